@@ -44,18 +44,18 @@ class Driver:
                     case protocol.Connect():
                         todo.append(protocol.Connected(action.lane))
                     case protocol.Request():
-                        todo.append(self._answer(action))
+                        todo.append(self._respond(action))
                     case protocol.Wake():
                         self.wake_us = action.at_us
                     case protocol.Finished():
                         self.finished = True
 
-    def _answer(self, request: protocol.Request) -> protocol.FleetEvent:
+    def _respond(self, request: protocol.Request) -> protocol.FleetEvent:
         if request.api_key == API_VERSIONS:
             return protocol.ResponseReceived(self.broker.versions(), lane=request.lane)
         self.ends_us += [self.now_us] if request.api_key == ApiKey.END_TXN else []
         sent = GroupRequest(request.api_key, request.api_version, request.body, request.timeout_us)
-        body = self.broker.answer(sent)
+        body = self.broker.respond(sent)
         if body is None:
             self.now_us += request.timeout_us
             return protocol.TimedOut(request.lane)

@@ -1,4 +1,4 @@
-"""A small coordinator for tests of the client's side: one group, everything at once, and members that are driven by it.
+"""A small coordinator for tests of the client: one group, whose members it drives, without delays.
 
 Not Kafka's in its details (no timeouts): JoinGroup waits for the requests of all known members, SyncGroup until the
 leader has.
@@ -43,7 +43,7 @@ def found(node: NodeAddress = NODE, error: int = 0) -> FindCoordinatorResponse:
     return FindCoordinatorResponse(throttle_time=NOTHING, coordinators=(coordinator,))
 
 
-def join_answer(
+def join_response(
     error: int = 0,
     generation: int = -1,
     protocol: str | None = None,
@@ -68,7 +68,7 @@ def join_answer(
     )
 
 
-def sync_answer(error: int = 0, assignment: bytes = b"", protocol: str = "range") -> SyncGroupResponse:
+def sync_response(error: int = 0, assignment: bytes = b"", protocol: str = "range") -> SyncGroupResponse:
     return SyncGroupResponse(
         throttle_time=NOTHING,
         error_code=ErrorCode(error),
@@ -78,23 +78,25 @@ def sync_answer(error: int = 0, assignment: bytes = b"", protocol: str = "range"
     )
 
 
-def heartbeat_answer(error: int = 0) -> HeartbeatResponse:
+def heartbeat_response(error: int = 0) -> HeartbeatResponse:
     return HeartbeatResponse(throttle_time=NOTHING, error_code=ErrorCode(error))
 
 
-def leave_answer(error: int = 0) -> LeaveGroupResponse:
+def leave_response(error: int = 0) -> LeaveGroupResponse:
     return LeaveGroupResponse(throttle_time=NOTHING, error_code=ErrorCode(error), members=())
 
 
 def due(request: GroupRequest | None) -> Any:
-    """The request, which must be there; its body is of whatever API it is for."""
+    """Return the request, which must be there; its body is of whatever API it is for."""
     assert request is not None
     return request
 
 
 @dataclass
 class FakeGroup:
-    """``parked``: joins and syncs without a response yet, by member. ``answers``: what is due to whom."""
+    """``parked``: joins and syncs without a response yet, by member. ``responses``: those to be delivered, each with
+    the
+    name of its member."""
 
     generation: int = 0
     state: str = "empty"
@@ -104,20 +106,20 @@ class FakeGroup:
     syncs: dict[str, object] = field(default_factory=dict)
     assignments: dict[str, bytes] = field(default_factory=dict)
     leader: str = ""
-    answers: list[tuple[str, object]] = field(default_factory=list)
+    responses: list[tuple[str, object]] = field(default_factory=list)
     issued: int = 0
 
-    def ask(self, who: str, request: GroupRequest) -> None:
+    def send(self, who: str, request: GroupRequest) -> None:
         body: Any = request.body
         if request.api_key == requests.JOIN_GROUP:
             self._join(who, body)
         elif request.api_key == requests.SYNC_GROUP:
             self._sync(who, body)
         elif request.api_key == requests.HEARTBEAT:
-            self.answers.append((who, heartbeat_answer(self._check(body.member_id, body.generation_id))))
+            self.responses.append((who, heartbeat_response(self._check(body.member_id, body.generation_id))))
         elif request.api_key == requests.LEAVE_GROUP:
             self.remove(body.members[0].member_id)
-            self.answers.append((who, leave_answer()))
+            self.responses.append((who, leave_response()))
 
     def _check(self, member_id: str, generation: int) -> int:
         if member_id not in self.members:
@@ -132,10 +134,10 @@ class FakeGroup:
             self.issued += 1
             member_id = f"m{self.issued}"
             self.members[member_id] = None
-            self.answers.append((who, join_answer(79, member_id=member_id)))
+            self.responses.append((who, join_response(79, member_id=member_id)))
             return
         if member_id not in self.members:
-            self.answers.append((who, join_answer(25)))
+            self.responses.append((who, join_response(25)))
             return
         self.members[member_id], self.names[member_id], self.joins[member_id] = body, who, body
         self._prepare()
@@ -143,7 +145,7 @@ class FakeGroup:
     def _prepare(self) -> None:
         self.state = "preparing"
         for member_id in self.syncs:
-            self.answers.append((self.names[member_id], sync_answer(27)))
+            self.responses.append((self.names[member_id], sync_response(27)))
         self.syncs = {}
         known = [each for each, body in self.members.items() if body is not None]
         if known and all(each in self.joins for each in known):
@@ -157,28 +159,28 @@ class FakeGroup:
         rows = [(each, None, self.members[each].protocols[0].metadata) for each in known]
         for each in known:
             members = rows if each == self.leader else ()
-            answer = join_answer(0, self.generation, protocol, self.leader, each, members)
-            self.answers.append((self.names[each], answer))
+            response = join_response(0, self.generation, protocol, self.leader, each, members)
+            self.responses.append((self.names[each], response))
         self.joins = {}
 
     def _sync(self, who: str, body: SyncGroupRequest) -> None:
         error = self._check(body.member_id, body.generation_id)
         if error:
-            self.answers.append((who, sync_answer(error)))
+            self.responses.append((who, sync_response(error)))
             return
         if self.state == "stable":
-            self.answers.append((who, sync_answer(0, self.assignments[body.member_id])))
+            self.responses.append((who, sync_response(0, self.assignments[body.member_id])))
             return
         self.syncs[body.member_id] = body
         if body.member_id == self.leader:
             self.assignments = {each.member_id: each.assignment for each in body.assignments}
             self.state = "stable"
             for each in self.syncs:
-                self.answers.append((self.names[each], sync_answer(0, self.assignments[each])))
+                self.responses.append((self.names[each], sync_response(0, self.assignments[each])))
             self.syncs = {}
 
     def remove(self, member_id: str) -> None:
-        """It left, or its session ended."""
+        """Remove a member that left, or whose session ended."""
         self.joins.pop(member_id, None)
         self.syncs.pop(member_id, None)
         if self.members.pop(member_id, None) is not None:
@@ -188,8 +190,8 @@ class FakeGroup:
 
 
 class World:
-    """Members and their group; ``settle`` lets all happen that is due. ``owned``: what each one reads now, kept by its
-    events alone. ``shared``: partitions that two members read at once, which must stay empty."""
+    """Members and their group; ``settle`` runs all that is due. ``owned``: the partitions that each member reads now,
+    according to its events alone. ``shared``: partitions that two members read at once, which must stay empty."""
 
     def __init__(self) -> None:
         self.group = FakeGroup()
@@ -199,7 +201,7 @@ class World:
         self.shared: list[TopicPartition] = []
         self.now = 0
         self.counts: dict[str, int] = {}
-        self.lost_answers: set[str] = set()
+        self.lost_responses: set[str] = set()
 
     def add(self, name: str, config: GroupConfig, counts: dict[str, int]) -> GroupMembership:
         self.counts.update(counts)
@@ -214,12 +216,12 @@ class World:
             busy = False
             for name in list(self.members):
                 busy = self._drive(name) or busy
-            while self.group.answers:
-                name, body = self.group.answers.pop(0)
+            while self.group.responses:
+                name, body = self.group.responses.pop(0)
                 if name not in self.members:
                     continue
-                if name in self.lost_answers:
-                    self.lost_answers.discard(name)
+                if name in self.lost_responses:
+                    self.lost_responses.discard(name)
                     self.members[name].failed(self.now)
                 else:
                     self.members[name].responded(self.now, body)
@@ -239,7 +241,7 @@ class World:
         if request.api_key == requests.FIND_COORDINATOR:
             member.responded(self.now, found())
         else:
-            self.group.ask(name, request)
+            self.group.send(name, request)
         return request.api_key != requests.HEARTBEAT
 
     def _note(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What a read_committed consumer drops, and what it asks for."""
+"""Batches that a read_committed consumer drops, and the isolation level of its requests."""
 
 from struct import pack
 from typing import Any
@@ -34,7 +34,9 @@ def marker(offset: int, producer_id: int, type_: ControlType) -> bytes:
 
 
 def read(*batches: bytes, aborted: tuple[tuple[int, int], ...] = (), position: int = 0) -> tuple[list[int], int]:
-    """The first offsets of what is taken, and the position after it. ``aborted`` has producer IDs and first offsets."""
+    """Return the first offsets of the batches taken, and the position after them. ``aborted`` has producer IDs and
+    first
+    offsets."""
     state = ConsumerState()
     state.seek(FOO0, position)
     named = [AbortedTransaction(*each) for each in aborted]
@@ -42,40 +44,40 @@ def read(*batches: bytes, aborted: tuple[tuple[int, int], ...] = (), position: i
     return [each.header.base_offset for each in taken], state.positions[FOO0].offset
 
 
-def test_an_aborted_transaction_is_dropped_from_its_first_offset_to_its_marker() -> None:
+def test_aborted_transaction_is_dropped_from_first_offset_to_marker() -> None:
     batches = data(0, ONE), data(1), data(2, ONE), marker(3, ONE, ControlType.ABORT), data(4, ONE)
     assert read(*batches, aborted=((ONE, 0),)) == ([1, 4], 5)
 
 
-def test_what_the_list_does_not_name_is_kept() -> None:
+def test_transaction_not_listed_as_aborted_is_kept() -> None:
     batches = data(0, ONE), data(1, TWO), marker(2, TWO, ControlType.COMMIT), marker(3, ONE, ControlType.ABORT)
     assert read(*batches, aborted=((ONE, 0),)) == ([1], 4)
     assert read(*batches) == ([0, 1], 4)
 
 
-def test_a_transaction_may_begin_before_the_response_and_end_behind_it() -> None:
+def test_aborted_transaction_may_extend_beyond_response() -> None:
     assert read(data(5, ONE), data(6, ONE, count=3), aborted=((ONE, 2),), position=5) == ([], 9)
 
 
-def test_a_committed_transaction_before_an_aborted_one_of_the_same_producer_is_kept() -> None:
+def test_committed_transaction_before_aborted_one_of_same_producer_is_kept() -> None:
     batches = data(0, ONE), marker(1, ONE, ControlType.COMMIT), data(2, ONE), marker(3, ONE, ControlType.ABORT)
     assert read(*batches, aborted=((ONE, 2),)) == ([0], 4)
 
 
-def test_two_aborted_transactions_of_one_producer_are_two() -> None:
+def test_two_aborted_transactions_of_one_producer_are_dropped() -> None:
     end = marker(1, ONE, ControlType.ABORT), marker(5, ONE, ControlType.ABORT)
     batches = data(0, ONE), end[0], data(2, ONE), marker(3, ONE, ControlType.COMMIT), data(4, ONE), end[1]
     assert read(*batches, aborted=((ONE, 4), (ONE, 0))) == ([2], 6)
 
 
-def test_a_marker_before_the_position_ends_its_transaction_too() -> None:
-    """A broker may begin its response before the position. What follows the marker is another transaction."""
+def test_marker_before_position_ends_its_transaction() -> None:
+    """A broker may start its response before the position. Batches after the marker are of another transaction."""
     batches = data(0, ONE), marker(1, ONE, ControlType.ABORT), data(2, ONE)
     assert read(*batches, aborted=((ONE, 0),), position=2) == ([2], 3)
 
 
 @pytest.mark.parametrize(("settings", "level"), [({}, 0), ({"read_committed": True}, READ_COMMITTED)])
-def test_fetches_and_list_offsets_say_what_is_wanted(settings: dict[str, Any], level: int) -> None:
+def test_isolation_level_of_fetch_and_list_offsets(settings: dict[str, Any], level: int) -> None:
     lane = NodeLane(FetchSettings(**settings))
     listing: Any = lane.list_offsets(NODE, {FOO0: 0}).body
     fetching: Any = lane.fetch(NODE, {})[0].body

@@ -1,4 +1,4 @@
-"""Who gets what: Kafka's examples, and what must hold of any group."""
+"""Assignors: Kafka's examples, and properties of assignments in any group."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,7 +14,7 @@ STICKY = "cooperative-sticky"
 
 
 def tps(text: str) -> list[TopicPartition]:
-    """``t0 t1 u3``."""
+    """Return the partitions of a text such as ``t0 t1 u3``."""
     return [TopicPartition(each[0], int(each[1:])) for each in text.split()]
 
 
@@ -41,21 +41,23 @@ def run(
         (STICKY, {"t": 3, "u": 3}, {"a": "tu", "b": "tu"}, {"a": "t0 t2 u1", "b": "t1 u0 u2"}),
     ],
 )
-def test_kafkas_examples(name: str, counts: dict[str, int], members: dict[str, str], expected: dict[str, str]) -> None:
+def test_examples_of_kafka(
+    name: str, counts: dict[str, int], members: dict[str, str], expected: dict[str, str]
+) -> None:
     assert run(name, counts, members) == {each: tps(text) for each, text in expected.items()}
 
 
 @pytest.mark.parametrize("name", sorted(ASSIGNORS))
-def test_a_topic_that_does_not_exist_and_one_that_nobody_wants_give_nothing(name: str) -> None:
+def test_missing_or_unsubscribed_topic_is_not_assigned(name: str) -> None:
     assert run(name, {"t": 0, "u": 4}, {"a": "t"}) == {"a": []}
 
 
-def test_static_members_come_first_by_their_instance() -> None:
+def test_static_members_are_first_ordered_by_instance() -> None:
     found = run("range", {"t": 3}, {"x1": "t", "x2": "t", "a": "t"}, {"x1": "second", "x2": "first"})
     assert found == {"x2": tps("t0"), "x1": tps("t1"), "a": tps("t2")}
 
 
-def test_what_moves_is_withheld_until_its_owner_has_let_it_go() -> None:
+def test_moving_partition_is_withheld_until_revoked() -> None:
     owned = {
         "a": Subscription(("t",), tuple(tps("t0 t1 t2 t3")), 1),
         "b": Subscription(("t",)),
@@ -66,7 +68,7 @@ def test_what_moves_is_withheld_until_its_owner_has_let_it_go() -> None:
     assert second == {"a": tps("t0 t1"), "b": tps("t2 t3")}
 
 
-def test_of_two_claims_the_newer_generation_counts_and_equal_ones_cancel() -> None:
+def test_owner_with_newer_generation_wins_and_equal_ones_cancel() -> None:
     newer = {"a": Subscription(("t",), tuple(tps("t0 t1")), 3), "b": Subscription(("t",), tuple(tps("t0")), 2)}
     assert assign(STICKY, {"t": 2}, newer) == {"a": tps("t0"), "b": []}
     equal = {"a": Subscription(("t",), tuple(tps("t0")), 3), "b": Subscription(("t",), tuple(tps("t0")), 3)}
@@ -80,7 +82,7 @@ groups = st.dictionaries(
 
 
 @given(topics, groups, st.sampled_from(sorted(ASSIGNORS)))
-def test_every_wanted_partition_has_exactly_one_owner_who_wants_it(
+def test_each_subscribed_partition_has_exactly_one_subscribed_owner(
     counts: dict[str, int], members: dict[str, str], name: str
 ) -> None:
     found = run(name, counts, members)
@@ -97,10 +99,8 @@ def test_every_wanted_partition_has_exactly_one_owner_who_wants_it(
     {"t": 7, "u": 8, "v": 2, "w": 9},
     [{"b": "t", "c": "tw", "e": "tu"}, {"a": "", "b": "tu", "c": "tuvw", "d": "tuvw", "e": "tu", "f": "t"}],
 )
-def test_sticky_groups_settle_balanced_and_then_nothing_moves(
-    counts: dict[str, int], changes: list[dict[str, str]]
-) -> None:
-    """A move takes two generations, and may go on from member to member where they want different topics."""
+def test_sticky_assignment_becomes_balanced_and_stable(counts: dict[str, int], changes: list[dict[str, str]]) -> None:
+    """A move takes two generations, and may continue from member to member where they subscribe to different topics."""
     owned: Mapping[str, Sequence[TopicPartition]] = {}
     for members in changes:
         for generation in range(8):

@@ -1,4 +1,4 @@
-"""Placing and reading partitions: the wait for an epoch, resets, truncation, what is to be committed."""
+"""Positions and records of partitions: the wait for an epoch, resets, truncation, offsets to commit."""
 
 from dataclasses import replace
 from typing import Any
@@ -35,7 +35,7 @@ def held() -> HeldPartitions:
 
 
 @pytest.mark.clause("M-10")
-def test_all_partitions_wait_for_the_newest_epoch_among_their_offsets(held: HeldPartitions) -> None:
+def test_all_partitions_wait_for_newest_epoch_of_offsets(held: HeldPartitions) -> None:
     held.learn_committed({T0: CommittedOffset(5), T1: CommittedOffset(6, metadata_epoch=9)}, 8)
     assert held.in_phase(Phase.WAITING) == [T0, T1]
     held.learn_epoch(8)
@@ -46,27 +46,27 @@ def test_all_partitions_wait_for_the_newest_epoch_among_their_offsets(held: Held
 
 
 @pytest.mark.clause("M-11")
-def test_offsets_without_an_epoch_are_read_from_at_once(held: HeldPartitions) -> None:
+def test_offsets_without_epoch_need_no_wait(held: HeldPartitions) -> None:
     held.learn_committed({T0: CommittedOffset(5, 2), T1: CommittedOffset(-1)}, -1)
     assert (held.in_phase(Phase.READING), held.in_phase(Phase.RESETTING)) == ([T0], [T1])
     assert held.state.positions[T0].leader_epoch == 2
 
 
-def test_a_seek_waits_for_nothing_and_what_is_committed_no_longer_counts(held: HeldPartitions) -> None:
+def test_seek_needs_no_wait_and_overrides_committed_offset(held: HeldPartitions) -> None:
     held.place(T0, 30)
     held.learn_committed({T0: CommittedOffset(5, metadata_epoch=9), T1: CommittedOffset(6)}, -1)
     assert held.state.positions[T0].offset == 30
     assert not held.is_waiting
 
 
-def test_a_partition_that_was_dropped_delays_nobody(held: HeldPartitions) -> None:
+def test_dropped_partition_delays_no_other(held: HeldPartitions) -> None:
     held.learn_committed({T0: CommittedOffset(5), T1: CommittedOffset(6, metadata_epoch=9)}, 8)
     held.drop([T1])
     held.learn_epoch(8)
     assert held.in_phase(Phase.READING) == [T0]
 
 
-def test_resets_are_reported_with_where_from_and_why(held: HeldPartitions) -> None:
+def test_reset_is_reported_with_old_offset_and_reason(held: HeldPartitions) -> None:
     held.place(T0, 30)
     held.begin_reset(T0, "out_of_range")
     held.reset(T0, 2, -1, 7)
@@ -75,7 +75,7 @@ def test_resets_are_reported_with_where_from_and_why(held: HeldPartitions) -> No
     assert held.in_phase(Phase.UNPLACED) == [T1]
 
 
-def test_a_truncation_goes_back_to_where_the_logs_agree_and_never_forward(held: HeldPartitions) -> None:
+def test_truncation_moves_position_back_only(held: HeldPartitions) -> None:
     held.place(T0, 30, 4)
     held.truncated(T0, 3, 20, -1)
     assert (held.held[T0].given, held.state.positions[T0].leader_epoch) == (20, 3)
@@ -84,7 +84,7 @@ def test_a_truncation_goes_back_to_where_the_logs_agree_and_never_forward(held: 
     assert held.resets == [PositionReset(T0, 30, 20, "truncated", -1)]
 
 
-def test_records_are_given_out_in_order_and_only_those_are_to_be_committed(held: HeldPartitions) -> None:
+def test_only_returned_records_are_to_be_committed(held: HeldPartitions) -> None:
     held.place(T0, 11)
     held.place(T1, 0)
     held.take(T0, data(10, "a", "b", "c"))
@@ -94,7 +94,7 @@ def test_records_are_given_out_in_order_and_only_those_are_to_be_committed(held:
     assert held.read_so_far([T0])[T0].offset == 13
 
 
-def test_batches_without_records_for_the_reader_move_what_is_committed_too(held: HeldPartitions) -> None:
+def test_batch_without_records_moves_offset_to_commit(held: HeldPartitions) -> None:
     held.place(T0, 10)
     held.take(T0, data(10, "a"))
     held.take(T0, data(11, "x", is_control=True))
@@ -108,7 +108,7 @@ def test_batches_without_records_for_the_reader_move_what_is_committed_too(held:
     [(22, 0x20), (23, 0x80)],
     ids=["it seems to be a control batch", "it seems to end before the position"],
 )
-def test_a_damaged_batch_that_would_be_passed_over_is_refused(held: HeldPartitions, byte: int, bit: int) -> None:
+def test_damaged_batch_before_position_is_rejected(held: HeldPartitions, byte: int, bit: int) -> None:
     held.place(T0, 10)
     first, second = data(10, "a"), data(11, "b")
     assert first.records is not None
@@ -120,7 +120,7 @@ def test_a_damaged_batch_that_would_be_passed_over_is_refused(held: HeldPartitio
     assert held.state.positions[T0].offset == 10
 
 
-def test_what_was_fetched_of_a_dropped_partition_is_not_given_out(held: HeldPartitions) -> None:
+def test_fetched_records_of_dropped_partition_are_discarded(held: HeldPartitions) -> None:
     held.place(T0, 10)
     held.take(T0, data(10, "a"))
     held.drop([T0])

@@ -1,4 +1,4 @@
-"""Subscriptions and assignments as bytes: golden ones, other libraries', and any at all."""
+"""Subscriptions and assignments as bytes: golden ones, those of other libraries, and random ones."""
 
 import warnings
 
@@ -58,7 +58,7 @@ subscriptions = st.builds(
         ),
     ],
 )
-def test_each_version_of_a_subscription_has_kafkas_bytes(version: int, data: str) -> None:
+def test_subscription_of_each_version_has_kafka_bytes(version: int, data: str) -> None:
     whole = Subscription(("t",), (T0, T1, U4), 7, b"ab", "r")
     expected = Subscription(
         ("t",), whole.owned if version >= 1 else (), 7 if version >= 2 else -1, b"ab", "r" if version >= 3 else None
@@ -68,16 +68,14 @@ def test_each_version_of_a_subscription_has_kafkas_bytes(version: int, data: str
 
 
 @given(subscriptions, st.binary(max_size=3))
-def test_any_subscription_comes_back_and_later_versions_are_read_as_far_as_known(
-    subscription: Subscription, more: bytes
-) -> None:
+def test_subscription_round_trip_and_later_versions(subscription: Subscription, more: bytes) -> None:
     data = encode_subscription(subscription)
     assert decode_subscription(data) == subscription
     assert decode_subscription(b"\x00\x09" + data[2:] + more) == subscription
 
 
 @given(partitions.map(grouped), st.none() | st.binary(max_size=4), st.integers(0, 3))
-def test_any_assignment_comes_back(
+def test_assignment_round_trip(
     given_partitions: tuple[TopicPartition, ...], user_data: bytes | None, version: int
 ) -> None:
     assignment = Assignment(given_partitions, user_data)
@@ -85,7 +83,7 @@ def test_any_assignment_comes_back(
 
 
 @given(st.binary(max_size=40))
-def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+def test_random_bytes_are_decoded_or_rejected(data: bytes) -> None:
     for read in (decode_subscription, decode_assignment):
         try:
             read(data)
@@ -93,11 +91,11 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
             continue
 
 
-def test_no_bytes_assign_nothing() -> None:
+def test_empty_bytes_are_empty_assignment() -> None:
     assert decode_assignment(b"") == Assignment()
 
 
-def test_aiokafka_reads_ours_and_we_read_its() -> None:
+def test_aiokafka_reads_ours_and_we_read_aiokafka() -> None:
     ours = ConsumerProtocolMemberMetadata.decode(encode_subscription(Subscription(("t", "u")), 0))
     assert ours.subscription == ["t", "u"]
     assert decode_subscription(ConsumerProtocolMemberMetadata(0, ["t"], b"x").encode()) == Subscription(

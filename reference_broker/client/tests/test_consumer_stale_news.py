@@ -1,4 +1,4 @@
-"""Answers that come late, or say what no broker should: nothing gets stuck, spins or dies of them."""
+"""Late or invalid responses: the consumer neither stalls, spins nor fails."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from reference_broker.client.group_requests import GroupCoordinator
 from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.client.offset_commits import CommittedOffsets
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.client.tests.group_world import NODE, due, found, heartbeat_answer, join_answer, sync_answer
+from reference_broker.client.tests.group_world import NODE, due, found, heartbeat_response, join_response, sync_response
 from reference_broker.client.tests.test_group_consumer import Driver, fetched, metadata
 from reference_broker.client.tests.test_offset_commits import fetched as fetched_offsets
 from reference_broker.wire.errors import ErrorCode
@@ -28,7 +28,7 @@ T0 = TopicPartition("t", 0)
 
 
 class Member:
-    """A consumer in a group, worked lane by lane. ``sent``: what is in flight."""
+    """A consumer in a group. ``sent``: requests in flight, by lane."""
 
     def __init__(self) -> None:
         group = GroupConfig("g", (), heartbeat_interval_us=1000, backoff_us=100)
@@ -45,7 +45,7 @@ class Member:
             self.sent[lane] = request
         return self.sent
 
-    def answer(self, lane: str, body: object) -> dict[str, Any]:
+    def respond(self, lane: str, body: object) -> dict[str, Any]:
         self.sent.pop(lane)
         self.consumer.responded(lane, self.now, body)
         return self.go()
@@ -56,11 +56,11 @@ class Member:
         return self.consumer.membership
 
     def join(self, *partitions: TopicPartition, generation: int = 1) -> None:
-        """Somebody else leads."""
+        """Join a generation that another member leads."""
         if self.sent["group"].api_key == requests.FIND_COORDINATOR:
-            self.answer("group", found())
-        self.answer("group", join_answer(0, generation, "range", "leader", "me"))
-        self.answer("group", sync_answer(0, encode_assignment(Assignment(partitions))))
+            self.respond("group", found())
+        self.respond("group", join_response(0, generation, "range", "leader", "me"))
+        self.respond("group", sync_response(0, encode_assignment(Assignment(partitions))))
 
 
 @pytest.fixture
@@ -69,49 +69,49 @@ def reading() -> Driver:
     driver.consumer.assign([T0])
     driver.consumer.seek(T0, 5)
     driver.go()
-    driver.answer("metadata", metadata())
+    driver.respond("metadata", metadata())
     return driver
 
 
-def test_offsets_that_were_requested_before_a_partition_was_lost_do_not_place_it_when_it_comes_back() -> None:
+def test_offset_fetched_before_partition_was_lost_is_not_used_after_reassignment() -> None:
     """Meanwhile another member has read on and committed."""
     member = Member()
     member.join(T0)
     assert "committed" in member.sent
     member.go(1000)
-    member.answer("group", heartbeat_answer(25))
+    member.respond("group", heartbeat_response(25))
     member.go(100)
     member.join(T0, generation=5)
-    member.answer("committed", fetched_offsets(17))
+    member.respond("committed", fetched_offsets(17))
     assert member.consumer.unplaced == [T0]
-    member.answer("committed", fetched_offsets(30))
+    member.respond("committed", fetched_offsets(30))
     assert member.consumer.position(T0) == 30
 
 
-def test_nothing_is_read_of_a_revoked_partition_that_is_not_released_yet() -> None:
+def test_revoked_partition_is_not_read_before_release() -> None:
     member = Member()
     member.join(T0)
-    member.answer("metadata", metadata())
-    member.answer("committed", fetched_offsets(5))
+    member.respond("metadata", metadata())
+    member.respond("committed", fetched_offsets(5))
     member.go(1000)
-    member.answer("group", heartbeat_answer(27))
+    member.respond("group", heartbeat_response(27))
     assert [type(each) for each in member.consumer.take_events()][-1] is Revoked
-    member.answer("node-0", fetched(b"a", first=5))
+    member.respond("node-0", fetched(b"a", first=5))
     assert member.consumer.take_records(9) == []
     assert "node-0" not in member.go(1000)
     assert member.consumer.read_so_far([T0])[T0].offset == 5
 
 
-def test_a_partition_that_comes_back_while_its_loss_is_worked_on_is_read() -> None:
-    """The application commits what was revoked; meanwhile the member is thrown out, joins anew and gets it again."""
+def test_partition_reassigned_during_revocation_is_read() -> None:
+    """The application commits the revoked partition; meanwhile the member is removed, rejoins and gets it again."""
     member = Member()
     member.join(T0)
     member.now += 1000
     member.go()
-    member.answer("group", heartbeat_answer(27))
+    member.respond("group", heartbeat_response(27))
     assert [type(each) for each in member.consumer.take_events()][-1] is Revoked
     member.go(1000)
-    member.answer("group", heartbeat_answer(25))
+    member.respond("group", heartbeat_response(25))
     member.go(100)
     member.join(T0, generation=5)
     assert member.membership.assignment == (T0,)
@@ -119,60 +119,60 @@ def test_a_partition_that_comes_back_while_its_loss_is_worked_on_is_read() -> No
     assert list(member.consumer.partitions.held) == [T0]
 
 
-def test_a_leader_that_is_gone_for_good_wakes_nobody(reading: Driver) -> None:
+def test_missing_leader_causes_no_wakeups(reading: Driver) -> None:
     reading.sent.pop("node-0")
     reading.consumer.failed("node-0", reading.now)
     reading.go()
-    reading.answer("metadata", metadata(leader=1))
+    reading.respond("metadata", metadata(leader=1))
     reading.go(1000)
     assert list(reading.sent) == ["node-1"]
     assert reading.consumer.wake_at_us is not None
     assert reading.consumer.wake_at_us > reading.now
 
 
-def test_an_error_that_is_none_of_kafkas_is_the_applications(reading: Driver) -> None:
-    reading.answer("node-0", fetched(error=999))
+def test_unknown_error_code_is_raised_to_application(reading: Driver) -> None:
+    reading.respond("node-0", fetched(error=999))
     assert reading.consumer.take_failures() == [999]
 
 
-def test_a_response_about_other_topics_does_not_say_that_a_wanted_one_is_missing() -> None:
-    """Metadata was requested before the leader knew what the others want."""
+def test_metadata_without_requested_topic_does_not_mean_missing() -> None:
+    """Metadata was requested before the leader knew the subscriptions of the others."""
     member = Member()
-    member.answer("group", found())
+    member.respond("group", found())
     other = encode_subscription(Subscription(("t", "u")))
     rows = [("me", None, other), ("you", None, other)]
     assert "metadata" in member.sent
-    member.answer("group", join_answer(0, 1, "range", "me", "me", rows))
+    member.respond("group", join_response(0, 1, "range", "me", "me", rows))
     assert member.membership.state is MemberState.ASSIGNING
-    member.answer("metadata", metadata())
+    member.respond("metadata", metadata())
     assert "u" in member.membership.wanted_topics
     assert member.go(100)["metadata"].body.topics[1].name == "u"
-    member.answer("metadata", metadata())
+    member.respond("metadata", metadata())
     assert member.sent["group"].api_key == requests.SYNC_GROUP
 
 
-def test_a_leader_watches_the_topics_of_which_only_others_read() -> None:
+def test_leader_watches_topics_of_other_members() -> None:
     member = Member()
-    member.answer("group", found())
+    member.respond("group", found())
     mine, yours = (encode_subscription(Subscription((each,))) for each in "tu")
     rows = [("me", None, mine), ("you", None, yours)]
-    member.answer("group", join_answer(0, 1, "range", "me", "me", rows))
-    member.answer("metadata", metadata())
-    member.answer("metadata", metadata())
-    member.answer("group", sync_answer(0, encode_assignment(Assignment((T0,)))))
+    member.respond("group", join_response(0, 1, "range", "me", "me", rows))
+    member.respond("metadata", metadata())
+    member.respond("metadata", metadata())
+    member.respond("group", sync_response(0, encode_assignment(Assignment((T0,)))))
     member.go(300_000_000)
     assert [topic.name for topic in member.sent["metadata"].body.topics] == ["t", "u"]
 
 
-def test_a_topic_looked_up_while_metadata_is_requested_is_requested_next(reading: Driver) -> None:
+def test_topic_added_during_metadata_request_is_requested_next(reading: Driver) -> None:
     reading.consumer.metadata.want_at_once()
     reading.go()
     reading.consumer.look_up("u")
-    reading.answer("metadata", metadata())
+    reading.respond("metadata", metadata())
     assert "metadata" in reading.go(100)
 
 
-def test_committed_offsets_of_no_group_are_an_error() -> None:
+def test_committed_offsets_without_group_fail() -> None:
     node = GroupCoordinator("g", backoff_us=100)
     node.node = NODE
     offsets = CommittedOffsets(node)
@@ -184,26 +184,26 @@ def test_committed_offsets_of_no_group_are_an_error() -> None:
     assert offsets.next_request(100) is not None
 
 
-def test_a_member_whose_offsets_nobody_will_report_is_reported_so() -> None:
+def test_authorization_error_of_committed_offsets_is_reported() -> None:
     member = Member()
     member.join(T0)
-    member.answer("metadata", metadata())
+    member.respond("metadata", metadata())
     assert "committed" in member.sent
-    member.answer("committed", fetched_offsets(5, error=30))
+    member.respond("committed", fetched_offsets(5, error=30))
     assert member.consumer.take_failures() == [ErrorCode.group_authorization_failed]
 
 
-def test_a_member_that_has_failed_stays_so() -> None:
+def test_failed_member_stays_failed() -> None:
     membership = GroupMembership(GroupConfig("g", ("t",), heartbeat_interval_us=1000), GroupCoordinator("g"))
     membership.next_request(0)
     membership.responded(0, found())
     membership.next_request(0)
-    membership.responded(0, join_answer(0, 1, "range", "leader", "me"))
+    membership.responded(0, join_response(0, 1, "range", "leader", "me"))
     membership.next_request(0)
-    membership.responded(0, sync_answer(0, encode_assignment(Assignment((T0,)))))
+    membership.responded(0, sync_response(0, encode_assignment(Assignment((T0,)))))
     assert due(membership.next_request(1000)).api_key == requests.HEARTBEAT
     membership.apply_error(1000, ErrorCode.fenced_instance_id, membership.identity)
-    membership.responded(1000, heartbeat_answer(25))
+    membership.responded(1000, heartbeat_response(25))
     assert membership.state is MemberState.FAILED
     assert [each for each in membership.take_events() if isinstance(each, Failed)] == [
         Failed(ErrorCode.fenced_instance_id)
@@ -211,7 +211,7 @@ def test_a_member_that_has_failed_stays_so() -> None:
 
 
 @pytest.mark.parametrize("generation", [-2, -9])
-def test_a_members_nonsense_about_what_it_owns_harms_no_leader(generation: int) -> None:
+def test_invalid_owned_partitions_of_member_do_not_fail_leader(generation: int) -> None:
     owned = (TopicPartition("t", -1), T0, TopicPartition("gone", 3))
     members = {
         "a": Subscription(("t",), owned, generation),

@@ -1,4 +1,4 @@
-"""The fetcher's half of a session in KIP-227's first revision, and the incremental build of both."""
+"""The client side of a session in KIP-227's first revision, and incremental builds in both revisions."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def at(offset: int, max_bytes: int = 100) -> Wanted:
     return Wanted(NO_TOPIC_ID, offset, max_bytes)
 
 
-def answer(session_id: int, flags: int, *partitions: TopicPartition, error: int = 0) -> FetchResponse:
+def response(session_id: int, flags: int, *partitions: TopicPartition, error: int = 0) -> FetchResponse:
     topics = [FetchTopicResponse("t", NO_TOPIC_ID, [PartitionData(each.partition, 0, 0)]) for each in partitions]
     return FetchResponse(error, session_id, topics, response_flags=flags)
 
@@ -35,7 +35,7 @@ def answer(session_id: int, flags: int, *partitions: TopicPartition, error: int 
 def opened(*partitions: TopicPartition) -> SessionHandler:
     handler = make_session_handler("first")
     handler.build(dict.fromkeys(partitions, at(0)))
-    assert handler.handle_response(answer(ID, OK, *partitions)).problem is None
+    assert handler.handle_response(response(ID, OK, *partitions)).problem is None
     return handler
 
 
@@ -43,7 +43,7 @@ def shown(plan: FetchPlan) -> tuple[int, int, list[TopicPartition]]:
     return plan.session_id, plan.session_epoch, list(plan.to_send)
 
 
-def test_who_makes_which() -> None:
+def test_make_session_handler_by_revision() -> None:
     first, final = make_session_handler("first"), make_session_handler("final")
     assert (first.revision, first.retransmits) == ("first", True)
     assert (final.revision, final.retransmits) == ("final", False)
@@ -53,24 +53,24 @@ def test_who_makes_which() -> None:
 
 
 @pytest.mark.clause("G-1", "G-3", "G-4", "G-12")
-def test_the_first_request_is_full_and_the_first_incremental_one_has_number_1() -> None:
+def test_first_request_is_full_and_first_incremental_has_number_one() -> None:
     handler = make_session_handler("first")
     plan = handler.build({A: at(0), B: at(0)})
     assert shown(plan) == (0, 0, [A, B])
     assert (plan.is_full, plan.version(17)) == (True, 1000)
     assert plan.request(1000, 1, 1, 1).fetch_type == 0
-    handler.handle_response(answer(ID, OK, A, B))
+    handler.handle_response(response(ID, OK, A, B))
     plan = handler.build({A: at(0), B: at(5)})
     assert shown(plan) == (ID, 1, [B])
     request = plan.request(1000, 1, 1, 1, replica_id=3)
     assert (request.fetch_type, request.replica_id, request.session_epoch) == (INCREMENTAL_FETCH, 3, 1)
-    handler.handle_response(answer(ID, BOTH, B))
+    handler.handle_response(response(ID, BOTH, B))
     assert shown(handler.build({A: at(0), B: at(5)})) == (ID, 2, [])
 
 
 @pytest.mark.clause("G-12")
 @pytest.mark.parametrize("epoch", ["current_leader_epoch", "last_fetched_epoch"])
-def test_another_epoch_names_the_partition_again(epoch: str) -> None:
+def test_changed_epoch_names_partition_again(epoch: str) -> None:
     handler = opened(A, B)
     new: dict[str, Any] = {epoch: 7}
     plan = handler.build({A: at(0), B: at(0)._replace(**new)})
@@ -79,7 +79,7 @@ def test_another_epoch_names_the_partition_again(epoch: str) -> None:
 
 
 @pytest.mark.clause("G-3", "G-6")
-def test_a_lost_incremental_request_is_sent_again_with_what_it_said_and_what_is_new() -> None:
+def test_lost_incremental_request_is_retransmitted_with_new_changes() -> None:
     handler = opened(A, B, C)
     assert shown(handler.build({A: at(1), B: at(0), C: at(0)})) == (ID, 1, [A])
     handler.handle_lost()
@@ -88,37 +88,37 @@ def test_a_lost_incremental_request_is_sent_again_with_what_it_said_and_what_is_
     plan = handler.build({A: at(2), B: at(0), C: at(7)})
     assert shown(plan) == (ID, 1, [A, C])
     assert plan.to_send[A] == at(2)
-    handler.handle_response(answer(ID, BOTH))
+    handler.handle_response(response(ID, BOTH))
     assert shown(handler.build({A: at(2), B: at(0), C: at(7)})) == (ID, 2, [])
 
 
 @pytest.mark.clause("G-3", "G-4")
-def test_partitions_come_and_go_by_a_full_request_that_keeps_id_and_number() -> None:
+def test_changed_partitions_are_sent_in_full_request_with_same_id_and_number() -> None:
     handler = opened(A, B)
     handler.build({A: at(0), B: at(0)})
-    handler.handle_response(answer(ID, BOTH))
+    handler.handle_response(response(ID, BOTH))
     plan = handler.build({A: at(0), C: at(0)})
     assert shown(plan) == (ID, 0, [A, C])
-    handler.handle_response(answer(ID, OK, A, C))
+    handler.handle_response(response(ID, OK, A, C))
     assert shown(handler.build({A: at(0), C: at(0)})) == (ID, 2, [])
 
 
 @pytest.mark.clause("G-3")
-def test_a_number_lost_before_a_full_request_is_used_after_it() -> None:
-    """The broker takes it for the next one or for a retransmission: it accepts both."""
+def test_lost_number_before_full_request_is_reused_after_it() -> None:
+    """The broker accepts it as the next one or as a retransmission."""
     handler = opened(A)
     handler.build({A: at(0)})
     handler.handle_lost()
     assert shown(handler.build({A: at(0), B: at(0)})) == (ID, 0, [A, B])
     handler.handle_lost()
     assert shown(handler.build({A: at(0), B: at(0)})) == (ID, 0, [B, A])
-    handler.handle_response(answer(ID, OK, A, B))
+    handler.handle_response(response(ID, OK, A, B))
     assert shown(handler.build({A: at(0), B: at(0)})) == (ID, 1, [])
 
 
 @pytest.mark.clause("G-9", "G-10")
 @pytest.mark.parametrize(
-    ("error", "answered", "flags", "following"),
+    ("error", "session_id", "flags", "following"),
     [
         (DraftError.INVALID_FETCH_SESSION, 0, INCREMENTAL_FETCH_RESPONSE, 0),
         (DraftError.INVALID_FETCH_SESSION, ID, BOTH, 0),
@@ -126,118 +126,118 @@ def test_a_number_lost_before_a_full_request_is_used_after_it() -> None:
         (ErrorCode.invalid_request, ID, BOTH, ID),
     ],
 )
-def test_after_an_error_the_next_request_is_full(error: Error, answered: int, flags: int, following: int) -> None:
+def test_error_makes_next_request_full(error: Error, session_id: int, flags: int, following: int) -> None:
     handler = opened(A)
     handler.build({A: at(3)})
-    assert handler.handle_response(answer(answered, flags, error=error)).problem
+    assert handler.handle_response(response(session_id, flags, error=error)).problem
     assert shown(handler.build({A: at(3)})) == (following, 0, [A])
 
 
 @pytest.mark.clause("G-9", "G-10")
-@pytest.mark.parametrize(("answered", "flags"), [(0, 0), (ID, 0)])
-def test_without_the_ok_bit_or_an_id_every_request_is_full(answered: int, flags: int) -> None:
+@pytest.mark.parametrize(("session_id", "flags"), [(0, 0), (ID, 0)])
+def test_missing_ok_flag_or_id_makes_every_request_full(session_id: int, flags: int) -> None:
     handler = make_session_handler("first")
     for _ in range(3):
         plan = handler.build({A: at(0)})
         assert plan.is_full
-        assert handler.handle_response(answer(answered, flags, A)).problem is None
-    assert handler.build({A: at(0)}).session_id == answered
+        assert handler.handle_response(response(session_id, flags, A)).problem is None
+    assert handler.build({A: at(0)}).session_id == session_id
 
 
 @pytest.mark.clause("G-7")
-def test_full_requests_that_follow_each_other_begin_at_another_partition() -> None:
-    """The broker answers a full request in its order, so that the last would starve under a small limit."""
+def test_consecutive_full_requests_rotate_partitions() -> None:
+    """The broker responds to a full request in its order, so the last partition would starve under a small limit."""
     handler, firsts = make_session_handler("first"), []
     for _ in range(4):
         firsts.append(next(iter(handler.build(dict.fromkeys((A, B, C), at(0))).to_send)))
-        handler.handle_response(answer(0, 0, A, B, C))
+        handler.handle_response(response(0, 0, A, B, C))
     assert firsts == [A, B, C, A]
 
 
 @pytest.mark.parametrize(
-    ("response", "problem"),
+    ("invalid", "problem"),
     [
-        (answer(ID, BOTH, C), "not requested"),
-        (answer(ID, OK, A), "a full response to an incremental one"),
-        (answer(OTHER, BOTH, A), "another one's"),
+        (response(ID, BOTH, C), "not requested"),
+        (response(ID, OK, A), "a full response to an incremental one"),
+        (response(OTHER, BOTH, A), "another one's"),
     ],
 )
-def test_a_response_that_does_not_fit_is_refused(response: FetchResponse, problem: str) -> None:
+def test_invalid_incremental_response_is_rejected(invalid: FetchResponse, problem: str) -> None:
     handler = opened(A)
     handler.build({A: at(1)})
-    assert problem in (handler.handle_response(response).problem or "")
+    assert problem in (handler.handle_response(invalid).problem or "")
     assert shown(handler.build({A: at(1)})) == (ID, 0, [A])
 
 
 @pytest.mark.parametrize(
-    ("response", "problem"),
-    [(answer(ID, OK, A), "missing"), (answer(ID, BOTH, A, B), "an incremental response to a full request")],
+    ("invalid", "problem"),
+    [(response(ID, OK, A), "missing"), (response(ID, BOTH, A, B), "an incremental response to a full request")],
 )
-def test_a_full_response_that_does_not_fit_is_refused(response: FetchResponse, problem: str) -> None:
+def test_invalid_full_response_is_rejected(invalid: FetchResponse, problem: str) -> None:
     handler = make_session_handler("first")
     handler.build({A: at(0), B: at(0)})
-    assert problem in (handler.handle_response(response).problem or "")
+    assert problem in (handler.handle_response(invalid).problem or "")
     assert handler.build({A: at(0), B: at(0)}).is_full
 
 
 @pytest.mark.clause("G-3", "G-4", "G-9")
-@pytest.mark.parametrize("unfit", [answer(OTHER, OK, A), answer(OTHER, OK, A, B, C), answer(OTHER, BOTH, A, B)])
-def test_the_session_of_a_response_that_does_not_fit_is_used_from_its_first_number_on(unfit: FetchResponse) -> None:
-    """It stands at the broker, and nobody else knows its ID."""
+@pytest.mark.parametrize("unfit", [response(OTHER, OK, A), response(OTHER, OK, A, B, C), response(OTHER, BOTH, A, B)])
+def test_session_of_invalid_response_is_used_from_first_number(unfit: FetchResponse) -> None:
+    """The session exists at the broker, and no other client knows its ID."""
     handler = opened(A, B)
     for number in (1, 2):
         assert handler.build({A: at(number), B: at(0)}).session_epoch == number
-        handler.handle_response(answer(ID, BOTH))
+        handler.handle_response(response(ID, BOTH))
     handler.build({A: at(3), B: at(0)})
-    handler.handle_response(answer(0, INCREMENTAL_FETCH_RESPONSE, error=DraftError.INVALID_FETCH_SESSION))
+    handler.handle_response(response(0, INCREMENTAL_FETCH_RESPONSE, error=DraftError.INVALID_FETCH_SESSION))
     assert handler.build({A: at(3), B: at(0)}).session_id == 0
     assert handler.handle_response(unfit).problem
     assert handler.build({A: at(3), B: at(0)}).session_id == OTHER
-    assert handler.handle_response(answer(OTHER, OK, A, B)).problem is None
+    assert handler.handle_response(response(OTHER, OK, A, B)).problem is None
     assert shown(handler.build({A: at(3), B: at(0)})) == (OTHER, 1, [])
 
 
-def test_a_session_that_the_broker_closed_is_opened_again() -> None:
+def test_session_closed_by_broker_is_reopened() -> None:
     handler = opened(A)
     handler.build({A: at(0)})
-    handler.handle_response(answer(0, INCREMENTAL_FETCH_RESPONSE))
+    handler.handle_response(response(0, INCREMENTAL_FETCH_RESPONSE))
     assert shown(handler.build({A: at(0)})) == (0, 0, [A])
-    handler.handle_response(answer(OTHER, OK, A))
+    handler.handle_response(response(OTHER, OK, A))
     assert shown(handler.build({A: at(0)})) == (OTHER, 1, [])
 
 
 @pytest.mark.parametrize("revision", ["final", "first"])
-def test_two_requests_in_flight_are_a_bug(revision: str) -> None:
+def test_second_request_in_flight_raises(revision: str) -> None:
     handler = make_session_handler(revision)
     handler.build({A: at(0)})
     with pytest.raises(AssertionError, match="two fetches"):
         handler.build({A: at(0)})
 
 
-# what a follower uses
+# follower fetches
 
 
 @pytest.mark.clause("F-12")
 @pytest.mark.parametrize("revision", ["final", "first"])
-def test_an_update_names_what_it_is_reported_and_is_full_where_it_must_be(revision: str) -> None:
+def test_update_names_changes_and_is_full_if_required(revision: str) -> None:
     handler = make_session_handler(revision)
     assert list(handler.update({A: at(0), B: at(0)}).to_send) == [A, B]
-    handler.handle_response(answer(ID, OK, A, B))
+    handler.handle_response(response(ID, OK, A, B))
     plan = handler.update({B: at(4), A: at(0)})
     assert (shown(plan), plan.to_forget) == ((ID, 1, [B]), ())
-    handler.handle_response(answer(ID, BOTH, B))
+    handler.handle_response(response(ID, BOTH, B))
     assert shown(handler.update({})) == (ID, 2, [])
-    handler.handle_response(answer(0, INCREMENTAL_FETCH_RESPONSE))
+    handler.handle_response(response(0, INCREMENTAL_FETCH_RESPONSE))
     plan = handler.update({A: at(9)})
     assert (plan.session_id, plan.session_epoch) == (0, 0)
     assert dict(plan.to_send) == {A: at(9), B: at(4)}
 
 
 @pytest.mark.parametrize("revision", ["final", "first"])
-def test_an_update_removes_also_what_it_changes(revision: str) -> None:
+def test_update_removes_partition_that_it_changes(revision: str) -> None:
     handler = make_session_handler(revision)
     handler.update({A: at(0), B: at(0)})
-    handler.handle_response(answer(ID, OK, A, B))
+    handler.handle_response(response(ID, OK, A, B))
     plan = handler.update({A: at(1), B: at(1)}, [B, C])
     assert dict(handler.partitions) == {A: at(1)}
     assert list(plan.to_send) == [A]
@@ -246,7 +246,7 @@ def test_an_update_removes_also_what_it_changes(revision: str) -> None:
 
 
 @pytest.mark.clause("F-12")
-def test_an_update_costs_what_it_is_reported() -> None:
+def test_update_does_not_walk_unchanged_partitions() -> None:
     """A fetch that follows 10,000 partitions walks over none of them."""
 
     class Counting(dict[TopicPartition, Wanted]):
@@ -266,17 +266,17 @@ def test_an_update_costs_what_it_is_reported() -> None:
         handler = make_session_handler(revision)
         places = [TopicPartition("t", index) for index in range(100)]
         handler.update(dict.fromkeys(places, at(0)))
-        handler.handle_response(answer(ID, OK, *places))
+        handler.handle_response(response(ID, OK, *places))
         handler.partitions = Counting(handler.partitions)
         Counting.walks = 0
         for offset in range(1, 4):
             assert list(handler.update({places[7]: at(offset)}).to_send) == [places[7]]
-            handler.handle_response(answer(ID, BOTH, places[7]))
+            handler.handle_response(response(ID, BOTH, places[7]))
         assert Counting.walks == 0, revision
 
 
 @pytest.mark.parametrize("revision", ["final", "first"])
-def test_builds_and_updates_say_the_same(revision: str) -> None:
+def test_builds_and_updates_are_equal(revision: str) -> None:
     wanted = {A: at(0), B: at(0)}
     whole, updated = make_session_handler(revision), make_session_handler(revision)
     steps: list[tuple[dict[TopicPartition, Wanted], list[TopicPartition]]] = [
@@ -295,18 +295,18 @@ def test_builds_and_updates_say_the_same(revision: str) -> None:
         assert dict(one.to_send) == dict(other.to_send)
         assert sorted(one.to_forget) == sorted(other.to_forget)
         assert one.session_epoch == other.session_epoch
-        reply = answer(ID, OK, *wanted) if one.is_full else answer(ID, BOTH)
+        reply = response(ID, OK, *wanted) if one.is_full else response(ID, BOTH)
         for handler in (whole, updated):
             assert handler.handle_response(reply).problem is None
 
 
 @pytest.mark.clause("G-3")
-def test_whoever_presumes_a_lost_response_goes_on_with_the_next_number_and_names_all_it_wants() -> None:
-    """The broker takes the records of the lost response for processed, and sends them only to who asks for them."""
+def test_presume_processed_uses_next_number_and_names_all_partitions() -> None:
+    """The broker counts the records of the lost response as processed, and resends them only on request."""
     handler = make_session_handler("first")
     handler.build({A: at(0), B: at(0)})
     assert not handler.presume_processed()
-    handler.handle_response(answer(ID, OK, A, B))
+    handler.handle_response(response(ID, OK, A, B))
     handler.build({A: at(1), B: at(0)})
     assert handler.presume_processed()
     plan = handler.build({A: at(1), B: at(0)})
@@ -314,13 +314,13 @@ def test_whoever_presumes_a_lost_response_goes_on_with_the_next_number_and_names
 
 
 @pytest.mark.clause("G-12")
-def test_only_a_follower_says_topic_ids_and_epochs() -> None:
+def test_only_follower_request_has_topic_ids_and_epochs() -> None:
     handler = make_session_handler("first")
     plan = handler.build({A: Wanted(b"i" * 16, 0, 100, 4, 3, 2)})
     assert (plan.version(17), plan.version(17, of_replica=True)) == (1000, 1002)
     (client,), (follower,) = plan.request(1000, 1, 1, 1).topics, plan.request(1002, 1, 1, 1, replica_id=2).topics
     assert (client.topic_id, client.partitions) == (NO_TOPIC_ID, [FetchPartition(0, 0, 100, -1, -1, 2)])
     assert (follower.topic_id, follower.partitions) == (b"i" * 16, [FetchPartition(0, 0, 100, 4, 3, 2)])
-    handler.handle_response(answer(ID, OK, A))
+    handler.handle_response(response(ID, OK, A))
     plan = handler.build({A: Wanted(b"j" * 16, 0, 100)})
     assert [topic.topic_id for topic in plan.request(1002, 1, 1, 1, replica_id=2).topics] == [b"j" * 16]

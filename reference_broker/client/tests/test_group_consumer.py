@@ -1,4 +1,4 @@
-"""The whole consumer without a network: what it sends on which lane, and what answers do."""
+"""The whole consumer without a network: its requests by lane, and the effects of responses."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -22,7 +22,7 @@ from reference_broker.client.metadata_cache import MetadataUpdate, NodeAddress
 from reference_broker.client.offset_commits import Committed, CommittedOffset, Fetched, OffsetToCommit
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.session_handler import FetchPlan, Wanted
-from reference_broker.client.tests.group_world import due, found, join_answer
+from reference_broker.client.tests.group_world import due, found, join_response
 from reference_broker.client.tests.test_offset_commits import committed
 from reference_broker.client.tests.test_offset_commits import fetched as fetched_offsets
 from reference_broker.records.record import Record, build
@@ -63,7 +63,7 @@ def fetched(*values: bytes, first: int = 0, error: int = 0, **more: Any) -> Fetc
 
 
 class Driver:
-    """``sent``: what is in flight, by lane."""
+    """``sent``: requests in flight, by lane."""
 
     def __init__(self, observer: ConsumerObserver | None = None, **fetch: Any) -> None:
         settings = FetchSettings(**{"leader_epochs": False, **fetch})
@@ -79,7 +79,7 @@ class Driver:
             self.sent[lane] = request
         return self.sent
 
-    def answer(self, lane: str, body: object) -> dict[str, Any]:
+    def respond(self, lane: str, body: object) -> dict[str, Any]:
         self.sent.pop(lane)
         self.consumer.responded(lane, self.now, body)
         return self.go()
@@ -91,61 +91,61 @@ class Driver:
 
 @pytest.fixture
 def reading() -> Driver:
-    """It reads T0 of node 0 from offset 5."""
+    """Return a driver that reads T0 of node 0 from offset 5."""
     driver = Driver()
     driver.consumer.assign([T0])
     driver.consumer.seek(T0, 5)
     driver.go()
-    driver.answer("metadata", metadata())
+    driver.respond("metadata", metadata())
     assert driver.position() == 5
     return driver
 
 
 @pytest.mark.clause("F-8")
-def test_who_ends_its_fetches_closes_the_session_once_the_fetch_under_way_is_completed(reading: Driver) -> None:
+def test_end_fetches_closes_session_after_pending_fetch(reading: Driver) -> None:
     opened = fetched(b"x", first=5)
     opened.session_id = 7  # type: ignore[misc]  # Only mypy takes the fields as frozen.
     reading.consumer.end_fetches()
     assert not reading.consumer.has_ended_fetches
-    request = reading.answer("node-0", opened)["node-0"]
+    request = reading.respond("node-0", opened)["node-0"]
     assert (request.body.session_id, request.body.session_epoch, request.body.topics) == (7, -1, [])
-    assert "node-0" not in reading.answer("node-0", FetchResponse())
+    assert "node-0" not in reading.respond("node-0", FetchResponse())
     assert reading.consumer.has_ended_fetches
 
 
-def test_who_has_no_session_ends_its_fetches_without_a_request() -> None:
+def test_end_fetches_without_session_sends_no_request() -> None:
     driver = Driver()
     driver.consumer.assign([T0])
     driver.go()
     driver.consumer.end_fetches()
-    driver.answer("metadata", metadata())
+    driver.respond("metadata", metadata())
     assert driver.sent == {}
     assert driver.consumer.has_ended_fetches
 
 
-def test_without_a_position_the_reset_policy_decides() -> None:
+def test_missing_position_uses_reset_policy() -> None:
     driver = Driver(reset="latest")
     driver.consumer.assign([T0])
     driver.go()
-    driver.answer("metadata", metadata())
+    driver.respond("metadata", metadata())
     assert driver.sent["node-0"].body.topics[0].partitions[0].timestamp == -1
-    driver.answer("node-0", listed(8))
+    driver.respond("node-0", listed(8))
     assert driver.position() == 8
     assert driver.consumer.take_resets() == [PositionReset(T0, -1, 8, "no_offset", -1)]
 
 
-def test_a_topic_that_is_not_there_yet_is_requested_again() -> None:
+def test_missing_assigned_topic_is_requested_again() -> None:
     driver = Driver()
     driver.consumer.assign([T0])
     driver.go()
-    assert driver.answer("metadata", metadata(known=False)) == {}
+    assert driver.respond("metadata", metadata(known=False)) == {}
     assert driver.consumer.wake_at_us == 100
     assert "metadata" in driver.go(100)
-    driver.answer("metadata", metadata())
+    driver.respond("metadata", metadata())
     assert list(driver.sent) == ["node-0"]
 
 
-def test_a_subscribed_topic_that_is_not_there_yet_is_requested_again() -> None:
+def test_missing_subscribed_topic_is_requested_again() -> None:
     consumer = GroupConsumer(ConsumerConfig((SEED,), GroupConfig("g", ()), backoff_us=100))
     consumer.subscribe(("t",))
     consumer.next_requests(0)
@@ -155,8 +155,8 @@ def test_a_subscribed_topic_that_is_not_there_yet_is_requested_again() -> None:
     assert "metadata" not in [lane for lane, _ in consumer.next_requests(10_000)]
 
 
-def test_records_are_given_out_before_more_are_fetched(reading: Driver) -> None:
-    assert reading.answer("node-0", fetched(b"a", b"b", first=5)) == {}
+def test_records_are_returned_before_more_are_fetched(reading: Driver) -> None:
+    assert reading.respond("node-0", fetched(b"a", b"b", first=5)) == {}
     assert [each.offset for each in reading.consumer.take_records(1)] == [5]
     assert (reading.consumer.position(T0), reading.go()) == (6, {})
     assert [each.value for each in reading.consumer.take_records(9)] == [b"b"]
@@ -164,90 +164,90 @@ def test_records_are_given_out_before_more_are_fetched(reading: Driver) -> None:
     assert reading.position() == 7
 
 
-def test_out_of_range_resets_and_says_where_from(reading: Driver) -> None:
-    reading.answer("node-0", fetched(error=1))
+def test_out_of_range_resets_position_and_reports_old_offset(reading: Driver) -> None:
+    reading.respond("node-0", fetched(error=1))
     assert reading.sent["node-0"].body.topics[0].partitions[0].timestamp == -2
-    reading.answer("node-0", listed(2))
+    reading.respond("node-0", listed(2))
     assert reading.position() == 2
     assert reading.consumer.take_resets() == [PositionReset(T0, 5, 2, "out_of_range", -1)]
 
 
-def test_without_a_reset_policy_out_of_range_is_the_applications() -> None:
+def test_out_of_range_without_reset_policy_is_raised_to_application() -> None:
     driver = Driver(reset="none")
     driver.consumer.assign([T0])
     driver.consumer.seek(T0, 5)
     driver.go()
-    driver.answer("metadata", metadata())
-    driver.answer("node-0", fetched(error=1))
+    driver.respond("metadata", metadata())
+    driver.respond("node-0", fetched(error=1))
     assert driver.consumer.take_failures() == [ErrorCode.offset_out_of_range]
 
 
 @pytest.mark.parametrize("error", [6, 3, 74, 76, 56])
-def test_a_leader_that_moved_is_looked_for_and_requested(reading: Driver, error: int) -> None:
-    assert list(reading.answer("node-0", fetched(error=error))) == ["metadata"]
-    reading.answer("metadata", metadata(leader=1))
+def test_moved_leader_is_looked_up_and_fetched_from(reading: Driver, error: int) -> None:
+    assert list(reading.respond("node-0", fetched(error=error))) == ["metadata"]
+    reading.respond("metadata", metadata(leader=1))
     assert list(reading.sent) == ["node-1"]
 
 
-def test_a_leader_that_does_not_response_is_left_for_the_next(reading: Driver) -> None:
+def test_unresponsive_leader_is_replaced_by_next(reading: Driver) -> None:
     reading.sent.pop("node-0")
     reading.consumer.failed("node-0", reading.now)
     assert list(reading.go()) == ["metadata"]
-    reading.answer("metadata", metadata(leader=1))
+    reading.respond("metadata", metadata(leader=1))
     assert list(reading.sent) == ["node-1"]
 
 
 @pytest.mark.clause("M-5")
-def test_a_stale_broker_cannot_lead_it_back_to_the_old_leader(reading: Driver) -> None:
-    reading.answer("node-0", fetched(error=6))
-    reading.answer("metadata", metadata(leader=1, epoch=9))
-    reading.answer("node-1", fetched(error=6))
-    assert reading.answer("metadata", metadata(leader=0, epoch=8)) == {}
+def test_stale_metadata_does_not_restore_old_leader(reading: Driver) -> None:
+    reading.respond("node-0", fetched(error=6))
+    reading.respond("metadata", metadata(leader=1, epoch=9))
+    reading.respond("node-1", fetched(error=6))
+    assert reading.respond("metadata", metadata(leader=0, epoch=8)) == {}
     assert reading.consumer.metadata.refused == 1
     assert reading.go(100)["metadata"].to is not None
     assert "node-0" not in reading.sent
-    reading.answer("metadata", metadata(leader=1, epoch=9))
+    reading.respond("metadata", metadata(leader=1, epoch=9))
     assert "node-1" in reading.sent
 
 
 @pytest.mark.parametrize("sought", [2, 50])
-def test_a_response_that_is_late_for_a_seek_is_not_used(reading: Driver, sought: int) -> None:
+def test_response_from_before_seek_is_discarded(reading: Driver, sought: int) -> None:
     reading.consumer.seek(T0, sought)
-    reading.answer("node-0", fetched(b"a", first=5))
+    reading.respond("node-0", fetched(b"a", first=5))
     assert reading.consumer.take_records(9) == []
     assert reading.position() == sought
 
 
-def test_a_response_for_a_partition_that_was_dropped_is_not_used(reading: Driver) -> None:
+def test_response_for_dropped_partition_is_discarded(reading: Driver) -> None:
     reading.consumer.assign([])
-    reading.answer("node-0", fetched(b"a", first=5))
+    reading.respond("node-0", fetched(b"a", first=5))
     assert reading.consumer.take_records(9) == []
 
 
-def test_a_divergence_goes_back_to_where_the_logs_agree(reading: Driver) -> None:
-    reading.answer("node-0", fetched(diverging_epoch=EpochEndOffset(2, 3)))
+def test_divergence_moves_position_back(reading: Driver) -> None:
+    reading.respond("node-0", fetched(diverging_epoch=EpochEndOffset(2, 3)))
     assert reading.position() == 3
     assert reading.consumer.take_resets() == [PositionReset(T0, 5, 3, "truncated", -1)]
 
 
-def test_errors_that_nothing_cures_are_the_applications(reading: Driver) -> None:
-    reading.answer("node-0", fetched(error=29))
+def test_fatal_fetch_error_is_raised_to_application(reading: Driver) -> None:
+    reading.respond("node-0", fetched(error=29))
     assert reading.consumer.take_failures() == [ErrorCode.topic_authorization_failed]
 
 
 @pytest.mark.clause("M-12")
-def test_a_wanted_epoch_is_requested_at_once_until_it_is_there(reading: Driver) -> None:
+def test_metadata_is_requested_until_required_epoch(reading: Driver) -> None:
     reading.consumer.want_epoch(4)
     assert "metadata" in reading.go()
-    reading.answer("metadata", metadata(epoch=3))
+    reading.respond("metadata", metadata(epoch=3))
     assert "metadata" not in reading.go(99)
     assert "metadata" in reading.go(1)
-    reading.answer("metadata", metadata(epoch=4))
+    reading.respond("metadata", metadata(epoch=4))
     assert "metadata" not in reading.go(1000)
 
 
 @pytest.mark.clause("M-14")
-def test_a_coordinator_without_the_drafts_is_committed_to_as_ever() -> None:
+def test_commit_to_coordinator_without_drafts_uses_released_version() -> None:
     consumer = GroupConsumer(ConsumerConfig((SEED,), GroupConfig("g", ())))
     consumer.assign([T0])
     consumer.partitions.place(T0, 3)
@@ -266,7 +266,7 @@ def test_a_coordinator_without_the_drafts_is_committed_to_as_ever() -> None:
     assert request.api_version == DRAFT_VERSION
 
 
-def test_a_member_that_leads_waits_for_the_topics_that_others_want() -> None:
+def test_leader_waits_for_topics_of_other_members() -> None:
     consumer = GroupConsumer(ConsumerConfig((SEED,), GroupConfig("g", ())))
     consumer.subscribe(("t",))
     lanes = [lane for lane, _ in consumer.next_requests(0)]
@@ -274,7 +274,7 @@ def test_a_member_that_leads_waits_for_the_topics_that_others_want() -> None:
     consumer.responded("group", 0, found())
     [(lane, request)] = consumer.next_requests(0)
     row = ("me", None, due(request).body.protocols[0].metadata)
-    consumer.responded(lane, 0, join_answer(0, 1, "range", "me", "me", [row]))
+    consumer.responded(lane, 0, join_response(0, 1, "range", "me", "me", [row]))
     assert consumer.next_requests(0) == []
     consumer.responded("metadata", 0, metadata())
     [(lane, request)] = consumer.next_requests(0)
@@ -283,53 +283,53 @@ def test_a_member_that_leads_waits_for_the_topics_that_others_want() -> None:
 
 
 class Noted(ConsumerObserver):
-    """What it heard, in order."""
+    """Records the callbacks, in order."""
 
     def __init__(self) -> None:
-        self.heard: list[tuple[object, ...]] = []
+        self.events: list[tuple[object, ...]] = []
 
     def metadata_received(self, update: MetadataUpdate, accepted: bool) -> None:
-        self.heard.append(("metadata", update.metadata_epoch, accepted))
+        self.events.append(("metadata", update.metadata_epoch, accepted))
 
     def offsets_wanted(self, partitions: tuple[TopicPartition, ...]) -> None:
-        self.heard.append(("wanted", partitions))
+        self.events.append(("wanted", partitions))
 
     def offsets_fetched(self, fetched: Fetched) -> None:
-        self.heard.append(("found", fetched.offsets, fetched.version))
+        self.events.append(("found", fetched.offsets, fetched.version))
 
     def fetching(self, node_id: int, plan: FetchPlan, wanted: Mapping[TopicPartition, Wanted]) -> None:
-        self.heard.append(
+        self.events.append(
             ("fetching", node_id, plan.session_epoch, {each: wanted[each].fetch_offset for each in wanted})
         )
 
-    def fetched(self, answer: FetchResult) -> None:
-        moved = [(each.where, each.before, each.after, each.error, len(each.batches)) for each in answer.partitions]
-        self.heard.append(("fetched", answer.node_id, answer.problem, moved))
+    def fetched(self, result: FetchResult) -> None:
+        moved = [(each.where, each.before, each.after, each.error, len(each.batches)) for each in result.partitions]
+        self.events.append(("fetched", result.node_id, result.problem, moved))
 
     def commit_begun(self, partitions: tuple[TopicPartition, ...]) -> None:
-        self.heard.append(("committing", partitions))
+        self.events.append(("committing", partitions))
 
     def committed(self, committed: Committed) -> None:
-        self.heard.append(("committed", committed.succeeded))
+        self.events.append(("committed", committed.succeeded))
 
     def position_reset(self, reset: PositionReset) -> None:
-        self.heard.append(("reset", reset.from_offset, reset.to_offset))
+        self.events.append(("reset", reset.from_offset, reset.to_offset))
 
     def group_event(self, event: GroupEvent) -> None:
-        self.heard.append(("event", type(event).__name__))
+        self.events.append(("event", type(event).__name__))
 
 
-def test_an_observer_hears_of_all_that_happens() -> None:
+def test_observer_is_notified_of_metadata_fetches_and_resets() -> None:
     noted = Noted()
     driver = Driver(observer=noted)
     driver.consumer.assign([T0])
     driver.consumer.seek(T0, 5)
     driver.go()
-    driver.answer("metadata", metadata(epoch=3))
-    driver.answer("node-0", fetched(error=1))
-    driver.answer("node-0", listed(2))
-    driver.answer("node-0", fetched(b"a", first=2))
-    assert noted.heard == [
+    driver.respond("metadata", metadata(epoch=3))
+    driver.respond("node-0", fetched(error=1))
+    driver.respond("node-0", listed(2))
+    driver.respond("node-0", fetched(b"a", first=2))
+    assert noted.events == [
         ("metadata", 3, True),
         ("fetching", 0, 0, {T0: 5}),
         ("fetched", 0, None, [(T0, 5, 5, ErrorCode.offset_out_of_range, 0)]),
@@ -339,13 +339,13 @@ def test_an_observer_hears_of_all_that_happens() -> None:
     ]
 
 
-def test_an_observer_hears_of_offsets_and_of_the_group() -> None:
+def test_observer_is_notified_of_offsets_and_commits() -> None:
     noted = Noted()
     consumer = GroupConsumer(ConsumerConfig((SEED,), GroupConfig("g", ()), metadata_epoch=False), noted)
     consumer.assign([T0])
     assert consumer.commit(0, {T0: OffsetToCommit(4)})
     sent = {each.lane: each.request for each in consumer.next_requests(0)}
-    assert {"commit"} == set(sent) - {"metadata"}, "both lanes ask for the coordinator"
+    assert {"commit"} == set(sent) - {"metadata"}, "both lanes look up the coordinator"
     consumer.responded("commit", 0, found())
     assert {each.lane for each in consumer.next_requests(0)} == {"commit", "committed"}
     consumer.responded("commit", 0, committed(0))
@@ -353,7 +353,7 @@ def test_an_observer_hears_of_offsets_and_of_the_group() -> None:
     assert result is not None
     assert result.succeeded
     consumer.responded("committed", 0, fetched_offsets(17))
-    assert noted.heard == [
+    assert noted.events == [
         ("committing", (T0,)),
         ("wanted", (T0,)),
         ("committed", True),
@@ -361,8 +361,8 @@ def test_an_observer_hears_of_offsets_and_of_the_group() -> None:
     ]
 
 
-def test_a_paused_partition_is_neither_fetched_nor_given_out(reading: Driver) -> None:
-    reading.answer("node-0", fetched(b"a", first=5))
+def test_paused_partition_is_neither_fetched_nor_returned(reading: Driver) -> None:
+    reading.respond("node-0", fetched(b"a", first=5))
     reading.consumer.pause([T0])
     assert (reading.consumer.take_records(9), reading.go()) == ([], {})
     reading.consumer.resume([T0])
@@ -371,21 +371,21 @@ def test_a_paused_partition_is_neither_fetched_nor_given_out(reading: Driver) ->
     assert reading.position() == 6
 
 
-def test_a_damaged_batch_is_an_error_and_moves_nothing(reading: Driver) -> None:
-    answer = fetched(b"a", first=5)
-    [topic] = answer.responses
+def test_damaged_batch_is_error_and_moves_no_position(reading: Driver) -> None:
+    response = fetched(b"a", first=5)
+    [topic] = response.responses
     part: Any = topic.partitions[0]  # Only mypy takes the fields as frozen.
     records = bytearray(part.records)
     records[-1] ^= 1
     part.records = bytes(records)
-    reading.answer("node-0", answer)
+    reading.respond("node-0", response)
     assert reading.consumer.take_failures() == [ErrorCode.corrupt_message]
     assert reading.consumer.take_records(9) == []
     reading.go(100)
     assert reading.position() == 5
 
 
-def test_a_failed_fetch_of_offsets_is_begun_again_when_its_time_is_over() -> None:
+def test_failed_offset_fetch_is_restarted_after_deadline() -> None:
     noted = Noted()
     config = ConsumerConfig((SEED,), GroupConfig("g", ()), commit_deadline_us=100)
     consumer = GroupConsumer(config, noted)
@@ -394,4 +394,4 @@ def test_a_failed_fetch_of_offsets_is_begun_again_when_its_time_is_over() -> Non
     consumer.failed("committed", 0)
     consumer.next_requests(200)
     consumer.next_requests(200)
-    assert noted.heard == [("wanted", (T0,)), ("found", {}, -1), ("wanted", (T0,))]
+    assert noted.events == [("wanted", (T0,)), ("found", {}, -1), ("wanted", (T0,))]

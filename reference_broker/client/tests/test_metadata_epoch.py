@@ -1,4 +1,4 @@
-"""The client's guard by the metadata epoch (KIP-232): what is dropped, and which node gets the next request when."""
+"""The client's guard by the metadata epoch (KIP-232): dropped metadata, and the node and time of the next request."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def update(leader: int, epoch: int, leader_epoch: int = -1) -> MetadataUpdate:
     return MetadataUpdate((A, B), (topic,), metadata_epoch=epoch)
 
 
-def answer(leader: int, epoch: int, leader_epoch: int = -1) -> MetadataResponse1001:
+def response(leader: int, epoch: int, leader_epoch: int = -1) -> MetadataResponse1001:
     partition = MetadataPartition1001(partition_index=0, leader_id=leader, leader_epoch=leader_epoch)
     return MetadataResponse1001(
         brokers=tuple(MetadataBroker1000(node_id=each.node_id, host=each.host, port=each.port) for each in (A, B)),
@@ -44,7 +44,7 @@ def answer(leader: int, epoch: int, leader_epoch: int = -1) -> MetadataResponse1
 
 @pytest.mark.clause("M-5")
 @pytest.mark.parametrize(("epoch", "leader"), [(4, 0), (-1, 0), (5, 1), (6, 1)])
-def test_older_metadata_is_dropped_whole_and_equal_or_newer_accepted(epoch: int, leader: int) -> None:
+def test_older_metadata_is_dropped_and_equal_or_newer_accepted(epoch: int, leader: int) -> None:
     before = MetadataCache().apply(update(0, 5))
     after = before.apply(update(1, epoch))
     assert before.accepts(update(1, epoch)) is (leader == 1)
@@ -53,17 +53,17 @@ def test_older_metadata_is_dropped_whole_and_equal_or_newer_accepted(epoch: int,
 
 
 @pytest.mark.clause("M-11")
-def test_metadata_without_epochs_is_accepted_as_before() -> None:
+def test_metadata_without_epochs_is_accepted() -> None:
     cache = MetadataCache().apply(update(0, -1)).apply(update(1, -1))
     assert (cache.leader_of(FOO0), cache.metadata_epoch) == (B, -1)
 
 
-def test_with_the_guard_off_older_metadata_is_believed() -> None:
+def test_older_metadata_is_accepted_with_guard_disabled() -> None:
     cache = MetadataCache(guards=EpochGuards(metadata_epoch=False)).apply(update(0, 5)).apply(update(1, 4))
     assert (cache.leader_of(FOO0), cache.metadata_epoch) == (B, 4)
 
 
-def test_each_guard_has_a_switch_of_its_own() -> None:
+def test_guards_are_enabled_separately() -> None:
     stale = update(1, 6, leader_epoch=3)
     fresh = update(0, 5, leader_epoch=4)
     assert MetadataCache().apply(fresh).apply(stale).leader_of(FOO0) == A
@@ -74,13 +74,13 @@ def test_each_guard_has_a_switch_of_its_own() -> None:
 
 
 @pytest.mark.clause("M-4")
-def test_a_drafts_response_is_read_with_its_epoch_and_with_leader_epochs() -> None:
-    frame = b"".join(encode_response(METADATA, DRAFT_VERSION, 7, answer(1, 12, leader_epoch=4)))[4:]
+def test_draft_response_has_metadata_epoch_and_leader_epochs() -> None:
+    frame = b"".join(encode_response(METADATA, DRAFT_VERSION, 7, response(1, 12, leader_epoch=4)))[4:]
     body: Any = decode_response(METADATA, DRAFT_VERSION, frame)[1]
     read = MetadataUpdate.of(body)
     assert read == update(1, 12, leader_epoch=4)
     cache = MetadataCache().apply(read)
-    assert cache.apply(update(0, 12, leader_epoch=3)).leader_of(FOO0) == B  # KIP-320's guard goes on beside it.
+    assert cache.apply(update(0, 12, leader_epoch=3)).leader_of(FOO0) == B  # KIP-320's guard applies as well.
 
 
 def refresher(**more: Any) -> MetadataRefresher:
@@ -88,37 +88,37 @@ def refresher(**more: Any) -> MetadataRefresher:
 
 
 @pytest.mark.clause("M-5")
-def test_a_refused_response_is_requested_again_elsewhere_after_the_backoff() -> None:
+def test_rejected_metadata_is_requested_from_other_node_after_backoff() -> None:
     metadata = refresher()
     assert due(metadata.next_request(0, ("foo",))).to == SEED
-    assert metadata.responded(0, answer(0, 5))
+    assert metadata.responded(0, response(0, 5))
     metadata.done(0, True)
     metadata.want(50)
     first = due(metadata.next_request(50, ("foo",))).to
-    assert not metadata.responded(60, answer(1, 4))
+    assert not metadata.responded(60, response(1, 4))
     assert (metadata.refused, metadata.cache.metadata_epoch) == (1, 5)
     assert metadata.next_request(159, ("foo",)) is None
     second = due(metadata.next_request(160, ("foo",))).to
     assert second != first
-    assert metadata.responded(160, answer(1, 5))
+    assert metadata.responded(160, response(1, 5))
 
 
 @pytest.mark.clause("M-12")
-def test_a_wanted_epoch_is_requested_until_it_is_reached() -> None:
+def test_metadata_is_requested_until_required_epoch() -> None:
     metadata = refresher()
     metadata.min_metadata_epoch = 8
     nodes = []
     for now, epoch in ((0, 6), (100, 7), (200, 8)):
         nodes.append(due(metadata.next_request(now, ())).to)
         assert metadata.next_request(now, ()) is None
-        assert metadata.responded(now, answer(0, epoch))
+        assert metadata.responded(now, response(0, epoch))
         metadata.done(now, True)
     assert (metadata.stale, metadata.due_at_us) == (False, 10_200)
     assert len(dict.fromkeys(nodes)) > 1
 
 
 @pytest.mark.clause("M-12")
-def test_an_equal_epoch_is_reached() -> None:
+def test_equal_epoch_satisfies_requirement() -> None:
     reached = []
     for epoch in (-1, 4, 5, 6):
         metadata = refresher()
@@ -127,7 +127,7 @@ def test_an_equal_epoch_is_reached() -> None:
     assert reached == [False, False, True, True]
 
 
-def test_a_source_chooses_who_is_queried() -> None:
+def test_source_selects_node() -> None:
     offered = []
 
     def choose(known: tuple[NodeAddress, ...], bootstrap: tuple[NodeAddress, ...]) -> NodeAddress:
@@ -138,16 +138,16 @@ def test_a_source_chooses_who_is_queried() -> None:
     nodes = []
     for _ in range(2):
         nodes.append(due(metadata.next_request(0, ())).to)
-        metadata.responded(0, answer(0, 1))
+        metadata.responded(0, response(0, 1))
         metadata.done(0, True)
         metadata.want_at_once()
     assert (nodes, offered) == ([SEED, B], [((), (SEED,)), ((A, B), (SEED,))])
 
 
-def test_nodes_and_then_seeds_take_turns_after_failures() -> None:
+def test_nodes_then_bootstrap_servers_are_tried_after_failures() -> None:
     metadata = refresher()
     metadata.next_request(0, ())
-    metadata.responded(0, answer(0, 1))
+    metadata.responded(0, response(0, 1))
     metadata.done(0, False)
     nodes = []
     for turn in range(1, 5):
@@ -157,7 +157,7 @@ def test_nodes_and_then_seeds_take_turns_after_failures() -> None:
 
 
 @pytest.mark.clause("M-14")
-def test_only_nodes_that_announce_the_draft_are_queried_in_it() -> None:
+def test_draft_is_sent_only_to_nodes_that_announce_it() -> None:
     metadata = refresher()
     assert due(metadata.next_request(0, ())).api_version == DRAFT_VERSION
     metadata.failed(0)

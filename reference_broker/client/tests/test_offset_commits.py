@@ -1,4 +1,4 @@
-"""Committing and fetching offsets: bodies in both kinds of version, what is retried and what is not."""
+"""Committing and fetching offsets: bodies in released and draft versions, retries and errors."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -90,13 +90,13 @@ def fetched(*offsets: int, error: int = 0, partition_error: int = 0) -> OffsetFe
 
 
 def sent_over(api_key: int, version: int, body: object) -> Any:
-    """The body as the broker sees it."""
+    """Return the body as the broker decodes it."""
     frame = b"".join(encode_request(api_key, version, 1, "c", body))[4:]
     return decode_request(api_key, version, memoryview(frame), read_request_header(frame)[1])
 
 
 def ended(offsets: CommittedOffsets) -> Any:
-    """What came of a commit or a fetch, which must be over."""
+    """Return the result of a commit or a fetch, which must be complete."""
     result = offsets.take_result()
     assert result is not None
     return result
@@ -110,11 +110,11 @@ def offsets() -> CommittedOffsets:
 
 
 @pytest.mark.clause("M-6")
-def test_the_draft_carries_each_partitions_epoch_and_released_versions_do_not() -> None:
+def test_only_draft_has_metadata_epoch_of_each_partition() -> None:
     draft = sent_over(8, DRAFT_VERSION, commit_request(OFFSETS, ME, DRAFT_VERSION))
     [topic] = draft.topics
     assert [(each.committed_offset, each.metadata_epoch) for each in topic.partitions] == [(17, 5), (4, -1)]
-    assert [each.committed_leader_epoch for each in topic.partitions] == [2, -1]  # KIP-320 goes on beside it,
+    assert [each.committed_leader_epoch for each in topic.partitions] == [2, -1]  # KIP-320 still applies,
     assert draft.group_instance_id == "i"  # and so does the fencing of static members (KIP-345).
     assert (draft.group_id, draft.generation_id_or_member_epoch, draft.member_id) == ("g", 3, "me")
     page = sent_over(8, PAGE_VERSION, commit_request(OFFSETS, ME, PAGE_VERSION))
@@ -126,7 +126,7 @@ def test_the_draft_carries_each_partitions_epoch_and_released_versions_do_not() 
 
 
 @pytest.mark.clause("M-9", "M-11")
-def test_fetched_offsets_have_an_epoch_in_the_draft_and_minus_one_elsewhere() -> None:
+def test_fetched_offsets_have_metadata_epoch_only_in_draft() -> None:
     sent = sent_over(9, DRAFT_VERSION, fetch_request([T0, T1], ME, DRAFT_VERSION))
     assert (sent.topics[0].partition_indexes, sent.require_stable) == ((0, 1), True)
     page = sent_over(9, PAGE_VERSION, fetch_request([T0, T1], ME, PAGE_VERSION))
@@ -145,7 +145,7 @@ def test_fetched_offsets_have_an_epoch_in_the_draft_and_minus_one_elsewhere() ->
 
 @pytest.mark.clause("M-7")
 @pytest.mark.parametrize("versions", [GroupVersions().with_metadata_epoch()])
-def test_an_invalid_metadata_epoch_is_that_partitions_end_and_is_not_retried(
+def test_invalid_metadata_epoch_fails_its_partition_without_retry(
     offsets: CommittedOffsets, versions: GroupVersions
 ) -> None:
     offsets.coordinator.versions = versions
@@ -161,7 +161,7 @@ def test_an_invalid_metadata_epoch_is_that_partitions_end_and_is_not_retried(
 
 
 @pytest.mark.parametrize("error", [14, 7, 19])
-def test_a_commit_is_retried_for_the_partitions_that_need_it(offsets: CommittedOffsets, error: int) -> None:
+def test_commit_is_retried_for_partitions_with_retriable_error(offsets: CommittedOffsets, error: int) -> None:
     offsets.commit(OFFSETS, ME, 10_000)
     offsets.next_request(0)
     offsets.responded(0, committed(0, error))
@@ -173,7 +173,7 @@ def test_a_commit_is_retried_for_the_partitions_that_need_it(offsets: CommittedO
 
 
 @pytest.mark.parametrize("lost", [15, 16, None])
-def test_a_commit_follows_its_coordinator(offsets: CommittedOffsets, lost: int | None) -> None:
+def test_commit_is_resent_to_new_coordinator(offsets: CommittedOffsets, lost: int | None) -> None:
     offsets.commit(OFFSETS, ME, 10_000)
     assert due(offsets.next_request(0)).to == NODE
     if lost is None:
@@ -186,7 +186,7 @@ def test_a_commit_follows_its_coordinator(offsets: CommittedOffsets, lost: int |
     assert (due(again).to, len(due(again).body.topics[0].partitions)) == (NODES[1], 2)
 
 
-def test_a_commit_ends_at_its_deadline_not_knowing(offsets: CommittedOffsets) -> None:
+def test_commit_outcome_is_unknown_at_deadline(offsets: CommittedOffsets) -> None:
     offsets.commit(OFFSETS, ME, 500)
     offsets.next_request(0)
     offsets.failed(400)
@@ -195,7 +195,7 @@ def test_a_commit_ends_at_its_deadline_not_knowing(offsets: CommittedOffsets) ->
 
 
 @pytest.mark.parametrize("error", [25, 22, 27, 82])
-def test_what_the_group_says_ends_a_commit_and_is_named(offsets: CommittedOffsets, error: int) -> None:
+def test_group_error_fails_commit(offsets: CommittedOffsets, error: int) -> None:
     offsets.commit(OFFSETS, ME, 10_000)
     offsets.next_request(0)
     offsets.responded(0, committed(error, error))
@@ -203,14 +203,14 @@ def test_what_the_group_says_ends_a_commit_and_is_named(offsets: CommittedOffset
     assert (result.group_error, result.succeeded, result.sent_as) == (known_error(error), False, ME)
 
 
-def test_nothing_to_commit_and_nothing_to_fetch_are_done_at_once(offsets: CommittedOffsets) -> None:
+def test_empty_commit_and_fetch_complete_at_once(offsets: CommittedOffsets) -> None:
     offsets.commit({}, ME, 10)
     assert ended(offsets).succeeded
     offsets.fetch([], ME, 10)
     assert offsets.take_result() == Fetched({}, ErrorCode.none, ME)
 
 
-def test_a_fetch_gives_every_partition_also_those_without_an_offset(offsets: CommittedOffsets) -> None:
+def test_fetch_returns_partitions_without_offset(offsets: CommittedOffsets) -> None:
     offsets.fetch([T0, T1], ME, 10_000)
     assert due(offsets.next_request(0)).body.require_stable
     offsets.responded(0, fetched(17))
@@ -219,7 +219,7 @@ def test_a_fetch_gives_every_partition_also_those_without_an_offset(offsets: Com
 
 
 @pytest.mark.parametrize(("error", "partition_error"), [(14, 0), (16, 0), (0, 88)])
-def test_a_fetch_is_retried_while_the_coordinator_loads_or_offsets_are_unstable(
+def test_fetch_is_retried_while_coordinator_loads_or_offsets_are_unstable(
     offsets: CommittedOffsets, error: int, partition_error: int
 ) -> None:
     offsets.fetch([T0], ME, 10_000)
@@ -229,7 +229,7 @@ def test_a_fetch_is_retried_while_the_coordinator_loads_or_offsets_are_unstable(
     assert offsets.next_request(100) is not None
 
 
-def test_one_findcoordinator_serves_all_who_wait_for_it() -> None:
+def test_one_find_coordinator_serves_all_pending_operations() -> None:
     shared = GroupCoordinator("g")
     first, second = CommittedOffsets(shared), CommittedOffsets(shared)
     first.commit(OFFSETS, ME, 10_000)
@@ -240,7 +240,7 @@ def test_one_findcoordinator_serves_all_who_wait_for_it() -> None:
     assert due(second.next_request(0)).api_key == requests.OFFSET_FETCH
 
 
-def test_a_group_that_may_not_be_requested_ends_the_operation(offsets: CommittedOffsets) -> None:
+def test_group_authorization_error_fails_operation(offsets: CommittedOffsets) -> None:
     offsets.coordinator.node = None
     offsets.commit(OFFSETS, ME, 10_000)
     offsets.next_request(0)
@@ -250,7 +250,7 @@ def test_a_group_that_may_not_be_requested_ends_the_operation(offsets: Committed
 
 
 @pytest.mark.clause("M-10", "M-11")
-def test_consuming_waits_for_the_epoch_of_every_partition() -> None:
+def test_required_epoch_is_newest_of_all_partitions() -> None:
     old, new = CommittedOffset(1, metadata_epoch=-1), CommittedOffset(1, metadata_epoch=5)
     assert may_consume(-1, [old, old])
     assert not may_consume(4, [old, new])
@@ -258,5 +258,5 @@ def test_consuming_waits_for_the_epoch_of_every_partition() -> None:
     assert may_consume(-1, [])
 
 
-def test_identities_differ_by_generation() -> None:
+def test_group_identities_differ_by_generation() -> None:
     assert replace(ME, generation_id=4) != ME

@@ -1,5 +1,5 @@
-"""Whatever gets lost or refused on the way: a transaction that ended well is there whole, one that failed is not there,
-and of one whose end is unknown all is there or nothing."""
+"""Losses and errors: a committed transaction is in the log whole, a failed one is not there, and one with an unknown
+outcome is whole or not there."""
 
 import random
 
@@ -42,7 +42,7 @@ TRANSACTIONS = 25
 
 @pytest.mark.parametrize("level", [0, 2])
 @pytest.mark.parametrize("seed", range(8))
-def test_the_log_holds_what_the_outcomes_say(level: int, seed: int) -> None:
+def test_log_matches_reported_outcomes(level: int, seed: int) -> None:
     chance = random.Random(f"{level} {seed}")
     world = World.of(level).ready()
     outcomes: dict[str, Outcome | None] = {}
@@ -63,7 +63,7 @@ def test_the_log_holds_what_the_outcomes_say(level: int, seed: int) -> None:
 
 
 def play(world: World, value: str, chance: random.Random) -> dict[str, Outcome | None]:
-    """One transaction with the value in two partitions. Returns what the producer says of it."""
+    """Run one transaction with the value in two partitions. Return the producer's result."""
     producer = world.producer
     producer.begin()
     producer.send(world.now_us, FOO0, [record(value)])

@@ -1,4 +1,4 @@
-"""Sequences, retries and ends of an idempotent producer's batches."""
+"""Sequences, retries and outcomes of an idempotent producer's batches."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def ready(max_in_flight: int = 1) -> ProducerState:
     return state
 
 
-def test_sequences_rise_for_each_partition_apart_and_wrap_to_zero() -> None:
+def test_sequences_increase_per_partition_and_wrap_to_zero() -> None:
     state = ready(5)
     assert [state.add(FOO0, 3).base_sequence for _ in range(3)] == [0, 3, 6]
     assert state.add(FOO1, 1).base_sequence == 0
@@ -23,7 +23,7 @@ def test_sequences_rise_for_each_partition_apart_and_wrap_to_zero() -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 5])
-def test_no_more_than_the_limit_are_in_flight_in_a_partition(limit: int) -> None:
+def test_batches_in_flight_are_limited_per_partition(limit: int) -> None:
     state = ready(limit)
     batches = [state.add(FOO0, 1) for _ in range(limit)]
     assert not state.can_add(FOO0)
@@ -32,13 +32,13 @@ def test_no_more_than_the_limit_are_in_flight_in_a_partition(limit: int) -> None
     assert state.can_add(FOO0)
 
 
-def test_more_than_five_in_flight_are_refused() -> None:
+def test_more_than_five_in_flight_is_rejected() -> None:
     with pytest.raises(AssertionError, match="not 1 to 5"):
         ProducerState(6)
 
 
 @pytest.mark.parametrize("error", [0, 46])
-def test_written_and_written_before_are_both_done(error: int) -> None:
+def test_success_and_duplicate_sequence_complete_batch(error: int) -> None:
     state = ready()
     batch = state.add(FOO0, 3)
     assert state.responded(batch, error, 40) is Next.DONE
@@ -58,14 +58,14 @@ def test_a_retried_batch_keeps_its_sequence(error: int, what: Next) -> None:
     assert not state.can_add(FOO0)
 
 
-def test_a_refused_batch_that_was_never_lost_failed_for_sure() -> None:
+def test_rejected_batch_without_lost_attempt_failed() -> None:
     state = ready()
     assert state.responded(state.add(FOO0, 3), 10, -1) is Next.FAILED
     assert state.needs_producer_id, "its sequence is missing now"
 
 
 @pytest.mark.parametrize("error", [45, 47, 59, 10])
-def test_a_refused_batch_with_a_lost_attempt_has_an_unknown_end(error: int) -> None:
+def test_rejected_batch_with_lost_attempt_has_unknown_outcome(error: int) -> None:
     state = ready()
     batch = state.add(FOO0, 3)
     assert state.lost(batch) is Next.RETRY_ELSEWHERE
@@ -73,7 +73,7 @@ def test_a_refused_batch_with_a_lost_attempt_has_an_unknown_end(error: int) -> N
     assert state.needs_producer_id
 
 
-def test_a_timeout_completed_by_the_broker_counts_as_perhaps_written() -> None:
+def test_request_timed_out_counts_as_possibly_written() -> None:
     state = ready()
     batch = state.add(FOO0, 3)
     state.responded(batch, 7, -1)
@@ -81,7 +81,7 @@ def test_a_timeout_completed_by_the_broker_counts_as_perhaps_written() -> None:
 
 
 @pytest.mark.clause("P-5")
-def test_a_batch_refused_by_a_broker_that_forgot_the_producer_goes_under_a_new_id() -> None:
+def test_unknown_producer_id_resends_batch_with_new_producer_id() -> None:
     state = ready()
     state.responded(state.add(FOO0, 3), 0, 0)
     batch = state.add(FOO0, 3)
@@ -93,21 +93,21 @@ def test_a_batch_refused_by_a_broker_that_forgot_the_producer_goes_under_a_new_i
     assert state.add(FOO1, 1).base_sequence == 0
 
 
-def test_a_batch_out_of_order_behind_one_being_retried_waits_for_it() -> None:
+def test_out_of_order_batch_waits_for_retry_of_earlier_one() -> None:
     state = ready(5)
     first, second = state.add(FOO0, 3), state.add(FOO0, 3)
     assert state.responded(first, 6, -1) is Next.RETRY_ELSEWHERE
     assert state.responded(second, 45, -1) is Next.RETRY
 
 
-def test_giving_up_before_any_attempt_is_a_failure_and_keeps_nothing_open() -> None:
+def test_expiry_before_any_attempt_is_failure() -> None:
     state = ready()
     batch = state.add(FOO0, 3)
     assert state.give_up(batch) is Next.FAILED
     assert state.needs_producer_id, "its sequence is missing now"
 
 
-def test_without_idempotence_batches_carry_nothing_and_lost_ones_are_not_sent_again() -> None:
+def test_nonidempotent_batches_have_no_sequence_and_are_not_resent() -> None:
     state = ProducerState(idempotent=False)
     assert not state.needs_producer_id
     batch = state.add(FOO0, 3)

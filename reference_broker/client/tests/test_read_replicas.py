@@ -1,4 +1,4 @@
-"""A consumer with a rack reads from the follower that the leader names, and asks the leader again (KIP-392)."""
+"""A consumer with a rack reads from the follower that the leader names, and returns to the leader (KIP-392)."""
 
 from dataclasses import replace
 from typing import Any
@@ -29,21 +29,21 @@ def metadata(leader: int = 0, leader_epoch: int = 3, nodes: tuple[int, ...] = (0
 
 
 def make(**fetch: Any) -> Driver:
-    """It reads T0 from offset 5, and node 0 leads."""
+    """Return a driver that reads T0 from offset 5, while node 0 leads."""
     driver = Driver(**{"rack": RACK, "leader_epochs": True, **fetch})
     driver.consumer.assign([T0])
     driver.consumer.seek(T0, 5)
     driver.go()
-    driver.answer("metadata", metadata())
+    driver.respond("metadata", metadata())
     return driver
 
 
 @pytest.fixture
 def away() -> Driver:
-    """The leader has named node 1, which gets the fetches now."""
+    """Return a driver whose leader has named node 1, which gets the fetches now."""
     driver = make()
     assert driver.sent["node-0"].body.rack_id == RACK
-    driver.answer("node-0", preferring(1))
+    driver.respond("node-0", preferring(1))
     assert list(driver.sent) == ["node-1"]
     return driver
 
@@ -53,88 +53,90 @@ def preferring(node_id: int) -> FetchResponse:
 
 
 def fetched_from(driver: Driver, lane: str) -> tuple[int, int, int]:
-    """The offset, the leader epoch and the last fetched epoch that the fetch names."""
+    """Return the offset, the leader epoch and the last fetched epoch of the fetch."""
     [topic] = driver.sent[lane].body.topics
     one = topic.partitions[0]
     return one.fetch_offset, one.current_leader_epoch, one.last_fetched_epoch
 
 
-def test_the_follower_is_queried_at_once_for_the_same_offset_and_records_come_from_there(away: Driver) -> None:
+def test_preferred_follower_is_fetched_from_at_once_at_same_offset(away: Driver) -> None:
     assert fetched_from(away, "node-1") == (5, 3, -1)
-    away.answer("node-1", fetched(b"x", b"y", first=5))
+    away.respond("node-1", fetched(b"x", b"y", first=5))
     assert [record.offset for record in away.consumer.take_records(10)] == [5, 6]
     away.go()
     assert fetched_from(away, "node-1") == (7, 3, -1)
 
 
-def test_only_the_leader_is_reported_the_epoch_of_the_last_record(away: Driver) -> None:
+def test_last_fetched_epoch_is_sent_only_to_leader(away: Driver) -> None:
     """A follower's log may end before that record, which is no divergence."""
     batch = bytes(build([Record(timestamp_ms=1, value=b"x")], base_offset=5, leader_epoch=2))
-    answer = fetched()
-    answer.responses[0].partitions[0].records = batch  # type: ignore[misc]  # Only mypy takes the fields as frozen.
-    away.answer("node-1", answer)
+    response = fetched()
+    response.responses[0].partitions[0].records = batch  # type: ignore[misc]  # Only mypy takes the fields as frozen.
+    away.respond("node-1", response)
     away.consumer.take_records(10)
     away.go()
     assert fetched_from(away, "node-1") == (6, 3, -1)
-    away.answer("node-1", fetched(error=ErrorCode.offset_out_of_range))
+    away.respond("node-1", fetched(error=ErrorCode.offset_out_of_range))
     assert fetched_from(away, "node-0") == (6, 3, 2)
 
 
-def test_without_a_rack_none_is_reported() -> None:
+def test_fetch_without_rack_sends_empty_rack() -> None:
     driver = make(rack="")
     assert driver.sent["node-0"].body.rack_id == ""
 
 
-def test_an_offset_that_the_follower_does_not_have_is_queried_of_the_leader(away: Driver) -> None:
-    """A follower may lack what the leader has, so its word moves no position."""
-    away.answer("node-1", fetched(error=ErrorCode.offset_out_of_range))
+def test_out_of_range_of_follower_is_retried_at_leader(away: Driver) -> None:
+    """A follower may lack records of the leader, so its error moves no position."""
+    away.respond("node-1", fetched(error=ErrorCode.offset_out_of_range))
     assert fetched_from(away, "node-0")[0] == 5
     assert away.consumer.take_resets() == []
-    away.answer("node-0", fetched(error=ErrorCode.offset_out_of_range))
+    away.respond("node-0", fetched(error=ErrorCode.offset_out_of_range))
     assert away.sent["node-0"].api_key == 2  # ListOffsets
 
 
 @pytest.mark.parametrize(
     "error", [ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch, ErrorCode.kafka_storage_error]
 )
-def test_after_an_error_of_the_follower_the_leader_is_queried(away: Driver, error: int) -> None:
-    away.answer("node-1", fetched(error=error))
+def test_follower_error_returns_to_leader(away: Driver, error: int) -> None:
+    away.respond("node-1", fetched(error=error))
     assert "node-0" in away.go(100)
     assert "metadata" in away.sent
 
 
-def test_a_follower_that_does_not_response_is_left(away: Driver) -> None:
+def test_unresponsive_follower_returns_to_leader(away: Driver) -> None:
     away.sent.pop("node-1")
     away.consumer.failed("node-1", away.now)
     away.go()
     assert fetched_from(away, "node-0")[0] == 5
 
 
-def test_a_follower_that_is_not_in_the_metadata_is_looked_for_there() -> None:
-    """It came back after this consumer had requested metadata, and the leader sends no records meanwhile."""
+def test_unknown_preferred_follower_requests_metadata() -> None:
+    """It returned after this consumer had requested metadata, and the leader sends no records meanwhile."""
     driver = make()
-    driver.answer("node-0", preferring(7))
+    driver.respond("node-0", preferring(7))
     assert "metadata" in driver.sent
     assert "node-0" not in driver.sent, "it gets no repeated requests"
-    driver.answer("metadata", metadata(nodes=(0, 7)))
+    driver.respond("metadata", metadata(nodes=(0, 7)))
     assert "node-0" in driver.go(100)
-    driver.answer("node-0", preferring(7))
+    driver.respond("node-0", preferring(7))
     assert fetched_from(driver, "node-7")[0] == 5
 
 
-@pytest.mark.parametrize("news", [metadata(leader_epoch=4), metadata(leader=1, leader_epoch=4), metadata(nodes=(0, 2))])
-def test_other_metadata_of_the_partition_leads_to_its_leader(away: Driver, news: MetadataResponse1001) -> None:
-    away.answer("node-1", fetched())
+@pytest.mark.parametrize(
+    "newer", [metadata(leader_epoch=4), metadata(leader=1, leader_epoch=4), metadata(nodes=(0, 2))]
+)
+def test_changed_metadata_returns_to_leader(away: Driver, newer: MetadataResponse1001) -> None:
+    away.respond("node-1", fetched())
     away.consumer.metadata.want(away.now)
     away.go(MAX_AGE_US // 10)
-    away.answer("metadata", news)
-    leader = news.topics[0].partitions[0].leader_id
+    away.respond("metadata", newer)
+    leader = newer.topics[0].partitions[0].leader_id
     if "node-1" in away.sent:
-        away.answer("node-1", fetched())
+        away.respond("node-1", fetched())
     assert f"node-{leader}" in away.sent
 
 
-def test_a_follower_that_is_named_again_meanwhile_gets_no_more_time() -> None:
+def test_preferred_follower_named_again_keeps_its_lease() -> None:
     replicas = ReadReplicas(MAX_AGE_US)
     partition = {0: PartitionInfo(0, 3)}
     nodes = {each: NodeAddress(each, f"n{each}", 1) for each in (0, 1)}
@@ -145,27 +147,27 @@ def test_a_follower_that_is_named_again_meanwhile_gets_no_more_time() -> None:
     assert replicas.node_of(T0, cache, MAX_AGE_US) == nodes[0]
 
 
-def test_the_leader_is_retried_when_the_time_is_over(away: Driver) -> None:
-    away.answer("node-1", fetched())
+def test_leader_is_fetched_from_after_lease(away: Driver) -> None:
+    away.respond("node-1", fetched())
     away.now += MAX_AGE_US
-    away.answer("node-1", fetched())
+    away.respond("node-1", fetched())
     assert "node-0" in away.sent
 
 
-def test_the_late_word_of_a_follower_that_is_left_moves_no_position(away: Driver) -> None:
-    """Its time is over, so the leader gets a fetch while the follower has not responded yet."""
+def test_late_response_of_former_follower_moves_no_position(away: Driver) -> None:
+    """Its lease is over, so the leader gets a fetch while the follower has not responded yet."""
     away.go(MAX_AGE_US)
     assert "node-0" in away.sent
-    away.answer("node-1", fetched(error=ErrorCode.offset_out_of_range))
-    away.answer("node-0", fetched(b"x", first=5))
+    away.respond("node-1", fetched(error=ErrorCode.offset_out_of_range))
+    away.respond("node-0", fetched(b"x", first=5))
     assert [record.offset for record in away.consumer.take_records(10)] == [5]
 
 
-def test_the_late_word_of_a_leader_that_is_none_any_more_moves_no_position() -> None:
+def test_late_response_of_former_leader_moves_no_position() -> None:
     driver = make()
     driver.consumer.metadata.want(driver.now)
     driver.go(MAX_AGE_US // 10)
-    driver.answer("metadata", metadata(leader=1, leader_epoch=4))
-    driver.answer("node-0", fetched(error=ErrorCode.offset_out_of_range))
-    driver.answer("node-1", fetched(b"x", first=5))
+    driver.respond("metadata", metadata(leader=1, leader_epoch=4))
+    driver.respond("node-0", fetched(error=ErrorCode.offset_out_of_range))
+    driver.respond("node-1", fetched(b"x", first=5))
     assert [record.offset for record in driver.consumer.take_records(10)] == [5]

@@ -35,7 +35,7 @@ def response(
 
 
 def opened(*partitions: TopicPartition, session_id: int = 123, ids: dict[str, bytes] = IDS) -> FetchSessionHandler:
-    """A handler whose session holds these partitions; its next request is incremental with epoch 1."""
+    """Return a handler whose session has these partitions; its next request is incremental with epoch 1."""
     handler = FetchSessionHandler()
     handler.build(wanted(*partitions, ids=ids))
     assert handler.handle_response(response(session_id, *partitions, ids=ids)).problem is None
@@ -47,7 +47,7 @@ def forgotten(plan: FetchPlan) -> list[TopicPartition]:
 
 
 @pytest.mark.clause("F-5", "FetchSessionHandlerTest.testSessionless")
-def test_without_a_session_from_the_broker_each_request_is_full_with_all_partitions() -> None:
+def test_requests_without_session_are_full() -> None:
     handler = FetchSessionHandler()
     for _ in range(3):
         plan = handler.build(wanted(FOO0, FOO1))
@@ -56,7 +56,7 @@ def test_without_a_session_from_the_broker_each_request_is_full_with_all_partiti
 
 
 @pytest.mark.clause("FetchSessionHandlerTest.testDoubleBuild")
-def test_building_twice_without_a_response_is_refused() -> None:
+def test_second_build_without_response_raises() -> None:
     handler = FetchSessionHandler()
     handler.build(wanted(FOO0))
     with pytest.raises(AssertionError, match="in flight"):
@@ -64,7 +64,7 @@ def test_building_twice_without_a_response_is_refused() -> None:
 
 
 @pytest.mark.clause("F-12", "FetchSessionHandlerTest.testIncrementals")
-def test_incremental_requests_name_only_what_changed_or_is_new() -> None:
+def test_incremental_request_names_only_changed_or_new_partitions() -> None:
     handler = opened(FOO0, FOO1)
     plan = handler.build({**wanted(FOO0), **wanted(FOO1, offset=10), **wanted(BAR0)})
     assert (plan.session_id, plan.session_epoch) == (123, 1)
@@ -79,7 +79,7 @@ def test_incremental_requests_name_only_what_changed_or_is_new() -> None:
 @pytest.mark.parametrize(
     "field", ["fetch_offset", "max_bytes", "current_leader_epoch", "last_fetched_epoch", "log_start_offset"]
 )
-def test_a_change_of_any_field_names_the_partition_again(field: str) -> None:
+def test_changed_field_names_partition_again(field: str) -> None:
     handler = opened(FOO0, FOO1)
     changed = wanted(FOO0, FOO1)
     new: dict[str, Any] = {field: 77}
@@ -104,7 +104,7 @@ def test_a_change_of_any_field_names_the_partition_again(field: str) -> None:
     "FetchSessionHandlerTest.testFindMissing",
     "FetchSessionHandlerTest.testIncrementalPartitionRemoval",
 )
-def test_removed_partitions_are_forgotten_once() -> None:
+def test_removed_partition_is_forgotten_once() -> None:
     handler = opened(FOO0, FOO1, BAR0)
     plan = handler.build(wanted(FOO1))
     assert forgotten(plan) == [FOO0, BAR0]
@@ -116,7 +116,7 @@ def test_removed_partitions_are_forgotten_once() -> None:
 
 
 @pytest.mark.clause("F-9", "F-11", "FetchSessionHandlerTest.testIncrementalPartitionRemoval")
-def test_after_an_unknown_id_the_next_request_is_a_full_one_without_id() -> None:
+def test_session_id_not_found_makes_next_request_full_without_id() -> None:
     handler = opened(FOO0, FOO1)
     handler.build(wanted(FOO0))
     assert handler.handle_response(response(0, error=70)).problem == "top-level error 70"
@@ -132,7 +132,7 @@ def test_after_an_unknown_id_the_next_request_is_a_full_one_without_id() -> None
     "FetchSessionHandlerTest.testTopLevelErrorResetsMetadata",
 )
 @pytest.mark.parametrize("error", [71, 106, -1, 3])
-def test_after_any_other_top_level_error_the_session_is_closed_and_made_again(error: int) -> None:
+def test_top_level_error_replaces_session(error: int) -> None:
     handler = opened(FOO0, FOO1)
     handler.build(wanted(FOO0, FOO1))
     assert handler.handle_response(response(0, error=error)).problem
@@ -141,7 +141,7 @@ def test_after_any_other_top_level_error_the_session_is_closed_and_made_again(er
 
 
 @pytest.mark.clause("F-6", "F-11", "FetchSessionHandler.afterALostAnswer")
-def test_after_a_lost_response_the_session_is_closed_and_made_again() -> None:
+def test_lost_response_replaces_session() -> None:
     handler = opened(FOO0)
     handler.build(wanted(FOO0, offset=5))
     handler.handle_lost()
@@ -150,7 +150,7 @@ def test_after_a_lost_response_the_session_is_closed_and_made_again() -> None:
 
 
 @pytest.mark.clause("F-3")
-def test_epochs_count_up_and_wrap_to_one() -> None:
+def test_epochs_increase_and_wrap_to_one() -> None:
     assert [next_epoch(each) for each in (0, 1, MAX_EPOCH - 1, MAX_EPOCH, -1)] == [1, 2, MAX_EPOCH, 1, -1]
     handler = opened(FOO0)
     handler.session_epoch = MAX_EPOCH
@@ -164,7 +164,7 @@ def test_epochs_count_up_and_wrap_to_one() -> None:
     "FetchSessionHandlerTest.testIdUsageWithAllForgottenPartitions",
     "FetchSessionHandler.afterAnIncrementalAnswerWithId0",
 )
-def test_a_session_emptied_by_forgetting_ends_with_id_zero() -> None:
+def test_session_without_partitions_ends_with_id_zero() -> None:
     handler = opened(FOO0)
     plan = handler.build({})
     assert forgotten(plan) == [FOO0]
@@ -174,7 +174,7 @@ def test_a_session_emptied_by_forgetting_ends_with_id_zero() -> None:
 
 
 @pytest.mark.clause("F-8")
-def test_a_farewell_closes_the_session_and_names_nothing() -> None:
+def test_close_session_request_names_no_partitions() -> None:
     handler = opened(FOO0)
     plan = handler.farewell()
     assert plan is not None
@@ -184,7 +184,7 @@ def test_a_farewell_closes_the_session_and_names_nothing() -> None:
 
 
 @pytest.mark.clause("F-8")
-def test_without_a_session_or_with_a_request_under_way_there_is_no_farewell() -> None:
+def test_no_close_session_request_without_session_or_with_request_in_flight() -> None:
     assert FetchSessionHandler().farewell() is None
     assert FetchSessionHandler(sessionless=True).farewell() is None
     handler = opened(FOO0)
@@ -193,7 +193,7 @@ def test_without_a_session_or_with_a_request_under_way_there_is_no_farewell() ->
 
 
 @pytest.mark.clause("F-4")
-def test_a_sessionless_fetcher_always_sends_minus_one_and_everything() -> None:
+def test_sessionless_fetcher_sends_final_epoch_and_all_partitions() -> None:
     handler = FetchSessionHandler(sessionless=True)
     for lost in (False, True, False):
         plan = handler.build(wanted(FOO0, FOO1))
@@ -205,7 +205,7 @@ def test_a_sessionless_fetcher_always_sends_minus_one_and_everything() -> None:
 
 
 @pytest.mark.clause("FetchSessionHandlerTest.testTopicIdReplaced")
-def test_a_replaced_topic_id_is_forgotten_under_the_old_and_added_under_the_new() -> None:
+def test_changed_topic_id_is_forgotten_and_added() -> None:
     handler = opened(FOO0, BAR0)
     plan = handler.build(wanted(FOO0, BAR0, ids={"foo": OTHER_ID, "bar": BAR_ID}))
     assert plan.to_forget == ((FOO0, FOO_ID),)
@@ -214,7 +214,7 @@ def test_a_replaced_topic_id_is_forgotten_under_the_old_and_added_under_the_new(
 
 
 @pytest.mark.clause("FetchSessionHandlerTest.testOkToAddNewIdAfterTopicRemovedFromSession")
-def test_a_topic_made_again_after_it_left_the_session_is_new() -> None:
+def test_recreated_topic_after_removal_is_added() -> None:
     handler = opened(FOO0, BAR0)
     handler.build(wanted(BAR0))
     handler.handle_response(response(123))
@@ -227,7 +227,7 @@ def test_a_topic_made_again_after_it_left_the_session_is_new() -> None:
     "FetchSessionHandlerTest.testIdUsageRevokedOnIdDowngrade",
     "FetchSessionHandlerTest.testSessionEpochWhenMixedUsageOfTopicIDs",
 )
-def test_topic_ids_are_used_only_if_all_topics_have_one() -> None:
+def test_topic_ids_are_used_only_if_all_topics_have_ids() -> None:
     handler = FetchSessionHandler()
     mixed = handler.build(wanted(FOO0, BAR0, ids={"foo": FOO_ID}))
     assert (mixed.uses_topic_ids, mixed.version(17)) == (False, 12)
@@ -241,7 +241,7 @@ def test_topic_ids_are_used_only_if_all_topics_have_one() -> None:
     assert (revoked.session_id, revoked.session_epoch, revoked.uses_topic_ids) == (1, 2, False)
 
 
-def test_responses_are_read_by_topic_id() -> None:
+def test_response_is_matched_by_topic_id() -> None:
     handler = FetchSessionHandler()
     handler.build(wanted(FOO0))
     handled = handler.handle_response(FetchResponse(0, 9, [FetchTopicResponse("", FOO_ID, [PartitionData(0, 0, 5)])]))
@@ -253,22 +253,22 @@ def test_responses_are_read_by_topic_id() -> None:
     "FetchSessionHandlerTest.testVerifyFullFetchResponsePartitionsWithTopicIds",
 )
 @pytest.mark.parametrize(
-    ("answered", "problem"), [((FOO0,), "missing"), ((FOO0, FOO1, BAR0), "not requested"), ((), "missing")]
+    ("returned", "problem"), [((FOO0,), "missing"), ((FOO0, FOO1, BAR0), "not requested"), ((), "missing")]
 )
 @pytest.mark.parametrize("ids", [IDS, {}], ids=["by topic ID", "by name"])
-def test_a_full_response_must_hold_exactly_the_partitions_requested(
-    answered: tuple[TopicPartition, ...], problem: str, ids: dict[str, bytes]
+def test_full_response_must_have_exactly_requested_partitions(
+    returned: tuple[TopicPartition, ...], problem: str, ids: dict[str, bytes]
 ) -> None:
     handler = FetchSessionHandler()
     handler.build(wanted(FOO0, FOO1, ids=ids))
-    handled = handler.handle_response(response(55, *answered, ids=ids))
+    handled = handler.handle_response(response(55, *returned, ids=ids))
     assert problem in str(handled.problem)
     plan = handler.build(wanted(FOO0, FOO1, ids=ids))
     assert (plan.session_id, plan.session_epoch) == (55, 0), "the session that came with it is closed"
 
 
 @pytest.mark.clause("F-20")
-def test_an_incremental_response_may_leave_out_partitions_but_not_bring_others() -> None:
+def test_incremental_response_may_omit_partitions_but_not_add() -> None:
     handler = opened(FOO0, FOO1)
     handler.build(wanted(FOO0, FOO1))
     assert handler.handle_response(response(123, FOO1)).problem is None
@@ -278,7 +278,7 @@ def test_an_incremental_response_may_leave_out_partitions_but_not_bring_others()
     assert (handler.session_id, handler.session_epoch) == (123, 0)
 
 
-def test_a_forgotten_partition_in_a_response_is_unrequested_and_still_shown() -> None:
+def test_forgotten_partition_in_response_is_reported_as_unrequested() -> None:
     handler = opened(FOO0, FOO1)
     handler.build(wanted(FOO1))
     handled = handler.handle_response(response(123, FOO0))
@@ -286,7 +286,7 @@ def test_a_forgotten_partition_in_a_response_is_unrequested_and_still_shown() ->
     assert [where for where, _ in handled.partitions] == [FOO0]
 
 
-def test_a_response_with_another_session_id_is_not_taken() -> None:
+def test_response_with_other_session_id_is_rejected() -> None:
     handler = opened(FOO0)
     handler.build(wanted(FOO0))
     assert "another one" in str(handler.handle_response(response(124, FOO0)).problem)
@@ -294,14 +294,14 @@ def test_a_response_with_another_session_id_is_not_taken() -> None:
 
 
 @pytest.mark.clause("FetchSessionHandler.afterAnEmptyThrottledFullAnswer")
-def test_an_empty_throttled_full_response_is_no_problem_and_starts_over() -> None:
+def test_empty_throttled_full_response_is_retried() -> None:
     handler = FetchSessionHandler()
     handler.build(wanted(FOO0))
     assert handler.handle_response(response(0, throttle=10)).problem is None
     assert (handler.session_id, handler.session_epoch) == (0, 0)
 
 
-def test_presuming_moves_to_the_next_epoch_and_is_impossible_for_a_full_fetch() -> None:
+def test_presume_processed_uses_next_epoch_except_for_full_fetch() -> None:
     handler = FetchSessionHandler()
     handler.build(wanted(FOO0))
     assert not handler.presume_processed()
@@ -312,15 +312,15 @@ def test_presuming_moves_to_the_next_epoch_and_is_impossible_for_a_full_fetch() 
     assert (plan.session_epoch, dict(plan.to_send)) == (2, {})
 
 
-@pytest.mark.parametrize(("version", "said"), [(12, ("foo", NO_TOPIC_ID)), (13, ("", FOO_ID))])
-def test_a_request_says_of_topics_only_what_its_version_carries(version: int, said: tuple[str, bytes]) -> None:
+@pytest.mark.parametrize(("version", "topic"), [(12, ("foo", NO_TOPIC_ID)), (13, ("", FOO_ID))])
+def test_request_has_topic_name_or_id_by_version(version: int, topic: tuple[str, bytes]) -> None:
     handler = opened(FOO0, FOO1)
     request = handler.build(wanted(FOO1, offset=5)).request(version, 1, 1, 1)
     topics: list[FetchTopic | ForgottenTopic] = [*request.topics, *request.forgotten]
-    assert [(each.topic, each.topic_id) for each in topics] == [said, said]
+    assert [(each.topic, each.topic_id) for each in topics] == [topic, topic]
 
 
-def test_each_request_is_a_new_value() -> None:
+def test_each_request_is_new_object() -> None:
     plan = FetchSessionHandler().build(wanted(FOO0))
     first, second = plan.request(17, 1, 1, 1), plan.request(17, 1, 1, 1)
     assert first == second
@@ -330,7 +330,7 @@ def test_each_request_is_a_new_value() -> None:
     assert second.topics[0].partitions
 
 
-def test_responses_of_versions_without_topic_ids_are_read_by_name() -> None:
+def test_response_without_topic_ids_is_matched_by_name() -> None:
     handler = FetchSessionHandler()
     plan = handler.build(wanted(FOO0))
     assert plan.version(11) == 11
@@ -338,7 +338,7 @@ def test_responses_of_versions_without_topic_ids_are_read_by_name() -> None:
     assert [where for where, _ in handled.partitions] == [FOO0]
 
 
-def test_a_topic_id_that_the_session_does_not_hold_is_unrequested() -> None:
+def test_topic_id_missing_in_session_is_unrequested() -> None:
     handler = opened(FOO0)
     handler.build(wanted(FOO0))
     handled = handler.handle_response(response(123, FOO0, ids={"foo": OTHER_ID}))

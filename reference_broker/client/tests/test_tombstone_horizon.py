@@ -1,4 +1,4 @@
-"""When a fetcher begins again because it may have missed tombstones (H-3 to H-7)."""
+"""When a fetcher restarts a log because it may have missed tombstones (H-3 to H-7)."""
 
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -25,14 +25,14 @@ TOPIC_ID = b"t" * 16
 
 
 @pytest.mark.clause("H-3", "H-5", "H-6", "H-7")
-def test_the_marker_is_remembered_below_it_and_forgotten_at_it() -> None:
+def test_marker_is_kept_below_it_and_dropped_at_it() -> None:
     assert [remembered_after(position, 10) for position in (0, 9, 10, 11)] == [10, 10, 0, 0]
 
 
 @dataclass
 class Topic:
     """A compacted log. ``records``: key and value by offset, where value None is a tombstone. ``old`` tombstones have
-    survived a pass, and go in the next one, as in Kafka."""
+    survived a pass, and are removed by the next one, as in Kafka."""
 
     records: dict[int, tuple[int, int | None]] = field(default_factory=dict)
     old: set[int] = field(default_factory=set)
@@ -55,7 +55,7 @@ class Topic:
 
 @dataclass
 class Reader:
-    """It keeps the last value of each key, and forgets all where it must begin again."""
+    """A reader that keeps the last value of each key, and clears them where it must restart."""
 
     position: int = 0
     remembered: int = 0
@@ -93,8 +93,8 @@ READ, READ_THE_OTHER = ("read", 0, False), ("read", 1, False)
 @example([*WRITTEN, *TWICE_CLEANED, READ, READ, ("write", 1, True), *TWICE_CLEANED])
 @example([("write", 1, False), *WRITTEN, *TWICE_CLEANED, READ, READ_THE_OTHER, READ_THE_OTHER, READ_THE_OTHER])
 @given(STEPS)
-def test_a_reader_that_has_caught_up_holds_what_the_leader_holds(steps: list[tuple[str, int, bool]]) -> None:
-    """There are two replicas, each with a cleaner of its own. The reader goes from one to the other."""
+def test_caught_up_reader_has_same_values_as_leader(steps: list[tuple[str, int, bool]]) -> None:
+    """There are two replicas, each with a cleaner of its own. The reader moves between them."""
     replicas, reader = (Topic(), Topic()), Reader()
     for what, number, is_tombstone in steps:
         if what == "write":
@@ -113,14 +113,14 @@ def test_a_reader_that_has_caught_up_holds_what_the_leader_holds(steps: list[tup
 
 
 def reading(tombstone_horizon: bool = True, topic_id: bytes = TOPIC_ID) -> Driver:
-    """It reads T0 of node 0 from offset 5."""
+    """Return a driver that reads T0 of node 0 from offset 5."""
     driver = Driver()
     fetch = FetchSettings(leader_epochs=False, tombstone_horizon=tombstone_horizon)
     driver.consumer = GroupConsumer(ConsumerConfig((SEED,), metadata_epoch=False, fetch=fetch, backoff_us=100))
     driver.consumer.assign([T0])
     driver.consumer.seek(T0, 5)
     driver.go()
-    driver.answer("metadata", metadata(topic_id))
+    driver.respond("metadata", metadata(topic_id))
     return driver
 
 
@@ -154,26 +154,26 @@ def metadata(topic_id: bytes) -> MetadataResponse:
 
 
 def horizon_response(horizon: int, log_start_offset: int, first_offset: int) -> FetchResponse:
-    """A response for T0 with the marker and one record."""
+    """Return a response for T0 with the marker and one record."""
     [topic] = fetched(b"v", first=first_offset).responses
     data = replace(topic.partitions[0], tombstone_horizon=horizon, log_start_offset=log_start_offset)
     return FetchResponse(responses=[FetchTopicResponse("", TOPIC_ID, [data])])
 
 
 @pytest.mark.clause("H-3", "H-5", "H-6")
-def test_a_consumer_drops_what_it_may_not_use_and_reports_its_application_once() -> None:
+def test_consumer_drops_records_below_marker_and_notifies_application_once() -> None:
     driver = reading()
     assert driver.sent["node-0"].api_version == 1001
-    driver.answer("node-0", horizon_response(10, 2, 5))
+    driver.respond("node-0", horizon_response(10, 2, 5))
     assert driver.consumer.take_missed_tombstones() == [T0]
     assert driver.consumer.take_records(9) == []
     [reset] = driver.consumer.take_resets()
     assert (reset.from_offset, reset.to_offset, reset.reason) == (5, 2, "tombstones_missed")
-    driver.answer("node-0", horizon_response(10, 2, 2))
+    driver.respond("node-0", horizon_response(10, 2, 2))
     assert [each.offset for each in driver.consumer.take_records(9)] == [2]
     assert driver.consumer.take_missed_tombstones() == []
     driver.go()
-    driver.answer("node-0", horizon_response(12, 2, 3))
+    driver.respond("node-0", horizon_response(12, 2, 3))
     assert driver.consumer.take_missed_tombstones() == [T0], "the marker has moved (H-6)"
 
 
@@ -188,51 +188,51 @@ def test_a_consumer_drops_what_it_may_not_use_and_reports_its_application_once()
         (1003, [*NEEDED_DRAFTS], False),
     ],
 )
-def test_a_draft_goes_only_to_who_announces_just_that_one(version: int, announced: list[str], is_sent: bool) -> None:
+def test_draft_is_sent_only_to_node_that_announces_it(version: int, announced: list[str], is_sent: bool) -> None:
     assert may_be_sent(1, version, frozenset(announced)) == is_sent
 
 
-def test_a_consumer_without_the_setting_requests_in_a_released_version() -> None:
+def test_consumer_without_setting_uses_released_version() -> None:
     assert reading(tombstone_horizon=False).sent["node-0"].api_version == 17
 
 
-def test_a_partition_that_was_given_up_is_not_reported_as_missed() -> None:
+def test_dropped_partition_is_not_reported_as_missed() -> None:
     driver = reading()
-    driver.answer("node-0", horizon_response(10, 2, 5))
+    driver.respond("node-0", horizon_response(10, 2, 5))
     driver.consumer.assign([])
     assert driver.consumer.take_missed_tombstones() == []
 
 
 @pytest.mark.clause("H-3", "H-5")
-@pytest.mark.parametrize(("offset", "is_told"), [(2, False), (0, False), (3, True)])
-def test_a_seek_is_judged_again_unless_it_goes_to_the_start_of_the_bootstrap(offset: int, is_told: bool) -> None:
-    """An application may put in place what it had kept of an earlier time. One that seeks to the start whenever it
-    must, gets to the end."""
+@pytest.mark.parametrize(("offset", "is_reported"), [(2, False), (0, False), (3, True)])
+def test_seek_is_checked_again_unless_to_log_start(offset: int, is_reported: bool) -> None:
+    """An application may restore state of an earlier time. One that seeks to the start whenever it must reaches the
+    end."""
     driver = reading()
-    driver.answer("node-0", horizon_response(10, 2, 5))
-    driver.answer("node-0", horizon_response(10, 2, 2))
+    driver.respond("node-0", horizon_response(10, 2, 5))
+    driver.respond("node-0", horizon_response(10, 2, 2))
     assert driver.consumer.take_missed_tombstones() == [T0]
     driver.consumer.take_records(9)
     driver.consumer.seek(T0, offset)
     driver.go()
-    driver.answer("node-0", horizon_response(10, 2, offset))
-    assert driver.consumer.take_missed_tombstones() == ([T0] if is_told else [])
+    driver.respond("node-0", horizon_response(10, 2, offset))
+    assert driver.consumer.take_missed_tombstones() == ([T0] if is_reported else [])
 
 
 @pytest.mark.clause("D-1")
 @pytest.mark.parametrize(("horizon", "version"), [(True, DRAFT_VERSION), (False, PAGE_VERSION)])
-def test_with_the_metadata_epoch_the_drafts_are_those_that_have_topic_ids(horizon: bool, version: int) -> None:
+def test_metadata_epoch_uses_drafts_with_topic_ids(horizon: bool, version: int) -> None:
     settings = FetchSettings(tombstone_horizon=horizon, leader_epochs=False)
     assert ConsumerConfig((SEED,), metadata_epoch=True, fetch=settings).draft_version == version
 
 
-def test_metadata_without_topic_ids_is_refused_beside_it() -> None:
+def test_metadata_without_topic_ids_is_rejected_with_marker() -> None:
     fetch = FetchSettings(tombstone_horizon=True)
     with pytest.raises(ValueError, match="metadata_version to 10 or more"):
         ConsumerConfig((SEED,), metadata_epoch=False, metadata_version=9, fetch=fetch)
 
 
-def test_a_broker_that_gives_no_topic_ids_is_no_reason_to_go_on_without_the_marker() -> None:
+def test_broker_without_topic_ids_does_not_disable_marker() -> None:
     driver = reading(topic_id=bytes(16))
     assert "node-0" not in driver.sent
     assert driver.consumer.take_failures() == [ErrorCode.unknown_topic_id]

@@ -1,4 +1,4 @@
-"""The transactional producer against a naive broker, in both generations of transactions."""
+"""The transactional producer with a naive broker, in both versions of transactions."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def abort(world: World) -> None:
     world.run()
 
 
-def test_the_old_generation_announces_what_takes_part_and_keeps_its_epoch() -> None:
+def test_version_1_adds_partitions_and_keeps_epoch() -> None:
     world = World.of(OLD).ready()
     assert world.names() == ["find_coordinator", "init_producer_id"]
     for value in ("a", "b"):
@@ -59,7 +59,7 @@ def test_the_old_generation_announces_what_takes_part_and_keeps_its_epoch() -> N
     assert world.broker.offsets == {FOO0: 7}
 
 
-def test_the_new_generation_announces_nothing_and_takes_its_epoch_from_the_end() -> None:
+def test_version_2_adds_no_partitions_and_takes_epoch_from_end_txn() -> None:
     world = World.of(NEW).ready()
     for value in ("a", "b"):
         begin(world, value)
@@ -72,7 +72,7 @@ def test_the_new_generation_announces_nothing_and_takes_its_epoch_from_the_end()
     assert world.broker.committed == [(FOO0, "a"), (FOO0, "b")]
 
 
-def test_the_versions_fit_the_generation(world: World) -> None:
+def test_request_versions_match_transaction_version(world: World) -> None:
     begin(world, "a")
     commit(world)
     sent = dict(world.broker.requests)
@@ -81,7 +81,7 @@ def test_the_versions_fit_the_generation(world: World) -> None:
 
 
 @BOTH
-def test_a_transaction_may_begin_in_the_moment_in_which_the_producer_is_ready(level: int) -> None:
+def test_transaction_starts_as_soon_as_producer_is_ready(level: int) -> None:
     world = World.of(level)
     world.producer.init()
     for value in ("a", "b"):
@@ -95,7 +95,7 @@ def test_a_transaction_may_begin_in_the_moment_in_which_the_producer_is_ready(le
     assert world.broker.committed == [(FOO0, "a"), (FOO0, "b")]
 
 
-def test_an_abort_leaves_nothing(world: World) -> None:
+def test_abort_discards_records(world: World) -> None:
     begin(world, "a")
     world.producer.send_offsets(OFFSETS, ME)
     world.run()
@@ -106,14 +106,14 @@ def test_an_abort_leaves_nothing(world: World) -> None:
     assert (world.broker.committed, world.broker.offsets) == ([(FOO0, "b")], {})
 
 
-def test_a_transaction_without_anything_ends_without_a_request(world: World) -> None:
+def test_empty_transaction_sends_no_end_txn(world: World) -> None:
     world.names()
     begin(world)
     commit(world)
     assert (world.producer.outcome, world.names()) == (Outcome.OK, [])
 
 
-def test_the_end_comes_after_all_batches_and_offsets(world: World) -> None:
+def test_end_txn_follows_all_batches_and_offsets(world: World) -> None:
     begin(world)
     sent = [world.producer.send(world.now_us, each, [record("x"), record("y")]) for each in (FOO0, FOO1, BAR0, FOO0)]
     world.producer.send_offsets(OFFSETS, ME)
@@ -126,7 +126,7 @@ def test_the_end_comes_after_all_batches_and_offsets(world: World) -> None:
 @pytest.mark.parametrize("key", [ApiKey.PRODUCE, ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID, ApiKey.TXN_OFFSET_COMMIT])
 @pytest.mark.parametrize("how", [LOST, NOT_ARRIVED])
 @BOTH
-def test_what_got_no_response_is_sent_again_and_counts_once(level: int, key: ApiKey, how: str) -> None:
+def test_request_without_response_is_resent_and_applied_once(level: int, key: ApiKey, how: str) -> None:
     world = World.of(level)
     world.broker.will(key, how, how)
     world.ready()
@@ -140,7 +140,7 @@ def test_what_got_no_response_is_sent_again_and_counts_once(level: int, key: Api
 
 @pytest.mark.parametrize("key", [ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.FIND_COORDINATOR])
 @pytest.mark.parametrize("how", [LOST, NOT_ARRIVED, ErrorCode.coordinator_not_available])
-def test_the_old_generation_retries_too(key: ApiKey, how: ErrorCode | str) -> None:
+def test_version_1_requests_are_retried(key: ApiKey, how: ErrorCode | str) -> None:
     world = World.of(OLD)
     world.broker.will(key, how, how)
     world.ready()
@@ -190,9 +190,7 @@ def test_retriable_errors_are_retried_after_the_backoff(level: int, key: ApiKey,
         (ApiKey.END_TXN, ErrorCode.transaction_abortable),
     ],
 )
-def test_after_an_abortable_error_only_an_abort_helps_and_then_all_is_well(
-    world: World, key: ApiKey, error: ErrorCode
-) -> None:
+def test_abortable_error_requires_abort(world: World, key: ApiKey, error: ErrorCode) -> None:
     world.broker.will(key, error)
     begin(world, "a", "b")
     world.producer.send_offsets(OFFSETS, ME)
@@ -208,7 +206,7 @@ def test_after_an_abortable_error_only_an_abort_helps_and_then_all_is_well(
     assert (world.broker.committed, world.broker.offsets) == ([(FOO0, "c")], {})
 
 
-def test_a_batch_that_was_given_up_makes_the_old_generation_request_a_higher_epoch() -> None:
+def test_expired_batch_bumps_epoch_in_version_1() -> None:
     world = World.of(OLD).ready()
     world.broker.will(ApiKey.PRODUCE, ErrorCode.message_too_large)
     begin(world, "a")
@@ -230,7 +228,7 @@ def test_a_batch_that_was_given_up_makes_the_old_generation_request_a_higher_epo
         (ApiKey.END_TXN, ErrorCode.transactional_id_authorization_failed, Remedy.CONFIGURE),
     ],
 )
-def test_a_fatal_error_ends_the_producer(world: World, key: ApiKey, error: ErrorCode, remedy: Remedy) -> None:
+def test_fatal_error_ends_producer(world: World, key: ApiKey, error: ErrorCode, remedy: Remedy) -> None:
     world.broker.will(key, error)
     begin(world, "a")
     world.producer.send_offsets(OFFSETS, ME)
@@ -245,13 +243,13 @@ def test_a_fatal_error_ends_the_producer(world: World, key: ApiKey, error: Error
     assert world.names() == []
 
 
-def test_a_fenced_producer_writes_nothing_that_is_committed(world: World) -> None:
+def test_fenced_producer_commits_no_records(world: World) -> None:
     begin(world, "zombie")
     world.run()
     world.broker.fence()
     world.producer.send(world.now_us, FOO0, [record("late")])
     commit(world)
-    if world.producer.state is State.ABORTABLE_ERROR:  # A partition's leader cannot tell who is fenced (KIP-588).
+    if world.producer.state is State.ABORTABLE_ERROR:  # A partition leader does not return PRODUCER_FENCED (KIP-588).
         abort(world)
     assert world.producer.state is State.FATAL_ERROR
     assert world.producer.error is not None
@@ -259,8 +257,8 @@ def test_a_fenced_producer_writes_nothing_that_is_committed(world: World) -> Non
     assert world.broker.committed == []
 
 
-def test_being_fenced_after_a_lost_response_proves_nothing(world: World) -> None:
-    """The lost EndTxn has committed before another producer came."""
+def test_fenced_after_lost_end_txn_has_unknown_outcome(world: World) -> None:
+    """The lost EndTxn has committed before the other producer started."""
     begin(world, "a")
     world.run()
     world.broker.will(ApiKey.END_TXN, LOST)
@@ -273,7 +271,7 @@ def test_being_fenced_after_a_lost_response_proves_nothing(world: World) -> None
     assert (world.producer.state, world.producer.outcome) == (State.FATAL_ERROR, Outcome.UNKNOWN)
 
 
-def test_giving_up_before_the_end_was_sent_is_a_failure_and_later_it_is_unknown(world: World) -> None:
+def test_timeout_before_end_txn_is_failure_and_after_it_unknown(world: World) -> None:
     begin(world, "a")
     world.run()
     world.producer.commit()
@@ -283,7 +281,7 @@ def test_giving_up_before_the_end_was_sent_is_a_failure_and_later_it_is_unknown(
     assert (before, after) == (Outcome.FAILED, Outcome.UNKNOWN)
 
 
-def test_batches_that_are_late_fail_their_transaction(world: World) -> None:
+def test_late_batch_fails_its_transaction(world: World) -> None:
     world.broker.will(ApiKey.PRODUCE, *[NOT_ARRIVED] * 1_000)
     begin(world, "a")
     for _ in range(20):
@@ -298,7 +296,7 @@ def test_batches_that_are_late_fail_their_transaction(world: World) -> None:
     assert world.broker.committed == [(FOO0, "b")]
 
 
-def test_a_transaction_keeps_its_generation_and_an_upgrade_raises_the_epoch() -> None:
+def test_open_transaction_keeps_version_and_upgrade_bumps_epoch() -> None:
     world = World.of(OLD).ready()
     begin(world, "a")
     world.run()
@@ -316,14 +314,14 @@ def test_a_transaction_keeps_its_generation_and_an_upgrade_raises_the_epoch() ->
     assert world.broker.committed == [(FOO0, "a"), (FOO1, "b"), (FOO0, "c")]
 
 
-def test_older_news_of_features_change_nothing() -> None:
+def test_older_finalized_features_are_ignored() -> None:
     world = World.of(NEW)
     world.broker.level, world.broker.features_epoch = 0, 0
     world.producer.learn_versions(NODE, world.broker.versions())
     assert world.producer.transactions.announced.adds_by_itself
 
 
-def test_initialising_that_was_forbidden_may_be_tried_again_after_an_abort() -> None:
+def test_unauthorized_init_can_be_retried_after_abort() -> None:
     world = World.of(NEW)
     world.broker.will(ApiKey.INIT_PRODUCER_ID, ErrorCode.transactional_id_authorization_failed)
     world.ready()
@@ -333,7 +331,7 @@ def test_initialising_that_was_forbidden_may_be_tried_again_after_an_abort() -> 
 
 
 @pytest.mark.parametrize("act", ["begin", "commit", "abort"])
-def test_a_step_that_the_state_lacks_changes_nothing(act: str) -> None:
+def test_invalid_step_changes_no_state(act: str) -> None:
     world = World.of(NEW)
     with pytest.raises(IllegalStepError):
         getattr(world.producer, act)()

@@ -1,7 +1,7 @@
-"""A naive broker for tests of the transactional producer: one node, one clock, and answers that a test may script.
+"""A naive broker for tests of the transactional producer: one node, one clock, and responses that a test may script.
 
-It knows the transactions' rules as far as a client can see them, as KIP-98 and KIP-890 tell them: epochs, which
-partitions take part, what a commit or an abort makes of the records. It has no timeouts, no expiry and no log.
+It implements the transactions' rules as far as a client can see them, from KIP-98 and KIP-890: epochs, the partitions
+of a transaction, the effect of a commit or an abort on the records. It has no timeouts, no expiry and no log.
 """
 
 from collections import deque
@@ -56,9 +56,9 @@ OFFSETS = {FOO0: OffsetToCommit(7)}
 BACKOFF_US = 100
 NOTHING = i32Timedelta.parse(timedelta(0))
 LOST = "lost"
-"""A scripted answer: the broker does what was requested, and the response is lost."""
+"""A scripted outcome: the broker applies the request, and the response is lost."""
 NOT_ARRIVED = "not arrived"
-Said = ErrorCode | str
+Scripted = ErrorCode | str
 
 
 def record(value: str) -> Record:
@@ -67,9 +67,9 @@ def record(value: str) -> Record:
 
 @dataclass(slots=True)
 class NaiveBroker:
-    """``level`` is its transaction.version. ``committed`` and ``aborted`` hold the values of ended transactions, and
-    ``offsets`` what committed ones made of the group's. ``script`` maps an API to what its next responses are instead:
-    an error, LOST or NOT_ARRIVED. ``ended_as`` is the epoch and the outcome of the last EndTxn that was carried out."""
+    """``level`` is its transaction.version. ``committed`` and ``aborted`` have the values of ended transactions, and
+    ``offsets`` those of committed ones in the group. ``script`` maps an API to the outcomes of its next requests: an
+    error, LOST or NOT_ARRIVED. ``ended_as`` is the epoch and the outcome of the last EndTxn that was applied."""
 
     level: int
     producer_id: int = 50
@@ -81,14 +81,14 @@ class NaiveBroker:
     committed: list[tuple[TopicPartition, str]] = field(default_factory=list)
     aborted: list[tuple[TopicPartition, str]] = field(default_factory=list)
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
-    script: dict[ApiKey, deque[Said]] = field(default_factory=dict)
+    script: dict[ApiKey, deque[Scripted]] = field(default_factory=dict)
     requests: list[tuple[str, int]] = field(default_factory=list)
     ended_as: tuple[int, bool] | None = None
     sequences: dict[tuple[TopicPartition, int, int], int] = field(default_factory=dict)
     features_epoch: int = 1
 
-    def will(self, key: ApiKey, *answers: Said) -> None:
-        self.script.setdefault(key, deque()).extend(answers)
+    def will(self, key: ApiKey, *outcomes: Scripted) -> None:
+        self.script.setdefault(key, deque()).extend(outcomes)
 
     def versions(self) -> ApiVersionsResponse:
         newest = {0: 13, 3: 13, 10: 6, 22: 5, 24: 5, 25: 4, 26: 5, 28: 5}
@@ -106,22 +106,22 @@ class NaiveBroker:
             finalized_features=(level,),
         )
 
-    def answer(self, request: GroupRequest) -> object | None:
-        """None: no response comes."""
+    def respond(self, request: GroupRequest) -> object | None:
+        """Apply the request. Return the response, or None if it is lost."""
         key = ApiKey(request.api_key)
         body = through_the_wire(request)
         self.requests.append((key.name.lower(), request.api_version))
         scripted = self.script.get(key)
-        said: Said = scripted.popleft() if scripted else ErrorCode.none
-        if said == NOT_ARRIVED:
+        outcome: Scripted = scripted.popleft() if scripted else ErrorCode.none
+        if outcome == NOT_ARRIVED:
             return None
-        answered: object = getattr(self, f"_{key.name.lower()}")(body, request.api_version, said)
-        return None if said == LOST else answered
+        response: object = getattr(self, f"_{key.name.lower()}")(body, request.api_version, outcome)
+        return None if outcome == LOST else response
 
     def _is_ours(self, producer_id: int, epoch: int) -> bool:
         return (producer_id, epoch) == (self.producer_id, self.epoch)
 
-    def _metadata(self, body: Any, _version: int, _said: Said) -> MetadataResponse:
+    def _metadata(self, body: Any, _version: int, _outcome: Scripted) -> MetadataResponse:
         partitions = tuple(
             MetadataResponsePartition(
                 error_code=ErrorCode.none,
@@ -146,7 +146,7 @@ class NaiveBroker:
             ),
         )
 
-    def _find_coordinator(self, body: Any, _version: int, said: Said) -> FindCoordinatorResponse:
+    def _find_coordinator(self, body: Any, _version: int, outcome: Scripted) -> FindCoordinatorResponse:
         (key,) = body.coordinator_keys
         assert (int(body.key_type), key) in ((0, "g"), (1, "tx"))
         found = Coordinator(
@@ -154,13 +154,13 @@ class NaiveBroker:
             node_id=BrokerId(1),
             host="one",
             port=i32(9092),
-            error_code=said if isinstance(said, ErrorCode) else ErrorCode.none,
+            error_code=outcome if isinstance(outcome, ErrorCode) else ErrorCode.none,
             error_message=None,
         )
         return FindCoordinatorResponse(throttle_time=NOTHING, coordinators=(found,))
 
-    def _init_producer_id(self, body: Any, _version: int, said: Said) -> InitProducerIdResponse:
-        error = _error(said, lambda: self._init(int(body.producer_id), int(body.producer_epoch)))
+    def _init_producer_id(self, body: Any, _version: int, outcome: Scripted) -> InitProducerIdResponse:
+        error = _error(outcome, lambda: self._init(int(body.producer_id), int(body.producer_epoch)))
         return InitProducerIdResponse(
             throttle_time=NOTHING,
             error_code=error,
@@ -176,7 +176,7 @@ class NaiveBroker:
         return ErrorCode.none
 
     def fence(self) -> None:
-        """Another producer with the same ID begins."""
+        """Start another producer with the same ID."""
         self._init(-1, -1)
 
     def _take_part(self, body: Any, added: set[TopicPartition | str]) -> ErrorCode:
@@ -186,11 +186,11 @@ class NaiveBroker:
         self.is_ongoing = True
         return ErrorCode.none
 
-    def _add_partitions_to_txn(self, body: Any, _version: int, said: Said) -> AddPartitionsToTxnResponse:
+    def _add_partitions_to_txn(self, body: Any, _version: int, outcome: Scripted) -> AddPartitionsToTxnResponse:
         (transaction,) = body.transactions
         wanted = {each.name: [int(number) for number in each.partitions] for each in transaction.topics}
         added = {TopicPartition(topic, number) for topic, numbers in wanted.items() for number in numbers}
-        error = _error(said, lambda: self._take_part(transaction, {*added}))
+        error = _error(outcome, lambda: self._take_part(transaction, {*added}))
         results = tuple(
             AddPartitionsToTxnTopicResult(
                 name=TopicName(topic),
@@ -206,11 +206,11 @@ class NaiveBroker:
             throttle_time=NOTHING, error_code=ErrorCode.none, results_by_transaction=(result,)
         )
 
-    def _add_offsets_to_txn(self, body: Any, _version: int, said: Said) -> AddOffsetsToTxnResponse:
-        error = _error(said, lambda: self._take_part(body, {body.group_id}))
+    def _add_offsets_to_txn(self, body: Any, _version: int, outcome: Scripted) -> AddOffsetsToTxnResponse:
+        error = _error(outcome, lambda: self._take_part(body, {body.group_id}))
         return AddOffsetsToTxnResponse(throttle_time=NOTHING, error_code=error)
 
-    def _txn_offset_commit(self, body: Any, version: int, said: Said) -> TxnOffsetCommitResponse:
+    def _txn_offset_commit(self, body: Any, version: int, outcome: Scripted) -> TxnOffsetCommitResponse:
         wanted = {
             TopicPartition(topic.name, int(each.partition_index)): int(each.committed_offset)
             for topic in body.topics
@@ -227,7 +227,7 @@ class NaiveBroker:
             self.pending_offsets.update(wanted)
             return ErrorCode.none
 
-        error = _error(said, act)
+        error = _error(outcome, act)
         return TxnOffsetCommitResponse(
             throttle_time=NOTHING,
             topics=tuple(
@@ -239,19 +239,23 @@ class NaiveBroker:
             ),
         )
 
-    def _produce(self, body: ProduceRequest, version: int, said: Said) -> ProduceResponse:
+    def _produce(self, body: ProduceRequest, version: int, outcome: Scripted) -> ProduceResponse:
         assert body.transactional_id == "tx"
         topics = []
         for topic in body.topics:
-            answers = [
-                self._produced(TopicPartition(topic.topic, each.partition), bytes(each.records or b""), version, said)
+            partitions = [
+                self._produced(
+                    TopicPartition(topic.topic, each.partition), bytes(each.records or b""), version, outcome
+                )
                 for each in topic.partitions
             ]
-            topics.append(ProduceTopicResponse(topic.topic, topic.topic_id, answers))
+            topics.append(ProduceTopicResponse(topic.topic, topic.topic_id, partitions))
         return ProduceResponse(topics)
 
-    def _produced(self, where: TopicPartition, data: bytes, version: int, said: Said) -> ProducePartitionResponse:
-        error = _error(said, lambda: self._append(where, data, version))
+    def _produced(
+        self, where: TopicPartition, data: bytes, version: int, outcome: Scripted
+    ) -> ProducePartitionResponse:
+        error = _error(outcome, lambda: self._append(where, data, version))
         return ProducePartitionResponse(where.partition, int(error), -1 if error else 10)
 
     def _append(self, where: TopicPartition, data: bytes, version: int) -> ErrorCode:
@@ -273,14 +277,14 @@ class NaiveBroker:
         self.pending += [(where, (each.value or b"").decode("latin-1")) for each in read_records(data)]
         return ErrorCode.none
 
-    def _end_txn(self, body: Any, version: int, said: Said) -> EndTxnResponse:
-        error = _error(said, lambda: self._end(body, version))
-        is_told = version >= 5 and not error
+    def _end_txn(self, body: Any, version: int, outcome: Scripted) -> EndTxnResponse:
+        error = _error(outcome, lambda: self._end(body, version))
+        has_owner = version >= 5 and not error
         return EndTxnResponse(
             throttle_time=NOTHING,
             error_code=error,
-            producer_id=ProducerId(self.producer_id if is_told else -1),
-            producer_epoch=i16(self.epoch if is_told else -1),
+            producer_id=ProducerId(self.producer_id if has_owner else -1),
+            producer_epoch=i16(self.epoch if has_owner else -1),
         )
 
     def _end(self, body: Any, version: int) -> ErrorCode:
@@ -305,12 +309,12 @@ class NaiveBroker:
         self.is_ongoing = False
 
 
-def _error(said: Said, act: Callable[[], ErrorCode]) -> ErrorCode:
-    return said if isinstance(said, ErrorCode) and said else act()
+def _error(outcome: Scripted, act: Callable[[], ErrorCode]) -> ErrorCode:
+    return outcome if isinstance(outcome, ErrorCode) and outcome else act()
 
 
 def through_the_wire(request: GroupRequest) -> Any:
-    """What the broker reads of it, in the requested version."""
+    """Return the request as the broker decodes it, in its version."""
     frame = b"".join(encode_request(request.api_key, request.api_version, 1, "c", request.body))
     header_bytes = 4 + 2 + 2 + 4 + 2 + len("c") + is_flexible(request.api_key, request.api_version)
     return decode_request(request.api_key, request.api_version, memoryview(frame), header_bytes)
@@ -318,7 +322,7 @@ def through_the_wire(request: GroupRequest) -> Any:
 
 @dataclass(slots=True)
 class World:
-    """One producer and one naive broker, with a clock that moves to wherever the producer wants to wake."""
+    """One producer and one naive broker, with a clock that advances to the producer's next wake-up."""
 
     broker: NaiveBroker
     producer: TransactionalProducer
@@ -332,10 +336,10 @@ class World:
         return world
 
     def turn(self) -> bool:
-        """Send and answers what is due. Whether anything was."""
+        """Run what is due. Return whether anything was."""
         requests = self.producer.next_requests(self.now_us)
         for lane, request in requests:
-            body = self.broker.answer(request)
+            body = self.broker.respond(request)
             if body is None:
                 self.producer.failed(lane, self.now_us)
             else:
@@ -343,7 +347,7 @@ class World:
         return bool(requests)
 
     def run(self, turns: int = 60, until_us: int = 1_000_000) -> None:
-        """Until nothing is due before ``until_us``."""
+        """Run until nothing is due before ``until_us``."""
         for _ in range(turns):
             if not self.turn():
                 wake = self.producer.wake_at_us
@@ -359,7 +363,7 @@ class World:
         return self
 
     def names(self) -> list[str]:
-        """The requests since the last call, without metadata."""
+        """Return the requests since the last call, without metadata."""
         names = [name for name, _ in self.broker.requests if name != "metadata"]
         self.broker.requests.clear()
         return names
