@@ -1,22 +1,27 @@
 """Measures what the load generator reaches on this machine, against a sink that keeps nothing.
 
-A run of a benchmark that comes near these figures has measured the generator and not the broker.
+A run of a benchmark that comes near these figures has measured the generator and not the broker (``NEAR_SHARE`` in
+``results.py``). Figures are kept in a file (``Calibrations``), by the processor, the commit, and the size of values and
+batches. The first that are not known are measured, which takes a few seconds.
 """
 
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from bench.children import ends_with_me
 from bench.load.producer import LoadPlan, LoadProducer, Settled
 from bench.load.reader import LoadReader, ReadPlan, Taken
 from bench.load.sink import SinkPlan
+from bench.machine import commit, machine
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.records.compression import Compression
 
@@ -54,20 +59,118 @@ class Reached:
         return self.cpu_s / self.records * 1e6
 
 
-def calibrate(
-    value_bytes: int, seconds: float, progress: Callable[[str], None], compression: Compression = Compression.NONE
-) -> list[Reached]:
+class Batches(msgspec.Struct, frozen=True):
+    """What is sent and read: values of one size, some in a batch."""
+
+    value_bytes: int
+    records: int
+    compression: str = "none"
+
+
+def full(value_bytes: int, compression: str = "none") -> Batches:
+    """Return batches that are as large as Kafka's producers make them."""
+    return Batches(value_bytes, max(1, BATCH_BYTES // value_bytes), compression)
+
+
+def calibrate(batches: Batches, seconds: float, progress: Callable[[str], None]) -> list[Reached]:
     """Measure one worker that sends, and then one that reads, each for ``seconds``.
 
     :raises CalibrationError: nothing was sent or read.
     """
-    plan = SinkPlan(value_bytes=value_bytes, batch_records=max(1, BATCH_BYTES // value_bytes))
+    plan = SinkPlan(value_bytes=batches.value_bytes, batch_records=batches.records)
     with sink_process(plan) as port:
-        progress(f"{value_bytes}-byte values: sending for {seconds:g} s")
-        sent = _sending(plan, port, seconds, compression)
-        progress(f"{value_bytes}-byte values: reading for {seconds:g} s")
+        progress(f"generator alone, {batches.value_bytes}-byte values: sending for {seconds:g} s")
+        sent = _sending(plan, port, seconds, Compression[batches.compression.upper()])
+        progress(f"generator alone, {batches.value_bytes}-byte values: reading for {seconds:g} s")
         read = _reading(plan, port, seconds)
     return [sent, read]
+
+
+class Calibration(msgspec.Struct, frozen=True, kw_only=True):
+    """What one worker reached, in records a second."""
+
+    cpu: str
+    cores: int
+    commit: str
+    batches: Batches
+    sent_per_s: float
+    read_per_s: float
+
+    def capacity(self, workers: int, subscriptions: int) -> float:
+        """Return the records a second that workers can send and read, each record once for each subscription.
+
+        A worker does both in one thread, so their times add up. Workers beyond the number of cores add nothing.
+        """
+        return min(workers, self.cores) / (1 / self.sent_per_s + subscriptions / self.read_per_s)
+
+
+SECONDS: Final = 2.0
+"""How long sending and reading are measured if a figure is missing."""
+SIMILAR: Final = 1.25
+"""Batches whose sizes differ by less than this ratio cost about the same for each record."""
+MOST_KEPT: Final = 200
+"""The newest figures that stay in the file."""
+FILE_NAME: Final = "calibration.json"
+
+
+class Calibrations:
+    """Figures of this machine and commit, in a file that runs share. Figures of others stay in the file."""
+
+    def __init__(
+        self,
+        folder: Path,
+        progress: Callable[[str], None],
+        measure: Callable[[Batches, float, Callable[[str], None]], list[Reached]] = calibrate,
+    ) -> None:
+        about = machine()
+        self.path = folder / FILE_NAME
+        self._progress = progress
+        self._measure = measure
+        self._here = (str(about["cpu"]), int(about["cores"]), commit())
+        self._all = self._read()
+
+    def _read(self) -> list[Calibration]:
+        """Return what the file has. A file that is missing or damaged has nothing, so figures are measured again."""
+        try:
+            return msgspec.json.decode(self.path.read_bytes(), type=list[Calibration])
+        except (OSError, msgspec.DecodeError):
+            return []
+
+    def find(self, batches: Batches) -> Calibration | None:
+        """Return the figures of batches that are about as large; None if they are not known."""
+        for each in self._all:
+            known = each.batches
+            is_same = (known.value_bytes, known.compression) == (batches.value_bytes, batches.compression)
+            small, large = sorted((known.records, batches.records))
+            if is_same and (each.cpu, each.cores, each.commit) == self._here and large < small * SIMILAR:
+                return each
+        return None
+
+    def known(self, batches: Batches) -> Calibration:
+        """Return the figures, measured now if they are missing. :raises CalibrationError: nothing was reached."""
+        return self.find(batches) or self.add(batches, self._measure(batches, SECONDS, self._progress))
+
+    def add(self, batches: Batches, reached: Sequence[Reached]) -> Calibration:
+        """Keep what was measured, in place of what was known."""
+        sent, read = reached
+        cpu, cores, at = self._here
+        found = Calibration(
+            cpu=cpu,
+            cores=cores,
+            commit=at,
+            batches=batches,
+            sent_per_s=sent.records_per_s,
+            read_per_s=read.records_per_s,
+        )
+        others = (
+            each
+            for each in self._read()
+            if (each.batches, each.cpu, each.cores, each.commit) != (batches, cpu, cores, at)
+        )
+        self._all = [found, *others][:MOST_KEPT]
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_bytes(msgspec.json.format(msgspec.json.encode(self._all)))
+        return found
 
 
 @contextmanager

@@ -8,6 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
+from bench.load.calibration import Batches, Calibrations, full
+from bench.load.clients import NATIVE
 from bench.load.comparison import Entry, compared, sentences, series_of
 from bench.load.openmessaging import Published, document_of, read_published
 from bench.load.page import lines, reasons, searched, write
@@ -20,6 +24,7 @@ from bench.machine import where_measured
 STEP_S: Final = 10.0
 """How long a step of a search, or a point of a curve, is measured unless ``--seconds`` says otherwise."""
 STEP_WARMUP_S: Final = 3.0
+OUT: Final = Path(".benchmarks/workloads")
 EXIT_FAILED: Final = 1
 EXIT_INVALID: Final = 3
 
@@ -36,7 +41,7 @@ class BenchOptions:
     p99_limit_ms: float = 1_000.0
     repeat: int = 1
     published: Sequence[Path] = ()  # results of OpenMessaging Benchmark, to be drawn beside our own
-    out: Path = Path(".benchmarks/workloads")
+    out: Path = OUT
 
 
 def play(options: BenchOptions, progress: Callable[[str], None]) -> list[Entry]:
@@ -44,20 +49,28 @@ def play(options: BenchOptions, progress: Callable[[str], None]) -> list[Entry]:
     the machine affects all targets alike.
 
     :raises WorkloadError: a file cannot be read. :raises LoadError: a run could not be carried out.
+    :raises CalibrationError: what the generator reaches alone could not be measured.
     """
     workloads = [read_workload(path) for path in options.workloads]
+    calibrations = Calibrations(options.out, progress)
     entries: list[Entry] = []
     for repetition in range(options.repeat):
         for workload in workloads:
             for text in options.targets if repetition % 2 == 0 else reversed(options.targets):
                 with started(text, progress) as target:
-                    entries.extend(_entries(workload, target, options, progress))
+                    entries.extend(_entries(workload, target, options, calibrations, progress))
     return entries
 
 
 def _entries(
-    workload: Workload, target: LoadTarget, options: BenchOptions, progress: Callable[[str], None]
+    workload: Workload,
+    target: LoadTarget,
+    options: BenchOptions,
+    calibrations: Calibrations,
+    progress: Callable[[str], None],
 ) -> list[Entry]:
+    if options.search and (options.load.client or workload.crucible.client) == NATIVE:
+        calibrations.known(full(workload.message_size, options.load.compression))
     stepwise = options.search or bool(options.rates)
     load = options.load
     if stepwise:
@@ -71,13 +84,33 @@ def _entries(
         wanted = load if rate is None else replace(load, records_per_s=rate)
         if rate is not None:
             progress(f"{target.name}: {rate:,.0f} records/s")
-        return run(workload, target, wanted, options.out / "runs", progress)
+        result = run(workload, target, wanted, options.out / "runs", progress)
+        return with_capacity(result, options.load, calibrations)
 
     if options.search:
         found = sustained_rate(at_rate, options.p99_limit_ms)
         best = next((each.result for each in reversed(found.steps) if each.rate == found.rate), found.steps[-1].result)
         return [Entry(best, found)]
     return [Entry(at_rate(rate)) for rate in options.rates or (None,)]
+
+
+BUSY_PERMILLE: Final = 400
+"""A worker that wants less of a processor is far from its limit, so that nothing needs to be measured."""
+
+
+def with_capacity(result: LoadResult, options: LoadOptions, calibrations: Calibrations) -> LoadResult:
+    """Return the result with what the generator reaches alone with such batches, if that is known or the run comes near
+    it. The figures are of the native client."""
+    if result.client != NATIVE or not result.batch_records:
+        return result
+    batches = Batches(result.workload.message_size, result.batch_records, options.compression)
+    is_near = result.wanted_permille >= BUSY_PERMILLE
+    found = calibrations.known(batches) if is_near else calibrations.find(batches)
+    if found is None:
+        return result
+    workers = min(options.workers, result.workload.producers + result.workload.readers)
+    capacity = found.capacity(workers, result.workload.subscriptions_per_topic)
+    return msgspec.structs.replace(result, generator_capacity=capacity)
 
 
 def imported(options: BenchOptions) -> list[Published]:

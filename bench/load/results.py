@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Final
 
 import msgspec
@@ -15,6 +16,10 @@ LATE_US: Final = 100_000
 LIMITED_SHARE: Final = 0.1
 """A worker is the limit in a second in which it wanted nearly all processor time and its own timer was late as well
 (the limits of ``reports.read_tables``). A worker that is only busy still sends in time."""
+NEAR_SHARE: Final = 0.8
+"""A run that reaches this share of what the generator reaches against a sink has measured the generator."""
+BUSY_SHARE: Final = 0.5
+"""A worker that never sleeps in more than this share of the seconds does not wait for brokers."""
 REACHED_SHARE: Final = 0.98
 LEAST_BEYOND: Final = 10
 """The least number of samples beyond a percentile that is shown."""
@@ -59,6 +64,8 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
     generator_cpu_permille: int  # of the busiest worker, in its busiest second
     generator_cpu_s: float = 0.0  # of all workers, from the start to the end of the load
     generator_rss_bytes: int = 0  # of all workers
+    generator_capacity: float = 0.0
+    """Records a second that the generator reaches against a sink, with such batches; 0: not known."""
 
     def rate(self, name: str) -> float:
         """Return records a second: offered, sent, acknowledged, failed or read."""
@@ -77,13 +84,43 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
         return self.wanted_records_per_s or self.rate("sent")
 
     @property
+    def reached(self) -> bool:
+        """Whether the brokers acknowledged what the schedule wanted."""
+        return self.rate("acknowledged") >= REACHED_SHARE * self.offered_rate
+
+    @property
     def generator_was_the_limit(self) -> bool:
-        """Whether a worker was busy and late in more than a tenth of the seconds, so its delays are no broker's."""
+        return bool(self.generator_limit)
+
+    @property
+    def generator_limit(self) -> str:
+        """Return why the run measured the generator, and so says nothing of the brokers; nothing if it did not.
+
+        A worker that was busy and late in more than a tenth of the seconds adds its own delays. One that never slept
+        while the rate was not reached did not wait for responses, be it that it had too little of the processor. And
+        what it reaches alone is its limit, whatever it waited for.
+        """
         seconds = [self.measures.seconds.get(at) for at in range(self.first, self.end)]
-        limited = sum(
-            each is not None and each.wanted_permille >= BUSY_PERMILLE and each.lag_us >= LATE_US for each in seconds
-        )
-        return limited > LIMITED_SHARE * len(seconds)
+        busy = [each for each in seconds if each is not None and each.wanted_permille >= BUSY_PERMILLE]
+        if sum(each.lag_us >= LATE_US for each in busy) > LIMITED_SHARE * len(seconds):
+            return "it was busy and late"
+        if len(busy) > BUSY_SHARE * len(seconds) and (not self.wanted_records_per_s or not self.reached):
+            return "it never slept, and the rate was not reached"
+        if self.generator_capacity and self.rate("acknowledged") >= NEAR_SHARE * self.generator_capacity:
+            return f"it reaches {self.generator_capacity:,.0f} records/s against a sink that keeps nothing"
+        return ""
+
+    @property
+    def wanted_permille(self) -> float:
+        """Return how much of a processor the busiest worker wanted, as the median of the seconds that count."""
+        seconds = [self.measures.seconds.get(at) for at in range(self.first, self.end)]
+        return median(0 if each is None else each.wanted_permille for each in seconds)
+
+    @property
+    def batch_records(self) -> int:
+        """Return the mean number of records in a batch; 0 without batches."""
+        samples = self.samples("publish")
+        return round(sum(self.measures.histogram("publish", self.first, self.end).values()) / samples) if samples else 0
 
     @property
     def outcome(self) -> str:
@@ -109,13 +146,13 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
             listed = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
             return f"Of {found.acknowledged:,} acknowledged records: {listed}. {found.first_lost}".strip()
         if self.generator_was_the_limit:
-            return "The load generator was the limit: it was busy and late. Give it more workers or a lower rate."
+            return f"The load generator was the limit: {self.generator_limit}. Give it more workers or a lower rate."
         if self.unfinished:
             return f"Not all was read: {self.unfinished}."
         if not self.rate("acknowledged"):
             worst = max(self.errors, key=self.errors.__getitem__, default="no response")
             return f"No record was acknowledged in the seconds that count ({worst})."
-        if self.rate("acknowledged") < REACHED_SHARE * self.offered_rate:
+        if not self.reached:
             return "The rate was not reached: the brokers acknowledge less than is offered."
         return ""
 

@@ -51,8 +51,8 @@ def _rates(_: click.Context, __: click.Parameter, text: str | None) -> tuple[flo
 @click.option(
     "--calibrate",
     is_flag=True,
-    help="Measure the load generator alone, against a sink that keeps nothing. With --peer kafka, compare its "
-    "processor time with that of Kafka's perf tests, too. Nothing is stored.",
+    help="Measure the load generator alone, against a sink that keeps nothing; later benchmarks use the figures. With "
+    "--peer kafka, compare its processor time with that of Kafka's perf tests, too.",
 )
 @click.option("--target", "targets", multiple=True, metavar="TARGET", help="Play workloads there (default: reference).")
 @click.option("--max", "search", is_flag=True, help="Search the maximum sustainable rate of each target.")
@@ -111,9 +111,11 @@ def bench(
     elif given:
         raise click.UsageError(f"--{sorted(given)[0]} goes with a WORKLOAD, such as one of docs/workloads.")
     elif calibrate:
-        if rows or nodes or out:
-            raise click.UsageError("--calibrate measures the generator alone: it goes with --peer and --quick only.")
-        _calibrate(1.0 if quick else 5.0)
+        if rows or nodes:
+            raise click.UsageError(
+                "--calibrate measures the generator alone: it goes with --peer, --quick and --out only."
+            )
+        _calibrate(1.0 if quick else 5.0, out)
         if peer:
             _calibrate_beside(2 if quick else 10)
     else:
@@ -157,6 +159,7 @@ def _play_workloads(
     client: str | None,
     published: Sequence[Path],
 ) -> None:
+    from bench.load.calibration import CalibrationError
     from bench.load.command import BenchOptions, exit_code, imported, play, remarks, store, table_of
     from bench.load.openmessaging import PublishedError
     from bench.load.run import LoadError, LoadOptions
@@ -177,7 +180,7 @@ def _play_workloads(
     options = BenchOptions(workloads, targets or ("reference",), load, rates, search, p99_limit_ms, repeat, published)
     if out is not None:
         options = replace(options, out=out)
-    with one_sentence(WorkloadError, LoadError, PublishedError):
+    with one_sentence(WorkloadError, LoadError, PublishedError, CalibrationError):
         others = imported(options)
         entries = play(options, progress)
     print_table(*table_of(entries, others))
@@ -191,13 +194,18 @@ QUICK_S = 5.0
 QUICK_WARMUP_S = 2.0
 
 
-def _calibrate(seconds: float) -> None:
-    from bench.load.calibration import CalibrationError, calibrate
-    from crucible_kafka.terminal import one_sentence, print_table, progress
+def _calibrate(seconds: float, out: Path | None) -> None:
+    from bench.load.calibration import CalibrationError, Calibrations, calibrate, full
+    from bench.load.command import OUT
+    from crucible_kafka.terminal import one_sentence, print_table, progress, shown
 
     rows: list[tuple[str, ...]] = []
+    calibrations = Calibrations(out or OUT, progress)
     with one_sentence(CalibrationError):
         for value_bytes in CALIBRATED_BYTES:
+            batches = full(value_bytes)
+            reached = calibrate(batches, seconds, progress)
+            calibrations.add(batches, reached)
             rows.extend(
                 (
                     f"{each.work}, {value_bytes:,}-byte values",
@@ -205,9 +213,10 @@ def _calibrate(seconds: float) -> None:
                     f"{each.megabytes_per_s:,.0f} MB/s",
                     f"{each.cpu_us_per_record:.3f} us",
                 )
-                for each in calibrate(value_bytes, seconds, progress)
+                for each in reached
             )
     print_table(("one worker against a sink", "records", "values", "processor time of a record"), rows)
+    click.echo(f"stored: {shown(calibrations.path)}")
 
 
 def _calibrate_beside(millions: int) -> None:

@@ -27,7 +27,7 @@ def test_the_command_writes_a_page(tmp_path: Path) -> None:
         (["none.yaml", "--peer", "kafka"], "leave them out"),
         (["none.yaml", "--max", "--rates", "10k"], "leave --rates out"),
         (["none.yaml", "--rates", "fast"], "give rates such as"),
-        (["--calibrate", "--row", "fetch"], "goes with --peer and --quick only"),
+        (["--calibrate", "--row", "fetch"], "goes with --peer, --quick and --out only"),
     ],
 )
 def test_a_bad_call_ends_with_one_sentence(words: list[str], complaint: str) -> None:

@@ -1,13 +1,20 @@
 """Whole benchmarks on brokers that run: the reference broker, and one that nobody finds."""
 
+import os
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from bench.load.run import LoadError, LoadOptions, run, started
 from bench.load.workload import workload_of
 
 pytestmark = pytest.mark.live
+BURNERS = 12
 OPTIONS = LoadOptions(seconds=3, warmup_s=1, workers=2)
 
 
@@ -27,3 +34,38 @@ def test_a_workload_on_the_reference_broker(tmp_path: Path) -> None:
     assert found.samples("end_to_end") > 0
     assert found.brokers_cpu_s > 0
     assert any("load, " in line for line in lines)
+
+
+@pytest.mark.nightly
+def test_a_worker_that_other_programs_starve_ends_invalid(tmp_path: Path) -> None:
+    """It shares one core with twelve processes that burn it. The rate is one that it sends easily alone."""
+    burners: list[subprocess.Popen[bytes]] = []
+
+    def starve() -> None:
+        me = psutil.Process()
+        workers: list[psutil.Process] = []
+        while not workers:
+            workers = [each for each in me.children(recursive=True) if "--worker" in each.cmdline()]
+            time.sleep(0.1)
+        for thread in workers[0].threads():
+            os.sched_setaffinity(thread.id, [0])
+        while len(burners) < BURNERS:
+            # In sessions of their own, since Linux shares processors among sessions first (sched_autogroup).
+            each = subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
+            os.sched_setaffinity(each.pid, [0])
+            burners.append(each)
+
+    table = {"partitionsPerTopic": 4, "messageSize": 1000, "producerRate": 15_000}
+    options = LoadOptions(seconds=6, warmup_s=6)
+    try:
+        with started("reference", lambda _: None) as target:
+            threading.Thread(target=starve, daemon=True).start()
+            found = run(workload_of(table, "w", "w"), target, options, tmp_path, lambda _: None)
+    finally:
+        for each in burners:
+            each.kill()
+            each.wait()
+    assert len(burners) == BURNERS
+    assert found.findings.is_clean
+    assert found.outcome == "INVALID"
+    assert found.reason.startswith("The load generator was the limit")

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from bench.fleet.batch_reader import BatchReader
-from bench.load.calibration import calibrate
+from bench.load.calibration import calibrate, full
 from bench.load.ledger import Findings, Read, Sent, judge
 from bench.load.producer import SEQUENCES, LoadPlan, LoadProducer, Settled, monotonic_us
 from bench.load.reader import LoadReader, ReadPlan, Taken
@@ -211,7 +211,7 @@ def test_a_reader_verifies_all_values() -> None:
 def test_calibration_measures_both_directions() -> None:
     lines: list[str] = []
     before_us = monotonic_us()
-    sent, read = calibrate(100, 0.5, lines.append)
+    sent, read = calibrate(full(100), 0.5, lines.append)
     assert monotonic_us() - before_us >= 1_000_000
     assert (sent.work, read.work) == ("sending", "reading")
     assert min(sent.records, read.records) > 1_000
