@@ -23,7 +23,7 @@ def old_partition_epoch_accepted(original: Function, self: Any, partition: Any, 
     return None if error is ErrorCode.invalid_update_version else error
 
 
-@mutant(f"{REPLICAS}:FollowerState.settle")
+@mutant(f"{REPLICAS}:FollowerState.count_unnamed_fetches")
 def rest_counts_as_lag(original: Function, self: Any, leader_end: int) -> None:
     """The requests that did not name a partition at rest do not count. At the next append its followers count as
     lagging since their last record (F-22)."""
@@ -35,7 +35,7 @@ def joining_replica_not_waited_for(original: Function, self: Any) -> None:
     and elect it without those records (KIP-497, E-7)."""
     isr = self.isr
     self.in_sync = [state for state in self.states.values() if state.replica_id in isr]
-    self.outside = [state for state in self.states.values() if state.replica_id not in isr]
+    self.out_of_sync = [state for state in self.states.values() if state.replica_id not in isr]
 
 
 @mutant(f"{REPLICAS}:Followers.may_join")
@@ -76,7 +76,7 @@ def lag_of_partition_once_even_unseen(original: Function, self: Any, shrinks: bo
     for number, partition in enumerate(list(self.watched), 1):
         followers = partition.followers
         if followers is not None:
-            if followers.is_even(partition.log.log_end_offset):
+            if followers.is_at_rest(partition.log.log_end_offset):
                 self.unwatch(partition)
             self._visit(partition, followers, shrinks)
         if number % ISR_PARTITIONS_PER_SLICE == 0:

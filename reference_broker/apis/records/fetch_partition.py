@@ -288,7 +288,7 @@ def preferred_replica(broker: Broker, partition: Partition, followers: Followers
     for state in followers.states.values():
         replica_id = state.replica_id
         if replica_id in followers.isr and _holds(state, fetch_offset) and _is_in_rack(broker, replica_id, rack):
-            state.settle(partition.log.log_end_offset)
+            state.count_unnamed_fetches(partition.log.log_end_offset)
             found.append((state.log_end_offset, state.last_caught_up_us // 1000, replica_id))
     return max(found)[2] if found else NO_REPLICA
 

@@ -89,7 +89,7 @@ class LagCheck:
         for number, partition in enumerate(list(self.watched), 1):
             followers = partition.followers
             if followers is not None:
-                if followers.is_even(partition.log.log_end_offset):
+                if followers.is_at_rest(partition.log.log_end_offset):
                     followers.is_watched = False
                     self.unwatch(partition)
                 self._visit(partition, followers, shrinks)

@@ -1,4 +1,4 @@
-"""The leader's half of replication: high watermarks, in-sync replicas, and requests that wait for them.
+"""The leader's side of replication: high watermarks, in-sync replicas, and requests that wait for them.
 
 This module handles partitions with several replicas (``partition.followers``). A partition with a single replica pays
 nothing: its high watermark is its log's end, and the code that appends moves it. The rules are those of Kafka's
@@ -43,8 +43,8 @@ from reference_broker.wire.errors import Error, ErrorCode
 
 
 @dataclass(slots=True)
-class Standings:
-    """The state of other brokers and of this node's own replicas, by the metadata image. Nothing is cached."""
+class BrokerStates:
+    """Whether brokers are alive and may join an ISR, and which replicas are here, by the metadata image."""
 
     _node_id: int
     _replica: MetadataQuorumNode
@@ -82,7 +82,7 @@ class Standings:
 
 
 class Leaders:
-    """The led partitions. ``high_watermarks`` is their checkpoint file; the fetchers note followed partitions there."""
+    """The partitions that this node leads. ``high_watermarks`` is their checkpoint file, which followers share."""
 
     def __init__(
         self,
@@ -98,13 +98,14 @@ class Leaders:
         self._node_id = node_id
         self._max_lag_ms = config.replica_lag_time_max_ms
         self._prefers_followers = bool(config.replica_selector_class)
-        self._brokers = Standings(node_id, replica)
+        self._brokers = BrokerStates(node_id, replica)
         self._acks = Acknowledgements(ports, acks_of)
         self._deletions = Acknowledgements(ports, deletions_of)
         self._metrics = ReplicaMetrics(metrics)
         self._proposals = IsrProposals(ports, node_id, replica, self._isr_refused, self._metrics.failed_isr_updates)
-        self._lag_check = LagCheck(ports, self._max_lag_ms, self._check)
-        self._moved: list[Partition] = []
+        self._lag_check = LagCheck(ports, self._max_lag_ms, self._check_lag)
+        self._to_notify: list[Partition] = []
+        """Partitions whose watchers ``notify_watchers`` will call."""
         self.waits = FollowerWaits(ports)
 
     def start(self) -> None:
@@ -130,8 +131,8 @@ class Leaders:
             return
         followers = partition.followers
         new_epoch = followers is None or followers.leader_epoch != state.leader_epoch
-        followers = self._take_up(partition, state) if new_epoch else followers
-        assert followers is not None, "made just now"
+        followers = self._begin_leader_epoch(partition, state) if new_epoch else followers
+        assert followers is not None, "a new leader epoch makes it"
         # Decision partition-state (E-2): newer, applied | known
         if new_epoch or state.partition_epoch > partition.partition_epoch:
             partition.partition_epoch = state.partition_epoch
@@ -150,7 +151,7 @@ class Leaders:
             self.high_watermarks.forget(partition.log)
         if followers is None:
             return
-        error = _resigned(partition)
+        error = _error_not_led(partition)
         self._acks.fail(partition, followers.acks, error)
         self._deletions.fail(partition, followers.deletions, error)
 
@@ -173,7 +174,7 @@ class Leaders:
         if must_sync(partition.log):
             sync_led_then(self._ports, [partition], nobody_waits)
 
-    def _take_up(self, partition: Partition, state: PartitionImage) -> Followers:
+    def _begin_leader_epoch(self, partition: Partition, state: PartitionImage) -> Followers:
         """Begin a leader epoch. If it is not this leader's first, it keeps the followers' progress.
 
         ``Followers.begin_epoch`` says when that is dropped after all.
@@ -262,13 +263,13 @@ class Leaders:
         state.fetched(cached, partition.log.log_end_offset)
         if not followers.is_watched and state.log_end_offset < partition.log.log_end_offset:
             self._lag_check.watch(partition, followers)  # It had reached the end and went back: it may stay behind.
-        if followers.outside and state in followers.outside:
-            self._let_join(partition, followers, state)
+        if followers.out_of_sync and state in followers.out_of_sync:
+            self._maybe_expand_isr(partition, followers, state)
         # Decision follower-progress-visible (F-22): watchers notified | nothing new
         if state.log_end_offset != before and (
             self._advance(partition, followers) or self._may_be_read_now(partition, followers, replica_id, before)
         ):
-            self._moved.append(partition)
+            self._to_notify.append(partition)
         if followers.deletions and state.log_start_offset != log_start:
             self._complete_deletions(partition, followers)
         return ErrorCode.none
@@ -285,9 +286,9 @@ class Leaders:
         This is a separate step because it completes parked fetches. That may create and evict sessions, which must not
         happen while the caller walks over one.
         """
-        if self._moved:
-            moved, self._moved = self._moved, []
-            for partition in moved:
+        if self._to_notify:
+            to_notify, self._to_notify = self._to_notify, []
+            for partition in to_notify:
                 partition.changed()
 
     def acknowledge(self, offsets: Offsets, timeout_ms: int, completed: Completed) -> Abandon | None:
@@ -303,12 +304,12 @@ class Leaders:
         errors: dict[Partition, Error] = {}
         for partition, offset in offsets:
             if partition.followers is None:
-                errors[partition] = _resigned(partition)
+                errors[partition] = _error_not_led(partition)
             # Decision acks-all-replicated (E-7): parked | replicated already
             elif partition.log.high_watermark < offset:
                 missing.append((partition, offset))
             else:
-                error = self._verdict(partition, partition.followers)
+                error = self._error_after_append(partition, partition.followers)
                 if error:
                     errors[partition] = error
         if not missing:
@@ -356,7 +357,7 @@ class Leaders:
         self.high_watermarks.moved(log)
         self._ports.note("high_watermark", ("partition", log.directory), ("offset", mark))
         if followers.acks:
-            self._acks.reached(partition, followers.acks, mark, self._verdict(partition, followers))
+            self._acks.reached(partition, followers.acks, mark, self._error_after_append(partition, followers))
         return True
 
     @staticmethod
@@ -368,7 +369,7 @@ class Leaders:
         """
         return not followers.is_under_min_isr(partition.log.config.min_insync_replicas)
 
-    def _verdict(self, partition: Partition, followers: Followers) -> Error:
+    def _error_after_append(self, partition: Partition, followers: Followers) -> Error:
         """Return the error of requests that are committed now: there may be too few replicas since their append."""
         wanted = min(partition.log.config.min_insync_replicas, len(followers.states) + 1)
         # Decision committed-isr (E-7): has the minimum | too few after append
@@ -379,7 +380,8 @@ class Leaders:
 
     # --- in-sync replicas -------------------------------------------------------------------------------------------
 
-    def _let_join(self, partition: Partition, followers: Followers, state: FollowerState) -> None:
+    def _maybe_expand_isr(self, partition: Partition, followers: Followers, state: FollowerState) -> None:
+        """Propose the ISR with this follower, if it may join."""
         # Decision isr-expands (E-1): proposed | stays outside
         if followers.may_join(state, partition.log.high_watermark) and self._brokers.is_eligible(state):
             isr = (*followers.isr, state.replica_id)
@@ -413,35 +415,35 @@ class Leaders:
                 ("isr", ",".join(map(str, isr))),
                 ("partition_epoch", partition.partition_epoch),
             )
-        if not followers.is_even(partition.log.log_end_offset):
+        if not followers.is_at_rest(partition.log.log_end_offset):
             self._lag_check.watch(partition, followers)
         if self._advance(partition, followers) or (changed and self._prefers_followers):
             partition.changed()
         if proposal is not None and proposal.joining in isr:
-            self._let_next_join(partition, followers)
+            self._expand_isr_with_next(partition, followers)
 
-    def _let_next_join(self, partition: Partition, followers: Followers) -> None:
+    def _expand_isr_with_next(self, partition: Partition, followers: Followers) -> None:
         """Propose the next replica that may join, since only one joins at a time.
 
         A follower that became ready meanwhile does not name a partition at rest again. Without this step it would wait
         for the lag check.
         """
         end, now_us = partition.log.log_end_offset, self._now_us()
-        for state in followers.outside:
-            if state.log_end_offset == end and state.was_here(now_us, self._max_lag_ms):
-                self._let_join(partition, followers, state)
+        for state in followers.out_of_sync:
+            if state.log_end_offset == end and state.has_fetched_lately(now_us, self._max_lag_ms):
+                self._maybe_expand_isr(partition, followers, state)
 
-    def _check(self, partition: Partition, followers: Followers, shrinks: bool) -> None:
+    def _check_lag(self, partition: Partition, followers: Followers, shrinks: bool) -> None:
         """The lag check of one partition in which some replica is behind.
 
         It finds changes without a fetch: time passed, or other brokers came or went.
         """
         self._forget_restarted(followers)
         for state in followers.states.values():
-            state.resume(partition.log.log_end_offset)
-        for state in tuple(followers.outside):
-            if state.was_here(self._now_us(), self._max_lag_ms):
-                self._let_join(partition, followers, state)
+            state.return_to_former_session(partition.log.log_end_offset)
+        for state in tuple(followers.out_of_sync):
+            if state.has_fetched_lately(self._now_us(), self._max_lag_ms):
+                self._maybe_expand_isr(partition, followers, state)
         lagging = followers.lagging(self._now_us(), self._max_lag_ms) if shrinks and followers.proposal is None else ()
         # Decision isr-shrinks (E-1): proposed | nobody lags
         if lagging:
@@ -455,5 +457,5 @@ class Leaders:
         return self._ports.now().mono_us
 
 
-def _resigned(partition: Partition) -> Error:
+def _error_not_led(partition: Partition) -> Error:
     return ErrorCode.unknown_topic_or_partition if partition.is_topic_deleted else ErrorCode.not_leader_or_follower

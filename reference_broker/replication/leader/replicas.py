@@ -65,9 +65,11 @@ class FollowerState:
     last_fetch_us: int = _NEVER_US
     """The time of the latest fetch that named the partition."""
     broker_epoch: int = UNKNOWN_EPOCH
+    """That of its latest fetch."""
     cached: Cached | None = None
+    """The partition in the follower's latest session, None before its first fetch."""
     former: Cached | None = None
-    """The entry of the session that fetched the partition before that of ``cached``."""
+    """The partition in the session that it used before, if that was another one."""
 
     def fetched(self, cached: Cached, leader_end: int) -> None:
         """Note an accepted request at ``cached.session.contact_us`` for records from ``cached.fetch_offset`` on."""
@@ -85,7 +87,7 @@ class FollowerState:
         if cached is not self.cached:
             self.former, self.cached = self.cached, cached
 
-    def resume(self, leader_end: int) -> None:
+    def return_to_former_session(self, leader_end: int) -> None:
         """Go back to the session that the follower uses.
 
         A full fetch of a connection that the follower gave up may come after those of its next session. That session
@@ -101,7 +103,7 @@ class FollowerState:
         ):
             self.fetched(former, leader_end)
 
-    def settle(self, leader_end: int) -> None:
+    def count_unnamed_fetches(self, leader_end: int) -> None:
         """Count the requests that did not name the partition: each fetched it at its cached offset.
 
         The follower is up to date if that offset is the leader's end.
@@ -116,7 +118,7 @@ class FollowerState:
         ):
             self.last_caught_up_us = max(self.last_caught_up_us, cached.session.contact_us)
 
-    def was_here(self, now_us: int, max_lag_ms: int) -> bool:
+    def has_fetched_lately(self, now_us: int, max_lag_ms: int) -> bool:
         """Whether the follower has fetched lately, naming the partition or not.
 
         A dead follower may have every record and still must not join.
@@ -167,6 +169,7 @@ class Followers:
     leader_id: int
     leader_epoch: int
     epoch_start_offset: int
+    """The leader's log end when this leader epoch began."""
     leader_end: int
     """The leader's log end at the latest ``appended`` or ``begin_epoch``."""
     isr: tuple[int, ...] = ()
@@ -174,10 +177,11 @@ class Followers:
     states: dict[int, FollowerState] = field(default_factory=dict)
     """All other replicas by broker ID."""
     in_sync: list[FollowerState] = field(default_factory=list)
-    """Those in the maximal in-sync set."""
-    outside: list[FollowerState] = field(default_factory=list)
-    """Those that are not."""
+    """Those in the maximal ISR."""
+    out_of_sync: list[FollowerState] = field(default_factory=list)
+    """Those that are not in it."""
     proposal: Proposal | None = None
+    """The AlterPartition that is not committed yet, if there is one."""
     is_watched: bool = False
     """Whether the leader's lag check visits the partition."""
     acks: list[tuple[int, int, object]] = field(default_factory=list)
@@ -239,7 +243,7 @@ class Followers:
         before = self.leader_end
         for state in self.states.values():
             if state.log_end_offset == before:
-                state.settle(before)
+                state.count_unnamed_fetches(before)
         self.leader_end = leader_end
 
     def high_watermark(
@@ -250,7 +254,7 @@ class Followers:
         for state in self.in_sync:
             if state.log_end_offset < lowest:
                 lowest = state.log_end_offset
-        for state in self.outside:
+        for state in self.out_of_sync:
             # Decision outsider-holds-watermark (E-2): held back | ignored
             if (
                 state.log_end_offset < lowest
@@ -268,12 +272,12 @@ class Followers:
                 lowest = state.log_start_offset
         return lowest
 
-    def is_even(self, leader_end: int) -> bool:
+    def is_at_rest(self, leader_end: int) -> bool:
         """Whether there is nothing to watch until the next append.
 
         That is so if all replicas are in sync and at the leader's end and no request waits for a log start.
         """
-        if self.outside or self.proposal is not None or self.deletions:
+        if self.out_of_sync or self.proposal is not None or self.deletions:
             return False
         return all(state.log_end_offset == leader_end for state in self.in_sync)
 
@@ -307,4 +311,4 @@ class Followers:
     def _split(self) -> None:
         isr = self.maximal_isr
         self.in_sync = [state for state in self.states.values() if state.replica_id in isr]
-        self.outside = [state for state in self.states.values() if state.replica_id not in isr]
+        self.out_of_sync = [state for state in self.states.values() if state.replica_id not in isr]

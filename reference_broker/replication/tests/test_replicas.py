@@ -167,7 +167,7 @@ def test_new_assignment_keeps_state_of_remaining_replicas() -> None:
     made.assign((1, 3, 4), 77)
     made.commit((1, 3))
     assert {one: state.log_end_offset for one, state in made.states.items()} == {3: 6, 4: -1}
-    assert ([one.replica_id for one in made.in_sync], [one.replica_id for one in made.outside]) == ([3], [4])
+    assert ([one.replica_id for one in made.in_sync], [one.replica_id for one in made.out_of_sync]) == ([3], [4])
 
 
 def test_new_epoch_restarts_lag_of_in_sync_replicas() -> None:
@@ -184,24 +184,24 @@ def test_new_epoch_restarts_lag_of_in_sync_replicas() -> None:
 def test_watching_stops_when_all_replicas_are_caught_up() -> None:
     made = followers(end=5)
     at(made, f2=5, f3=5)
-    assert made.is_even(5)
-    assert not made.is_even(6)
+    assert made.is_at_rest(5)
+    assert not made.is_at_rest(6)
     made.propose(Proposal((1, 2), (11, 12), 0, 0))
-    assert not made.is_even(5)
+    assert not made.is_at_rest(5)
     made.commit((1, 2))
-    assert not made.is_even(5)
+    assert not made.is_at_rest(5)
 
 
 def test_silent_session_keeps_no_replica_in_sync() -> None:
     state, cached = FollowerState(2, 0), Cached(fetch_offset=3)
-    assert not state.was_here(0, MAX_LAG_MS)
+    assert not state.has_fetched_lately(0, MAX_LAG_MS)
     state.fetched(cached, 3)
-    assert state.was_here(MAX_LAG_MS * 1000, MAX_LAG_MS)
-    assert not state.was_here(MAX_LAG_MS * 1000 + 1, MAX_LAG_MS)
+    assert state.has_fetched_lately(MAX_LAG_MS * 1000, MAX_LAG_MS)
+    assert not state.has_fetched_lately(MAX_LAG_MS * 1000 + 1, MAX_LAG_MS)
     cached.session.contact_us = 5_000_000
-    assert state.was_here(6_000_000, MAX_LAG_MS)
+    assert state.has_fetched_lately(6_000_000, MAX_LAG_MS)
     cached.live = False
-    assert not state.was_here(6_000_000, MAX_LAG_MS)
+    assert not state.has_fetched_lately(6_000_000, MAX_LAG_MS)
 
 
 @pytest.mark.clause("F-22")
@@ -210,13 +210,13 @@ def test_overtaken_full_fetch_does_not_replace_session_in_use() -> None:
     used, overtaken = Cached(Session(1000), fetch_offset=3), Cached(Session(2000), fetch_offset=0)
     state.fetched(used, 3)
     state.fetched(overtaken, 3)
-    state.resume(3)
+    state.return_to_former_session(3)
     assert state.log_end_offset == 0, "the session before it has not fetched since"
     used.session.contact_us = 3000
-    state.resume(3)
+    state.return_to_former_session(3)
     assert (state.log_end_offset, state.last_caught_up_us) == (3, 3000)
     overtaken.session.contact_us = 2500
-    state.resume(3)
+    state.return_to_former_session(3)
     assert state.log_end_offset == 3
 
 
@@ -233,5 +233,5 @@ def test_session_with_less_state_is_not_resumed(lost: str) -> None:
     state.fetched(latest, 3)
     before.live = lost != "closed"
     before.session.contact_us = 3000
-    state.resume(3)
+    state.return_to_former_session(3)
     assert state.log_end_offset == 0
