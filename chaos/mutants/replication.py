@@ -44,7 +44,7 @@ def progress_outlives_restart(original: Function, self: Any, followers: Any) -> 
             state.broker_epoch = self._brokers.epoch_of(state.replica_id)
 
 
-@mutant("reference_broker.replication.follower.followed:Followed.wanted", revisions=("final",))
+@mutant("reference_broker.replication.follower.followed:FollowedPartition.wanted", revisions=("final",))
 def divergence_unseen(original: Function, self: Any, max_bytes: int) -> Any:
     """A follower does not send the epoch of its last record, so it keeps records that its leader lacks (F-13)."""
     return original(self, max_bytes)._replace(last_fetched_epoch=-1)

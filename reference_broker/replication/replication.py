@@ -10,7 +10,7 @@ from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.node_ports import Ports
 from reference_broker.replication.follower.fetcher import Fetchers
-from reference_broker.replication.follower.followed import FetchLag, Followed
+from reference_broker.replication.follower.followed import FetchLag, FollowedPartition
 from reference_broker.replication.high_watermarks import HighWatermarks
 from reference_broker.replication.leader.leaders import Leaders
 from reference_broker.replication.leader.replica_metrics import count_late_transactions
@@ -77,7 +77,7 @@ def replication_of(
 ) -> Replication:
     """Read the file of high watermarks. Raise DiskError."""
 
-    def changed(one: Followed) -> None:
+    def changed(one: FollowedPartition) -> None:
         partitions.changed(one.topic_id, one.name.partition)
 
     count_late_transactions(metrics, partitions, config.transaction_max_timeout_ms, lambda: ports.now().wall_ms)

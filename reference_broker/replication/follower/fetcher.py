@@ -18,7 +18,7 @@ from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.image import PartitionImage, TopicImage
 from reference_broker.ports.node_ports import Channel, Ports, later
 from reference_broker.ports.slicing import FOLLOWED_BYTES_PER_SLICE, FOLLOWED_PARTITIONS_PER_SLICE
-from reference_broker.replication.follower.followed import NEVER, Delays, FetchLag, Followed, backoff_ms
+from reference_broker.replication.follower.followed import NEVER, Delays, FetchLag, FollowedPartition, backoff_ms
 from reference_broker.replication.follower.offset_lookups import LookupRequest, Lookups, Tier, TierStarts
 from reference_broker.replication.follower.partition_data_applier import ApplyOutcome, PartitionDataApplier
 from reference_broker.replication.syncing import must_sync, sync_then
@@ -39,7 +39,6 @@ NAMED_PER_FETCH = 300
 
 This bounds one event here and one at the leader, where each partition costs some 10 us if all of them may join.
 """
-"""One event applies at most this many partitions, or about this many bytes, of a response."""
 GATHER_US = 1000
 """Partitions usually come many at a time. The first of them waits this long for the others."""
 NEWCOMERS_WAIT_MS = 50
@@ -78,15 +77,15 @@ class FetcherSetting:
 class Fetcher:
     """The fetches from one leader.
 
-    A fetcher is in one of three states. It is ``_busy`` while a request is in flight or its response is being applied.
-    It waits for ``_timer`` to send the next request. Or it is idle, with nothing to fetch.
+    A fetcher is in one of three states: ``_busy``, waiting for ``_timer`` to send the next request, or idle with
+    nothing to fetch.
     """
 
     def __init__(self, leader_id: int, setting: FetcherSetting) -> None:
         self.leader_id = leader_id
-        self.followed: dict[TopicPartition, Followed] = {}
+        self.followed: dict[TopicPartition, FollowedPartition] = {}
         self._setting = setting
-        self._must_ask_versions = self._wanted_draft != 0
+        self._must_request_versions = self._wanted_draft != 0
         """Whether ApiVersions must show first which drafts of Fetch the leader serves."""
         self._draft = 0
         """The draft of Fetch that the leader serves and this node wants, or 0."""
@@ -97,14 +96,18 @@ class Fetcher:
         """Partitions that the next fetch must name or forget: their entry changed, or they are not followed any
         more."""
         self._lookups = Lookups(
-            setting.node_id, setting.config.replica_socket_timeout_ms, setting.applier, self._settled, self._delay
+            setting.node_id,
+            setting.config.replica_socket_timeout_ms,
+            setting.applier,
+            self._name_in_next_fetch,
+            self._delay,
         )
         self._tier_starts = TierStarts(
             setting.node_id,
             setting.config.replica_socket_timeout_ms,
             setting.applier,
             setting.tier,
-            self._begun_in_tier,
+            self._started_in_tier,
             self._delay,
         )
         self._undurable: list[PartitionLog] = []
@@ -114,30 +117,34 @@ class Fetcher:
         backoff_max_ms = setting.config.replica_fetch_backoff_ms
         self._delays = Delays(setting.ports, backoff_max_ms, self._resume, lambda: self._wake(0))
         self._busy = False
+        """A request is in flight, or its response is being applied, or a sync comes before the next request."""
         self._timer: int | None = None
+        """The timer of the next request, None while busy or idle."""
         self._due_us = 0
+        """The time of ``_timer``."""
         self._failures = 0
+        """Number of requests in a row without a response."""
         self._ended = False
 
     # --- followed partitions ---------------------------------------------------------------------------------------
 
-    def follow(self, one: Followed) -> None:
-        """Follow ``one`` from now on, perhaps under another epoch, without a pause. The records that a start found in
-        its log may have to be durable first."""
-        if must_sync(one.log):
-            self._undurable.append(one.log)
-        self.followed[one.name] = one
-        one.resumes_us = one.errors = 0
-        self._begin(one)
+    def follow(self, followed: FollowedPartition) -> None:
+        """Fetch the partition from now on, perhaps under another leader epoch, without a pause. The records that a
+        start found in its log may have to be durable first."""
+        if must_sync(followed.log):
+            self._undurable.append(followed.log)
+        self.followed[followed.name] = followed
+        followed.resumes_us = followed.errors = 0
+        self._begin_fetching(followed)
         self._failures = 0
         self._wake(GATHER_US)
 
-    def drop(self, one: Followed) -> None:
-        if self.followed.get(one.name) is one:
-            del self.followed[one.name]
-            self._lookups.drop(one)
-            self._tier_starts.drop(one)
-            self._to_name[one.name] = None
+    def drop(self, followed: FollowedPartition) -> None:
+        if self.followed.get(followed.name) is followed:
+            del self.followed[followed.name]
+            self._lookups.drop(followed)
+            self._tier_starts.drop(followed)
+            self._to_name[followed.name] = None
             self._wake(GATHER_US)
 
     def end(self) -> None:
@@ -172,7 +179,7 @@ class Fetcher:
             self._busy = True
             self._sync_and_go_on()
             return
-        if self.followed and self._must_ask_versions:
+        if self.followed and self._must_request_versions:
             self._send(ApiKey.API_VERSIONS, VERSIONS[ApiKey.API_VERSIONS][1], versions_request(), self._handle_versions)
             return
         lookup = self._lookups.next() or self._tier_starts.next()
@@ -200,7 +207,7 @@ class Fetcher:
         self._diverged.clear()
         if self._handler.in_flight is not None:
             self._handler.handle_lost()
-        self._must_ask_versions = self._wanted_draft != 0
+        self._must_request_versions = self._wanted_draft != 0
         self._pause()
 
     def _pause(self) -> None:
@@ -224,7 +231,7 @@ class Fetcher:
         return FETCH_TOMBSTONE_HORIZON if config.crucible_tombstone_horizon_enable else 0
 
     def _handle_versions(self, response: object) -> None:
-        self._busy = self._must_ask_versions = False
+        self._busy = self._must_request_versions = False
         wanted = self._wanted_draft
         # Decision fetch-draft (D-3): served by the leader | released version
         self._draft = wanted if announces(wanted, response) else 0
@@ -234,8 +241,8 @@ class Fetcher:
         if revision != self._handler.revision:
             self._handler = make_session_handler(revision)
             self._to_name.clear()
-            for one in self.followed.values():
-                self._begin(one)
+            for followed in self.followed.values():
+                self._begin_fetching(followed)
         self._send_next()
 
     # --- fetches ---------------------------------------------------------------------------------------------------
@@ -287,10 +294,10 @@ class Fetcher:
         limit = NAMED_PER_FETCH if self._handler.revision == FINAL else len(self._to_name)
         for name in list(islice(self._to_name, limit)):
             del self._to_name[name]
-            one = self.followed.get(name)
-            if one is not None and one.resumes_us == 0:
-                has_newcomers = has_newcomers or one.requested is None
-                one.requested = changed[name] = one.wanted(max_bytes)
+            followed = self.followed.get(name)
+            if followed is not None and followed.resumes_us == 0:
+                has_newcomers = has_newcomers or followed.requested is None
+                followed.requested = changed[name] = followed.wanted(max_bytes)
             elif name in held:
                 forgotten.append(name)
         return changed, forgotten, has_newcomers
@@ -310,25 +317,26 @@ class Fetcher:
             return
         self._failures = 0
         if self._diverged:
-            self._settle_diverged({name for name, _ in handled.partitions})
+            self._follow_diverged_high_watermarks({name for name, _ in handled.partitions})
         self._apply(iter(handled.partitions))
 
-    def _settle_diverged(self, responded: Collection[TopicPartition]) -> None:
+    def _follow_diverged_high_watermarks(self, responded: Collection[TopicPartition]) -> None:
         """Apply the high watermark that came with a divergence, once the leader finds no divergence any more.
 
         A leader sends a high watermark once. If nothing else is new, the next response omits the partition (F-14).
         """
         diverged, self._diverged = self._diverged, {}
         for name, data in diverged.items():
-            one = self.followed.get(name)
-            if one is None or name in responded:
+            followed = self.followed.get(name)
+            if followed is None or name in responded:
                 continue
             # Decision diverged-watermark (F-14): applied now | not named since
-            if one.requested == one.wanted(self._setting.config.replica_fetch_max_bytes):
+            if followed.requested == followed.wanted(self._setting.config.replica_fetch_max_bytes):
                 applier = self._setting.applier
-                if applier.settle(one, partial(applier.follow_high_watermark, one, data)) is not ApplyOutcome.APPLIED:
-                    self._delay(one)
-            elif one.resumes_us == 0:
+                change = partial(applier.follow_high_watermark, followed, data)
+                if applier.apply_or_retry(followed, change) is not ApplyOutcome.APPLIED:
+                    self._delay(followed)
+            elif followed.resumes_us == 0:
                 self._diverged[name] = data  # The last fetch had no room to name it.
 
     def _apply(self, partitions: Iterator[tuple[TopicPartition, PartitionData]]) -> None:
@@ -345,32 +353,32 @@ class Fetcher:
         self._sync_and_go_on()
 
     def _apply_one(self, name: TopicPartition, data: PartitionData) -> None:
-        one = self.followed.get(name)
+        followed = self.followed.get(name)
         # Decision replica-data (F-20): outdated, ignored | applied
-        if one is None or not one.accepts_response():
+        if followed is None or not followed.accepts_response():
             return  # The partition is followed differently by now, and the next request names it so.
-        outcome = self._setting.applier.apply(one, data)
+        outcome = self._setting.applier.apply(followed, data)
         if outcome is ApplyOutcome.APPLIED:
-            one.errors = 0
+            followed.errors = 0
             if data.diverging_epoch is None:
-                self._setting.lag.update(one, data.high_watermark)
+                self._setting.lag.update(followed, data.high_watermark)
             else:
                 self._diverged[name] = data
-            if must_sync(one.log) or one.log.durability.unsettled_cut:
-                self._undurable.append(one.log)
-            if one.requested != one.wanted(self._setting.config.replica_fetch_max_bytes):
+            if must_sync(followed.log) or followed.log.durability.unsettled_cut:
+                self._undurable.append(followed.log)
+            if followed.requested != followed.wanted(self._setting.config.replica_fetch_max_bytes):
                 self._to_name[name] = None
         elif outcome is ApplyOutcome.OUT_OF_RANGE:
-            one.requested = None
-            self._lookups.want_offsets(one)
+            followed.requested = None
+            self._lookups.want_offsets(followed)
         elif outcome is ApplyOutcome.MOVED:
-            one.requested = None
-            self._tier_starts.want(one, data.log_start_offset)
+            followed.requested = None
+            self._tier_starts.want(followed, data.log_start_offset)
         elif outcome is ApplyOutcome.FENCED:
-            one.resumes_us = NEVER
+            followed.resumes_us = NEVER
             self._to_name[name] = None
         else:
-            self._delay(one)
+            self._delay(followed)
 
     def _sync_and_go_on(self) -> None:
         """Send the next request, after a sync of the logs that must be durable before it."""
@@ -381,27 +389,28 @@ class Fetcher:
         self._busy = False
         self._send_next()
 
-    def _delay(self, one: Followed) -> None:
-        """Remove ``one`` from the session for a while, so that the fetches of the others wait for data again."""
-        self._delays.put(one)
-        self._to_name[one.name] = None
+    def _delay(self, followed: FollowedPartition) -> None:
+        """Remove ``followed`` from the session for a while, so that the fetches of the others wait for data again."""
+        self._delays.put(followed)
+        self._to_name[followed.name] = None
 
-    def _resume(self, one: Followed) -> None:
-        if self.followed.get(one.name) is one:
-            self._begin(one)
+    def _resume(self, followed: FollowedPartition) -> None:
+        if self.followed.get(followed.name) is followed:
+            self._begin_fetching(followed)
 
-    def _begin(self, one: Followed) -> None:
-        self._lookups.drop(one)
-        self._tier_starts.drop(one)
-        one.requested = None
-        self._to_name[one.name] = None
+    def _begin_fetching(self, followed: FollowedPartition) -> None:
+        """Name the partition in the next fetch as a new one, in whatever state its fetches were."""
+        self._lookups.drop(followed)
+        self._tier_starts.drop(followed)
+        followed.requested = None
+        self._to_name[followed.name] = None
 
-    def _begun_in_tier(self, one: Followed) -> None:
-        self._settled(one)
+    def _started_in_tier(self, followed: FollowedPartition) -> None:
+        self._name_in_next_fetch(followed)
         self._wake(0)
 
-    def _settled(self, one: Followed) -> None:
-        self._to_name[one.name] = None
+    def _name_in_next_fetch(self, followed: FollowedPartition) -> None:
+        self._to_name[followed.name] = None
 
 
 class Fetchers:
@@ -420,7 +429,7 @@ class Fetchers:
         broker_epoch: Callable[[], int],
         high_watermark_moved: Callable[[PartitionLog], None],
         lag: FetchLag,
-        changed: Callable[[Followed], None] = lambda _: None,
+        changed: Callable[[FollowedPartition], None] = lambda _: None,
     ) -> None:
         applier = PartitionDataApplier(ports, high_watermark_moved, changed)
         self.tier: Tier | None = None
@@ -428,7 +437,7 @@ class Fetchers:
         self._setting = FetcherSetting(node_id, config, ports, broker_epoch, applier, lag, lambda: self.tier)
         self._fetchers: dict[int, Fetcher] = {}
         """By leader. A fetcher without partitions stays and costs nothing."""
-        self._followed: dict[tuple[bytes, int], Followed] = {}
+        self._followed: dict[tuple[bytes, int], FollowedPartition] = {}
         self._halted = False
 
     @property
@@ -457,8 +466,8 @@ class Fetchers:
         log.forget_empty_epochs()
         self.await_marker(log)
         name = TopicPartition(topic.name, index)
-        one = self._followed[key] = Followed(name, topic.topic_id, log, state.leader, state.leader_epoch)
-        self._fetcher(state.leader).follow(one)
+        followed = self._followed[key] = FollowedPartition(name, topic.topic_id, log, state.leader, state.leader_epoch)
+        self._fetcher(state.leader).follow(followed)
 
     def await_marker(self, log: PartitionLog) -> None:
         """Let the cleaner keep all tombstones of a log that is led elsewhere, or not at all, until a leader sends its
@@ -468,10 +477,10 @@ class Fetchers:
 
     def stops_following(self, topic_id: bytes, index: int) -> None:
         """The partition follows nobody from now on. An unknown partition is no error."""
-        one = self._followed.pop((topic_id, index), None)
-        if one is not None:
-            self._fetchers[one.leader_id].drop(one)
-            self._setting.lag.drop(one)
+        followed = self._followed.pop((topic_id, index), None)
+        if followed is not None:
+            self._fetchers[followed.leader_id].drop(followed)
+            self._setting.lag.drop(followed)
 
     def _fetcher(self, leader_id: int) -> Fetcher:
         fetcher = self._fetchers.get(leader_id)

@@ -15,7 +15,7 @@ NEVER = 2**63 - 1
 
 
 @dataclass(slots=True, eq=False)
-class Followed:
+class FollowedPartition:
     """One followed partition: its log, and the state of its fetches."""
 
     name: TopicPartition
@@ -76,22 +76,22 @@ class Delays:
 
     _ports: Ports
     _longest_ms: int
-    _back: Callable[[Followed], None]
+    _back: Callable[[FollowedPartition], None]
     """Gets each partition whose pause is over."""
     _done: Callable[[], None]
     """Is called after the last of them."""
-    _groups: dict[int, list[Followed]] = field(default_factory=dict)
+    _groups: dict[int, list[FollowedPartition]] = field(default_factory=dict)
     """By the time from which the partitions are fetched again."""
 
-    def put(self, one: Followed) -> None:
+    def put(self, followed: FollowedPartition) -> None:
         """Pause a partition after an error, longer with each error in a row."""
-        one.resumes_us = self._ports.now().mono_us + backoff_ms(one.errors, self._longest_ms) * 1000 + 1
-        one.errors += 1
-        group = self._groups.get(one.resumes_us)
+        followed.resumes_us = self._ports.now().mono_us + backoff_ms(followed.errors, self._longest_ms) * 1000 + 1
+        followed.errors += 1
+        group = self._groups.get(followed.resumes_us)
         if group is None:
-            group = self._groups[one.resumes_us] = []
-            self._ports.set_timer(one.resumes_us, partial(self._release, one.resumes_us))
-        group.append(one)
+            group = self._groups[followed.resumes_us] = []
+            self._ports.set_timer(followed.resumes_us, partial(self._release, followed.resumes_us))
+        group.append(followed)
 
     def shortened(self, wait_ms: int) -> int:
         """Return ``wait_ms``, or less if a pause ends before that."""
@@ -100,10 +100,10 @@ class Delays:
         return min(wait_ms, max(0, (min(self._groups) - self._ports.now().mono_us) // 1000 + 1))
 
     def _release(self, resumes_us: int) -> None:
-        for one in self._groups.pop(resumes_us):
-            if one.resumes_us == resumes_us:  # Otherwise its pause ended earlier, or another one began.
-                one.resumes_us = 0
-                self._back(one)
+        for followed in self._groups.pop(resumes_us):
+            if followed.resumes_us == resumes_us:  # Otherwise its pause ended earlier, or another one began.
+                followed.resumes_us = 0
+                self._back(followed)
         self._done()
 
 
@@ -118,37 +118,37 @@ class FetchLag:
     """
 
     _gauge: Gauge
-    _lags: dict[Followed, int] = field(default_factory=dict)
-    _furthest: list[tuple[int, int, Followed]] = field(default_factory=list)
+    _lags: dict[FollowedPartition, int] = field(default_factory=dict)
+    _furthest: list[tuple[int, int, FollowedPartition]] = field(default_factory=list)
     """A heap of (-lag, number, partition). An entry with an outdated lag is ignored."""
     _last: int = 0
 
-    def update(self, one: Followed, high_watermark: int) -> None:
+    def update(self, followed: FollowedPartition, high_watermark: int) -> None:
         """Called when the records of a response are in the log. ``high_watermark`` is the leader's in that response."""
-        self._set(one, max(0, high_watermark - one.log.log_end_offset))
+        self._set(followed, max(0, high_watermark - followed.log.log_end_offset))
 
-    def drop(self, one: Followed) -> None:
+    def drop(self, followed: FollowedPartition) -> None:
         """The partition is no longer followed."""
-        self._set(one, 0)
+        self._set(followed, 0)
 
-    def _set(self, one: Followed, lag: int) -> None:
-        if lag == self._lags.get(one, 0):
+    def _set(self, followed: FollowedPartition, lag: int) -> None:
+        if lag == self._lags.get(followed, 0):
             return
         if lag:
-            self._lags[one] = lag
-            self._push(one, lag)
+            self._lags[followed] = lag
+            self._push(followed, lag)
         else:
-            del self._lags[one]
+            del self._lags[followed]
         heap = self._furthest
         while heap and self._lags.get(heap[0][2]) != -heap[0][0]:
             heappop(heap)
         self._gauge.value = -heap[0][0] if heap else 0
 
-    def _push(self, one: Followed, lag: int) -> None:
+    def _push(self, followed: FollowedPartition, lag: int) -> None:
         self._last += 1
         if len(self._furthest) >= 2 * len(self._lags) + _COMPACT_FROM:
             self._furthest = [(-each, number, behind) for number, (behind, each) in enumerate(self._lags.items())]
             heapify(self._furthest)
             self._last = max(self._last, len(self._furthest))
         else:
-            heappush(self._furthest, (-lag, self._last, one))
+            heappush(self._furthest, (-lag, self._last, followed))

@@ -19,7 +19,7 @@ from kio.static.primitive import i8, i32, i32Timedelta, i64
 
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.replication.follower.followed import Followed
+from reference_broker.replication.follower.followed import FollowedPartition
 from reference_broker.replication.follower.partition_data_applier import ApplyOutcome, PartitionDataApplier, TierState
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error
@@ -41,7 +41,7 @@ EARLIEST = -2
 """Special timestamps of ListOffsets."""
 PARTITIONS_PER_REQUEST = 200
 
-Chunk: TypeAlias = list[tuple[Followed, int]]
+Chunk: TypeAlias = list[tuple[FollowedPartition, int]]
 """Pairs of a partition and its leader epoch at the time of the request."""
 
 
@@ -60,21 +60,21 @@ class Lookups:
     _node_id: int
     _timeout_ms: int
     _applier: PartitionDataApplier
-    _settled: Callable[[Followed], None]
+    _resume_fetching: Callable[[FollowedPartition], None]
     """Gets each partition that can be fetched now."""
-    _put_off: Callable[[Followed], None]
+    _retry_later: Callable[[FollowedPartition], None]
     """Gets each partition whose lookup failed."""
-    _ends: dict[TopicPartition, Followed] = field(default_factory=dict)
+    _ends: dict[TopicPartition, FollowedPartition] = field(default_factory=dict)
     """Those that wait for the end of the leader's log."""
-    _starts: dict[TopicPartition, Followed] = field(default_factory=dict)
+    _starts: dict[TopicPartition, FollowedPartition] = field(default_factory=dict)
     """Those that wait for its start."""
 
-    def want_offsets(self, one: Followed) -> None:
-        self._ends[one.name] = one
+    def want_offsets(self, followed: FollowedPartition) -> None:
+        self._ends[followed.name] = followed
 
-    def drop(self, one: Followed) -> None:
+    def drop(self, followed: FollowedPartition) -> None:
         for waiting in (self._ends, self._starts):
-            waiting.pop(one.name, None)
+            waiting.pop(followed.name, None)
 
     def next(self) -> LookupRequest | None:
         """Return the next request to send. It stays the same until its response is handled."""
@@ -96,39 +96,39 @@ class Lookups:
 
         Otherwise the leader's log has only later records, and the next request looks up its start.
         """
-        for one, end_offset in self._current(self._ends, chunk, _offsets(response)):
+        for followed, end_offset in self._current(self._ends, chunk, _offsets(response)):
             # Decision leader-log-shorter (E-7): no, looks up its start | truncates
-            if end_offset >= one.log.log_end_offset:
-                self._starts[one.name] = one
+            if end_offset >= followed.log.log_end_offset:
+                self._starts[followed.name] = followed
             else:
-                self._apply(one, partial(self._applier.truncate, one, end_offset))
+                self._apply(followed, partial(self._applier.truncate, followed, end_offset))
 
     def _handle_starts(self, chunk: Chunk, response: object) -> None:
-        for one, start_offset in self._current(self._starts, chunk, _offsets(response)):
+        for followed, start_offset in self._current(self._starts, chunk, _offsets(response)):
             # Decision leader-log-begins-later (E-7): starts again | grew meanwhile
-            if start_offset > one.log.log_end_offset:
-                self._apply(one, partial(self._applier.restart_at, one, start_offset))
+            if start_offset > followed.log.log_end_offset:
+                self._apply(followed, partial(self._applier.restart_at, followed, start_offset))
             else:
-                self._put_off(one)  # The leader's log grew meanwhile: the next fetch finds where they diverge.
+                self._retry_later(followed)  # The leader's log grew meanwhile: the next fetch finds where they diverge.
 
-    def _apply(self, one: Followed, change: Callable[[], None]) -> None:
+    def _apply(self, followed: FollowedPartition, change: Callable[[], None]) -> None:
         """Change the follower's log as the found offset requires."""
-        outcome = self._applier.settle(one, change)
-        (self._settled if outcome is ApplyOutcome.APPLIED else self._put_off)(one)
+        outcome = self._applier.apply_or_retry(followed, change)
+        (self._resume_fetching if outcome is ApplyOutcome.APPLIED else self._retry_later)(followed)
 
     def _current(
-        self, waiting: dict[TopicPartition, Followed], chunk: Chunk, found: Mapping[TopicPartition, int]
-    ) -> Iterator[tuple[Followed, int]]:
-        """Yield the partitions that still wait under the same leader epoch. Those without a result are put off."""
-        for one, epoch in chunk:
-            if waiting.get(one.name) is not one or one.leader_epoch != epoch:
+        self, waiting: dict[TopicPartition, FollowedPartition], chunk: Chunk, found: Mapping[TopicPartition, int]
+    ) -> Iterator[tuple[FollowedPartition, int]]:
+        """Yield the partitions that still wait under the same leader epoch. Retry those without a result later."""
+        for followed, epoch in chunk:
+            if waiting.get(followed.name) is not followed or followed.leader_epoch != epoch:
                 continue
-            del waiting[one.name]
-            offset = found.get(one.name)
+            del waiting[followed.name]
+            offset = found.get(followed.name)
             if offset is None:
-                self._put_off(one)
+                self._retry_later(followed)
             else:
-                yield one, offset
+                yield followed, offset
 
 
 def offsets_request(
@@ -142,11 +142,11 @@ def offsets_request(
                 name=TopicName(topic),
                 partitions=tuple(
                     list_offsets_request.ListOffsetsPartition(
-                        partition_index=i32(one.name.partition),
+                        partition_index=i32(followed.name.partition),
                         current_leader_epoch=i32(epoch),
                         timestamp=i64(timestamp),
                     )
-                    for one, epoch in partitions
+                    for followed, epoch in partitions
                 ),
             )
             for topic, partitions in _by_topic(chunk)
@@ -155,14 +155,14 @@ def offsets_request(
     )
 
 
-def _chunk(waiting: Mapping[TopicPartition, Followed]) -> Chunk:
-    return [(one, one.leader_epoch) for one in list(waiting.values())[:PARTITIONS_PER_REQUEST]]
+def _chunk(waiting: Mapping[TopicPartition, FollowedPartition]) -> Chunk:
+    return [(followed, followed.leader_epoch) for followed in list(waiting.values())[:PARTITIONS_PER_REQUEST]]
 
 
 def _by_topic(chunk: Chunk) -> Iterable[tuple[str, Chunk]]:
     topics: dict[str, Chunk] = {}
-    for one, epoch in chunk:
-        topics.setdefault(one.name.topic, []).append((one, epoch))
+    for followed, epoch in chunk:
+        topics.setdefault(followed.name.topic, []).append((followed, epoch))
     return topics.items()
 
 
@@ -217,64 +217,64 @@ class TierStarts:
     _applier: PartitionDataApplier
     _tier: Callable[[], Tier | None]
     """Returns None on a node without a tier."""
-    _settled: Callable[[Followed], None]
+    _resume_fetching: Callable[[FollowedPartition], None]
     """Gets each partition that can be fetched now."""
-    _put_off: Callable[[Followed], None]
+    _retry_later: Callable[[FollowedPartition], None]
     """Gets each partition whose lookup failed."""
     _log_starts: dict[TopicPartition, int] = field(default_factory=dict)
     """The log start offsets of the leader."""
-    _wanted: dict[TopicPartition, Followed] = field(default_factory=dict)
+    _wanted: dict[TopicPartition, FollowedPartition] = field(default_factory=dict)
     """First state: the leader is to return where its local records begin."""
-    _locals: dict[TopicPartition, tuple[Followed, _Local]] = field(default_factory=dict)
+    _locals: dict[TopicPartition, tuple[FollowedPartition, _Local]] = field(default_factory=dict)
     """Second state: the leader is to return the epoch before them."""
-    _from_tier: dict[TopicPartition, Followed] = field(default_factory=dict)
+    _from_tier: dict[TopicPartition, FollowedPartition] = field(default_factory=dict)
     """Third state: the tier is to return its state."""
 
-    def want(self, one: Followed, log_start_offset: int) -> None:
+    def want(self, followed: FollowedPartition, log_start_offset: int) -> None:
         """The leader has moved the requested records. ``log_start_offset`` is the leader's."""
-        self._log_starts[one.name] = log_start_offset
-        self._wanted[one.name] = one
+        self._log_starts[followed.name] = log_start_offset
+        self._wanted[followed.name] = followed
 
-    def drop(self, one: Followed) -> None:
-        self._log_starts.pop(one.name, None)
-        self._wanted.pop(one.name, None)
-        self._locals.pop(one.name, None)
-        self._from_tier.pop(one.name, None)
+    def drop(self, followed: FollowedPartition) -> None:
+        self._log_starts.pop(followed.name, None)
+        self._wanted.pop(followed.name, None)
+        self._locals.pop(followed.name, None)
+        self._from_tier.pop(followed.name, None)
 
     def next(self) -> LookupRequest | None:
         """Return the next request to send, about one partition. It stays the same until its response is handled."""
-        for one in self._wanted.values():
-            body = offsets_request(self._node_id, [(one, one.leader_epoch)], EARLIEST_LOCAL, self._timeout_ms)
-            return LookupRequest(body, partial(self._handle_local, one, one.leader_epoch))
-        for one, local in self._locals.values():
-            handle = partial(self._handle_epoch, one, one.leader_epoch, local)
-            return LookupRequest(self._epoch_request(one, local.epoch - 1), handle, ApiKey.OFFSET_FOR_LEADER_EPOCH)
+        for followed in self._wanted.values():
+            body = offsets_request(self._node_id, [(followed, followed.leader_epoch)], EARLIEST_LOCAL, self._timeout_ms)
+            return LookupRequest(body, partial(self._handle_local, followed, followed.leader_epoch))
+        for followed, local in self._locals.values():
+            handle = partial(self._handle_epoch, followed, followed.leader_epoch, local)
+            return LookupRequest(self._epoch_request(followed, local.epoch - 1), handle, ApiKey.OFFSET_FOR_LEADER_EPOCH)
         return None
 
-    def _handle_local(self, one: Followed, epoch: int, response: object) -> None:
-        if self._wanted.get(one.name) is not one or one.leader_epoch != epoch:
+    def _handle_local(self, followed: FollowedPartition, epoch: int, response: object) -> None:
+        if self._wanted.get(followed.name) is not followed or followed.leader_epoch != epoch:
             return
-        del self._wanted[one.name]
-        found = offset_results(response).get(one.name)
+        del self._wanted[followed.name]
+        found = offset_results(response).get(followed.name)
         if found is None:
-            self._put_off(one)
+            self._retry_later(followed)
             return
         local = _Local(int(found.offset), int(found.leader_epoch))
         if local.epoch > 0:
-            self._locals[one.name] = one, local
+            self._locals[followed.name] = followed, local
         else:
-            self._read_tier(one, local.epoch, local.offset)
+            self._read_tier(followed, local.epoch, local.offset)
 
-    def _epoch_request(self, one: Followed, epoch: int) -> "epoch_request.OffsetForLeaderEpochRequest":
+    def _epoch_request(self, followed: FollowedPartition, epoch: int) -> "epoch_request.OffsetForLeaderEpochRequest":
         return epoch_request.OffsetForLeaderEpochRequest(
             replica_id=BrokerId(self._node_id),
             topics=(
                 epoch_request.OffsetForLeaderTopic(
-                    topic=TopicName(one.name.topic),
+                    topic=TopicName(followed.name.topic),
                     partitions=(
                         epoch_request.OffsetForLeaderPartition(
-                            partition=i32(one.name.partition),
-                            current_leader_epoch=i32(one.leader_epoch),
+                            partition=i32(followed.name.partition),
+                            current_leader_epoch=i32(followed.leader_epoch),
                             leader_epoch=i32(epoch),
                         ),
                     ),
@@ -282,36 +282,38 @@ class TierStarts:
             ),
         )
 
-    def _handle_epoch(self, one: Followed, epoch: int, local: _Local, response: object) -> None:
-        waiting = self._locals.get(one.name)
-        if waiting is None or waiting[0] is not one or one.leader_epoch != epoch:
+    def _handle_epoch(self, followed: FollowedPartition, epoch: int, local: _Local, response: object) -> None:
+        waiting = self._locals.get(followed.name)
+        if waiting is None or waiting[0] is not followed or followed.leader_epoch != epoch:
             return
-        del self._locals[one.name]
+        del self._locals[followed.name]
         assert isinstance(response, epoch_response.OffsetForLeaderEpochResponse), type(response).__name__
         (found,) = (each for topic in response.topics for each in topic.partitions)
         if found.error_code:
-            self._put_off(one)
+            self._retry_later(followed)
             return
         is_earlier = found.end_offset > local.offset - 1
-        self._read_tier(one, int(found.leader_epoch) if is_earlier else local.epoch, local.offset)
+        self._read_tier(followed, int(found.leader_epoch) if is_earlier else local.epoch, local.offset)
 
-    def _read_tier(self, one: Followed, leader_epoch: int, offset: int) -> None:
+    def _read_tier(self, followed: FollowedPartition, leader_epoch: int, offset: int) -> None:
         tier = self._tier()
         if tier is None:
-            self._put_off(one)
+            self._retry_later(followed)
             return
-        self._from_tier[one.name] = one
-        done = partial(self._handle_state, one, one.leader_epoch)
-        tier.state_before(one.log, one.name.partition, leader_epoch, offset, done)
+        self._from_tier[followed.name] = followed
+        done = partial(self._handle_state, followed, followed.leader_epoch)
+        tier.state_before(followed.log, followed.name.partition, leader_epoch, offset, done)
 
-    def _handle_state(self, one: Followed, epoch: int, state: TierState | Error) -> None:
-        if self._from_tier.get(one.name) is not one or one.leader_epoch != epoch:
+    def _handle_state(self, followed: FollowedPartition, epoch: int, state: TierState | Error) -> None:
+        if self._from_tier.get(followed.name) is not followed or followed.leader_epoch != epoch:
             return
-        del self._from_tier[one.name]
-        log_start_offset = self._log_starts.pop(one.name)
+        del self._from_tier[followed.name]
+        log_start_offset = self._log_starts.pop(followed.name)
         # Decision tier-state (P-11): put off | starts in the tier
         if not isinstance(state, TierState):
-            self._put_off(one)
+            self._retry_later(followed)
             return
-        outcome = self._applier.settle(one, lambda: self._applier.start_in_tier(one, state, log_start_offset))
-        (self._settled if outcome is ApplyOutcome.APPLIED else self._put_off)(one)
+        outcome = self._applier.apply_or_retry(
+            followed, lambda: self._applier.start_in_tier(followed, state, log_start_offset)
+        )
+        (self._resume_fetching if outcome is ApplyOutcome.APPLIED else self._retry_later)(followed)

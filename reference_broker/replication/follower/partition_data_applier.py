@@ -9,7 +9,7 @@ from reference_broker.log.partition_log import PartitionLog, RecordsRefused, Une
 from reference_broker.log.producer_state import ProducerStates
 from reference_broker.ports.disk import Buffer, DiskError
 from reference_broker.ports.node_ports import Ports
-from reference_broker.replication.follower.followed import Followed
+from reference_broker.replication.follower.followed import FollowedPartition
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import EpochEndOffset, PartitionData
 
@@ -69,32 +69,32 @@ class PartitionDataApplier:
     ports: Ports
     high_watermark_moved: Callable[[PartitionLog], None]
     """Called with each log whose high watermark changed."""
-    changed: Callable[[Followed], None] = lambda _: None
+    changed: Callable[[FollowedPartition], None] = lambda _: None
     """Called with each partition whose high watermark or log start moved, or whose end went back."""
 
-    def apply(self, one: Followed, data: PartitionData) -> ApplyOutcome:
-        """Apply the response to the latest request of ``one``."""
+    def apply(self, followed: FollowedPartition, data: PartitionData) -> ApplyOutcome:
+        """Apply the response to the latest request of ``followed``."""
         if data.error_code:
-            return self._refused(one, data.error_code)
+            return self._refused(followed, data.error_code)
         # Decision replica-diverges (E-7): truncates | goes on
         if data.diverging_epoch is not None:
-            return self.settle(one, lambda: self.diverged(one, data.diverging_epoch))
+            return self.apply_or_retry(followed, lambda: self.diverged(followed, data.diverging_epoch))
         if data.tombstone_horizon >= 0:
-            return self.settle(one, lambda: self._apply_if_complete(one, data))
-        if not data.records and data.log_start_offset <= one.log.log_start_offset:
-            self.follow_high_watermark(one, data)
+            return self.apply_or_retry(followed, lambda: self._apply_if_complete(followed, data))
+        if not data.records and data.log_start_offset <= followed.log.log_start_offset:
+            self.follow_high_watermark(followed, data)
             return ApplyOutcome.APPLIED
-        return self.settle(one, lambda: self._apply_records(one, data))
+        return self.apply_or_retry(followed, lambda: self._apply_records(followed, data))
 
-    def diverged(self, one: Followed, leader: EpochEndOffset | None) -> None:
+    def diverged(self, followed: FollowedPartition, leader: EpochEndOffset | None) -> None:
         """Truncate to the last offset that both logs may share. Raise DiskError.
 
         Raise RecordsRefused if that changes nothing, since the next fetch would find the same divergence.
         """
         assert leader is not None
-        log = one.log
+        log = followed.log
         before = (log.log_end_offset, log.latest_epoch)
-        self.truncate(one, truncation_offset(log, leader))
+        self.truncate(followed, truncation_offset(log, leader))
         # Decision divergence-of-empty-epoch (E-7): epoch forgotten | records truncated
         if log.log_end_offset == before[0]:
             log.forget_empty_epochs()  # The epoch that the leader does not know holds no record here.
@@ -104,13 +104,13 @@ class PartitionDataApplier:
                     ErrorCode.unknown_server_error, f"the leader's log has {where}, which is all of this"
                 )
 
-    def truncate(self, one: Followed, offset: int) -> None:
+    def truncate(self, followed: FollowedPartition, offset: int) -> None:
         """Truncate the log to ``offset``. Raise DiskError.
 
         A truncation below the high watermark happens only if the cluster lost committed records, and leaves a note.
         """
-        log = one.log
-        where = ("partition", one.trace_name)
+        log = followed.log
+        where = ("partition", followed.trace_name)
         # Decision truncation-of-committed (E-7): below the watermark | uncommitted only
         if offset < log.high_watermark:
             known = ("high_watermark", log.high_watermark)
@@ -121,96 +121,96 @@ class PartitionDataApplier:
             self.ports.note("truncated", where, ("offset", log.log_end_offset))
             if log.high_watermark != known_high_watermark:
                 self.high_watermark_moved(log)
-            self.changed(one)
+            self.changed(followed)
 
-    def restart_at(self, one: Followed, offset: int) -> None:
+    def restart_at(self, followed: FollowedPartition, offset: int) -> None:
         """Empty the log, which begins at ``offset`` then, since the leader no longer has any of it. Raise
         DiskError."""
-        one.log.truncate_fully_and_start_at(offset, self.ports.now())
-        self.high_watermark_moved(one.log)
-        self.ports.note("started_anew", ("partition", one.trace_name), ("offset", offset))
-        self.changed(one)
+        followed.log.truncate_fully_and_start_at(offset, self.ports.now())
+        self.high_watermark_moved(followed.log)
+        self.ports.note("started_anew", ("partition", followed.trace_name), ("offset", offset))
+        self.changed(followed)
 
-    def _apply_if_complete(self, one: Followed, data: PartitionData) -> None:
+    def _apply_if_complete(self, followed: FollowedPartition, data: PartitionData) -> None:
         """Take all, or empty the log if the leader has removed tombstones that it lacks (H-4). The records that
         they deleted would stay here for ever. Raise DiskError."""
-        log, horizon = one.log, data.tombstone_horizon
-        where, position = ("partition", one.trace_name), log.log_end_offset
+        log, horizon = followed.log, data.tombstone_horizon
+        where, position = ("partition", followed.trace_name), log.log_end_offset
         # Decision replica-below-horizon (H-4): starts again | goes on
         if log.horizon.must_empty(position, horizon):
-            self.restart_at(one, data.log_start_offset)
+            self.restart_at(followed, data.log_start_offset)
             log.horizon.begin(horizon)
             self.ports.note("unsafe_bootstrap", where, ("position", position), ("horizon", horizon))
         else:
-            self._apply_records(one, data)
+            self._apply_records(followed, data)
 
-    def start_in_tier(self, one: Followed, state: TierState, log_start_offset: int) -> None:
+    def start_in_tier(self, followed: FollowedPartition, state: TierState, log_start_offset: int) -> None:
         """Begin the log behind records that are in the remote tier. Raise DiskError."""
-        log = one.log
+        log = followed.log
         now, producers = self.ports.now(), state.producers
         log.start_from_remote(now, state.offset, log_start_offset, state.epochs, state.snapshot, producers)
         self.high_watermark_moved(log)
-        self.ports.note("started_in_the_tier", ("partition", one.trace_name), ("offset", state.offset))
-        self.changed(one)
+        self.ports.note("started_in_the_tier", ("partition", followed.trace_name), ("offset", state.offset))
+        self.changed(followed)
 
-    def _apply_records(self, one: Followed, data: PartitionData) -> None:
+    def _apply_records(self, followed: FollowedPartition, data: PartitionData) -> None:
         """Append the records. High watermark and log start follow the leader's, as far as the log reaches."""
-        log = one.log
+        log = followed.log
         if data.records:
-            self._append(one, data.records)
-        self.follow_high_watermark(one, data)
+            self._append(followed, data.records)
+        self.follow_high_watermark(followed, data)
         if data.log_start_offset > log.log_start_offset:
             log.delete_records_before(min(data.log_start_offset, log.high_watermark))
-            self.changed(one)
+            self.changed(followed)
 
-    def _append(self, one: Followed, records: Buffer) -> None:
+    def _append(self, followed: FollowedPartition, records: Buffer) -> None:
         """Append the leader's batches.
 
         After DeleteRecords a leader's log may start inside a batch. A follower's empty log then begins with that whole
         batch.
         """
-        log, now = one.log, self.ports.now()
+        log, now = followed.log, self.ports.now()
         # Decision replicated-batch-early (E-7): below the log end | appended
         try:
-            log.append_replicated(now, records, one.leader_epoch)
+            log.append_replicated(now, records, followed.leader_epoch)
         except UnexpectedOffset as early:
             is_empty = log.log_start_offset == log.log_end_offset
             if not is_empty or not early.first_offset < log.log_end_offset <= early.last_offset:
                 raise
-            self.restart_at(one, early.first_offset)
-            log.append_replicated(now, records, one.leader_epoch)
+            self.restart_at(followed, early.first_offset)
+            log.append_replicated(now, records, followed.leader_epoch)
 
-    def follow_high_watermark(self, one: Followed, data: PartitionData) -> None:
+    def follow_high_watermark(self, followed: FollowedPartition, data: PartitionData) -> None:
         """Move the high watermark to the leader's, as far as the log reaches. Raise DiskError."""
-        log = one.log
+        log = followed.log
         # Decision follower-watermark (E-2): moves | stays
         if data.high_watermark > log.high_watermark and log.advance_high_watermark(data.high_watermark):
             self.high_watermark_moved(log)
-            self.changed(one)
+            self.changed(followed)
         # Decision quarantine-refilled (E-6): ended | none or lasts
         if log.quarantine is not None and log.release(data.high_watermark):
             self.ports.note("quarantine_ended", ("partition", log.directory), ("end_offset", log.log_end_offset))
 
-    def _refused(self, one: Followed, code: int) -> ApplyOutcome:
+    def _refused(self, followed: FollowedPartition, code: int) -> ApplyOutcome:
         # Decision replica-out-of-range (F-11): looks up offsets | another error
         if code == ErrorCode.offset_out_of_range:
             return ApplyOutcome.OUT_OF_RANGE
         # Decision replica-sent-to-tier (P-11): begins in the tier | another error
         if code == ErrorCode.offset_moved_to_tiered_storage:
             return ApplyOutcome.MOVED
-        if one.errors == 0:
-            where = ("partition", one.trace_name)
-            self.ports.note("replica_fetch_error", where, ("leader", one.leader_id), ("error", code))
+        if followed.errors == 0:
+            where = ("partition", followed.trace_name)
+            self.ports.note("replica_fetch_error", where, ("leader", followed.leader_id), ("error", code))
         # Decision replica-fenced (E-3): waits for metadata | retries
         return ApplyOutcome.FENCED if code == ErrorCode.fenced_leader_epoch else ApplyOutcome.RETRY
 
-    def settle(self, one: Followed, work: Callable[[], None]) -> ApplyOutcome:
+    def apply_or_retry(self, followed: FollowedPartition, work: Callable[[], None]) -> ApplyOutcome:
         """Run ``work``. Damaged records or a failing disk harm no client: the replica falls behind and retries."""
         # Decision replica-append-fails (E-7): retried later | applied
         try:
             work()
         except (RecordsRefused, DiskError) as failure:
-            if one.errors == 0:
-                self.ports.note("replica_append_failed", ("partition", one.trace_name), ("reason", str(failure)))
+            if followed.errors == 0:
+                self.ports.note("replica_append_failed", ("partition", followed.trace_name), ("reason", str(failure)))
             return ApplyOutcome.RETRY
         return ApplyOutcome.APPLIED

@@ -11,15 +11,15 @@ from reference_broker.metrics.metrics import Gauge
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import run_to_end
-from reference_broker.replication.follower.followed import FetchLag, Followed
+from reference_broker.replication.follower.followed import FetchLag, FollowedPartition
 from reference_broker.replication.tests.follower_world import World, named, records
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import EpochEndOffset, PartitionData
 
 
-def followed(index: int) -> Followed:
+def followed(index: int) -> FollowedPartition:
     log = run_to_end(open_log(MemoryDisk(), f"t-{index}", LogConfig(), Now(0, 0), True))
-    return Followed(TopicPartition("t", index), b"t" * 16, log, 1, 0)
+    return FollowedPartition(TopicPartition("t", index), b"t" * 16, log, 1, 0)
 
 
 @pytest.mark.parametrize("seed", range(10))
