@@ -121,7 +121,7 @@ def _findings(
         settings = {
             run: RunConfig(
                 warm_up_us=one.warm_up_us,
-                foreign=int(one.target != OURS),
+                external=int(one.target != OURS),
                 clock_tick_us=one.clock_tick_ms * 1000,
                 producer_expiration_us=one.producer_expiration_us,
             )

@@ -97,7 +97,7 @@ class RunConfig:
     """What the jobs must know of one run that its tables do not have."""
 
     warm_up_us: int = 0
-    foreign: int = 0  # 1 if its broker is not ours
+    external: int = 0  # 1 if its broker is not ours
     clock_tick_us: int = 1000
     producer_expiration_us: int = PRODUCER_EXPIRATION_MS * 1000
 

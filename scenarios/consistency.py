@@ -59,14 +59,14 @@ def _wrong(scenario: Scenario) -> Iterator[str]:
     if "first" in scenario.revisions and "drafts" not in scenario.needs:
         yield "needs: the first revision is spoken under a draft version and needs 'drafts'"
     yield from _twice([fault.name for fault in scenario.faults], "fault: two faults are")
-    yield from _twice([fault.name for fault in scenario.outside], "outside: two faults are")
+    yield from _twice([fault.name for fault in scenario.external_faults], "external_fault: two faults are")
     for place, fault in enumerate(scenario.faults):
         if fault.after and fault.after not in [each.name for each in scenario.faults[:place]]:
             yield f"fault {fault.name!r}: after: {fault.after!r} is no earlier fault of this file"
         for need in needed_by(fault):
             if need not in scenario.needs:
                 yield f"needs: fault {fault.name!r} ({fault.kind}) needs {need!r}, which is not listed"
-    for fault in (*scenario.faults, *scenario.outside):
+    for fault in (*scenario.faults, *scenario.external_faults):
         for node in (fault.node, *(fault.link or ())):
             for message in _wrong_with_node(scenario, node):
                 yield f"fault {fault.name!r}: {message}"

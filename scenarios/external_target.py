@@ -13,13 +13,13 @@ PATIENCE = 5
 
 
 def for_external_target(scenario: Scenario) -> Scenario:
-    """Return the scenario with its ``[[outside]]`` faults instead of the others, if it has any, and with clients that
-    speak no draft. It requires less traffic."""
-    faults = scenario.outside or scenario.faults
+    """Return the scenario with its external faults instead of the others, if it has any, and with clients that speak no
+    draft. It requires less traffic."""
+    faults = scenario.external_faults or scenario.faults
     return replace(
         with_clients(scenario, metadata_epoch=False),
         faults=faults,
-        outside=(),
+        external_faults=(),
         min_fetches=scenario.min_fetches // SHARE,
         min_acked=scenario.min_acked // SHARE,
         max_schedule_slip_ms=scenario.max_schedule_slip_ms * PATIENCE,

@@ -94,6 +94,8 @@ def load(path: Path) -> Scenario:
 def parse(table: Mapping[str, object], path: Path) -> Scenario:
     """Return the scenario in a parsed TOML table. ``path`` gives its name. Raise ScenarioError."""
     top = Reader(table, path.name, "")
+    if top.has("outside"):  # the former name of the key
+        raise top.refusal("outside", "has another name now: write [[external_fault]]")
     least = {key: top.integer(key, low=0) for key in ("min_fetches", "min_acked")}
     least |= {f"sim_{key}": top.integer(f"sim_{key}", value, low=0) for key, value in least.items()}
     scenario = read(
@@ -103,7 +105,7 @@ def parse(table: Mapping[str, object], path: Path) -> Scenario:
         path=str(path),
         cluster=read(Cluster, top.table("cluster", required=False)),
         faults=tuple(read_fault(reader) for reader in top.tables("fault")),
-        outside=tuple(read_fault(reader) for reader in top.tables("outside")),
+        external_faults=tuple(read_fault(reader) for reader in top.tables("external_fault")),
         state=top.table("state", required=False).integers(),
         **least,
     )

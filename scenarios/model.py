@@ -243,8 +243,8 @@ class Scenario:
     faults: tuple[Fault, ...]
     state: tuple[tuple[str, int], ...]
     swarm: Swarm | None = None
-    outside: tuple[Fault, ...] = ()
-    """The faults in front of a broker that is not ours, instead of ``faults``. Without any they are the same."""
+    external_faults: tuple[Fault, ...] = ()
+    """The faults for an external target, instead of ``faults``. Without any they are the same."""
     sim_max_lost_commits: Annotated[int, whole(-1)] = -1
     """With more commits that never got a response the run is INVALID in the simulator. -1 means no bound."""
     min_rewinds: Natural = 0

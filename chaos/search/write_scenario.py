@@ -53,8 +53,8 @@ def _lines(scenario: Scenario, comment: str) -> Iterator[str]:
     yield from _load(scenario.load)
     for fault in scenario.faults:
         yield from _fault(fault)
-    for fault in scenario.outside:
-        yield from _fault(fault, "outside")
+    for fault in scenario.external_faults:
+        yield from _fault(fault, "external_fault")
     if scenario.state:
         yield from ("", "[state]", *(f"{_key(name)} = {value}" for name, value in scenario.state))
     if scenario.swarm is not None:

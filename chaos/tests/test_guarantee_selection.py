@@ -45,7 +45,7 @@ def test_every_guarantee_has_a_check_in_the_simulator() -> None:
     assert set(GUARANTEES) - set(of_targets) == {each.guarantee for each in check_kinds()}
 
 
-def test_of_a_foreign_broker_only_what_clients_see_is_promised() -> None:
+def test_of_an_external_broker_only_what_clients_see_is_promised() -> None:
     scenario = replace(DEMO, guarantees=("lost-write", "session-lost", "isr-honest"))
     assert promised_to_clients(scenario) == ("lost-write",)
     assert "session-lost" in names_seen_from(SeenFrom.TRACE)

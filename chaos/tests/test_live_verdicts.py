@@ -152,7 +152,7 @@ def test_what_is_acknowledged_outlives_its_leader_and_its_mutant_loses_it(verdic
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
 @pytest.mark.clause("F-3", "F-10")
-def test_frames_show_how_a_foreign_broker_keeps_sessions_and_its_mutant_takes_an_epoch_twice(
+def test_frames_show_how_an_external_broker_keeps_sessions_and_its_mutant_takes_an_epoch_twice(
     verdicts_at_night: Verdicts,
 ) -> None:
     assert_killed(verdicts_at_night, EXTERNAL, "fetch-answer-lost")

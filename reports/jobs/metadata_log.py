@@ -64,7 +64,7 @@ def _requested_changes(tables: Tables) -> DataFrame:
     deleted = F.expr("change = 'delete' and type = 'ok'")
     maybe_deleted = F.expr("change = 'delete' and type in ('ok', 'info')")
     configured = F.expr("change = 'configure' and type = 'ok'")
-    asked_twice = F.expr("error <=> 'TOPIC_ALREADY_EXISTS'") & (tables.config.per_run("foreign") == 1)
+    asked_twice = F.expr("error <=> 'TOPIC_ALREADY_EXISTS'") & (tables.config.per_run("external") == 1)
     how_created = F.when(asked_twice, F.lit("info")).otherwise(F.col("type"))
     may_be_late = F.expr("change = 'configure' and (type = 'info' or type = 'ok' and attempts > 1)")
     return changes.groupBy(*_TOPIC).agg(

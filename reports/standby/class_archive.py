@@ -34,7 +34,7 @@ def make(java: Path) -> Path:
     made = archive.with_suffix(f".jsa{os.getpid()}")
     with spark_session(java_options=archive_option("ArchiveClassesAtExit", made)) as spark:
         process: subprocess.Popen[bytes] = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
-        with rehearsing(spark, Expected(foreign=True)) as rehearsal, tempfile.TemporaryDirectory() as history:
+        with rehearsing(spark, Expected(external=True)) as rehearsal, tempfile.TemporaryDirectory() as history:
             write_history(Path(history))
             rehearsal.rehearse(Path(history), lambda: next(remaining, None) is None)
     assert process.stdin is not None, "PySpark ends its Java by closing this"

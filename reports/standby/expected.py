@@ -12,7 +12,7 @@ SELDOM: Final = frozenset(
     )
 )
 """Tables that only some loads leave."""
-_OF_FOREIGN: Final = frozenset(("frames", "frame_lines"))
+_OF_EXTERNAL: Final = frozenset(("frames", "frame_lines"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Expected:
     """
 
     seldom: tuple[frozenset[str], ...] = (SELDOM,)
-    foreign: bool = False
+    external: bool = False
     producer_expirations_us: tuple[int, ...] = ()
 
     @property
@@ -34,5 +34,5 @@ class Expected:
     @property
     def present(self) -> frozenset[tuple[int, str]]:
         """(run, table name) for all tables that such runs can leave."""
-        names = {table.name for table in schema.TABLES} - SELDOM - (frozenset() if self.foreign else _OF_FOREIGN)
+        names = {table.name for table in schema.TABLES} - SELDOM - (frozenset() if self.external else _OF_EXTERNAL)
         return frozenset((run, name) for run, seldom in enumerate(self.seldom) for name in names | seldom)

@@ -59,7 +59,7 @@ def rehearsing(spark: "SparkSession", expected: Expected) -> "Iterator[Rehearsal
         for table in schema.TABLES:
             gather([], table, files[table.name], empty=True)
         scans = {name: read_gathered(spark, file) for name, file in files.items()}
-        runs = {run: RunConfig(foreign=int(expected.foreign)) for run in range(expected.runs)}
+        runs = {run: RunConfig(external=int(expected.external)) for run in range(expected.runs)}
         for run, expiration_us in enumerate(expected.producer_expirations_us):
             runs[run] = replace(runs[run], producer_expiration_us=expiration_us)
         with tables_over(scans, expected.present, JobConfig(runs=runs)) as tables:

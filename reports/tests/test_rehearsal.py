@@ -117,7 +117,7 @@ def test_unexpected_runs_do_not_suit(spark: SparkSession, tmp_path: Path) -> Non
     assert suits(spark, Expected((seldom | {"copies"},)), [run])
     assert not suits(spark, Expected((seldom | {"keyed_writes"},)), [run])
     assert not suits(spark, fits, [run, run])
-    assert not suits(spark, Expected((seldom,), foreign=True), [run])
+    assert not suits(spark, Expected((seldom,), external=True), [run])
     assert not suits(spark, Expected((seldom - {"commits"},)), [run])
     assert not suits(spark, fits, [run], RunConfig(warm_up_us=1))
     expiring = RunConfig(producer_expiration_us=1)

@@ -81,6 +81,7 @@ def test_config_values_become_kafkas_texts() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
+        ("[[fault]]", "[[outside]]", ["small.toml: outside has another name now", "[[external_fault]]"]),
         ('title = "small"', 'titel = "small"', ["unknown key titel, did you mean title; allowed here: "]),
         ('title = "small"', "", ["title", "is missing"]),
         ('title = "small"', 'title = "small"\ncolour = 1', ["unknown key colour", "max_schedule_slip_ms"]),

@@ -215,7 +215,7 @@ partitions = 2
 max_wait_ms = 100
 poll_interval_ms = 50
 
-[[outside]]
+[[external_fault]]
 name = "lost"
 kind = "host_lost"
 at_s = 1

@@ -36,7 +36,7 @@ max_wait_ms = 100
 poll_interval_ms = 50
 """
 FAULTS = """
-[[outside]]
+[[external_fault]]
 name = "killed_at_commit_of_nothing"
 kind = "node_killed"
 on = "response"
@@ -45,13 +45,13 @@ nth = 2
 total = 1
 restart_after_s = 0.2
 
-[[outside]]
+[[external_fault]]
 name = "paused"
 kind = "node_paused"
 at_s = 1.8
 duration_s = 0.4
 
-[[outside]]
+[[external_fault]]
 name = "never_possible"
 kind = "disk_full"
 at_s = 1
