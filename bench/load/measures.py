@@ -6,6 +6,7 @@ Times are microseconds, seconds count from the start of the load.
 - publish latency: from the time at which a batch was sent to its acknowledgement,
 - publish delay: from the time at which it was due to the time at which it was sent,
 - response latency: both together, from the time at which it was due,
+- commit latency: of EndTxn, for each transaction that was committed or aborted,
 - end-to-end latency: from the batch's timestamp to the time at which its values were verified. Timestamps have
   milliseconds, and so has this latency.
 """
@@ -18,7 +19,7 @@ import msgspec
 
 from bench.fleet.recorder import bounds_us, bucket_of
 
-MEASURES: Final = ("publish", "delay", "response", "end_to_end")
+MEASURES: Final = ("publish", "delay", "response", "commit", "end_to_end")
 
 
 class LoadSecond(msgspec.Struct):
@@ -28,11 +29,13 @@ class LoadSecond(msgspec.Struct):
     sent: int = 0
     acknowledged: int = 0
     failed: int = 0
+    aborted: int = 0  # in transactions that are aborted by the plan
     read: int = 0
     max_slip_us: int = 0
     cpu_permille: int = 0  # of one worker
     wanted_permille: int = 0
     lag_us: int = 0
+    transactions: int = 0  # that were committed
 
 
 class Measures(msgspec.Struct):
@@ -77,7 +80,7 @@ def merged(parts: Iterable[Measures]) -> Measures:
     for part in parts:
         for at, each in part.seconds.items():
             second = total.second(at)
-            for name in ("offered", "sent", "acknowledged", "failed", "read"):
+            for name in ("offered", "sent", "acknowledged", "failed", "aborted", "read", "transactions"):
                 setattr(second, name, getattr(second, name) + getattr(each, name))
             for name in ("max_slip_us", "cpu_permille", "wanted_permille", "lag_us"):
                 setattr(second, name, max(getattr(second, name), getattr(each, name)))

@@ -64,6 +64,17 @@ class LoadPlan:
     padding: bytes = b""  # what values repeat behind their proof
     request_timeout_ms: int = 30_000
     delivery_timeout_us: int = 120_000_000
+    transaction: "TransactionPlan | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionPlan:
+    """How a producer's transactions end. One ends when it has this number of records, or after a time."""
+
+    transactional_id: str
+    records: int = 0  # 0: the time alone ends it
+    duration_us: int = 0  # from its first record on; 0: the number of records alone ends it
+    abort_ratio: float = 0.0  # the share of transactions that are aborted
 
 
 @dataclass(slots=True)
@@ -82,7 +93,7 @@ class LoadBatch:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A batch whose end is known. ``kind`` is ok, fail or info, as in the history."""
+    """A batch whose end is known. ``kind`` is ok, fail or info, as in the history, or aborted: by the plan."""
 
     where: TopicPartition
     kind: str
@@ -97,7 +108,7 @@ class Settled:
 
 
 @dataclass(slots=True)
-class _Partition:
+class LoadPartition:
     where: TopicPartition
     index: int
     due_us: int = 0  # of the next batch, on the monotonic clock
@@ -113,22 +124,22 @@ class _Partition:
 class _InFlight:
     sent: EncodedRequest
     deadline_us: int
-    batches: list[tuple[_Partition, LoadBatch]]
+    batches: list[tuple[LoadPartition, LoadBatch]]
 
 
 @dataclass(slots=True)
-class _Link:
+class LoadLink:
     """A connection to a leader, and the partitions that it leads."""
 
     address: NodeAddress
     connection: Connection
-    partitions: list[_Partition] = field(default_factory=list)
+    partitions: list[LoadPartition] = field(default_factory=list)
     due: list[tuple[int, int, int]] = field(default_factory=list)
     """A heap of partitions that may send: due time, batches made so far, index. So a step costs nothing for those that
     have nothing to send, however many there are."""
     in_flight: deque[_InFlight] = field(default_factory=deque)
 
-    def queue(self, partition: _Partition) -> None:
+    def queue(self, partition: LoadPartition) -> None:
         heapq.heappush(self.due, (partition.due_us, partition.made, partition.index))
 
 
@@ -154,12 +165,12 @@ class LoadProducer:
         keys = [b"k%06d" % number for number in range(plan.keys)]
         values = ValueMaker(plan.process, plan.value_bytes, plan.padding)
         self._maker = BatchMaker(values, plan.batch_records, keys)
-        self._partitions = [_Partition(where, index) for index, where in enumerate(plan.partitions)]
+        self._partitions = [LoadPartition(where, index) for index, where in enumerate(plan.partitions)]
         self._interval_us = plan.batch_records * 1e6 / plan.records_per_s if plan.records_per_s else 0.0
         self._metadata = MetadataCache()
-        self._links: dict[int, _Link] = {}  # by node ID
-        self._link_of: dict[int, _Link] = {}  # by the index of a partition
-        self._failing: dict[int, _Partition] = {}  # by index: those with batches to send again
+        self._links: dict[int, LoadLink] = {}  # by node ID
+        self._link_of: dict[int, LoadLink] = {}  # by the index of a partition
+        self._failing: dict[int, LoadPartition] = {}  # by index: those with batches to send again
         self._stale = True
         self._refresh_not_before_us = 0
         self._start_us = 0
@@ -174,11 +185,15 @@ class LoadProducer:
         for partition in self._partitions:
             self._schedule(partition)
         try:
-            while not (self._stopping and self._is_settled):
+            while not self._is_done:
                 self._step()
         finally:
             for link in list(self._links.values()):
                 link.connection.close()
+
+    @property
+    def _is_done(self) -> bool:
+        return self._stopping and self._is_settled
 
     @property
     def _is_settled(self) -> bool:
@@ -196,15 +211,15 @@ class LoadProducer:
 
     # Sending
 
-    def _send(self, link: _Link) -> bool:
+    def _send(self, link: LoadLink) -> bool:
         """Send one request with what is due. Return whether there was anything."""
         now_us = monotonic_us()
         chosen = self._sent_again(link, now_us)
-        if not self._stopping and not self._state.needs_producer_id:
+        if self._may_add_batches:
             self._add_new(link, chosen, now_us)
         if not chosen:
             return False
-        sent = link.connection.encode(ApiKey.PRODUCE, PRODUCE_VERSION, self._request(chosen))
+        sent = link.connection.encode(ApiKey.PRODUCE, self._produce_version(link), self._request(chosen))
         for partition, _ in chosen:
             partition.in_flight += 1
         link.in_flight.append(_InFlight(sent, now_us + self.plan.request_timeout_ms * 1000, chosen))
@@ -215,9 +230,20 @@ class LoadProducer:
             self._lose(link)
         return True
 
-    def _sent_again(self, link: _Link, now_us: int) -> list[tuple[_Partition, LoadBatch]]:
+    @property
+    def _may_add_batches(self) -> bool:
+        return not self._stopping and not self._state.needs_producer_id
+
+    def _may_add(self, partition: LoadPartition) -> bool:
+        """Return whether the partition may have another batch in flight."""
+        return self._state.can_add(partition.where)
+
+    def _produce_version(self, _: LoadLink) -> int:
+        return PRODUCE_VERSION
+
+    def _sent_again(self, link: LoadLink, now_us: int) -> list[tuple[LoadPartition, LoadBatch]]:
         """Take the first batch of each partition that must send one again, and may do so now."""
-        found: list[tuple[_Partition, LoadBatch]] = []
+        found: list[tuple[LoadPartition, LoadBatch]] = []
         for partition in list(self._failing.values()):
             waits = partition.in_flight or now_us < partition.not_before_us
             if waits or self._link_of.get(partition.index) is not link or len(found) == self.plan.request_batches:
@@ -227,13 +253,15 @@ class LoadProducer:
                 found.append((partition, batch))
         return found
 
-    def _add_new(self, link: _Link, chosen: list[tuple[_Partition, LoadBatch]], now_us: int) -> None:
+    def _add_new(self, link: LoadLink, chosen: list[tuple[LoadPartition, LoadBatch]], now_us: int) -> None:
         """Add new batches that are due, one of each partition, until the request is full."""
         held = {partition.index for partition, _ in chosen}
-        made: list[_Partition] = []
+        made: list[LoadPartition] = []
         while link.due and link.due[0][0] <= now_us and len(chosen) < self.plan.request_batches:
+            if not self._may_add_batches:
+                break
             partition = self._partitions[heapq.heappop(link.due)[2]]
-            if partition.failed or partition.index in held or not self._state.can_add(partition.where):
+            if partition.failed or partition.index in held or not self._may_add(partition):
                 partition.is_parked = True
                 continue
             chosen.append((partition, self._made(partition, now_us)))
@@ -241,14 +269,14 @@ class LoadProducer:
         for partition in made:
             link.queue(partition)
 
-    def _unpark(self, partition: _Partition) -> None:
+    def _unpark(self, partition: LoadPartition) -> None:
         """Queue a partition whose next batch no longer has to wait."""
         link = self._link_of.get(partition.index)
         if partition.is_parked and link is not None and not partition.failed and self._state.can_add(partition.where):
             partition.is_parked = False
             link.queue(partition)
 
-    def _made(self, partition: _Partition, now_us: int) -> LoadBatch:
+    def _made(self, partition: LoadPartition, now_us: int) -> LoadBatch:
         """Make the partition's next batch."""
         number, plan = partition.made, self.plan
         due_us = partition.due_us if self._interval_us else now_us
@@ -259,12 +287,12 @@ class LoadProducer:
         records = self._encoded(batch, first)
         return LoadBatch(number, first, due_us, now_us, now_us + plan.delivery_timeout_us, batch, records)
 
-    def _schedule(self, partition: _Partition) -> None:
+    def _schedule(self, partition: LoadPartition) -> None:
         """Set when the partition's next batch is due. Counted from the start, so that errors do not add up."""
         place = partition.index + partition.made * len(self._partitions)
         partition.due_us = self._start_us + int(place * self._interval_us)
 
-    def _again(self, partition: _Partition) -> LoadBatch | None:
+    def _again(self, partition: LoadPartition) -> LoadBatch | None:
         """Return the first batch that must be sent again; None if it needs a producer ID that is not known yet."""
         failed = partition.failed[0]
         batch = failed.batch
@@ -276,7 +304,7 @@ class LoadProducer:
         self._remove_failed(partition, failed)
         return failed
 
-    def _remove_failed(self, partition: _Partition, batch: LoadBatch) -> None:
+    def _remove_failed(self, partition: LoadPartition, batch: LoadBatch) -> None:
         partition.failed.remove(batch)
         if not partition.failed:
             del self._failing[partition.index]
@@ -290,16 +318,19 @@ class LoadProducer:
             producer_epoch=batch.producer_epoch,
             base_sequence=batch.base_sequence,
             compression=self.plan.compression,
+            is_transactional=self.plan.transaction is not None,
         )
 
-    def _request(self, chosen: Sequence[tuple[_Partition, LoadBatch]]) -> ProduceRequest:
+    def _request(self, chosen: Sequence[tuple[LoadPartition, LoadBatch]]) -> ProduceRequest:
         topics: dict[str, list[ProducePartition]] = {}
         for partition, batch in chosen:
             topics.setdefault(partition.where.topic, []).append(
                 ProducePartition(partition.where.partition, batch.records)
             )
         named = [ProduceTopic(topic, NO_TOPIC_ID, partitions) for topic, partitions in topics.items()]
-        return ProduceRequest(self.plan.acks, self.plan.request_timeout_ms, named)
+        transaction = self.plan.transaction
+        transactional_id = None if transaction is None else transaction.transactional_id
+        return ProduceRequest(self.plan.acks, self.plan.request_timeout_ms, named, transactional_id)
 
     # Receiving
 
@@ -318,13 +349,13 @@ class LoadProducer:
 
     def _wait_us(self) -> int:
         now_us, wait_us = monotonic_us(), LONGEST_WAIT_US
-        if not self._stopping and not self._state.needs_producer_id:
+        if self._may_add_batches:
             for link in self._links.values():
                 if link.due and len(link.in_flight) < self.plan.requests_in_flight:
                     wait_us = min(wait_us, link.due[0][0] - now_us)
         return max(wait_us, 0)
 
-    def _receive(self, link: _Link) -> None:
+    def _receive(self, link: LoadLink) -> None:
         request = link.in_flight[0]
         try:
             # The response has arrived at least in part, and a broker sends it as a whole.
@@ -341,10 +372,13 @@ class LoadProducer:
             if response is None:
                 self._end(partition, batch, self._state.lost(batch.batch), "INVALID_RESPONSE", now_us)
                 continue
-            result = self._state.responded(batch.batch, response.error_code, response.base_offset)
+            result = self._outcome(batch.batch, response.error_code, response.base_offset)
             self._end(partition, batch, result, error_name(response.error_code), now_us)
 
-    def _end(self, partition: _Partition, batch: LoadBatch, result: Next, error: str | None, now_us: int) -> None:
+    def _outcome(self, batch: ProducerBatch, error_code: int, base_offset: int) -> Next:
+        return self._state.responded(batch, error_code, base_offset)
+
+    def _end(self, partition: LoadPartition, batch: LoadBatch, result: Next, error: str | None, now_us: int) -> None:
         """Settle a batch, or keep it to be sent again."""
         if result in (Next.RETRY, Next.RETRY_ELSEWHERE) and now_us >= batch.deadline_us:
             result = self._state.give_up(batch.batch)
@@ -358,7 +392,7 @@ class LoadProducer:
             return
         self._unpark(partition)
         kind = {Next.DONE: "ok", Next.UNKNOWN: "info"}.get(result, "fail")
-        self._settled(
+        self._settle(
             Settled(
                 partition.where,
                 kind,
@@ -373,7 +407,10 @@ class LoadProducer:
             )
         )
 
-    def _lose(self, link: _Link) -> None:
+    def _settle(self, settled: Settled) -> None:
+        self._settled(settled)
+
+    def _lose(self, link: LoadLink) -> None:
         """Nobody knows what became of the requests in flight."""
         link.connection.close()
         self._links.pop(link.address.node_id, None)
@@ -411,7 +448,7 @@ class LoadProducer:
                 break
         else:
             return
-        led: dict[int, list[_Partition]] = {}
+        led: dict[int, list[LoadPartition]] = {}
         for partition in self._partitions:
             leader = self._metadata.leader_of(partition.where)
             if leader is not None:
@@ -441,4 +478,8 @@ class LoadProducer:
             self._lose(link)
         with suppress(TransportError):
             connection = Connection.open(address.host, address.port, _CALL_US, self.plan.process)
-            self._links[address.node_id] = _Link(address, connection)
+            self._links[address.node_id] = LoadLink(address, connection)
+            self._connected(address, connection)
+
+    def _connected(self, address: NodeAddress, connection: Connection) -> None:
+        """Do what a new connection needs before it is used."""

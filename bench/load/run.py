@@ -135,6 +135,7 @@ def spec_of(workload: Workload, target: LoadTarget, options: LoadOptions, topics
         acks=options.acks,
         idempotent=options.idempotent,
         fetch_sessions=workload.crucible.fetch_sessions,
+        transactions=workload.crucible.transactions,
         workers=min(options.workers, workload.producers + workload.readers),
         out_dir=str(out_dir.resolve()),
     )

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import msgspec
 
-from bench.load.producer import LoadPlan
+from bench.load.producer import LoadPlan, TransactionPlan
 from bench.load.reader import ReadPlan
-from bench.load.workload import writer_of
+from bench.load.workload import Transactions, writer_of
+from reference_broker.client.consumer import READ_COMMITTED, READ_UNCOMMITTED
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.records.compression import Compression
 
@@ -31,6 +32,7 @@ class LoadSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     acks: int = -1
     idempotent: bool = True
     fetch_sessions: bool = True
+    transactions: Transactions | None = None
     request_timeout_ms: int = 30_000
     delivery_timeout_ms: int = 120_000
     workers: int = 1
@@ -63,9 +65,19 @@ def load_plans(spec: LoadSpec) -> list[LoadPlan]:
             padding=spec.padding,
             request_timeout_ms=spec.request_timeout_ms,
             delivery_timeout_us=spec.delivery_timeout_ms * 1000,
+            transaction=_transaction_plan(spec, number),
         )
         for number in range(count)
     ]
+
+
+def _transaction_plan(spec: LoadSpec, number: int) -> TransactionPlan | None:
+    """Return the plan of a producer's transactions. Its transactional ID belongs to this run, as its topic does."""
+    own = spec.transactions
+    if own is None:
+        return None
+    transactional_id = f"{spec.topics[0]}-{writer_of(number)}"
+    return TransactionPlan(transactional_id, own.records, int(own.seconds * 1e6), own.abort_ratio)
 
 
 def read_plans(spec: LoadSpec) -> Iterator[tuple[int, ReadPlan]]:
@@ -79,6 +91,7 @@ def read_plans(spec: LoadSpec) -> Iterator[tuple[int, ReadPlan]]:
                     ReadPlan(
                         f"s{subscription}.{topic}.{consumer}",
                         tuple(TopicPartition(topic, each) for each in share),
+                        isolation_level=READ_UNCOMMITTED if spec.transactions is None else READ_COMMITTED,
                         fetch_sessions=spec.fetch_sessions,
                     ),
                 )

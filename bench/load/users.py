@@ -26,6 +26,7 @@ from bench.load.producer import LoadPlan, Settled, monotonic_us
 from bench.load.reader import ReadPlan, Taken
 from bench.load.results import WorkerResult, result_path
 from bench.load.spec import LoadSpec, load_plans, read_plans
+from bench.load.transactional import TransactionalLoadProducer
 from bench.locust.generator import TICK_S, GeneratorMeter, Sample
 from bench.locust.messages import REPORT
 
@@ -107,6 +108,9 @@ class WorkerLoad:
             delay_us = each.first_sent_us - each.due_us
             sending.max_slip_us = max(sending.max_slip_us, delay_us)
             sent.add(each.kind, each.error, each.first_sequence, each.first_sequence + records)
+            if each.kind == "aborted":
+                measures.second(at).aborted += records
+                return
             if each.kind != "ok":
                 measures.second(at).failed += records
                 totals["failed"] += records
@@ -119,6 +123,13 @@ class WorkerLoad:
             measures.latency("response", at, response_us, records)
             latencies[bucket_of(response_us)] += 1
 
+        def ended(committed: bool, begin_us: int, end_us: int) -> None:
+            at = (end_us - self.start_us) // 1_000_000
+            measures.second(at).transactions += committed
+            measures.latency("commit", at, end_us - begin_us, 1)
+
+        if plan.transaction is not None:
+            return TransactionalLoadProducer(plan, self._spec.bootstrap, settled, ended)
         return self._make_producer(plan, self._spec.bootstrap, settled)
 
     def _reader(self, subscription: int, plan: ReadPlan) -> ReaderClient:

@@ -13,7 +13,7 @@ import msgspec
 import yaml
 
 from bench.fleet.values import smallest_size_bytes
-from bench.load.clients import CLIENTS
+from bench.load.clients import CLIENTS, NATIVE
 
 KEYS: Final = {"NO_KEY": 0, "KEY_ROUND_ROBIN": 10_000, "RANDOM_NANO": 10_000}
 """How many keys take turns in each partition. OpenMessaging draws the key of RANDOM_NANO by the clock; here keys take
@@ -29,6 +29,14 @@ class WorkloadError(Exception):
     """The message is one sentence that names the file and the key."""
 
 
+class Transactions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
+    """How producers' transactions end: after a number of records, or after seconds. Readers are read_committed."""
+
+    records: NotNegative = 0
+    seconds: Annotated[float, msgspec.Meta(ge=0, le=600)] = 0.0
+    abort_ratio: Share = 0.0
+
+
 class Extensions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
     """What this suite carries out beyond OpenMessaging's fields: the mapping under the key ``crucible``."""
 
@@ -36,6 +44,7 @@ class Extensions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Readers fetch in sessions (KIP-227), if the broker opens them."""
     topic_config: dict[str, str | int | float | bool] = msgspec.field(default_factory=dict)
     """Settings of the topics, by Kafka's names."""
+    transactions: Transactions | None = None
 
     client: str = "native"
     """The library of producers and readers (``clients.CLIENTS``)."""
@@ -154,6 +163,11 @@ def _complaint(workload: Workload) -> str:
         )
     if workload.producers + workload.readers > MOST_CLIENTS:
         return f"it has {workload.producers + workload.readers:,} clients; the most are {MOST_CLIENTS:,}"
+    transactions, client = workload.crucible.transactions, workload.crucible.client
+    if transactions is not None and client != NATIVE:
+        return f"crucible.transactions are carried out by the client {NATIVE} only, and it wants {client}"
+    if transactions is not None and bool(transactions.records) == bool(transactions.seconds):
+        return "crucible.transactions end after records or after seconds: give one of both"
     if workload.consumer_per_subscription > workload.partitions_per_topic:
         return "consumerPerSubscription is more than partitionsPerTopic, so a consumer would have no partition"
     return ""
