@@ -12,7 +12,7 @@ import msgspec
 
 from bench.load.calibration import Batches, Calibrations, full
 from bench.load.clients import NATIVE
-from bench.load.comparison import Entry, compared, sentences, series_of
+from bench.load.comparison import FIGURES, Entry, compared, sentences, series_of
 from bench.load.openmessaging import Published, document_of, read_published
 from bench.load.page import lines, reasons, searched, write
 from bench.load.results import LoadResult
@@ -119,7 +119,7 @@ def imported(options: BenchOptions) -> list[Published]:
 
 
 def store(entries: Sequence[Entry], published: Sequence[Published], options: BenchOptions) -> Path:
-    """Write each run as OpenMessaging's JSON, and the page. Return the page's path."""
+    """Write each run as OpenMessaging's JSON and its figures, and the page. Return the page's path."""
     options.out.mkdir(parents=True, exist_ok=True)
     number = 1 + max((int(each.name[:4]) for each in options.out.glob("[0-9][0-9][0-9][0-9]-*")), default=0)
     named = [(series.name, entry) for series in series_of(entries) for entry in series.entries]
@@ -127,8 +127,16 @@ def store(entries: Sequence[Entry], published: Sequence[Published], options: Ben
         label = re.sub(r"[^\w.@+-]+", "-", name).strip("-")
         path = options.out / f"{number:04}-{place}-{label}.json"
         path.write_text(json.dumps(document_of(entry.result)), encoding="utf-8")
+        # OpenMessaging's own reader refuses fields that it does not know.
+        path.with_suffix(".figures.json").write_text(json.dumps(figures_of(entry)), encoding="utf-8")
     command = " ".join(["./crucible", *sys.argv[1:]])
     return write(entries, options.out / f"{number:04}-page.html", command, where_measured(), published)
+
+
+def figures_of(entry: Entry) -> dict[str, float]:
+    """Return the figures of a run that were measured, by name and unit, as the page shows them."""
+    found = {f"{each.name}, {each.unit}": each.value(entry) for each in FIGURES}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]

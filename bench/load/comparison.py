@@ -101,6 +101,10 @@ def _rate(name: str) -> Callable[[Entry], float | None]:
     return lambda entry: entry.result.rate(name)
 
 
+def _rate_in_transactions(name: str) -> Callable[[Entry], float | None]:
+    return lambda entry: entry.result.rate(name) if entry.result.workload.crucible.transactions else None
+
+
 def _percentile(measure: str, share: float) -> Callable[[Entry], float | None]:
     return lambda entry: entry.result.percentile_ms(measure, share)
 
@@ -144,15 +148,21 @@ FIGURES: Final = (
     _latency("end-to-end p99", "end_to_end", 0.99, exact_to_ms=1.0),
     _latency("end-to-end p99.9", "end_to_end", 0.999, exact_to_ms=1.0),
     _latency("end-to-end p99.99", "end_to_end", 0.9999, exact_to_ms=1.0),
+    Figure("transactions committed", "in a second", False, _rate_in_transactions("transactions"), decimals=1),
+    Figure("aborted by the plan", "records/s", False, _rate_in_transactions("aborted")),
+    _latency("EndTxn p50", "commit", 0.5),
+    _latency("EndTxn p99", "commit", 0.99),
     Figure("brokers: processor time", "s for a million records", True, _cpu_s, decimals=2),
     Figure("brokers: memory", "MiB", True, _memory_mib),
 )
+_GENERATOR_S: Final = ("offered", "sent", "aborted by the plan")
 COMPARED: Final = tuple(
     each
     for each in FIGURES
-    if each.name not in ("offered", "sent") and (each.percentile is None or each.percentile[0] != "delay")
+    if each.name not in ("offered", "sent", "aborted by the plan")
+    and (each.percentile is None or each.percentile[0] != "delay")
 )
-"""Figures of the brokers. The others are the generator's: what it offers, what it sends, and how late."""
+"""Figures of the brokers. The others are the generator's: what it offers, sends and aborts, and how late."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,12 +29,12 @@ class LoadSecond(msgspec.Struct):
     sent: int = 0
     acknowledged: int = 0
     failed: int = 0
-    aborted: int = 0  # in transactions that are aborted by the plan
     read: int = 0
     max_slip_us: int = 0
     cpu_permille: int = 0  # of one worker
     wanted_permille: int = 0
     lag_us: int = 0
+    aborted: int = 0  # records in transactions that are aborted by the plan
     transactions: int = 0  # that were committed
 
 

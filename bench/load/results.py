@@ -86,7 +86,12 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def reached(self) -> bool:
         """Whether the brokers acknowledged what the schedule wanted."""
-        return self.rate("acknowledged") >= REACHED_SHARE * self.offered_rate
+        return self.settled_rate >= REACHED_SHARE * self.offered_rate
+
+    @property
+    def settled_rate(self) -> float:
+        """Records a second that were acknowledged, or that the plan aborted."""
+        return self.rate("acknowledged") + self.rate("aborted")
 
     @property
     def generator_was_the_limit(self) -> bool:

@@ -12,7 +12,7 @@ from typing import Final
 from bench.load.results import LoadResult, collect
 from bench.load.spec import LoadSpec, write_spec
 from bench.load.topics import TopicError, topics_for
-from bench.load.workload import Workload
+from bench.load.workload import Workload, complaint_of_client
 from bench.locust.processes import LocustProcesses, WorkerDiedError
 from bench.peers.cluster import PeerCluster, launched
 from bench.peers.node import PeerError
@@ -101,6 +101,9 @@ def run(workload: Workload, target: LoadTarget, options: LoadOptions, out_dir: P
 
     :raises LoadError: the target refuses the topics, or a worker ended.
     """
+    complaint = complaint_of_client(workload, options.client or workload.crucible.client)
+    if complaint:
+        raise LoadError(f"{workload.name}: {complaint}.")
     out_dir.mkdir(parents=True, exist_ok=True)
     topics = [f"crucible-bench-{uuid.uuid4().hex[:8]}-{number}" for number in range(workload.topics)]
     spec = spec_of(workload, target, options, topics, out_dir)

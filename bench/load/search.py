@@ -42,7 +42,7 @@ def complaint_of(result: LoadResult, p99_limit_ms: float) -> str:
     """Return why a rate is not sustained, or nothing."""
     if result.generator_was_the_limit:
         return "the generator was the limit"
-    acknowledged = result.rate("acknowledged")
+    acknowledged = result.settled_rate
     if acknowledged < REACHED_SHARE * result.wanted_records_per_s:
         return f"only {acknowledged:,.0f} records/s were acknowledged"
     backlog = backlog_of(result)[-1] if result.workload.subscriptions_per_topic else 0

@@ -54,8 +54,9 @@ class WorkerLoad:
         self._totals: Counter[str] = Counter()
         self._locust: dict[tuple[str, str], Counter[int]] = {PRODUCE: Counter(), CONSUME: Counter()}
         self._make_producer, self._make_reader = makers(spec.client)
-        self._producers = [self._producer(plan) for plan in _share(load_plans(spec), index, spec.workers)]
-        self._readers = [self._reader(*each) for each in _share(read_plans(spec), index, spec.workers)]
+        plans = load_plans(spec)
+        self._producers = [self._producer(plan) for plan in share(plans, index, spec.workers)]
+        self._readers = [self._reader(*each) for each in share(read_plans(spec), index, spec.workers, len(plans))]
         self._waiting: Iterator[ProducerClient | ReaderClient] = chain(self._producers, self._readers)
         self._running = len(self._producers) + len(self._readers)
         self._producing = len(self._producers)
@@ -211,8 +212,9 @@ class WorkerLoad:
             buckets.clear()
 
 
-def _share(clients: Iterable[Any], index: int, workers: int) -> list[Any]:
-    return [each for number, each in enumerate(clients) if number % workers == index]
+def share(clients: Iterable[Any], index: int, workers: int, first: int = 0) -> list[Any]:
+    """Return a worker's share. ``first`` clients were shared out before, so each worker has as many as it has users."""
+    return [each for number, each in enumerate(clients, first) if number % workers == index]
 
 
 class LoadUser(User):

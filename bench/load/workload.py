@@ -163,13 +163,19 @@ def _complaint(workload: Workload) -> str:
         )
     if workload.producers + workload.readers > MOST_CLIENTS:
         return f"it has {workload.producers + workload.readers:,} clients; the most are {MOST_CLIENTS:,}"
-    transactions, client = workload.crucible.transactions, workload.crucible.client
-    if transactions is not None and client != NATIVE:
-        return f"crucible.transactions are carried out by the client {NATIVE} only, and it wants {client}"
+    transactions = workload.crucible.transactions
     if transactions is not None and bool(transactions.records) == bool(transactions.seconds):
         return "crucible.transactions end after records or after seconds: give one of both"
     if workload.consumer_per_subscription > workload.partitions_per_topic:
         return "consumerPerSubscription is more than partitionsPerTopic, so a consumer would have no partition"
+    return complaint_of_client(workload, workload.crucible.client)
+
+
+def complaint_of_client(workload: Workload, client: str) -> str:
+    """Return what of the workload another client than the native one does not carry out; empty if nothing."""
+    wanted = [name for name, value in (("transactions", workload.crucible.transactions),) if value]
+    if wanted and client != NATIVE:
+        return f"the client {client} does not carry out crucible.{wanted[0]}: only {NATIVE} does"
     return ""
 
 

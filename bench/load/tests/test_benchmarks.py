@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bench.load.comparison import FIGURES, Entry
 from bench.load.run import LoadError, LoadOptions, run, started
 from bench.load.workload import workload_of
 
@@ -69,3 +70,17 @@ def test_a_worker_that_other_programs_starve_ends_invalid(tmp_path: Path) -> Non
     assert found.findings.is_clean
     assert found.outcome == "INVALID"
     assert found.reason.startswith("The load generator was the limit")
+
+
+def test_transactions_on_the_reference_broker(tmp_path: Path) -> None:
+    transactions = {"seconds": 0.05, "abortRatio": 0.25}
+    table = {"partitionsPerTopic": 4, "messageSize": 200, "producerRate": 2_000}
+    workload = workload_of({**table, "crucible": {"transactions": transactions}}, "w", "w")
+    with started("reference", lambda _: None) as target:
+        found = run(workload, target, OPTIONS, tmp_path, lambda _: None)
+    assert found.findings.is_clean
+    assert found.findings.acknowledged == found.findings.read > 2_000
+    assert found.rate("aborted") > 200
+    assert found.rate("transactions") > 2
+    figures = {each.name for each in FIGURES if each.value(Entry(found)) is not None}
+    assert {"transactions committed", "aborted by the plan"} <= figures

@@ -60,6 +60,12 @@ def test_there_are_presets() -> None:
         ({"producersPerTopic": 10_001}, "10,002 clients; the most are 10,000"),
         ({"crucible": {"fetchSesions": True}}, "unknown field `fetchSesions` in `crucible`"),
         ({"crucible": {"topicConfig": {"retention.ms": [1]}}}, "got `array` in `crucible.topicConfig[...]`"),
+        ({"crucible": {"transactions": {}}}, "transactions end after records or after seconds: give one"),
+        ({"crucible": {"transactions": {"records": 5, "abortRatio": 2}}}, "Expected `float` <= 1.0"),
+        (
+            {"crucible": {"transactions": {"records": 5}, "client": "librdkafka"}},
+            "the client librdkafka does not carry out crucible.transactions: only native does",
+        ),
         ({"consumerPerSubscription": 3, "partitionsPerTopic": 2}, "a consumer would have no partition"),
     ],
 )
@@ -107,6 +113,15 @@ def test_settings_of_topics_are_text_for_kafka() -> None:
 def test_fetch_sessions_can_be_left_out() -> None:
     assert all(plan.fetch_sessions for _, plan in read_plans(spec()))
     assert not any(plan.fetch_sessions for _, plan in read_plans(spec(crucible={"fetchSessions": False})))
+
+
+def test_producers_have_transactional_ids_of_their_own_and_readers_are_read_committed() -> None:
+    made = spec(producersPerTopic=3, crucible={"transactions": {"seconds": 0.5, "abortRatio": 0.1}})
+    transactions = [plan.transaction for plan in load_plans(made) if plan.transaction is not None]
+    assert len({each.transactional_id for each in transactions}) == 3
+    assert {(each.records, each.duration_us, each.abort_ratio) for each in transactions} == {(0, 500_000, 0.1)}
+    assert {plan.isolation_level for _, plan in read_plans(made)} == {1}
+    assert {plan.isolation_level for _, plan in read_plans(spec())} == {0}
 
 
 def test_keys_take_turns() -> None:
