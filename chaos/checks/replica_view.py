@@ -448,7 +448,7 @@ class ReplicaView:
     def _look_at_all(self, at_us: int, incarnation: int, node: "Node") -> bool:
         """Return whether any log had changed."""
         changed = False
-        for key in (*node.broker.partitions.by_id, *map(_key_of, node._publisher.resting_logs())):
+        for key in (*node.broker.partitions.by_id, *map(_key_of, node._publisher.logs_not_led())):
             changed |= self._look_at(at_us, incarnation, node, key)
         return changed
 

@@ -144,7 +144,7 @@ class Cluster:
             by_id={KEY: led} if leads else {}, topic_ids={"t": TOPIC_ID}, followed={} if leads else {KEY: followed}
         )
         publisher = SimpleNamespace(
-            resting_logs=lambda: [] if leads else [self.logs[number]],
+            logs_not_led=lambda: [] if leads else [self.logs[number]],
             log_of=lambda _: self.logs[number],
             is_behind=False,
         )

@@ -229,7 +229,7 @@ class World:
             replica=SimpleNamespace(loader=loader),
             transactions=SimpleNamespace(active=lambda: [self.target]),
         )
-        publisher = SimpleNamespace(is_behind=False, log_of=lambda _: None, resting_logs=list)
+        publisher = SimpleNamespace(is_behind=False, log_of=lambda _: None, logs_not_led=list)
         vars(self.one).update(broker=broker, logs=lambda: [self.state, self.data], ready=True, _publisher=publisher)
         return self.one
 

@@ -5,8 +5,7 @@ There are two notions:
 * ``Change``: what a caller wants, as values of the controller's own. ``plan`` returns the records for it, and
   ``outcome`` returns what the caller gets.
 * ``QueuedChange``: a change in the queue. When its turn comes, the controller calls ``plan`` with the ``PlanContext``
-of
-  that moment, and writes the records. When they are published, or the change is refused, it calls ``outcome`` once.
+  of that moment, and writes the records. When they are published, or the change is refused, it calls ``outcome`` once.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -2,9 +2,9 @@
 
 Changes are planned, written and completed in turn. When leadership is lost, each pending change gets NOT_CONTROLLER.
 
-A large change is planned over several events. Records that do not fit into one batch are
-written as a transaction: Begin, the batches, End, one append in each event, with nothing between them. Plans judge by
-``latest``, which also holds the changes that are written but not committed.
+A large change is planned over several events. Records that do not fit into one batch are written as a transaction
+(KIP-868): Begin, the batches, End, one append in each event, with nothing between them. Plans judge by ``latest``,
+which also has the changes that are written but not committed.
 """
 
 from collections import deque
@@ -88,20 +88,22 @@ class ControllerTerm:
     """The change that is planned or written now."""
     _in_flight: deque[tuple[int, Completed]] = field(default_factory=deque)
     """(last offset, callback for when that is published)."""
-    _pump: Sliced[None] | None = None
-    """The work that continues in the next event."""
-    _stepping: bool = False
+    _work: Sliced[None] | None = None
+    """The rest of the first records or of the queue, None if there is nothing to write."""
+    _is_stepping: bool = False
+    """True while ``_step`` runs, which callbacks of changes must not start again."""
     _timer: int | None = None
+    """The timer of the next step, None if there is no work."""
 
     def begin(self, first: ActivationRecords) -> None:
         """Write what comes before all changes."""
-        self._pump = self._open(first)
+        self._work = self._write_first_records(first)
         self._step()
 
     def enqueue(self, change: QueuedChange) -> None:
         """Queue a change. It begins at once if nothing else is being worked on."""
         self._queue.append(change)
-        if not self._stepping and self._timer is None:
+        if not self._is_stepping and self._timer is None:
             self._step()
 
     def complete_published(self) -> None:
@@ -130,23 +132,23 @@ class ControllerTerm:
         self._timer = None
         if self._is_over:
             return
-        assert not self._stepping, "a step of the controller begins inside another step"
-        self._stepping = True
+        assert not self._is_stepping, "a step of the controller begins inside another step"
+        self._is_stepping = True
         self.budget.renew()
         try:
-            if self._pump is None:
-                self._pump = self._run_queue()
-            next(self._pump)
+            if self._work is None:
+                self._work = self._run_queue()
+            next(self._work)
         except StopIteration:
-            self._pump = None
+            self._work = None
         except _TermOver:
             return
         else:
             self._timer = self._node.after(0, self._step)
         finally:
-            self._stepping = False
+            self._is_stepping = False
 
-    def _open(self, first: ActivationRecords) -> Sliced[None]:
+    def _write_first_records(self, first: ActivationRecords) -> Sliced[None]:
         # Decision open-metadata-transaction-aborted (T-7): aborted first | none was open
         if first.abort is not None:
             self.in_transaction = True  # It was opened by an earlier controller.
@@ -160,7 +162,7 @@ class ControllerTerm:
             bootstrap = QueuedChange(
                 "bootstrap", lambda: first.bootstrap, self._bootstrapped, as_transaction=first.as_transaction
             )
-            yield from self._run(bootstrap)
+            yield from self._plan_and_write(bootstrap)
         yield from self._run_queue()
 
     def _bootstrapped(self, refusal: Refusal | None) -> None:
@@ -173,9 +175,9 @@ class ControllerTerm:
         while self._queue:
             assert self._current is None, f"a change ({self._current.name}) is not over when the next one begins"
             self._current = self._queue.popleft()
-            yield from self._run(self._current)
+            yield from self._plan_and_write(self._current)
 
-    def _run(self, change: QueuedChange) -> Sliced[None]:
+    def _plan_and_write(self, change: QueuedChange) -> Sliced[None]:
         try:
             records = yield from planned(change.plan)
             batches = yield from encode_batches(

@@ -156,7 +156,7 @@ class Node:
             note=ports.note,
             replica_count=self.metrics.gauge("kafka.server", "ReplicaManager", "PartitionCount"),
         )
-        self._housekeeping = Housekeeping(self.broker, self._publisher.resting_logs)
+        self._housekeeping = Housekeeping(self.broker, self._publisher.logs_not_led)
         self._live_config = LiveConfig(config, node_id)
         self._cleaner = LogCleaner(self.broker, self._publisher.log_of)
         self._requests = {key: _request_counter(self.metrics, key) for key in SERVED}
@@ -283,7 +283,7 @@ class Node:
         if self._opening:
             self._publisher.publish(delta, image)
         else:
-            self._publisher.passed(delta)
+            self._publisher.note_deletions(delta)
 
     def _settings_changed(self, _delta: MetadataDelta, image: MetadataImage) -> None:
         """Apply changed broker settings. Logs get theirs from the publisher; everything else reads ``broker.config``,
@@ -445,7 +445,7 @@ class Node:
     def logs(self) -> Iterator[PartitionLog]:
         """Yield the logs of all replicas here, with the metadata log last."""
         yield from (partition.log for partition in self.broker.partitions.by_name.values())
-        yield from self._publisher.resting_logs()
+        yield from self._publisher.logs_not_led()
         yield self.broker.replica.log.log
 
 

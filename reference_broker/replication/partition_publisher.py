@@ -82,7 +82,7 @@ class PartitionPublisher:
     """Called each time the last pending publication was carried out."""
     replica_count: Gauge = field(default_factory=Gauge)
     """Counts this node's replicas, led or not."""
-    _resting: dict[tuple[bytes, int], PartitionLog] = field(default_factory=dict)
+    _logs_not_led: dict[tuple[bytes, int], PartitionLog] = field(default_factory=dict)
     """The logs of replicas that this node does not lead."""
     _published: deque[tuple[MetadataDelta, MetadataImage]] = field(default_factory=deque)
     """Publications that were not carried out yet."""
@@ -112,8 +112,8 @@ class PartitionPublisher:
         self._work = self._start(image, clean, high_watermarks)
         return self._work
 
-    def passed(self, delta: MetadataDelta) -> None:
-        """Look at a publication from before the start. What it deletes may still have files here."""
+    def note_deletions(self, delta: MetadataDelta) -> None:
+        """Note the topics that a publication from before the start deletes. They may still have files here."""
         for change in delta.topics:
             if change.after is None and change.before is not None:
                 self._directories.deleted_topics.add(change.before.topic_id)
@@ -141,15 +141,15 @@ class PartitionPublisher:
                     # Decision watermark-beyond-log (E-7): forgotten | within the log
                     if known > log.log_end_offset:  # It is of another topic of this name, or the tail is lost.
                         self.roles.forgets(log)
-                    self._resting[topic.topic_id, index] = log
+                    self._logs_not_led[topic.topic_id, index] = log
                     self.replica_count.value += 1
-                    self._assume(topic, index, log)
+                    self._apply_role(topic, index, log)
                     if self._is_misplaced(state, log):
                         self._misplaced.append(((topic.topic_id, index), log))
                 if index % OPENED_LOGS_PER_SLICE == OPENED_LOGS_PER_SLICE - 1:
                     yield
             yield
-        yield from self._follow_all()
+        yield from self._carry_out_all()
 
     def _is_misplaced(self, state: PartitionImage, log: PartitionLog) -> bool:
         """Whether the replica's directory must be reported to the controller.
@@ -177,37 +177,37 @@ class PartitionPublisher:
         """
         self._published.append((delta, image))
         if self._work is None:
-            self._work = self._follow_all()
-            self._go_on()
+            self._work = self._carry_out_all()
+            self._next_slice()
 
     @property
     def is_behind(self) -> bool:
         """Whether publications wait to be carried out."""
         return self._work is not None
 
-    def resting_logs(self) -> Iterable[PartitionLog]:
-        """The logs of replicas that this node holds but does not lead."""
-        return self._resting.values()
+    def logs_not_led(self) -> Iterable[PartitionLog]:
+        """Return the logs of this node's replicas that it does not lead."""
+        return self._logs_not_led.values()
 
-    def _go_on(self) -> None:
+    def _next_slice(self) -> None:
         assert self._work is not None, "nothing is being carried out"
         for _ in self._work:
-            self.later(self._go_on)
+            self.later(self._next_slice)
             return
 
-    def _follow_all(self) -> Sliced[None]:
+    def _carry_out_all(self) -> Sliced[None]:
         while self._published:
-            yield from self._follow(*self._published.popleft())
+            yield from self._carry_out(*self._published.popleft())
         self._work = None
         self.on_caught_up()
 
-    def _follow(self, delta: MetadataDelta, image: MetadataImage) -> Sliced[None]:
+    def _carry_out(self, delta: MetadataDelta, image: MetadataImage) -> Sliced[None]:
         of_brokers = (BROKER_RESOURCE, ""), (BROKER_RESOURCE, str(self.node_id))
         concerns_all = any(resource in delta.configs for resource in of_brokers)
         for change in delta.topics:
             if change.after is None:
                 assert change.before is not None, "a topic change has a topic before it or after it"
-                yield from self._close(change.before)
+                yield from self._close_topic(change.before)
             else:
                 is_reconfigured = concerns_all or (TOPIC_RESOURCE, change.after.name) in delta.configs
                 yield from self._update(change, change.after, image, is_reconfigured)
@@ -242,15 +242,15 @@ class PartitionPublisher:
             if self.node_id in topic.partitions[index].replicas:
                 if log is None:
                     log_config = log_config or self._log_config(topic, image)
-                    log = self._resting[key] = self._new_log(topic, index, log_config)
+                    log = self._logs_not_led[key] = self._new_log(topic, index, log_config)
                     self.replica_count.value += 1
                 elif is_reconfigured:
                     log_config = log_config or self._log_config(topic, image)
                     log.config = log_config
                 known = () if change.before is None else change.before.partitions
-                self._assume(topic, index, log, known[index] if index < len(known) else None)
+                self._apply_role(topic, index, log, known[index] if index < len(known) else None)
             elif log is not None:
-                self._give_up(topic, index)
+                self._close_replica(topic, index)
                 self._directories.delete()
             else:
                 continue
@@ -260,7 +260,7 @@ class PartitionPublisher:
     def log_of(self, key: tuple[bytes, int]) -> PartitionLog | None:
         """The log of this node's replica, by topic ID and index; None if it has none."""
         partition = self.partitions.by_id.get(key)
-        return self._resting.get(key) if partition is None else partition.log
+        return self._logs_not_led.get(key) if partition is None else partition.log
 
     def _new_log(self, topic: TopicImage, index: int, log_config: LogConfig) -> PartitionLog:
         log = run_to_end(open_log(self.disk, self._directory(topic, index), log_config, self.now(), True))
@@ -268,14 +268,16 @@ class PartitionPublisher:
         note_recovery(log, self.note)
         return log
 
-    def _assume(self, topic: TopicImage, index: int, log: PartitionLog, before: PartitionImage | None = None) -> None:
+    def _apply_role(
+        self, topic: TopicImage, index: int, log: PartitionLog, before: PartitionImage | None = None
+    ) -> None:
         """Give this node's replica the role that the image says. ``before`` is the state before that, if there was
         one."""
         state, key = topic.partitions[index], (topic.topic_id, index)
         partition = self.partitions.by_id.get(key)
         if log.quarantine is not None:
             # Decision quarantine-needless (E-6): ended | lasts
-            if self._counts_for_nothing(state, before):
+            if self._is_expendable(state, before):
                 log.end_quarantine()
                 self.note("quarantine_ended", ("partition", log.directory), ("end_offset", log.log_end_offset))
             # Decision quarantined-replica (E-6): offline | follows
@@ -292,14 +294,14 @@ class PartitionPublisher:
         self.partitions.follow(topic.name, *key, log, state.leader, state.leader_epoch)
         if partition is not None:
             self.partitions.remove(partition)
-            self._resting[key] = log
+            self._logs_not_led[key] = log
             self.roles.stops_leading(partition)
         if state.leader == NO_LEADER:
             self.roles.stops_following(*key)
         else:
             self.roles.follows(topic, index, state, log)
 
-    def _counts_for_nothing(self, state: PartitionImage, before: PartitionImage | None) -> bool:
+    def _is_expendable(self, state: PartitionImage, before: PartitionImage | None) -> bool:
         """Whether the cluster no longer relies on the records that this replica had before its damage, so that its
         quarantine may end.
 
@@ -321,7 +323,7 @@ class PartitionPublisher:
         is_new_epoch = partition is None or partition.leader_epoch != state.leader_epoch
         if partition is None:
             self.roles.stops_following(*key)
-            del self._resting[key]
+            del self._logs_not_led[key]
         if is_new_epoch:
             log.assign_leader_epoch(state.leader_epoch)
         if len(state.replicas) == 1 and not must_sync(log):
@@ -366,7 +368,7 @@ class PartitionPublisher:
             return directory
         is_other = found in self._directories.deleted_topics or not is_damaged_copy(found, topic.topic_id)
         # Decision leftover-directory (E-6): cleared | set aside in quarantine
-        if is_other or self._counts_for_nothing(topic.partitions[index], None):
+        if is_other or self._is_expendable(topic.partitions[index], None):
             self._directories.clear(directory, topic.name, index)
         else:
             why = f"{PARTITION_METADATA_FILE} has the ID of another topic"
@@ -395,16 +397,16 @@ class PartitionPublisher:
                 if self._changes.spend():
                     yield
 
-    def _close(self, topic: TopicImage) -> Sliced[None]:
+    def _close_topic(self, topic: TopicImage) -> Sliced[None]:
         for index in range(len(topic.partitions)):
             if self.log_of((topic.topic_id, index)) is not None:
-                self._give_up(topic, index)
+                self._close_replica(topic, index)
                 if self._changes.spend():
                     yield
         self._directories.rename_some()
         self._directories.delete()
 
-    def _give_up(self, topic: TopicImage, index: int) -> None:
+    def _close_replica(self, topic: TopicImage, index: int) -> None:
         """Close a partition whose topic is deleted or that no longer has a replica here."""
         key = (topic.topic_id, index)
         partition = self.partitions.by_id.get(key)
@@ -417,7 +419,7 @@ class PartitionPublisher:
             self.roles.stops_leading(partition)
         else:
             self.roles.stops_following(*key)
-            self.roles.forgets(self._resting.pop(key))
+            self.roles.forgets(self._logs_not_led.pop(key))
         self._directories.give_up(topic.name, index, topic.topic_id)
 
     def _clear_unclaimed(self, image: MetadataImage) -> Sliced[None]:

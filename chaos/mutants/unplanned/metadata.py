@@ -71,7 +71,7 @@ def pending_after_refusal(
     self.controller.propose(change, completed, raise_bug)
 
 
-@mutant(f"{TERM}._run")
+@mutant(f"{TERM}._plan_and_write")
 def atomic_change_in_several_batches(original: Function, self: Any, change: Any) -> Generator[None, None, None]:
     """Where the metadata.version has no transactions, a change that must be atomic is written in several batches, and
     not refused (T-2)."""

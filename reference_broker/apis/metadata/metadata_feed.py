@@ -16,7 +16,7 @@ from reference_broker.metrics.metrics import Metrics
 def feed_metadata(broker: Broker) -> None:
     """Follow the published image and the leader of the quorum, from the loaded image on."""
     controller, loader = broker.controller, broker.loader
-    _follow_from(broker, loader.image, controller.cluster_id)
+    _rebuild_from(broker, loader.image, controller.cluster_id)
     metrics = broker.metrics
     gauge = partial(metrics.gauge, "kafka.controller", "KafkaController")
     topics = gauge("GlobalTopicCount")
@@ -31,7 +31,7 @@ def feed_metadata(broker: Broker) -> None:
     applied.value = loader.image.provenance.offset
 
     def published(delta: MetadataDelta, image: MetadataImage) -> None:
-        _follow(broker, delta, image)
+        _apply(broker, delta, image)
         topics.value = len(image.topics)
         for change in delta.topics:
             changed = change.after or change.before
@@ -52,25 +52,25 @@ def feed_metadata(broker: Broker) -> None:
     broker.replica.on_leader_changed = leader_changed
 
 
-def _follow(broker: Broker, delta: MetadataDelta, image: MetadataImage) -> None:
+def _apply(broker: Broker, delta: MetadataDelta, image: MetadataImage) -> None:
     """After the controller's first update, only updates change ``broker.metadata``. This ends when the metadata epoch
     is switched off, unless an update has come that was sent after it was switched on again."""
     cache, leader_id = broker.metadata, broker.quorum.shown_leader_id
     # Decision served-metadata (M-3): follows the log | follows UpdateMetadata
     if cache.metadata_epoch == NO_EPOCH:
         broker.metadata = cache.apply(update_of(delta, image, leader_id))
-        _overtake(broker, image)
+        _note_overtaken_epochs(broker, image)
     # Decision metadata-epoch-switched-off (M-14): follows the log again | waits for updates
     elif delta.features.get(METADATA_EPOCH_FEATURE, 1) is None and cache.metadata_epoch <= image.metadata_epoch:
-        _follow_from(broker, image, cache.cluster_id)
+        _rebuild_from(broker, image, cache.cluster_id)
 
 
-def _follow_from(broker: Broker, image: MetadataImage, cluster_id: str) -> None:
+def _rebuild_from(broker: Broker, image: MetadataImage, cluster_id: str) -> None:
     broker.metadata = cache_of(image, cluster_id, broker.quorum.shown_leader_id)
-    _overtake(broker, image)
+    _note_overtaken_epochs(broker, image)
 
 
-def _overtake(broker: Broker, image: MetadataImage) -> None:
+def _note_overtaken_epochs(broker: Broker, image: MetadataImage) -> None:
     """If the metadata epoch is off, updates up to the image's epoch no longer count, however late they come."""
     # Decision metadata-epoch-overtaken (M-14): epochs are noted | sent or known
     if not sends_metadata_epoch(image) and broker.metadata.overtaken_epoch < image.metadata_epoch:

@@ -110,7 +110,7 @@ def test_replica_role_follows_image() -> None:
     assert world.publish(replace(LED, isr=(1,), partition_epoch=1)) == ["leads 0 in 0.1"]
     log = world.partitions.by_name["t", 0].log
     assert world.publish(FOLLOWED) == ["stops_leading 0", "follows 2 in 1"]
-    assert list(world.publisher.resting_logs()) == [log]
+    assert list(world.publisher.logs_not_led()) == [log]
     assert world.publish(replace(FOLLOWED, leader_epoch=2)) == ["follows 2 in 2"]
     assert world.publish(replace(FOLLOWED, leader=-1, leader_epoch=3)) == ["stops_following 0"]
     assert world.publish(replace(LED, leader_epoch=4)) == ["stops_following 0", "leads 0 in 4.0"]
@@ -153,7 +153,7 @@ def test_deleted_topic_is_dropped_by_leader_and_followers() -> None:
     world = World()
     world.publish(LED, FOLLOWED)
     assert world.publish() == ["stops_leading 0 with its topic", "stops_following 1", "forgets t-1"]
-    assert not list(world.publisher.resting_logs())
+    assert not list(world.publisher.logs_not_led())
     assert not world.partitions.by_name
 
 
@@ -161,7 +161,7 @@ def test_deleted_topic_is_dropped_by_leader_and_followers() -> None:
 def test_reassigned_replica_is_deleted() -> None:
     world = World()
     world.publish(FOLLOWED)
-    log = next(iter(world.publisher.resting_logs()))
+    log = next(iter(world.publisher.logs_not_led()))
     log.append_replicated(Now(0, 0), build([Record(timestamp_ms=0, value=b"v")], leader_epoch=0))
     assert world.publish(replace(FOLLOWED, replicas=(2, 3))) == ["stops_following 0", "forgets t-0"]
     world.settle()
@@ -180,7 +180,7 @@ def test_large_topic_is_opened_in_slices_and_publications_wait() -> None:
         slices += 1
         assert len(world.calls_of(world.steps.pop(0))) <= 2 * PUBLISHED_CHANGES_PER_SLICE
     assert slices >= 4
-    assert not list(world.publisher.resting_logs())
+    assert not list(world.publisher.logs_not_led())
 
 
 @pytest.mark.parametrize(("known", "calls"), [(0, []), (3, []), (4, ["forgets t-0"])])
@@ -188,7 +188,7 @@ def test_high_watermark_beyond_opened_log_is_dropped(known: int, calls: list[str
     """It was of another topic of that name, or of a lost tail: the records in its place are not committed yet."""
     world = World()
     world.publish(FOLLOWED)
-    log = next(iter(world.publisher.resting_logs()))
+    log = next(iter(world.publisher.logs_not_led()))
     for offset in range(3):
         record = build([Record(timestamp_ms=0, value=b"v")], base_offset=offset, leader_epoch=0)
         log.append_replicated(Now(0, 0), record)
@@ -218,7 +218,7 @@ def test_replica_count_includes_every_role() -> None:
     world = World()
 
     def matches() -> bool:
-        here = len(world.partitions.by_name) + len(list(world.publisher.resting_logs()))
+        here = len(world.partitions.by_name) + len(list(world.publisher.logs_not_led()))
         return world.publisher.replica_count.value == here
 
     elsewhere = replace(FOLLOWED, replicas=(2, 3))
@@ -243,14 +243,14 @@ def test_replica_count_includes_every_role() -> None:
 def test_start_restores_high_watermarks() -> None:
     world = World()
     world.publish(FOLLOWED)
-    log = next(iter(world.publisher.resting_logs()))
+    log = next(iter(world.publisher.logs_not_led()))
     for offset in range(3):
         record = build([Record(timestamp_ms=0, value=b"v")], base_offset=offset, leader_epoch=0)
         log.append_replicated(Now(0, 0), record)
     again = World(world.disk)
     for _ in again.publisher.start(world.image, True, {("t", 0): 2}):
         pass
-    (log,) = again.publisher.resting_logs()
+    (log,) = again.publisher.logs_not_led()
     assert (log.log_end_offset, log.high_watermark) == (3, 2)
     assert again.roles.calls == ["follows 2 in 1"]
     assert not again.publisher.is_behind
@@ -260,7 +260,7 @@ def test_replica_reassigned_while_stopped_becomes_stray_at_start() -> None:
     """It may return to this node, but not with its old records."""
     world = World()
     world.publish(FOLLOWED, FOLLOWED)
-    for log in world.publisher.resting_logs():
+    for log in world.publisher.logs_not_led():
         log.append_replicated(Now(0, 0), build([Record(timestamp_ms=0, value=b"v")], leader_epoch=0))
     away = World(world.disk)
     away.image = world.image
@@ -269,13 +269,13 @@ def test_replica_reassigned_while_stopped_becomes_stray_at_start() -> None:
     for _ in again.publisher.start(away.image, True):
         """Opening."""
     assert world.disk.list("") == [STRAY, "t-1"]
-    assert [log.directory for log in again.publisher.resting_logs()] == ["t-1"]
+    assert [log.directory for log in again.publisher.logs_not_led()] == ["t-1"]
 
 
 def with_records(count: int = 3) -> World:
     world = World()
     world.publish(FOLLOWED)
-    (log,) = world.publisher.resting_logs()
+    (log,) = world.publisher.logs_not_led()
     for number in range(count):
         record = Record(timestamp_ms=0, value=b"%d" % number)
         log.append_replicated(Now(0, 0), moved(build([record], leader_epoch=0), number))
@@ -308,7 +308,7 @@ def test_directory_unknown_to_metadata_is_not_deleted() -> None:
     opened = started(back, replace(world.image, topics={"t": other}))
     assert back.disk.list("") == [STRAY]
     assert opened.notes == [("stray_renamed", {"directory": "t-0", "name": STRAY})]
-    assert [log.log_end_offset for log in opened.publisher.resting_logs()] == [0]
+    assert [log.log_end_offset for log in opened.publisher.logs_not_led()] == [0]
 
 
 def test_second_stray_of_partition_keeps_first() -> None:
@@ -324,7 +324,7 @@ def test_topic_deleted_in_metadata_is_deleted_at_start() -> None:
     again = World(world.disk)
     delta = MetadataDelta(world.image)
     delta.topics = (TopicChange(world.image.topics["t"], None),)
-    again.publisher.passed(delta)
+    again.publisher.note_deletions(delta)
     for _ in again.publisher.start(MetadataImage(), True):
         """Opening."""
     assert world.disk.list("") == []
@@ -370,12 +370,12 @@ def test_recovered_records_of_single_replica_are_read_once_durable() -> None:
 
 def test_log_with_damaged_topic_id_recovers_once_it_has_all_durable_records() -> None:
     world = with_records()
-    (log,) = world.publisher.resting_logs()
+    (log,) = world.publisher.logs_not_led()
     for _ in range(2):  # First the log, then the recovery point.
         log.close_cleanly()
         log.mark_synced(log.sync_point())
     other = TopicImage("t", ALMOST, (replace(FOLLOWED, isr=(2,), elr=(1,)),))
-    (again,) = started(world, MetadataImage(topics={"t": other})).publisher.resting_logs()
+    (again,) = started(world, MetadataImage(topics={"t": other})).publisher.logs_not_led()
     assert again.quarantine is not None
     assert again.quarantine.until == 3
 
@@ -386,7 +386,7 @@ def test_directory_of_deleted_topic_is_not_quarantined() -> None:
     again = World(world.disk)
     delta = MetadataDelta(world.image)
     delta.topics = (TopicChange(TopicImage("t", ALMOST, (LED,)), None),)
-    again.publisher.passed(delta)
+    again.publisher.note_deletions(delta)
     for _ in again.publisher.start(MetadataImage(topics={"t": TopicImage("t", TOPIC_ID, (LED,))}), True):
         """Opening."""
     assert again.notes == []
@@ -396,7 +396,7 @@ def test_directory_of_deleted_topic_is_not_quarantined() -> None:
 def damaged(*states: PartitionImage) -> tuple[World, bytes]:
     """Return a node whose only log was found damaged at its start, and the records of that log."""
     world = with_records()
-    (log,) = world.publisher.resting_logs()
+    (log,) = world.publisher.logs_not_led()
     for _ in range(2):  # First the log, then the recovery point.
         log.close_cleanly()
         log.mark_synced(log.sync_point())
@@ -417,7 +417,7 @@ def test_damaged_log_is_not_led_and_is_refilled_by_leader(state: PartitionImage)
     assert again.publisher.misplaced() == {(TOPIC_ID, 0): True}
     assert again.publish(replace(FOLLOWED, isr=(2,), elr=(1,))) == ["follows 2 in 1"]
     assert not again.partitions.offline
-    (log,) = again.publisher.resting_logs()
+    (log,) = again.publisher.logs_not_led()
     assert log.quarantine is not None, "it may still be elected for what it held before"
     log.append_replicated(Now(0, 0), records)
     assert log.release(3)
@@ -437,7 +437,7 @@ def test_damaged_log_serves_no_consumer_when_elected(state: PartitionImage) -> N
 def test_damaged_log_of_idle_topic_is_led_again_once_in_sync() -> None:
     """Its last records were perhaps never committed, so the leader need not have them."""
     again, _ = damaged(LEADERLESS)
-    (log,) = again.publisher.resting_logs()
+    (log,) = again.publisher.logs_not_led()
     assert log.quarantine is not None
     assert log.quarantine.until > 0
     assert again.publish(replace(FOLLOWED, isr=(2,), elr=(1,))) == ["follows 2 in 1"]
@@ -462,7 +462,7 @@ def test_controller_is_notified_of_recovered_replica() -> None:
     lost = replace(LED, isr=(), leader=-1, elr=(1,), directories=(LOST_DIRECTORY, bytes(15) + b"i"))
     world, _ = damaged(lost)
     assert world.publisher.misplaced() == {}, "the controller knows"
-    (log,) = world.publisher.resting_logs()
+    (log,) = world.publisher.logs_not_led()
     log.end_quarantine()
     again = started(world, world.image)
     assert again.publisher.misplaced() == {(TOPIC_ID, 0): False}
