@@ -84,6 +84,8 @@ class FakeLog:
     batches: list[bytes] = field(default_factory=list)
     end: int = 0
     start: int = 0
+    readable_end: int = 1 << 63
+    """Offsets from here on are out of reach, as remote segments may be."""
     sequences: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
 
     def append(self, data: bytes) -> tuple[int, int]:
@@ -104,7 +106,7 @@ class FakeLog:
         return 0, base
 
     def read(self, offset: int) -> bytes:
-        return b"".join(each for each in self.batches if read_header(each).last_offset >= offset)
+        return b"".join(each for each in self.batches if offset <= read_header(each).last_offset < self.readable_end)
 
 
 def described(body: DescribeConfigsRequest, configs: Mapping[str, Mapping[str, str | None]]) -> DescribeConfigsResponse:
@@ -249,7 +251,9 @@ class FakeBroker:
                         ListOffsetsPartitionResponse(
                             partition_index=each.partition_index,
                             error_code=ErrorCode(self.elsewhere.get(where, 0)),
-                            offset=i64(self.logs[where].start),
+                            offset=i64(
+                                self.logs[where].end if each.timestamp == bodies.LATEST else self.logs[where].start
+                            ),
                         )
                         for each in topic.partitions
                         for where in (TopicPartition(topic.name, each.partition_index),)
@@ -311,7 +315,8 @@ class FakeBroker:
         topics: dict[str, list[PartitionData]] = {}
         for where, state in partitions.items():
             log, (offset, sent) = self.logs[where], state
-            error = 1 if offset < log.start or offset > log.end else self.errors.get(where, 0)
+            is_out = offset < log.start or offset > log.end or offset >= log.readable_end
+            error = 1 if is_out else self.errors.get(where, 0)
             error = self.elsewhere.get(where, error)
             records = b"" if error else log.read(offset)
             if full or records or error or sent != log.end:

@@ -259,6 +259,25 @@ def test_a_partition_that_stays_in_error_keeps_the_final_reader_from_no_other_le
     assert {TopicPartition(each.topic, each.partition) for each in world.rows("ends")} == set(others)
 
 
+def test_a_final_read_counts_whatever_error_another_partition_has(
+    world: FleetWorld, spread: FakeBroker, settings: ClientSettings
+) -> None:
+    load = producer(settings)
+    world.start(load)
+    world.run(1)
+    world.stop(load)
+    world.run(1)
+    spread.errors[IDLE] = 1
+    plan = FinalReadPlan("final-reader", (IDLE, HOT[0]), limit_us=3_000_000)
+    world.start(FinalReader(plan, settings, Random(5), BatchReader()))
+    world.run(5)
+    reads = [each for each in operations(world, "final_read") if each.process == "final-reader"]
+    with_values = {each.index for each in world.rows("runs") if each.process == "final-reader"}
+    assert with_values
+    assert {each.type for each in reads if each.index in with_values} == {"ok"}
+    assert {each.type for each in reads if each.index not in with_values} == {"fail"}
+
+
 @pytest.mark.usefixtures("spread")
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_the_first_request_of_each_revision(world: FleetWorld, settings: ClientSettings, revision: str) -> None:

@@ -224,6 +224,30 @@ def test_the_preparer_says_why_topics_are_not_there(world: FleetWorld, settings:
     assert subject.failure is not None
 
 
+@pytest.mark.parametrize("is_back", [True, False])
+def test_the_final_reader_retries_where_a_record_is_out_of_reach(
+    world: FleetWorld, broker: FakeBroker, settings: ClientSettings, *, is_back: bool
+) -> None:
+    """It begins at the start again only where the log does not have the offset any more."""
+    written(world, broker, settings)
+    log = broker.logs[HOT[0]]
+    log.readable_end = read_header(log.batches[-1]).base_offset
+    subject = FinalReader(FinalReadPlan("final-reader", (HOT[0],), 4_000_000), settings, Random(1), BatchReader())
+    world.start(subject)
+    world.run(1)
+    before = [row for row in world.rows("runs") if row.process == "final-reader"]
+    log.readable_end = 1 << 63
+    if not is_back:
+        del log.batches[-2:]
+        log.end = read_header(log.batches[-1]).last_offset + 1
+    world.run(5)
+    assert list(subject.unread) == []
+    after = [row for row in world.rows("runs") if row.process == "final-reader"][len(before) :]
+    assert before
+    first = min(row.first_offset for row in after)
+    assert (first > max(row.first_offset for row in before)) is is_back
+
+
 def test_the_final_reader_reads_each_partition_to_its_end_and_notes_its_bounds(
     world: FleetWorld, broker: FakeBroker, settings: ClientSettings
 ) -> None:
