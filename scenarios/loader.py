@@ -9,7 +9,7 @@ from pathlib import Path
 
 from scenarios.consistency import check, needed_by
 from scenarios.declared import read
-from scenarios.epochs import sends_leader_epochs
+from scenarios.derived import sends_leader_epochs
 from scenarios.fault_tables import read_fault
 from scenarios.fields import Reader, ScenarioError, did_you_mean
 from scenarios.model import Cluster, Scenario

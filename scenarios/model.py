@@ -125,7 +125,7 @@ class Fault:
 
     A killed, powered off or terminated node comes back after ``restart_after_s``; -1 means never. Of the faults with
     the same ``either`` each seed plays one. With ``swept`` the ``nth`` goes through its range with the seeds, in order
-    (``scenarios.draw``).
+    (``scenarios.derived``).
     """
 
     name: str
@@ -260,7 +260,7 @@ class Scenario:
         """The faults and states without which a run shows nothing.
 
         A fault's name is here for each time that it must fire; a rolling bounce fires once for each node. The
-        scenario must be drawn for a seed (``scenarios.draw``).
+        scenario must be drawn for a seed (``scenarios.derived``).
         """
         nodes = self.cluster.total
         fired = [

@@ -12,7 +12,7 @@ import click
 
 from chaos.sim.one_seed import play_seed
 from scenarios import loader
-from scenarios.epochs import with_clients
+from scenarios.derived import with_clients
 from scenarios.model import Scenario
 
 COMPARED = ("19", "21", "41", "mirror")

@@ -32,7 +32,7 @@ from chaos.sim.swarm import materialised
 from reports.night import FailureRow, PlayRow
 from reports.verdict import Outcome
 from scenarios import loader
-from scenarios.draw import drawn
+from scenarios.derived import drawn
 from scenarios.model import Scenario
 
 REPLAY = Path(__file__).with_name("replay.py")

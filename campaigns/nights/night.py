@@ -264,7 +264,7 @@ SHARES: Mapping[str, int] = {
 """Each stage's share of a night, in the order in which they are played. What one leaves over goes to the next ones."""
 SEEDS_A_NIGHT = 100_003
 """Seeds that one night may use for a scenario. It is a prime, so that nights begin in different places of what goes
-through the seeds in order: the alternatives and the swept ranges of a scenario (``scenarios.draw``)."""
+through the seeds in order: the alternatives and the swept ranges of a scenario (``scenarios.derived``)."""
 
 Item = TypeVar("Item", bound=str)
 

@@ -27,7 +27,7 @@ from chaos.seeds import random_for
 from reference_broker.serve.process import await_end_signals
 from reports.rows import FaultRow
 from scenarios import loader
-from scenarios.external_target import for_external_target
+from scenarios.derived import for_external_target
 
 FAULT = "fault"
 READY = "ready"

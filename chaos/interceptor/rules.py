@@ -108,8 +108,8 @@ def rules_for(scenario: Scenario, node: int, random: Random) -> tuple[Rule, ...]
 
 
 def rules_of(scenario: Scenario, random: Random) -> tuple[Rule, ...]:
-    """Return the rules for all places, in the file's order. ``scenario`` is what ``scenarios.draw.drawn`` returns for
-    the seed."""
+    """Return the rules for all places, in the file's order. ``scenario`` is what ``scenarios.derived.drawn`` returns
+    for the seed."""
     return tuple(settled(fault, random) for fault in scenario.faults if not fault.timed)
 
 

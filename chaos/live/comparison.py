@@ -10,7 +10,7 @@ from pathlib import Path
 from chaos.live.errors import SetupError
 from chaos.live.run_target import Progress
 from chaos.live.runner import check_playable, play_scenario
-from scenarios.epochs import with_clients
+from scenarios.derived import with_clients
 from scenarios.model import Scenario
 from scenarios.revisions import each_revision, in_revision
 from scenarios.vocabulary import FETCHER_REVISIONS

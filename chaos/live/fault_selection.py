@@ -5,14 +5,14 @@ do.
 from dataclasses import replace
 
 from reports.guarantees import GUARANTEES
-from scenarios.draw import drawn
+from scenarios.derived import drawn
 from scenarios.fault_kinds import FAULT_KINDS, SIMULATED_STATES
 from scenarios.model import Fault, Range, Scenario
 from scenarios.revisions import revision_of
 
 
 def select_live_faults(scenario: Scenario, seed: int) -> Scenario:
-    """Call ``scenarios.draw.drawn`` without the alternatives that need a simulator.
+    """Call ``scenarios.derived.drawn`` without the alternatives that need a simulator.
 
     In the revision ``none`` the faults are injected into fetches without sessions.
     """

@@ -27,7 +27,7 @@ from chaos.live.toxiproxy_server import ToxiproxyServer
 from chaos.mutants.mutant import MutantError
 from chaos.mutants.registry import by_name
 from reports.manifest import Manifest, write_manifest
-from scenarios.external_target import for_external_target
+from scenarios.derived import for_external_target
 from scenarios.model import Scenario
 from scenarios.revisions import revision_of
 from scenarios.vocabulary import REVISIONS

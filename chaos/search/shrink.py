@@ -12,7 +12,7 @@ from chaos.sim.swarm import materialised
 from chaos.sim.verdict import SimVerdict
 from scenarios import loader
 from scenarios.declared import simulated
-from scenarios.draw import drawn
+from scenarios.derived import drawn
 from scenarios.load import Load
 from scenarios.model import Fault, NodeChoice, Scenario
 from scenarios.revisions import MARK

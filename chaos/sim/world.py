@@ -31,7 +31,7 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.ports import slicing
 from reference_broker.ports.store import MemoryStore
 from reports.rows import FaultRow, HistoryRow, TraceRow
-from scenarios.draw import drawn
+from scenarios.derived import drawn
 from scenarios.load import MIRROR_GROUP, Groups, Load, Workers
 from scenarios.model import Fault, Scenario
 

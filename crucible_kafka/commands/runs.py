@@ -84,7 +84,7 @@ def run(
     """
     from chaos.live.errors import SetupError
     from crucible_kafka.live_run import exit_code_with_mutants, live_plays, play_scenarios
-    from scenarios.epochs import with_leader_epochs
+    from scenarios.derived import with_leader_epochs
 
     check_mutant_options(mutant, with_mutants)
     planted = None if with_mutants else mutant or ""

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.draw import drawn
-from scenarios.epochs import with_leader_epochs
+from scenarios.derived import drawn, with_leader_epochs
 from scenarios.loader import ScenarioError, find, load, load_all, needed_by, parse, typed_options
 from scenarios.model import Fault, Link, Match, Range, Scenario, Swarm
 

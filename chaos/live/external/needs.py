@@ -13,7 +13,7 @@ from chaos.live.external.roles import names_a_role
 from chaos.live.external.target import REFERENCE, discover
 from chaos.live.fault_selection import select_live_faults
 from chaos.live.launchers import abilities_of
-from scenarios.external_target import for_external_target
+from scenarios.derived import for_external_target
 from scenarios.fault_kinds import FAULT_KINDS
 from scenarios.model import Fault, Scenario
 from scenarios.revisions import revision_of

@@ -21,7 +21,7 @@ from chaos.live.targets import FaultTarget
 from chaos.live.tests.small_scenario import faults_of, text_of, written
 from chaos.live.toxiproxy_server import ToxiproxyServer
 from reports.manifest import read_manifest
-from scenarios.external_target import for_external_target
+from scenarios.derived import for_external_target
 from scenarios.loader import load
 from scenarios.model import Fault
 

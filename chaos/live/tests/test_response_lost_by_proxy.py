@@ -11,7 +11,7 @@ from chaos.live.faults import proxied_losses
 from chaos.live.runner import play_scenario
 from chaos.live.tests.small_scenario import faults_of, text_of, written
 from reports.manifest import read_manifest
-from scenarios.external_target import for_external_target
+from scenarios.derived import for_external_target
 from scenarios.loader import load
 
 pytestmark = pytest.mark.live

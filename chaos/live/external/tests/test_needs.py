@@ -11,7 +11,7 @@ from chaos.live.external.cluster import TargetNodes
 from chaos.live.external.needs import chosen, needs_links, playable
 from chaos.live.launchers import ProcessLauncher
 from chaos.live.tests.small_scenario import text_of, written
-from scenarios.external_target import for_external_target
+from scenarios.derived import for_external_target
 from scenarios.loader import find, load
 from scenarios.model import Scenario
 from scenarios.revisions import in_revision
