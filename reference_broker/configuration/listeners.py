@@ -48,11 +48,12 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class ListenerPlan:
-    """``listeners`` is empty if the node has a single listener, which its command line names. That one takes all
-    requests. ``controllers`` holds the names of the listeners that only nodes use to reach controllers."""
+    """The listeners of a node, and what each is for."""
 
     listeners: tuple[Listener, ...]
+    """Empty if the node has a single listener, which its command line names and which takes all requests."""
     controllers: tuple[str, ...]
+    """The names of the listeners that only nodes use to reach controllers."""
     inter_broker: str
     advertised: tuple[Listener, ...]
 

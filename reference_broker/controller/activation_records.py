@@ -23,15 +23,14 @@ from reference_broker.metadata.records import FeatureLevelRecord, MetadataFault,
 
 @dataclass(frozen=True, slots=True)
 class ActivationRecords:
-    """``abort`` is the reason in the Abort record, or None if no transaction is open at the end of the log.
-
-    ``bootstrap`` holds the first records of an empty log. ``as_transaction`` says that they are written as a
-    transaction.
-    """
+    """The first records of a controller term."""
 
     abort: str | None
+    """The reason in the Abort record, or None if no transaction is open at the end of the log."""
     bootstrap: tuple[MetadataRecord, ...]
+    """The first records of an empty log."""
     as_transaction: bool
+    """Whether ``bootstrap`` is written as a transaction."""
 
 
 def activation_records(

@@ -44,15 +44,16 @@ run."""
 
 @dataclass(frozen=True, slots=True)
 class NodeSetup:
-    """The parts of the process from which a ``MetadataQuorumNode`` is built. ``random_for`` returns a generator for
-    each purpose. ``endpoints`` are the addresses that the node registers, one for each listener of brokers."""
+    """The parts of the process from which a ``MetadataQuorumNode`` is built."""
 
     node_id: int
     config: BrokerConfig
     disk: Disk
     ports: Ports
     random_for: Callable[[str], RandomSource]
+    """Returns a generator for each purpose."""
     endpoints: tuple[Endpoint, ...]
+    """The addresses that the node registers, one for each listener of brokers."""
     metrics: Metrics
 
 

@@ -32,19 +32,22 @@ class ChangeTooLarge(Exception):  # noqa: N818 - the limit is the news
 
 @dataclass(slots=True)
 class ChangeBatch:
-    """Records that are appended together. ``values`` holds the same records, encoded."""
+    """Records that are appended together."""
 
     records: list[MetadataRecord] = field(default_factory=list)
     values: list[bytes] = field(default_factory=list)
+    """The same records, encoded."""
 
 
 @dataclass(slots=True)
 class ChangeBatches:
-    """The records of a change as batches. ``delta`` has replayed all of them, and ``records`` counts them."""
+    """The records of a change as batches."""
 
     delta: MetadataDelta
+    """It has replayed all of them."""
     batches: list[ChangeBatch] = field(default_factory=list)
     records: int = 0
+    """Their number."""
 
 
 def planned(plan: Callable[[], Records | Sliced[Records]]) -> Sliced[Records]:

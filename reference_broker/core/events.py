@@ -16,20 +16,17 @@ from reference_broker.wire.tags import Tag
 
 
 class Opened(NamedTuple):
-    """A client's connection was accepted. ``connection`` is a number never used twice by a driver. ``listener`` is the
-    name of the listener that accepted it, or empty if the node has only one."""
+    """A client's connection was accepted."""
 
     connection: int
+    """A number that a driver never uses twice."""
     peer: str
     listener: str = ""
+    """The name of the listener that accepted it, or empty if the node has only one."""
 
 
 class Request(NamedTuple):
-    """One decoded request. A driver gives the next request of a connection only after the Reply to this one.
-
-    ``body`` is the latest-version value of the API (wire.messages), or a wire.fetch or wire.produce value. ``tag`` is
-    what interceptors match. ``frame_bytes`` is the size on the wire (0 in the simulator).
-    """
+    """One decoded request. A driver gives the next request of a connection only after the Reply to this one."""
 
     connection: int
     correlation_id: int
@@ -37,8 +34,11 @@ class Request(NamedTuple):
     api_version: int
     client_id: str
     body: object
+    """The latest-version value of the API (wire.messages), or a wire.fetch or wire.produce value."""
     tag: Tag
+    """What interceptors match."""
     frame_bytes: int = 0
+    """The size on the wire (0 in the simulator)."""
 
 
 class Closed(NamedTuple):

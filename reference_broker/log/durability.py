@@ -9,25 +9,26 @@ from typing import NamedTuple
 
 
 class SyncPoint(NamedTuple):
-    """What one sync covers. It is taken when the sync starts, and given back when the sync has completed.
-
-    ``paths`` are the files to sync. ``end_offset`` is the log end offset at the start, and ``change`` the number of the
-    last change before it.
-    """
+    """What one sync covers. It is taken when the sync starts, and given back when the sync has completed."""
 
     paths: tuple[str, ...]
+    """The files to sync."""
     end_offset: int
+    """The log end offset at the start."""
     change: int
+    """The number of the last change before it."""
 
 
 @dataclass(slots=True)
 class Durability:
-    """Changes are numbered. ``dirty`` holds the files with bytes that may not be durable, each with the number of its
-    last change. Every record below ``synced_offset`` is durable."""
+    """Which files and records of a log are durable. Changes are numbered."""
 
     synced_offset: int = 0
+    """Every record below it is durable."""
     dirty: dict[str, int] = field(default_factory=dict)
+    """The files with bytes that may not be durable, each with the number of its last change."""
     changes: int = 0
+    """The number of the last change."""
     unsettled_cut: str = ""
     """A file in the log's folder, if a cut may not be durable. A sync of the file settles the cut."""
     last_cut: int = 0

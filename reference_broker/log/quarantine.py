@@ -23,11 +23,13 @@ LOG_SUFFIX = ".log"
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """``position`` is the first bad byte of the file ``path``. ``offset`` is the first one whose record is in doubt."""
+    """Damage in a file of a log."""
 
     path: str
     position: int
+    """The first bad byte of the file."""
     offset: int
+    """The first one whose record is in doubt."""
     why: str
 
     def __str__(self) -> str:
@@ -42,9 +44,10 @@ class LogDamaged(Exception):  # noqa: N818 - says what was found
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """``until`` is where the log ended at least before the damage."""
+    """Why a log must not be led."""
 
     until: int
+    """Where the log ended at least before the damage."""
     why: str
 
 

@@ -40,12 +40,14 @@ MAX_OFFSET = 2**63 - 1
 
 
 class Cut(NamedTuple):
-    """``size_bytes`` from ``position`` on were taken away from a file. The record at ``offset`` was the first."""
+    """Bytes that were removed from a file, up to its end."""
 
     path: str
     position: int
+    """Where they began."""
     size_bytes: int
     offset: int
+    """The offset of the first record in them."""
 
 
 class Flaw(NamedTuple):
@@ -56,14 +58,16 @@ class Flaw(NamedTuple):
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What opening the log did. ``cuts`` are the parts of a torn tail that were taken away. ``snapshot`` is the file
-    from which producers came, if any did. ``damaged_snapshots`` are files that were not loaded, and why."""
+    """What the opening of a log did."""
 
     verified_bytes: int = 0
     cuts: list[Cut] = field(default_factory=list)
+    """The parts of a torn tail that were removed."""
     deleted_segments: int = 0
     snapshot: str = ""
+    """The file from which producers came, if any did."""
     damaged_snapshots: list[tuple[str, str]] = field(default_factory=list)
+    """Files that were not loaded, and why."""
 
     @property
     def cut_bytes(self) -> int:
@@ -72,16 +76,17 @@ class RecoveryReport:
 
 @dataclass(slots=True)
 class Recovered:
-    """The parts that a log is built from. ``log_start_offset`` may be beyond the end of the last segment. That happens
-    if a power loss took the records behind a log start to which DeleteRecords had moved the log.
-    ``local_start_offset`` is larger if records are in the remote tier only."""
+    """The parts that a log is built from."""
 
     segments: Segments
     epochs: LeaderEpochs
     producers: ProducerStates
     checkpoints: OffsetCheckpoints
     log_start_offset: int
+    """It is beyond the end of the last segment if a power loss took the records behind a log start to which
+    DeleteRecords had moved the log."""
     local_start_offset: int
+    """It is larger than ``log_start_offset`` if records are in the remote tier only."""
     cleaned_offset: int
     horizon: TombstoneHorizon
     report: RecoveryReport

@@ -31,9 +31,7 @@ def segment_name(base_offset: int) -> str:
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """``next_offset`` is one past the last offset of the last batch. In an empty segment it is ``base_offset``.
-    ``known`` maps offsets at which readers stopped to byte positions, because the readers will come back. Timestamps
-    are milliseconds, and -1 means none."""
+    """A segment of a log. Timestamps are milliseconds, and -1 means none."""
 
     base_offset: int
     path: str
@@ -42,6 +40,7 @@ class Segment:
     aborted: TransactionIndex
     created_ms: int
     next_offset: int
+    """One past the last offset of the last batch, or ``base_offset`` if it is empty."""
     size_bytes: int = 0
     bytes_since_entry: int = 0
     first_timestamp_ms: int = -1
@@ -54,6 +53,7 @@ class Segment:
     open_from: int = -1
     """Where the earliest transaction began that is open where the segment begins, or -1 if none is."""
     known: dict[int, int] = field(default_factory=dict)
+    """Byte positions of offsets at which readers stopped, because the readers will come back."""
     empty_starts: list[int] = field(default_factory=list)
     """Runs of batches without records, which the cleaner keeps: each one's first offset, with the gap before it."""
     empty_ends: list[int] = field(default_factory=list)

@@ -29,17 +29,17 @@ class TransactionalBatch(Protocol):
 
 @dataclass(slots=True, eq=False)
 class VerificationGuard:
-    """One wait. It is equal to no other one.
-
-    ``lowest_sequence`` is the lowest first sequence of the batches of ``epoch`` that wait. No later batch may be
-    written before it, or it would be out of order for ever (KAFKA-14920). ``raises_epoch`` says that the producer
-    speaks version 2 of transactions: each one has an epoch of its own, and begins with sequence 0.
-    """
+    """One pending verification (Kafka's VerificationGuard). It is equal to no other one."""
 
     lowest_sequence: int
+    """The lowest first sequence of the pending batches of ``epoch``. No later batch may be written before it, or it
+    would be out of order for ever (KAFKA-14920)."""
     epoch: int
+    """The newest producer epoch among the pending batches."""
     raises_epoch: bool
+    """Whether the producer uses version 2 of transactions: each has an epoch of its own, and begins with sequence 0."""
     since_ms: int
+    """Unix time at which the first batch came."""
 
     def wait(self, sequence: int, epoch: int) -> None:
         """One more batch waits."""
@@ -51,11 +51,12 @@ class VerificationGuard:
 
 @dataclass(slots=True)
 class VerificationStates:
-    """Of one partition. ``is_demanded`` is the broker setting ``transaction.partition.verification.enable``. ``guards``
-    are the waits, by producer ID."""
+    """The pending verifications of one partition."""
 
     is_demanded: bool = False
+    """``transaction.partition.verification.enable``"""
     guards: dict[int, VerificationGuard] = field(default_factory=dict)
+    """By producer ID."""
 
     def begin(
         self, known: Producer | None, batch: TransactionalBatch, *, raises_epoch: bool, wall_ms: int

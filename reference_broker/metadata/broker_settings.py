@@ -69,10 +69,12 @@ CLEANER_MEMORY = frozenset({"log.cleaner.dedupe.buffer.size", "log.cleaner.threa
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """What the metadata sets for one broker: ``own`` for this one alone, ``cluster`` for all. Own settings win."""
+    """What the metadata sets for one broker."""
 
     own: Mapping[str, str]
+    """For this one alone. These win."""
     cluster: Mapping[str, str]
+    """For all brokers."""
 
 
 def layers_of(image: MetadataImage, node_id: int) -> Layers:

@@ -29,38 +29,38 @@ NO_EPOCH = -1
 
 @dataclass(frozen=True, slots=True)
 class MetadataUpdate:
-    """Changes for a cache. In ``topics``, None removes a topic. ``brokers`` holds all registered brokers, or is None if
-    they are unchanged.
-
-    ``metadata_epoch`` is -1 if the sender keeps none. ``whole`` says that topics which the update does not name are
-    gone.
-    """
+    """Changes for a cache."""
 
     controller_id: int
     controller_epoch: int
     topics: Mapping[str, TopicImage | None]
+    """By name. None removes a topic."""
     brokers: tuple[BrokerImage, ...] | None = None
+    """All registered brokers, or None if they are unchanged."""
     metadata_epoch: int = NO_EPOCH
+    """-1 if the sender keeps none."""
     whole: bool = False
+    """Whether topics that the update does not name are gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataCache:
-    """``topics`` by name and ``topic_names`` by ID hold the same topics. ``brokers`` is in ascending order of IDs.
-
-    ``metadata_epoch`` is the one that the active controller sent last, or -1 if the cache follows this node's image.
-    Updates up to ``overtaken_epoch`` are from before the metadata epoch was switched off, and no longer count. It is 0
-    if it was never on.
-    """
+    """The metadata that clients get from a node."""
 
     cluster_id: str = ""
     controller_id: int = NO_CONTROLLER
     controller_epoch: int = NO_EPOCH
     metadata_epoch: int = NO_EPOCH
+    """The one that the active controller sent last, or -1 if the cache follows this node's image."""
     overtaken_epoch: int = NO_EPOCH
+    """Updates up to this epoch are from before the metadata epoch was switched off, and no longer count. It is 0 if it
+    was never on."""
     brokers: tuple[BrokerImage, ...] = ()
+    """In ascending order of IDs."""
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
+    """By name."""
     topic_names: Mapping[bytes, str] = field(default_factory=dict)
+    """The same topics by ID."""
     _live: Mapping[int, tuple[bytes, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:

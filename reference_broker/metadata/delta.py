@@ -36,12 +36,14 @@ from reference_broker.quorum.values import Provenance
 
 @dataclass(frozen=True, slots=True)
 class TopicChange:
-    """``before`` is None for a created topic, and ``after`` for a removed one. ``partitions`` holds the indexes of new
-    or changed partitions."""
+    """The change of one topic."""
 
     before: TopicImage | None
+    """None for a created topic."""
     after: TopicImage | None
+    """None for a removed topic."""
     partitions: tuple[int, ...] = ()
+    """The indexes of new or changed partitions."""
 
 
 FEW_PARTITIONS = 32
@@ -51,14 +53,15 @@ building a delta of many small topics over the events that fill it. Freezing a t
 
 @dataclass(slots=True)
 class _Draft:
-    """A topic that is being changed. ``base`` is None if this delta creates it. ``change`` is the frozen result, or
-    None if the topic has changed since."""
+    """A topic that is being changed."""
 
     name: str
     topic_id: bytes
     base: TopicImage | None
+    """None if this delta creates it."""
     partitions: dict[int, PartitionImage] = field(default_factory=dict)
     change: TopicChange | None = None
+    """The frozen result, or None if the topic has changed since."""
 
     @property
     def may_settle(self) -> bool:
@@ -107,15 +110,13 @@ def with_changes(
 
 @dataclass(slots=True)
 class MetadataDelta:
-    """Collects changes in the order of the records, and is then built once.
-
-    After ``build``, ``topics`` holds the changes of topics: first the removals, then the others in the order of their
-    first records. ``configs``, ``brokers`` and ``features`` hold changed entries only, and None means removed.
-    """
+    """Collects changes in the order of the records, and is then built once."""
 
     image: MetadataImage
     topics: tuple[TopicChange, ...] = ()
+    """Complete after ``build``: first the removals, then the others in the order of their first records."""
     configs: dict[tuple[int, str], dict[str, str] | None] = field(default_factory=dict)
+    """Changed ones only, as are ``brokers`` and ``features``. None means removed."""
     brokers: dict[int, BrokerImage | None] = field(default_factory=dict)
     features: dict[str, int | None] = field(default_factory=dict)
     next_producer_id: int | None = None

@@ -29,14 +29,16 @@ def _empty() -> Mapping[KeyT, ValueT]:
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """``leader`` is -1 if there is none. The ISR may be empty then. ``partition_epoch`` grows with each change, and
-    ``leader_epoch`` with each new leadership."""
+    """The state of one partition (Kafka's PartitionRegistration)."""
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     leader: int
+    """-1 if there is none. The ISR may be empty then."""
     leader_epoch: int
+    """It grows with each new leadership."""
     partition_epoch: int
+    """It grows with each change."""
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
     directories: tuple[bytes, ...] = ()
@@ -49,19 +51,22 @@ class PartitionImage:
 
 @dataclass(frozen=True, slots=True)
 class TopicImage:
-    """``topic_id`` has 16 bytes. ``partitions`` is in the order of the indexes, which have no gaps."""
+    """One topic."""
 
     name: str
     topic_id: bytes
+    """16 bytes."""
     partitions: tuple[PartitionImage, ...]
+    """In the order of the indexes, which have no gaps."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerImage:
-    """A registered broker. ``broker_epoch`` is the offset of its registration in the metadata log."""
+    """A registered broker."""
 
     broker_id: int
     broker_epoch: int
+    """The offset of its registration in the metadata log."""
     incarnation_id: bytes
     host: str
     port: int
@@ -106,19 +111,20 @@ def includes(features: Iterable[tuple[str, int, int]], feature: str, level: int)
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    """``topics`` by name and ``topic_names`` by ID hold the same topics. The keys of ``configs`` are (resource type,
-    name).
-
-    ``features`` holds finalized levels by feature name. ``next_producer_id`` is the first ID of the next block.
-    """
+    """The metadata of the cluster at one offset of the metadata log."""
 
     provenance: Provenance = NOWHERE
     features: Mapping[str, int] = field(default_factory=_empty)
+    """Finalized levels by feature name."""
     brokers: Mapping[int, BrokerImage] = field(default_factory=_empty)
     topics: Mapping[str, TopicImage] = field(default_factory=_empty)
+    """By name."""
     topic_names: Mapping[bytes, str] = field(default_factory=_empty)
+    """The same topics by ID."""
     configs: Mapping[tuple[int, str], Mapping[str, str]] = field(default_factory=_empty)
+    """By (resource type, name)."""
     next_producer_id: int = 0
+    """The first ID of the next block."""
     metadata_epoch: int = 0
     """The metadata epoch of KIP-232. It counts how many times clients' metadata was sent out, and covers what was sent
     up to its record. It is 0 if that never happened."""

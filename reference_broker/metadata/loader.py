@@ -228,11 +228,7 @@ Listener: TypeAlias = Callable[[MetadataDelta, MetadataImage], None]
 
 @dataclass(slots=True, eq=False)
 class MetadataLoader:
-    """``last_offset`` is the offset of the last committed record that was replayed, published or not, or -1 if there is
-    none.
-
-    ``on_published(image, record_bytes)`` is called after each publication that ends where a batch ends, with the size
-    of the batches since the last call. Other publications cannot become a snapshot.
+    """Loads the committed part of the metadata log, and publishes its images.
 
     If an event finds that the log is damaged, it raises MetadataFault and the node must end. All batches before the
     damaged one are published then, and nothing of that one.
@@ -242,18 +238,25 @@ class MetadataLoader:
     _log: MetadataLog
     _store: SnapshotStore
     last_offset: int = -1
+    """The offset of the last committed record that was replayed, published or not, or -1 if there is none."""
     on_progress: Callable[[], None] = lambda: None
     """Called at the end of each event of loading, after all listeners have what was published."""
     on_loaded: Callable[[OffsetAndEpoch, int], None] = lambda _snapshot, _latency_us: None
     """Called when a snapshot is loaded, with the time that this took."""
     on_published: Callable[[MetadataImage, int], None] = lambda _image, _record_bytes: None
+    """Called after each publication that ends where a batch ends, with the image and the size of the batches since the
+    last call. Other publications cannot become a snapshot."""
     _batches: MetadataBatchLoader = field(init=False)
     _notes: BatchNotes = field(init=False)
     _listeners: list[Listener] = field(default_factory=list)
     _high_watermark: int = 0
+    """Everything below it is committed."""
     _record_bytes: int = 0
+    """The size of the batches since the last ``on_published``."""
     _scheduled: bool = False
+    """Whether ``_load_some`` comes in a later event."""
     _reloading: Sliced[None] | None = None
+    """The load of a snapshot that replaced the log, None if there is none."""
 
     def __post_init__(self) -> None:
         self._batches = MetadataBatchLoader(EMPTY_IMAGE, self._publish)

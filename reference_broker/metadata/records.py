@@ -179,15 +179,16 @@ class ProducerIdsRecord(_Record):
 
 @_declared
 class BrokerRegistrationChangeRecord(_Record):
-    """``fenced`` is -1 for unfenced, 0 for no change, and 1 for fenced. ``in_controlled_shutdown`` is 0 for no change,
-    and 1 for yes."""
+    """A change of a broker's registration."""
 
     __api_key__ = 17
     __version__ = __versions__ = 2
     broker_id: int = _field("int32")
     broker_epoch: int = _field("int64")
     fenced: int = _field("int8", tag=0, default=0)
+    """-1 for unfenced, 0 for no change, and 1 for fenced."""
     in_controlled_shutdown: int = _field("int8", since=1, tag=1, default=0)
+    """0 for no change, and 1 for yes."""
     log_dirs: tuple[bytes, ...] = _field("[]uuid", since=2, tag=2, default=())
 
 

@@ -81,13 +81,15 @@ MetricT = TypeVar("MetricT", Counter, Gauge, Histogram)
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A metric with its name. ``domain`` is the MBean's domain, for example kafka.server. ``kind`` is its type, and
-    ``labels`` are its further keys, such as topic."""
+    """A metric with its name."""
 
     domain: str
+    """The MBean's domain, for example kafka.server."""
     kind: str
+    """The MBean's type."""
     name: str
     labels: Labels
+    """The further keys of its name, such as topic."""
     metric: Metric
 
     @property

@@ -90,11 +90,12 @@ class Disk(Protocol):
 
 @dataclass(slots=True, eq=False)
 class KnownFolder:
-    """``changes`` counts the changes of names, and the first ``durable`` of them are durable. The first change stands
-    for all that earlier processes did."""
+    """A folder whose names were changed."""
 
     changes: int = 1
+    """Number of changes of names. The first one stands for all that earlier processes did."""
     durable: int = 0
+    """Number of these changes that are durable, the first ones."""
     is_syncing: bool = False
     failure: OSError | None = None
 
@@ -133,13 +134,16 @@ class FolderChanges:
 
 @dataclass(slots=True)
 class MemoryDisk:
-    """``files`` holds the content by path. ``fail_after`` is the number of changes that still succeed. After them every
-    change raises DiskError. With None no change fails. ``appends`` and ``reads`` count these calls."""
+    """A disk in memory, for tests."""
 
     files: dict[str, bytearray] = field(default_factory=dict)
+    """The content by path."""
     fail_after: int | None = None
+    """Number of changes that still succeed before each one raises DiskError; None for no failure."""
     appends: int = 0
+    """Number of appends so far."""
     reads: int = 0
+    """Number of reads so far."""
 
     def copy(self) -> "MemoryDisk":
         return MemoryDisk({path: bytearray(content) for path, content in self.files.items()})

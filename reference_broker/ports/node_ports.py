@@ -15,14 +15,12 @@ from reference_broker.ports.store import Delete, Get, ListObjects, Put, PutFile,
 
 
 class Now(NamedTuple):
-    """One instant as the driver saw it.
-
-    ``mono_us`` is monotonic time in microseconds, with an arbitrary origin. Deadlines and waits use it.
-    ``wall_ms`` is Unix time in milliseconds, and may step either way. Timestamps and expiry use it.
-    """
+    """One instant as the driver saw it."""
 
     mono_us: int
+    """Monotonic time in microseconds, with an arbitrary origin, for deadlines and waits."""
     wall_ms: int
+    """Unix time in milliseconds, which may step either way, for timestamps and expiry."""
 
 
 class RandomSource(Protocol):

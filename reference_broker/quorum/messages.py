@@ -49,13 +49,14 @@ METADATA_TOPIC = TopicName("__cluster_metadata")
 
 @dataclass(frozen=True, slots=True)
 class RaftResponse:
-    """The fields of every response. ``leader_id`` is -1 if the node knows no leader. ``granted`` is the result of a
-    vote."""
+    """The fields of every response."""
 
     error: Error
     leader_id: int
+    """-1 if the node knows no leader."""
     epoch: int
     granted: bool = False
+    """The result of a vote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,13 +219,16 @@ MAX_FETCH_BYTES = 8 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class RaftFetchResponse(RaftResponse):
-    """``high_watermark`` is -1 if the leader does not know it. ``diverging`` and ``snapshot`` never come together, and
-    neither comes with records."""
+    """The response to a Fetch of the metadata log. Neither ``diverging`` nor ``snapshot`` comes with records or with
+    the other."""
 
     high_watermark: int = -1
+    """-1 if the leader does not know it."""
     records: bytes | memoryview = b""
     diverging: OffsetAndEpoch | None = None
+    """The follower must truncate its log by this epoch and end offset."""
     snapshot: OffsetAndEpoch | None = None
+    """The follower must fetch this snapshot."""
 
 
 def fetch(

@@ -28,7 +28,7 @@ class StartRefused(Exception):  # noqa: N818 - says what happens, not only that 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The content of meta.properties. ``cluster_id`` and ``directory_id`` are base64 text, as Kafka writes UUIDs."""
+    """The content of meta.properties. Both UUIDs are base64 text, as in Kafka."""
 
     cluster_id: str
     node_id: int

@@ -9,10 +9,12 @@ METADATA_TOPIC_ID = (1).to_bytes(16, "big")
 
 
 class OffsetAndEpoch(NamedTuple):
-    """``offset`` is exclusive (an end offset). ``epoch`` is that of the last record below it."""
+    """An end offset, and the epoch of the record before it."""
 
     offset: int
+    """Exclusive."""
     epoch: int
+    """That of the last record below it."""
 
     @property
     def age(self) -> tuple[int, int]:

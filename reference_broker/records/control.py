@@ -34,11 +34,13 @@ class ControlType(IntEnum):
 
 @dataclass(slots=True, frozen=True)
 class ControlRecord:
-    """``type`` is a ControlType, or a number that is not known here. ``value`` holds the message's bytes."""
+    """A record of a control batch."""
 
     type: int
+    """A ControlType, or a number that is not known here."""
     version: int
     value: bytes
+    """The bytes of the message."""
 
 
 def control_record(type_: ControlType, value: bytes, timestamp_ms: int) -> Record:

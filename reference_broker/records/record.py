@@ -40,10 +40,12 @@ HeaderPair: TypeAlias = tuple[str, bytes | None]
 
 @dataclass(slots=True, frozen=True)
 class Record:
-    """``offset`` is -1 before the builder has numbered the record. ``timestamp_ms`` is -1 if it has no timestamp."""
+    """One record."""
 
     offset: int = -1
+    """-1 before the builder has numbered the record."""
     timestamp_ms: int = -1
+    """-1 if it has no timestamp."""
     key: bytes | None = None
     value: bytes | None = None
     headers: tuple[HeaderPair, ...] = ()

@@ -36,19 +36,19 @@ MOST_RECORD_ERRORS = 1000
 
 @dataclass(slots=True, frozen=True)
 class Rules:
-    """The settings of a topic that the rules depend on.
-
-    ``create_time`` is False for LogAppendTime. A CreateTime timestamp may be ``before_max_ms`` behind the clock and
-    ``after_max_ms`` ahead of it. ``keys_needed`` is True for a compacted topic. ``codec`` is that of the topic, or None
-    if batches stay as the producer compressed them.
-    """
+    """The settings of a topic that the rules depend on."""
 
     max_message_bytes: int
     before_max_ms: int
+    """How far a CreateTime timestamp may be behind the clock."""
     after_max_ms: int
+    """How far it may be ahead of it."""
     create_time: bool
+    """False for LogAppendTime."""
     keys_needed: bool
+    """True for a compacted topic."""
     codec: Compression | None = None
+    """That of the topic, or None if batches stay as the producer compressed them."""
     level: int | None = None
     """The codec's level, by Kafka's numbers. None is the default of the codec."""
 

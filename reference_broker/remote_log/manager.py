@@ -61,13 +61,14 @@ class _Replica:
 
 @dataclass(slots=True, eq=False)
 class _Led:
-    """The work for a partition that this node leads. ``copier`` is set while its topic is tiered."""
+    """The work for a partition that this node leads."""
 
     partition: Partition
     fencing: LeaderEpochFencing
     expirer: Expirer
     copied_end: CopiedEnd
     copier: Copier | None = None
+    """Set while its topic is tiered."""
 
     def close_copier(self) -> None:
         """Stop copying. Listed segments may be deleted remotely from now on, so the local ones stay."""

@@ -79,12 +79,10 @@ class Wrapper:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of ``crucible broker``. ``listen``, ``advertised`` and ``metrics_listen`` are HOST:PORT.
-
-    ``listen`` is None if the configuration has ``listeners``, or for 127.0.0.1:9092.
-    """
+    """The options of ``crucible broker``. Addresses are HOST:PORT."""
 
     listen: str | None
+    """None if the configuration has ``listeners``, or for 127.0.0.1:9092."""
     data: Path
     node_id: int
     config: "BrokerConfig"

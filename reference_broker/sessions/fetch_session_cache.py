@@ -104,16 +104,18 @@ def _used_before(session: FetchSession, other: FetchSession) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CandidateRefusal:
-    """A remembered refusal: a candidate found no victim, from ``from_ms`` until just before ``until_ms``.
+    """A remembered refusal: a candidate found no session to evict.
 
-    Until then a candidate that is not larger and not more privileged finds none either, as long as no session leaves,
+    For its time a candidate that is not larger and not more privileged finds none either, as long as no session leaves,
     joins, changes size or goes back in time.
     """
 
     privileged: bool
     partitions: int
     from_ms: int
+    """The wall-clock time from which it holds."""
     until_ms: int
+    """The time at which it ends, exclusive."""
 
     def holds_for(self, candidate: FetchSession, wall_ms: int) -> bool:
         return (

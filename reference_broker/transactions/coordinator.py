@@ -70,22 +70,23 @@ class TransactionMetrics:
 
 @dataclass(frozen=True, slots=True)
 class InitRequest:
-    """InitProducerId with a transactional ID. ``expected`` is what the producer has, if it continues after an error."""
+    """InitProducerId with a transactional ID."""
 
     transactional_id: str
     timeout_ms: int
     expected: ProducerIdAndEpoch | None = None
+    """What the producer has, if it continues after an error (KIP-360)."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddRequest:
-    """AddPartitionsToTxn, AddOffsetsToTxn. ``client_version`` is the ``transaction.version`` that the request's version
-    implies."""
+    """AddPartitionsToTxn, AddOffsetsToTxn."""
 
     transactional_id: str
     owner: ProducerIdAndEpoch
     partitions: tuple[TopicPartition, ...]
     client_version: int = 0
+    """The ``transaction.version`` that the request's version implies."""
 
 
 @dataclass(frozen=True, slots=True)

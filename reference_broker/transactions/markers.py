@@ -28,14 +28,15 @@ EPOCH_RAISED_FROM = 2
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The end of one producer's transaction. ``coordinator_epoch`` is the leader epoch of the coordinator's partition
-    of ``__transaction_state``. ``transaction_version`` is that of the transaction, 0 if the request has none."""
+    """The end of one producer's transaction."""
 
     producer_id: int
     producer_epoch: int
     coordinator_epoch: int
+    """The leader epoch of the coordinator's partition of ``__transaction_state``."""
     is_commit: bool
     transaction_version: int = 0
+    """That of the transaction, 0 if the request has none."""
 
 
 def refusal_of(marker: Marker, known: Producer | None) -> Error:

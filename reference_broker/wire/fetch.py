@@ -42,11 +42,7 @@ INCREMENTAL_FETCH_OK = 2
 
 @value
 class FetchPartition:
-    """One partition of a request. -1 in an epoch or log start means "not given".
-
-    Only replicas send ``replica_directory_id`` (16 raw bytes, from version 17 on) and ``high_watermark`` (the
-    fetcher's own, from version 18 on).
-    """
+    """One partition of a request. -1 in an epoch or log start means "not given"."""
 
     partition: int
     fetch_offset: int
@@ -55,7 +51,9 @@ class FetchPartition:
     last_fetched_epoch: int = -1
     log_start_offset: int = -1
     replica_directory_id: bytes = NO_DIRECTORY_ID
+    """16 bytes, which replicas send from version 17 on."""
     high_watermark: int = NO_HIGH_WATERMARK
+    """The fetcher's own, which replicas send from version 18 on."""
 
 
 @value
@@ -74,25 +72,25 @@ class ForgottenTopic:
 
 @value
 class FetchRequest:
-    """``replica_id`` is -1 for a consumer. ``session_id`` 0 with ``session_epoch`` -1 means no session (KIP-227).
-
-    In version 1000 (KIP-227's first revision) ``session_epoch`` is the sequence number, and both have 64 bits.
-    ``fetch_type`` says whether the request is incremental. Only version 1000 carries it.
-    """
+    """A Fetch request of any version."""
 
     replica_id: int = -1
+    """-1 for a consumer."""
     max_wait_ms: int = 500
     min_bytes: int = 1
     max_bytes: int = 0x7FFFFFFF
     isolation_level: int = 0
     session_id: int = 0
+    """0 with ``session_epoch`` -1 means no session (KIP-227)."""
     session_epoch: int = -1
+    """In version 1000 (KIP-227's first revision) it is the sequence number. There, both have 64 bits."""
     topics: Sequence[FetchTopic] = field(default_factory=list)
     forgotten: Sequence[ForgottenTopic] = field(default_factory=list)
     rack_id: str = ""
     cluster_id: str | None = None
     replica_epoch: int = -1
     fetch_type: int = FULL_FETCH
+    """Whether the request is incremental. Only version 1000 has it."""
 
 
 @value
@@ -121,10 +119,7 @@ class AbortedTransaction:
 
 @value
 class PartitionData:
-    """One partition of a response. ``records`` holds whole record batches (magic 2). None is sent as null.
-
-    ``tombstone_horizon``: tombstones below it may be gone (H-1). Only version 1001 carries it.
-    """
+    """One partition of a response."""
 
     partition: int
     error_code: int
@@ -134,10 +129,12 @@ class PartitionData:
     aborted_transactions: Sequence[AbortedTransaction] | None = None
     preferred_read_replica: int = -1
     records: bytes | memoryview | None = b""
+    """Whole record batches (magic 2). None is sent as null."""
     diverging_epoch: EpochEndOffset | None = None
     current_leader: LeaderIdAndEpoch | None = None
     snapshot_id: SnapshotId | None = None
     tombstone_horizon: int = -1
+    """Tombstones below it may be gone (H-1). Only version 1001 has it."""
 
 
 @value
@@ -157,7 +154,7 @@ class NodeEndpoint:
 
 @value
 class FetchResponse:
-    """Only version 1000 carries ``error_string`` and ``response_flags``."""
+    """A Fetch response of any version."""
 
     error_code: int = 0
     session_id: int = 0
@@ -165,4 +162,6 @@ class FetchResponse:
     throttle_time_ms: int = 0
     node_endpoints: Sequence[NodeEndpoint] = field(default_factory=list)
     error_string: str | None = None
+    """Only version 1000 has it."""
     response_flags: int = 0
+    """Only version 1000 has them."""

@@ -4,16 +4,18 @@ from typing import NamedTuple
 
 
 class Tag(NamedTuple):
-    """``session_id`` and ``session_epoch`` are those of the *request* (0 and -1 if it is not a Fetch). ``error`` is the
-    top-level error code of a reply (0 in a request). ``position`` is the byte position that a FetchSnapshot requests,
-    or -1 in other messages."""
+    """What interceptors match."""
 
     api_key: int
     api_version: int
     client_id: str
     session_id: int = 0
+    """That of the request, also in a reply; 0 if it is not a Fetch."""
     session_epoch: int = -1
+    """That of the request, also in a reply; -1 if it is not a Fetch."""
     error: int = 0
+    """The top-level error code of a reply, 0 in a request."""
     position: int = -1
+    """The byte position that a FetchSnapshot requests, -1 in other messages."""
     role: str = "client"
     """``client`` or ``peer`` (another node)."""

@@ -31,13 +31,15 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigRow:
-    """``synonyms`` holds all places that set the value. The first one wins, and gives value and source. There are none
-    for the default of a setting that only topics have. The values of a setting that ``is_sensitive`` are None."""
+    """One setting of a resource, as DescribeConfigs shows it."""
 
     key: ConfigKey
     synonyms: tuple[Synonym, ...]
+    """All places that set the value. The first one wins, and gives value and source. There are none for the default of
+    a setting that only topics have."""
     read_only: bool
     is_sensitive: bool = False
+    """Then its values are None."""
 
     @property
     def value(self) -> str | None:

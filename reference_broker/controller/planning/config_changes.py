@@ -49,12 +49,13 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 
 @dataclass(frozen=True, slots=True)
 class RequestedConfigs:
-    """``steps`` holds (setting, operation, value). Settings without a step stay as they are, or are removed if
-    ``replaces_all``."""
+    """Changes of the settings of one resource."""
 
     resource: Resource
     steps: tuple[tuple[str, int, str | None], ...]
+    """(setting, operation, value). Settings without a step stay as they are."""
     replaces_all: bool = False
+    """Whether settings without a step are removed instead."""
 
     def after(self, before: Mapping[str, str], config: BrokerConfig) -> dict[str, str] | Refusal:
         """Return the settings after the change of ``before``, or the reason why it is not possible."""

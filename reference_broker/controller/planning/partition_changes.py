@@ -135,14 +135,16 @@ UNCLEAN_KEY = "unclean.leader.election.enable"
 
 @dataclass(frozen=True, slots=True)
 class PartitionChanges:
-    """``live`` holds the brokers that may lead. ``homes`` holds each broker's only directory; it is empty where the
-    metadata.version has none. ``keeps_elr`` says whether eligible leader replicas are kept."""
+    """Changes of partitions, planned by one image."""
 
     image: MetadataImage
     live: Mapping[int, Directories]
+    """The brokers that may lead."""
     homes: Mapping[int, bytes]
+    """Each broker's only directory; empty where the metadata.version has none."""
     version: int
     keeps_elr: bool
+    """Whether eligible leader replicas are kept (KIP-966)."""
 
     @staticmethod
     def of(image: MetadataImage, without: int = NO_LEADER, and_with: int = NO_LEADER) -> "PartitionChanges":

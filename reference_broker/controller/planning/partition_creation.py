@@ -29,20 +29,22 @@ FIXED = Refusal(
 
 @dataclass(frozen=True, slots=True)
 class NewPartitions:
-    """``count`` is the number of partitions in the end. ``assignments`` holds the replicas of each new partition, or is
-    None if the controller places them."""
+    """The partitions that a topic is to have."""
 
     name: str
     count: int
+    """Their number in the end."""
     assignments: tuple[tuple[int, ...], ...] | None = None
+    """The replicas of each new partition, or None if the controller places them."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedPartitions:
-    """New partitions of ``topic``, up to ``count``. ``records`` can be called once, because it uses up ``replicas``."""
+    """New partitions of a topic. ``records`` can be called once, because it uses up ``replicas``."""
 
     topic: TopicImage
     count: int
+    """The number of partitions in the end."""
     replicas: Replicas
 
     def records(self, image: MetadataImage) -> Iterator[PartitionRecord]:

@@ -37,13 +37,14 @@ NO_CHECK = -1
 
 @dataclass(frozen=True, slots=True)
 class RequestedIsr:
-    """The ISR that a leader wants for one partition. ``isr`` holds (broker ID, broker epoch) for each replica.
-    ``leader_epoch`` and ``partition_epoch`` are those that the leader knows."""
+    """The ISR that a leader requests for one partition."""
 
     index: int
     leader_epoch: int
+    """The one that the leader knows, as is ``partition_epoch``."""
     partition_epoch: int
     isr: tuple[tuple[int, int], ...]
+    """(broker ID, broker epoch) of each replica."""
     recovery_state: int
 
 

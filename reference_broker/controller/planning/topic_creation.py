@@ -34,13 +34,14 @@ DEFAULT = -1
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """``assignments`` holds (partition index, replicas), or is None if the controller places the replicas."""
+    """A topic that a client requests."""
 
     name: str
     partitions: int = DEFAULT
     replication_factor: int = DEFAULT
     configs: tuple[tuple[str, str | None], ...] = ()
     assignments: tuple[tuple[int, tuple[int, ...]], ...] | None = None
+    """(partition index, replicas), or None if the controller places the replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +98,12 @@ class TopicCreation(Change[TopicOutcomes]):
 
 @dataclass(slots=True)
 class _Planner:
-    """Judges the topics of one request by the latest metadata, and by each other.
-
-    ``unified`` holds the names with '.' or '_', by what they become in the names of metrics. Two topics must not become
-    the same there.
-    """
+    """Judges the topics of one request by the latest metadata, and by each other."""
 
     context: PlanContext
     unified: dict[str, str] | None = None
+    """The names with '.' or '_', by what they become in the names of metrics, where two topics must not become the
+    same. None before it is needed."""
 
     def plan(self, requested: NewTopic) -> PlannedTopic | Refusal:
         config = self.context.config

@@ -36,18 +36,18 @@ from reference_broker.wire.errors import ErrorCode
 
 @dataclass(frozen=True, slots=True)
 class Cleanable:
-    """The part of a log that may be cleaned.
-
-    Everything below ``first_dirty_offset`` has been cleaned before. ``end_offset`` is the base offset of the first
-    segment that must not be cleaned. ``clean_bytes`` and ``dirty_bytes`` are the sizes of the segments before and in
-    the dirty part. ``overdue`` says that a dirty record has waited longer than ``max.compaction.lag.ms``.
-    """
+    """The part of a log that may be cleaned."""
 
     first_dirty_offset: int
+    """Everything below has been cleaned before."""
     end_offset: int
+    """The base offset of the first segment that must not be cleaned."""
     clean_bytes: int
+    """The size of the segments before the dirty part."""
     dirty_bytes: int
+    """The size of the segments in it."""
     overdue: bool
+    """Whether a dirty record has waited longer than ``max.compaction.lag.ms``."""
 
     @property
     def dirty_percent(self) -> int:
@@ -117,11 +117,12 @@ class CleaningFailed(Exception):  # noqa: N818 - the name says what happened
 
 
 class Step(NamedTuple):
-    """The end of a slice. ``io_bytes`` were read and written in it. If ``sync`` has paths, the pass must be continued
-    only once they are durable."""
+    """The end of a slice."""
 
     io_bytes: int
+    """Bytes that were read and written in it."""
     sync: tuple[str, ...] = ()
+    """If it has paths, the pass must be continued only once they are durable."""
 
 
 Steps: TypeAlias = Generator[Step, None, None]
@@ -130,15 +131,17 @@ FoundT = TypeVar("FoundT")
 
 @dataclass(slots=True)
 class Cleaned:
-    """The result of a pass. Bytes are those of segments. ``records`` is the number of records that were checked, and
-    ``kept`` is the number of those that stayed. The log is clean up to ``end_offset``."""
+    """The result of a pass. Bytes are those of segments."""
 
     read_bytes: int = 0
     written_bytes: int = 0
     records: int = 0
+    """Number of records that were checked."""
     kept: int = 0
+    """Number of those that stayed."""
     map_used_percent: int = 0
     end_offset: int = 0
+    """The log is clean below it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,16 +156,14 @@ class _Noted:
 @dataclass(slots=True)
 class Cleaning:
     """One pass over one log. ``run`` yields at the end of each slice. Between two slices, and before the first one, the
-    log may change in any way.
-
-    ``part`` is the part to clean. ``buffer_bytes`` is ``log.cleaner.dedupe.buffer.size``. Keys that do not fit into it
-    are left to the next pass.
-    """
+    log may change in any way."""
 
     log: PartitionLog
     part: Cleanable
+    """The part to clean."""
     now: Now
     buffer_bytes: int
+    """``log.cleaner.dedupe.buffer.size``. Keys that do not fit into it are left to the next pass."""
     done: Cleaned = field(default_factory=Cleaned)
     _cuts: int = field(init=False)
     _io_bytes: int = 0

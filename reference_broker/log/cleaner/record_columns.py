@@ -10,15 +10,18 @@ from reference_broker.wire.errors import ErrorCode
 
 
 class Columns(NamedTuple):
-    """Neighbouring records. A record's bytes, with the length in front, begin at its ``start`` and end where the next
-    one begins. An offset delta counts from the base offset of the batch. ``keyless`` and ``valueless`` are the indexes
-    of the records without a key, whose ``keys`` are empty, and of those without a value."""
+    """Neighbouring records of one batch, by column."""
 
     starts: list[int]
+    """A record's bytes, with the length in front, begin at its start and end where the next one begins."""
     offset_deltas: list[int]
+    """They count from the base offset of the batch."""
     keys: list[bytes]
+    """Empty for a record without a key."""
     keyless: list[int]
+    """The indexes of the records without a key."""
     valueless: list[int]
+    """The indexes of the records without a value."""
 
     def keyed(self, base_offset: int, from_offset: int) -> tuple[list[bytes], list[int]]:
         """The keys and the offsets of the records that have a key, from an offset on."""

@@ -264,12 +264,6 @@ NO_EPOCH_YET = -2
 class Retention:
     """Judges the batches of one pass, in the log's order.
 
-    ``now_ms`` is the time at which the pass began. A tombstone stays for ``delete_retention_ms`` after its first
-    cleaning. ``group_end`` is one past the last offset of the segments that become one, or -1 while another one may
-    join them. ``records`` counts the records that were checked, and ``kept`` those of them that stay. Only tombstones
-    below ``tombstones_below`` may go (H-2). ``tombstones_gone`` is one past the last one that has gone because of its
-    age (H-1).
-
     Beyond Kafka, the last batch of each new segment and the first batch of each leader epoch stay, without records if
     necessary. So a segment shows where it ends, and a hole between two segments is always a lost tail. And recovery
     finds the leader epochs in the batches, with their first offsets.
@@ -280,12 +274,19 @@ class Retention:
     transactions: CleanedTransactions
     last_batches: LastBatches
     now_ms: int
+    """The time at which the pass began."""
     delete_retention_ms: int
+    """How long a tombstone stays after its first cleaning."""
     tombstones_below: int = INT64_END
+    """Only tombstones below this offset may go (H-2)."""
     tombstones_gone: int = 0
+    """One past the last tombstone that has gone because of its age (H-1)."""
     group_end: int = 0
+    """One past the last offset of the segments that become one, or -1 while another one may join them."""
     records: int = 0
+    """Number of records that were checked."""
     kept: int = 0
+    """Number of those that stay."""
     _last_epoch: int = NO_EPOCH_YET
 
     def keep(self, header: BatchHeader, batch: memoryview) -> Sliced[Buffer | None]:

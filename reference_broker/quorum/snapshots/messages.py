@@ -35,7 +35,7 @@ NO_SNAPSHOT = OffsetAndEpoch(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest:
-    """``position`` is the first byte wanted; a negative one is invalid. A ``max_bytes`` of 0 requests no bytes."""
+    """A FetchSnapshot request."""
 
     cluster_id: str | None
     replica_id: int
@@ -44,26 +44,28 @@ class SnapshotRequest:
     leader_epoch: int
     id: OffsetAndEpoch
     position: int
+    """The first byte wanted; a negative one is invalid."""
     max_bytes: int
+    """0 requests no bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A response with bytes, or an error without.
-
-    ``size`` is that of the whole snapshot. ``is_last`` says that no bytes follow these. The response may lack some
-    fields: then ``size`` is -1, ``media_type`` is empty and ``id`` is None.
-    """
+    """A response to FetchSnapshot with bytes, or an error without. The response may lack some fields."""
 
     error: Error
     leader_id: int = -1
     epoch: int = -1
     id: OffsetAndEpoch | None = None
+    """None if the response lacks it."""
     size: int = 0
+    """That of the whole snapshot, -1 if the response lacks it."""
     position: int = 0
     data: bytes | memoryview = b""
     is_last: bool = False
+    """Whether no bytes follow these."""
     media_type: str = ""
+    """Empty if the response lacks it."""
 
 
 def request_for(

@@ -51,11 +51,12 @@ ServeLocally: TypeAlias = Callable[[int, object, Callable[[object], None]], None
 
 @dataclass(frozen=True, slots=True)
 class MetadataLeaders:
-    """``image`` returns the metadata as this node knows it."""
+    """The way to the leaders of the partitions of ``__remote_log_metadata``."""
 
     ports: Ports
     node_id: int
     image: Callable[[], MetadataImage]
+    """Returns the metadata as this node knows it."""
     serve_locally: ServeLocally
     request_timeout_ms: int
 

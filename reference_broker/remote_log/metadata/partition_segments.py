@@ -27,11 +27,13 @@ from reference_broker.wire.errors import Error, ErrorCode
 
 
 class OwnedRange(NamedTuple):
-    """The offsets ``start <= offset < end`` belong to ``owner``, a segment's ID."""
+    """Offsets that one remote segment owns."""
 
     start: int
     end: int
+    """Exclusive."""
     owner: bytes
+    """The segment's ID."""
 
 
 class OffsetOwners:

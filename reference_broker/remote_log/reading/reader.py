@@ -59,12 +59,13 @@ class Layout(NamedTuple):
 
 
 class RemoteRecords(NamedTuple):
-    """Whole batches. ``aborted`` is None where all records are read, committed or not. No batch reaches beyond
-    ``end_offset``."""
+    """Whole batches of the remote tier."""
 
     records: bytes
     aborted: Sequence[AbortedTransaction] | None
+    """None where all records are read, committed or not."""
     end_offset: int = _NOT_KNOWN
+    """No batch reaches beyond it."""
     layout: Layout = Layout()
 
     def fitting(self, max_bytes: int, end_offset: int, *, at_least_one: bool) -> bytes:

@@ -26,12 +26,14 @@ MOST_PAUSED: Final = 1000
 
 
 class Range(NamedTuple):
-    """``length`` bytes of an object from ``position``; fewer only at its end. ``kind`` is what the object holds."""
+    """Bytes of an object."""
 
     key: str
     position: int
     length: int
+    """Fewer are read only at the object's end."""
     kind: ObjectKind
+    """The kind of the object."""
 
 
 Got: TypeAlias = Callable[[bytes], None]

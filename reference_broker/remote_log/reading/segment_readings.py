@@ -142,16 +142,20 @@ BOUNDARY_FROM_BYTES: Final = 64 * 1024
 
 
 class Batches(NamedTuple):
-    """``position`` and ``end_position`` are those of ``records`` in the log object. ``first_offset`` is the first
-    offset of the first batch, and no batch reaches beyond ``end_offset``. Without records all three say where the
-    batch lies that was not read, or the end of the segment. ``offset_index`` is the segment's offset index."""
+    """Batches of a remote segment. Without records, the offsets say where the batch lies that was not read, or the end
+    of the segment."""
 
     records: bytes
     position: int
+    """Where ``records`` begins in the log object."""
     end_position: int
+    """Where it ends there."""
     first_offset: int
+    """The first offset of the first batch."""
     end_offset: int
+    """No batch reaches beyond it."""
     offset_index: bytes
+    """The segment's offset index."""
 
 
 def batches_from(
@@ -314,13 +318,15 @@ def _first_in(
 
 
 class Auxiliary(NamedTuple):
-    """The state of a log at ``offset``. ``epochs``: (epoch, start offset), from the log's start on. ``snapshot``:
-    Kafka's file of the producers there, with open transactions, and ``producers`` is its content."""
+    """The state of a log at an offset (Kafka's auxiliary state of a replica that begins in the tier)."""
 
     offset: int
     epochs: tuple[tuple[int, int], ...]
+    """(epoch, start offset), from the log's start on."""
     snapshot: bytes
+    """Kafka's producer snapshot there, with open transactions."""
     producers: ProducerStates
+    """Its content."""
 
 
 def auxiliary_of(
