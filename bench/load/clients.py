@@ -26,6 +26,7 @@ class ProducerClient(Client, Protocol):
 
 class ReaderClient(Client, Protocol):
     plan: ReadPlan
+    paused: bool
 
     @property
     def lag(self) -> int: ...

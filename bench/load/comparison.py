@@ -105,6 +105,13 @@ def _rate_in_transactions(name: str) -> Callable[[Entry], float | None]:
     return lambda entry: entry.result.rate(name) if entry.result.workload.crucible.transactions else None
 
 
+def _backlog(name: str) -> Callable[[Entry], float | None]:
+    def value(entry: Entry) -> float | None:
+        return None if entry.result.backlog is None else float(getattr(entry.result.backlog, name))
+
+    return value
+
+
 def _percentile(measure: str, share: float) -> Callable[[Entry], float | None]:
     return lambda entry: entry.result.percentile_ms(measure, share)
 
@@ -126,6 +133,8 @@ def _latency(name: str, measure: str, share: float, decimals: int = 1, exact_to_
     return Figure(name, "ms", True, value, BUCKET, exact_to_ms, decimals, (measure, share))
 
 
+REPORT_S: Final = 0.5
+"""How often workers report, and so how exact the times of a backlog are."""
 SUSTAINED: Final = Figure(
     "maximum sustained", "records/s", False, lambda entry: entry.search.rate if entry.search else None, PRECISION
 )
@@ -148,6 +157,10 @@ FIGURES: Final = (
     _latency("end-to-end p99", "end_to_end", 0.99, exact_to_ms=1.0),
     _latency("end-to-end p99.9", "end_to_end", 0.999, exact_to_ms=1.0),
     _latency("end-to-end p99.99", "end_to_end", 0.9999, exact_to_ms=1.0),
+    Figure("backlog: records", "of all subscriptions", False, _backlog("records")),
+    Figure("backlog: building", "s", True, _backlog("build_s"), exact_to_unit=REPORT_S, decimals=1),
+    Figure("backlog: draining", "s", True, _backlog("drain_s"), exact_to_unit=REPORT_S, decimals=1),
+    Figure("backlog: read while draining", "records/s", False, _backlog("drained_per_s")),
     Figure("transactions committed", "in a second", False, _rate_in_transactions("transactions"), decimals=1),
     Figure("aborted by the plan", "records/s", False, _rate_in_transactions("aborted")),
     _latency("EndTxn p50", "commit", 0.5),
@@ -155,12 +168,11 @@ FIGURES: Final = (
     Figure("brokers: processor time", "s for a million records", True, _cpu_s, decimals=2),
     Figure("brokers: memory", "MiB", True, _memory_mib),
 )
-_GENERATOR_S: Final = ("offered", "sent", "aborted by the plan")
+_GENERATOR_S: Final = ("offered", "sent", "aborted by the plan", "backlog: records", "backlog: building")
 COMPARED: Final = tuple(
     each
     for each in FIGURES
-    if each.name not in ("offered", "sent", "aborted by the plan")
-    and (each.percentile is None or each.percentile[0] != "delay")
+    if each.name not in _GENERATOR_S and (each.percentile is None or each.percentile[0] != "delay")
 )
 """Figures of the brokers. The others are the generator's: what it offers, sends and aborts, and how late."""
 

@@ -192,6 +192,7 @@ class LotReader:
         self._positions = dict.fromkeys(plan.partitions, plan.from_offset)
         self._fetcher: RecordFetcher | None = None
         self._stopping = False
+        self.paused = False  # which this client does not carry out
 
     def stop(self) -> None:
         self._stopping = True

@@ -91,6 +91,8 @@ class LoadReader:
         self._stale = True
         self._refresh_not_before_us = 0
         self._stopping = False
+        self.paused = False
+        """While it is, no request is sent. One in flight still brings its response."""
 
     def stop(self) -> None:
         self._stopping = True
@@ -102,7 +104,7 @@ class LoadReader:
                 if self._stale and now_us >= self._refresh_not_before_us:
                     self._look_up(now_us)
                 for link in list(self._links.values()):
-                    if link.sent is None and link.partitions and now_us >= link.not_before_us:
+                    if link.sent is None and link.partitions and not self.paused and now_us >= link.not_before_us:
                         self._send(link, now_us)
                     elif link.sent is not None and now_us >= link.deadline_us:
                         self._lose(link)

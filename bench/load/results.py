@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from bench.load.backlog import Backlog
 from bench.load.ledger import Findings, Range, Read, Sent, judge
 from bench.load.measures import Measures, merged, quantile_us
 from bench.load.workload import Workload
@@ -64,6 +65,7 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
     generator_cpu_permille: int  # of the busiest worker, in its busiest second
     generator_cpu_s: float = 0.0  # of all workers, from the start to the end of the load
     generator_rss_bytes: int = 0  # of all workers
+    backlog: Backlog | None = None  # None: none was wanted, or it was not drained
     generator_capacity: float = 0.0
     """Records a second that the generator reaches against a sink, with such batches; 0: not known."""
 

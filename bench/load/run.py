@@ -1,5 +1,6 @@
 """Runs a workload on a target: topics, workers, warm-up, the seconds that count, the rest of the reading, verdict."""
 
+import math
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from bench.load.backlog import Backlog, BacklogError, build_and_drain, complaint_of_space
 from bench.load.results import LoadResult, collect
 from bench.load.spec import LoadSpec, write_spec
 from bench.load.topics import TopicError, topics_for
@@ -54,6 +56,7 @@ class LoadTarget:
     name: str
     bootstrap: Sequence[tuple[str, int]]
     cluster: PeerCluster | None
+    folder: Path | None = None  # has the brokers' data; None if nobody here knows it
 
 
 Progress = Callable[[str], None]
@@ -79,7 +82,7 @@ def started(text: str, progress: Progress) -> Iterator[LoadTarget]:
         TemporaryDirectory(prefix="crucible-bench-", ignore_cleanup_errors=True) as folder,
         _cluster(chosen, Path(folder)) as cluster,
     ):
-        yield LoadTarget(text, [("127.0.0.1", port) for port in cluster.ports], cluster)
+        yield LoadTarget(text, [("127.0.0.1", port) for port in cluster.ports], cluster, Path(folder))
 
 
 @contextmanager
@@ -107,6 +110,11 @@ def run(workload: Workload, target: LoadTarget, options: LoadOptions, out_dir: P
     out_dir.mkdir(parents=True, exist_ok=True)
     topics = [f"crucible-bench-{uuid.uuid4().hex[:8]}-{number}" for number in range(workload.topics)]
     spec = spec_of(workload, target, options, topics, out_dir)
+    if target.folder is not None:
+        seconds = sum(durations_s(workload, options))
+        complaint = complaint_of_space(workload, spec.records_per_s, seconds, options.replication, target.folder)
+        if complaint:
+            raise LoadError(f"{workload.name}: {complaint}.")
     try:
         config = workload.crucible.topic_settings
         with topics_for(target.bootstrap, topics, workload.partitions_per_topic, options.replication, config):
@@ -144,6 +152,28 @@ def spec_of(workload: Workload, target: LoadTarget, options: LoadOptions, topics
     )
 
 
+def durations_s(workload: Workload, options: LoadOptions) -> tuple[float, float]:
+    """Return how long warm-up and load last."""
+    return (
+        workload.warmup_duration_minutes * 60 if options.warmup_s is None else options.warmup_s,
+        workload.test_duration_minutes * 60 if options.seconds is None else options.seconds,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Leader:
+    """The workers as ``backlog`` leads them."""
+
+    locust: LocustProcesses
+
+    def command(self, command: str) -> None:
+        self.locust.send_command(command)
+
+    def counts(self) -> tuple[int, int] | None:
+        report = self.locust.report()
+        return None if report is None else (report["acknowledged"], report["read"])
+
+
 class _WorkloadRun:
     """One run, once its topics exist."""
 
@@ -152,10 +182,9 @@ class _WorkloadRun:
     ) -> None:
         self._workload, self._target, self._spec, self._progress = workload, target, spec, progress
         self._options = options
-        warmup_s = workload.warmup_duration_minutes * 60 if options.warmup_s is None else options.warmup_s
-        seconds = workload.test_duration_minutes * 60 if options.seconds is None else options.seconds
+        warmup_s, seconds = durations_s(workload, options)
         self._first = int(warmup_s)
-        self._end = self._first + max(1, int(seconds))
+        self._seconds = max(1, int(seconds))
         self._last: dict[str, int] = {}
 
     def lead_workers(self) -> LoadResult:
@@ -172,12 +201,16 @@ class _WorkloadRun:
             start_s = time.monotonic()
             self._report_progress_until(locust, start_s + self._first, "warm-up")
             cpu_s[0] = self._cpu_s()
-            self._report_progress_until(locust, start_s + self._end, "load")
+            backlog, late = self._drained_backlog(locust)
+            # The seconds of building and draining count, as OpenMessaging's do.
+            end = math.ceil(time.monotonic() - start_s) if backlog else self._first
+            end += self._seconds
+            self._report_progress_until(locust, start_s + end, "load")
             cpu_s[1] = self._cpu_s()
             if self._target.cluster is not None:
                 rss_bytes = self._target.cluster.rss_bytes()
             locust.send_command("stop_producers")
-            unfinished = self._await_sum(
+            unfinished = late or self._await_sum(
                 locust, "producing", self._spec.delivery_timeout_ms / 1000, "settle their batches"
             )
             unfinished = unfinished or self._await_sum(locust, "lag", DRAIN_S, "read what was acknowledged")
@@ -193,7 +226,8 @@ class _WorkloadRun:
             target=self._target.name,
             client=self._spec.client,
             first=self._first,
-            end=self._end,
+            end=end,
+            backlog=backlog,
             measures=collected.measures,
             findings=collected.findings,
             errors=collected.errors,
@@ -205,6 +239,19 @@ class _WorkloadRun:
             generator_cpu_s=collected.cpu_s,
             generator_rss_bytes=collected.rss_bytes,
         )
+
+    def _drained_backlog(self, locust: LocustProcesses) -> tuple[Backlog | None, str]:
+        """Build a backlog and drain it, if the workload wants one. Return it, or what did not happen in time."""
+        if not self._workload.consumer_backlog_size_gb:
+            return None, ""
+
+        def progress(text: str) -> None:
+            self._progress(f"{self._target.name}: {text}")
+
+        try:
+            return build_and_drain(self._workload, self._spec.records_per_s, _Leader(locust), progress), ""
+        except BacklogError as error:
+            return None, str(error)
 
     def _cpu_s(self) -> float:
         return NOT_MEASURED if self._target.cluster is None else self._target.cluster.cpu_s()

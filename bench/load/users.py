@@ -78,6 +78,9 @@ class WorkerLoad:
         elif command == "stop_producers":
             for producer in self._producers:
                 producer.stop()
+        elif command in ("pause_readers", "resume_readers"):
+            for reader in self._readers:
+                reader.paused = command == "pause_readers"
         elif command == "stop_readers":
             for reader in self._readers:
                 reader.stop()

@@ -78,7 +78,10 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     consumer_per_subscription: Positive = 1
     producers_per_topic: Positive = 1
     producer_rate: NotNegative = 0
-    consumer_backlog_size_g_b: NotNegative = msgspec.field(default=0, name="consumerBacklogSizeGB")
+    consumer_backlog_size_gb: Annotated[float, msgspec.Meta(ge=0)] = msgspec.field(
+        default=0, name="consumerBacklogSizeGB"
+    )
+    """Of 2**30 bytes. OpenMessaging takes whole numbers only."""
     backlog_drain_ratio: Share = 1.0
     test_duration_minutes: Minutes = 5
     warmup_duration_minutes: Annotated[float, msgspec.Meta(ge=0, le=60)] = 1
@@ -153,8 +156,10 @@ def _complaint(workload: Workload) -> str:
         return f"client {workload.crucible.client!r} is none of {', '.join(CLIENTS)}"
     if workload.key_distributor not in KEYS:
         return f"keyDistributor {workload.key_distributor!r} is none of {', '.join(KEYS)}"
-    if workload.consumer_backlog_size_g_b:
-        return "consumerBacklogSizeGB is not carried out yet: leave it out or set it to 0"
+    if workload.consumer_backlog_size_gb and not workload.producer_rate:
+        return "consumerBacklogSizeGB needs a producerRate, with which the backlog is built"
+    if workload.consumer_backlog_size_gb and not workload.subscriptions_per_topic:
+        return "consumerBacklogSizeGB needs readers: set subscriptionsPerTopic to 1 or more"
     if workload.message_size < least:
         return f"messageSize {workload.message_size} is too small for a value that proves itself: at least {least}"
     if workload.topics * workload.partitions_per_topic > MOST_PARTITIONS:
@@ -173,9 +178,13 @@ def _complaint(workload: Workload) -> str:
 
 def complaint_of_client(workload: Workload, client: str) -> str:
     """Return what of the workload another client than the native one does not carry out; empty if nothing."""
-    wanted = [name for name, value in (("transactions", workload.crucible.transactions),) if value]
+    keys = {
+        "crucible.transactions": workload.crucible.transactions,
+        "consumerBacklogSizeGB": workload.consumer_backlog_size_gb,
+    }
+    wanted = [name for name, value in keys.items() if value]
     if wanted and client != NATIVE:
-        return f"the client {client} does not carry out crucible.{wanted[0]}: only {NATIVE} does"
+        return f"the client {client} does not carry out {wanted[0]}: only {NATIVE} does"
     return ""
 
 

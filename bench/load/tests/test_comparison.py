@@ -107,7 +107,7 @@ def test_a_difference_is_shown_only_where_the_interval_excludes_one() -> None:
 
 def test_what_the_generator_offers_is_not_compared() -> None:
     assert {each.name for each in FIGURES} - {each.name for each in COMPARED} == {
-        *("offered", "sent", "aborted by the plan"),
+        *("offered", "sent", "aborted by the plan", "backlog: records", "backlog: building"),
         *("delay p50", "delay p99", "delay p99.9", "delay p99.99"),
     }
 

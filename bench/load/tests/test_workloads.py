@@ -55,7 +55,17 @@ def test_there_are_presets() -> None:
         ({"messageSize": 4}, "too small for a value that proves itself: at least 17"),
         ({"keyDistributor": "BY_DAY"}, "keyDistributor 'BY_DAY' is none of NO_KEY, KEY_ROUND_ROBIN, RANDOM_NANO"),
         ({"padding": "AAAA"}, "padding is no key of workloads"),
-        ({"consumerBacklogSizeGB": 100}, "consumerBacklogSizeGB is not carried out yet"),
+        ({"consumerBacklogSizeGB": 100}, "consumerBacklogSizeGB needs a producerRate"),
+        (
+            {"consumerBacklogSizeGB": 1, "producerRate": 1, "subscriptionsPerTopic": 0},
+            "consumerBacklogSizeGB needs readers: set subscriptionsPerTopic to 1 or more",
+        ),
+        ({"consumerBacklogSizeGB": -1}, "Expected `float` >= 0.0 in `consumerBacklogSizeGB`"),
+        (
+            {"consumerBacklogSizeGB": 1, "producerRate": 1, "crucible": {"client": "kafka-python"}},
+            "the client kafka-python does not carry out consumerBacklogSizeGB: only native does",
+        ),
+        ({"backlogDrainRatio": 1.5}, "Expected `float` <= 1.0 in `backlogDrainRatio`"),
         ({"topics": 2_000, "partitionsPerTopic": 100}, "200,000 partitions; the most are 100,000"),
         ({"producersPerTopic": 10_001}, "10,002 clients; the most are 10,000"),
         ({"crucible": {"fetchSesions": True}}, "unknown field `fetchSesions` in `crucible`"),
