@@ -145,7 +145,7 @@ class World:
             {**SETTINGS, **own, "default.replication.factor": str(way.nodes), **dict(way.settings)}
         )
         self.machines = [
-            Machine(number, self.agenda, seed, self._boot, ended=self._ended) for number in range(way.nodes)
+            Machine(number, self.agenda, seed, self._boot, on_failure=self._node_failed) for number in range(way.nodes)
         ]
         store = SimStore(self.agenda, random_for(seed, "store"))
         for machine in self.machines:
@@ -159,7 +159,7 @@ class World:
         random_seed = number_for(self._seed, f"node-{number}-{machine.incarnation}")
         return Node(number, self._config, machine.disk, random_seed, host, port), (), nothing
 
-    def _ended(self, machine: Machine, story: str) -> None:
+    def _node_failed(self, machine: Machine, story: str) -> None:
         raise NodeEnded(f"node {machine.node_id} ended itself: {story}")
 
     def start(self) -> None:

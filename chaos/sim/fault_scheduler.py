@@ -23,7 +23,7 @@ from chaos.sim.links import CLIENTS
 from chaos.sim.machine import Machine
 from chaos.sim.network import Network
 from chaos.sim.stepwise_faults import Intruder, rolling_bounce
-from chaos.sim.timed_faults import SimulatedFaultContext
+from chaos.sim.timed_faults import SimFaultContext
 from reference_broker.metadata.identifiers import claimed_node
 from reference_broker.ports.node_ports import Now
 from reports.rows import RESPONSE, FaultRow
@@ -43,7 +43,7 @@ FAILS_DISK = ("disk_write_failed", "disk_error")
 """Soon after a fault of these kinds a node may end itself."""
 
 
-class SimulatedFaultScheduler:
+class SimFaultScheduler:
     """Injects the timed faults, and collects the evidence of these and of the interceptors' faults.
 
     ``sink`` gets each row of evidence. ``reconfigure`` sets the settings with which a node is started from now on.
@@ -188,7 +188,7 @@ class SimulatedFaultScheduler:
         machines, now_us = self._network.machines, self._agenda.now_us
         return all(each.ready and not self._fault_times.node_since(each.node_id, now_us) for each in machines)
 
-    def _aim(self, fault: Fault) -> tuple[SimulatedFaultContext, str] | None:
+    def _aim(self, fault: Fault) -> tuple[SimFaultContext, str] | None:
         """Return the target of the fault and what the evidence calls it, or None if there is no such target now."""
         random, machines, links = self._randoms[fault.name], self._network.machines, self._network.links
         if fault.link is not None:
@@ -196,7 +196,7 @@ class SimulatedFaultScheduler:
             if pairs is None:
                 return None
             found = [links.between(*pair) for pair in pairs]
-            context = SimulatedFaultContext(machines[_end_of(pairs)], found, self._network, self._fault_times)
+            context = SimFaultContext(machines[_end_of(pairs)], found, self._network, self._fault_times)
             return context, f"link {', '.join(link.name for link in found)}"
         node_id = self.targets.node(fault.node, random)
         if node_id is None:
@@ -205,7 +205,7 @@ class SimulatedFaultScheduler:
         if around is None:
             return None
         found = [links.between(*pair) for pair in around]
-        return SimulatedFaultContext(machines[node_id], found, self._network, self._fault_times), f"node-{node_id}"
+        return SimFaultContext(machines[node_id], found, self._network, self._fault_times), f"node-{node_id}"
 
     def _around(self, fault: Fault, node_id: int) -> list[tuple[int, int]] | None:
         """Return the links that a fault of a node cuts. Return None if there is no active controller now, or if the
@@ -279,7 +279,7 @@ class SimulatedFaultScheduler:
             return self._network.recorded.replays(node_id, random)
         return Forger(self._network.recorded, self._cluster_id, self._voters, node_id, random).requests()
 
-    def _note_trouble(self, fault: Fault, context: SimulatedFaultContext, until_us: int) -> None:
+    def _note_trouble(self, fault: Fault, context: SimFaultContext, until_us: int) -> None:
         for link in context.links:
             self._fault_times.link(link.source, link.target, until_us)
         if not context.links:
@@ -303,11 +303,11 @@ class SimulatedFaultScheduler:
             heal()
 
 
-IN_STEPS: dict[str, Callable[[SimulatedFaultScheduler, Fault, int], None]] = {
-    "requests_replayed": SimulatedFaultScheduler._intrude,
-    "requests_forged": SimulatedFaultScheduler._intrude,
-    "rolling_bounce": SimulatedFaultScheduler._bounce,
-    "feature_finalized": SimulatedFaultScheduler._finalize,
+IN_STEPS: dict[str, Callable[[SimFaultScheduler, Fault, int], None]] = {
+    "requests_replayed": SimFaultScheduler._intrude,
+    "requests_forged": SimFaultScheduler._intrude,
+    "rolling_bounce": SimFaultScheduler._bounce,
+    "feature_finalized": SimFaultScheduler._finalize,
 }
 """Faults that consist of several steps and end by themselves. Each step leaves its evidence when it happens."""
 

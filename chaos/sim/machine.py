@@ -77,8 +77,9 @@ class Machine:
     """One node's machine.
 
     - ``after_event``: called for the checks when an event was handled and its effects were carried out.
-    - ``gone``: called when the process has ended.
-    - ``ended``: called before that, with the error, if the node ended itself and no fault of the disk was the reason.
+    - ``on_exit``: called when the process has ended.
+    - ``on_failure``: called before that, with the error, if the node ended itself and no fault of the disk was the
+      reason.
     """
 
     network: "Network"
@@ -93,8 +94,8 @@ class Machine:
         seed: int,
         boot: Boot,
         after_event: Callable[["Machine", Event | None], None] = nothing,
-        gone: Callable[["Machine"], None] = nothing,
-        ended: Callable[["Machine", str], None] = nothing,
+        on_exit: Callable[["Machine"], None] = nothing,
+        on_failure: Callable[["Machine", str], None] = nothing,
     ) -> None:
         self.node_id = node_id
         self.agenda = agenda
@@ -122,15 +123,15 @@ class Machine:
         self._hooks: Sequence[Hooks] = ()
         self._watch: Watcher = nothing
         self._after_event = after_event
-        self._gone = gone
-        self._ended = ended
+        self._on_exit = on_exit
+        self._on_failure = on_failure
         self._stopping = False
         self._may_end_until_us = -1
         self._inbox: deque[tuple[int, Event]] = deque()
         self._decisions = recorder()
         self.decided: Callable[[str], None] | None = None
         """called with each outcome of a decision point that this incarnation reaches, if a fault waits for one"""
-        self._carriers: dict[type, Callable[[Any], None]] = {
+        self._effect_handlers: dict[type, Callable[[Any], None]] = {
             Reply: lambda reply: self.network.reply(reply),
             Send: lambda send: self.network.send(self, send),
             Close: lambda close: self.network.close(close.connection),
@@ -189,9 +190,9 @@ class Machine:
         now = self.now
         self._done(now, None, self.node.start(now))
 
-    def give(self, incarnation: int, event: Event) -> None:
-        """Give one event to that incarnation. Later incarnations ignore it. It waits in the inbox while the process is
-        stopped."""
+    def deliver(self, incarnation: int, event: Event) -> None:
+        """Deliver one event to that incarnation. Later incarnations ignore it. It waits in the inbox while the process
+        is stopped."""
         if self.node is None or incarnation != self.incarnation:
             return
         if self._inbox or self.paused_until_us > self.agenda.now_us:
@@ -312,9 +313,9 @@ class Machine:
         self._after_event(self, event)
 
     def _failed(self, failure: Exception) -> None:
-        """Handle a node that ended itself. ``ended`` is called unless a fault of its disk may be the reason."""
+        """Handle a node that ended itself. ``on_failure`` is called unless a fault of its disk may be the reason."""
         if not self._may_end:
-            self._ended(self, str(failure))
+            self._on_failure(self, str(failure))
         self.restart_after_us = RESTART_AFTER_FAILURE_US
         self._die(power_loss=False)
 
@@ -329,18 +330,18 @@ class Machine:
         if power_loss:
             self.disk.power_loss()
         self.network.node_gone(self, silent=self.silent)
-        self._gone(self)
+        self._on_exit(self)
         if self.restart_after_us >= 0:
             self.agenda.after(self.restart_after_us, self.start)
 
     # Effects
 
     def _carry_out(self, effects: Sequence[Effect]) -> None:
-        carriers = self._carriers
+        handlers = self._effect_handlers
         for effect in effects:
             kind = effect.__class__
             if kind is not Note:  # The watcher has taken the notes.
-                carriers[kind](effect)
+                handlers[kind](effect)
 
     def _set_timer(self, timer: SetTimer) -> None:
         now_us = self.agenda.now_us
@@ -351,7 +352,7 @@ class Machine:
         """Notify the node, unless it has cancelled the timer. Most timers of parked fetches are cancelled, because
         the response came in time."""
         if self.node is not None and incarnation == self.incarnation and self.node.awaits(timer):
-            self.give(incarnation, TimerFired(timer))
+            self.deliver(incarnation, TimerFired(timer))
 
     def _sync(self, sync: Sync) -> None:
         delay_us = _between(self._random, SYNC_US) + self.sync_extra_us
@@ -366,9 +367,9 @@ class Machine:
         try:
             self.disk.finish_sync(synced)
         except DiskError as error:
-            self.give(incarnation, SyncFailed(token, str(error)))
+            self.deliver(incarnation, SyncFailed(token, str(error)))
         else:
-            self.give(incarnation, Synced(token))
+            self.deliver(incarnation, Synced(token))
 
 
 def _between(random: Random, bounds: tuple[int, int]) -> int:

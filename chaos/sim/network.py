@@ -135,7 +135,7 @@ class Network:
         connection.incarnation = machine.incarnation
         connection.node_open = True
         self._connections[connection.number] = connection
-        machine.give(connection.incarnation, Opened(connection.number, connection.client.name))
+        machine.deliver(connection.incarnation, Opened(connection.number, connection.client.name))
         connection.send_down(connection.client.accepted, connection)
 
     def _arrive_request(
@@ -152,20 +152,20 @@ class Network:
             connection.waiting.append(event)
         else:
             connection.busy = True
-            connection.node.give(connection.incarnation, event)
+            connection.node.deliver(connection.incarnation, event)
 
     def _next_request(self, connection: Connection) -> None:
         """Give the node the connection's next request, if the node has responded to the one before. A live
         driver waits for that response too."""
         if connection.node_open and connection.waiting and not connection.busy:
             connection.busy = True
-            connection.node.give(connection.incarnation, connection.waiting.popleft())
+            connection.node.deliver(connection.incarnation, connection.waiting.popleft())
 
     def _arrive_close(self, connection: Connection) -> None:
         if connection.node_open:
             connection.node_open = False
             self._connections.pop(connection.number, None)
-            connection.node.give(connection.incarnation, Closed(connection.number))
+            connection.node.deliver(connection.incarnation, Closed(connection.number))
 
     # From nodes (chaos.sim.machine.Network)
 
@@ -216,7 +216,7 @@ class Network:
         if connection is not None and connection.node_open:
             connection.node_open = False
             connection.send_down(connection.client.lost, connection, "closed")
-            connection.link.agenda.after(0, connection.node.give, connection.incarnation, Closed(number))
+            connection.link.agenda.after(0, connection.node.deliver, connection.incarnation, Closed(number))
 
     def discard(self, number: int) -> None:
         """End the connection and lose everything that is under way to the client. The machine notifies the node."""
@@ -262,7 +262,7 @@ class Network:
         """Notify both sides that the connection is gone."""
         if connection.number in self._connections:
             self.discard(connection.number)
-            connection.send_up(connection.node.give, connection.incarnation, Closed(connection.number))
+            connection.send_up(connection.node.deliver, connection.incarnation, Closed(connection.number))
 
     def reset_all(self, link: Link) -> None:
         for connection in [each for each in self._connections.values() if each.link is link]:
@@ -294,7 +294,7 @@ class PeerChannel:
         if self._connection is None:
             self._connection = self._network.connect(self, self._network.address(self._peer), self._machine.node_id)
             if self._connection is None:
-                agenda.after(NO_SUCH_NODE_AFTER_US, self._give, PeerDown(self._peer, self._channel))
+                agenda.after(NO_SUCH_NODE_AFTER_US, self._deliver, PeerDown(self._peer, self._channel))
                 return
         deadline_us = agenda.now_us + send.timeout_ms * 1000
         self._deadlines[send.token] = deadline_us
@@ -327,14 +327,14 @@ class PeerChannel:
         unsent, self._unsent = self._unsent, []
         for send in unsent:
             self._request(connection, send)
-        self._give(PeerUp(self._peer, self._channel))  # This comes last because it may lead to another Send.
+        self._deliver(PeerUp(self._peer, self._channel))  # This comes last because it may lead to another Send.
 
     def refused(self, connection: Connection) -> None:
         self.lost(connection, "refused")
 
     def responded(self, connection: Connection, correlation: int, body: object) -> None:
         if connection is self._connection and self._deadlines.pop(correlation, None) is not None:
-            self._give(PeerReply(self._peer, self._channel, correlation, body))
+            self._deliver(PeerReply(self._peer, self._channel, correlation, body))
 
     def lost(self, connection: Connection, reason: str) -> None:  # noqa: ARG002
         connection.client_open = False
@@ -368,7 +368,7 @@ class PeerChannel:
         self._up = False
         self._unsent.clear()
         self._deadlines.clear()
-        self._give(PeerDown(self._peer, self._channel))
+        self._deliver(PeerDown(self._peer, self._channel))
 
-    def _give(self, event: PeerUp | PeerReply | PeerDown) -> None:
-        self._machine.give(self._incarnation, event)
+    def _deliver(self, event: PeerUp | PeerReply | PeerDown) -> None:
+        self._machine.deliver(self._incarnation, event)

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from chaos.checks.check import Check
 from chaos.mutants import applied, by_name
+from chaos.sim.cluster import EventReached
 from chaos.sim.decision_counts import NOTHING_COUNTED, recorder, watch
 from chaos.sim.machine import Machine
 from chaos.sim.network import CODED_SHARE
-from chaos.sim.simulated_cluster import EventReached
 from chaos.sim.swarm import materialised
 from chaos.sim.verdict import SimVerdict, compute_verdict
 from chaos.sim.world import RunStuckError, SimWorld

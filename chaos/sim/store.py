@@ -90,7 +90,7 @@ class SimStore:
         self._respond(upload.machine, upload.incarnation, upload.call, result)
 
     def _respond(self, machine: Machine, incarnation: int, call: StoreCall, result: StoreResult | StoreFailure) -> None:
-        self._agenda.after(self._way_us(), machine.give, incarnation, store_event(call.token, result))
+        self._agenda.after(self._way_us(), machine.deliver, incarnation, store_event(call.token, result))
 
     def _way_us(self) -> int:
         low, high = REQUEST_US

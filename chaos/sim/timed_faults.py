@@ -17,7 +17,7 @@ TYPICAL_FRAME_BYTES = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class SimulatedFaultContext:
+class SimFaultContext:
     """The target of a fault: one node, or one or several links."""
 
     machine: Machine
@@ -28,7 +28,7 @@ class SimulatedFaultContext:
     shown: Callable[[], None] = lambda: None  # called when damage was done
 
 
-def begin(fault: Fault, context: SimulatedFaultContext, lasts_us: int) -> Callable[[], None]:
+def begin(fault: Fault, context: SimFaultContext, lasts_us: int) -> Callable[[], None]:
     """Begin the fault, and return what undoes it. It is undone after ``lasts_us`` at the latest."""
     context = replace(context, lasts_us=lasts_us)
     stack = ExitStack()
@@ -39,7 +39,7 @@ def begin(fault: Fault, context: SimulatedFaultContext, lasts_us: int) -> Callab
 # Each generator begins its fault, yields while the fault lasts, and then undoes it.
 
 
-def _ended(fault: Fault, context: SimulatedFaultContext) -> Iterator[None]:
+def _ended(fault: Fault, context: SimFaultContext) -> Iterator[None]:
     if fault.kind == "node_terminated":
         context.machine.terminate()
     else:
@@ -49,7 +49,7 @@ def _ended(fault: Fault, context: SimulatedFaultContext) -> Iterator[None]:
         context.machine.start()
 
 
-def _directory_missing(fault: Fault, context: SimulatedFaultContext) -> Iterator[None]:
+def _directory_missing(fault: Fault, context: SimFaultContext) -> Iterator[None]:
     machine = context.machine
     machine.restart_after_us = int(fault.restart_after_s * 1_000_000)
     machine.kill_now(power_loss=False)
@@ -62,7 +62,7 @@ def _directory_missing(fault: Fault, context: SimulatedFaultContext) -> Iterator
     machine.start()
 
 
-def _bit_flipped(fault: Fault, context: SimulatedFaultContext) -> Iterator[None]:
+def _bit_flipped(fault: Fault, context: SimFaultContext) -> Iterator[None]:
     machine = context.machine
     machine.terminate()
     yield
@@ -71,7 +71,7 @@ def _bit_flipped(fault: Fault, context: SimulatedFaultContext) -> Iterator[None]
     machine.start()
 
 
-def _files_missing(fault: Fault, context: SimulatedFaultContext) -> Iterator[None]:
+def _files_missing(fault: Fault, context: SimFaultContext) -> Iterator[None]:
     machine = context.machine
     machine.terminate()
     yield
@@ -80,12 +80,12 @@ def _files_missing(fault: Fault, context: SimulatedFaultContext) -> Iterator[Non
     machine.start()
 
 
-def _paused(fault: Fault, context: SimulatedFaultContext) -> Iterator[None]:  # noqa: ARG001
+def _paused(fault: Fault, context: SimFaultContext) -> Iterator[None]:  # noqa: ARG001
     context.machine.pause(context.lasts_us)
     yield  # The node resumes by itself.
 
 
-def _cut(fault: Fault, context: SimulatedFaultContext) -> Iterator[None]:
+def _cut(fault: Fault, context: SimFaultContext) -> Iterator[None]:
     # Several cuts may overlap, so each direction counts them.
     directions = _directions(context, "both" if FAULT_KINDS[fault.kind].cuts else fault.direction)
     for _, direction in directions:
@@ -96,7 +96,7 @@ def _cut(fault: Fault, context: SimulatedFaultContext) -> Iterator[None]:
         link.mend(direction)
 
 
-def _delayed(fault: Fault, context: SimulatedFaultContext) -> Iterator[None]:
+def _delayed(fault: Fault, context: SimFaultContext) -> Iterator[None]:
     if fault.kind == "link_sliced":
         extra_us = SLICE_US
     elif fault.kind == "link_slowed":
@@ -111,7 +111,7 @@ def _delayed(fault: Fault, context: SimulatedFaultContext) -> Iterator[None]:
         direction.extra_us = (0, 0)
 
 
-def _truncated(fault: Fault, context: SimulatedFaultContext) -> Iterator[None]:
+def _truncated(fault: Fault, context: SimFaultContext) -> Iterator[None]:
     directions = _directions(context, fault.direction)
     for _, direction in directions:
         direction.breaks_frames = True
@@ -120,7 +120,7 @@ def _truncated(fault: Fault, context: SimulatedFaultContext) -> Iterator[None]:
         direction.breaks_frames = False
 
 
-def _down(fault: Fault, context: SimulatedFaultContext) -> Iterator[None]:
+def _down(fault: Fault, context: SimFaultContext) -> Iterator[None]:
     for link in context.links:
         context.network.reset_all(link)
     if fault.kind == "link_down":
@@ -132,7 +132,7 @@ def _down(fault: Fault, context: SimulatedFaultContext) -> Iterator[None]:
             link.refuses = False
 
 
-def _disk_slowed(fault: Fault, context: SimulatedFaultContext) -> Iterator[None]:
+def _disk_slowed(fault: Fault, context: SimFaultContext) -> Iterator[None]:
     machine, extra_us = context.machine, fault.delay_ms.high * 1000
     if fault.names_only:
         machine.names_extra_us += extra_us
@@ -144,18 +144,18 @@ def _disk_slowed(fault: Fault, context: SimulatedFaultContext) -> Iterator[None]
         machine.sync_extra_us -= extra_us
 
 
-def _disk_full(fault: Fault, context: SimulatedFaultContext) -> Iterator[None]:  # noqa: ARG001
+def _disk_full(fault: Fault, context: SimFaultContext) -> Iterator[None]:  # noqa: ARG001
     context.machine.disk.capacity_bytes = context.machine.disk.used_bytes
     yield
     context.machine.disk.capacity_bytes = -1
     context.machine.disk_failed()
 
 
-def _directions(context: SimulatedFaultContext, which: str) -> list[tuple[Link, Direction]]:
+def _directions(context: SimFaultContext, which: str) -> list[tuple[Link, Direction]]:
     return [(link, direction) for link in context.links for direction in link.directions(which)]
 
 
-BEGIN: dict[str, Callable[[Fault, SimulatedFaultContext], Iterator[None]]] = {
+BEGIN: dict[str, Callable[[Fault, SimFaultContext], Iterator[None]]] = {
     "node_killed": _ended,
     "node_powered_off": _ended,
     "host_lost": _ended,

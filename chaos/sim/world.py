@@ -22,10 +22,10 @@ from chaos.checks.suite import CheckSuite, all_checks
 from chaos.checks.tier import ClosedSegmentsStored
 from chaos.hooks.presets import presets_for
 from chaos.sim.agenda import Agenda
+from chaos.sim.cluster import SimCluster, config_of
 from chaos.sim.fleet import SimClient, idle_writer, sim_fleet_spec
 from chaos.sim.network import CODED_SHARE
 from chaos.sim.observer import TraceHash
-from chaos.sim.simulated_cluster import SimCluster, config_of
 from chaos.sim.speedups import shared_coding
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.ports import slicing
@@ -139,7 +139,7 @@ class SimWorld:
         spec = sim_fleet_spec(self.scenario, self.seed, bootstrap, second)
         fleet, appender = make_fleet(spec), idle_writer(spec, self.seed)
         self.cluster.start()
-        self._until(BOOT_US, lambda: self.cluster.ready)
+        self._require_within(BOOT_US, lambda: self.cluster.ready)
         self._set_states()
         preparers = [each for each in (fleet.preparer, fleet.target_preparer) if each is not None]
         self._phase("prepare", preparers, PREPARE_US)
@@ -192,20 +192,20 @@ class SimWorld:
     def _stop(self, clients: Sequence[SimClient]) -> None:
         for client in clients:
             client.stop()
-        self._until(DRAIN_US, lambda: all(client.finished for client in clients))
+        self._require_within(DRAIN_US, lambda: all(client.finished for client in clients))
 
     def _replicas_converge(self) -> None:
-        if not self._reaches(self.agenda.now_us + CONVERGE_US, self._replicated.reached):
+        if not self._advance_until(self.agenda.now_us + CONVERGE_US, self._replicated.reached):
             self._replicated.overdue(self.agenda.now_us, CONVERGE_US)
 
     def _tier_fills(self) -> None:
-        if not self._reaches(self.agenda.now_us + CONVERGE_US, self._stored.reached):
+        if not self._advance_until(self.agenda.now_us + CONVERGE_US, self._stored.reached):
             self._stored.overdue(self.agenda.now_us, CONVERGE_US)
 
     def _groups_settle(self, healed_us: int) -> None:
         """Keep members until each partition has an owner, for as long as the timeouts of their groups allow."""
         end_us = max(healed_us + self._settle_us, self.agenda.now_us)
-        if not self._reaches(end_us, self._assigned.reached):
+        if not self._advance_until(end_us, self._assigned.reached):
             self._assigned.overdue(self.agenda.now_us, end_us - healed_us)
 
     def _converge(self) -> None:
@@ -231,10 +231,10 @@ class SimWorld:
         clients = [self._client(each) for each in behaviours]
         for client in clients:
             client.start()
-        self._until(limit_us, lambda: all(client.finished for client in clients))
+        self._require_within(limit_us, lambda: all(client.finished for client in clients))
 
-    def _until(self, limit_us: int, done: Callable[[], bool]) -> None:
-        if not self._reaches(self.agenda.now_us + limit_us, done):
+    def _require_within(self, limit_us: int, done: Callable[[], bool]) -> None:
+        if not self._advance_until(self.agenda.now_us + limit_us, done):
             raise self._stuck(f"{self.stage}: not done after {limit_us / 1e6:g} virtual seconds")
 
     def _stuck(self, story: str) -> RunStuckError:
@@ -245,8 +245,8 @@ class SimWorld:
             self._after_heal.looked(now_us, f"{story}, and no fault has affected a node or a link between nodes lately")
         return RunStuckError(story)
 
-    def _reaches(self, end_us: int, done: Callable[[], bool]) -> bool:
-        """Advance until it is done, or until the time is over. Return whether it is done."""
+    def _advance_until(self, end_us: int, done: Callable[[], bool]) -> bool:
+        """Advance until ``done()``, or until the time is over. Return whether it is done."""
         while not done():
             for _ in range(CALLBACKS_BETWEEN_TESTS):
                 if not self.agenda.step(end_us):

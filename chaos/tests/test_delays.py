@@ -243,7 +243,7 @@ def test_a_run_that_is_stuck_long_after_the_last_fault_is_red() -> None:
         world = SimWorld(loader.find("1"), 1)
         world._suite.quorum.fault_times.node(0, 1_000_000 - STUCK_WITHOUT_FAULT_US - late_us)
         with pytest.raises(RunStuckError, match="boot: not done after 1 virtual seconds"):
-            world._until(1_000_000, lambda: False)
+            world._require_within(1_000_000, lambda: False)
         (check,) = [each for each in world.checks if isinstance(each, ResponsesAfterHeal)]
         assert bool(check.violations) is bool(late_us)
 

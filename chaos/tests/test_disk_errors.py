@@ -164,7 +164,7 @@ def test_slow_names_are_slow_syncs_of_names_alone_in_the_simulator() -> None:
     machine: Any = SimpleNamespace(names_extra_us=0, sync_extra_us=0)
     fault = Fault("f", "disk_slowed", at_s=1.0, delay_ms=Range(70, 70), names_only=True)
     nowhere: Any = None
-    context = timed_faults.SimulatedFaultContext(machine, (), nowhere, FaultTimes())
+    context = timed_faults.SimFaultContext(machine, (), nowhere, FaultTimes())
     heal = timed_faults.begin(fault, context, 1_000_000)
     assert (machine.names_extra_us, machine.sync_extra_us) == (70_000, 0)
     heal()

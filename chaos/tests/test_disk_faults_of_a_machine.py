@@ -31,7 +31,7 @@ class Lone:
     def __init__(self, seed: int = 1) -> None:
         self.agenda = Agenda()
         self.words: list[str] = []
-        self.machine = Machine(0, self.agenda, seed, self._boot, ended=lambda _, words: self.words.append(words))
+        self.machine = Machine(0, self.agenda, seed, self._boot, on_failure=lambda _, words: self.words.append(words))
         Network([self.machine], Links(self.agenda, 1), Random(1))
         self.machine.start()
 
@@ -40,7 +40,7 @@ class Lone:
 
     def ends(self, after_us: int = 0) -> list[str]:
         self.agenda.run_until(self.agenda.now_us + after_us)
-        self.machine.give(self.machine.incarnation, TIMER)
+        self.machine.deliver(self.machine.incarnation, TIMER)
         assert not self.machine.alive
         return self.words
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from chaos.sim.cluster import STARTING_US
 from chaos.sim.one_seed import play_seed
-from chaos.sim.simulated_cluster import STARTING_US
 from chaos.sim.verdict import _shortcomings
 from chaos.sim.world import SimWorld
 from reports.verdict import Outcome

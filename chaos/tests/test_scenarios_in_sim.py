@@ -28,9 +28,9 @@ from chaos.mutants import MutantError, by_name, mutants_of
 from chaos.search.many_seeds import search
 from chaos.search.shrink import REGRESSIONS, shrink
 from chaos.search.sim_command import SimOptions, report, simulate
+from chaos.sim.cluster import SimCluster
 from chaos.sim.one_seed import play_seed
 from chaos.sim.run_folder import JUDGED_HERE
-from chaos.sim.simulated_cluster import SimCluster
 from chaos.sim.world import SimWorld
 from reference_broker.wire.apis import ApiKey
 from reports.verdict import Outcome

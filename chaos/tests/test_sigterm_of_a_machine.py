@@ -35,7 +35,7 @@ def one_machine() -> Machine:
 
 def go_on(machine: Machine, for_us: int = 0) -> None:
     machine.agenda.run_until(machine.agenda.now_us + for_us)
-    machine.give(machine.incarnation, TimerFired(1))
+    machine.deliver(machine.incarnation, TimerFired(1))
     machine.agenda.run_until(machine.agenda.now_us)
 
 

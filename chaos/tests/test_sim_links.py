@@ -13,7 +13,7 @@ from chaos.sim.agenda import Agenda
 from chaos.sim.codec_check import CodecMismatchError
 from chaos.sim.links import CLIENTS, LATENCY_US, Connection, Links
 from chaos.sim.network import Network
-from chaos.sim.timed_faults import SimulatedFaultContext, begin
+from chaos.sim.timed_faults import SimFaultContext, begin
 from reference_broker.core.events import Closed, Event, Opened, Reply, Request
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import FetchRequest, FetchResponse
@@ -34,7 +34,7 @@ class FakeMachine:
         self.seen: list[tuple[int, Event]] = []
         self.answers: Callable[[Request], None] = lambda _: None
 
-    def give(self, incarnation: int, event: Event) -> None:
+    def deliver(self, incarnation: int, event: Event) -> None:
         assert incarnation == 0
         self.seen.append((self.agenda.now_us, event))
         if isinstance(event, Request):
@@ -95,7 +95,7 @@ class Wire:
             pass
 
     def fault(self, **fields: Any) -> Any:
-        context = SimulatedFaultContext(cast(Any, self.machine), (self.link,), self.network, FaultTimes())
+        context = SimFaultContext(cast(Any, self.machine), (self.link,), self.network, FaultTimes())
         return begin(fault(**fields), context, 1_000_000)
 
 

@@ -329,7 +329,7 @@ def test_a_timer_that_the_node_has_cancelled_is_no_event() -> None:
     pair = Pair()
     pair.sender.wanted = [SetTimer(1, 3_000), SetTimer(2, 4_000)]
     pair.sender.cancelled = [1]
-    pair.machines[0].give(0, Closed(1))
+    pair.machines[0].deliver(0, Closed(1))
     pair.run()
     assert [(at_us, event) for at_us, event in pair.sender.seen if type(event) is TimerFired] == [
         (4_000, TimerFired(2))

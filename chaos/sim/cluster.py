@@ -15,7 +15,7 @@ from chaos.interceptor.interceptor import Interceptor
 from chaos.interceptor.rules import SharedHitCounter, rules_for
 from chaos.seeds import number_for, random_for
 from chaos.sim.agenda import Agenda
-from chaos.sim.fault_scheduler import SimulatedFaultScheduler
+from chaos.sim.fault_scheduler import SimFaultScheduler
 from chaos.sim.links import Links
 from chaos.sim.machine import Machine, NodeDied, Watcher, nothing
 from chaos.sim.network import CODED_SHARE, Network
@@ -74,7 +74,7 @@ class SimCluster:
         content: MemoryStore | None = None,
     ) -> None:
         self.machines = [
-            Machine(number, agenda, seed, self._boot, self._after_event, self._gone, self._ended)
+            Machine(number, agenda, seed, self._boot, self._after_event, self._node_gone, self._node_failed)
             for number in range(scenario.cluster.total)
         ]
         self.store = SimStore(agenda, random_for(seed, "store"), content)
@@ -83,7 +83,7 @@ class SimCluster:
         self.network = Network(self.machines, Links(agenda, seed), random_for(seed, "codec"), coded_share)
         fault_times, sink = suite.quorum.fault_times, nothing if trace_hash is None else trace_hash.fault
         self._hit_counter = SharedHitCounter()
-        self.fault_scheduler = SimulatedFaultScheduler(
+        self.fault_scheduler = SimFaultScheduler(
             scenario, seed, agenda, self.network, fault_times, sink, self._reconfigure, self._hit_counter, CLUSTER_ID
         )
         self._scenario = scenario
@@ -191,7 +191,7 @@ class SimCluster:
         self._interceptors.append(interceptor)
         return interceptor
 
-    def _gone(self, machine: Machine) -> None:
+    def _node_gone(self, machine: Machine) -> None:
         self._suite.quorum.gone(machine.node_id)
         self._suite.replicas.gone(machine.node_id, machine.disk.exists(CLEAN_SHUTDOWN_FILE))
         if machine.power_loss:
@@ -201,7 +201,7 @@ class SimCluster:
         self._suite.quorum.fault_times.node(machine.node_id, FOR_EVER_US)
         self._observers.pop(machine.node_id, None)
 
-    def _ended(self, machine: Machine, story: str) -> None:
+    def _node_failed(self, machine: Machine, story: str) -> None:
         """Let the checks look at the node once more, because the event that ended it may have committed something."""
         if machine.node is not None:
             self._suite.quorum.observe(self._agenda.now_us, machine.incarnation, machine.node, False)
@@ -227,7 +227,7 @@ class MachineFaultActions:
     """The actions of a machine for its interceptor (chaos.interceptor.actions.FaultActions). Evidence goes to the
     scheduler, which also knows how long a killed node stays away."""
 
-    def __init__(self, machine: Machine, fault_scheduler: SimulatedFaultScheduler) -> None:
+    def __init__(self, machine: Machine, fault_scheduler: SimFaultScheduler) -> None:
         self._machine = machine
         self._agenda = machine.agenda
         self._fault_scheduler = fault_scheduler
@@ -259,13 +259,13 @@ class MachineFaultActions:
     def discard_connection(self, connection: int) -> None:
         machine = self._machine
         machine.network.discard(connection)
-        self._agenda.after(0, machine.give, machine.incarnation, Closed(connection))
+        self._agenda.after(0, machine.deliver, machine.incarnation, Closed(connection))
 
     def lose_by_proxy(self, reply: Reply) -> None:
         self.discard_connection(reply.connection)
 
     def deliver_later(self, event: Event, delay_us: int) -> None:
-        self._agenda.after(delay_us, self._machine.give, self._machine.incarnation, event)
+        self._agenda.after(delay_us, self._machine.deliver, self._machine.incarnation, event)
 
     def sync_fails(self, paths: Sequence[str]) -> None:
         self._machine.disk.fail_sync(paths)
@@ -293,10 +293,10 @@ def target_cluster(number: int, seed: int, agenda: Agenda, network: Network) -> 
         random_seed = number_for(seed, f"node-{number}-{machine.incarnation}")
         return Node(number, config, machine.disk, random_seed, host, port), (), nothing
 
-    machine = Machine(number, agenda, seed, boot, ended=_target_ended)
+    machine = Machine(number, agenda, seed, boot, on_failure=_target_failed)
     network.add(machine)
     return machine
 
 
-def _target_ended(machine: Machine, story: str) -> None:
+def _target_failed(machine: Machine, story: str) -> None:
     raise RuntimeError(f"the mirror's target, node {machine.node_id}, ended itself: {story}")
