@@ -5,12 +5,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
 from bench.load.backlog import Backlog, BacklogError, build_and_drain, complaint_of_space
+from bench.load.driver import Driver
 from bench.load.results import LoadResult, collect
 from bench.load.spec import LoadSpec, write_spec
 from bench.load.topics import TopicError, topics_for
@@ -20,11 +21,9 @@ from bench.peers.cluster import PeerCluster, launched
 from bench.peers.node import PeerError
 from bench.targets.loader import find
 from bench.targets.model import Chosen, TargetError
+from reference_broker.client.consumer import READ_UNCOMMITTED
 
 LOCUSTFILE: Final = Path(__file__).with_name("locustfile.py")
-BATCH_BYTES: Final = 16_384
-LINGER_S: Final = 0.005
-"""Kafka's defaults for ``batch.size`` and, since 4.0, ``linger.ms``."""
 DRAIN_S: Final = 60.0
 """How long readers may need after the load to read what was acknowledged."""
 NOT_MEASURED: Final = -1
@@ -47,6 +46,7 @@ class LoadOptions:
     idempotent: bool = True
     compression: str = "none"
     client: str | None = None
+    driver: Driver = field(default_factory=Driver)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def run(workload: Workload, target: LoadTarget, options: LoadOptions, out_dir: P
         if complaint:
             raise LoadError(f"{workload.name}: {complaint}.")
     try:
-        config = workload.crucible.topic_settings
+        config = {**options.driver.topic_settings, **workload.crucible.topic_settings}
         with topics_for(target.bootstrap, topics, workload.partitions_per_topic, options.replication, config):
             return _WorkloadRun(workload, target, options, spec, progress).lead_workers()
     except TopicError as error:
@@ -127,8 +127,9 @@ def run(workload: Workload, target: LoadTarget, options: LoadOptions, out_dir: P
 
 def spec_of(workload: Workload, target: LoadTarget, options: LoadOptions, topics: list[str], out_dir: Path) -> LoadSpec:
     rate = workload.producer_rate if options.records_per_s is None else options.records_per_s
-    most = max(1, BATCH_BYTES // workload.message_size)
-    lingering = int(rate / workload.producers * LINGER_S)
+    driver = options.driver
+    most = max(1, driver.batch_bytes // workload.message_size)
+    lingering = int(rate / workload.producers * driver.linger_ms / 1000)
     return LoadSpec(
         bootstrap=list(target.bootstrap),
         topics=topics,
@@ -144,6 +145,14 @@ def spec_of(workload: Workload, target: LoadTarget, options: LoadOptions, topics
         keys=workload.keys,
         padding=workload.padding,
         acks=options.acks,
+        requests_in_flight=driver.requests_in_flight,
+        request_timeout_ms=driver.request_timeout_ms,
+        delivery_timeout_ms=driver.delivery_timeout_ms,
+        isolation_level=driver.isolation_level or READ_UNCOMMITTED,
+        fetch_max_wait_ms=driver.fetch_max_wait_ms,
+        fetch_min_bytes=driver.fetch_min_bytes,
+        fetch_max_bytes=driver.fetch_max_bytes,
+        partition_max_bytes=driver.partition_max_bytes,
         idempotent=options.idempotent,
         fetch_sessions=workload.crucible.fetch_sessions,
         transactions=workload.crucible.transactions,

@@ -10,6 +10,7 @@ from bench.load.reader import ReadPlan
 from bench.load.workload import Transactions, writer_of
 from reference_broker.client.consumer import READ_COMMITTED, READ_UNCOMMITTED
 from reference_broker.client.partitions import TopicPartition
+from reference_broker.client.producer import MAX_IN_FLIGHT
 from reference_broker.records.compression import Compression
 
 
@@ -31,7 +32,13 @@ class LoadSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     padding: bytes = b""
     acks: int = -1
     idempotent: bool = True
+    requests_in_flight: int = MAX_IN_FLIGHT
+    isolation_level: int = READ_UNCOMMITTED
     fetch_sessions: bool = True
+    fetch_max_wait_ms: int = 100
+    fetch_min_bytes: int = 1
+    fetch_max_bytes: int = 50 << 20
+    partition_max_bytes: int = 1 << 20
     transactions: Transactions | None = None
     request_timeout_ms: int = 30_000
     delivery_timeout_ms: int = 120_000
@@ -63,6 +70,7 @@ def load_plans(spec: LoadSpec) -> list[LoadPlan]:
             compression=Compression[spec.compression.upper()],
             keys=spec.keys,
             padding=spec.padding,
+            requests_in_flight=spec.requests_in_flight,
             request_timeout_ms=spec.request_timeout_ms,
             delivery_timeout_us=spec.delivery_timeout_ms * 1000,
             transaction=_transaction_plan(spec, number),
@@ -91,7 +99,11 @@ def read_plans(spec: LoadSpec) -> Iterator[tuple[int, ReadPlan]]:
                     ReadPlan(
                         f"s{subscription}.{topic}.{consumer}",
                         tuple(TopicPartition(topic, each) for each in share),
-                        isolation_level=READ_UNCOMMITTED if spec.transactions is None else READ_COMMITTED,
+                        max_wait_ms=spec.fetch_max_wait_ms,
+                        min_bytes=spec.fetch_min_bytes,
+                        max_bytes=spec.fetch_max_bytes,
+                        partition_max_bytes=spec.partition_max_bytes,
+                        isolation_level=spec.isolation_level if spec.transactions is None else READ_COMMITTED,
                         fetch_sessions=spec.fetch_sessions,
                     ),
                 )

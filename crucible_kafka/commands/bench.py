@@ -66,10 +66,17 @@ def _rates(_: click.Context, __: click.Parameter, text: str | None) -> tuple[flo
 @click.option(
     "--repeat", type=click.IntRange(1, 100), default=1, help="Number of repetitions, in which targets take turns."
 )
-@click.option("--replication", type=click.IntRange(1, 9), default=1, help="Replicas of each topic (default: 1).")
-@click.option("--acks", type=click.Choice(["all", "1"]), default="all", help="What a Produce request waits for.")
 @click.option(
-    "--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), default="none", help="Of batches."
+    "--driver",
+    "driver_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A driver file of OpenMessaging Benchmark for Kafka. The options below come before it.",
+)
+@click.option("--replication", type=click.IntRange(1, 9), help="Replicas of each topic (default: 1).")
+@click.option("--acks", type=click.Choice(["all", "1"]), help="What a Produce request waits for (default: all).")
+@click.option(
+    "--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), help="Of batches (default: none)."
 )
 @click.option(
     "--client",
@@ -153,14 +160,16 @@ def _play_workloads(
     warmup: float | None,
     workers: int,
     repeat: int,
-    replication: int,
-    acks: str,
-    compression: str,
+    driver_file: Path | None,
+    replication: int | None,
+    acks: str | None,
+    compression: str | None,
     client: str | None,
     published: Sequence[Path],
 ) -> None:
     from bench.load.calibration import CalibrationError
     from bench.load.command import BenchOptions, exit_code, imported, play, remarks, store, table_of
+    from bench.load.driver import Driver, DriverError, read_driver
     from bench.load.openmessaging import PublishedError
     from bench.load.run import LoadError, LoadOptions
     from bench.load.workload import WorkloadError
@@ -168,14 +177,20 @@ def _play_workloads(
 
     if search and rates:
         raise click.UsageError("--max searches a rate by itself: leave --rates out.")
+    with one_sentence(DriverError):
+        driver = Driver() if driver_file is None else read_driver(driver_file)
+    for note in driver.notes:
+        click.echo(f"  {note}", err=True)
     load = LoadOptions(
         seconds=QUICK_S if quick and seconds is None else seconds,
         warmup_s=QUICK_WARMUP_S if quick and warmup is None else warmup,
         workers=workers,
-        replication=replication,
-        acks=-1 if acks == "all" else 1,
-        compression=compression,
+        replication=replication or driver.replication or 1,
+        acks={"all": -1, "1": 1}[acks] if acks else driver.acks or -1,
+        idempotent=driver.idempotent is not False,
+        compression=compression or driver.compression or "none",
         client=client,
+        driver=driver,
     )
     options = BenchOptions(workloads, targets or ("reference",), load, rates, search, p99_limit_ms, repeat, published)
     if out is not None:
