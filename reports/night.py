@@ -132,7 +132,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     java: str = ""
 
 
-class Stage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NightStage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A part of a night."""
 
     name: str
@@ -199,7 +199,7 @@ class Night(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     machine: Machine = Machine()
     finished: bool = False
     """The budget was spent, or all was done."""
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[NightStage, ...] = ()
     canary: Canary | None = None
     """None only if this night plays nothing in the simulator."""
     points: PointCounts | None = None

@@ -31,8 +31,8 @@ from reports.night import (
     Machine,
     Night,
     NightError,
+    NightStage,
     PlayRow,
-    Stage,
     night_folders,
     read_night,
     write_night,
@@ -372,7 +372,9 @@ def _begun(options: NightOptions, now_s: float) -> Night:
         commit_time_us=_commit_time_us(),
         dirty=about["dirty"],
         machine=_machine(about),
-        stages=tuple(Stage(name=each, planned_s=0.0) for each in SHARES if not options.only or each in options.only),
+        stages=tuple(
+            NightStage(name=each, planned_s=0.0) for each in SHARES if not options.only or each in options.only
+        ),
         command=options.command,
     )
 
@@ -481,7 +483,7 @@ class Work:
         """What is left of the budget."""
         return self.night.budget_s - sum(each.spent_s for each in self.night.stages)
 
-    def stage(self, name: str) -> Stage:
+    def stage(self, name: str) -> NightStage:
         return next(each for each in self.night.stages if each.name == name)
 
     def tried_before(self, stage: str) -> list[Sequence[str]]:

@@ -14,7 +14,7 @@ from reference_broker.groups import rebalances
 from reference_broker.metadata.records import ConfigRecord, ProducerIdsRecord
 from reference_broker.ports import slicing
 from reference_broker.ports.store import Delete
-from reference_broker.remote_log.copier import Stage
+from reference_broker.remote_log.copier import CopyStage
 from reference_broker.remote_log.objects import keys_of
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -389,7 +389,7 @@ def first_timestamp_in_remote_metadata(
 def first_object_stored_before_begin_is_committed(original: Function, self: Any, copy: Any) -> None:
     """The first object of a copy is stored while its COPY_SEGMENT_STARTED is being written. If that is lost, the object
     stays (P-11)."""
-    if copy.stage is Stage.WRITING_COPY_STARTED and not self._is_closed:
+    if copy.stage is CopyStage.WRITING_COPY_STARTED and not self._is_closed:
         self._context.ports.store(copy.data.objects[0], lambda _: None, lambda _: None)
     original(self, copy)
 

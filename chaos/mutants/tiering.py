@@ -13,7 +13,7 @@ from reference_broker.log.producer_state import ProducerStates, encoded
 from reference_broker.log.segments import Segments
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.store import Put
-from reference_broker.remote_log.copier import Stage
+from reference_broker.remote_log.copier import CopyStage
 from reference_broker.remote_log.metadata.events import (
     PartitionDelete,
     RemoteLogEvent,
@@ -37,7 +37,7 @@ def _nobody(log: Any) -> bytes:
 @mutant("reference_broker.remote_log.copier:Copier._written")
 def segment_listed_first(original: Function, self: Any, copy: Any, error: Error) -> None:
     """A segment is listed before any of its objects is stored (P-11)."""
-    if error is not ErrorCode.none or copy.stage is not Stage.WRITING_COPY_STARTED:
+    if error is not ErrorCode.none or copy.stage is not CopyStage.WRITING_COPY_STARTED:
         original(self, copy, error)
         return
     context = self._context

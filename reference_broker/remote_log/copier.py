@@ -44,7 +44,7 @@ from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode, error_name
 
 
-class Stage(Enum):
+class CopyStage(Enum):
     """What a copy does next. It has ended in the last three."""
 
     COLLECTING = auto()
@@ -62,17 +62,17 @@ class Stage(Enum):
     """This node does not lead the partition any more in the leader epoch of the copy."""
 
 
-NEXT_STAGES: Final[Mapping[Stage, tuple[Stage, ...]]] = {
-    Stage.COLLECTING: (Stage.WRITING_COPY_STARTED, Stage.FAILED, Stage.ABANDONED),
-    Stage.WRITING_COPY_STARTED: (Stage.STORING, Stage.FAILED, Stage.ABANDONED),
-    Stage.STORING: (Stage.STORING, Stage.WRITING_COPY_FINISHED, Stage.FAILED, Stage.ABANDONED),
-    Stage.WRITING_COPY_FINISHED: (Stage.FINISHED, Stage.FAILED, Stage.ABANDONED),
-    Stage.FINISHED: (),
-    Stage.FAILED: (),
-    Stage.ABANDONED: (),
+NEXT_STAGES: Final[Mapping[CopyStage, tuple[CopyStage, ...]]] = {
+    CopyStage.COLLECTING: (CopyStage.WRITING_COPY_STARTED, CopyStage.FAILED, CopyStage.ABANDONED),
+    CopyStage.WRITING_COPY_STARTED: (CopyStage.STORING, CopyStage.FAILED, CopyStage.ABANDONED),
+    CopyStage.STORING: (CopyStage.STORING, CopyStage.WRITING_COPY_FINISHED, CopyStage.FAILED, CopyStage.ABANDONED),
+    CopyStage.WRITING_COPY_FINISHED: (CopyStage.FINISHED, CopyStage.FAILED, CopyStage.ABANDONED),
+    CopyStage.FINISHED: (),
+    CopyStage.FAILED: (),
+    CopyStage.ABANDONED: (),
 }
 
-ENDED: Final = (Stage.FINISHED, Stage.FAILED, Stage.ABANDONED)
+ENDED: Final = (CopyStage.FINISHED, CopyStage.FAILED, CopyStage.ABANDONED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class SegmentCopy:
     """The segment of the local log."""
     leader_epoch: int
     """The leader epoch in which it began. In another one it is abandoned."""
-    stage: Stage = Stage.COLLECTING
+    stage: CopyStage = CopyStage.COLLECTING
     data: LogSegmentData | None = None
     """None while it is being collected."""
     stored: int = 0
@@ -112,32 +112,32 @@ class SegmentCopy:
     @property
     def next_object(self) -> Put | PutFile:
         """The object to store now."""
-        assert self.stage is Stage.STORING, f"nothing is stored while {self.stage.name}"
+        assert self.stage is CopyStage.STORING, f"nothing is stored while {self.stage.name}"
         assert self.data is not None, "the data is not collected yet"
         return self.data.objects[self.stored]
 
     def with_data(self, data: LogSegmentData) -> "SegmentCopy":
         """Return the copy after COLLECTING."""
-        return replace(self._at(Stage.WRITING_COPY_STARTED), data=data)
+        return replace(self._at(CopyStage.WRITING_COPY_STARTED), data=data)
 
     def done(self) -> "SegmentCopy":
         """Return the copy after its stage, one of the next three: an event was read back, or an object stored."""
-        if self.stage is Stage.WRITING_COPY_STARTED:
-            return self._at(Stage.STORING)
-        if self.stage is Stage.WRITING_COPY_FINISHED:
-            return self._at(Stage.FINISHED)
+        if self.stage is CopyStage.WRITING_COPY_STARTED:
+            return self._at(CopyStage.STORING)
+        if self.stage is CopyStage.WRITING_COPY_FINISHED:
+            return self._at(CopyStage.FINISHED)
         assert self.data is not None, "the data is not collected yet"
         stored = self.stored + 1
         is_last = stored == len(self.data.objects)
-        return replace(self._at(Stage.WRITING_COPY_FINISHED if is_last else Stage.STORING), stored=stored)
+        return replace(self._at(CopyStage.WRITING_COPY_FINISHED if is_last else CopyStage.STORING), stored=stored)
 
     def failed(self, reason: str) -> "SegmentCopy":
-        return replace(self._at(Stage.FAILED), reason=reason)
+        return replace(self._at(CopyStage.FAILED), reason=reason)
 
     def abandoned(self) -> "SegmentCopy":
-        return self._at(Stage.ABANDONED)
+        return self._at(CopyStage.ABANDONED)
 
-    def _at(self, stage: Stage) -> "SegmentCopy":
+    def _at(self, stage: CopyStage) -> "SegmentCopy":
         assert stage in NEXT_STAGES[self.stage], f"{stage.name} cannot follow on {self.stage.name}"
         return replace(self, stage=stage)
 
@@ -270,21 +270,21 @@ class Copier:
         self.copy = copy
         context = self._context
         match copy.stage:
-            case Stage.WRITING_COPY_STARTED:
+            case CopyStage.WRITING_COPY_STARTED:
                 context.metadata.write(copy.segment, partial(self._written, copy))
-            case Stage.STORING:
+            case CopyStage.STORING:
                 context.ports.store(
                     copy.next_object, lambda _: self._advance(copy.done()), partial(self._not_stored, copy)
                 )
-            case Stage.WRITING_COPY_FINISHED:
+            case CopyStage.WRITING_COPY_FINISHED:
                 finished, wall_ms = SegmentState.COPY_SEGMENT_FINISHED, context.ports.now().wall_ms
                 update = update_of(copy.segment, finished, context.node_id, copy.leader_epoch, wall_ms)
                 context.metadata.write(update, partial(self._written, copy))
-            case Stage.FINISHED:
+            case CopyStage.FINISHED:
                 self._finished(copy)
-            case Stage.FAILED:
+            case CopyStage.FAILED:
                 self._failed(copy)
-            case Stage.ABANDONED:
+            case CopyStage.ABANDONED:
                 self._end()
                 self.copy_due_segments()
 

@@ -21,8 +21,8 @@ from reports.night import (
     FigureRow,
     Machine,
     Night,
+    NightStage,
     PlayRow,
-    Stage,
     write_night,
     write_rows,
 )
@@ -108,7 +108,7 @@ def _plant_night(root: Path, number: int, chance: random.Random) -> tuple[Path, 
         commit=f"{number:02d}c0ffee{number:04d}",
         machine=Machine(cpu="planted", cores=2),
         finished=number != STOPPED,
-        stages=(Stage(name="search", planned_s=20_000, spent_s=19_000, outcome="PASSED"),),
+        stages=(NightStage(name="search", planned_s=20_000, spent_s=19_000, outcome="PASSED"),),
         canary=Canary(
             mutant="no_abort",
             scenario=REGRESSED,

@@ -13,8 +13,8 @@ from reports.night import (
     FigureRow,
     Night,
     NightError,
+    NightStage,
     PlayRow,
-    Stage,
     night_folders,
     outcome_of,
     read_night,
@@ -62,8 +62,8 @@ def test_a_night_with_less_than_half_the_plays_of_the_last_ten_is_red() -> None:
 
 
 def test_a_stage_that_failed_for_a_reason_of_its_own_makes_the_night_red() -> None:
-    judges = Stage(name="judges", planned_s=9, outcome="FAILED", detail="2 differences")
-    search = Stage(name="search", planned_s=9, outcome="FAILED")  # Its plays say so.
+    judges = NightStage(name="judges", planned_s=9, outcome="FAILED", detail="2 differences")
+    search = NightStage(name="search", planned_s=9, outcome="FAILED")  # Its plays say so.
     assert reasons(msgspec.structs.replace(NIGHT, stages=(judges, search))) == [
         "the stage judges FAILED: 2 differences"
     ]

@@ -18,12 +18,12 @@ from campaigns.nights.processes import OVER, Done
 from campaigns.nights.stages import bench, brokers, checks, live
 from campaigns.nights.tests.small_nights import a_play, work_of
 from campaigns.suites.suite import bundled
-from reports.night import CellRow, FailureRow, FigureRow, Stage
+from reports.night import CellRow, FailureRow, FigureRow, NightStage
 from reports.verdict import Outcome
 from scenarios import loader
 from scenarios.revisions import each_revision
 
-STAGES = tuple(Stage(name=each, planned_s=0.0) for each in SHARES)
+STAGES = tuple(NightStage(name=each, planned_s=0.0) for each in SHARES)
 LONG_S = 10_000.0
 Ran = list[list[str]]
 

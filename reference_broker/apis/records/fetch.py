@@ -8,7 +8,7 @@
 4. ``_complete`` reads whole batches within the limits, adds what else is new, and responds.
 5. The session notes what was sent, for the next request.
 
-``Stage`` and ``NEXT_STAGES`` are this as a table. A response costs what is marked plus what is sent.
+``FetchStage`` and ``NEXT_STAGES`` are this as a table. A response costs what is marked plus what is sent.
 
 Steps 1, 2, 4 and 5 yield after each slice of partitions (``ports.slicing``). Up to 1,000 partitions take one event.
 Between two slices other requests are served, and partitions change. Comments below say what follows from that.
@@ -53,7 +53,7 @@ TOPIC_IDS_FROM = 13
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stage:
+class FetchStage:
     """What a fetch does next, and what a change of one of its partitions leads to meanwhile. The partition is marked in
     each stage."""
 
@@ -69,20 +69,20 @@ class Stage:
         return not (self.is_parked or self.is_over)
 
 
-UPDATING: Final = Stage("updating the session")
+UPDATING: Final = FetchStage("updating the session")
 """The session applies what the request names and forgets."""
-LOOKING_UP: Final = Stage("looking up", looks_up_changes=True)
+LOOKING_UP: Final = FetchStage("looking up", looks_up_changes=True)
 """The marked partitions are looked up. After the wait, those in error are looked up again."""
-PARKED: Final = Stage("parked", is_parked=True, looks_up_changes=True)
+PARKED: Final = FetchStage("parked", is_parked=True, looks_up_changes=True)
 """Too little can be sent. The fetch waits for changes and for its timer."""
-DUE: Final = Stage("due", is_parked=True, looks_up_changes=True)
+DUE: Final = FetchStage("due", is_parked=True, looks_up_changes=True)
 """Enough arrived in this event, at the end of which the fetch responds."""
-RESPONDING: Final = Stage("responding")
+RESPONDING: Final = FetchStage("responding")
 """It reads records, sends the response, and prepares the session for the next request."""
-ABANDONED: Final = Stage("abandoned", is_over=True)
+ABANDONED: Final = FetchStage("abandoned", is_over=True)
 """Its session was closed or evicted, its connection was closed while it was parked, or a bug ended it."""
 
-NEXT_STAGES: Final[Mapping[Stage, tuple[Stage, ...]]] = {
+NEXT_STAGES: Final[Mapping[FetchStage, tuple[FetchStage, ...]]] = {
     UPDATING: (LOOKING_UP, ABANDONED),
     LOOKING_UP: (PARKED, RESPONDING, ABANDONED),
     PARKED: (DUE, LOOKING_UP, ABANDONED),
@@ -105,7 +105,7 @@ class Fetch:
     request: FetchRequest
     wants_session: bool = False
     """Whether it is a full fetch that opens a session."""
-    stage: Stage = field(default=UPDATING, init=False)
+    stage: FetchStage = field(default=UPDATING, init=False)
     timer: int | None = None
     """The timeout while it is parked, else None."""
     urgent: bool = False
@@ -135,7 +135,7 @@ class Fetch:
         self.max_bytes = min(max(request.max_bytes, 0), limit)
         self.min_bytes = min(request.min_bytes, self.max_bytes)
 
-    def _enter(self, stage: Stage) -> None:
+    def _enter(self, stage: FetchStage) -> None:
         assert stage in NEXT_STAGES[self.stage], f"a fetch went from {self.stage.name} to {stage.name}"
         self.stage = stage
 
