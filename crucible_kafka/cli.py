@@ -45,6 +45,7 @@ COLLECTED = {
     "sim": "crucible_kafka.commands.sim",
     "test": "crucible_kafka.commands.tools",
     "upgrade-path": "crucible_kafka.commands.campaigns",
+    "worker": "crucible_kafka.commands.bench",
 }
 """The module of each command. The command has the same name there, with an underscore for a hyphen."""
 

@@ -10,6 +10,7 @@ from kafka import errors
 from bench.load.lots import FetchedRecord, Lot, LotProducer, LotReader
 from bench.load.producer import LoadPlan, Settled
 from bench.load.reader import ReadPlan, Taken
+from bench.locust.clock import WALL
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.records.compression import Compression
 
@@ -55,7 +56,9 @@ class _Sender:
     def send(self, lot: Lot, sequence: int, value: bytes, key: bytes | None) -> bool:
         where = lot.where
         try:
-            future = self._producer.send(where.topic, value, key, partition=where.partition)
+            future = self._producer.send(
+                where.topic, value, key, partition=where.partition, timestamp_ms=WALL.now_ns() // 1_000_000
+            )
         except errors.KafkaTimeoutError:
             return False
         future.add_callback(partial(_delivered, lot, sequence))

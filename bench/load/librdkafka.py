@@ -12,6 +12,7 @@ from bench.fleet.values import HEAD
 from bench.load.lots import FetchedRecord, Lot, LotProducer, LotReader
 from bench.load.producer import LoadPlan, Settled
 from bench.load.reader import ReadPlan, Taken
+from bench.locust.clock import WALL
 from reference_broker.client.partitions import TopicPartition
 
 FETCHED_RECORDS: Final = 500
@@ -62,7 +63,14 @@ class _Sender:
     def send(self, lot: Lot, sequence: int, value: bytes, key: bytes | None) -> bool:  # noqa: ARG002 - it is in the value
         where = lot.where
         try:
-            self._producer.produce(where.topic, value, key, where.partition, on_delivery=partial(_delivered, lot))
+            self._producer.produce(
+                where.topic,
+                value,
+                key,
+                where.partition,
+                on_delivery=partial(_delivered, lot),
+                timestamp=WALL.now_ns() // 1_000_000,
+            )
         except BufferError:
             return False
         return True

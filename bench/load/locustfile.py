@@ -1,7 +1,8 @@
 """The file that ``locust -f`` loads for a benchmark's load, in the master and in each worker.
 
-The environment variable CRUCIBLE_LOAD_SPEC holds the spec's path. Commands and reports pass through
-``bench.locust.messages``.
+In the master the environment variable CRUCIBLE_LOAD_SPEC holds the spec's path. Workers get the spec from the master
+and send it their results (``bench.locust.exchange``), since they may be on other machines. Commands and reports pass
+through ``bench.locust.messages``.
 """
 
 import os
@@ -10,11 +11,13 @@ from typing import Any
 
 import gevent
 from locust import events, runners
-from locust.runners import WorkerRunner
+from locust.runners import MasterRunner, WorkerRunner
 
-from bench.load.spec import read_spec
+from bench.load.results import result_path
+from bench.load.spec import parse_spec, read_spec
 from bench.load.users import LoadUser, WorkerLoad
-from bench.locust.messages import register
+from bench.locust.exchange import MasterExchange, WorkerExchange
+from bench.locust.messages import register, send_failure
 from bench.locust.processes import SPEC_VARIABLE
 
 __all__ = ["LoadUser"]
@@ -26,12 +29,28 @@ runners.HEARTBEAT_LIVENESS = 60
 @events.init.add_listener  # type: ignore[untyped-decorator]
 def on_init(environment: Any, **_: Any) -> None:
     register(environment, lambda command: environment.load.command(command))
+    if isinstance(environment.runner, WorkerRunner):
+        environment.exchange = WorkerExchange(environment.runner)
+    elif isinstance(environment.runner, MasterRunner):
+        folder = Path(read_spec(Path(os.environ[SPEC_VARIABLE])).out_dir)
+        environment.exchange = MasterExchange(
+            environment.runner, lambda index, result: _write(result_path(folder, index), result)
+        )
+
+
+def _write(path: Path, result: bytes) -> None:
+    path.write_bytes(result)
 
 
 @events.test_start.add_listener  # type: ignore[untyped-decorator]
 def on_start(environment: Any, **_: Any) -> None:
     if isinstance(environment.runner, WorkerRunner):
-        spec = read_spec(Path(os.environ[SPEC_VARIABLE]))
-        load = environment.load = WorkerLoad(environment, spec, environment.runner.worker_index)
-        gevent.spawn(load.report_forever)
-        gevent.spawn(load.tick_forever)
+        try:
+            spec = parse_spec(environment.exchange.spec)
+            environment.load = WorkerLoad(environment, spec, environment.runner.worker_index)
+        except Exception as failure:
+            send_failure(environment, f"{type(failure).__name__}: {failure}")
+            raise
+        gevent.spawn(environment.load.prepare)
+    else:
+        environment.exchange.send_spec(Path(os.environ[SPEC_VARIABLE]).read_bytes())

@@ -148,6 +148,7 @@ def reasons(series: Series) -> Iterator[str]:
     for each in dict.fromkeys(found):
         count = found.count(each)
         yield each if len(series.entries) == 1 else f"{each} ({count} of {len(series.entries)} runs)"
+    yield from dict.fromkeys(each.result.clock_warning for each in series.entries if each.result.clock_warning)
 
 
 def searched(series: Series) -> Iterator[str]:

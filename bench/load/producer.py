@@ -24,6 +24,7 @@ from typing import Final
 from bench.fleet.behaviours.bodies import init_producer_id_request, metadata_request
 from bench.fleet.value_batches import BatchMaker
 from bench.fleet.values import ValueMaker
+from bench.locust.clock import WALL
 from reference_broker.blocking.transport import Connection, EncodedRequest, TransportError
 from reference_broker.client.metadata_cache import MetadataCache, MetadataUpdate, NodeAddress
 from reference_broker.client.partitions import TopicPartition
@@ -313,7 +314,7 @@ class LoadProducer:
     def _encoded(self, batch: ProducerBatch, first_sequence: int) -> bytes:
         return self._maker.make(
             first_sequence,
-            time.time_ns() // 1_000_000,
+            WALL.now_ns() // 1_000_000,
             producer_id=batch.producer_id,
             producer_epoch=batch.producer_epoch,
             base_sequence=batch.base_sequence,

@@ -11,6 +11,7 @@ from bench.load.backlog import Backlog
 from bench.load.ledger import Findings, Range, Read, Sent, judge
 from bench.load.measures import Measures, merged, quantile_us
 from bench.load.workload import Workload
+from bench.locust.clock import SAME_CLOCK, ClockOffset
 
 BUSY_PERMILLE: Final = 900
 LATE_US: Final = 100_000
@@ -41,6 +42,7 @@ class WorkerResult(msgspec.Struct):
     read_errors: dict[str, int]
     cpu_s: float = 0.0  # processor time since the start of the load
     rss_bytes: int = 0  # the most memory
+    clock: ClockOffset = SAME_CLOCK
 
 
 def result_path(folder: Path, index: int) -> Path:
@@ -68,6 +70,25 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
     backlog: Backlog | None = None  # None: none was wanted, or it was not drained
     generator_capacity: float = 0.0
     """Records a second that the generator reaches against a sink, with such batches; 0: not known."""
+    clocks: list[ClockOffset] = []  # of the workers, in their order
+
+    @property
+    def clock_error_ms(self) -> float:
+        """End-to-end latencies are right to within this. Two workers may be part of one; a single worker has one
+        clock."""
+        worst = sorted((each.error_us for each in self.clocks), reverse=True)[:2]
+        return sum(worst) / 1000 if len(worst) == 2 else 0.0
+
+    @property
+    def clock_warning(self) -> str:
+        """Return one sentence if the clocks are less certain than the end-to-end latencies are long; else nothing."""
+        median_ms = self.quantile_ms("end_to_end", 0.5)
+        if not self.samples("end_to_end") or self.clock_error_ms <= median_ms:
+            return ""
+        return (
+            f"The end-to-end latencies say little: their median is {median_ms:,.1f} ms, and the workers' clocks are "
+            f"known only to within {self.clock_error_ms:,.1f} ms."
+        )
 
     def rate(self, name: str) -> float:
         """Return records a second: offered, sent, acknowledged, failed or read."""
@@ -183,6 +204,7 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
     errors: dict[str, int]  # batches and fetches by error
     cpu_s: float
     rss_bytes: int
+    clocks: list[ClockOffset]
 
 
 def collect(folder: Path, workers: int, exactly_once: bool) -> Collected:
@@ -209,6 +231,7 @@ def collect(folder: Path, workers: int, exactly_once: bool) -> Collected:
         errors=errors,
         cpu_s=sum(each.cpu_s for each in results),
         rss_bytes=sum(each.rss_bytes for each in results),
+        clocks=[each.clock for each in results],
     )
 
 

@@ -40,7 +40,9 @@ class LoadOptions:
     records_per_s: float | None = None
     seconds: float | None = None
     warmup_s: float | None = None
-    workers: int = 1
+    workers: int = 1  # started here
+    joining: int = 0  # workers that somebody starts elsewhere (``worker.py``)
+    listen: tuple[str, int] | None = None  # where they join; None: loopback, and any free port
     replication: int = 1
     acks: int = -1
     idempotent: bool = True
@@ -107,6 +109,8 @@ def run(workload: Workload, target: LoadTarget, options: LoadOptions, out_dir: P
     complaint = complaint_of_client(workload, options.client or workload.crucible.client)
     if complaint:
         raise LoadError(f"{workload.name}: {complaint}.")
+    if complaint := _complaint(workload, target, options):
+        raise LoadError(f"{target.name}: {complaint}.")
     out_dir.mkdir(parents=True, exist_ok=True)
     topics = [f"crucible-bench-{uuid.uuid4().hex[:8]}-{number}" for number in range(workload.topics)]
     spec = spec_of(workload, target, options, topics, out_dir)
@@ -156,7 +160,7 @@ def spec_of(workload: Workload, target: LoadTarget, options: LoadOptions, topics
         idempotent=options.idempotent,
         fetch_sessions=workload.crucible.fetch_sessions,
         transactions=workload.crucible.transactions,
-        workers=min(options.workers, workload.producers + workload.readers),
+        workers=_local_workers(workload, options) + options.joining,
         out_dir=str(out_dir.resolve()),
     )
 
@@ -183,6 +187,23 @@ class _Leader:
         return None if report is None else (report["acknowledged"], report["read"])
 
 
+def _local_workers(workload: Workload, options: LoadOptions) -> int:
+    """Return how many workers are started here: no more than there are clients, and one if nobody joins."""
+    clients = workload.producers + workload.readers
+    least = 0 if options.joining else 1
+    return max(least, min(options.workers, clients - options.joining))
+
+
+def _complaint(workload: Workload, target: LoadTarget, options: LoadOptions) -> str:
+    """Return why workers from elsewhere cannot take part, or nothing."""
+    clients = workload.producers + workload.readers
+    if options.joining > clients:
+        return f"{options.joining} workers are too many for {clients} clients"
+    if options.listen is not None and options.listen[0] not in ("127.0.0.1", "localhost", "::1") and target.cluster:
+        return "brokers that are started here listen on 127.0.0.1, where workers of other machines have no way to them"
+    return ""
+
+
 class _WorkloadRun:
     """One run, once its topics exist."""
 
@@ -204,7 +225,13 @@ class _WorkloadRun:
         users = workers * -(-clients // workers)
         cpu_s = [float(NOT_MEASURED)] * 2
         rss_bytes = NOT_MEASURED
-        with LocustProcesses(LOCUSTFILE, workers, users, path, folder / "logs") as locust:
+        joining, listen = self._options.joining, self._options.listen
+        if joining:
+            at = "a free port of loopback" if listen is None else f"{listen[0]}:{listen[1]}"
+            self._progress(f"{self._target.name}: waits for {joining} workers at {at}")
+        with LocustProcesses(
+            LOCUSTFILE, workers - joining, users, path, folder / "logs", joining=joining, listen=listen
+        ) as locust:
             locust.wait_until_ready()
             locust.send_command("go")
             start_s = time.monotonic()
@@ -247,6 +274,7 @@ class _WorkloadRun:
             generator_cpu_permille=max((each.cpu_permille for each in seconds), default=0),
             generator_cpu_s=collected.cpu_s,
             generator_rss_bytes=collected.rss_bytes,
+            clocks=collected.clocks,
         )
 
     def _drained_backlog(self, locust: LocustProcesses) -> tuple[Backlog | None, str]:

@@ -1,4 +1,4 @@
-"""What the load workers of one run do, as one value that is written to a file for them."""
+"""What the load workers of one run do, as one value that the master sends them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,7 +52,11 @@ def write_spec(spec: LoadSpec, path: Path) -> Path:
 
 
 def read_spec(path: Path) -> LoadSpec:
-    return msgspec.json.decode(path.read_bytes(), type=LoadSpec)
+    return parse_spec(path.read_bytes())
+
+
+def parse_spec(text: bytes) -> LoadSpec:
+    return msgspec.json.decode(text, type=LoadSpec)
 
 
 def load_plans(spec: LoadSpec) -> list[LoadPlan]:
@@ -107,3 +111,10 @@ def read_plans(spec: LoadSpec) -> Iterator[tuple[int, ReadPlan]]:
                         fetch_sessions=spec.fetch_sessions,
                     ),
                 )
+
+
+def worker_plans(spec: LoadSpec, index: int) -> tuple[list[LoadPlan], list[tuple[int, ReadPlan]]]:
+    """Return the plans of one worker: each n-th. Readers go on where producers end, so that no worker has more clients
+    than Locust gives it users."""
+    producers, readers = load_plans(spec), list(read_plans(spec))
+    return producers[index :: spec.workers], readers[(index - len(producers)) % spec.workers :: spec.workers]

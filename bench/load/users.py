@@ -4,12 +4,12 @@ A user is a greenlet that runs one client. Clients report batches; once a second
 since a call for each batch would cost as much as the batch.
 """
 
+import os
 import resource
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain
-from pathlib import Path
 from typing import Any, Final
 
 import gevent
@@ -24,9 +24,10 @@ from bench.load.ledger import Read, Sent
 from bench.load.measures import LoadSecond, Measures
 from bench.load.producer import LoadPlan, Settled, monotonic_us
 from bench.load.reader import ReadPlan, Taken
-from bench.load.results import WorkerResult, result_path
-from bench.load.spec import LoadSpec, load_plans, read_plans
+from bench.load.results import WorkerResult
+from bench.load.spec import LoadSpec, worker_plans
 from bench.load.transactional import TransactionalLoadProducer
+from bench.locust.clock import SAME_CLOCK, UNCORRECTED_VARIABLE, WALL, Round, offset_of
 from bench.locust.generator import TICK_S, GeneratorMeter, Sample
 from bench.locust.messages import REPORT
 
@@ -46,6 +47,7 @@ class WorkerLoad:
         self.closed = False
         self.failure = ""
         self._cpu_start_s = 0.0
+        self._clock: Round | None = None
         self._spec = spec
         self._measures = Measures()
         self._sent: dict[str, Sent] = {}
@@ -54,9 +56,9 @@ class WorkerLoad:
         self._totals: Counter[str] = Counter()
         self._locust: dict[tuple[str, str], Counter[int]] = {PRODUCE: Counter(), CONSUME: Counter()}
         self._make_producer, self._make_reader = makers(spec.client)
-        plans = load_plans(spec)
-        self._producers = [self._producer(plan) for plan in share(plans, index, spec.workers)]
-        self._readers = [self._reader(*each) for each in share(read_plans(spec), index, spec.workers, len(plans))]
+        producers, readers = worker_plans(spec, index)
+        self._producers = [self._producer(plan) for plan in producers]
+        self._readers = [self._reader(*each) for each in readers]
         self._waiting: Iterator[ProducerClient | ReaderClient] = chain(self._producers, self._readers)
         self._running = len(self._producers) + len(self._readers)
         self._producing = len(self._producers)
@@ -93,8 +95,11 @@ class WorkerLoad:
         reads = [(number, each.writers, each.repeated, each.reordered, each.damaged) for number, each in self._reads]
         cpu_s = time.process_time() - self._cpu_start_s
         rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        result = WorkerResult(self._measures, sent, reads, dict(self._read_errors), cpu_s, rss_bytes)
-        result_path(Path(self._spec.out_dir), self.index).write_bytes(msgspec.json.encode(result))
+        clock = SAME_CLOCK
+        if self._clock is not None:
+            clock = offset_of(self._clock, self.environment.exchange.measure_clock() or self._clock)
+        result = WorkerResult(self._measures, sent, reads, dict(self._read_errors), cpu_s, rss_bytes, clock)
+        self.environment.exchange.send_result(self.index, msgspec.json.encode(result))
         self.closed = True
 
     # Clients
@@ -152,7 +157,7 @@ class WorkerLoad:
                 records += span.count
             measures.second(at).read += records
             totals["read"] += records
-            now_ms = time.time_ns() / 1e6
+            now_ms = WALL.now_ns() / 1e6
             for timestamp_ms, count in each.written:
                 latency_us = int((now_ms - timestamp_ms) * 1000)
                 measures.latency("end_to_end", at, latency_us, count)
@@ -161,6 +166,17 @@ class WorkerLoad:
         return self._make_reader(plan, self._spec.bootstrap, taken)
 
     # Reports
+
+    def prepare(self) -> None:
+        """Measure the offset of the clock, and then report until the end. The first report says that it is ready."""
+        try:
+            self._clock = self.environment.exchange.measure_clock()
+        except TimeoutError as failure:
+            self.failure = str(failure)
+        if self._clock is not None and UNCORRECTED_VARIABLE not in os.environ:
+            WALL.correct(self._clock.offset_us)
+        gevent.spawn(self.tick_forever)
+        self.report_forever()
 
     def tick_forever(self) -> None:
         """Measure how late a sleep ends, because every client of this worker is as late."""
@@ -213,11 +229,6 @@ class WorkerLoad:
                     entry.total_response_time += milliseconds * (count - 1)
                     entry.response_times[round(milliseconds)] += count - 1
             buckets.clear()
-
-
-def share(clients: Iterable[Any], index: int, workers: int, first: int = 0) -> list[Any]:
-    """Return a worker's share. ``first`` clients were shared out before, so each worker has as many as it has users."""
-    return [each for number, each in enumerate(clients, first) if number % workers == index]
 
 
 class LoadUser(User):

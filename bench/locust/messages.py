@@ -36,6 +36,12 @@ def register(
         gevent.spawn(_print_reports, reports)
 
 
+def send_failure(environment: Any, failure: str) -> None:
+    """Report from a worker that it cannot begin."""
+    index = environment.runner.worker_index
+    environment.runner.send_message(REPORT, {"index": index, "failure": failure, "ended_early": 0})
+
+
 def sums(reports: Iterable[dict[str, Any]]) -> dict[str, int]:
     """Return the sums over the workers' last reports. Of a name that begins with ``worst_`` it is the largest."""
     total: dict[str, int] = {}

@@ -27,6 +27,11 @@ REPORT_LINE: Final = '{"locust": "report"'
 """How a line of the master's output begins that is a report."""
 QUIT_S: Final = 10
 READY_S: Final = 60
+JOIN_S: Final = 600
+"""How long the master waits for workers that somebody starts elsewhere."""
+LOOPBACK: Final = "127.0.0.1"
+EVERYWHERE: Final = ("0.0.0.0", "*", "::")
+"""Addresses of a listener that stand for all of the machine's."""
 
 
 class WorkerDiedError(Exception):
@@ -38,6 +43,9 @@ class LocustProcesses:
 
     Users exist as soon as the workers have found the master, and wait for the command ``go``. If ``page`` is given, it
     is the host and port of Locust's web page, which then starts and stops the load instead.
+
+    ``workers`` are started here. ``joining`` more are expected to join from elsewhere, at the address ``listen``
+    (default: loopback, and any free port).
     """
 
     def __init__(
@@ -48,8 +56,11 @@ class LocustProcesses:
         spec_path: Path,
         log_dir: Path,
         page: tuple[str, int] | None = None,
+        joining: int = 0,
+        listen: tuple[str, int] | None = None,
     ) -> None:
         self._count = workers
+        self._joining = joining
         self._users = users
         self._locustfile = locustfile
         self._page = page
@@ -62,7 +73,7 @@ class LocustProcesses:
             **({BY_HAND_VARIABLE: "1"} if page is not None else {}),
             "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
         }
-        self._port = free_port()
+        self._host, self._port = listen or (LOOPBACK, free_port())
         self._workers: list[subprocess.Popen[str]] = []
         self._master: subprocess.Popen[str] | None = None
         self._logs: list[IO[str]] = []
@@ -70,18 +81,19 @@ class LocustProcesses:
 
     def __enter__(self) -> "LocustProcesses":
         self._log_dir.mkdir(parents=True, exist_ok=True)
-        workers, users, port = str(self._count), str(self._users), str(self._port)
-        arguments = ["--master", "--master-bind-host", "127.0.0.1", "--master-bind-port", port]
+        users, port = str(self._users), str(self._port)
+        arguments = ["--master", "--master-bind-host", self._host, "--master-bind-port", port]
         arguments += ["-u", users, "-r", users, "--only-summary", "--stop-timeout", "5", "--exit-code-on-error", "0"]
         if self._page is None:
-            arguments += ["--headless", "--expect-workers", workers, "--expect-workers-max-wait", "60"]
+            arguments += ["--headless", "--expect-workers", str(self._count + self._joining)]
+            arguments += ["--expect-workers-max-wait", str(self._ready_s)]
         else:
             arguments += ["--web-host", self._page[0], "--web-port", str(self._page[1])]
         self._master = self._start("locust-master", arguments, subprocess.PIPE)
         self._reports = threading.Thread(target=self._read_reports, args=(self._master.stdout,), daemon=True)
         self._reports.start()
         for index in range(self._count):
-            arguments = ["--worker", "--master-host", "127.0.0.1", "--master-port", port]
+            arguments = ["--worker", "--master-host", self._own_address, "--master-port", port]
             self._workers.append(self._start(f"locust-worker-{index}", arguments, subprocess.DEVNULL))
         return self
 
@@ -90,10 +102,12 @@ class LocustProcesses:
 
         :raises WorkerDiedError: one of them has not reported in time.
         """
-        deadline = time.monotonic() + READY_S
+        deadline = time.monotonic() + self._ready_s
         while self.report() is None:
             if time.monotonic() > deadline:
-                raise WorkerDiedError(f"The Locust workers did not come up within {READY_S} s; see {self._log_dir}.")
+                raise WorkerDiedError(
+                    f"The Locust workers did not come up within {self._ready_s} s; see {self._log_dir}."
+                )
             time.sleep(0.02)
 
     def send_command(self, command: str) -> None:
@@ -117,6 +131,15 @@ class LocustProcesses:
         if self._failure:
             raise WorkerDiedError(f"A Locust worker failed: {self._failure}.")
         return self._last
+
+    @property
+    def _ready_s(self) -> int:
+        return JOIN_S if self._joining else READY_S
+
+    @property
+    def _own_address(self) -> str:
+        """Return the address at which workers of this machine reach the master."""
+        return LOOPBACK if self._host in EVERYWHERE else self._host
 
     @property
     def _processes(self) -> "list[subprocess.Popen[str]]":
@@ -147,7 +170,7 @@ class LocustProcesses:
                 early = report.pop("ended_early")
                 if early:
                     self._failure = self._failure or f"{early} of the clients ended before they were stopped"
-                if report.pop("workers") == self._count:
+                if report.pop("workers") == self._count + self._joining:
                     self._last = report
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

@@ -28,6 +28,19 @@ def _rates(_: click.Context, __: click.Parameter, text: str | None) -> tuple[flo
     return tuple(found)
 
 
+LISTEN = ("127.0.0.1", 5557)
+"""Locust's own port."""
+
+
+def _address(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str, int] | None:
+    if text is None:
+        return None
+    host, _colon, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise click.BadParameter("give HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
 @click.command(
     epilog="\b\nExamples:"
     "\n  ./crucible bench"
@@ -79,6 +92,18 @@ def _rates(_: click.Context, __: click.Parameter, text: str | None) -> tuple[flo
     "--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), help="Of batches (default: none)."
 )
 @click.option(
+    "--expect-workers",
+    "joining",
+    type=click.IntRange(1, 64),
+    help="Wait for workers of other machines (crucible worker), and start none here unless --workers says so.",
+)
+@click.option(
+    "--listen",
+    callback=_address,
+    metavar="HOST:PORT",
+    help="Where these workers join (default: 127.0.0.1:5557). Locust's protocol has no authentication.",
+)
+@click.option(
     "--client",
     type=click.Choice(["native", "librdkafka", "kafka-python"]),
     help="Library of producers and readers (default: the workload's, or native).",
@@ -114,6 +139,8 @@ def bench(
     if workloads or load["published"]:
         if peer or rows or nodes or calibrate:
             raise click.UsageError("--peer, --row, --nodes and --calibrate measure without a workload: leave them out.")
+        if "joining" in given and "workers" not in given:
+            load["workers"] = 0
         _play_workloads(workloads, quick, out, **load)
     elif given:
         raise click.UsageError(f"--{sorted(given)[0]} goes with a WORKLOAD, such as one of docs/workloads.")
@@ -159,6 +186,8 @@ def _play_workloads(
     seconds: float | None,
     warmup: float | None,
     workers: int,
+    joining: int | None,
+    listen: tuple[str, int] | None,
     repeat: int,
     driver_file: Path | None,
     replication: int | None,
@@ -175,6 +204,8 @@ def _play_workloads(
     from bench.load.workload import WorkloadError
     from crucible_kafka.terminal import one_sentence, print_table, progress, shown
 
+    if listen and not joining:
+        raise click.UsageError("--listen is where workers join: say with --expect-workers how many.")
     if search and rates:
         raise click.UsageError("--max searches a rate by itself: leave --rates out.")
     with one_sentence(DriverError):
@@ -185,6 +216,8 @@ def _play_workloads(
         seconds=QUICK_S if quick and seconds is None else seconds,
         warmup_s=QUICK_WARMUP_S if quick and warmup is None else warmup,
         workers=workers,
+        joining=joining or 0,
+        listen=(listen or LISTEN) if joining else None,
         replication=replication or driver.replication or 1,
         acks={"all": -1, "1": 1}[acks] if acks else driver.acks or -1,
         idempotent=driver.idempotent is not False,
@@ -327,3 +360,23 @@ def probe(
     )
     with one_sentence(probe_command.UsageError, UnknownCase, NoBaseline, NotKafka, PeerError):
         sys.exit(probe_command.run(wanted, click.echo))
+
+
+@click.command(
+    epilog="\b\nExamples:"
+    "\n  ./crucible worker --join 10.0.0.5:5557"
+    "\n  ./crucible bench docs/workloads/100-partitions.yaml --target 10.0.0.9:9092 --expect-workers 2 "
+    "--listen 0.0.0.0:5557"
+)
+@click.option("--join", callback=_address, required=True, metavar="HOST:PORT", help="Where the benchmark listens.")
+@click.option("--once", is_flag=True, help="End after one run (default: wait for the next one, until Ctrl-C).")
+def worker(join: tuple[str, int], once: bool) -> None:
+    """Make a part of the load of a benchmark on another machine.
+
+    The benchmark waits for its workers with --expect-workers, and sends them what to do. Results go back to it; nothing
+    is stored here. Its brokers must be reachable from here by the addresses that they advertise.
+    """
+    from bench.load.worker import serve
+    from crucible_kafka.terminal import progress
+
+    sys.exit(serve(join, once, progress))

@@ -1,0 +1,117 @@
+"""Workers that join a benchmark from elsewhere, with clocks of their own."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from bench.load.comparison import Entry, series_of
+from bench.load.page import reasons
+from bench.load.results import LoadResult
+from bench.load.run import LoadError, LoadOptions, run, started
+from bench.load.spec import LoadSpec, worker_plans
+from bench.load.tests.planted import result
+from bench.load.workload import workload_of
+from bench.locust.clock import SHIFT_VARIABLE, UNCORRECTED_VARIABLE, ClockOffset
+from bench.locust.processes import ROOT
+from bench.ports import free_port
+
+TABLE = {"partitionsPerTopic": 4, "messageSize": 200, "producerRate": 2_000, "subscriptionsPerTopic": 3}
+
+
+@contextmanager
+def workers(port: int, environments: list[dict[str, str]]) -> Iterator[None]:
+    program = f"from bench.load.worker import serve; raise SystemExit(serve(('127.0.0.1', {port}), True, print))"
+    found = [
+        subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env={**os.environ, **each}) for each in environments
+    ]
+    try:
+        yield
+        assert [each.wait(30) for each in found] == [0] * len(found)
+    finally:
+        for each in found:
+            each.kill()
+            each.wait()
+
+
+def played(folder: Path, environments: list[dict[str, str]], local: int = 0) -> LoadResult:
+    """Play a workload whose producer and one reader are of the first worker, and two readers of the second."""
+    port = free_port()
+    options = LoadOptions(seconds=3, warmup_s=1, workers=local, joining=len(environments), listen=("127.0.0.1", port))
+    with workers(port, environments), started("reference", lambda _: None) as target:
+        return run(workload_of(TABLE, "w", "w"), target, options, folder, lambda _: None)
+
+
+@pytest.mark.live
+def test_shifted_clocks_are_corrected(tmp_path: Path) -> None:
+    found = played(tmp_path, [{SHIFT_VARIABLE: "5"}, {SHIFT_VARIABLE: "-5"}])
+    assert found.findings.is_clean
+    assert found.findings.acknowledged == found.findings.read > 3 * 3 * 2_000
+    offsets_s = sorted(round(each.offset_us / 1e6) for each in found.clocks)
+    assert offsets_s == [-5, 5]
+    assert 0 < found.clock_error_ms < 500
+    assert found.quantile_ms("end_to_end", 0.99) < 2_000
+    assert found.quantile_ms("end_to_end", 0.5) >= found.quantile_ms("publish", 0.01) / 2 - found.clock_error_ms
+
+
+@pytest.mark.live
+def test_without_a_correction_latencies_are_wrong_by_seconds(tmp_path: Path) -> None:
+    uncorrected = {UNCORRECTED_VARIABLE: "1"}
+    found = played(tmp_path, [{SHIFT_VARIABLE: "5", **uncorrected}, {SHIFT_VARIABLE: "-5", **uncorrected}])
+    worst_ms = found.quantile_ms("end_to_end", 0.999)
+    least_ms = found.quantile_ms("end_to_end", 0.01)
+    assert worst_ms > 9_000 or least_ms == 0  # by which of both workers has the producer
+
+
+@pytest.mark.live
+def test_workers_of_one_machine_have_one_clock(tmp_path: Path) -> None:
+    found = played(tmp_path, [{}], local=1)
+    assert found.clocks == [ClockOffset(0, 0)] * 2
+    assert found.clock_error_ms == 0
+    assert found.findings.is_clean
+
+
+def test_a_run_whose_clocks_are_less_certain_than_its_latencies_is_marked() -> None:
+    sure, unsure = ClockOffset(0, 1_000), ClockOffset(5_000_000, 4_500)
+    marked = structs.replace(result(latency_us=5_000), clocks=[sure, unsure, sure])
+    assert marked.clock_error_ms == 5.5
+    assert "median is 5.0 ms" in marked.clock_warning
+    (series,) = series_of([Entry(marked)])
+    assert list(reasons(series)) == [marked.clock_warning]
+    for clocks in ([unsure], [sure, sure], []):
+        assert not structs.replace(marked, clocks=clocks).clock_warning
+
+
+@pytest.mark.parametrize(("producers", "consumers", "workers"), [(1, 1, 2), (1, 3, 2), (5, 2, 3), (2, 7, 4)])
+def test_each_client_is_of_one_worker_and_none_has_more_than_users(
+    producers: int, consumers: int, workers: int
+) -> None:
+    spec = LoadSpec(
+        bootstrap=[],
+        topics=["a", "b"],
+        partitions=8,
+        producers=producers,
+        subscriptions=1,
+        consumers=consumers,
+        records_per_s=0,
+        value_bytes=100,
+        batch_records=1,
+        workers=workers,
+    )
+    dealt = [worker_plans(spec, each) for each in range(workers)]
+    found = [plan.process for own, _ in dealt for plan in own] + [plan.process for _, own in dealt for _, plan in own]
+    assert len(found) == len(set(found)) == 2 * (producers + consumers)
+    assert max(len(own) + len(readers) for own, readers in dealt) == -(-len(found) // workers)
+
+
+def test_more_workers_than_clients_are_refused(tmp_path: Path) -> None:
+    with (
+        started("127.0.0.1:1", lambda _: None) as target,
+        pytest.raises(LoadError, match="9 workers are too many for 4"),
+    ):
+        run(workload_of(TABLE, "w", "w"), target, LoadOptions(joining=9), tmp_path, lambda _: None)

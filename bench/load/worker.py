@@ -1,0 +1,33 @@
+"""A load worker that joins a benchmark of another machine (`crucible worker --join HOST:PORT`)."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from bench.children import ends_with_me
+from bench.locust.processes import ROOT
+
+LOCUSTFILE: Final = Path(__file__).with_name("locustfile.py")
+PAUSE_S: Final = 1.0
+
+
+def serve(address: tuple[str, int], once: bool, progress: Callable[[str], None]) -> int:
+    """Take part in one run after the other of whatever benchmark listens there, until a stop. Each run is a process of
+    its own, which has Locust's log as its output. With ``once``, return the process's exit code after the first run."""
+    host, port = address
+    command = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--worker"]
+    command += ["--master-host", host, "--master-port", str(port), "--loglevel", "WARNING"]
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    while True:
+        progress(f"waits for a benchmark at {host}:{port}")
+        code = subprocess.run(
+            command, env={**os.environ, "PYTHONPATH": path}, preexec_fn=ends_with_me(), check=False
+        ).returncode
+        if once:
+            return code
+        progress(f"a run has ended (exit code {code})")
+        time.sleep(PAUSE_S)
