@@ -239,8 +239,9 @@ def _column(series: Series, base: Series | None) -> Column:
 
 
 def _values(series: Series, figure: Figure) -> list[float]:
-    """Return the valid runs' values, or nothing if a run lacks one."""
-    values = [figure.value(each) for each in series.valid]
+    """Return the valid runs' values, or nothing if a run lacks one. Without a valid run they are those of all runs,
+    which are shown, but not compared."""
+    values = [figure.value(each) for each in series.valid or series.entries]
     known = [each for each in values if each is not None]
     return known if len(known) == len(values) else []
 

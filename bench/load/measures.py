@@ -36,6 +36,8 @@ class LoadSecond(msgspec.Struct):
     lag_us: int = 0
     aborted: int = 0  # records in transactions that are aborted by the plan
     transactions: int = 0  # that were committed
+    waits_for_responses: int = 0  # partitions that had something to send, with all requests in flight, at worst
+    waits_for_leaders: int = 0  # partitions without a connected leader, or with something to send again, at worst
 
 
 class Measures(msgspec.Struct):
@@ -81,6 +83,8 @@ def merged(parts: Iterable[Measures]) -> Measures:
         for at, each in part.seconds.items():
             second = total.second(at)
             for name in ("offered", "sent", "acknowledged", "failed", "aborted", "read", "transactions"):
+                setattr(second, name, getattr(second, name) + getattr(each, name))
+            for name in ("waits_for_responses", "waits_for_leaders"):
                 setattr(second, name, getattr(second, name) + getattr(each, name))
             for name in ("max_slip_us", "cpu_permille", "wanted_permille", "lag_us"):
                 setattr(second, name, max(getattr(second, name), getattr(each, name)))

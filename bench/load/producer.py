@@ -144,6 +144,14 @@ class LoadLink:
         heapq.heappush(self.due, (partition.due_us, partition.made, partition.index))
 
 
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Partitions that cannot send what is due."""
+
+    for_responses: int  # as many requests are in flight as may be
+    for_leaders: int  # no leader is known or connected, or a batch must be sent again after an error
+
+
 def monotonic_us() -> int:
     return time.monotonic_ns() // 1000
 
@@ -180,6 +188,16 @@ class LoadProducer:
     def stop(self) -> None:
         """Send nothing new. ``run`` returns when all that was sent is settled, or has passed its delivery time."""
         self._stopping = True
+
+    def waits(self) -> Waits:
+        """Return how many partitions cannot send what is due, and why."""
+        now_us = monotonic_us()
+        for_responses = sum(each.is_parked and not each.failed for each in self._partitions)
+        for link in self._links.values():
+            if len(link.in_flight) >= self.plan.requests_in_flight:
+                for_responses += sum(due_us <= now_us for due_us, *_ in link.due)
+        connected = sum(link in self._links.values() for link in self._link_of.values())
+        return Waits(for_responses, len(self._partitions) - connected + len(self._failing))
 
     def run(self) -> None:
         self._start_us = monotonic_us()

@@ -181,8 +181,24 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
             worst = max(self.errors, key=self.errors.__getitem__, default="no response")
             return f"No record was acknowledged in the seconds that count ({worst})."
         if not self.reached:
-            return "The rate was not reached: the brokers acknowledge less than is offered."
+            return f"The rate was not reached: {self._cause_of_slowness()}."
         return ""
+
+    def _cause_of_slowness(self) -> str:
+        """Return why less was acknowledged than was offered, where the generator was not the limit."""
+        seconds = [self.measures.seconds.get(at) for at in range(self.first, self.end)]
+        known = [each for each in seconds if each is not None]
+        unreachable = sum(bool(each.waits_for_leaders) for each in known)
+        if unreachable > LIMITED_SHARE * len(seconds):
+            worst = max(self.errors, key=self.errors.__getitem__, default="")
+            named = f" ({worst})" if worst else ""
+            return f"partitions had no connected leader or sent again in {unreachable} of {len(seconds)} seconds{named}"
+        full = sum(bool(each.waits_for_responses) for each in known)
+        if full > LIMITED_SHARE * len(seconds):
+            return (
+                f"the brokers respond too slowly, and all requests were in flight in {full} of {len(seconds)} seconds"
+            )
+        return "the brokers acknowledge less than is offered"
 
     def quantile_ms(self, measure: str, share: float) -> float:
         return quantile_us(self.measures.histogram(measure, self.first, self.end), share) / 1000

@@ -12,6 +12,7 @@ from typing import Final
 
 from bench.load.backlog import Backlog, BacklogError, build_and_drain, complaint_of_space
 from bench.load.driver import Driver
+from bench.load.progress import line
 from bench.load.results import LoadResult, collect
 from bench.load.spec import LoadSpec, write_spec
 from bench.load.topics import TopicError, topics_for
@@ -295,19 +296,17 @@ class _WorkloadRun:
 
     def _report_progress_until(self, locust: LocustProcesses, until_s: float, phase: str) -> None:
         """Report progress once a second, until the time has come."""
-        before = dict.fromkeys(("acknowledged", "read", "failed"), 0) | self._last
+        before, since_s = self._last, time.monotonic()
         while (left_s := until_s - time.monotonic()) > 0:
             time.sleep(min(1.0, left_s))
             report = locust.report()
             if report is None:
                 continue
-            self._last = report
-            sent, read = (report[name] - before[name] for name in ("acknowledged", "read"))
-            before = report
-            self._progress(
-                f"{self._target.name}: {phase}, {max(0.0, left_s - 1):.0f} s left: {sent:,} records acknowledged, "
-                f"{read:,} read, {report['lag']:,} to read"
-            )
+            now_s = time.monotonic()
+            text = line(before, report, now_s - since_s, self._spec.records_per_s)
+            before = self._last = report
+            since_s = now_s
+            self._progress(f"{self._target.name}: {phase}, {max(0.0, left_s - 1):.0f} s left: {text}")
 
     def _await_sum(self, locust: LocustProcesses, key: str, limit_s: float, what: str, value: int = 0) -> str:
         """Wait until the workers' sum of ``key`` is ``value``. Return what did not happen in time, or nothing."""

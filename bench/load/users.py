@@ -22,7 +22,7 @@ from bench.fleet.recorder import bounds_us, bucket_of
 from bench.load.clients import Client, ProducerClient, ReaderClient, makers
 from bench.load.ledger import Read, Sent
 from bench.load.measures import LoadSecond, Measures
-from bench.load.producer import LoadPlan, Settled, monotonic_us
+from bench.load.producer import LoadPlan, LoadProducer, Settled, Waits, monotonic_us
 from bench.load.reader import ReadPlan, Taken
 from bench.load.results import WorkerResult
 from bench.load.spec import LoadSpec, worker_plans
@@ -192,8 +192,9 @@ class WorkerLoad:
 
     def report(self) -> None:
         sample = self.meter.sample(time.monotonic(), time.process_time())
+        waits = self._waits()
         if self.start_us:
-            self._note(self._measures.second((monotonic_us() - self.start_us) // 1_000_000), sample)
+            self._note(self._measures.second((monotonic_us() - self.start_us) // 1_000_000), sample, waits)
         self._update_locust()
         data = {
             "index": self.index,
@@ -204,17 +205,27 @@ class WorkerLoad:
             "producing": self._producing,
             "running": self._running,
             "worst_wanted_permille": sample.wanted_permille,
+            "worst_lag_us": sample.lag_us,
+            "waits_for_responses": waits.for_responses,
+            "waits_for_leaders": waits.for_leaders,
             "closed": self.closed,
             "ended_early": 0,
             "failure": self.failure,
         }
         self.environment.runner.send_message(REPORT, data)
 
+    def _waits(self) -> Waits:
+        """Return the sum over the producers that know what they wait for: those of this suite."""
+        found = [each.waits() for each in self._producers if isinstance(each, LoadProducer)]
+        return Waits(sum(each.for_responses for each in found), sum(each.for_leaders for each in found))
+
     @staticmethod
-    def _note(second: LoadSecond, sample: Sample) -> None:
+    def _note(second: LoadSecond, sample: Sample, waits: Waits) -> None:
         second.cpu_permille = max(second.cpu_permille, sample.cpu_permille)
         second.wanted_permille = max(second.wanted_permille, sample.wanted_permille)
         second.lag_us = max(second.lag_us, sample.lag_us)
+        second.waits_for_responses = max(second.waits_for_responses, waits.for_responses)
+        second.waits_for_leaders = max(second.waits_for_leaders, waits.for_leaders)
 
     def _update_locust(self) -> None:
         """Add the batches since the last report to Locust's statistics, in the form in which it keeps them."""

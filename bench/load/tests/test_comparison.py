@@ -137,7 +137,10 @@ def test_an_invalid_run_is_left_out_and_counted(tmp_path: Path) -> None:
     (column,) = columns(entries).values()
     assert estimate(column, "publish latency p99").text == "5.0"
     assert column.series.outcome == "PASSED"
-    assert columns([bad])["a"].series.outcome == "INVALID"
+    alone = columns([bad])["a"]
+    assert alone.series.outcome == "INVALID"
+    assert estimate(alone, "acknowledged").text == "1,000"  # It is shown, with its outcome.
+    assert not any(each.ratio for each in columns(runs("b", 5, 5, 5), [bad] * 3)["a"].estimates)
     text = write(entries, tmp_path / "p.html", "./c", "m").read_text()
     assert "3 of 4 (others INVALID)" in text
     assert "The load generator was the limit" in text

@@ -1,0 +1,106 @@
+"""Why a rate is not reached: brokers, connections or the generator, while a load runs and in its result."""
+
+import threading
+import time
+
+import pytest
+
+from bench.load.producer import LoadPlan, LoadProducer, Settled, Waits
+from bench.load.progress import causes, line
+from bench.load.sink import Sink, SinkPlan
+from bench.load.tests.planted import result
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.records.batch import Buffer
+from reference_broker.wire.errors import ErrorCode
+
+FINE = {"acknowledged": 0, "read": 0, "lag": 0, "failed": 0}
+WHERE = tuple(TopicPartition("t", index) for index in range(4))
+
+
+def test_a_second_that_reaches_the_rate_needs_no_cause() -> None:
+    after = FINE | {"acknowledged": 950, "read": 900, "lag": 50, "waits_for_responses": 3}
+    assert line(FINE, after, 1.0, 1_000) == "950 records acknowledged, 900 read, 50 to read"
+    assert line(FINE, after, 1.0, 0) == "950 records acknowledged, 900 read, 50 to read"
+    assert line(FINE, after, 2.0, 1_000).endswith(
+        "below 1,000/s: the brokers: 3 partitions wait for responses, with all requests in flight"
+    )
+
+
+@pytest.mark.parametrize(
+    ("report", "words"),
+    [
+        ({"waits_for_responses": 3}, "the brokers: 3 partitions wait for responses"),
+        ({"waits_for_leaders": 2}, "2 partitions have no connected leader"),
+        ({"failed": 10}, "the brokers refused 10 records"),
+        ({"worst_wanted_permille": 950}, "the generator never sleeps"),
+        ({"worst_lag_us": 230_000}, "the generator is 230 ms late"),
+    ],
+)
+def test_each_cause_has_its_words(report: dict[str, int], words: str) -> None:
+    (found,) = causes(FINE, FINE | report)
+    assert found.startswith(words)
+    assert line(FINE, FINE | report, 1.0, 1_000).endswith(f"below 1,000/s: {found}")
+
+
+def test_no_cause_is_made_up() -> None:
+    assert line(FINE, FINE, 1.0, 1_000).endswith("below 1,000/s: no cause is seen")
+
+
+def test_a_result_says_why_the_rate_was_not_reached() -> None:
+    slow = result(1_000, acknowledged=500)
+    assert slow.reason == "The rate was not reached: the brokers acknowledge less than is offered."
+    for second in slow.measures.seconds.values():
+        second.waits_for_responses = 4
+    assert "all requests were in flight in 4 of 4 seconds" in slow.reason
+    for second in slow.measures.seconds.values():
+        second.waits_for_leaders = 1
+    slow.errors["NOT_LEADER_OR_FOLLOWER"] = 3
+    assert slow.reason.endswith("sent again in 4 of 4 seconds (NOT_LEADER_OR_FOLLOWER).")
+
+
+class Stuck(Sink):
+    """A broker that takes a batch, and then does not respond, or refuses, until it is released."""
+
+    def __init__(self, error_code: int) -> None:
+        super().__init__(SinkPlan(len(WHERE)))
+        self.released = threading.Event()
+        self._error_code = error_code
+        self._taken = 0
+
+    def append(self, where: TopicPartition, batch: Buffer) -> tuple[int, int]:
+        self._taken += 1
+        if self._taken > len(WHERE) and not self.released.is_set():
+            if self._error_code:
+                return self._error_code, -1
+            self.released.wait(30)
+        return super().append(where, batch)
+
+
+@pytest.mark.parametrize(
+    ("error_code", "requests_in_flight", "wanted"),
+    [
+        (0, 1, Waits(4, 0)),  # The connection has as many requests in flight as it may have.
+        (0, 20, Waits(4, 0)),  # Each partition has.
+        (int(ErrorCode.not_leader_or_follower), 5, Waits(0, 4)),
+    ],
+)
+def test_a_producer_knows_what_its_partitions_wait_for(error_code: int, requests_in_flight: int, wanted: Waits) -> None:
+    sink = Stuck(error_code)
+    ends: list[Settled] = []
+    plan = LoadPlan("p", WHERE, batch_records=10, requests_in_flight=requests_in_flight)
+    producer = LoadProducer(plan, [("127.0.0.1", sink.port)], ends.append)
+    threads = [threading.Thread(target=each) for each in (sink.serve, producer.run)]
+    for each in threads:
+        each.start()
+    deadline_s = time.monotonic() + 10
+    try:
+        while not (ends and producer.waits() == wanted) and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        found = producer.waits()
+    finally:
+        sink.released.set()
+        producer.stop()
+        threads[1].join()
+        sink.close()
+        threads[0].join()
+    assert found == wanted
