@@ -298,14 +298,18 @@ def test_a_response_has_data_if_there_is_any_whatever_the_limit(version: int) ->
     assert [each.split(",")[0] for each in talk.stories] == ["t-0 has data", "t-1 has data"]
 
 
-def test_records_of_an_open_transaction_are_not_due_to_a_reader_of_committed_ones() -> None:
-    for level, is_due in ((0, True), (1, False)):
-        talk = session(offset=4)
-        for log in talk.logs:
-            log.last_stable_offset = 4
-        for _ in range(3):
-            talk.fetch({}, isolation_level=level)
-        assert bool(talk.stories) is is_due
+@pytest.mark.clause("X-4", "G-5")
+@pytest.mark.parametrize("version", [FINAL, FIRST_REVISION])
+@pytest.mark.parametrize(("offset", "level", "is_due"), [(4, 0, True), (4, 1, False), (3, 1, True)])
+def test_records_of_an_open_transaction_are_not_due_to_a_reader_of_committed_ones(
+    version: int, offset: int, level: int, *, is_due: bool
+) -> None:
+    talk = session(version, offset)
+    for log in talk.logs:
+        log.last_stable_offset = 4
+    for _ in range(3):
+        talk.fetch({}, isolation_level=level)
+    assert bool(talk.stories) is is_due
 
 
 @pytest.mark.clause("G-6")
