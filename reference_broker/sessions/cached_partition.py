@@ -22,6 +22,7 @@ class CachingSession(Contact, Protocol):
     uses_topic_ids: bool
     accepted_requests: int
     partitions: "dict[PartitionKey, CachedPartition]"
+    closed_partitions: "dict[PartitionKey, CachedPartition] | None"
     arrivals: "Arrivals"
 
     def partition_changed(self, cached: "CachedPartition") -> None: ...
@@ -65,7 +66,8 @@ class CachedPartition:
     queued: bool = False
     cached_in: "dict[PartitionKey, CachedPartition] | None" = field(init=False)
     """The dictionary of the session to which it was added, None once it was forgotten. A session that is closed or
-    replaced gets another dictionary, so all partitions that it cached leave it at once."""
+    replaced gets another dictionary, so all partitions that it cached leave it at once. A closed session's partitions
+    keep the one that they had."""
     partition: Partition | None = None
     is_of_partition: bool = True
     """Whether ``fetch_offset`` was requested for ``partition``, or with a leader epoch that can prove it.
@@ -80,6 +82,12 @@ class CachedPartition:
     def live(self) -> bool:
         """Whether its session still caches it."""
         return self.cached_in is self.session.partitions
+
+    @property
+    def is_fetched_unnamed(self) -> bool:
+        """Whether the last request that its session accepted fetched it, named or not. Closing the session takes
+        nothing from that."""
+        return self.live or (self.cached_in is not None and self.cached_in is self.session.closed_partitions)
 
     @property
     def is_requested(self) -> bool:
@@ -167,7 +175,8 @@ class CachedPartition:
 
     def leave(self) -> None:
         """Stop watching for changes."""
-        self.cached_in = None
+        if self.cached_in is not self.session.closed_partitions:
+            self.cached_in = None
         if self.partition is not None:
             self.partition.unwatch(self)
         self.session.arrivals.forget(self)

@@ -108,6 +108,8 @@ class FetchSession:
     counted: int = 0
     """The number of partitions that the cache of sessions counts for it."""
     partitions: dict[PartitionKey, CachedPartition] = field(default_factory=dict)
+    closed_partitions: dict[PartitionKey, CachedPartition] | None = None
+    """The dictionary that was ``partitions`` when the session was closed or evicted."""
     changed: dict[CachedPartition, None] = field(default_factory=dict)
     """The marked partitions, to be looked up before the next response. All others watch their Partition."""
     available_bytes: int = 0

@@ -373,7 +373,8 @@ class FetchSessionCache:
         # Decision removed-session-fetch (F-9): parked fetch refused | none parked
         if session.fetch is not None and session.fetch.abandon(session.revision.unknown_id):
             self.count_not_found()
-        return session.empty()
+        session.closed_partitions = removed = session.empty()
+        return removed
 
     def _leave(self, *removed: Removed) -> None:
         self.run(leave(removed))

@@ -205,14 +205,18 @@ def test_high_watermark_is_sent_to_follower_without_completing_its_fetch(world: 
 
 
 @pytest.mark.clause("F-22")
-def test_followers_with_idle_sessions_stay_in_sync(world: ReplicatedWorld) -> None:
-    """Scenario 31, at the leader: idle partitions, then one append, all through sessions."""
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_followers_with_idle_sessions_stay_in_sync(world: ReplicatedWorld, *, is_closed: bool) -> None:
+    """Scenario 31, at the leader: idle partitions, then one append, all through sessions. The requests of a session
+    that is evicted count, too."""
     world.leaders.start()
     sessions = {one: world.joined(one, partitions=2) for one in (2, 3)}
     for epoch in range(1, 3 * LAG_MS // 500):
         for follower, session_id in sessions.items():
             world.follow(follower, session_id, epoch)
         world.pass_ms(500)
+    if is_closed:
+        world.broker.fetch_sessions.close(sessions[2], "evicted")
     world.put(acks=1)
     world.pass_ms(LAG_MS - 1000)
     assert not world.alter_requests

@@ -38,6 +38,9 @@ class Cached(Protocol):
     @property
     def live(self) -> bool: ...
 
+    @property
+    def is_fetched_unnamed(self) -> bool: ...
+
     fetch_offset: int
     log_start_offset: int
     current_leader_epoch: int
@@ -113,7 +116,7 @@ class FollowerState:
         if (
             cached is not None
             and self.log_end_offset == leader_end
-            and cached.live
+            and cached.is_fetched_unnamed
             and cached.fetch_offset == leader_end
         ):
             self.last_caught_up_us = max(self.last_caught_up_us, cached.session.contact_us)
@@ -125,7 +128,7 @@ class FollowerState:
         """
         cached = self.cached
         contact_us = self.last_fetch_us
-        if cached is not None and cached.live and cached.fetch_offset == self.log_end_offset:
+        if cached is not None and cached.is_fetched_unnamed and cached.fetch_offset == self.log_end_offset:
             contact_us = cached.session.contact_us
         return now_us - contact_us <= max_lag_ms * 1000
 

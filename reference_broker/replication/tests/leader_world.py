@@ -57,6 +57,7 @@ class Cached:
     log_start_offset: int = 0
     live: bool = True
     current_leader_epoch: int = -1
+    is_fetched_unnamed: bool = True
 
 
 @dataclass

@@ -54,7 +54,7 @@ def test_followers_are_in_sync_at_first_append_after_idle_time() -> None:
 @pytest.mark.clause("F-22")
 def test_session_contact_does_not_keep_forgotten_partition_in_sync() -> None:
     world, partition = at_rest()
-    world.cached[2, partition].live = False
+    world.cached[2, partition].is_fetched_unnamed = False
     world.pass_ms(2 * LAG_MS)
     world.contact(2)
     world.contact(3)

@@ -23,6 +23,7 @@ class Cached:
     log_start_offset: int = 0
     current_leader_epoch: int = -1
     live: bool = True
+    is_fetched_unnamed: bool = True
 
 
 def followers(isr: tuple[int, ...] = (1, 2, 3), replicas: tuple[int, ...] = (1, 2, 3), end: int = 0) -> Followers:
@@ -200,7 +201,7 @@ def test_silent_session_keeps_no_replica_in_sync() -> None:
     assert not state.has_fetched_lately(MAX_LAG_MS * 1000 + 1, MAX_LAG_MS)
     cached.session.contact_us = 5_000_000
     assert state.has_fetched_lately(6_000_000, MAX_LAG_MS)
-    cached.live = False
+    cached.is_fetched_unnamed = False
     assert not state.has_fetched_lately(6_000_000, MAX_LAG_MS)
 
 
