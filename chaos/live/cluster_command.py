@@ -165,7 +165,7 @@ def run_cluster(plan: ClusterPlan, announce: Callable[[str], None] = print) -> i
     """Run the cluster until Ctrl-C or SIGTERM, and return the exit code. ``announce`` gets the ready line, JSON with
     ``bootstrap_servers`` and the process ID of each node. ``cluster.json`` has them, too, also after a restart."""
     try:
-        return _run(plan, announce)
+        return _run_nodes(plan, announce)
     except SetupError as wrong:
         _log(str(wrong))
         return EXIT_SETUP
@@ -186,7 +186,7 @@ def check_plan(plan: ClusterPlan) -> None:
         raise SetupError(f"--port is {plan.port}, and {plan.nodes} nodes need the ports from it on: give a lower one.")
 
 
-def _run(plan: ClusterPlan, announce: Callable[[str], None]) -> int:
+def _run_nodes(plan: ClusterPlan, announce: Callable[[str], None]) -> int:
     cluster_id = _claimed(plan)
     ending = threading.Event()
     await_end_signals(ending.set)

@@ -155,13 +155,13 @@ class IdleWriter:
         behaviour = KeyedProducer(plan, settings_of(spec), random_for(seed, IDLE_WRITER))
         self._recorder = Recorder(ParquetSink(folder.path, IDLE_WRITER), IDLE_WRITER, origin_us)
         self._driver = BlockingDriver(behaviour, self._recorder.record)
-        self._thread = threading.Thread(target=self._run, name=IDLE_WRITER, daemon=True)
+        self._thread = threading.Thread(target=self._write, name=IDLE_WRITER, daemon=True)
 
     def start(self) -> None:
         if self._thread is not None:
             self._thread.start()
 
-    def _run(self) -> None:
+    def _write(self) -> None:
         try:
             self._driver.run()
         except Exception as failure:  # ``LiveFleet.final`` raises it as NodeDied.

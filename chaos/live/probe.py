@@ -91,7 +91,7 @@ class BackgroundProbe:
 
     def __init__(self, address: str, requests: int, limit_s: float) -> None:
         self._result = Probe("silent")
-        self._thread = threading.Thread(target=self._run, args=(address, requests, limit_s), daemon=True)
+        self._thread = threading.Thread(target=self._probe, args=(address, requests, limit_s), daemon=True)
         self._thread.start()
 
     def result(self) -> Probe:
@@ -99,5 +99,5 @@ class BackgroundProbe:
         self._thread.join()
         return self._result
 
-    def _run(self, address: str, requests: int, limit_s: float) -> None:
+    def _probe(self, address: str, requests: int, limit_s: float) -> None:
         self._result = probe(address, requests, limit_s)

@@ -352,7 +352,7 @@ class ShellProcess:
     def _is_alive(self) -> bool:
         """Run ``alive``. A node whose command does not end in time counts as alive."""
         with contextlib.suppress(SetupError):
-            return self._run(self._commands.alive, ALIVE_LIMIT_S).returncode == 0
+            return self._run_command(self._commands.alive, ALIVE_LIMIT_S).returncode == 0
         return True
 
     def note_done_by_proxy(self, kind: str) -> None:
@@ -371,7 +371,7 @@ class ShellProcess:
         if not self._commands.log:
             return "it has no command for its log"
         try:
-            return self._run(self._commands.log).stdout.strip()
+            return self._run_command(self._commands.log).stdout.strip()
         except SetupError as failure:
             return str(failure)
 
@@ -396,12 +396,12 @@ class ShellProcess:
         return f"{self.label} was ended: {self.command(which)}{' (SIGKILL)' if which == 'kill' else ''}"
 
     def _must(self, which: str) -> None:
-        done = self._run(str(getattr(self._commands, which)))
+        done = self._run_command(str(getattr(self._commands, which)))
         if done.returncode != 0:
             words = (done.stdout + done.stderr).strip().splitlines()[-1:] or ["it said nothing"]
             raise SetupError(f"{self.name}: commands.{which} failed with {done.returncode}: {words[0]}")
 
-    def _run(self, text: str, limit_s: float = COMMAND_LIMIT_S) -> "subprocess.CompletedProcess[str]":
+    def _run_command(self, text: str, limit_s: float = COMMAND_LIMIT_S) -> "subprocess.CompletedProcess[str]":
         words = self._filled(text)
         try:
             return run_shell(words, limit_s)

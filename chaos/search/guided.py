@@ -396,7 +396,7 @@ def read_corpus(folder: Path) -> tuple[Corpus, list[Recipe]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PlayedSchedule:
     """One schedule that was played. ``is_new``: the corpus keeps it."""
 
     recipe: Recipe
@@ -406,7 +406,7 @@ class Played:
 
 @dataclass(slots=True)
 class GuidedSearch:
-    """Searches over scenarios from a seed. ``play`` goes on for as long as its caller wants."""
+    """Searches over scenarios from a seed. ``play_schedules`` goes on for as long as its caller wants."""
 
     scenarios: Sequence[Scenario]
     seed: int
@@ -420,7 +420,7 @@ class GuidedSearch:
     def __post_init__(self) -> None:
         self._by_name = {typed(each): each for each in self.scenarios}
 
-    def play(self, schedules: int) -> Iterator[Played]:
+    def play_schedules(self, schedules: int) -> Iterator[PlayedSchedule]:
         """Yield each schedule once it was played, at least this many."""
         watch()
         played = 0
@@ -429,7 +429,7 @@ class GuidedSearch:
             recipes, first = (first[:ROUND], first[ROUND:]) if first else (self._drawn_round(), [])
             for recipe, verdict in zip(recipes, self._verdicts(recipes), strict=True):
                 played += 1
-                yield Played(recipe, verdict, self.corpus.take(recipe, verdict))
+                yield PlayedSchedule(recipe, verdict, self.corpus.take(recipe, verdict))
             self.corpus.end_round()
 
     def _drawn_round(self) -> list[Recipe]:
@@ -501,7 +501,7 @@ def search_guided(
     started = shown = time.monotonic()
     red, played, events, new = list[SimVerdict](), 0, 0, list[tuple[float, int]]()
     reached = set(corpus.reached)
-    for each in search.play(schedules):
+    for each in search.play_schedules(schedules):
         now, verdict = time.monotonic(), each.verdict
         played, events = played + 1, events + verdict.events
         places = {place for place, times in enumerate(verdict.reached.counts) if times} - reached

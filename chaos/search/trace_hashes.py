@@ -50,13 +50,13 @@ def plays_of(names: Sequence[str], seeds: Iterable[int], with_mutants: bool) -> 
     )
 
 
-def played(plays: Sequence[tuple[Scenario, str, int]], processes: int) -> Iterator[HashedPlay]:
+def hashed_plays(plays: Sequence[tuple[Scenario, str, int]], processes: int) -> Iterator[HashedPlay]:
     """Yield each play with its verdict, in the order of ``plays``."""
     with ProcessPoolExecutor(processes) as pool:
-        yield from pool.map(_play, plays)
+        yield from pool.map(_hashed, plays)
 
 
-def _play(wanted: tuple[Scenario, str, int]) -> HashedPlay:
+def _hashed(wanted: tuple[Scenario, str, int]) -> HashedPlay:
     scenario, mutant, seed = wanted
     found = play_seed(scenario, seed, mutant or None, hashed=True).verdict
     broken = tuple(sorted(found.broken))
@@ -95,7 +95,7 @@ def main() -> int:
     parser.add_argument("--verdicts-only", action="store_true", help="let trace hashes differ, but no verdict")
     wanted = parser.parse_args()
     seeds = range(wanted.seed, wanted.seed + wanted.seeds)
-    found = list(played(plays_of(wanted.scenarios, seeds, wanted.with_mutants), wanted.processes))
+    found = list(hashed_plays(plays_of(wanted.scenarios, seeds, wanted.with_mutants), wanted.processes))
     if wanted.out is not None:
         wanted.out.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in found))
     lines = (

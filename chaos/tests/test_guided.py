@@ -116,7 +116,7 @@ def test_a_search_follows_from_its_seed_and_goes_on_in_its_folder(tmp_path: Path
     def found(folder: Path, rounds: int, processes: int) -> list[Recipe]:
         corpus, again = read_corpus(folder)
         search = GuidedSearch([short()], 3, corpus, processes, again=again)
-        return [each.recipe for each in search.play(rounds * ROUND)]
+        return [each.recipe for each in search.play_schedules(rounds * ROUND)]
 
     whole = found(tmp_path / "whole", 2, 2)
     parts = [*found(tmp_path / "parts", 1, 1), *found(tmp_path / "parts", 1, 2)]

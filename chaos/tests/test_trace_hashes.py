@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
-from chaos.search.trace_hashes import differences, played, plays_of
+from chaos.search.trace_hashes import differences, hashed_plays, plays_of
 
 
 def test_a_seed_has_the_same_trace_hash_twice_and_a_change_is_reported() -> None:
     plays = plays_of(["1"], [3], with_mutants=False)
-    before = list(played(plays[:1], processes=1))
-    assert differences(before, list(played(plays[:1], processes=1))) == []
+    before = list(hashed_plays(plays[:1], processes=1))
+    assert differences(before, list(hashed_plays(plays[:1], processes=1))) == []
     assert before[0].trace_hash
     moved = [replace(before[0], trace_hash="0")]
     assert len(differences(before, moved)) == 1

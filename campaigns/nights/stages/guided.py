@@ -10,7 +10,7 @@ from pathlib import Path
 
 from campaigns.nights.night import Work
 from chaos.checks.guarantee_selection import checked
-from chaos.search.guided import CORPUS, GuidedSearch, Played, read_corpus, scheduled
+from chaos.search.guided import CORPUS, GuidedSearch, PlayedSchedule, read_corpus, scheduled
 from chaos.search.point_tally import Tally
 from chaos.search.write_scenario import write_scenario
 from reports.night import CorpusGrowth, night_folders
@@ -34,8 +34,8 @@ def play(work: Work, until: float) -> tuple[Outcome, str]:
     scenarios = {typed(each): each for file in loader.load_all() if file.swarm for each in each_revision(checked(file))}
     search = GuidedSearch(list(scenarios.values()), work.night.seed, corpus, work.cores, again=again)
     before, kept, tally = corpus.reached, len(corpus.entries), Tally()
-    reds, played = list[Played](), 0
-    for each in search.play(MOST):
+    reds, played = list[PlayedSchedule](), 0
+    for each in search.play_schedules(MOST):
         played += 1
         tally.take(each.verdict)
         if each.verdict.outcome in (Outcome.FAILED, Outcome.CRASHED):
@@ -79,7 +79,7 @@ def _begun(work: Work) -> Path:
     return folder
 
 
-def _keep(work: Work, scenario: Scenario, red: Played) -> None:
+def _keep(work: Work, scenario: Scenario, red: PlayedSchedule) -> None:
     """Write a red schedule as a scenario, and tell what it broke."""
     verdict, recipe = red.verdict, red.recipe
     stories = [f"{each.guarantee}: {each.story}" for each in verdict.violations[:3]] or list(verdict.reasons)
