@@ -1,4 +1,4 @@
-"""Plans a change by itself, without a controller, in a context of the test."""
+"""Plan a change by itself, without a controller, in a context of the test."""
 
 from collections.abc import Iterable
 from random import Random
@@ -14,7 +14,7 @@ from reference_broker.quorum.values import NOWHERE
 
 
 def brokers(*broker_ids: int, fenced: tuple[int, ...] = ()) -> MetadataImage:
-    """An image with brokers only. Each one's epoch is its ID."""
+    """Return an image with brokers only. Each one's epoch is its ID."""
     delta = MetadataDelta(EMPTY_IMAGE)
     for broker_id in broker_ids:
         delta.put_broker(BrokerImage(broker_id, broker_id, bytes(16), "h", 9092, broker_id in fenced))
@@ -52,7 +52,7 @@ def records_of(change: Change[object], where: PlanContext) -> list[MetadataRecor
 
 
 def slices_of(change: Change[object], latest: MetadataImage) -> int:
-    """How many events the plan takes where each has time for one entry only."""
+    """Return the number of events of the plan where each has time for one entry only."""
     plan, count = change.plan(plan_context(latest, spend=lambda _: True)), 1
     for _ in plan:
         count += 1

@@ -1,4 +1,4 @@
-"""Brokers that live, and topics with several replicas, on an active controller with its log in memory."""
+"""Live brokers, and topics with several replicas, on an active controller with its log in memory."""
 
 from reference_broker.controller.broker_heartbeats import Heartbeat, HeartbeatResult
 from reference_broker.controller.changes import Refusal
@@ -24,13 +24,13 @@ class Brokers:
         return self.world.controller.image
 
     def restart(self, broker_id: int, rack: str | None = None) -> None:
-        """Registered by a new incarnation, fenced. The session of the one before has just ended."""
+        """Register a new incarnation, fenced, after the session of the previous one has expired."""
         self.world.controller.heartbeats.forget(broker_id)
-        self.ask_to_register(broker_id, rack)
+        self.request_registration(broker_id, rack)
         self.world.settle()
 
-    def ask_to_register(self, broker_id: int, rack: str | None = None, incarnation: bytes = b"") -> None:
-        """As a new incarnation, or as this one."""
+    def request_registration(self, broker_id: int, rack: str | None = None, incarnation: bytes = b"") -> None:
+        """Register as a new incarnation, or as the given one."""
         self.incarnations += 1
         wanted = Registration(
             broker_id,
@@ -52,12 +52,12 @@ class Brokers:
         self, broker_id: int, *, offset: int | None = None, fence: bool = False, shut_down: bool = False
     ) -> HeartbeatResult:
         offset = self.image.provenance.offset if offset is None else offset
-        answer = self.world.controller.heartbeats.heartbeat(
+        result = self.world.controller.heartbeats.heartbeat(
             Heartbeat(broker_id, self.epochs[broker_id], offset, fence, shut_down)
         )
-        assert isinstance(answer, HeartbeatResult)
+        assert isinstance(result, HeartbeatResult)
         self.world.settle()
-        return answer
+        return result
 
     def create(self, name: str, *assignments: tuple[int, ...], number: int = 1, **configs: str) -> None:
         records: list[MetadataRecord] = [TopicRecord(name=name, topic_id=topic_id(number))]
@@ -82,13 +82,13 @@ class Brokers:
         self.world.settle()
 
     def states(self, name: str = "t") -> list[tuple[int, tuple[int, ...], int, int]]:
-        """(leader, ISR, leader epoch, partition epoch) of each partition."""
+        """Return (leader, ISR, leader epoch, partition epoch) of each partition."""
         return [
             (one.leader, one.isr, one.leader_epoch, one.partition_epoch) for one in self.image.topics[name].partitions
         ]
 
     def pass_time(self, milliseconds: int, *beating: int) -> None:
-        """In steps of two seconds, with a heartbeat of each of ``beating`` before each."""
+        """Pass time in steps of two seconds, with a heartbeat of each of ``beating`` before each."""
         for _ in range(milliseconds // 2000):
             for broker_id in beating:
                 self.beat(broker_id)

@@ -1,4 +1,4 @@
-"""What a new active controller writes first (counterparts of Kafka's ActivationRecordsGeneratorTest)."""
+"""The first records of a new active controller (counterparts of Kafka's ActivationRecordsGeneratorTest)."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def level(version: int) -> tuple[FeatureLevelRecord, ...]:
         (MetadataImage(features={"metadata.version": 12}), False, 25, ActivationRecords(None, (), False)),
     ],
 )
-def test_each_end_of_the_log_gets_its_first_records(
+def test_activation_records_by_end_of_log(
     image: MetadataImage, in_transaction: bool, configured: int, expected: ActivationRecords
 ) -> None:
     assert activation_records(image, in_transaction, configured) == expected
@@ -48,24 +48,22 @@ def test_each_end_of_the_log_gets_its_first_records(
 @pytest.mark.parametrize(
     ("image", "configured"), [(EMPTY_IMAGE, 12), (MetadataImage(features={"metadata.version": 12}), 25)]
 )
-def test_an_open_transaction_below_the_level_that_has_them_is_a_fault(image: MetadataImage, configured: int) -> None:
+def test_open_transaction_below_its_metadata_version_raises(image: MetadataImage, configured: int) -> None:
     with pytest.raises(MetadataFault, match=r"metadata.version 12 does not allow"):
         activation_records(image, True, configured)
 
 
 @pytest.mark.clause("X-9")
 @pytest.mark.parametrize(
-    ("version", "level", "begins"), [(25, 2, 2), (24, 2, 2), (24, 1, 1), (23, 2, 0), (25, 0, 0), (12, 2, 0)]
+    ("version", "level", "initial"), [(25, 2, 2), (24, 2, 2), (24, 1, 1), (23, 2, 0), (25, 0, 0), (12, 2, 0)]
 )
-def test_a_new_cluster_has_the_transaction_version_that_its_metadata_version_allows(
-    version: int, level: int, begins: int
-) -> None:
-    """Kafka's TransactionVersion: levels 1 and 2 come with 4.0-IV2. An existing cluster is left as it is."""
+def test_new_cluster_has_transaction_version_of_its_metadata_version(version: int, level: int, initial: int) -> None:
+    """Kafka's TransactionVersion: levels 1 and 2 come with 4.0-IV2. An existing cluster is not changed."""
 
     def level_of(image: MetadataImage) -> int:
         first = activation_records(image, False, version, bootstrap_transaction_level=level).bootstrap
         levels = {each.name: each.feature_level for each in first if isinstance(each, FeatureLevelRecord)}
         return levels.get("transaction.version", 0)
 
-    assert level_of(EMPTY_IMAGE) == begins
+    assert level_of(EMPTY_IMAGE) == initial
     assert level_of(MetadataImage(features={"metadata.version": version})) == 0

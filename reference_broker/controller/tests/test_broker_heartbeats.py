@@ -1,4 +1,4 @@
-"""Sessions of brokers: fencing, unfencing, controlled shutdown, and nobody fenced by the controller's own slowness."""
+"""Sessions of brokers: fencing, unfencing, controlled shutdown. The controller's own slowness fences no broker."""
 
 from dataclasses import replace
 from functools import partial
@@ -30,7 +30,7 @@ def registration(
     return Registration(broker_id, cluster_id, incarnation, (("PLAINTEXT", "h", 9092, 0),), features, None, ())
 
 
-def ask_to_register(world: MetadataWorld, broker_id: int, incarnation: bytes) -> int | Refusal:
+def request_registration(world: MetadataWorld, broker_id: int, incarnation: bytes) -> int | Refusal:
     epochs: list[int | Refusal] = []
     world.controller.register_broker(registration(broker_id, incarnation), epochs.append)
     world.settle()
@@ -38,9 +38,9 @@ def ask_to_register(world: MetadataWorld, broker_id: int, incarnation: bytes) ->
 
 
 def register(world: MetadataWorld, broker_id: int, incarnation: bytes = b"i" * 16) -> int:
-    """Its epoch. The session of an earlier incarnation has just ended."""
+    """Register the broker after the session of an earlier incarnation has expired. Return its epoch."""
     world.controller.heartbeats.forget(broker_id)
-    epoch = ask_to_register(world, broker_id, incarnation)
+    epoch = request_registration(world, broker_id, incarnation)
     assert isinstance(epoch, int)
     return epoch
 
@@ -77,7 +77,7 @@ def pass_time(world: MetadataWorld, milliseconds: int) -> None:
 
 
 @pytest.mark.clause("ClusterControlManagerTest.testReplay", "BrokerHeartbeatManagerTest.testCalculateNextBrokerState")
-def test_a_registered_broker_is_fenced_until_it_wants_otherwise_and_knows_its_registration() -> None:
+def test_registered_broker_is_unfenced_once_it_requests_and_has_its_registration() -> None:
     world = started()
     epoch = register(world, 7)
     assert beat(world, 7, epoch, fence=True) == HeartbeatResult(True, True, False)
@@ -97,7 +97,7 @@ def test_a_registered_broker_is_fenced_until_it_wants_otherwise_and_knows_its_re
     "BrokerHeartbeatTrackerTest.testHasValidSessionIsFalseForUnknownBroker",
     "BrokerHeartbeatTrackerTest.testHasValidSessionIsFalseForUnknownBrokerEpoch",
 )
-def test_unknown_brokers_and_old_epochs_are_refused() -> None:
+def test_heartbeat_of_unknown_broker_or_stale_epoch_is_rejected() -> None:
     world, epochs = unfenced(7)
     assert _error(beat(world, 8, 1)) is ErrorCode.stale_broker_epoch
     again = register(world, 7, b"j" * 16)
@@ -107,7 +107,7 @@ def test_unknown_brokers_and_old_epochs_are_refused() -> None:
     assert _error(beat(world, 7, again)) is ErrorCode.not_controller
 
 
-def test_a_broker_whose_removal_failed_is_fenced_if_it_is_silent() -> None:
+def test_broker_whose_removal_failed_is_fenced_when_silent() -> None:
     world, _ = unfenced(7)
     world.controller.heartbeats.forget(7)
     world.ports.advance(SESSION_MS)
@@ -115,9 +115,9 @@ def test_a_broker_whose_removal_failed_is_fenced_if_it_is_silent() -> None:
     assert fenced(world) == [7]
 
 
-def _error(answer: HeartbeatResult | Refusal) -> Error:
-    assert isinstance(answer, Refusal)
-    return answer.error
+def _error(result: HeartbeatResult | Refusal) -> Error:
+    assert isinstance(result, Refusal)
+    return result.error
 
 
 @pytest.mark.clause(
@@ -127,7 +127,7 @@ def _error(answer: HeartbeatResult | Refusal) -> Error:
     "BrokerHeartbeatManagerTest.testHasValidSession",
     "BrokerHeartbeatTrackerTest.testUpdateContactTime",
 )
-def test_a_silent_broker_is_fenced_and_leads_nothing_until_it_is_back() -> None:
+def test_silent_broker_is_fenced_and_leads_nothing_until_heartbeat() -> None:
     world, epochs = unfenced(1, 2)
     world.submit(lambda: topic_records("t", topic_id(1), 2, 1), lambda _: None)
     world.submit(lambda: topic_records("u", topic_id(2), 1, 2), lambda _: None)
@@ -145,7 +145,7 @@ def test_a_silent_broker_is_fenced_and_leads_nothing_until_it_is_back() -> None:
     assert [(one.leader, one.leader_epoch) for one in world.controller.image.topics["t"].partitions] == [(1, 2)] * 2
 
 
-def test_a_new_incarnation_gives_its_partitions_a_new_epoch_when_it_is_unfenced() -> None:
+def test_unfencing_new_incarnation_bumps_leader_epochs() -> None:
     world, _ = unfenced(1)
     world.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
     world.settle()
@@ -161,7 +161,7 @@ def test_a_new_incarnation_gives_its_partitions_a_new_epoch_when_it_is_unfenced(
     "ClusterControlManagerTest.testReplayBrokerRegistrationChangeRecord",
     "BrokerHeartbeatManagerTest.testCalculateNextBrokerState",
 )
-def test_a_controlled_shutdown_ends_the_broker_and_only_a_new_registration_brings_it_back() -> None:
+def test_broker_after_controlled_shutdown_needs_new_registration() -> None:
     world, epochs = unfenced(1)
     world.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
     world.settle()
@@ -178,20 +178,20 @@ def test_a_controlled_shutdown_ends_the_broker_and_only_a_new_registration_bring
 
 
 @pytest.mark.clause("BrokerHeartbeatTrackerTest.testMaybeRemoveExpiredWithAllUpToDate")
-def test_heartbeats_are_completed_while_a_long_change_is_on_its_way_and_nobody_is_fenced_for_it() -> None:
+def test_heartbeats_complete_during_long_change_without_fencing() -> None:
     world, epochs = unfenced(1, crucible_metadata_batch_max_bytes="512")
-    answers: list[Refusal | None] = []
-    world.submit(lambda: topic_records("big", topic_id(1), 500), answers.append)
+    results: list[Refusal | None] = []
+    world.submit(lambda: topic_records("big", topic_id(1), 500), results.append)
     for _ in range(40):
         world.ports.step()
         world.ports.now_us += 1_000_000
         assert beat(world, 1, epochs[1]) == HeartbeatResult(True, False, False)
-    assert answers == []
+    assert results == []
     world.settle()
-    assert (answers, fenced(world)) == ([None], [])
+    assert (results, fenced(world)) == ([None], [])
 
 
-def test_a_fencing_that_waited_behind_a_long_change_looks_again() -> None:
+def test_fencing_after_long_change_checks_session_again() -> None:
     world, epochs = unfenced(1, crucible_metadata_batch_max_bytes="512")
     world.submit(lambda: topic_records("big", topic_id(1), 500), lambda _: None)
     for _ in range(6):
@@ -203,7 +203,7 @@ def test_a_fencing_that_waited_behind_a_long_change_looks_again() -> None:
     assert fenced(world) == []
 
 
-def test_time_in_which_the_controller_did_not_run_is_not_counted() -> None:
+def test_pauses_of_controller_do_not_count_towards_session() -> None:
     world, epochs = unfenced(1)
     world.ports.now_us += 60_000_000
     world.settle()
@@ -219,7 +219,7 @@ def test_time_in_which_the_controller_did_not_run_is_not_counted() -> None:
     "BrokerHeartbeatTrackerTest.testIsExpiredIsFalseForTenNanosecondsAfter",
     "BrokerHeartbeatTrackerTest.testIsExpiredIsTrueAfterExpirationTime",
 )
-def test_a_new_controller_gives_everyone_a_whole_session() -> None:
+def test_new_controller_gives_brokers_full_session() -> None:
     world, epochs = unfenced(1)
     pass_time(world, SESSION_MS - 1000)
     world.lose()
@@ -234,7 +234,7 @@ def test_a_new_controller_gives_everyone_a_whole_session() -> None:
     assert epochs
 
 
-def test_fencing_of_many_partitions_below_the_gate_of_transactions_goes_out_in_plain_batches() -> None:
+def test_fencing_before_metadata_transactions_uses_plain_batches() -> None:
     world, _ = unfenced(1, crucible_bootstrap_metadata_version="12")
     for number in range(10):
         world.submit(partial(topic_records, f"t{number}", topic_id(number), 50), lambda _: None)
@@ -259,14 +259,14 @@ def test_fencing_of_many_partitions_below_the_gate_of_transactions_goes_out_in_p
         (replace(registration(1), listeners=()), ErrorCode.invalid_registration),
     ],
 )
-def test_each_bad_registration_gets_its_error(wanted: Registration, error: ErrorCode) -> None:
+def test_invalid_registration_returns_error(wanted: Registration, error: ErrorCode) -> None:
     problem = registration_problem(wanted, "cluster", started().controller.latest)
     assert problem is not None
     assert problem.error is error
 
 
 @pytest.mark.clause("ReplicationControlManagerTest.testRemoveLeaderships")
-def test_an_unregistered_broker_leads_nothing() -> None:
+def test_unregistered_broker_leads_nothing() -> None:
     world, _ = unfenced(1)
     world.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
     world.settle()
@@ -278,10 +278,10 @@ def test_an_unregistered_broker_leads_nothing() -> None:
 
 
 class Sessions(RuleBasedStateMachine):
-    """Brokers beat, fall silent, restart; the controller pauses, changes, works on long changes.
+    """Brokers send heartbeats, fall silent, restart; the controller pauses, changes, plans long changes.
 
-    Nobody who beat within the session timeout of the controller's running time is fenced by it; who was silent for
-    two of them is.
+    A broker that sent a heartbeat within the session timeout of the controller's running time is not fenced; one that
+    was silent for two of them is.
     """
 
     def __init__(self) -> None:
@@ -289,37 +289,37 @@ class Sessions(RuleBasedStateMachine):
         self.world = started(crucible_metadata_batch_max_bytes="512")
         self.epochs: dict[int, int] = {}
         self.incarnations = 0
-        self.heard_ms: dict[int, int] = {}
+        self.last_ms: dict[int, int] = {}
         self.serving: dict[int, bool] = {}
         self.has_beaten: dict[int, bool] = {}
-        """By broker: whether this incarnation did. Until then nobody takes it for alive."""
+        """By broker: whether this incarnation was unfenced. Until then it does not count as alive."""
         self.ran_ms = 0
         self.counted_ms: dict[int, int] = {}
-        """By broker: what may count of the pauses since it was heard, up to one interval between checks for each."""
+        """By broker: the part of pauses since its last heartbeat that may count, up to one check interval for each."""
         self.made = 0
 
     @rule(broker_id=st.integers(1, 3))
     def register(self, broker_id: int) -> None:
         self.incarnations += 1
-        silent_ms = self.ran_ms - self.heard_ms.get(broker_id, 0) + self.counted_ms.get(broker_id, 0)
-        outcome = ask_to_register(self.world, broker_id, self.incarnations.to_bytes(16, "big"))
+        silent_ms = self.ran_ms - self.last_ms.get(broker_id, 0) + self.counted_ms.get(broker_id, 0)
+        outcome = request_registration(self.world, broker_id, self.incarnations.to_bytes(16, "big"))
         if isinstance(outcome, Refusal):
             assert outcome.error is ErrorCode.duplicate_broker_registration
             assert self.has_beaten[broker_id]
             return
         assert not (self.has_beaten.get(broker_id) and silent_ms < SESSION_MS), "a live broker lost its ID"
         self.epochs[broker_id], self.has_beaten[broker_id] = outcome, False
-        self.heard_ms[broker_id], self.serving[broker_id] = self.ran_ms, False
+        self.last_ms[broker_id], self.serving[broker_id] = self.ran_ms, False
         self.counted_ms[broker_id] = 0
 
     @rule(broker_id=st.integers(1, 3), wants_fence=st.booleans())
     def beat(self, broker_id: int, wants_fence: bool) -> None:
         if broker_id in self.epochs:
-            answer = beat(self.world, broker_id, self.epochs[broker_id], fence=wants_fence)
-            assert isinstance(answer, HeartbeatResult)
+            result = beat(self.world, broker_id, self.epochs[broker_id], fence=wants_fence)
+            assert isinstance(result, HeartbeatResult)
             self.world.settle()
             assert (broker_id in fenced(self.world)) == wants_fence
-            self.heard_ms[broker_id], self.serving[broker_id] = self.ran_ms, not wants_fence
+            self.last_ms[broker_id], self.serving[broker_id] = self.ran_ms, not wants_fence
             self.counted_ms[broker_id], self.has_beaten[broker_id] = 0, True
 
     @rule(milliseconds=st.integers(1, 4000))
@@ -341,7 +341,7 @@ class Sessions(RuleBasedStateMachine):
         self.world.settle()
         # As in Kafka, a new controller gives a session to those that are not fenced.
         self.has_beaten = {each: each not in fenced(self.world) for each in self.has_beaten}
-        self.heard_ms = dict.fromkeys(self.heard_ms, self.ran_ms)
+        self.last_ms = dict.fromkeys(self.last_ms, self.ran_ms)
         self.counted_ms = dict.fromkeys(self.counted_ms, 0)
 
     @rule()
@@ -356,11 +356,11 @@ class Sessions(RuleBasedStateMachine):
     def sessions_hold(self) -> None:
         last = [one["broker"] for one in self.world.ports.notes_of("broker_fenced")]
         for broker_id, broker in self.world.controller.image.brokers.items():
-            silent_ms = self.ran_ms - self.heard_ms[broker_id]
+            silent_ms = self.ran_ms - self.last_ms[broker_id]
             if silent_ms > 2 * SESSION_MS:
                 assert broker.fenced, f"broker {broker_id} was silent for {silent_ms} ms; fenced were {last}"
             if self.serving[broker_id] and silent_ms + self.counted_ms[broker_id] < SESSION_MS:
-                assert not broker.fenced, f"broker {broker_id} was heard {silent_ms} ms ago"
+                assert not broker.fenced, f"broker {broker_id} sent a heartbeat {silent_ms} ms ago"
             self.serving[broker_id] = self.serving[broker_id] and not broker.fenced
 
     @invariant()

@@ -1,4 +1,4 @@
-"""A broker's life, against a controller that the test plays."""
+"""A broker's lifecycle, with a controller that the test plays."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -47,7 +47,7 @@ class Life:
         )
 
     def next_request(self) -> tuple[ApiKey, Any, Callable[[object], None], Callable[[], None]]:
-        """The one request on its way: (API key, body), and what answers it."""
+        """Return the only request in flight: API key, body, and the callbacks of response and failure."""
         (request,) = self.ports.sent
         peer, channel, api_key, _, body, _, replied, failed = request
         assert (peer, channel) == (self.controller.leader_id, Channel.CONTROLLER)
@@ -58,11 +58,11 @@ class Life:
         self.lifecycle.start()
         api_key, body, replied, _ = self.next_request()
         assert api_key == ApiKey.BROKER_REGISTRATION
-        replied(registration_answer(epoch=epoch))
+        replied(registration_response(epoch=epoch))
         return body
 
     def publish(self, **broker: Any) -> None:
-        """A registration as it is now, the node's own unless others are given."""
+        """Publish a registration as it is now, the node's own unless others are given."""
         fields: dict[str, Any] = {"broker_id": 3, "broker_epoch": 50, "fenced": True, **broker}
         image = BrokerImage(incarnation_id=bytes(16), host="h", port=1, **fields)
         before = self.controller.image
@@ -72,11 +72,11 @@ class Life:
         self.ports.run()
 
 
-def registration_answer(error: ErrorCode = ErrorCode.none, epoch: int = -1) -> BrokerRegistrationResponse:
+def registration_response(error: ErrorCode = ErrorCode.none, epoch: int = -1) -> BrokerRegistrationResponse:
     return BrokerRegistrationResponse(throttle_time=NO_THROTTLE, error_code=error, broker_epoch=i64(epoch))
 
 
-def heartbeat_answer(
+def heartbeat_response(
     error: ErrorCode = ErrorCode.none, fenced: bool = True, shut_down: bool = False
 ) -> BrokerHeartbeatResponse:
     return BrokerHeartbeatResponse(
@@ -84,7 +84,7 @@ def heartbeat_answer(
     )
 
 
-def test_it_registers_with_what_it_is_then_beats_at_its_interval() -> None:
+def test_broker_registers_then_sends_heartbeats_at_interval() -> None:
     life = Life()
     body = life.registered()
     assert (body.broker_id, body.cluster_id, body.incarnation_id.bytes) == (3, "cluster", life.lifecycle.incarnation_id)
@@ -101,20 +101,20 @@ def test_it_registers_with_what_it_is_then_beats_at_its_interval() -> None:
     for _ in range(3):
         api_key, body, replied, _ = life.next_request()
         assert (api_key, body.broker_epoch, body.want_fence, body.want_shut_down) == (63, 50, True, False)
-        replied(heartbeat_answer())
+        replied(heartbeat_response())
         life.ports.advance(1999)
         assert life.ports.sent == []
         life.ports.advance(1)
 
 
-def test_it_wants_to_be_unfenced_as_soon_as_it_knows_its_own_registration() -> None:
+def test_broker_requests_unfencing_once_it_has_its_registration() -> None:
     life = Life()
     life.registered()
-    life.next_request()[2](heartbeat_answer())
+    life.next_request()[2](heartbeat_response())
     life.lifecycle.want_unfenced()
     _, body, replied, _ = life.next_request()
     assert not body.want_fence
-    replied(heartbeat_answer())
+    replied(heartbeat_response())
     life.publish(broker_epoch=20)
     assert life.ports.sent == []
     assert not life.lifecycle.is_registered
@@ -126,7 +126,7 @@ def test_it_wants_to_be_unfenced_as_soon_as_it_knows_its_own_registration() -> N
     assert life.lifecycle.is_unfenced
 
 
-def test_one_request_is_on_its_way_at_a_time() -> None:
+def test_one_request_is_in_flight_at_a_time() -> None:
     life = Life()
     life.registered()
     life.lifecycle.want_unfenced()
@@ -136,7 +136,7 @@ def test_one_request_is_on_its_way_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("how", ["not controller", "failed", "unknown"])
-def test_without_an_active_controller_it_tries_again_soon_and_then_more_rarely(how: str) -> None:
+def test_registration_without_controller_is_retried_with_backoff(how: str) -> None:
     life = Life(leader_id=-1 if how == "unknown" else 2)
     life.lifecycle.start()
     tries = 0
@@ -148,7 +148,7 @@ def test_without_an_active_controller_it_tries_again_soon_and_then_more_rarely(h
             if how == "failed":
                 failed()
             else:
-                replied(registration_answer(ErrorCode.not_controller))
+                replied(registration_response(ErrorCode.not_controller))
     if how != "unknown":
         assert 12 <= tries <= 24
     life.controller.leader_id = 1
@@ -158,31 +158,31 @@ def test_without_an_active_controller_it_tries_again_soon_and_then_more_rarely(h
 
 
 @pytest.mark.parametrize("error", [ErrorCode.stale_broker_epoch, ErrorCode.broker_id_not_registered])
-def test_a_registration_that_is_no_longer_the_latest_is_made_again(error: ErrorCode) -> None:
+def test_stale_registration_is_renewed(error: ErrorCode) -> None:
     life = Life()
     life.registered()
-    life.next_request()[2](heartbeat_answer(error))
+    life.next_request()[2](heartbeat_response(error))
     life.ports.advance(60)
     api_key, body, replied, _ = life.next_request()
     assert (api_key, body.incarnation_id.bytes) == (62, life.lifecycle.incarnation_id)
-    replied(registration_answer(epoch=70))
+    replied(registration_response(epoch=70))
     assert life.next_request()[1].broker_epoch == 70
 
 
-@pytest.mark.parametrize("learns", ["answer", "published", "never"])
-def test_it_leaves_in_good_order_or_after_a_while(learns: str) -> None:
+@pytest.mark.parametrize("learns", ["response", "published", "never"])
+def test_controlled_shutdown_completes_or_times_out(learns: str) -> None:
     life = Life()
     life.registered()
-    life.next_request()[2](heartbeat_answer())
+    life.next_request()[2](heartbeat_response())
     life.publish(fenced=False)
     done = []
     life.lifecycle.shut_down(lambda: done.append(1))
     _, body, replied, failed = life.next_request()
     assert body.want_shut_down
-    if learns == "answer":
-        replied(heartbeat_answer())
+    if learns == "response":
+        replied(heartbeat_response())
         life.ports.advance(60)
-        life.next_request()[2](heartbeat_answer(shut_down=True))
+        life.next_request()[2](heartbeat_response(shut_down=True))
     elif learns == "published":
         life.publish(fenced=True, in_controlled_shutdown=True)
     else:
@@ -195,10 +195,10 @@ def test_it_leaves_in_good_order_or_after_a_while(learns: str) -> None:
     assert (done, life.ports.sent) == ([1], [])
 
 
-def test_it_beats_at_once_when_its_own_leave_or_anothers_has_begun() -> None:
+def test_heartbeat_is_sent_at_once_when_shutdown_starts() -> None:
     life = Life()
     life.registered()
-    life.next_request()[2](heartbeat_answer())
+    life.next_request()[2](heartbeat_response())
     life.publish(fenced=False)
     assert life.ports.sent == []
     life.publish(broker_id=2, fenced=False)
@@ -206,17 +206,17 @@ def test_it_beats_at_once_when_its_own_leave_or_anothers_has_begun() -> None:
     life.publish(broker_id=2, fenced=False, in_controlled_shutdown=True)
     _, body, replied, _ = life.next_request()
     assert not body.want_shut_down
-    replied(heartbeat_answer(fenced=False))
+    replied(heartbeat_response(fenced=False))
     life.publish(broker_id=2, fenced=True, in_controlled_shutdown=True)
     assert life.ports.sent == []
     life.lifecycle.shut_down(lambda: None)
-    life.next_request()[2](heartbeat_answer(fenced=False))
+    life.next_request()[2](heartbeat_response(fenced=False))
     life.publish(fenced=False, in_controlled_shutdown=True)
     assert life.next_request()[1].want_shut_down
 
 
 @pytest.mark.clause("ClusterControlManagerTest.testReRegistrationWithCleanShutdownDetection")
-def test_it_reports_the_epoch_of_a_life_that_ended_well() -> None:
+def test_registration_has_previous_epoch_after_clean_stop() -> None:
     life = Life()
     assert life.registered().previous_broker_epoch == -1
     life = Life()
@@ -224,7 +224,7 @@ def test_it_reports_the_epoch_of_a_life_that_ended_well() -> None:
     assert life.registered().previous_broker_epoch == 44
 
 
-def test_heartbeats_share_no_channel_with_what_waits_for_changes_of_the_metadata() -> None:
+def test_heartbeats_have_own_channel() -> None:
     life = Life()
     for api_key, channel in (
         (ApiKey.BROKER_HEARTBEAT, Channel.CONTROLLER),
@@ -236,7 +236,7 @@ def test_heartbeats_share_no_channel_with_what_waits_for_changes_of_the_metadata
         assert life.ports.sent.pop()[1] is channel
 
 
-def test_a_broker_that_never_registered_has_nothing_to_leave() -> None:
+def test_shutdown_of_unregistered_broker_completes_at_once() -> None:
     life = Life(leader_id=-1)
     life.lifecycle.start()
     done = []
@@ -245,13 +245,13 @@ def test_a_broker_that_never_registered_has_nothing_to_leave() -> None:
     assert (done, life.ports.sent) == ([1], [])
 
 
-def test_a_node_that_is_the_controller_requests_itself_in_an_event_of_its_own() -> None:
+def test_controller_node_registers_itself_in_own_event() -> None:
     life = Life(leader_id=3)
     keys: list[int] = []
 
-    def serve_locally(key: int, _body: object, answered: Callable[[object], None]) -> None:
+    def serve_locally(key: int, _body: object, respond: Callable[[object], None]) -> None:
         keys.append(key)
-        answered(registration_answer(epoch=9))
+        respond(registration_response(epoch=9))
 
     life.controller.serve_locally = serve_locally
     life.lifecycle.start()

@@ -42,7 +42,7 @@ def cluster(*, elr: int = 1, version: int = METADATA_VERSION) -> MetadataImage:
 def altered(
     image: MetadataImage, resource: tuple[int, str], operation: int, value: str | None, name: str = MIN_ISR_KEY
 ) -> tuple[list[object], Refusal | None]:
-    """The records, and why there are none."""
+    """Return the records, and the reason if there are none."""
     change = ConfigChange([RequestedConfigs(resource, ((name, operation, value),))], False)
     records = records_of(change, plan_context(image))
     (refusal,) = change.outcome(None)
@@ -54,9 +54,7 @@ def altered(
 )
 @pytest.mark.clause("E-8")
 @pytest.mark.parametrize(("resource", "name"), [((TOPIC_RESOURCE, "t"), "t"), (CLUSTER, "")])
-def test_a_new_minimum_of_a_topic_or_of_the_cluster_clears_what_was_eligible_by_the_old_one(
-    resource: tuple[int, str], name: str
-) -> None:
+def test_changed_min_isr_clears_eligible_leader_replicas(resource: tuple[int, str], name: str) -> None:
     records, refusal = altered(cluster(), resource, SET, "3")
     assert refusal is None
     assert records == [
@@ -70,7 +68,7 @@ def test_a_new_minimum_of_a_topic_or_of_the_cluster_clears_what_was_eligible_by_
 
 @pytest.mark.clause("ConfigurationControlManagerTest.testRejectMinIsrChangeWhenElrEnabled")
 @pytest.mark.clause("E-8")
-def test_the_clusters_minimum_cannot_be_removed_nor_a_brokers_own_be_set() -> None:
+def test_cluster_min_isr_is_not_removable_and_broker_min_isr_not_settable() -> None:
     for resource, operation, value, name, error in (
         (CLUSTER, DELETE, None, MIN_ISR_KEY, "invalid_config"),
         (CLUSTER, SET, "0", MIN_ISR_KEY, "invalid_request"),
@@ -88,7 +86,7 @@ def test_the_clusters_minimum_cannot_be_removed_nor_a_brokers_own_be_set() -> No
 
 
 @pytest.mark.clause("E-8")
-def test_the_feature_takes_the_minimum_of_single_brokers_away() -> None:
+def test_feature_removes_min_isr_of_brokers() -> None:
     own = ConfigRecord(resource_type=BROKER_RESOURCE, resource_name="1", name=MIN_ISR_KEY, value="3")
     change = FeatureUpdates([RequestedLevel(ELR_FEATURE, 1, UPGRADE)], False)
     records = records_of(change, plan_context(after(cluster(elr=0), [own])))
@@ -101,7 +99,7 @@ def test_the_feature_takes_the_minimum_of_single_brokers_away() -> None:
     "FeatureControlManagerTest.testUpgradeElrFeatureLevel",
 )
 @pytest.mark.clause("E-8")
-def test_the_feature_needs_its_metadata_version_and_brings_the_clusters_minimum() -> None:
+def test_feature_needs_metadata_version_and_sets_cluster_min_isr() -> None:
     def wanted(image: MetadataImage, *levels: tuple[str, int, int]) -> tuple[list[object], object]:
         change = FeatureUpdates([RequestedLevel(*one) for one in levels], False)
         records = records_of(change, plan_context(image, min_insync_replicas="2", default_replication_factor="2"))
@@ -125,7 +123,7 @@ def test_the_feature_needs_its_metadata_version_and_brings_the_clusters_minimum(
     "QuorumControllerTest.testElrEnabledByDefault",
 )
 @pytest.mark.clause("E-8")
-def test_a_new_cluster_has_the_feature_from_its_metadata_version_on() -> None:
+def test_new_cluster_has_feature_from_its_metadata_version() -> None:
     assert activation_records(EMPTY_IMAGE, False, 23, 0, 2).bootstrap == (
         FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=23),
         FeatureLevelRecord(name=ELR_FEATURE, feature_level=1),
@@ -135,7 +133,7 @@ def test_a_new_cluster_has_the_feature_from_its_metadata_version_on() -> None:
     assert len(activation_records(EMPTY_IMAGE, False, 25, 0, 0).bootstrap) == 1
 
 
-def test_a_topics_own_minimum_goes_before_the_clusters() -> None:
+def test_topic_min_isr_overrides_cluster_min_isr() -> None:
     image = cluster()
     assert min_isr_of(image, "t") == 2
     own = ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name="t", name=MIN_ISR_KEY, value="1")

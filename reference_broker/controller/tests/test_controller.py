@@ -1,4 +1,4 @@
-"""The active controller: activation, order, transactions, answers, the loss of leadership, a disk that fails."""
+"""The active controller: activation, order, transactions, results, the loss of leadership, a disk that fails."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -29,15 +29,15 @@ from reference_broker.wire.errors import ErrorCode
 
 A, B = topic_records("a", topic_id(1)), topic_records("b", topic_id(2))
 BIG = topic_records("big", topic_id(3), 40)
-Answers: TypeAlias = list[tuple[Refusal | None, int]]
+Results: TypeAlias = list[tuple[Refusal | None, int]]
 SMALL_BATCHES = {"crucible_metadata_batch_max_bytes": "512"}
 
 
 def submit(
-    world: MetadataWorld, records: Sequence[MetadataRecord], answers: Answers | None = None, **options: Any
-) -> Answers:
-    """Answers are kept with the number of published topics at that time."""
-    kept: Answers = [] if answers is None else answers
+    world: MetadataWorld, records: Sequence[MetadataRecord], results: Results | None = None, **options: Any
+) -> Results:
+    """Submit a change. Each result is kept with the number of published topics at that time."""
+    kept: Results = [] if results is None else results
     world.submit(lambda: records, lambda refusal: kept.append((refusal, len(world.controller.image.topics))), **options)
     return kept
 
@@ -50,7 +50,7 @@ def submit(
     "KafkaRaftClientTest.testHandleLeaderChangeFiresAfterListenerReachesEpochStartOffset",
     "OffsetControlManagerTest.testActivate",
 )
-def test_a_leader_is_active_only_when_its_epochs_first_record_is_committed_and_loaded() -> None:
+def test_leader_is_active_once_first_record_of_epoch_is_committed_and_loaded() -> None:
     world = MetadataWorld()
     world.log.append([encode(each) for each in A], 0)
     world.win()
@@ -69,9 +69,7 @@ def test_a_leader_is_active_only_when_its_epochs_first_record_is_committed_and_l
     "FeatureControlManagerTest.testMetadataVersion",
 )
 @pytest.mark.parametrize(("version", "kinds"), [("12", ["leader", "1"]), ("13", ["leader", "begin", "1", "end"])])
-def test_an_empty_log_gets_its_bootstrap_records_as_a_transaction_where_that_is_allowed(
-    version: str, kinds: list[str]
-) -> None:
+def test_bootstrap_records_are_transaction_if_metadata_version_allows(version: str, kinds: list[str]) -> None:
     world = started(crucible_bootstrap_metadata_version=version)
     assert world.kinds() == kinds
     assert world.controller.image.features == {"metadata.version": int(version)}
@@ -87,7 +85,7 @@ def test_an_empty_log_gets_its_bootstrap_records_as_a_transaction_where_that_is_
 )
 @pytest.mark.clause("T-7")
 @pytest.mark.parametrize("kept", [1, 2, 3])
-def test_an_unfinished_bootstrap_is_aborted_and_done_again_once(kept: int) -> None:
+def test_unfinished_bootstrap_is_aborted_and_repeated_once(kept: int) -> None:
     """Leadership ends after ``kept`` batches of Begin, records, End: only a whole bootstrap is not repeated."""
     world = MetadataWorld()
     world.win()
@@ -113,12 +111,12 @@ def test_an_unfinished_bootstrap_is_aborted_and_done_again_once(kept: int) -> No
 
 @pytest.mark.clause("OffsetControlManagerTest.testReplayTransaction")
 @pytest.mark.clause("T-7", "T-10")
-def test_leadership_lost_after_each_batch_of_a_transaction_leaves_nothing_or_all_and_a_retry_has_one_effect() -> None:
+def test_leadership_lost_within_transaction_keeps_all_or_nothing() -> None:
     batches = 0
     for cut in range(1, 40):
         world = started(**SMALL_BATCHES)
         first = world.log.end.offset
-        answers = submit(world, BIG)
+        results = submit(world, BIG)
         world.ports.run()
         transaction = [batch for batch in world.log.content if batch.provenance.offset >= first]
         batches = len(transaction)
@@ -129,10 +127,10 @@ def test_leadership_lost_after_each_batch_of_a_transaction_leaves_nothing_or_all
         world.lose()
         world.cut()
         is_whole = cut == batches
-        assert answers == ([(None, 1)] if is_whole else [(NOT_CONTROLLER, 0)])
+        assert results == ([(None, 1)] if is_whole else [(NOT_CONTROLLER, 0)])
         _elected_again(world, is_whole)
-        answers = submit(world, [] if "big" in world.controller.latest.topics else BIG)
-        assert answers == [] or answers == [(None, 1)]
+        results = submit(world, [] if "big" in world.controller.latest.topics else BIG)
+        assert results == [] or results == [(None, 1)]
         world.settle()
         assert len(world.controller.image.topics["big"].partitions) == 40
         markers = [kind for kind in world.kinds() if kind in ("begin", "end", "abort")]
@@ -156,8 +154,9 @@ def _elected_again(world: MetadataWorld, is_whole: bool) -> None:
 @pytest.mark.parametrize(
     ("feature", "level"), [("crucible.metadata.epoch", 1), ("metadata.version", 28), ("group.version", 2)]
 )
-def test_a_level_that_this_node_does_not_know_is_a_fault(feature: str, level: int) -> None:
-    """As the active controller it would not do what all others rely on: nobody would be sent an epoch."""
+def test_unknown_feature_level_raises(feature: str, level: int) -> None:
+    """Otherwise the active controller would not act on a feature that all others use: no broker would be sent an
+    epoch."""
     world = MetadataWorld(crucible_metadata_epoch_enable="false")
     world.log.append([encode(FeatureLevelRecord(name="metadata.version", feature_level=27))], 0)
     world.log.append([encode(FeatureLevelRecord(name=feature, feature_level=level))], 0)
@@ -166,7 +165,7 @@ def test_a_level_that_this_node_does_not_know_is_a_fault(feature: str, level: in
         world.commit()
 
 
-def test_below_the_level_of_transactions_an_open_one_is_a_fault() -> None:
+def test_open_transaction_below_its_metadata_version_raises() -> None:
     world = MetadataWorld()
     world.log.append([encode(FeatureLevelRecord(name="metadata.version", feature_level=12))], 0)
     world.log.append([encode(BeginTransactionRecord())], 0)
@@ -181,37 +180,37 @@ def test_below_the_level_of_transactions_an_open_one_is_a_fault() -> None:
 @pytest.mark.clause(
     "OffsetControlManagerTest.testHandleCommitBatch", "QuorumControllerTest.testDelayedConfigurationOperations"
 )
-def test_a_change_is_completed_when_it_is_committed_and_published_and_several_keep_their_order() -> None:
+def test_changes_complete_in_order_once_committed_and_published() -> None:
     world = started()
-    answers = submit(world, A)
-    submit(world, B, answers)
-    submit(world, [], answers)
+    results = submit(world, A)
+    submit(world, B, results)
+    submit(world, [], results)
     world.ports.run()
-    assert (answers, list(world.controller.image.topics)) == ([], [])
+    assert (results, list(world.controller.image.topics)) == ([], [])
     assert list(world.controller.latest.topics) == ["a", "b"]
     world.commit(world.log.end.offset - 2)
-    assert answers == [(None, 1)]
+    assert results == [(None, 1)]
     world.commit()
-    assert answers == [(None, 1), (None, 2), (None, 2)]
+    assert results == [(None, 1), (None, 2), (None, 2)]
 
 
 @pytest.mark.clause("QuorumControllerTest.testEarlyControllerResults")
-def test_a_change_without_records_and_nothing_on_the_way_is_completed_at_once() -> None:
+def test_change_without_records_completes_at_once_if_none_pending() -> None:
     world = started()
     assert submit(world, []) == [(None, 0)]
 
 
 @pytest.mark.clause("OffsetControlManagerTest.testHandleScheduleAtomicAppend")
-def test_a_plan_runs_when_its_turn_comes_and_sees_what_came_before() -> None:
+def test_plan_runs_in_turn_and_sees_earlier_changes() -> None:
     world = started(**SMALL_BATCHES)
     submit(world, BIG)
     seen: list[list[str]] = []
 
-    def looked() -> tuple[MetadataRecord, ...]:
+    def plan() -> tuple[MetadataRecord, ...]:
         seen.append(list(world.controller.latest.topics))
         return ()
 
-    world.submit(looked, lambda _: None)
+    world.submit(plan, lambda _: None)
     assert seen == []
     world.ports.run()
     assert seen == [["big"]]
@@ -219,7 +218,7 @@ def test_a_plan_runs_when_its_turn_comes_and_sees_what_came_before() -> None:
 
 @pytest.mark.clause("QuorumControllerTest.testAppendRecords")
 @pytest.mark.clause("T-4", "T-5", "T-6")
-def test_a_large_set_of_records_is_begin_batches_end_one_an_event_with_nothing_between() -> None:
+def test_large_change_is_one_transaction_with_one_batch_per_event() -> None:
     world = started(**SMALL_BATCHES)
     before = len(world.log.content)
     submit(world, BIG, name="create topics")
@@ -239,18 +238,18 @@ def test_a_large_set_of_records_is_begin_batches_end_one_an_event_with_nothing_b
 
 
 @pytest.mark.clause("T-6")
-def test_more_records_than_kafka_allows_are_one_change() -> None:
+def test_change_with_more_records_than_kafka_allows_is_accepted() -> None:
     world = started()
     records = [ConfigRecord(resource_type=2, resource_name="x", name=f"k{n}", value="v") for n in range(10_001)]
-    answers = submit(world, records)
+    results = submit(world, records)
     world.settle()
-    assert answers == [(None, 0)]
+    assert results == [(None, 0)]
     assert len(world.controller.image.topic_configs("x")) == 10_001
 
 
 @pytest.mark.clause("QuorumControllerTest.testAppendRecordsAtomically")
 @pytest.mark.clause("T-2")
-def test_below_the_gate_a_large_set_is_refused_and_nothing_is_written() -> None:
+def test_large_change_before_metadata_transactions_is_rejected() -> None:
     world = started(crucible_bootstrap_metadata_version="12", **SMALL_BATCHES)
     end = world.log.end
     ((refusal, _),) = submit(world, BIG) or _settled(world, submit(world, BIG))
@@ -260,37 +259,37 @@ def test_below_the_gate_a_large_set_is_refused_and_nothing_is_written() -> None:
     assert (world.log.end, dict(world.controller.latest.topics)) == (end, {})
     raised = [FeatureLevelRecord(name="metadata.version", feature_level=13)]
     submit(world, raised)
-    answers = submit(world, BIG)
+    results = submit(world, BIG)
     world.settle()
-    assert answers == [(None, 1)]
+    assert results == [(None, 1)]
 
 
-def _settled(world: MetadataWorld, answers: Answers) -> Answers:
+def _settled(world: MetadataWorld, results: Results) -> Results:
     world.settle()
-    return answers[:1]
+    return results[:1]
 
 
-def test_the_controllers_own_upkeep_goes_out_in_plain_batches_below_the_gate() -> None:
+def test_nonatomic_change_before_metadata_transactions_uses_plain_batches() -> None:
     world = started(crucible_bootstrap_metadata_version="12", **SMALL_BATCHES)
-    answers = submit(world, BIG, atomic=False)
+    results = submit(world, BIG, atomic=False)
     world.settle()
-    assert answers == [(None, 1)]
+    assert results == [(None, 1)]
     assert not {"begin", "end"} & set(world.kinds())
     assert world.controller.latest.topics == world.controller.image.topics
 
 
-def test_operations_and_records_beyond_all_reason_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_beyond_record_or_size_limits_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_batches, "MAX_RECORDS_PER_OPERATION", 50)
     world = started()
     end = world.log.end
-    answers = submit(world, [NoOpRecord()] * 51)
-    submit(world, [ConfigRecord(resource_type=2, resource_name="x", name="k", value="v" * 1_100_000)], answers)
+    results = submit(world, [NoOpRecord()] * 51)
+    submit(world, [ConfigRecord(resource_type=2, resource_name="x", name="k", value="v" * 1_100_000)], results)
     world.settle()
-    assert [refusal and refusal.error for refusal, _ in answers] == [ErrorCode.policy_violation] * 2
+    assert [refusal and refusal.error for refusal, _ in results] == [ErrorCode.policy_violation] * 2
     assert world.log.end == end
 
 
-def test_a_record_larger_than_a_batch_is_a_batch_of_its_own() -> None:
+def test_record_larger_than_batch_limit_is_own_batch() -> None:
     world = started()
     records = [ConfigRecord(resource_type=2, resource_name="x", name=name, value="v" * 9000) for name in "abc"]
     submit(world, records)
@@ -298,7 +297,7 @@ def test_a_record_larger_than_a_batch_is_a_batch_of_its_own() -> None:
     assert world.kinds()[-5:] == ["begin", "1", "1", "1", "end"]
 
 
-def test_long_plans_and_long_changes_leave_room_for_others_between_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_work_runs_between_slices_of_long_plans_and_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller_term, "PLANNED_UNITS_PER_SLICE", 20)
     world = started()
     events = world.ports.events
@@ -320,7 +319,7 @@ def test_long_plans_and_long_changes_leave_room_for_others_between_slices(monkey
 
 
 @pytest.mark.clause("QuorumControllerTest.testFatalMetadataReplayErrorOnActive")
-def test_records_that_cannot_follow_end_the_node_before_they_are_written() -> None:
+def test_inconsistent_records_raise_before_append() -> None:
     world = started()
     end = world.log.end
     with pytest.raises(MetadataFault, match="no topic with ID"):
@@ -328,16 +327,16 @@ def test_records_that_cannot_follow_end_the_node_before_they_are_written() -> No
     assert world.log.end == end
 
 
-def test_a_response_may_submit_the_next_change() -> None:
+def test_completion_callback_may_submit_next_change() -> None:
     world = started()
-    answers: Answers = []
+    results: Results = []
 
-    def answered(_refusal: Refusal | None) -> None:
-        submit(world, B, answers)
+    def completed(_refusal: Refusal | None) -> None:
+        submit(world, B, results)
 
-    world.submit(lambda: A, answered)
+    world.submit(lambda: A, completed)
     world.settle()
-    assert answers == [(None, 2)]
+    assert results == [(None, 2)]
 
 
 # Losing leadership
@@ -345,13 +344,13 @@ def test_a_response_may_submit_the_next_change() -> None:
 
 @pytest.mark.clause("OffsetControlManagerTest.testActivateAndDeactivate")
 @pytest.mark.clause("T-10")
-def test_everyone_on_the_way_gets_not_controller_and_what_was_on_its_way_is_forgotten() -> None:
+def test_lost_leadership_fails_pending_changes_with_not_controller() -> None:
     world = started(**SMALL_BATCHES)
-    answers = submit(world, A)
-    submit(world, BIG, answers)
-    submit(world, B, answers)
+    results = submit(world, A)
+    submit(world, BIG, results)
+    submit(world, B, results)
     world.lose()
-    assert answers == [(NOT_CONTROLLER, 0)] * 3
+    assert results == [(NOT_CONTROLLER, 0)] * 3
     end = world.log.end
     world.ports.run()
     assert world.log.end == end
@@ -361,19 +360,19 @@ def test_everyone_on_the_way_gets_not_controller_and_what_was_on_its_way_is_forg
 
 
 @pytest.mark.clause("T-10")
-def test_a_leader_that_learns_of_its_loss_from_an_append_writes_nothing_more() -> None:
+def test_append_failing_for_lost_leadership_stops_all_writes() -> None:
     world = started(**SMALL_BATCHES)
-    answers = submit(world, BIG)
-    submit(world, A, answers)
+    results = submit(world, BIG)
+    submit(world, A, results)
     world.ports.step()
     world.quorum.is_leader = False
     end = world.log.end
     world.ports.run()
-    assert answers == [(NOT_CONTROLLER, 0)] * 2
+    assert results == [(NOT_CONTROLLER, 0)] * 2
     assert (world.log.end, world.controller.is_active) == (end, False)
 
 
-def test_a_claim_of_an_earlier_epoch_is_not_made_good() -> None:
+def test_election_of_earlier_epoch_is_ignored() -> None:
     world = MetadataWorld()
     world.win()
     world.controller.activation.leadership_lost(1)
@@ -384,41 +383,41 @@ def test_a_claim_of_an_earlier_epoch_is_not_made_good() -> None:
 # A disk that fails
 
 
-def test_a_disk_that_refuses_a_change_is_reported_and_the_next_change_goes_on() -> None:
+def test_disk_error_fails_change_and_next_one_succeeds() -> None:
     world = started(**SMALL_BATCHES)
     world.quorum.failing = 2
-    answers = submit(world, A)
-    submit(world, BIG, answers)
+    results = submit(world, A)
+    submit(world, BIG, results)
     world.ports.run()
-    assert [refusal and refusal.error for refusal, _ in answers] == [ErrorCode.kafka_storage_error] * 2
+    assert [refusal and refusal.error for refusal, _ in results] == [ErrorCode.kafka_storage_error] * 2
     assert not world.controller.latest.topics
-    answers = submit(world, A)
+    results = submit(world, A)
     world.settle()
-    assert (answers, world.kinds()[-1]) == ([(None, 1)], "2")
+    assert (results, world.kinds()[-1]) == ([(None, 1)], "2")
 
 
-def test_a_disk_that_fails_inside_a_transaction_gets_an_abort() -> None:
+def test_disk_error_within_transaction_aborts_it() -> None:
     world = started(**SMALL_BATCHES)
     world.quorum.failing, world.quorum.fail_in = 1, 3
-    answers = submit(world, BIG)
-    submit(world, A, answers)
+    results = submit(world, BIG)
+    submit(world, A, results)
     world.settle()
-    assert [refusal and refusal.error for refusal, _ in answers] == [ErrorCode.kafka_storage_error, None]
+    assert [refusal and refusal.error for refusal, _ in results] == [ErrorCode.kafka_storage_error, None]
     assert world.kinds()[-5:-3] == ["begin", world.kinds()[-4]]
     assert world.kinds()[-2:] == ["abort", "2"]
     assert list(world.controller.image.topics) == ["a"]
 
 
 @pytest.mark.parametrize("refused", [2, 3], ids=["the abort", "the next leader's abort, too"])
-def test_a_controller_whose_disk_refuses_even_the_abort_resigns_so_that_nothing_follows_an_open_transaction(
+def test_controller_resigns_if_abort_cannot_be_written(
     refused: int,
 ) -> None:
     world = started(**SMALL_BATCHES)
     world.quorum.failing, world.quorum.fail_in = refused, 3
-    answers = submit(world, BIG)
-    submit(world, A, answers)
+    results = submit(world, BIG)
+    submit(world, A, results)
     world.ports.run()
-    assert [refusal and refusal.error for refusal, _ in answers] == [
+    assert [refusal and refusal.error for refusal, _ in results] == [
         ErrorCode.kafka_storage_error,
         ErrorCode.not_controller,
     ]
@@ -436,21 +435,19 @@ def test_a_controller_whose_disk_refuses_even_the_abort_resigns_so_that_nothing_
 
 @pytest.mark.clause("T-7")
 @pytest.mark.parametrize(("succeeds", "version"), [(0, 27), (1, 27), (2, 27), (0, 12)])
-def test_a_disk_that_refuses_the_bootstrap_ends_the_term_and_the_next_one_bootstraps(
-    succeeds: int, version: int
-) -> None:
-    """A controller that went on would create topics in a cluster without a metadata.version."""
+def test_failed_bootstrap_ends_term_and_next_one_bootstraps(succeeds: int, version: int) -> None:
+    """A controller that continued would create topics in a cluster without a metadata.version."""
     world = MetadataWorld(crucible_bootstrap_metadata_version=str(version))
     world.quorum.failing, world.quorum.fail_in = 1, succeeds
     world.win()
     world.commit()
-    answers: list[tuple[Refusal | None, int]] = []
+    results: list[tuple[Refusal | None, int]] = []
     if world.controller.is_active:
-        submit(world, A, answers)
+        submit(world, A, results)
     world.settle()
     assert (len(world.quorum.resigned), world.controller.is_active) == (1, False)
     assert "no space left" in world.quorum.resigned[0]
-    assert [refusal for refusal, _ in answers] in ([], [NOT_CONTROLLER])
+    assert [refusal for refusal, _ in results] in ([], [NOT_CONTROLLER])
     assert (dict(world.loader.image.features), list(world.loader.image.topics)) == ({}, [])
     world.win()
     world.settle()

@@ -1,4 +1,4 @@
-"""A node tells the controller of its misplaced replicas, however many they are. The test plays the controller."""
+"""A node reports its misplaced replicas to the controller, in any number. The test plays the controller."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -26,9 +26,9 @@ NO_THROTTLE = i32Timedelta.parse(timedelta(0))
 HERE = bytes(15) + b"\x07"
 
 
-class Teller:
+class Reporter:
     """``open``: the callbacks of the request in flight, for its response and its failure. ``reported``: the replicas
-    that the controller knows of, in order, and whether each is lost."""
+    that the controller received, in order, and whether each is lost."""
 
     def __init__(self) -> None:
         self.ports = ManualPorts()
@@ -36,11 +36,11 @@ class Teller:
         self.reported: list[tuple[ReplicaKey, bool]] = []
         self.versions: list[tuple[Callable[[object], None], Callable[[], None]]] = []
         self.done = 0
-        channel = SimpleNamespace(send_request=self._ask)
+        channel = SimpleNamespace(send_request=self._send)
         lifecycle: Any = SimpleNamespace(registered_epoch=50, channel=channel)
         self.assignment = DirectoryAssignment(NodeContext(3, MemoryDisk(), self.ports, Random(1)), lifecycle, HERE)
 
-    def _ask(
+    def _send(
         self, api_key: int, version: int, body: Any, replied: Callable[[object], None], failed: Callable[[], None]
     ) -> None:
         if api_key == ApiKey.API_VERSIONS:
@@ -52,13 +52,13 @@ class Teller:
         assert not self.open, "one request at a time"
         self.open.append((body, replied, failed))
 
-    def tell(self, replicas: dict[ReplicaKey, bool]) -> None:
+    def report(self, replicas: dict[ReplicaKey, bool]) -> None:
         def done() -> None:
             self.done += 1
 
         self.assignment.report(replicas, done)
 
-    def answer(self, error: ErrorCode = ErrorCode.none) -> None:
+    def respond(self, error: ErrorCode = ErrorCode.none) -> None:
         body, replied, _ = self.open.pop()
         if error is ErrorCode.none:
             self.reported += [
@@ -71,62 +71,62 @@ class Teller:
 
 
 def replicas(count: int) -> dict[ReplicaKey, bool]:
-    """Each is of a topic of its own, and every third one is lost."""
+    """Return replicas that are each of a topic of its own, every third one lost."""
     return {((number + 1).to_bytes(16, "big"), number % 7): number % 3 == 0 for number in range(count)}
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("count", [1, 500, 501, 5000, 20_000])
-def test_any_number_of_misplaced_replicas_is_reported_in_requests_that_a_controller_takes(count: int) -> None:
-    teller, misplaced = Teller(), replicas(count)
-    teller.tell(misplaced)
-    while teller.open:
-        assert teller.done == 0
-        teller.answer()
-    assert teller.done == 1
-    assert len(teller.reported) == count, "each is reported once"
-    assert dict(teller.reported) == misplaced
+def test_misplaced_replicas_are_reported_in_requests_within_limit(count: int) -> None:
+    reporter, misplaced = Reporter(), replicas(count)
+    reporter.report(misplaced)
+    while reporter.open:
+        assert reporter.done == 0
+        reporter.respond()
+    assert reporter.done == 1
+    assert len(reporter.reported) == count, "each is reported once"
+    assert dict(reporter.reported) == misplaced
 
 
-def test_only_what_the_controller_did_not_take_is_reported_again() -> None:
-    teller, misplaced = Teller(), replicas(1200)
-    teller.tell(misplaced)
-    teller.answer()
-    teller.answer(ErrorCode.not_controller)
-    assert not teller.open
-    teller.ports.advance(200)
-    teller.open.pop()[2]()
-    teller.versions.pop()[1]()
-    teller.ports.advance(200)
-    while teller.open:
-        teller.answer()
-    assert teller.done == 1
-    assert len(teller.reported) == len(misplaced)
-    assert dict(teller.reported) == misplaced
+def test_only_unacknowledged_replicas_are_reported_again() -> None:
+    reporter, misplaced = Reporter(), replicas(1200)
+    reporter.report(misplaced)
+    reporter.respond()
+    reporter.respond(ErrorCode.not_controller)
+    assert not reporter.open
+    reporter.ports.advance(200)
+    reporter.open.pop()[2]()
+    reporter.versions.pop()[1]()
+    reporter.ports.advance(200)
+    while reporter.open:
+        reporter.respond()
+    assert reporter.done == 1
+    assert len(reporter.reported) == len(misplaced)
+    assert dict(reporter.reported) == misplaced
 
 
-def test_nothing_and_a_cluster_without_directories_end_it_at_once() -> None:
-    teller = Teller()
-    teller.tell({})
-    assert (teller.done, teller.open) == (1, [])
-    teller.tell(replicas(5000))
-    teller.answer(ErrorCode.unsupported_version)
-    assert (teller.done, teller.open) == (2, [])
+def test_report_of_nothing_or_unsupported_version_completes_at_once() -> None:
+    reporter = Reporter()
+    reporter.report({})
+    assert (reporter.done, reporter.open) == (1, [])
+    reporter.report(replicas(5000))
+    reporter.respond(ErrorCode.unsupported_version)
+    assert (reporter.done, reporter.open) == (2, [])
 
 
 @pytest.mark.parametrize("knows_it", [True, False])
-def test_a_controller_that_does_not_know_the_request_is_queried_once(knows_it: bool) -> None:
-    teller = Teller()
-    teller.tell(replicas(3))
-    teller.open.pop()[2]()
+def test_controller_without_request_is_queried_for_versions_once(knows_it: bool) -> None:
+    reporter = Reporter()
+    reporter.report(replicas(3))
+    reporter.open.pop()[2]()
     keys = (ApiKey.FETCH, ApiKey.ASSIGN_REPLICAS_TO_DIRS) if knows_it else (ApiKey.FETCH,)
-    teller.versions.pop()[0](
+    reporter.versions.pop()[0](
         ApiVersionsResponse(
             throttle_time=NO_THROTTLE,
             error_code=ErrorCode.none,
             api_keys=tuple(ApiVersion(api_key=i16(key), min_version=i16(0), max_version=i16(0)) for key in keys),
         )
     )
-    teller.ports.advance(200)
-    assert (len(teller.open), teller.done) == ((1, 0) if knows_it else (0, 1))
-    assert teller.ports.notes_of("lost_replicas_not_told") == ([] if knows_it else [{"replicas": 3}])
+    reporter.ports.advance(200)
+    assert (len(reporter.open), reporter.done) == ((1, 0) if knows_it else (0, 1))
+    assert reporter.ports.notes_of("lost_replicas_not_told") == ([] if knows_it else [{"replicas": 3}])

@@ -1,4 +1,4 @@
-"""Who is eligible to lead when the in-sync replicas fall below their minimum (KIP-966, clauses E-1 to E-6)."""
+"""Eligibility to lead when the in-sync replicas fall below their minimum (KIP-966, clauses E-1 to E-6)."""
 
 from dataclasses import replace
 
@@ -66,7 +66,7 @@ class Cluster:
         return self.image.topics["t"].partitions[0]
 
     def state(self) -> tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """(leader, ISR, ELR, last known ELR)."""
+        """Return (leader, ISR, ELR, last known ELR)."""
         return self.partition.leader, self.partition.isr, self.partition.elr, self.partition.last_known_elr
 
     def plan_context(self) -> PlanContext:
@@ -83,7 +83,7 @@ class Cluster:
         self.image = after(self.image, run_to_end(shutting_down(self.plan_context(), self.image.brokers[broker_id])))
 
     def register(self, broker_id: int, *, cleanly: bool, number: int = 0) -> None:
-        """The broker's next incarnation registers, fenced."""
+        """Register the broker's next incarnation, fenced."""
         known, dirs = self.image.brokers[broker_id], (directory(broker_id, number),)
         epoch = known.broker_epoch if cleanly else -1
         wanted = Registration(broker_id, "c", b"n" * 16, (), (), None, dirs, epoch)
@@ -92,8 +92,8 @@ class Cluster:
         again = replace(known, broker_epoch=known.broker_epoch + 10, fenced=True, in_controlled_shutdown=False)
         self.image = replace(self.image, brokers={**self.image.brokers, broker_id: replace(again, log_dirs=dirs)})
 
-    def tell(self, broker_id: int, directory_id: bytes) -> list[list[str]]:
-        """The broker tells in which directory its replica is. The names of the errors."""
+    def report(self, broker_id: int, directory_id: bytes) -> list[list[str]]:
+        """Report the directory of the broker's replica. Return the names of the errors."""
         epoch = self.image.brokers[broker_id].broker_epoch
         change = DirectoryChange(broker_id, epoch, [(directory_id, ID, (0,))])
         self.image = after(self.image, records_of(change, self.plan_context()))
@@ -120,7 +120,7 @@ class Cluster:
     "PartitionChangeBuilderTest.testEligibleLeaderReplicas_IsrExpandAboveMinISR",
 )
 @pytest.mark.clause("E-1")
-def test_who_leaves_an_isr_below_its_minimum_stays_eligible_until_enough_are_in_sync() -> None:
+def test_replica_leaving_isr_below_minimum_stays_eligible() -> None:
     cluster = Cluster(1, 2, 3)
     cluster.in_sync(1, 2)
     assert cluster.state() == (1, (1, 2), (), ())
@@ -132,7 +132,7 @@ def test_who_leaves_an_isr_below_its_minimum_stays_eligible_until_enough_are_in_
 
 @pytest.mark.clause("ReplicationControlManagerTest.testEligibleLeaderReplicas_EffectiveMinIsr")
 @pytest.mark.clause("E-1")
-def test_the_minimum_is_at_most_the_number_of_replicas() -> None:
+def test_minimum_is_capped_at_replica_count() -> None:
     cluster = Cluster(1, 2, min_isr=3)
     cluster.in_sync(1)
     assert cluster.state() == (1, (1,), (2,), ())
@@ -141,7 +141,7 @@ def test_the_minimum_is_at_most_the_number_of_replicas() -> None:
 
 
 @pytest.mark.clause("E-1")
-def test_a_topics_own_minimum_counts() -> None:
+def test_topic_min_isr_applies() -> None:
     cluster = Cluster(1, 2, 3, min_isr=1)
     cluster.in_sync(1)
     assert cluster.state() == (1, (1,), (), ())
@@ -161,7 +161,7 @@ def test_a_topics_own_minimum_counts() -> None:
 )
 @pytest.mark.clause("E-1")
 @pytest.mark.clause("E-3")
-def test_a_fenced_last_member_becomes_eligible_and_eligible_ones_lead_before_anybody_else() -> None:
+def test_fenced_last_isr_member_becomes_eligible_and_is_elected_first() -> None:
     cluster = Cluster(1, 2, 3)
     cluster.fence(1, 2)
     assert cluster.state() == (3, (3,), (2,), ())
@@ -182,7 +182,7 @@ def test_a_fenced_last_member_becomes_eligible_and_eligible_ones_lead_before_any
     "ClusterControlManagerTest.testReRegistrationWithCleanShutdownDetection",
 )
 @pytest.mark.clause("E-4")
-def test_a_clean_stop_keeps_a_broker_eligible_and_an_unclean_one_does_not() -> None:
+def test_clean_stop_keeps_eligibility_and_unclean_stop_does_not() -> None:
     for cleanly, leader in ((True, 2), (False, -1)):
         cluster = Cluster(1, 2, min_isr=2)
         cluster.stop(2)
@@ -195,7 +195,7 @@ def test_a_clean_stop_keeps_a_broker_eligible_and_an_unclean_one_does_not() -> N
 
 
 @pytest.mark.clause("E-4")
-def test_a_restart_that_nobody_noticed_leaves_the_isr_either_way() -> None:
+def test_unnoticed_restart_leaves_isr() -> None:
     for cleanly, elr in ((True, (1,)), (False, ())):
         cluster = Cluster(1, 2, min_isr=2)
         cluster.register(1, cleanly=cleanly)
@@ -206,8 +206,8 @@ def test_a_restart_that_nobody_noticed_leaves_the_isr_either_way() -> None:
 @pytest.mark.clause("PartitionChangeBuilderTest.testEligibleLeaderReplicas_ElectLastKnownLeaderShouldFail")
 @pytest.mark.clause("E-3")
 @pytest.mark.clause("E-4")
-def test_the_last_in_sync_replica_that_lost_what_it_had_gives_way_to_an_eligible_one() -> None:
-    """The history of the finding: 2 is away, 1 is alone in sync, loses its power and is back at once."""
+def test_eligible_replica_leads_after_unclean_stop_of_last_isr_member() -> None:
+    """2 is away, 1 is alone in sync, loses its power and is back at once."""
     cluster = Cluster(1, 2)
     cluster.fence(2)
     cluster.register(1, cleanly=False)
@@ -224,7 +224,7 @@ def test_the_last_in_sync_replica_that_lost_what_it_had_gives_way_to_an_eligible
     "PartitionChangeBuilderTest.testEligibleLeaderReplicas_NotEligibleLastKnownLeader",
 )
 @pytest.mark.clause("E-5")
-def test_the_last_known_leader_leads_once_nobody_is_eligible() -> None:
+def test_last_known_leader_is_elected_without_eligible_replicas() -> None:
     cluster = Cluster(1, 2)
     cluster.fence(2)
     cluster.register(1, cleanly=False)
@@ -238,7 +238,7 @@ def test_the_last_known_leader_leads_once_nobody_is_eligible() -> None:
 
 
 @pytest.mark.clause("E-5")
-def test_a_topic_with_one_replica_comes_back_after_an_unclean_stop() -> None:
+def test_single_replica_is_elected_after_unclean_stop() -> None:
     cluster = Cluster(1)
     cluster.register(1, cleanly=False)
     assert cluster.state() == (-1, (), (), (1,))
@@ -248,7 +248,7 @@ def test_a_topic_with_one_replica_comes_back_after_an_unclean_stop() -> None:
 
 @pytest.mark.clause("E-7")
 @pytest.mark.clause("E-6")
-def test_nobody_leads_a_replica_whose_directory_is_gone_until_it_is_back_or_an_unclean_election_is_requested() -> None:
+def test_replica_with_lost_directory_is_not_elected_until_back_or_unclean_election() -> None:
     cluster = Cluster(1)
     cluster.register(1, cleanly=True, number=9)
     cluster.unfence(1)
@@ -266,7 +266,7 @@ def test_nobody_leads_a_replica_whose_directory_is_gone_until_it_is_back_or_an_u
 
 @pytest.mark.clause("PartitionChangeBuilderTest.testUpdateDirectories")
 @pytest.mark.clause("E-6")
-def test_a_replica_gets_its_new_directory_when_it_joins() -> None:
+def test_joining_replica_gets_new_directory() -> None:
     cluster = Cluster(1, 2, 3)
     cluster.register(3, cleanly=False, number=9)
     cluster.unfence(3)
@@ -277,7 +277,7 @@ def test_a_replica_gets_its_new_directory_when_it_joins() -> None:
 
 @pytest.mark.clause("PartitionChangeBuilderTest.testUpdateDirectories")
 @pytest.mark.clause("E-6")
-def test_partitions_of_new_and_of_older_topics_get_the_real_directories() -> None:
+def test_partitions_of_new_and_old_topics_get_actual_directories() -> None:
     cluster = Cluster(1, 2, 3, directories=False)
     cluster.apply(*records_of(TopicCreation([NewTopic("u", 1, 3)], False), cluster.plan_context()))
     new = cluster.image.topics["u"].partitions[0]
@@ -292,7 +292,7 @@ def test_partitions_of_new_and_of_older_topics_get_the_real_directories() -> Non
 
 @pytest.mark.clause("FeaturesImageTest.testElrEnabled", "QuorumControllerTest.testUncleanShutdownElrDisabled")
 @pytest.mark.clause("E-8")
-def test_without_the_feature_the_last_member_stays_in_sync_and_older_eligible_ones_still_lead() -> None:
+def test_last_isr_member_stays_in_sync_without_feature() -> None:
     cluster = Cluster(1, 2, elr=0)
     cluster.fence(2, 1)
     assert cluster.state() == (-1, (1,), (), ())
@@ -308,7 +308,7 @@ def test_without_the_feature_the_last_member_stays_in_sync_and_older_eligible_on
 
 @pytest.mark.clause("TopicsImageTest.testClearElrRecords", "QuorumControllerTest.testMinIsrUpdateWithElr")
 @pytest.mark.clause("E-8")
-def test_a_clearing_record_spares_partitions_that_only_eligible_replicas_can_lead() -> None:
+def test_clear_elr_record_keeps_partitions_led_by_eligible_replicas_only() -> None:
     cluster = Cluster(1, 2)
     cluster.fence(2)
     led = cluster.image
@@ -325,13 +325,13 @@ def test_a_clearing_record_spares_partitions_that_only_eligible_replicas_can_lea
 
 @pytest.mark.clause("E-3")
 @pytest.mark.clause("E-6")
-def test_an_eligible_leader_whose_log_is_damaged_is_not_elected_until_it_was_in_sync() -> None:
+def test_eligible_replica_with_damaged_log_is_not_elected_until_in_sync() -> None:
     cluster = Cluster(1, 2)
     cluster.stop(2)
     cluster.stop(1)
     assert cluster.state() == (-1, (), (2, 1), (1,))
     cluster.register(1, cleanly=True)
-    assert cluster.tell(1, LOST_DIRECTORY) == [["none"]]
+    assert cluster.report(1, LOST_DIRECTORY) == [["none"]]
     cluster.unfence(1)
     assert cluster.state() == (-1, (), (2, 1), (1,)), "what it lacks may have been acknowledged"
     cluster.register(2, cleanly=True)
@@ -349,34 +349,34 @@ def test_an_eligible_leader_whose_log_is_damaged_is_not_elected_until_it_was_in_
 @pytest.mark.clause("E-5")
 @pytest.mark.clause("E-6")
 @pytest.mark.parametrize("elr", [0, 1])
-def test_a_sole_holder_whose_log_is_damaged_stays_offline_until_it_is_whole(elr: int) -> None:
-    """It is neither elected nor given up, so that a person may bring back its records."""
+def test_single_replica_with_damaged_log_stays_offline_until_restored(elr: int) -> None:
+    """It is neither elected nor dropped, so that its records can be restored by hand."""
     cluster = Cluster(1, elr=elr)
     cluster.stop(1)
     held = cluster.partition.isr, cluster.partition.elr
     assert held == (((), (1,)) if elr else ((1,), ()))
     cluster.register(1, cleanly=True)
-    assert cluster.tell(1, LOST_DIRECTORY) == [["none"]]
+    assert cluster.report(1, LOST_DIRECTORY) == [["none"]]
     cluster.unfence(1)
     assert (cluster.partition.leader, cluster.partition.isr, cluster.partition.elr) == (-1, *held)
     cluster.register(1, cleanly=True)
-    assert cluster.tell(1, directory(1)) == [["none"]]
+    assert cluster.report(1, directory(1)) == [["none"]]
     cluster.unfence(1)
     assert cluster.state() == (1, (1,), (), ())
 
 
 @pytest.mark.clause("E-6")
 @pytest.mark.parametrize("elr", [0, 1])
-def test_a_person_gives_up_the_records_of_a_lost_replica_by_an_unclean_election(elr: int) -> None:
-    """The setting alone does not. Else the partition would stay offline until its topic is deleted, as on a replaced
-    disk."""
+def test_lost_replica_is_elected_only_by_requested_unclean_election(elr: int) -> None:
+    """The setting alone does not. Otherwise the partition would stay offline until its topic is deleted, as on a
+    replaced disk."""
     cluster = Cluster(1, elr=elr)
     cluster.apply(
         ConfigRecord(resource_type=2, resource_name="t", name="unclean.leader.election.enable", value="true"),
     )
     cluster.stop(1)
     cluster.register(1, cleanly=True)
-    cluster.tell(1, LOST_DIRECTORY)
+    cluster.report(1, LOST_DIRECTORY)
     cluster.register(1, cleanly=False, number=9)
     cluster.unfence(1)
     assert cluster.state()[0] == -1
@@ -388,12 +388,12 @@ def test_a_person_gives_up_the_records_of_a_lost_replica_by_an_unclean_election(
 
 @pytest.mark.clause("ReplicationControlManagerTest.testHandleAssignReplicasToDirs")
 @pytest.mark.clause("E-6")
-def test_a_lost_replica_is_not_elected_uncleanly_while_another_may_be() -> None:
+def test_lost_replica_is_not_elected_uncleanly_if_another_can_be() -> None:
     cluster = Cluster(1, 2)
     cluster.apply(
         ConfigRecord(resource_type=2, resource_name="t", name="unclean.leader.election.enable", value="true"),
     )
-    assert cluster.tell(1, LOST_DIRECTORY) == [["none"]]
+    assert cluster.report(1, LOST_DIRECTORY) == [["none"]]
     assert cluster.state() == (2, (2,), (1,), ())
     cluster.fence(2)
     assert cluster.state()[0] == -1
@@ -403,7 +403,7 @@ def test_a_lost_replica_is_not_elected_uncleanly_while_another_may_be() -> None:
     "ReplicationControlManagerTest.testHandleAssignReplicasToDirsFailsOnOlderMv",
     "ReplicationControlManagerTest.testHandleAssignReplicasToDirs",
 )
-def test_directories_are_reported_by_registered_brokers_of_their_own_replicas() -> None:
+def test_directory_report_of_other_brokers_replica_is_rejected() -> None:
     cluster = Cluster(1, 2)
     known = {"wanted": [(LOST_DIRECTORY, ID, (0,))]}
     for broker_id, epoch, wanted, expected in (

@@ -1,4 +1,4 @@
-"""What the controller asserts where it changes state: each assertion fires, and nothing of the change is written."""
+"""Assertions of the controller at its state changes: each one fires, and nothing of the change is written."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -56,7 +56,7 @@ def term_of(world: MetadataWorld) -> ControllerTerm:
         ({"leader": 2}, r"led by 2, which is not one of the in-sync replicas \(1,\)"),
     ],
 )
-def test_a_record_that_breaks_a_partition_is_never_written(fields: dict[str, Any], message: str) -> None:
+def test_record_with_inconsistent_partition_is_not_written(fields: dict[str, Any], message: str) -> None:
     world = with_topic()
     end = world.log.end
     with pytest.raises(AssertionError, match=message):
@@ -76,10 +76,10 @@ def test_a_record_that_breaks_a_partition_is_never_written(fields: dict[str, Any
         ({"partition_epoch": 1, "leader": -1}, "from leader 1 to -1 within leader epoch 0"),
     ],
 )
-def test_epochs_of_a_partition_that_do_not_rise_are_never_written(
+def test_partition_epochs_that_do_not_increase_are_not_written(
     monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], message: str
 ) -> None:
-    """The records have no epochs of their own: what replays them is made to count wrongly."""
+    """The records have no epochs of their own: their replay is patched to count wrongly."""
 
     def replay(delta: MetadataDelta, record: PartitionChangeRecord) -> None:
         before = delta.partition(record.topic_id, record.partition_id)
@@ -96,7 +96,7 @@ def test_epochs_of_a_partition_that_do_not_rise_are_never_written(
 # One change at a time, in order
 
 
-def test_a_change_does_not_begin_before_the_last_one_is_over() -> None:
+def test_overlapping_change_raises() -> None:
     world = started(crucible_metadata_batch_max_bytes="512")
     submit(world, topic_records("big", topic_id(3), 40), name="the first")
     term = term_of(world)
@@ -105,7 +105,7 @@ def test_a_change_does_not_begin_before_the_last_one_is_over() -> None:
         next(term._run_queue())
 
 
-def test_a_step_does_not_begin_inside_another() -> None:
+def test_nested_step_raises() -> None:
     world = started()
     term = term_of(world)
 
@@ -117,7 +117,7 @@ def test_a_step_does_not_begin_inside_another() -> None:
         world.submit(inside, lambda _: None)
 
 
-def test_changes_end_at_rising_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_change_ending_at_earlier_offset_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     world = started()
     submit(world, TOPIC, name="the first")
     monkeypatch.setattr(world.quorum, "append", lambda _: Provenance(0, 1, 7))
@@ -141,7 +141,7 @@ def test_changes_end_at_rising_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
         (("begin", "abort"), "batch", "not open"),
     ],
 )
-def test_markers_pair_up(before: tuple[str, ...], kind: str, state: str) -> None:
+def test_unpaired_transaction_marker_raises(before: tuple[str, ...], kind: str, state: str) -> None:
     world = started()
     term = term_of(world)
 

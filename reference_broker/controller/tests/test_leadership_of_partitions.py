@@ -1,4 +1,4 @@
-"""Who leads what, as brokers fall silent, come back, restart and leave."""
+"""Leadership of partitions as brokers fall silent, return, restart and shut down."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,14 +33,14 @@ def silenced(brokers: Brokers, broker_id: int, *others: int) -> None:
 @pytest.mark.clause(
     "ReplicationControlManagerTest.testRemoveLeaderships", "ReplicationControlManagerTest.testFenceMultipleBrokers"
 )
-def test_a_fenced_broker_passes_leadership_to_the_next_in_sync_replica_and_leaves_all_isrs() -> None:
+def test_fencing_elects_next_in_sync_replica_and_shrinks_isrs() -> None:
     brokers = Brokers(1, 2, 3)
     brokers.create("t", (1, 2, 3), (2, 3, 1), (3, 1, 2))
     silenced(brokers, 1, 2, 3)
     assert brokers.states() == [(2, (2, 3), 1, 1), (2, (2, 3), 0, 1), (3, (3, 2), 0, 1)]
 
 
-def test_below_metadata_version_12_a_smaller_isr_begins_a_new_epoch_of_the_same_leader() -> None:
+def test_isr_shrink_below_metadata_version_12_bumps_leader_epoch() -> None:
     brokers = Brokers(1, 2, 3, crucible_bootstrap_metadata_version="11")
     brokers.create("t", (2, 3, 1))
     silenced(brokers, 1, 2, 3)
@@ -52,7 +52,7 @@ def test_below_metadata_version_12_a_smaller_isr_begins_a_new_epoch_of_the_same_
     "ReplicationControlManagerTest.testFenceMultipleBrokers",
     "BrokerHeartbeatTrackerTest.testMaybeRemoveExpiredWithAllExpired",
 )
-def test_the_last_in_sync_replica_stays_in_sync_and_only_it_leads_again() -> None:
+def test_last_in_sync_replica_stays_in_isr_and_is_only_candidate() -> None:
     brokers = Brokers(1, 2, **WITHOUT_ELR)
     brokers.create("t", (1, 2))
     silenced(brokers, 1, 2)
@@ -66,7 +66,7 @@ def test_the_last_in_sync_replica_stays_in_sync_and_only_it_leads_again() -> Non
 
 
 @pytest.mark.clause("PartitionChangeBuilderTest.testUncleanLeaderElection")
-def test_a_lagging_replica_leads_only_where_unclean_elections_are_allowed() -> None:
+def test_lagging_replica_leads_only_if_unclean_election_is_enabled() -> None:
     brokers = Brokers(1, 2, **WITHOUT_ELR)
     brokers.create("t", (1, 2), unclean_leader_election_enable="true")
     brokers.create("u", (1, 2), number=2)
@@ -80,7 +80,7 @@ def test_a_lagging_replica_leads_only_where_unclean_elections_are_allowed() -> N
 
 
 @pytest.mark.clause("ReplicationControlManagerTest.testMaybeTriggerUncleanLeaderElectionForLeaderlessPartitions")
-def test_the_controllers_setting_counts_where_a_topic_has_none() -> None:
+def test_controller_config_applies_if_topic_has_none() -> None:
     brokers = Brokers(1, 2, unclean_leader_election_enable="true")
     brokers.create("t", (1, 2))
     brokers.create("u", (1, 2), number=2, unclean_leader_election_enable="false")
@@ -90,7 +90,7 @@ def test_the_controllers_setting_counts_where_a_topic_has_none() -> None:
     assert (brokers.states()[0][0], brokers.states("u")[0][0]) == (1, NO_LEADER)
 
 
-def test_a_new_incarnation_is_out_of_every_isr_that_has_another_member_before_it_is_registered() -> None:
+def test_new_incarnation_leaves_isrs_before_registration() -> None:
     brokers = Brokers(1, 2, 3, **WITHOUT_ELR)
     brokers.create("t", (1, 2, 3), (2, 1), (1,))
     brokers.restart(1)
@@ -99,7 +99,7 @@ def test_a_new_incarnation_is_out_of_every_isr_that_has_another_member_before_it
     assert brokers.states() == [(2, (2, 3), 1, 1), (2, (2,), 0, 1), (1, (1,), 1, 1)]
 
 
-def test_the_only_in_sync_replica_of_others_leads_again_in_a_new_epoch_after_its_restart() -> None:
+def test_restarted_only_in_sync_replica_leads_in_new_epoch() -> None:
     brokers = Brokers(1, 2, **WITHOUT_ELR)
     brokers.create("t", (1, 2))
     silenced(brokers, 2, 1)
@@ -113,7 +113,7 @@ def test_the_only_in_sync_replica_of_others_leads_again_in_a_new_epoch_after_its
     "ReplicationControlManagerTest.testProcessBrokerHeartbeatInControlledShutdown",
     "BrokerHeartbeatManagerTest.testCalculateNextBrokerState",
 )
-def test_who_leaves_hands_over_first_and_goes_once_all_others_have_heard_of_it() -> None:
+def test_controlled_shutdown_moves_leaders_and_completes_once_others_caught_up() -> None:
     brokers = Brokers(1, 2, 3)
     brokers.create("t", (1, 2, 3), (2, 3, 1))
     before = brokers.image.provenance.offset
@@ -132,8 +132,8 @@ def test_who_leaves_hands_over_first_and_goes_once_all_others_have_heard_of_it()
     assert brokers.world.ports.notes_of("broker_leaves") == [{"broker": 1}]
 
 
-def test_who_was_taken_to_leave_by_mistake_registers_again() -> None:
-    """One bit of a heartbeat was turned over on its way. Nobody but the broker knows that it does not leave."""
+def test_broker_in_mistaken_shutdown_registers_again() -> None:
+    """One bit of a heartbeat was flipped in transit. Only the broker knows that it does not shut down."""
     brokers = Brokers(1, 2)
     brokers.create("t", (1, 2))
     brokers.beat(1, shut_down=True)
@@ -143,7 +143,7 @@ def test_who_was_taken_to_leave_by_mistake_registers_again() -> None:
     refused = brokers.world.controller.heartbeats.heartbeat(Heartbeat(1, brokers.epochs[1], offset, False, False))
     assert isinstance(refused, Refusal)
     assert refused.error is ErrorCode.stale_broker_epoch
-    brokers.ask_to_register(1, incarnation=before.incarnation_id)
+    brokers.request_registration(1, incarnation=before.incarnation_id)
     brokers.world.settle()
     brokers.beat(1)
     after = brokers.image.brokers[1]
@@ -151,7 +151,7 @@ def test_who_was_taken_to_leave_by_mistake_registers_again() -> None:
     assert (after.fenced, after.in_controlled_shutdown) == (False, False)
 
 
-def test_who_leaves_leads_nothing_any_more_not_even_uncleanly() -> None:
+def test_broker_in_shutdown_is_not_elected_even_uncleanly() -> None:
     brokers = Brokers(1, 2, **WITHOUT_ELR)
     brokers.create("t", (1, 2), unclean_leader_election_enable="true")
     brokers.beat(1, shut_down=True)
@@ -160,7 +160,7 @@ def test_who_leaves_leads_nothing_any_more_not_even_uncleanly() -> None:
     assert brokers.states() == [(NO_LEADER, (2,), 2, 2)]
 
 
-def test_a_broker_that_fell_silent_does_not_hold_up_one_that_leaves() -> None:
+def test_silent_broker_does_not_delay_controlled_shutdown() -> None:
     brokers = Brokers(1, 2, 3)
     brokers.create("t", (1, 2, 3))
     brokers.beat(1, shut_down=True)
@@ -172,7 +172,7 @@ def test_a_broker_that_fell_silent_does_not_hold_up_one_that_leaves() -> None:
     assert brokers.beat(1, shut_down=True).should_shut_down
 
 
-def test_a_new_controller_goes_on_with_a_controlled_shutdown() -> None:
+def test_new_controller_continues_controlled_shutdown() -> None:
     brokers = Brokers(1, 2)
     brokers.create("t", (1, 2))
     brokers.beat(1, shut_down=True)
@@ -181,13 +181,13 @@ def test_a_new_controller_goes_on_with_a_controlled_shutdown() -> None:
     brokers.world.settle()
     assert not brokers.beat(1, shut_down=True).should_shut_down
     brokers.beat(2, offset=brokers.image.brokers[2].broker_epoch)
-    assert not brokers.beat(1, shut_down=True).should_shut_down, "the other may not know yet who leads"
+    assert not brokers.beat(1, shut_down=True).should_shut_down, "the other may not have the new leaders yet"
     brokers.beat(2)
     assert brokers.beat(1, shut_down=True).should_shut_down
 
 
 @pytest.mark.clause("BrokerHeartbeatManagerTest.testControlledShutdownOffsetIsOnlyUpdatedOnce")
-def test_who_leaves_waits_for_the_offset_of_its_own_leave_only() -> None:
+def test_controlled_shutdown_waits_only_for_its_own_offset() -> None:
     brokers = Brokers(1, 2)
     brokers.create("t", (1, 2))
     brokers.beat(1, shut_down=True)
@@ -198,7 +198,7 @@ def test_who_leaves_waits_for_the_offset_of_its_own_leave_only() -> None:
     assert brokers.beat(1, shut_down=True).should_shut_down
 
 
-def test_what_an_old_incarnation_requested_is_not_done_to_the_new_one() -> None:
+def test_pending_request_of_old_incarnation_does_not_affect_new_one() -> None:
     brokers = Brokers(1, 2)
     brokers.beat(1, fence=True)
 
@@ -208,16 +208,16 @@ def test_what_an_old_incarnation_requested_is_not_done_to_the_new_one() -> None:
 
     brokers.world.submit(busy, lambda _: None)
     old = brokers.epochs[1]
-    brokers.ask_to_register(1)
-    answer = brokers.world.controller.heartbeats.heartbeat(Heartbeat(1, old, 10**6, False, False))
-    assert isinstance(answer, HeartbeatResult), "the old one is still the latest"
+    brokers.request_registration(1)
+    result = brokers.world.controller.heartbeats.heartbeat(Heartbeat(1, old, 10**6, False, False))
+    assert isinstance(result, HeartbeatResult), "the old one is still the latest"
     brokers.world.controller.heartbeats.forget(1)  # Its session ends while the controller is busy.
     brokers.world.settle()
     assert brokers.image.brokers[1].broker_epoch > old
     assert brokers.image.brokers[1].fenced, "the new one has not opened its partitions"
 
 
-def test_the_last_broker_leaves_at_once_and_leads_again_when_it_is_back() -> None:
+def test_last_broker_shuts_down_at_once_and_leads_after_restart() -> None:
     brokers = Brokers(1, **WITHOUT_ELR)
     brokers.create("t", (1,))
     brokers.beat(1, shut_down=True)
@@ -229,7 +229,7 @@ def test_the_last_broker_leaves_at_once_and_leads_again_when_it_is_back() -> Non
 
 
 def _joined(brokers: Brokers, isr: tuple[int, ...]) -> None:
-    """The replicas have caught up: as AlterPartition would say."""
+    """Apply the ISR of caught-up replicas, as AlterPartition does."""
     changes = [
         replace_isr(brokers.image.topics["t"].topic_id, index, isr)
         for index in range(len(brokers.image.topics["t"].partitions))
@@ -243,7 +243,7 @@ def replace_isr(topic_id: bytes, index: int, isr: tuple[int, ...] | None) -> Par
 
 
 @pytest.mark.clause("QuorumControllerTest.testBalancePartitionLeaders")
-def test_preferred_leaders_lead_again_by_and_by() -> None:
+def test_leader_balance_restores_preferred_leaders() -> None:
     brokers = Brokers(1, 2)
     brokers.create("t", (1, 2))
     silenced(brokers, 1, 2)
@@ -259,7 +259,7 @@ def test_preferred_leaders_lead_again_by_and_by() -> None:
     "QuorumControllerTest.testBalancePartitionLeaders", "ReplicationControlManagerTest.testBalancePartitionLeaders"
 )
 @pytest.mark.parametrize(("count", "leaders"), [(3, {2}), (MOST_ELECTIONS_AT_ONCE + 600, {2})])
-def test_automatic_balance_can_be_switched_off_and_takes_turns_otherwise(count: int, leaders: set[int]) -> None:
+def test_leader_balance_can_be_disabled_and_is_limited_per_run(count: int, leaders: set[int]) -> None:
     for enabled, expected in (("false", leaders), ("true", {1})):
         brokers = Brokers(1, 2, auto_leader_rebalance_enable=enabled)
         brokers.create("t", *((1, 2),) * count)
@@ -270,7 +270,7 @@ def test_automatic_balance_can_be_switched_off_and_takes_turns_otherwise(count: 
         assert {one[0] for one in brokers.states()} == expected
 
 
-def test_a_cluster_at_rest_is_not_looked_at() -> None:
+def test_idle_cluster_is_not_checked() -> None:
     brokers = Brokers(1, 2)
     brokers.create("t", (1, 2))
     brokers.pass_time(602_000, 1, 2)
@@ -296,7 +296,7 @@ class _Spy:
 
 
 @pytest.mark.clause("ReplicationControlManagerTest.testMaybeTriggerUncleanLeaderElectionForLeaderlessPartitions")
-def test_an_unclean_election_follows_when_a_topic_allows_it_later() -> None:
+def test_enabling_unclean_election_elects_leader() -> None:
     brokers = Brokers(1, 2)
     brokers.create("t", (1, 2))
     silenced(brokers, 1, 2)
@@ -308,7 +308,7 @@ def test_an_unclean_election_follows_when_a_topic_allows_it_later() -> None:
     assert brokers.states()[0][:2] == (1, (1,))
 
 
-def test_a_large_change_of_leaders_is_planned_in_slices() -> None:
+def test_many_leader_changes_are_planned_in_slices() -> None:
     brokers = Brokers(1, 2)
     brokers.create("t", *((1, 2),) * 3000)
     world = brokers.world
@@ -318,7 +318,7 @@ def test_a_large_change_of_leaders_is_planned_in_slices() -> None:
     assert {one[:2] for one in brokers.states()} == {(2, (2,))}
 
 
-def test_a_new_controller_elects_at_once_what_the_one_before_left_without_a_leader() -> None:
+def test_new_controller_elects_leaders_left_missing_by_predecessor() -> None:
     brokers = Brokers(1, 2)
     brokers.create("t", (1, 2), (2, 1), *((1, 2),) * MOST_ELECTIONS_AT_ONCE)
     ids = brokers.image.topics["t"].topic_id
@@ -335,8 +335,9 @@ def test_a_new_controller_elects_at_once_what_the_one_before_left_without_a_lead
 
 
 class Leaders(RuleBasedStateMachine):
-    """Whatever brokers do: no fenced or leaving broker leads, leaders are in sync, nobody who could lead is passed
-    over, epochs never go back and grow with each change of leader."""
+    """Invariants of any history: no fenced or leaving broker leads, leaders are in sync, an electable replica is
+    elected,
+    epochs never go back and grow with each change of leader."""
 
     @initialize()
     def start(self) -> None:
@@ -350,7 +351,7 @@ class Leaders(RuleBasedStateMachine):
 
     @rule(broker_id=st.integers(1, 3), fence=st.booleans(), shut_down=st.booleans())
     def beat(self, broker_id: int, fence: bool, shut_down: bool) -> None:
-        """Who has left says so in each heartbeat."""
+        """Send a heartbeat. A broker that shuts down says so in each one."""
         has_left = _has_left(self.brokers.image, broker_id)
         self.brokers.beat(broker_id, fence=fence, shut_down=shut_down or has_left)
 

@@ -1,4 +1,4 @@
-"""The metadata epoch on the active controller: when one is written, who is sent what, and who is sent it again."""
+"""The metadata epoch on the active controller: when it is written, which updates brokers are sent, and retries."""
 
 from random import Random
 from typing import Any
@@ -52,7 +52,7 @@ def registration(broker_id: int, broker_epoch: int, fenced: bool = False) -> Met
 
 
 class World(MetadataWorld):
-    """Node 1 leads; brokers 1 to 3 live. What it tells itself is answered at once."""
+    """Node 1 leads; brokers 1 to 3 are alive. Updates to itself complete at once."""
 
     def __init__(self, **config: Any) -> None:
         super().__init__(crucible_bootstrap_metadata_epoch="1", broker_session_timeout_ms="3600000", **config)
@@ -61,9 +61,9 @@ class World(MetadataWorld):
         self.win()
         self.settle()
 
-    def _serve(self, _api_key: int, body: Any, answer: Any) -> None:
+    def _serve(self, _api_key: int, body: Any, respond: Any) -> None:
         self.own.append(body)
-        answer(UpdateMetadataResponse1000())
+        respond(UpdateMetadataResponse1000())
 
     def change(self, *records: MetadataRecord) -> None:
         for broker_id in (SELF, *OTHERS):
@@ -72,10 +72,10 @@ class World(MetadataWorld):
         self.settle()
 
     def sent(self, broker_id: int) -> list[UpdateMetadataRequest1001]:
-        """And not answered or failed."""
+        """Return the requests in flight to the broker."""
         return [request[4] for request in self.ports.sent if request[0] == broker_id]
 
-    def answer(self, broker_id: int, error: Error = ErrorCode.none) -> UpdateMetadataRequest1001:
+    def respond(self, broker_id: int, error: Error = ErrorCode.none) -> UpdateMetadataRequest1001:
         request = self._take(broker_id)
         request[6](UpdateMetadataResponse1000(error_code=error))
         self.settle()
@@ -114,7 +114,7 @@ def world() -> World:
 
 @pytest.mark.clause("M-2")
 @pytest.mark.clause("M-3")
-def test_an_epoch_is_sent_to_all_at_once_when_it_is_committed(world: World) -> None:
+def test_committed_epoch_is_sent_to_all_brokers_at_once(world: World) -> None:
     newest = world.epochs[-1]
     assert world.epochs == list(range(1, newest + 1))
     for broker_id in OTHERS:
@@ -127,9 +127,9 @@ def test_an_epoch_is_sent_to_all_at_once_when_it_is_committed(world: World) -> N
 
 
 @pytest.mark.clause("M-2")
-def test_nothing_leaves_before_its_epoch_is_committed(world: World) -> None:
+def test_update_is_not_sent_before_its_epoch_is_committed(world: World) -> None:
     for broker_id in OTHERS:
-        world.answer(broker_id)
+        world.respond(broker_id)
     world.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
     world.commit()
     assert len(world.epochs) == world.epochs[-1]
@@ -139,7 +139,7 @@ def test_nothing_leaves_before_its_epoch_is_committed(world: World) -> None:
 
 
 @pytest.mark.clause("M-2")
-def test_only_what_clients_are_reported_leads_to_an_epoch(world: World) -> None:
+def test_only_changes_visible_to_clients_start_new_epoch(world: World) -> None:
     count = len(world.epochs)
     world.change(ConfigRecord(resource_type=2, resource_name="t", name="retention.ms", value="1"))
     world.change(registration(4, 4, fenced=True))
@@ -151,7 +151,7 @@ def test_only_what_clients_are_reported_leads_to_an_epoch(world: World) -> None:
 
 
 @pytest.mark.clause("M-2")
-def test_changes_that_come_while_an_epoch_is_on_its_way_share_the_next(world: World) -> None:
+def test_changes_during_pending_epoch_share_next_one(world: World) -> None:
     count = len(world.epochs)
     for number in range(5):
         world.submit(lambda number=number: topic_records(f"t{number}", topic_id(number)), lambda _: None)  # type: ignore[misc]
@@ -160,24 +160,24 @@ def test_changes_that_come_while_an_epoch_is_on_its_way_share_the_next(world: Wo
 
 
 @pytest.mark.clause("M-3")
-def test_a_broker_that_does_not_response_delays_no_other_and_gets_the_same_again(world: World) -> None:
+def test_unresponsive_broker_delays_no_other_and_gets_same_update_again(world: World) -> None:
     lost = world.sent(3)[0]
-    world.answer(2)
+    world.respond(2)
     world.fail(3)
     world.change(*topic_records("t", topic_id(1), 2))
     (body,) = world.sent(2)
     assert (body.type, [one.partition for one in body.partition_states]) == (INCREMENTAL_UPDATE, [0, 1])
-    world.answer(2)
+    world.respond(2)
     assert world.sent(3) == []
     world.later(60)
-    assert world.sent(3) == [lost]  # Nobody knows whether it was applied.
-    assert world.answer(3) == lost
+    assert world.sent(3) == [lost]  # Whether it was applied is unknown.
+    assert world.respond(3) == lost
     (body,) = world.sent(3)
     assert (body.type, body.metadata_epoch, len(body.partition_states)) == (INCREMENTAL_UPDATE, world.epochs[-1], 2)
 
 
 @pytest.mark.clause("M-3")
-def test_pauses_grow_to_a_limit_and_end_with_a_response(world: World) -> None:
+def test_retry_backoff_grows_to_limit_and_resets(world: World) -> None:
     gaps = []
     for _ in range(8):
         world.fail(3)
@@ -188,39 +188,39 @@ def test_pauses_grow_to_a_limit_and_end_with_a_response(world: World) -> None:
     assert gaps[0] <= 60
     assert max(gaps) <= 810
     assert gaps[-1] >= 400
-    world.answer(3)
+    world.respond(3)
     world.change(*topic_records("t", topic_id(1)))
     assert len(world.sent(3)) == 1
 
 
 @pytest.mark.clause("M-3")
-def test_who_cannot_go_on_from_what_it_has_gets_everything(world: World) -> None:
-    world.answer(3)
+def test_broker_rejecting_incremental_update_gets_full_update(world: World) -> None:
+    world.respond(3)
     world.change(*topic_records("t", topic_id(1)))
-    world.answer(3, ErrorCode.invalid_request)
+    world.respond(3, ErrorCode.invalid_request)
     world.later(60)
     (body,) = world.sent(3)
     assert (body.type, len(body.partition_states)) == (FULL_UPDATE, 1)
 
 
 @pytest.mark.clause("M-3")
-def test_a_new_incarnation_gets_everything_and_a_fenced_broker_nothing(world: World) -> None:
-    world.answer(3)
+def test_new_incarnation_gets_full_update_and_fenced_broker_none(world: World) -> None:
+    world.respond(3)
     world.change(*topic_records("t", topic_id(1)))
-    world.answer(3)
+    world.respond(3)
     world.change(BrokerRegistrationChangeRecord(broker_id=3, broker_epoch=3, fenced=1))
     assert world.sent(3) == []
     world.change(BrokerRegistrationChangeRecord(broker_id=3, broker_epoch=3, fenced=-1))
     (body,) = world.sent(3)
-    assert (body.type, body.partition_states) == (INCREMENTAL_UPDATE, ())  # It has not lived anew.
-    world.answer(3)
+    assert (body.type, body.partition_states) == (INCREMENTAL_UPDATE, ())  # It is the same incarnation.
+    world.respond(3)
     world.change(registration(3, 9))
     (body,) = world.sent(3)
     assert (body.type, body.broker_epoch, len(body.partition_states)) == (FULL_UPDATE, 9, 1)
 
 
 @pytest.mark.clause("M-3")
-def test_a_late_response_of_an_old_incarnation_says_nothing_about_the_new_one(world: World) -> None:
+def test_late_response_of_old_incarnation_is_ignored(world: World) -> None:
     old = world._take(3)
     world.change(registration(3, 9))
     old[6](UpdateMetadataResponse1000())
@@ -229,23 +229,23 @@ def test_a_late_response_of_an_old_incarnation_says_nothing_about_the_new_one(wo
 
 
 @pytest.mark.clause("M-3")
-def test_a_deleted_topic_is_led_by_minus_two_and_one_made_again_is_whole(world: World) -> None:
+def test_deleted_topic_has_leader_minus_two_and_recreated_one_is_sent_whole(world: World) -> None:
     world.change(*topic_records("t", topic_id(1), 2))
-    world.answer(3)
-    world.answer(3)
+    world.respond(3)
+    world.respond(3)
     world.change(RemoveTopicRecord(topic_id=topic_id(1)))
     (body,) = world.sent(3)
     assert [(one.partition, one.leader) for one in body.partition_states] == [(0, -2), (1, -2)]
-    world.answer(3)
+    world.respond(3)
     world.change(*topic_records("t", topic_id(2), 3))
     (body,) = world.sent(3)
     assert [(one.partition, one.leader) for one in body.partition_states] == [(0, 1), (1, 1), (2, 1)]
 
 
 @pytest.mark.clause("M-2")
-def test_a_new_controller_goes_on_from_the_committed_epoch_and_reports_everything(world: World) -> None:
+def test_new_controller_continues_from_committed_epoch_with_full_update(world: World) -> None:
     for broker_id in OTHERS:
-        world.answer(broker_id)
+        world.respond(broker_id)
     world.change(*topic_records("t", topic_id(1)))
     newest = world.epochs[-1]
     world.lose()
@@ -262,9 +262,9 @@ def test_a_new_controller_goes_on_from_the_committed_epoch_and_reports_everythin
 
 
 @pytest.mark.clause("M-2")
-def test_an_epoch_that_was_not_committed_was_sent_to_nobody_and_may_be_written_by_the_next(world: World) -> None:
+def test_uncommitted_epoch_is_not_sent_and_may_be_reused(world: World) -> None:
     for broker_id in OTHERS:
-        world.answer(broker_id)
+        world.respond(broker_id)
     world.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
     world.commit()
     lost = world.epochs[-1]
@@ -278,16 +278,16 @@ def test_an_epoch_that_was_not_committed_was_sent_to_nobody_and_may_be_written_b
 
 
 @pytest.mark.clause("M-2")
-def test_nothing_is_written_or_sent_inside_a_transaction() -> None:
+def test_no_epoch_is_written_or_sent_within_transaction() -> None:
     world = World(crucible_metadata_batch_max_bytes="300")
     world.change(*(registration(each, each) for each in (SELF, *OTHERS)))
-    world.answer(2)
+    world.respond(2)
     begin_transaction(world)
     world.fail(3)
     open_events = 0
     while world.controller.is_writing_transaction:
         before = len(world.ports.sent), len(world.epochs)
-        world.ports.now_us += 200_000  # The time for another try comes.
+        world.ports.now_us += 200_000  # The time of the retry comes.
         world.ports.step()
         if world.controller.is_writing_transaction:
             open_events += 1
@@ -298,11 +298,11 @@ def test_nothing_is_written_or_sent_inside_a_transaction() -> None:
     inside = world.log.content[_last(kinds, "begin") : _last(kinds, "end")]
     assert not [record for batch in inside for record in batch.records if isinstance(record, NoOpRecord)]
     assert len(world.sent(2)[0].partition_states) == 40
-    assert world.sent(3)  # After the transaction it was tried again.
+    assert world.sent(3)  # It was retried after the transaction.
 
 
 @pytest.mark.clause("M-2")
-def test_what_a_transaction_held_up_is_sent_when_it_was_aborted() -> None:
+def test_update_delayed_by_transaction_is_sent_after_abort() -> None:
     world = World(crucible_metadata_batch_max_bytes="300")
     world.change(*(registration(each, each) for each in (SELF, *OTHERS)))
     begin_transaction(world)
@@ -315,7 +315,7 @@ def test_what_a_transaction_held_up_is_sent_when_it_was_aborted() -> None:
 
 
 @pytest.mark.clause("M-2")
-def test_the_controller_is_reported_in_the_event_that_found_no_transaction_open() -> None:
+def test_controllers_own_update_is_applied_in_same_event() -> None:
     """In a later event a transaction may be open."""
     world = World()
     world.submit(lambda: [registration(each, each) for each in (SELF, *OTHERS)], lambda _: None)
@@ -338,9 +338,9 @@ def _last(kinds: list[str], kind: str) -> int:
 
 
 @pytest.mark.clause("M-14")
-def test_switched_off_nobody_is_notified_and_switched_on_everyone_is_reported_everything(world: World) -> None:
+def test_disabling_stops_updates_and_enabling_sends_full_updates(world: World) -> None:
     for broker_id in OTHERS:
-        world.answer(broker_id)
+        world.respond(broker_id)
     world.change(FeatureLevelRecord(name=METADATA_EPOCH_FEATURE, feature_level=0))
     count = len(world.epochs)
     world.change(*topic_records("t", topic_id(1)))
@@ -351,9 +351,9 @@ def test_switched_off_nobody_is_notified_and_switched_on_everyone_is_reported_ev
 
 
 @pytest.mark.clause("M-2")
-def test_an_epochs_content_is_the_image_of_its_record_also_where_more_is_committed_with_it(world: World) -> None:
+def test_epoch_content_is_image_at_its_record(world: World) -> None:
     for broker_id in OTHERS:
-        world.answer(broker_id)
+        world.respond(broker_id)
     world.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
     world.commit()
     world.submit(lambda: topic_records("u", topic_id(2)), lambda _: None)
@@ -361,11 +361,11 @@ def test_an_epochs_content_is_the_image_of_its_record_also_where_more_is_committ
     (body,) = world.sent(2)
     assert [one.topic for one in body.partition_states] == ["t"]
     world.settle()
-    world.answer(2)
+    world.respond(2)
     assert [one.topic for one in world.sent(2)[0].partition_states] == ["u"]
 
 
-def test_a_large_update_is_made_in_slices() -> None:
+def test_large_update_is_built_in_slices() -> None:
     world = World()
     for number in range(20):
         world.change(*topic_records(f"t{number}", topic_id(number), 200))
@@ -376,8 +376,8 @@ def test_a_large_update_is_made_in_slices() -> None:
     assert world.ports.events - before >= 4000 // PARTITION_STATES_PER_SLICE
 
 
-def test_partitions_that_did_not_change_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a topic of 10,000 that would take 5 ms, for each epoch and in one event."""
+def test_unchanged_partitions_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a topic of 10,000 that would take 5 ms, for each epoch and in one event."""
     world = World()
     world.change(*topic_records("large", topic_id(1), 300))
     before = world.controller.image
@@ -407,7 +407,7 @@ def made(frames: Frames, base: Content | None, target: Content) -> Any:
 
 @pytest.mark.clause("M-3")
 @given(OPERATIONS, st.integers(0, 2**32), st.sampled_from((2, MOST_REMEMBERED)))
-def test_whoever_misses_what_and_is_reported_the_rest_reports_what_the_image_says(
+def test_cache_equals_image_after_any_missed_updates(
     operations: list[tuple[str, int]], seed: int, remembered: int
 ) -> None:
     model, random, image = Model(), Random(seed), EMPTY_IMAGE

@@ -33,7 +33,7 @@ PREFERRED_IS_OUT = PartitionImage((2, 1, 3), (1, 3), 3, 100, 200)
 
 
 def image_of(partition: PartitionImage, *live: int, version: int = 25) -> MetadataImage:
-    """Brokers 1 to 4, of which ``live`` ones are not fenced, and a topic with this partition."""
+    """Return an image of brokers 1 to 4, of which ``live`` ones are not fenced, and a topic with this partition."""
     record = PartitionRecord(
         partition_id=0,
         topic_id=ID,
@@ -67,17 +67,17 @@ def image_of(partition: PartitionImage, *live: int, version: int = 25) -> Metada
         ((3,), Election.UNCLEAN, Elected(2, unclean=True)),
     ],
 )
-def test_the_leader_stays_or_the_first_that_may_lead_follows_it(
+def test_leader_stays_or_first_electable_replica_replaces_it(
     isr: tuple[int, ...], election: Election, elected: Elected
 ) -> None:
-    """Broker 3 does not live."""
+    """Broker 3 is not alive."""
     live = active_brokers(image_of(ALL_IN_SYNC, 1, 2, 4))
     assert elect(ALL_IN_SYNC, isr, (), live, election) == elected
 
 
 @pytest.mark.clause("PartitionChangeBuilderTest.testElectLeader")
 @pytest.mark.parametrize("election", [Election.PREFERRED, Election.ONLINE, Election.UNCLEAN])
-def test_a_preferred_replica_that_is_not_in_sync_is_not_elected(election: Election) -> None:
+def test_preferred_replica_out_of_sync_is_not_elected(election: Election) -> None:
     live = active_brokers(image_of(PREFERRED_IS_OUT, 1, 2, 3))
     assert elect(PREFERRED_IS_OUT, (1, 3), (), live, election) == Elected(3)
 
@@ -101,7 +101,7 @@ def test_a_preferred_replica_that_is_not_in_sync_is_not_elected(election: Electi
     ],
     ids=["smaller", "smaller, older", "larger", "larger, older", "without the leader", "without the leader, older"],
 )
-def test_a_record_names_the_leader_only_where_its_epoch_is_to_grow(
+def test_record_has_leader_only_if_leader_epoch_increases(
     partition: PartitionImage, isr: tuple[int, ...], version: int, leader: int
 ) -> None:
     image = image_of(partition, 1, 2, 3, version=version)
@@ -120,14 +120,14 @@ def test_a_record_names_the_leader_only_where_its_epoch_is_to_grow(
 )
 @pytest.mark.parametrize("version", [11, 12, 25])
 @pytest.mark.parametrize("isr", [None, (2, 1, 3)])
-def test_what_stays_as_it_is_has_no_record(version: int, isr: tuple[int, ...] | None) -> None:
+def test_unchanged_partition_has_no_record(version: int, isr: tuple[int, ...] | None) -> None:
     image = image_of(ALL_IN_SYNC, 1, 2, 3, version=version)
     image = replace(image, brokers={each: replace(one, log_dirs=()) for each, one in image.brokers.items()})
     assert PartitionChanges.of(image).change(image.topics["t"], 0, isr=isr) is None
 
 
 @pytest.mark.clause("PartitionChangeBuilderTest.testNoLeaderEpochBumpOnEmptyTargetIsr")
-def test_an_empty_isr_begins_no_epoch_of_the_leader_that_goes() -> None:
+def test_empty_isr_starts_no_epoch_of_leaving_leader() -> None:
     """The last member stays in sync without eligible leader replicas, and the partition has no leader."""
     lone = replace(ALL_IN_SYNC, isr=(1,))
     image = image_of(lone, 2, 3, version=11)
@@ -137,7 +137,7 @@ def test_an_empty_isr_begins_no_epoch_of_the_leader_that_goes() -> None:
 
 
 @pytest.mark.clause("PartitionChangeBuilderTest.testChangeInLeadershipDoesNotChangeRecoveryState")
-def test_a_leader_that_recovers_does_so_still_when_it_is_back() -> None:
+def test_recovering_leader_still_recovers_after_return() -> None:
     recovering = replace(ALL_IN_SYNC, isr=(1,), leader_recovery_state=RECOVERING)
     image = image_of(recovering, 2, 3, version=11)
     gone = PartitionChanges.of(image).change(image.topics["t"], 0, isr=())
@@ -154,7 +154,7 @@ def test_a_leader_that_recovers_does_so_still_when_it_is_back() -> None:
     "PartitionChangeBuilderTest.testUncleanLeaderElection",
     "PartitionChangeBuilderTest.testUncleanSetsLeaderRecoveringState",
 )
-def test_an_unclean_election_leaves_a_leader_that_recovers() -> None:
+def test_unclean_election_makes_recovering_leader() -> None:
     left = replace(ALL_IN_SYNC, isr=(2, 3), leader=NO_LEADER)
     image = image_of(left, 1)
     record = PartitionChanges.of(image).change(image.topics["t"], 0, election=Election.UNCLEAN)
@@ -163,7 +163,7 @@ def test_an_unclean_election_leaves_a_leader_that_recovers() -> None:
 
 
 @pytest.mark.clause("PartitionChangeBuilderTest.testEligibleLeaderReplicas_IsrAddNewMemberNotInELR")
-def test_a_new_member_that_was_not_eligible_leaves_the_eligible_ones_as_they_are() -> None:
+def test_new_isr_member_keeps_eligible_replicas() -> None:
     cluster = Cluster(1, 2, 3, min_isr=3)
     cluster.in_sync(1)
     cluster.register(2, cleanly=False)
@@ -174,7 +174,7 @@ def test_a_new_member_that_was_not_eligible_leaves_the_eligible_ones_as_they_are
 
 
 @pytest.mark.clause("ReplicationControlManagerTest.testPreferredElectionDoesNotTriggerUncleanElection")
-def test_a_preferred_election_is_never_unclean() -> None:
+def test_preferred_election_is_not_unclean() -> None:
     cluster = Cluster(1, 2, elr=0)
     cluster.fence(2, 1)
     cluster.unfence(2)
@@ -191,7 +191,7 @@ def test_a_preferred_election_is_never_unclean() -> None:
 
 
 @pytest.mark.clause("ReplicationControlManagerTest.testElrsRemovedShouldNotBumpPartitionEpochIfNoChange")
-def test_a_clearing_record_leaves_partitions_without_eligible_leaders_as_they_are() -> None:
+def test_clear_elr_record_keeps_partitions_without_eligible_replicas() -> None:
     cluster = Cluster(1, 2, 3)
     before = cluster.partition
     cluster.apply(ClearElrRecord(topic_name="t"), ClearElrRecord(topic_name=""))

@@ -55,7 +55,7 @@ def errors(outcomes: Mapping[str, object]) -> dict[str, str]:
     return {name: one.error.name if isinstance(one, Refusal) else "none" for name, one in outcomes.items()}
 
 
-def test_a_topics_records_are_topic_settings_partitions_and_the_live_replicas_are_in_sync() -> None:
+def test_topic_creation_records_and_isr_of_live_replicas() -> None:
     latest = brokers(1, 2, 3, fenced=(3,))
     change = TopicCreation([NewTopic("t", 2, 3, (("retention.ms", "5"),))], False)
     topic, setting, *rest = records_of(change, plan_context(latest))
@@ -67,7 +67,7 @@ def test_a_topics_records_are_topic_settings_partitions_and_the_live_replicas_ar
     assert all(3 not in one.isr and one.leader == one.isr[0] for one in partitions)
 
 
-def test_topic_ids_come_from_the_random_that_was_given_and_are_not_those_of_topics() -> None:
+def test_topic_ids_are_random_and_unused() -> None:
     def topic_id(seed: int, latest: MetadataImage = LIVE) -> bytes:
         record = records_of(TopicCreation([NewTopic("t", 1, 1)], False), plan_context(latest, seed=seed))[0]
         assert isinstance(record, TopicRecord)
@@ -78,7 +78,7 @@ def test_topic_ids_come_from_the_random_that_was_given_and_are_not_those_of_topi
     assert topic_id(0, taken) not in (topic_id(0), *taken.topic_names)
 
 
-def test_a_removed_topic_is_in_the_way_until_its_removal_is_published() -> None:
+def test_topic_name_is_taken_until_deletion_is_published() -> None:
     there = with_topics("t")
     change = TopicCreation([NewTopic("t", 1, 1)], False)
     assert records_of(change, plan_context(LIVE, published=there)) == []
@@ -89,13 +89,13 @@ def test_a_removed_topic_is_in_the_way_until_its_removal_is_published() -> None:
     "ReplicationControlManagerTest.testCreateTopicWithCollisionChars",
     "ReplicationControlManagerTest.testTopicNameCollision",
 )
-def test_topics_of_one_request_are_judged_by_each_other() -> None:
+def test_topics_of_one_request_are_validated_together() -> None:
     change = TopicCreation([NewTopic(name, 1, 1) for name in ("a.b", "a_b", "c", "c")], False)
     assert len(records_of(change, plan_context(LIVE))) == 2
     assert errors(change.outcome(None)) == {"a.b": "none", "a_b": "invalid_topic_exception", "c": "invalid_request"}
 
 
-def test_a_change_that_is_only_validated_has_outcomes_and_no_records() -> None:
+def test_validate_only_has_outcomes_and_no_records() -> None:
     change = TopicCreation([NewTopic("t", 4, 2)], True)
     assert records_of(change, plan_context(LIVE)) == []
     planned = change.outcome(None)["t"]
@@ -110,7 +110,7 @@ def test_a_change_that_is_only_validated_has_outcomes_and_no_records() -> None:
         (NOT_CONTROLLER, {"good": "not_controller", "t": "not_controller"}),
     ],
 )
-def test_an_entrys_own_refusal_goes_before_the_changes_but_no_verdict_outlives_the_leadership(
+def test_entry_error_precedes_change_error_and_lost_leadership_precedes_both(
     refused: Refusal, expected: dict[str, str]
 ) -> None:
     latest = with_topics("t")
@@ -124,8 +124,8 @@ def test_an_entrys_own_refusal_goes_before_the_changes_but_no_verdict_outlives_t
 
 
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state", "__remote_log_metadata"])
-def test_a_topic_that_keeps_things_by_their_hash_keeps_its_number_of_partitions(name: str) -> None:
-    """A group, a transactional ID or a tiered partition is in the partition that its hash gives by that number."""
+def test_partition_count_of_hashed_internal_topic_is_fixed(name: str) -> None:
+    """The partition of a group, a transactional ID or a tiered partition is its hash modulo that number."""
     growth = PartitionCreation([NewPartitions(name, 2), NewPartitions("t", 2)], False)
     records = records_of(growth, plan_context(with_topics("t", name)))
     assert len(records) == 1
@@ -134,12 +134,12 @@ def test_a_topic_that_keeps_things_by_their_hash_keeps_its_number_of_partitions(
     assert errors({name: outcomes[name]}) == {name: "invalid_partitions"}
 
 
-def test_a_change_whose_turn_never_came_names_every_entry_once() -> None:
+def test_unplanned_change_reports_every_entry_once() -> None:
     change = TopicCreation([NewTopic(name, 1, 1) for name in ("b", "a", "b")], False)
     assert list(change.outcome(NOT_CONTROLLER)) == ["b", "a"]
 
 
-def test_a_topic_that_is_named_and_given_by_its_id_is_named_twice() -> None:
+def test_topic_by_name_and_by_id_is_duplicate() -> None:
     latest = with_topics("t", "u")
     entries = [NamedTopic("t", None), NamedTopic(None, latest.topics["t"].topic_id), NamedTopic("u", None)]
     change = TopicDeletion(entries)
@@ -147,7 +147,7 @@ def test_a_topic_that_is_named_and_given_by_its_id_is_named_twice() -> None:
     assert [isinstance(one, Refusal) for one in change.outcome(None)] == [True, True, False]
 
 
-def test_a_setting_that_stays_as_it_is_has_no_record() -> None:
+def test_unchanged_config_has_no_record() -> None:
     latest = after(with_topics("t"), [ConfigRecord(resource_type=2, resource_name="t", name="retention.ms", value="5")])
     change = ConfigChange(
         [RequestedConfigs((2, "t"), (("retention.ms", SET, "5"), ("segment.bytes", SET, "2000")))], validate_only=False
@@ -158,7 +158,7 @@ def test_a_setting_that_stays_as_it_is_has_no_record() -> None:
     assert change.outcome(None) == [None]
 
 
-def test_a_change_of_the_isr_reports_the_partition_as_it_will_be() -> None:
+def test_isr_change_returns_resulting_partition() -> None:
     latest = with_topics("t")
     topic = latest.topics["t"]
     leader = topic.partitions[0].leader
@@ -175,7 +175,7 @@ def test_a_change_of_the_isr_reports_the_partition_as_it_will_be() -> None:
 
 
 @pytest.mark.clause("ProducerIdControlManagerTest.testUnknownBrokerOrEpoch")
-def test_a_broker_of_an_older_epoch_is_not_heard() -> None:
+def test_isr_change_with_stale_broker_epoch_is_rejected() -> None:
     changes: tuple[Change[object], ...] = (IsrChange(1, 0, []), ProducerIdBlock(1, 0))
     for change in changes:
         assert records_of(change, plan_context(LIVE)) == []
@@ -187,7 +187,7 @@ def test_a_broker_of_an_older_epoch_is_not_heard() -> None:
 @pytest.mark.clause(
     "ProducerIdControlManagerTest.testInitialResult", "ProducerIdControlManagerTest.testGenerateProducerIds"
 )
-def test_blocks_of_producer_ids_follow_each_other() -> None:
+def test_producer_id_blocks_are_consecutive() -> None:
     latest, firsts = LIVE, []
     for _ in range(3):
         change = ProducerIdBlock(1, 1)
@@ -197,7 +197,7 @@ def test_blocks_of_producer_ids_follow_each_other() -> None:
 
 
 @pytest.mark.clause("ProducerIdControlManagerTest.testMaxValue")
-def test_there_is_no_block_beyond_the_greatest_producer_id() -> None:
+def test_no_producer_id_block_beyond_greatest_id() -> None:
     for next_id, first in ((2**63 - 1001, 2**63 - 1001), (2**63 - 1000, None), (2**63 - 2, None)):
         latest = replace(LIVE, next_producer_id=next_id)
         change = ProducerIdBlock(1, 1)
@@ -209,7 +209,7 @@ def test_there_is_no_block_beyond_the_greatest_producer_id() -> None:
             assert outcome.error is ErrorCode.unknown_server_error
 
 
-def test_when_all_partitions_are_requested_those_that_need_no_election_are_not_reported() -> None:
+def test_election_of_all_partitions_omits_those_not_needing_one() -> None:
     latest = with_topics("t", partitions=3)
     every, one = RequestedElections(Election.PREFERRED, None), RequestedElections(Election.PREFERRED, [("t", [0])])
     assert records_of(every, plan_context(latest)) == records_of(one, plan_context(latest)) == []
@@ -221,7 +221,7 @@ def test_when_all_partitions_are_requested_those_that_need_no_election_are_not_r
     assert refusal.error is ErrorCode.election_not_needed
 
 
-def test_plans_yield_where_the_events_time_is_used_up() -> None:
+def test_plans_yield_when_event_time_is_used_up() -> None:
     latest = with_topics("t", partitions=4)
     assert slices_of(TopicCreation([NewTopic(f"n{number}", 1, 1) for number in range(5)], False), latest) == 6
     assert slices_of(TopicDeletion([NamedTopic("t", None), NamedTopic("gone", None)]), latest) == 3
@@ -238,7 +238,7 @@ def test_plans_yield_where_the_events_time_is_used_up() -> None:
 @pytest.mark.parametrize(
     ("feature", "level", "upgrade_type", "error"),
     [
-        (METADATA_EPOCH_FEATURE, 1, UPGRADE, ErrorCode.invalid_update_version),  # Broker 2 would come back without it.
+        (METADATA_EPOCH_FEATURE, 1, UPGRADE, ErrorCode.invalid_update_version),  # Broker 2 would restart without it.
         (METADATA_EPOCH_FEATURE, 2, UPGRADE, ErrorCode.invalid_update_version),
         (METADATA_EPOCH_FEATURE, 0, UPGRADE, None),
         ("metadata.version", 25, UPGRADE, ErrorCode.invalid_update_version),  # Broker 2 knows no more than 20.
@@ -249,7 +249,7 @@ def test_plans_yield_where_the_events_time_is_used_up() -> None:
         ("group.version", 1, UPGRADE, ErrorCode.invalid_update_version),
     ],
 )
-def test_a_level_must_be_known_to_every_registered_broker_also_to_a_fenced_one(
+def test_feature_level_must_be_supported_by_all_registered_brokers(
     feature: str, level: int, upgrade_type: int, error: ErrorCode | None
 ) -> None:
     registered = {
@@ -280,10 +280,10 @@ def test_a_level_must_be_known_to_every_registered_broker_also_to_a_fenced_one(
         ("no.version", 0, SAFE_DOWNGRADE, False),
     ],
 )
-def test_features_of_a_kafka_release_that_change_nothing_here(
+def test_kafka_feature_without_effect_is_accepted(
     feature: str, level: int, upgrade_type: int, is_granted: bool
 ) -> None:
-    """As Apache Kafka 4.1.1 grants and refuses them, except share.version 1, which it has."""
+    """As Apache Kafka 4.1.1 grants and rejects them, except share.version 1, which it has."""
     all_know = {
         node: replace(broker, features=(("group.version", 0, 1), ("kraft.version", 0, 1)))
         for node, broker in LIVE.brokers.items()
@@ -299,7 +299,7 @@ def test_features_of_a_kafka_release_that_change_nothing_here(
 @pytest.mark.clause("D-3")
 @pytest.mark.parametrize("feature", DRAFTS.values())
 @pytest.mark.parametrize("level", [0, 1, 2])
-def test_the_one_level_of_a_draft_is_granted_and_not_stored(feature: str, level: int) -> None:
+def test_draft_feature_level_is_accepted_and_not_stored(feature: str, level: int) -> None:
     change = FeatureUpdates([RequestedLevel(feature, level, UPGRADE if level else UNSAFE_DOWNGRADE)], False)
     assert records_of(change, plan_context(LIVE)) == []
     problem = change.outcome(None)
@@ -311,7 +311,7 @@ def test_the_one_level_of_a_draft_is_granted_and_not_stored(feature: str, level:
     "FeatureControlManagerTest.testCannotUnsafeDowngradeToHigherVersion",
 )
 @pytest.mark.parametrize("upgrade_type", [SAFE_DOWNGRADE, UNSAFE_DOWNGRADE])
-def test_a_downgrade_does_not_go_up(upgrade_type: int) -> None:
+def test_downgrade_to_higher_level_is_rejected(upgrade_type: int) -> None:
     change = FeatureUpdates([RequestedLevel("metadata.version", 14, upgrade_type)], False)
     assert records_of(change, plan_context(MetadataImage(features={"metadata.version": 13}))) == []
     problem = change.outcome(None)
@@ -320,8 +320,8 @@ def test_a_downgrade_does_not_go_up(upgrade_type: int) -> None:
 
 
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.name)
-def test_plans_know_no_messages(path: Path) -> None:
-    """Only the error codes: a request that has another version, or comes from this node, is the same wish."""
+def test_plan_modules_import_no_messages(path: Path) -> None:
+    """Only the error codes: a request of another version, or from this node, is the same change."""
     imported = [node.module or "" for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
     messages = [name for name in imported if name.startswith(("kio", "reference_broker.wire"))]
     assert set(messages) <= {"reference_broker.wire.errors"}

@@ -1,4 +1,4 @@
-"""New replicas: spread over racks and brokers, fenced ones last, never as leaders."""
+"""Placement of new replicas: spread over racks and brokers, fenced ones last, never as leaders."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ clusters = st.dictionaries(st.integers(0, 8), st.sampled_from([None, "a", "b", "
     "StripedReplicaPlacerTest.testRackListWithInvalidRacks",
 )
 @given(racks=clusters, data=st.data(), seed=st.integers(0, 2**32))
-def test_replicas_are_distinct_live_first_and_in_as_many_racks_as_can_be(
+def test_replicas_are_distinct_live_first_and_spread_over_racks(
     racks: dict[int, str | None], data: DataObject, seed: int
 ) -> None:
     fenced = data.draw(st.sets(st.sampled_from(sorted(racks)), max_size=len(racks) - 1))
@@ -77,13 +77,13 @@ def test_replicas_are_distinct_live_first_and_in_as_many_racks_as_can_be(
     "StripedReplicaPlacerTest.testEvenDistribution",
 )
 @pytest.mark.parametrize("factor", [1, 2, 3])
-def test_each_live_broker_leads_equally_often(factor: int) -> None:
+def test_leaders_are_balanced_over_live_brokers(factor: int) -> None:
     cluster = image({1: None, 2: None, 3: None, 4: None}, fenced=(4,))
     leaders = Counter(replicas[0] for replicas in placed(cluster, factor, 300))
     assert leaders == {1: 100, 2: 100, 3: 100}
 
 
-def test_racks_take_turns_at_leading() -> None:
+def test_leaders_alternate_over_racks() -> None:
     cluster = image({1: "a", 2: "a", 3: "b", 4: "b", 5: "c", 6: "c"})
     for seed in range(10):
         leaders = [replicas[0] for replicas in placed(cluster, 2, 6, seed)]
@@ -92,19 +92,19 @@ def test_racks_take_turns_at_leading() -> None:
 
 
 @pytest.mark.clause("StripedReplicaPlacerTest.testEvenDistribution")
-def test_replicas_are_spread_evenly_over_brokers_and_partners_change() -> None:
+def test_replicas_are_balanced_with_varying_partners() -> None:
     cluster = image(dict.fromkeys(range(6), None))
     assignments = placed(cluster, 3, 600)
     assert set(Counter(one for replicas in assignments for one in replicas).values()) == {300}
     assert len(dict.fromkeys(tuple(sorted(replicas)) for replicas in assignments)) > 15
 
 
-def test_equal_assignments_are_one_object() -> None:
+def test_equal_assignments_share_one_object() -> None:
     assignments = placed(image({1: None, 2: None}), 2, 100)
     assert len(dict.fromkeys(map(id, assignments))) == 2
 
 
-def test_new_partitions_go_on_after_the_last_one_of_their_topic() -> None:
+def test_added_partitions_continue_after_last_one() -> None:
     cluster = image({1: None, 2: None, 3: None})
     for seed in range(10):
         assert placed(cluster, 3, 1, seed, [partition(3, 1, 2), partition(1, 2, 3)]) == [(2, 3, 1)]
@@ -136,7 +136,7 @@ def test_new_partitions_go_on_after_the_last_one_of_their_topic() -> None:
         (image({1: "a", 2: "b"}), -1),
     ],
 )
-def test_what_cannot_be_placed_is_refused(cluster: MetadataImage, factor: int) -> None:
+def test_impossible_placement_is_rejected(cluster: MetadataImage, factor: int) -> None:
     found = placement(cluster, factor, Random(0))
     assert isinstance(found, Refusal)
     assert found.error is ErrorCode.invalid_replication_factor
@@ -146,6 +146,6 @@ def test_what_cannot_be_placed_is_refused(cluster: MetadataImage, factor: int) -
     "ReplicationControlManagerTest.testCreateTopicsISRInvariants", "BrokerHeartbeatManagerTest.testUsableBrokerIterator"
 )
 @pytest.mark.parametrize("rack", [None, "b"])
-def test_who_leaves_gets_no_replica(rack: str | None) -> None:
+def test_broker_in_shutdown_gets_no_replica(rack: str | None) -> None:
     cluster = image({1: None, 2: None, 3: rack, 4: rack}, leaving=(3,))
     assert {broker for replicas in placed(cluster, 3, 20) for broker in replicas} == {1, 2, 4}
