@@ -76,7 +76,7 @@ class ResumedVoter(Resumed):
     def use(self) -> OwedVoter:
         """Vote in a new epoch, follow its leader, and append what it sends."""
         voter, epoch = self.voter, self.voter.quorum.epoch + 1
-        responses = voter.ask_vote(1, epoch, OffsetAndEpoch(FAR, epoch - 1))
+        responses = voter.request_vote(1, epoch, OffsetAndEpoch(FAR, epoch - 1))
         voter.sync_all()
         require([each.granted for each in responses] == [True], f"no vote in epoch {epoch}: {responses}")
         voter.follow(1, epoch)
@@ -138,7 +138,7 @@ class QuorumVoter(Script):
 
     def request_vote(self, candidate: int, epoch: int, end: OffsetAndEpoch | None = None) -> None:
         end = OffsetAndEpoch(FAR, epoch - 1) if end is None else end
-        self.responses.append((candidate, self.voter.ask_vote(candidate, epoch, end)))
+        self.responses.append((candidate, self.voter.request_vote(candidate, epoch, end)))
         self.settle()
 
     def follow(self, leader: int, epoch: int) -> None:
@@ -216,7 +216,7 @@ class QuorumVoter(Script):
         epoch, candidate = owed.vote
         other = next(node for node in (1, 2) if node != candidate)
         if epoch == voter.quorum.epoch:
-            responses = voter.ask_vote(other, epoch, OffsetAndEpoch(FAR, epoch - 1))
+            responses = voter.request_vote(other, epoch, OffsetAndEpoch(FAR, epoch - 1))
             voter.sync_all()
             require(
                 not any(each.granted for each in responses),

@@ -58,9 +58,9 @@ class Sent:
 
 @dataclass
 class Download:
-    """What was begun, with its callbacks."""
+    """The downloads that were started, with their callbacks."""
 
-    begun: list[tuple[int, int, OffsetAndEpoch]] = field(default_factory=list)
+    started: list[tuple[int, int, OffsetAndEpoch]] = field(default_factory=list)
     cancels: int = 0
     waits_us: int = 0
     progress: Callable[[], None] = lambda: None
@@ -74,7 +74,7 @@ class Download:
         progress: Callable[[], None],
         outcome: Callable[[DownloadOutcome], None],
     ) -> None:
-        self.begun.append((leader, leader_epoch, id))
+        self.started.append((leader, leader_epoch, id))
         self.progress, self.outcome = progress, outcome
 
     def wait_us(self, leader: int, id: OffsetAndEpoch) -> int:  # noqa: A002, ARG002
@@ -84,7 +84,7 @@ class Download:
         self.cancels += 1
 
 
-NEWS = {
+NAMES = {
     "leader_changed": "leader",
     "leadership_won": "won",
     "leadership_lost": "lost",
@@ -94,7 +94,7 @@ NEWS = {
 
 
 class Alone(QuorumPorts):
-    """Node 0 of voters 0, 1, 2 (or others). ``auto_sync``: syncs end at once; else they wait in ``syncs``."""
+    """Node 0 of voters 0, 1, 2 (or others). With ``auto_sync`` syncs end at once; otherwise they wait in ``syncs``."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Alone(QuorumPorts):
         self.sent: list[Sent] = []
         self.syncs: list[tuple[tuple[str, ...], Callable[[], None]]] = []
         self.timers: dict[int, tuple[int, Callable[[], None]]] = {}
-        self.news: list[tuple[Any, ...]] = []
+        self.notifications: list[tuple[Any, ...]] = []
         self.download = Download()
         self._timer = 0
         dial = ",".join(f"{each}@host:{9000 + each}" for each in range(voters))
@@ -152,9 +152,9 @@ class Alone(QuorumPorts):
         self.sent.append(Sent(peer, request.api_key, request.body, timeout_ms, request.replied, request.failed))
 
     def notify(self, what: str, *values: object) -> None:
-        self.news.append((NEWS[what], *values))
+        self.notifications.append((NAMES[what], *values))
 
-    # The test's doings
+    # Actions of the test
 
     def sync_one(self) -> None:
         self.syncs.pop(0)[1]()
@@ -164,7 +164,7 @@ class Alone(QuorumPorts):
             self.sync_one()
 
     def pass_ms(self, duration_ms: int) -> None:
-        """Timers fire in order."""
+        """Fire timers in order."""
         end_us = self.time_us + duration_ms * 1000
         while True:
             due = [(deadline, number) for number, (deadline, _) in self.timers.items() if deadline <= end_us]
@@ -176,7 +176,7 @@ class Alone(QuorumPorts):
         self.time_us = end_us
 
     def take(self, api_key: int) -> list[Sent]:
-        """What was sent of an API since the last time; the rest is forgotten with it."""
+        """Return the requests of an API since the last call. The others are dropped."""
         taken = [each for each in self.sent if each.api_key == api_key]
         self.sent.clear()
         return taken
@@ -186,7 +186,7 @@ class Alone(QuorumPorts):
         return self
 
     def elect(self, *voters: int) -> "Alone":
-        """The node seeks an election and gets these voters' votes; the others cannot be reached."""
+        """Make the node seek an election and get these voters' votes. The others cannot be reached."""
         while self.quorum.role.value in ("unattached", "resigned", "follower"):
             self.pass_ms(100)
         for _ in ("whether", "in earnest"):
@@ -203,7 +203,7 @@ class Alone(QuorumPorts):
         assert self.begin(leader, epoch).error is ErrorCode.none
         return self
 
-    def ask_vote(
+    def request_vote(
         self,
         candidate: int,
         epoch: int,
@@ -213,33 +213,33 @@ class Alone(QuorumPorts):
         cluster_id: str | None = CLUSTER,
         voter_id: int = -1,
     ) -> list[RaftResponse]:
-        """The responses so far: none while something is made durable; a request-level error as epoch -1."""
-        answers: list[RaftResponse] = []
+        """Return the responses so far: none while a sync is pending. A request-level error has epoch -1."""
+        responses: list[RaftResponse] = []
         request = Vote(cluster_id, voter_id, candidate, epoch, end, pre_vote)
         body = vote_request(request)
-        handle_vote(self.quorum, body, lambda body: answers.append(read_voted(body) or _whole(body)))
-        return answers
+        handle_vote(self.quorum, body, lambda body: responses.append(read_voted(body) or _whole(body)))
+        return responses
 
     def begin(self, leader: int, epoch: int, voter_id: int = -1) -> RaftResponse:
-        answers: list[RaftResponse] = []
+        responses: list[RaftResponse] = []
         handle_begin_quorum_epoch(
             self.quorum,
             begin_epoch(CLUSTER, voter_id, leader, epoch),
-            lambda body: answers.append(read_epoch_response(body) or _whole(body)),
+            lambda body: responses.append(read_epoch_response(body) or _whole(body)),
         )
-        return answers[0]
+        return responses[0]
 
     def end(self, leader: int, epoch: int, *successors: int) -> RaftResponse:
-        answers: list[RaftResponse] = []
+        responses: list[RaftResponse] = []
         handle_end_quorum_epoch(
             self.quorum,
             end_epoch(CLUSTER, leader, epoch, successors),
-            lambda body: answers.append(read_epoch_response(body) or _whole(body)),
+            lambda body: responses.append(read_epoch_response(body) or _whole(body)),
         )
-        return answers[0]
+        return responses[0]
 
     def fetch(self, replica: int, offset: int, epoch: int, **changed: Any) -> list[PartitionData | FetchResponse]:
-        """The responses so far: the partition's, or the whole response where it is an error of the request."""
+        """Return the responses so far: the partition's, or the whole response for an error of the request."""
         request = fetch(
             CLUSTER,
             replica,
@@ -254,13 +254,13 @@ class Alone(QuorumPorts):
         return self.fetch_as(request)
 
     def fetch_as(self, request: FetchRequest) -> list[PartitionData | FetchResponse]:
-        answers: list[PartitionData | FetchResponse] = []
+        responses: list[PartitionData | FetchResponse] = []
         handle_fetch(
             self.quorum,
             request,
-            lambda body: answers.append(body if body.error_code else body.responses[0].partitions[0]),
+            lambda body: responses.append(body if body.error_code else body.responses[0].partitions[0]),
         )
-        return answers
+        return responses
 
     def append(self, count: int = 1) -> None:
         for number in range(count):
@@ -276,10 +276,10 @@ class Alone(QuorumPorts):
         leader: int = 1,
         epoch: int | None = None,
     ) -> None:
-        """The one fetch that is on its way gets this response."""
-        (question,) = self.take(ApiKey.FETCH)
+        """Respond to the only fetch in flight."""
+        (request,) = self.take(ApiKey.FETCH)
         epoch = self.quorum.epoch if epoch is None else epoch
-        question.replied(fetched(error, leader, epoch, high_watermark, 0, validity, records))
+        request.replied(fetched(error, leader, epoch, high_watermark, 0, validity, records))
 
 
 def granted(request: Sent, is_granted: bool, leader: int = -1) -> object:
@@ -287,14 +287,14 @@ def granted(request: Sent, is_granted: bool, leader: int = -1) -> object:
 
 
 def kept(node: Alone) -> tuple[int, int, int]:
-    """The epoch, the leader and the vote in the node's file."""
+    """Return the epoch, the leader and the vote in the node's file."""
     state = read_quorum_state(node.disk)
     assert state is not None
     return state.leader_epoch, state.leader_id, state.voted_id
 
 
 def batch(offset: int, epoch: int, count: int = 1) -> bytes:
-    """Bytes of one batch as a leader sends it."""
+    """Return the bytes of one batch as a leader sends it."""
     records = [Record(timestamp_ms=1, value=b"\x01\x14\x00\x00") for _ in range(count)]
     return build(records, base_offset=offset, leader_epoch=epoch)
 

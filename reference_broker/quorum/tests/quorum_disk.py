@@ -1,4 +1,4 @@
-"""A disk that knows what a power loss leaves of each file: what was synced, and a torn part of the rest."""
+"""A disk that knows what each file keeps in a power loss: the synced bytes, and a torn part of the rest."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ class LossyDisk(MemoryDisk):
     durable: dict[str, int] = field(default_factory=dict)
 
     def synced(self, sizes: dict[str, tuple[int, bytearray]]) -> None:
-        """A sync that began at these sizes has ended; files that were replaced or cut meanwhile are not covered."""
+        """End a sync that began at these sizes. Files that were replaced or truncated meanwhile are not covered."""
         for path, (size, content) in sizes.items():
             if self.files.get(path) is content:
                 self.durable[path] = max(self.durable.get(path, 0), min(size, len(content)))

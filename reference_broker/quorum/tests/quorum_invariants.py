@@ -1,5 +1,8 @@
-"""What must hold after every event, whatever the nodes and the network do (Kafka's RaftEventSimulationTest, and raft's
-own: log matching, leader completeness, one vote an epoch)."""
+"""Invariants after every event, whatever the nodes and the network do.
+
+They are those of Kafka's RaftEventSimulationTest, and raft's own: log matching, leader completeness, one vote in an
+epoch.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +19,7 @@ from reference_broker.wire.apis import ApiKey
 
 @dataclass(frozen=True)
 class Entry:
-    """A batch in a log, by its place; ``content`` without what a log patches."""
+    """A batch in a log, by its position; ``content`` without the fields that a log patches."""
 
     offset: int
     next_offset: int
@@ -26,18 +29,18 @@ class Entry:
 
 @dataclass
 class Seen:
-    """Of one node: its log as looked at last, and what its life has shown."""
+    """The checked state of one node: its log as of the last check, and what its life has shown."""
 
     entries: list[Entry] = field(default_factory=list)
     start_offset: int = 0
     epoch: int = -1
-    told_epoch: int = -1
+    reported_epoch: int = -1
     high_watermark: int = -1
     leading: int | None = None
 
 
 class Node(Protocol):
-    """One life of a node, as far as the invariants look at it."""
+    """One life of a node, as far as the invariants check it."""
 
     node_id: int
     quorum: Quorum
@@ -65,7 +68,7 @@ class Invariants:
         self.leaders: dict[int, int] = {}
         self.votes: dict[tuple[int, int], int] = {}
         self.majorities = True
-        """Off where a voter was wiped: then committed records stand on fewer."""
+        """Off where a voter was wiped: then committed records are on fewer nodes."""
 
     # Lives
 
@@ -73,7 +76,7 @@ class Invariants:
         seen = self.seen[process.node_id]
         seen.epoch = seen.high_watermark = -1
         seen.leading = None
-        assert process.quorum.epoch >= seen.told_epoch, "a durable epoch was lost"
+        assert process.quorum.epoch >= seen.reported_epoch, "a durable epoch was lost"
         self._look(process, reopened=True)
 
     def ended(self, process: Node) -> None:
@@ -85,12 +88,12 @@ class Invariants:
         for key in [key for key in self.votes if key[1] == node_id]:
             del self.votes[key]
 
-    # News
+    # Notifications
 
     def leader_changed(self, process: Node, leader_id: int, epoch: int) -> None:
         seen = self.seen[process.node_id]
-        assert epoch >= seen.told_epoch, f"epoch {epoch} after {seen.told_epoch}"
-        seen.told_epoch = epoch
+        assert epoch >= seen.reported_epoch, f"epoch {epoch} after {seen.reported_epoch}"
+        seen.reported_epoch = epoch
         if leader_id >= 0:
             assert self.leaders.setdefault(epoch, leader_id) == leader_id, f"two leaders in epoch {epoch}"
 
@@ -133,13 +136,13 @@ class Invariants:
         seen = self.seen[process.node_id]
         seen.high_watermark = max(seen.high_watermark, snapshot.offset)
 
-    def answered(self, process: Node, asker: int, api_key: int, request: object, body: object) -> None:
+    def responded(self, process: Node, requester: int, api_key: int, request: object, body: object) -> None:
         if api_key != ApiKey.VOTE:
             return
-        vote, answer = read_vote(request), read_voted(body)
-        if vote is not None and answer is not None and answer.granted and not vote.pre_vote:
-            before = self.votes.setdefault((vote.epoch, process.node_id), asker)
-            assert before == asker, f"node {process.node_id} votes twice in epoch {vote.epoch}"
+        vote, response = read_vote(request), read_voted(body)
+        if vote is not None and response is not None and response.granted and not vote.pre_vote:
+            before = self.votes.setdefault((vote.epoch, process.node_id), requester)
+            assert before == requester, f"node {process.node_id} votes twice in epoch {vote.epoch}"
 
     # After every event
 
@@ -157,7 +160,7 @@ class Invariants:
             assert oldest.offset == process.log.start_offset, "the log begins where no snapshot ends"
 
     def _look(self, process: Node, reopened: bool = False) -> None:
-        """Take note of what the log gained and lost."""
+        """Record the batches that the log gained and lost."""
         seen, log = self.seen[process.node_id], process.log
         if reopened:
             seen.entries = []

@@ -1,5 +1,7 @@
-"""The ports and the listener of a quorum under test: it opens the log, records notes, and passes requests and calls of
-the listener to two methods."""
+"""The ports and the listener of a quorum under test.
+
+It opens the log, records notes, and passes requests and calls of the listener to two methods.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -35,7 +37,7 @@ class QuorumPorts(ABC):
 
     @abstractmethod
     def send_request(self, peer: int, api_version: int, request: SentRequest, timeout_ms: int) -> None:
-        """A request of the quorum's."""
+        """Send a request of the quorum."""
 
     @abstractmethod
     def notify(self, what: str, *values: object) -> None:

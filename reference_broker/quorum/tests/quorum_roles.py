@@ -1,5 +1,8 @@
-"""Node 0 of the voters 0, 1 and 2 in each role, for tests that look at every role. Its log ends at (2, 4), and its high
-watermark is 2. Most are in epoch 5; a candidate, a leader and a resigned leader are in epoch 6."""
+"""Node 0 of the voters 0, 1 and 2 in each role, for tests of every role.
+
+Its log ends at (2, 4), and its high watermark is 2. Most are in epoch 5; a candidate, a leader and a resigned leader
+are in epoch 6.
+"""
 
 from collections.abc import Callable
 
@@ -19,13 +22,13 @@ def with_log() -> Alone:
 
 def unattached() -> Alone:
     node = with_log()
-    node.ask_vote(2, 5, SHORT_LOG)
+    node.request_vote(2, 5, SHORT_LOG)
     return node
 
 
 def voted() -> Alone:
     node = with_log()
-    node.ask_vote(2, 5, OffsetAndEpoch(2, 4))
+    node.request_vote(2, 5, OffsetAndEpoch(2, 4))
     return node
 
 
@@ -80,7 +83,7 @@ def leader() -> Alone:
 
 def resigned() -> Alone:
     node = leader()
-    node.quorum.resign("the test asks for it")
+    node.quorum.resign("requested by the test")
     return node
 
 

@@ -1,4 +1,4 @@
-"""Snapshots as far as the quorum sees them: names of files."""
+"""Snapshots as the quorum sees them: names of files."""
 
 from dataclasses import dataclass, field
 

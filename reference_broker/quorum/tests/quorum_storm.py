@@ -1,10 +1,10 @@
-"""Random faults for a while: kills, power losses, pauses, cuts in one or both directions, losses, resignations."""
+"""Random faults for some time: kills, power losses, pauses, cuts in one or both directions, losses, resignations."""
 
 from reference_broker.quorum.tests.quorum_world import SECOND_US, World
 
 
 class Storm:
-    """Wiped nodes are no part of it: a static quorum does not survive a majority that forgets its votes."""
+    """Without wiped nodes: a static quorum does not survive a majority that loses its votes."""
 
     def __init__(self, world: World, period_us: int = 400_000) -> None:
         self.world = world
@@ -12,10 +12,10 @@ class Storm:
         self.calm = False
 
     def begin(self) -> None:
-        self._strike()
+        self._inject_fault()
 
     def end(self) -> None:
-        """Everything is healed and up again."""
+        """Heal and start everything."""
         self.calm = True
         world = self.world
         world.network.heal()
@@ -25,13 +25,13 @@ class Storm:
         self._start_all()
 
     def _start_all(self) -> None:
-        """Again and again: some are on their way out."""
+        """Start the nodes repeatedly: some are still shutting down."""
         self.world.after(SECOND_US, self._start_all)
         down = [each for each in self.world.ids if each not in self.world.processes]
         if down:
             self.world.start(*down)
 
-    def _strike(self) -> None:
+    def _inject_fault(self) -> None:
         if self.calm:
             return
         world, random = self.world, self.world.random
@@ -52,13 +52,13 @@ class Storm:
             self._leave,
         )
         random.choice(faults)()
-        world.after(1 + random.randrange(2 * self.period_us), self._strike)
+        world.after(1 + random.randrange(2 * self.period_us), self._inject_fault)
 
     def _pick(self, of: list[int]) -> int | None:
         return self.world.random.choice(of) if of else None
 
     def _victim(self) -> int | None:
-        """Often the leader."""
+        """Return a node, often the leader."""
         leader = self.world.leader
         if leader is not None and self.world.random.randrange(2):
             return leader.node_id
@@ -108,14 +108,14 @@ class Storm:
 
 
 def settle(world: World, ahead: int = 10) -> None:
-    """After a storm: one leader that all follow, and progress on every node."""
+    """Wait for one leader that all follow, and progress on every node, after a storm."""
     world.run_until(world.converged)
     wanted = max(each.quorum.log.end.offset for each in world.processes.values()) + ahead
     world.run_until(lambda: world.high_watermark() >= wanted)
 
 
 def weather(seed: int, seconds: int = 12) -> World:
-    """A whole run: everything is drawn from the seed."""
+    """Run a storm drawn from the seed."""
     world = World(seed)
     voters = 1 + world.random.randrange(5)
     observers = world.random.randrange(3)

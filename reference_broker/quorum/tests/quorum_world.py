@@ -1,4 +1,4 @@
-"""Several quorums in one thread of virtual time. After every event everything that must hold is looked at."""
+"""Several quorums in one thread of virtual time. The invariants are checked after every event."""
 
 import heapq
 from collections.abc import Callable
@@ -81,14 +81,14 @@ class Process(QuorumPorts):
     def after(self, delay_us: int, event: Callable[[], None]) -> None:
         self.world.after(delay_us, lambda: self.deliver(event))
 
-    def serve(self, request: SentRequest, answer: Callable[[object], None]) -> None:
+    def serve(self, request: SentRequest, respond: Callable[[object], None]) -> None:
         handlers: dict[ApiKey, Callable[[Quorum, Any, Callable[[object], None]], None]] = {
             ApiKey.VOTE: handle_vote,
             ApiKey.BEGIN_QUORUM_EPOCH: handle_begin_quorum_epoch,
             ApiKey.END_QUORUM_EPOCH: handle_end_quorum_epoch,
             ApiKey.FETCH: handle_fetch,
         }
-        handlers[ApiKey(request.api_key)](self.quorum, request.body, answer)
+        handlers[ApiKey(request.api_key)](self.quorum, request.body, respond)
 
     # raft.ports.Ports
 
@@ -126,7 +126,7 @@ class Process(QuorumPorts):
 
 
 class TimedDownload:
-    """Each of three pieces takes a while; then the leader's response decides."""
+    """Each of three pieces takes a while, then the leader's response decides."""
 
     def __init__(self, process: Process, log: MetadataLog) -> None:
         self.process = process
@@ -187,7 +187,7 @@ LATENCY_US = (300, 3_000)
 
 @dataclass
 class Connection:
-    """From one node's life to another's. ``queue``: arrived, not begun; ``busy``: one is being answered."""
+    """A connection between two lives of nodes. ``queue``: arrived requests; ``busy``: one is being served."""
 
     source: Process
     target: int
@@ -198,7 +198,7 @@ class Connection:
 
 
 class Network:
-    """``cut``: directed pairs that let nothing through. ``loss``: how many of 1000 messages vanish."""
+    """``cut``: directed pairs that let nothing through. ``loss``: messages lost of 1000."""
 
     def __init__(self, world: "World") -> None:
         self.world = world
@@ -229,7 +229,7 @@ class Network:
         self._carry(source.node_id, target, lambda: self._arrive(one, request))
 
     def dropped(self, node: int) -> None:
-        """A process died: its connections end; who still lives learns of it if the link lets that through."""
+        """Close the connections of a dead process. Its peers notice if the link lets that through."""
         for (source, target), connection in list(self.connections.items()):
             if node in (source, target) and not connection.broken:
                 self._carry(target, source, partial(self._break, connection))
@@ -256,13 +256,13 @@ class Network:
         connection.busy = True
         request = connection.queue.pop(0)
 
-        def answer(body: object) -> None:
-            self.world.answered(target, connection.source.node_id, request, body)
+        def respond(body: object) -> None:
+            self.world.responded(target, connection.source.node_id, request, body)
             connection.busy = False
             self._carry(connection.target, connection.source.node_id, lambda: self._reply(connection, request, body))
             self.world.after(0, lambda: self._next(connection, target))
 
-        target.deliver(lambda: target.serve(request, answer))
+        target.deliver(lambda: target.serve(request, respond))
 
     def _reply(self, connection: Connection, request: SentRequest, body: object) -> None:
         if request.open and not connection.broken:
@@ -286,7 +286,7 @@ class Network:
 
 
 class World:
-    """``processes``: those that live, by node ID. ``voters`` nodes from 0 on, then ``observers``."""
+    """``processes``: the live ones, by node ID. ``voters`` nodes from 0 on, then ``observers``."""
 
     def __init__(self, seed: int, voters: int = 3, observers: int = 0, **settings: str) -> None:
         self.random = Random(seed)
@@ -382,11 +382,11 @@ class World:
 
     # Work
 
-    def answered(self, process: Process, asker: int, request: SentRequest, body: object) -> None:
-        self.invariants.answered(process, asker, request.api_key, request.body, body)
+    def responded(self, process: Process, requester: int, request: SentRequest, body: object) -> None:
+        self.invariants.responded(process, requester, request.api_key, request.body, body)
 
     def keep_appending(self, period_us: int = 20_000) -> None:
-        """Every node that believes to lead gets records."""
+        """Append records at every node that believes to lead."""
         for process in list(self.processes.values()):
             if not process.paused and process.quorum.is_leader:
                 process.deliver(partial(self._append, process))
@@ -408,12 +408,12 @@ class World:
 
     @property
     def leader(self) -> Process | None:
-        """The one of the highest epoch."""
+        """Return the leader of the highest epoch."""
         leaders = [each for each in self.processes.values() if each.quorum.epoch_start_offset >= 0]
         return max(leaders, key=lambda each: each.quorum.epoch, default=None)
 
     def high_watermark(self, *node_ids: int) -> int:
-        """The least of them; -1 if one of them is down or knows none."""
+        """Return the lowest high watermark of them, or -1 if one of them is down or knows none."""
         if not all(each in self.processes for each in node_ids or self.ids):
             return -1
         return min(self.processes[each].quorum.high_watermark for each in node_ids or self.ids)
@@ -427,7 +427,7 @@ class World:
 
 
 def _snapshot(process: Process) -> None:
-    """Of all that is committed; the log before it goes, where whole segments end."""
+    """Make a snapshot of the committed records, and delete the log before it in whole segments."""
     high_watermark = process.quorum.high_watermark
     log = process.log
     if log.start_offset < high_watermark <= log.end.offset:

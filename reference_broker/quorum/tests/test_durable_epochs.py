@@ -1,4 +1,4 @@
-"""What is durable before a node acts in an epoch or answers, and what it knows of it after a restart."""
+"""State that is durable before a node acts in an epoch or responds, and after a restart."""
 
 import json
 
@@ -25,18 +25,18 @@ START_MS = START_DELAY_US[1] // 1000
     "KafkaRaftClientTest.testInitializeAsOnlyVoterWithEmptyElectionState",
     "QuorumStateTest.testInitializeAsOnlyVoter",
 )
-def test_a_quorum_of_one_leads_without_a_network() -> None:
+def test_quorum_of_one_leads_without_network() -> None:
     node = Alone(1).started()
     assert node.quorum.role is Role.LEADER
     assert (node.quorum.epoch, node.quorum.leader_id, node.quorum.high_watermark) == (1, 0, 1)
-    assert node.news == [("leader", -1, 0), ("leader", -1, 1), ("leader", 0, 1), ("won", 1, 0), ("hw", 1)]
+    assert node.notifications == [("leader", -1, 0), ("leader", -1, 1), ("leader", 0, 1), ("won", 1, 0), ("hw", 1)]
     assert not node.sent
 
 
 @pytest.mark.clause(
     "KafkaRaftClientTest.testLeaderAppendSingleMemberQuorum", "LeaderStateTest.testUpdateHighWatermarkQuorumSizeOne"
 )
-def test_a_quorum_of_one_waits_for_its_disk() -> None:
+def test_quorum_of_one_waits_for_sync() -> None:
     node = Alone(1, auto_sync=False).started()
     assert node.quorum.epoch == 1
     assert node.quorum.role is Role.CANDIDATE
@@ -54,11 +54,11 @@ def test_a_quorum_of_one_waits_for_its_disk() -> None:
     assert node.quorum.high_watermark == 2
 
 
-# Persist before answer
+# Persist before the response
 
 
-def test_a_leader_is_not_reported_before_it_is_durable() -> None:
-    """Also not by what asks without waiting: clients that ask who the controller is, the broker that registers."""
+def test_leader_is_not_reported_before_epoch_is_durable() -> None:
+    """Also in queries without a wait: clients that look up the controller, the broker that registers."""
     node = Alone(auto_sync=False).started()
     handle_begin_quorum_epoch(node.quorum, begin_epoch("cluster", -1, 1, 5), lambda _: None)
     assert node.quorum.leader_id == node.quorum.shown_leader_id == -1
@@ -66,19 +66,19 @@ def test_a_leader_is_not_reported_before_it_is_durable() -> None:
     assert node.quorum.leader_id == node.quorum.shown_leader_id == 1
 
 
-def test_a_leader_that_is_sought_to_be_replaced_is_not_shown() -> None:
+def test_leader_is_not_reported_while_prospective() -> None:
     node = Alone().following(1, 5)
     node.pass_ms(2050)
     assert node.quorum.role is Role.PROSPECTIVE
-    assert (node.quorum.leader_id, node.quorum.shown_leader_id, node.news[-1]) == (1, -1, ("leader", -1, 5))
+    assert (node.quorum.leader_id, node.quorum.shown_leader_id, node.notifications[-1]) == (1, -1, ("leader", -1, 5))
     for each in node.take(ApiKey.VOTE):
         each.replied(granted(each, False, leader=1))
-    assert (node.quorum.shown_leader_id, node.news[-1]) == (1, ("leader", 1, 5))
+    assert (node.quorum.shown_leader_id, node.notifications[-1]) == (1, ("leader", 1, 5))
 
 
-def test_halts_at_once_also_on_its_way_into_another_role() -> None:
+def test_halt_during_role_change_takes_effect_at_once() -> None:
     node = Alone(auto_sync=False).started()
-    answers = node.ask_vote(1, 5)
+    responses = node.request_vote(1, 5)
     left: list[bool] = []
     node.quorum.shut_down(lambda: left.append(True))
     assert not left, "a good end waits for the disk"
@@ -86,11 +86,11 @@ def test_halts_at_once_also_on_its_way_into_another_role() -> None:
     node.sync_all()
     node.pass_ms(20_000)
     assert node.quorum.stopped
-    assert len(answers) == 1
+    assert len(responses) == 1
     assert not node.sent
 
 
-def test_a_leader_that_was_halted_has_nothing_more_to_say_when_it_is_queried_to_leave() -> None:
+def test_shutdown_of_halted_leader_sends_nothing() -> None:
     node = Alone().started().elect(1)
     node.sent.clear()
     node.quorum.halt()
@@ -98,15 +98,15 @@ def test_a_leader_that_was_halted_has_nothing_more_to_say_when_it_is_queried_to_
     node.quorum.shut_down(lambda: left.append(True))
     assert left == [True]
     assert not node.sent
-    assert node.news[-1] == ("lost", 1)
+    assert node.notifications[-1] == ("lost", 1)
     with pytest.raises(NotLeader):
         node.append()
 
 
-def test_a_vote_is_durable_before_its_response_and_inputs_wait_in_order() -> None:
+def test_vote_is_durable_before_response_and_inputs_wait_in_order() -> None:
     node = Alone(auto_sync=False).started()
-    first = node.ask_vote(1, 5)
-    second = node.ask_vote(2, 5)
+    first = node.request_vote(1, 5)
+    second = node.request_vote(2, 5)
     fetched = node.fetch(1, 0, 0, current=5)
     assert not first + second + fetched
     assert STATE not in node.disk.files
@@ -120,30 +120,30 @@ def test_a_vote_is_durable_before_its_response_and_inputs_wait_in_order() -> Non
 
 
 @pytest.mark.clause("QuorumStateTest.testInitializeAsVotedNoLeader")
-def test_a_restarted_voter_keeps_its_vote_and_epoch() -> None:
+def test_restarted_voter_keeps_vote_and_epoch() -> None:
     node = Alone().started()
-    node.ask_vote(1, 5)
+    node.request_vote(1, 5)
     again = Alone(disk=node.disk).started()
     assert (again.quorum.epoch, again.quorum.voted_id) == (5, 1)
-    assert again.ask_vote(2, 5)[0].granted is False
-    assert again.ask_vote(1, 5)[0].granted is True
+    assert again.request_vote(2, 5)[0].granted is False
+    assert again.request_vote(1, 5)[0].granted is True
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testRejectVotesFromSameEpochAfterResigningLeadership")
-def test_a_restarted_leader_does_not_lead_its_epoch_again() -> None:
+def test_restarted_leader_does_not_lead_same_epoch() -> None:
     node = Alone().started().elect(1)
     epoch = node.quorum.epoch
     assert kept(node) == (epoch, 0, 0)
     again = Alone(disk=node.disk).started()
     assert again.quorum.role is Role.UNATTACHED
     assert (again.quorum.epoch, again.quorum.voted_id, again.quorum.leader_id) == (epoch, 0, -1)
-    assert again.ask_vote(1, epoch, OffsetAndEpoch(9, 0))[0].granted is False
+    assert again.request_vote(1, epoch, OffsetAndEpoch(9, 0))[0].granted is False
     again.elect(1)
     assert again.quorum.epoch == epoch + 1
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testRejectVotesFromSameEpochAfterResigningCandidacy")
-def test_a_restarted_candidate_seeks_a_new_epoch() -> None:
+def test_restarted_candidate_seeks_new_epoch() -> None:
     """It may have won that election and written records that it lost."""
     node = Alone().started()
     node.pass_ms(START_MS)
@@ -159,20 +159,20 @@ def test_a_restarted_candidate_seeks_a_new_epoch() -> None:
     "QuorumStateTest.testInitializeAsFollower",
     "FollowerStateTest.testLeaderIdAndEndpoint",
 )
-def test_a_restarted_follower_follows_on() -> None:
+def test_restarted_follower_follows_same_leader() -> None:
     node = Alone().following(1, 5)
     again = Alone(disk=node.disk).started()
     assert (again.quorum.role, again.quorum.epoch, again.quorum.leader_id) == (Role.FOLLOWER, 5, 1)
     assert again.take(ApiKey.FETCH)[0].peer == 1
 
 
-def test_other_voters_than_before_are_refused_in_one_sentence() -> None:
+def test_changed_voters_are_rejected_at_start() -> None:
     disk = Alone().following().disk
     with pytest.raises(StartRefused, match=r"voters 0,1,2, not 0,1,2,3,4: give controller.quorum.voters as it was"):
         Alone(5, disk=disk)
 
 
-def test_the_state_file_is_kafkas() -> None:
+def test_quorum_state_file_has_format_of_kafka() -> None:
     node = Alone().following(2, 7)
     assert json.loads(node.disk.files[STATE]) == {
         "clusterId": "",
@@ -185,7 +185,7 @@ def test_the_state_file_is_kafkas() -> None:
     }
 
 
-def test_a_lost_state_file_does_not_take_the_epoch_back() -> None:
+def test_lost_quorum_state_file_does_not_lower_epoch() -> None:
     node = Alone().following(1, 5)
     node.respond_to_fetch(batch(0, 4))
     del node.disk.files[STATE]

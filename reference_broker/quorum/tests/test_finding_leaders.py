@@ -1,4 +1,4 @@
-"""How nodes find their leader and leave the quorum (KafkaRaftClientTest)."""
+"""Finding the leader and leaving the quorum (KafkaRaftClientTest)."""
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ OBSERVER = 7
 
 
 def observer() -> Alone:
-    """It follows node 1 of the voters 0, 1 and 2 in epoch 5."""
+    """Return an observer of the voters 0, 1 and 2 that follows node 1 in epoch 5."""
     node = Alone(node_id=OBSERVER).started()
     node.pass_ms(20)
     node.respond_to_fetch(error=ErrorCode.fenced_leader_epoch, leader=1, epoch=5)
@@ -24,7 +24,7 @@ def observer() -> Alone:
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testInitializeObserverNoPreviousState")
-def test_an_observer_without_a_state_requests_a_voter_and_then_fetches_from_the_leader() -> None:
+def test_observer_without_state_finds_leader_through_voter() -> None:
     node = observer()
     (sent,) = node.take(ApiKey.FETCH)
     assert sent.peer == 1
@@ -34,7 +34,7 @@ def test_an_observer_without_a_state_requests_a_voter_and_then_fetches_from_the_
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testObserverQuorumDiscoveryFailure")
-def test_an_observer_retries_after_a_response_that_names_no_leader() -> None:
+def test_observer_retries_after_response_without_leader() -> None:
     node = Alone(node_id=OBSERVER).started()
     node.pass_ms(20)
     node.respond_to_fetch(error=ErrorCode.unknown_server_error, leader=-1, epoch=-1)
@@ -49,7 +49,7 @@ def test_an_observer_retries_after_a_response_that_names_no_leader() -> None:
     "KafkaRaftClientTest.testObserverSendDiscoveryFetchAfterFetchTimeout",
     "KafkaRaftClientTest.testObserverHandleRetryFetchToBootstrapServer",
 )
-def test_an_observer_whose_leader_is_silent_requests_other_voters_and_seeks_no_election() -> None:
+def test_observer_with_silent_leader_queries_other_voters() -> None:
     node = observer()
     (late,) = node.take(ApiKey.FETCH)
     node.pass_ms(2050)
@@ -63,7 +63,7 @@ def test_an_observer_whose_leader_is_silent_requests_other_voters_and_seeks_no_e
     assert {0, 2} <= set(sent)
     node.sent[:] = [late]
     node.respond_to_fetch(batch(0, 5, count=2), epoch=5)
-    assert node.log.end_offset == 0, "the answer was to an earlier role"
+    assert node.log.end_offset == 0, "the response was to an earlier role"
     node.pass_ms(60_000)
     assert not node.take(ApiKey.VOTE)
 
@@ -73,7 +73,7 @@ def test_an_observer_whose_leader_is_silent_requests_other_voters_and_seeks_no_e
     "KafkaRaftClientTest.testObserverLeaderRediscoveryAfterRequestTimeout",
 )
 @pytest.mark.parametrize("is_timeout", [True, False])
-def test_an_observer_finds_the_leader_again_after_it_could_not_be_reached(is_timeout: bool) -> None:
+def test_observer_finds_leader_again_after_failed_request(is_timeout: bool) -> None:
     node = observer()
     for _ in range(2):
         (one,) = node.take(ApiKey.FETCH)
@@ -92,7 +92,7 @@ def test_an_observer_finds_the_leader_again_after_it_could_not_be_reached(is_tim
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testUnattachedAsVoterCanBecomeFollowerAfterFindingLeader")
-def test_a_voter_that_looks_for_a_leader_follows_it_when_a_voter_names_it() -> None:
+def test_voter_follows_leader_named_by_other_voter() -> None:
     node = roles.unattached()
     node.sent.clear()
     node.pass_ms(20)
@@ -103,7 +103,7 @@ def test_a_voter_that_looks_for_a_leader_follows_it_when_a_voter_names_it() -> N
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testFetchResponseIgnoredAfterBecomingFollowerOfDifferentLeader")
-def test_a_fetch_to_the_last_leader_is_ignored_by_the_follower_of_the_next() -> None:
+def test_response_of_previous_leader_is_ignored() -> None:
     node = roles.follower()
     late = node.take(ApiKey.FETCH)[-1:]
     node.begin(2, 6)
@@ -117,7 +117,7 @@ def test_a_fetch_to_the_last_leader_is_ignored_by_the_follower_of_the_next() -> 
     "KafkaRaftClientTest.testEmptyRecordSetInFetchResponse",
     "KafkaRaftClientTest.testHandleCommitCallbackFiresAfterFollowerHighWatermarkAdvances",
 )
-def test_an_empty_response_may_raise_the_high_watermark() -> None:
+def test_empty_response_raises_high_watermark() -> None:
     node = Alone().following(1, 5)
     node.respond_to_fetch(high_watermark=0)
     assert node.log.end_offset == 0
@@ -128,7 +128,7 @@ def test_an_empty_response_may_raise_the_high_watermark() -> None:
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testObserverReplication")
-def test_an_observer_replicates_and_makes_durable_in_the_background() -> None:
+def test_observer_replicates_and_syncs_in_background() -> None:
     node = observer()
     node.auto_sync = False
     node.respond_to_fetch(batch(0, 5, count=2))
@@ -139,7 +139,7 @@ def test_an_observer_replicates_and_makes_durable_in_the_background() -> None:
 
 @pytest.mark.clause("KafkaRaftClientTest.testFollowerGracefulShutdown")
 @pytest.mark.parametrize("state", [roles.unattached, roles.follower, roles.prospective, roles.candidate])
-def test_who_does_not_lead_leaves_at_once(state: roles.State) -> None:
+def test_shutdown_of_non_leader_completes_at_once(state: roles.State) -> None:
     node, left = state(), list[bool]()
     node.quorum.shut_down(lambda: left.append(True))
     assert left == [True]
@@ -148,7 +148,7 @@ def test_who_does_not_lead_leaves_at_once(state: roles.State) -> None:
 @pytest.mark.clause(
     "KafkaRaftClientTest.testObserverGracefulShutdown", "KafkaRaftClientTest.testGracefulShutdownSingleMemberQuorum"
 )
-def test_an_observer_and_a_quorum_of_one_leave_at_once() -> None:
+def test_shutdown_of_observer_and_quorum_of_one_completes_at_once() -> None:
     for node in (Alone(node_id=OBSERVER).started(), Alone(1).started()):
         left = list[bool]()
         node.quorum.shut_down(lambda left=left: left.append(True))  # type: ignore[misc]
@@ -158,7 +158,7 @@ def test_an_observer_and_a_quorum_of_one_leave_at_once() -> None:
 
 @pytest.mark.clause("KafkaRaftClientFetchTest.testRandomRecords", "KafkaMetadataLogTest.testRandomRecords")
 @given(st.binary(min_size=1, max_size=300))
-def test_random_bytes_leave_a_followers_log_whole(data: bytes) -> None:
+def test_random_bytes_leave_follower_log_intact(data: bytes) -> None:
     node = Alone().following(1, 5)
     node.respond_to_fetch(data)
     assert node.log.end == OffsetAndEpoch(0, 0)
@@ -168,7 +168,7 @@ def test_random_bytes_leave_a_followers_log_whole(data: bytes) -> None:
 
 @pytest.mark.clause("KafkaMetadataLogTest.testInvalidMemoryRecords")
 @given(st.integers(0, 3), st.data())
-def test_a_byte_that_changed_ends_what_a_follower_takes(number: int, data: st.DataObject) -> None:
+def test_follower_appends_batches_before_damaged_byte(number: int, data: st.DataObject) -> None:
     batches = [batch(0, 5), batch(1, 5, count=2), batch(3, 5), batch(4, 5)]
     place = data.draw(st.integers(16, len(batches[number]) - 1))
     damaged = bytearray(batches[number])

@@ -1,4 +1,4 @@
-"""Forged and replayed requests of the quorum: none makes a node unable to go on or to start, or takes back a vote."""
+"""Forged and replayed requests of the quorum: none stops a node or prevents its start, or takes back a vote."""
 
 from dataclasses import replace
 from random import Random
@@ -29,31 +29,31 @@ NODES = (-1, 0, 1, 1, 2, 2, 3, 7, GREATEST_INT32)
 OFFSETS = (-1, 0, 1, 2, 3, 2**40, 2**63 - 1)
 
 
-def test_the_epoch_above_the_greatest_one_that_is_taken_can_still_be_written() -> None:
+def test_epoch_after_greatest_accepted_one_can_be_written() -> None:
     assert MAX_EPOCH == GREATEST_INT32 - 2
 
 
 @pytest.mark.parametrize("epoch", TOO_GREAT)
-def test_an_epoch_that_leaves_no_room_for_the_next_one_is_refused(epoch: int) -> None:
+def test_greatest_epoch_is_rejected(epoch: int) -> None:
     node = Alone().started()
-    assert [each.error for each in node.ask_vote(1, epoch)] == [ErrorCode.invalid_request]
-    assert [each.error for each in node.ask_vote(1, epoch, pre_vote=True)] == [ErrorCode.invalid_request]
+    assert [each.error for each in node.request_vote(1, epoch)] == [ErrorCode.invalid_request]
+    assert [each.error for each in node.request_vote(1, epoch, pre_vote=True)] == [ErrorCode.invalid_request]
     assert node.begin(1, epoch).error is ErrorCode.invalid_request
     assert node.end(1, epoch, 0).error is ErrorCode.invalid_request
     assert node.quorum.epoch == 0
 
 
-def test_a_response_with_such_an_epoch_counts_as_none() -> None:
+def test_response_with_greatest_epoch_is_ignored() -> None:
     node = Alone().following(leader=1, epoch=5)
     node.respond_to_fetch(epoch=GREATEST_INT32)
     assert (node.quorum.epoch, node.quorum.role) == (5, Role.FOLLOWER)
     node.pass_ms(50)
     node.respond_to_fetch(leader=2, epoch=GREATEST_INT32 - 1)
     assert (node.quorum.epoch, node.quorum.leader_id) == (5, 1)
-    assert not node.quorum.learn_leader(2, GREATEST_INT32), "an outcome of a download tells of epochs, too"
+    assert not node.quorum.learn_leader(2, GREATEST_INT32), "the outcome of a download has an epoch, too"
 
 
-def test_a_node_whose_epochs_are_used_up_goes_on_without_elections() -> None:
+def test_node_with_exhausted_epochs_runs_without_elections() -> None:
     node = Alone().started()
     assert node.begin(1, MAX_EPOCH).error is ErrorCode.none
     node.take(ApiKey.FETCH)
@@ -74,34 +74,32 @@ def test_a_node_whose_epochs_are_used_up_goes_on_without_elections() -> None:
     "KafkaRaftClientPreVoteTest.testPreVoteRequestClusterIdValidation",
 )
 @pytest.mark.parametrize("cluster_id", [None, "", "another"])
-def test_requests_between_voters_need_the_id_of_the_cluster(cluster_id: str | None) -> None:
+def test_voter_requests_need_cluster_id(cluster_id: str | None) -> None:
     node = Alone().following(leader=1, epoch=5)
     sent = node.quorum.log.end
-    answers: list[Any] = []
-    handle_vote(node.quorum, vote(Vote(cluster_id, 0, 2, 9, sent, False)), answers.append)
+    responses: list[Any] = []
+    handle_vote(node.quorum, vote(Vote(cluster_id, 0, 2, 9, sent, False)), responses.append)
     handle_begin_quorum_epoch(
-        node.quorum, replace(begin_epoch(CLUSTER, 0, 2, 9), cluster_id=cluster_id), answers.append
+        node.quorum, replace(begin_epoch(CLUSTER, 0, 2, 9), cluster_id=cluster_id), responses.append
     )
-    handle_end_quorum_epoch(node.quorum, replace(end_epoch(CLUSTER, 2, 9, ()), cluster_id=cluster_id), answers.append)
-    assert [each.error_code for each in answers] == [ErrorCode.inconsistent_cluster_id] * 3
+    handle_end_quorum_epoch(node.quorum, replace(end_epoch(CLUSTER, 2, 9, ()), cluster_id=cluster_id), responses.append)
+    assert [each.error_code for each in responses] == [ErrorCode.inconsistent_cluster_id] * 3
     assert (node.quorum.epoch, node.quorum.leader_id) == (5, 1)
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testFetchRequestClusterIdValidation")
 @pytest.mark.parametrize(("replica", "needs"), [(1, True), (7, True), (-1, False)])
-def test_a_replica_that_fetches_the_log_needs_the_id_of_the_cluster_and_a_consumer_does_not(
-    replica: int, needs: bool
-) -> None:
-    """A consumer's fetch moves nothing: tools that read the log name no cluster."""
+def test_fetch_of_replica_needs_cluster_id_and_of_consumer_does_not(replica: int, needs: bool) -> None:
+    """A consumer's fetch changes no state: tools that read the log send no cluster ID."""
     node = Alone().started().elect(1)
     before = node.quorum.high_watermark
-    (answer,) = node.fetch(replica, node.quorum.log.end_offset, node.quorum.epoch, cluster_id=None)
+    (response,) = node.fetch(replica, node.quorum.log.end_offset, node.quorum.epoch, cluster_id=None)
     expected = ErrorCode.inconsistent_cluster_id if needs else ErrorCode.none
-    assert answer.error_code == expected
+    assert response.error_code == expected
     assert node.quorum.high_watermark == before
 
 
-def test_a_quorum_state_with_an_epoch_that_nobody_can_have_is_refused_with_a_sentence() -> None:
+def test_quorum_state_file_with_invalid_epoch_is_rejected() -> None:
     node = Alone().following(leader=1, epoch=5)
     state = read_quorum_state(node.disk)
     assert state is not None
@@ -112,33 +110,33 @@ def test_a_quorum_state_with_an_epoch_that_nobody_can_have_is_refused_with_a_sen
 
 
 class Forger:
-    """Sends one node whatever the schemas allow, or again what somebody sent before."""
+    """Sends one node requests that the schemas allow, or replays earlier ones."""
 
     def __init__(self, seed: int, cluster_ids: tuple[str | None, ...]) -> None:
         self.random = Random(seed)
         self.cluster_ids = cluster_ids
         self.sent: list[tuple[ApiKey, Any]] = []
 
-    def strike(self, node: Alone) -> None:
+    def send(self, node: Alone) -> None:
         replays = self.sent and self.random.random() < 0.3
         api_key, body = self.random.choice(self.sent) if replays else self._forged()
         self.sent.append((api_key, body))
         version = VERSIONS[api_key][1]
         frame = memoryview(b"".join(bytes(each) for each in encode_request(api_key, version, 1, "x", body)))
         assert len(frame) < 200, "frames of forgers are small"
-        answered: list[Any] = []
+        responded: list[Any] = []
         quorum = node.quorum
         if api_key == ApiKey.FETCH:
-            handle_fetch(quorum, body, answered.append)
+            handle_fetch(quorum, body, responded.append)
         elif api_key == ApiKey.VOTE:
-            handle_vote(quorum, body, answered.append)
+            handle_vote(quorum, body, responded.append)
         elif api_key == ApiKey.BEGIN_QUORUM_EPOCH:
-            handle_begin_quorum_epoch(quorum, body, answered.append)
+            handle_begin_quorum_epoch(quorum, body, responded.append)
         else:
-            handle_end_quorum_epoch(quorum, body, answered.append)
+            handle_end_quorum_epoch(quorum, body, responded.append)
         node.sync_all()
-        for answer in answered:
-            encode_response(api_key, version, 1, answer)
+        for response in responded:
+            encode_response(api_key, version, 1, response)
 
     def _forged(self) -> tuple[ApiKey, Any]:
         pick = self.random.choice
@@ -157,14 +155,14 @@ class Forger:
 
 
 def votes_kept(node: Alone) -> tuple[int, int] | None:
-    """(epoch, voted ID) as the disk has them."""
+    """Return (epoch, voted ID) as stored on the disk."""
     state = read_quorum_state(node.disk)
     return None if state is None else (state.leader_epoch, state.voted_id)
 
 
 def assert_goes_on(node: Alone) -> Alone:
-    """The node starts again from its disk, knows the epoch and the vote that it had made durable, and asks only what
-    can be encoded."""
+    """Assert that the node restarts from its disk with its durable epoch and vote, and sends only requests that can be
+    encoded."""
     kept = votes_kept(node)
     again = Alone(disk=node.disk.copy()).started()
     if kept is not None:
@@ -185,8 +183,9 @@ def assert_encodable(node: Alone) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(25))
 @pytest.mark.parametrize("knows_cluster", [True, False])
-def test_no_sequence_of_forged_requests_ends_a_node_or_takes_back_a_vote(seed: int, knows_cluster: bool) -> None:
-    """The forger of half of the runs knows the cluster's ID and the voters'. The other one must not move anything."""
+def test_forged_requests_do_not_end_node_or_change_vote(seed: int, knows_cluster: bool) -> None:
+    """The forger of half of the runs has the IDs of the cluster and of the voters. The other one must not change
+    anything."""
     forger = Forger(seed, (CLUSTER, CLUSTER, CLUSTER, None, "") if knows_cluster else (None, "", "another"))
     node = Alone(auto_sync=False).started()
     node.sync_all()
@@ -197,7 +196,7 @@ def test_no_sequence_of_forged_requests_ends_a_node_or_takes_back_a_vote(seed: i
     moved = (node.quorum.epoch, node.quorum.leader_id, node.quorum.voted_id)
     votes: dict[int, int] = {}
     for number in range(40):
-        forger.strike(node)
+        forger.send(node)
         epoch_and_vote = votes_kept(node)
         if epoch_and_vote is not None:
             epoch, voted_id = epoch_and_vote
@@ -216,7 +215,7 @@ def test_no_sequence_of_forged_requests_ends_a_node_or_takes_back_a_vote(seed: i
     assert_goes_on(node)
 
 
-def test_the_outcome_of_a_download_with_such_an_epoch_is_a_failure() -> None:
+def test_download_outcome_with_greatest_epoch_is_failure() -> None:
     node = Alone().following(leader=1, epoch=5)
     outcome = LeaderChanged(2, GREATEST_INT32)
     assert not node.quorum.learn_leader(outcome.leader_id, outcome.leader_epoch)

@@ -1,4 +1,4 @@
-"""How a leader keeps contact, and how votes are requested again (KafkaRaftClientTest, LeaderStateTest)."""
+"""How a leader keeps contact, and how vote requests are retried (KafkaRaftClientTest, LeaderStateTest)."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def leading(voters: int = 3) -> Alone:
     return Alone(voters).started().elect(*range(1, voters))
 
 
-# Being heard
+# Contact
 
 
 @pytest.mark.clause(
@@ -27,7 +27,7 @@ def leading(voters: int = 3) -> Alone:
     "LeaderStateTest.testFollowerAcknowledgement",
     "LeaderStateTest.testBeginQuorumEpochTimer",
 )
-def test_a_leader_announces_itself_to_the_silent_every_half_fetch_timeout() -> None:
+def test_leader_sends_begin_quorum_epoch_to_silent_voters_at_half_fetch_timeout() -> None:
     node = leading()
     for each in node.take(ApiKey.BEGIN_QUORUM_EPOCH):
         each.replied(begun(RaftResponse(ErrorCode.none, 0, 1)))
@@ -37,7 +37,7 @@ def test_a_leader_announces_itself_to_the_silent_every_half_fetch_timeout() -> N
     node.pass_ms(499)
     assert not node.take(ApiKey.BEGIN_QUORUM_EPOCH)
     node.pass_ms(1)
-    assert not node.take(ApiKey.BEGIN_QUORUM_EPOCH), "both were heard of"
+    assert not node.take(ApiKey.BEGIN_QUORUM_EPOCH), "both have responded"
     node.fetch(2, 1, 1)
     node.pass_ms(1000)
     (again,) = node.take(ApiKey.BEGIN_QUORUM_EPOCH)[:1]
@@ -48,7 +48,7 @@ def test_a_leader_announces_itself_to_the_silent_every_half_fetch_timeout() -> N
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testFetchShouldBeTreatedAsLeaderAcknowledgement")
-def test_a_fetch_is_a_response_to_an_announcement_that_was_lost() -> None:
+def test_fetch_acknowledges_lost_begin_quorum_epoch() -> None:
     node = leading(2)
     (lost,) = node.take(ApiKey.BEGIN_QUORUM_EPOCH)
     node.pass_ms(900)
@@ -62,7 +62,7 @@ def test_a_fetch_is_a_response_to_an_announcement_that_was_lost() -> None:
     "KafkaRaftClientTest.testLeaderShouldNotResignLeadershipIfOnlyOneVoters",
     "LeaderStateTest.testCheckQuorumWithOneVoter",
 )
-def test_a_leader_without_other_voters_never_resigns() -> None:
+def test_leader_without_other_voters_does_not_resign() -> None:
     node = Alone(1).started()
     node.pass_ms(600_000)
     assert node.quorum.is_leader
@@ -75,7 +75,7 @@ def test_a_leader_without_other_voters_never_resigns() -> None:
     "KafkaRaftClientSnapshotTest.testLeaderShouldResignLeadershipIfNotGetFetchSnapshotRequestFromMajorityVoters",
 )
 @pytest.mark.parametrize("voters", [3, 5])
-def test_one_voter_too_few_does_not_hold_a_leader(voters: int) -> None:
+def test_leader_without_majority_resigns(voters: int) -> None:
     """A majority counts the leader itself. Observers do not count, whether they fetch the log or a snapshot."""
     node = leading(voters)
     too_few = range(1, voters // 2)
@@ -92,7 +92,7 @@ def test_one_voter_too_few_does_not_hold_a_leader(voters: int) -> None:
 @pytest.mark.clause(
     "KafkaRaftClientSnapshotTest.testLeaderShouldResignLeadershipIfNotGetFetchSnapshotRequestFromMajorityVoters"
 )
-def test_a_voter_that_downloads_a_snapshot_is_heard_of() -> None:
+def test_snapshot_fetch_counts_as_contact() -> None:
     node = leading(3)
     for _ in range(8):
         node.quorum.contacted(1)
@@ -104,7 +104,7 @@ def test_a_voter_that_downloads_a_snapshot_is_heard_of() -> None:
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testVoteRequestTimeout")
-def test_a_vote_that_is_not_completed_is_requested_again() -> None:
+def test_lost_vote_request_is_retried() -> None:
     node = roles.candidate()
     first, second = node.take(ApiKey.VOTE)
     first.failed()
@@ -117,7 +117,7 @@ def test_a_vote_that_is_not_completed_is_requested_again() -> None:
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testCandidateElectionTimeout")
-def test_a_candidate_that_nobody_responses_requests_pre_votes_after_the_time_of_an_election() -> None:
+def test_candidate_without_responses_becomes_prospective() -> None:
     node = roles.candidate()
     node.pass_ms(999)
     assert node.quorum.role is Role.CANDIDATE
@@ -128,11 +128,11 @@ def test_a_candidate_that_nobody_responses_requests_pre_votes_after_the_time_of_
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testGrantVotesWhenShuttingDown")
-def test_a_leader_takes_no_vote_of_its_epoch_and_ends_at_a_newer_one() -> None:
+def test_leader_rejects_votes_of_its_epoch_and_resigns_for_newer() -> None:
     node = leading()
-    assert node.ask_vote(1, 1, OffsetAndEpoch(9, 0)) == [RaftResponse(ErrorCode.none, 0, 1, False)]
+    assert node.request_vote(1, 1, OffsetAndEpoch(9, 0)) == [RaftResponse(ErrorCode.none, 0, 1, False)]
     node.quorum.shut_down(lambda: None)
-    assert node.ask_vote(1, 2, OffsetAndEpoch(9, 1)) == [RaftResponse(ErrorCode.none, -1, 2, True)], (
+    assert node.request_vote(1, 2, OffsetAndEpoch(9, 1)) == [RaftResponse(ErrorCode.none, -1, 2, True)], (
         "also while it leaves"
     )
 
@@ -140,56 +140,56 @@ def test_a_leader_takes_no_vote_of_its_epoch_and_ends_at_a_newer_one() -> None:
 @pytest.mark.clause(
     "KafkaRaftClientTest.testAppendFailedWithNotLeaderException", "KafkaRaftClientTest.testCannotResignIfNotLeader"
 )
-def test_a_node_that_does_not_lead_cannot_append_nor_resign() -> None:
+def test_append_and_resign_of_non_leader_raise() -> None:
     for state in (roles.follower, roles.unattached, roles.candidate):
         node = state()
         with pytest.raises(NotLeader):
             node.append()
         with pytest.raises(AssertionError, match="resigns"):
-            node.quorum.resign("the test asks for it")
+            node.quorum.resign("requested by the test")
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testCandidateIgnoreVoteRequestOnSameEpoch", "CandidateStateTest.testGrantVote")
-def test_a_candidate_votes_for_nobody_else() -> None:
+def test_candidate_votes_only_for_itself() -> None:
     node = roles.candidate()
-    assert node.ask_vote(1, 6, OffsetAndEpoch(9, 5)) == [RaftResponse(ErrorCode.none, -1, 6, False)]
+    assert node.request_vote(1, 6, OffsetAndEpoch(9, 5)) == [RaftResponse(ErrorCode.none, -1, 6, False)]
     assert (node.quorum.role, node.quorum.voted_id) == (Role.CANDIDATE, 0)
 
 
-# What the leader knows of the others
+# State of the others at the leader
 
 
 @pytest.mark.clause(
     "KafkaRaftClientTest.testListenerCommitCallbackAfterLeaderWrite",
     "LeaderStateTest.testUpdateHighWatermarkQuorumSizeTwo",
 )
-def test_a_leaders_records_are_reported_when_a_majority_has_them() -> None:
+def test_high_watermark_is_reported_when_majority_has_records() -> None:
     node = leading(2)
     node.fetch(1, 1, 1)
-    assert node.news[-1] == ("hw", 1)
+    assert node.notifications[-1] == ("hw", 1)
     node.append(3)
     node.fetch(1, 1, 1)
-    assert node.news[-1] == ("hw", 1)
+    assert node.notifications[-1] == ("hw", 1)
     node.fetch(1, 4, 1)
-    assert node.news[-1] == ("hw", 4)
+    assert node.notifications[-1] == ("hw", 4)
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testLeaderAppendSingleMemberQuorum")
-def test_the_log_of_a_quorum_of_one_is_fetched_from_its_leader_change_on() -> None:
+def test_log_of_quorum_of_one_starts_with_leader_change() -> None:
     node = Alone(1).started()
     node.append()
-    (answer,) = node.fetch(7, 0, 0)
-    assert isinstance(answer, PartitionData)
-    first, second = (header for _, header in validate(bytes(answer.records or b"")))
+    (response,) = node.fetch(7, 0, 0)
+    assert isinstance(response, PartitionData)
+    first, second = (header for _, header in validate(bytes(response.records or b"")))
     assert (first.is_control, first.base_offset, first.leader_epoch) == (True, 0, 1)
     assert (second.is_control, second.base_offset, second.leader_epoch) == (False, 1, 1)
-    assert answer.high_watermark == 2
+    assert response.high_watermark == 2
 
 
 @pytest.mark.clause(
     "KafkaRaftClientTest.testDescribeQuorumNonLeader", "KafkaRaftClientTest.testDescribeQuorumWithFollowers"
 )
-def test_a_quorum_is_described_by_its_leader_only() -> None:
+def test_only_leader_describes_quorum() -> None:
     node = leading(2)
     assert node.quorum.describe().leader_id == 0
     node.pass_ms(3000)
@@ -202,7 +202,7 @@ def test_a_quorum_is_described_by_its_leader_only() -> None:
     "KafkaRaftClientTest.testDescribeQuorumNonMonotonicFollowerFetch",
     "LeaderStateTest.testNonMonotonicHighWatermarkUpdate",
 )
-def test_a_voter_that_lost_its_disk_is_described_as_it_fetches_and_commits_nothing_again() -> None:
+def test_voter_with_lost_disk_is_described_and_does_not_commit_again() -> None:
     node = leading(2)
     node.append(2)
     node.fetch(1, 3, 1)
@@ -213,22 +213,22 @@ def test_a_voter_that_lost_its_disk_is_described_as_it_fetches_and_commits_nothi
     one = described.voters[1]
     assert (one.log_end_offset, one.last_fetch_ms, one.last_caught_up_ms) == (2, caught_up_ms + 100, caught_up_ms)
     assert described.high_watermark == 3
-    assert ("hw", 2) not in node.news
+    assert ("hw", 2) not in node.notifications
 
 
 @pytest.mark.clause("LeaderStateTest.testIdempotentEndOffsetUpdate")
-def test_the_end_of_the_log_counts_once() -> None:
-    """The high watermark is reported once however often a follower names the same end."""
+def test_repeated_fetch_reports_high_watermark_once() -> None:
+    """The high watermark is reported once although a follower names the same end repeatedly."""
     node = leading(2)
     node.append()
     for _ in range(3):
         node.fetch(1, 2, 1)
-    assert [each for each in node.news if each[0] == "hw"] == [("hw", 2)]
+    assert [each for each in node.notifications if each[0] == "hw"] == [("hw", 2)]
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testLeaderStateUpdateWithDifferentFetchRequestVersions")
 @pytest.mark.parametrize("version", range(13, 19))
-def test_every_version_of_fetch_that_names_topics_by_id_moves_the_high_watermark(version: int) -> None:
+def test_fetch_by_topic_id_moves_high_watermark_in_each_version(version: int) -> None:
     """Up to version 14 the replica's ID is a field of the request, from 15 on a tagged one (KIP-903)."""
     node = leading(2)
     request = fetch(CLUSTER, 1, 1, OffsetAndEpoch(1, 1), 0, -1, 0)
@@ -236,6 +236,6 @@ def test_every_version_of_fetch_that_names_topics_by_id_moves_the_high_watermark
     body_offset = 4 + len(write_request_header(RequestHeader(ApiKey.FETCH, version, 1, "x")))
     decoded = decode_request(ApiKey.FETCH, version, memoryview(frame), body_offset)
     assert isinstance(decoded, FetchRequest)
-    (answer,) = node.fetch_as(decoded)
-    assert answer.error_code == ErrorCode.none
+    (response,) = node.fetch_as(decoded)
+    assert response.error_code == ErrorCode.none
     assert node.quorum.high_watermark == 1

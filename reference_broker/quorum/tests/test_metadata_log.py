@@ -1,4 +1,4 @@
-"""The metadata log and its snapshots: what a fetch gets, what is cut, what opening repairs (KafkaMetadataLogTest)."""
+"""The metadata log and its snapshots: validation of fetches, truncation, repairs at start (KafkaMetadataLogTest)."""
 
 import base64
 
@@ -39,7 +39,7 @@ def opened(disk: MemoryDisk | None = None, clean: bool = False, config: BrokerCo
 
 
 def filled(*epochs: int, each: int = 10) -> MetadataLog:
-    """``each`` batches of one record in each epoch, all committed."""
+    """Return a log with ``each`` batches of one record in each epoch, all committed."""
     log = opened()
     for epoch in epochs:
         for _ in range(each):
@@ -79,7 +79,7 @@ def snapshot(log: MetadataLog, offset: int, epoch: int, delete: bool = True) -> 
         (4, 0, Diverging(OffsetAndEpoch(0, 0))),
     ],
 )
-def test_what_a_fetch_gets_without_snapshots(offset: int, epoch: int, validity: Validity) -> None:
+def test_validity_of_fetch_without_snapshots(offset: int, epoch: int, validity: Validity) -> None:
     assert filled(1, 3).validate(offset, epoch) == validity
 
 
@@ -107,7 +107,7 @@ def test_what_a_fetch_gets_without_snapshots(offset: int, epoch: int, validity: 
         (25, 4, Diverging(OffsetAndEpoch(20, 3))),
     ],
 )
-def test_what_a_fetch_gets_when_the_log_starts_at_a_snapshot(offset: int, epoch: int, validity: Validity) -> None:
+def test_validity_of_fetch_when_log_starts_at_snapshot(offset: int, epoch: int, validity: Validity) -> None:
     log = filled(1, 3, 5)
     snapshot(log, 15, 3)
     assert log.validate(offset, epoch) == validity
@@ -117,7 +117,7 @@ def test_what_a_fetch_gets_when_the_log_starts_at_a_snapshot(offset: int, epoch:
     "KafkaRaftClientSnapshotTest.testFetchRequestTruncateToLogStart",
     "KafkaMetadataLogTest.testValidateEpochLessThanFirstEpochInLog",
 )
-def test_an_epoch_from_before_the_oldest_snapshot_ends_at_it() -> None:
+def test_epoch_before_oldest_snapshot_ends_at_it() -> None:
     """testFetchRequestTruncateToLogStart."""
     log = opened()
     log.snapshots.add(OffsetAndEpoch(10, 1))  # type: ignore[attr-defined]
@@ -128,7 +128,7 @@ def test_an_epoch_from_before_the_oldest_snapshot_ends_at_it() -> None:
 
 @pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchRequestOffsetAtZero")
 @pytest.mark.clause("S-10")
-def test_with_a_snapshot_a_fetch_at_0_needs_it_though_the_log_is_whole() -> None:
+def test_fetch_at_zero_needs_existing_snapshot() -> None:
     log = filled(1)
     snapshot(log, 5, 1, delete=False)
     assert log.validate(0, 0) == NeedsSnapshot(OffsetAndEpoch(5, 1))
@@ -136,7 +136,7 @@ def test_with_a_snapshot_a_fetch_at_0_needs_it_though_the_log_is_whole() -> None
     assert log.validate(3, 0) == NeedsSnapshot(OffsetAndEpoch(5, 1))
 
 
-def test_the_newest_snapshot_is_named() -> None:
+def test_newest_snapshot_is_returned() -> None:
     log = filled(1, 3)
     snapshot(log, 5, 1)
     snapshot(log, 15, 3, delete=False)
@@ -153,7 +153,7 @@ def test_the_newest_snapshot_is_named() -> None:
         (OffsetAndEpoch(8, 1), OffsetAndEpoch(8, 1)),
     ],
 )
-def test_a_diverging_log_is_cut_to_the_common_part(diverging: OffsetAndEpoch, end: OffsetAndEpoch) -> None:
+def test_diverging_log_is_truncated_to_common_part(diverging: OffsetAndEpoch, end: OffsetAndEpoch) -> None:
     log = filled(1, 3)
     log.log.high_watermark = 0
     log.truncate_to_diverging(diverging)
@@ -161,7 +161,7 @@ def test_a_diverging_log_is_cut_to_the_common_part(diverging: OffsetAndEpoch, en
 
 
 @pytest.mark.clause("KafkaMetadataLogTest.testTruncateBelowHighWatermark")
-def test_truncation_below_the_high_watermark_is_refused() -> None:
+def test_truncation_below_high_watermark_raises() -> None:
     with pytest.raises(CutBelowHighWatermark, match="below its high watermark 20"):
         filled(1, 3).truncate_to(19)
 
@@ -170,7 +170,7 @@ def test_truncation_below_the_high_watermark_is_refused() -> None:
     "KafkaMetadataLogTest.testTruncateFullyToLatestSnapshot", "KafkaMetadataLogTest.testDoesntTruncateFully"
 )
 @pytest.mark.parametrize(("id", "installed"), [((99, 3), True), ((5, 4), True), ((20, 3), False), ((99, 2), False)])
-def test_a_snapshot_replaces_the_log_only_if_it_is_ahead(id: tuple[int, int], installed: bool) -> None:  # noqa: A002
+def test_snapshot_replaces_log_only_if_ahead(id: tuple[int, int], installed: bool) -> None:  # noqa: A002
     log = filled(1, 3)
     wanted = OffsetAndEpoch(*id)
     log.snapshots.add(wanted)  # type: ignore[attr-defined]
@@ -182,7 +182,7 @@ def test_a_snapshot_replaces_the_log_only_if_it_is_ahead(id: tuple[int, int], in
 @pytest.mark.clause(
     "KafkaMetadataLogTest.testSegmentsLessThanLatestSnapshot", "MockLogTest.testFailToIncreaseLogStartPastHighWatermark"
 )
-def test_the_log_is_deleted_only_up_to_what_is_committed_and_held() -> None:
+def test_log_is_deleted_only_up_to_high_watermark_and_snapshot() -> None:
     log = filled(1, each=60)
     log.log.high_watermark = 30
     assert log.delete_before(OffsetAndEpoch(31, 1)) is False
@@ -194,7 +194,7 @@ def test_the_log_is_deleted_only_up_to_what_is_committed_and_held() -> None:
 
 
 @pytest.mark.clause("MockLogTest.testMonotonicEpochStartOffset")
-def test_the_end_of_an_epoch_without_records_is_that_of_the_one_before() -> None:
+def test_epoch_without_records_ends_like_previous() -> None:
     log = filled(1, each=5)
     assert [log.end_for_epoch(epoch) for epoch in (1, 2)] == [OffsetAndEpoch(5, 1)] * 2
     log.append(NOW, [encode(NoOpRecord())], 3)
@@ -208,14 +208,14 @@ def test_the_end_of_an_epoch_without_records_is_that_of_the_one_before() -> None
 @pytest.mark.clause(
     "KafkaRaftClientTest.testAppendFailedWithRecordBatchTooLargeException", "KafkaMetadataLogTest.testMaxBatchSize"
 )
-def test_a_batch_over_the_limit_is_refused() -> None:
+def test_batch_beyond_limit_is_rejected() -> None:
     log = opened()
     with pytest.raises(BatchTooLarge):
         log.append(NOW, [encode(TopicRecord(name="x" * MAX_BATCH_BYTES, topic_id=bytes(16)))], 1)
     assert log.end == OffsetAndEpoch(0, 0)
 
 
-def test_a_batch_may_be_larger_than_a_segment() -> None:
+def test_batch_may_exceed_segment_size() -> None:
     log = opened()
     log.append(NOW, [encode(TopicRecord(name="x" * 5000, topic_id=bytes(16)))], 1)
     log.append(NOW, [encode(NoOpRecord())], 1)
@@ -224,7 +224,7 @@ def test_a_batch_may_be_larger_than_a_segment() -> None:
 
 
 @pytest.mark.clause("KafkaMetadataLogTest.testEmptyAppendNotAllowed")
-def test_an_append_has_at_least_one_record() -> None:
+def test_append_without_records_raises() -> None:
     log = opened()
     with pytest.raises(AssertionError, match="at least one record"):
         log.append(NOW, [], 1)
@@ -232,7 +232,7 @@ def test_an_append_has_at_least_one_record() -> None:
 
 
 @pytest.mark.clause("KafkaMetadataLogTest.testSegmentMsConfigIsSetInMetadataLog")
-def test_a_segment_ends_after_its_time() -> None:
+def test_segment_rolls_after_its_time() -> None:
     log = opened(config=BrokerConfig.parse({"metadata.log.segment.ms": "5000"}))
     for wall_ms in (0, 4999, 5001, 6000):
         log.append(Now(0, NOW.wall_ms + wall_ms), [encode(NoOpRecord())], 1)
@@ -240,7 +240,7 @@ def test_a_segment_ends_after_its_time() -> None:
 
 
 @pytest.mark.clause("KafkaMetadataLogTest.testTopicId")
-def test_the_metadata_topic_has_kafkas_id() -> None:
+def test_metadata_topic_has_id_of_kafka() -> None:
     assert base64.urlsafe_b64encode(METADATA_TOPIC_ID).rstrip(b"=") == b"AAAAAAAAAAAAAAAAAAAAAQ"
 
 
@@ -264,7 +264,7 @@ def test_the_metadata_topic_has_kafkas_id() -> None:
     ],
     ids=["good", "a hole", "a newer epoch", "an older epoch", "torn", "damaged", "not the next", "none", "nonsense"],
 )
-def test_a_follower_takes_what_follows_and_is_whole(data: bytes, taken: int) -> None:
+def test_follower_appends_only_intact_following_batches(data: bytes, taken: int) -> None:
     log = opened()
     assert log.append_fetched(NOW, data, 2) == taken * len(batch(0, 1))
     assert log.end.offset == taken
@@ -284,7 +284,7 @@ def test_batches_report_their_records_provenance_and_size() -> None:
 
 
 @pytest.mark.clause("RecordsIteratorTest.testControlRecordTypeValues")
-def test_the_types_have_kafkas_numbers() -> None:
+def test_control_record_types_have_numbers_of_kafka() -> None:
     log = opened()
     log.append_leader_change(NOW, 1, (0, 1), 3)
     made = OffsetAndEpoch(1, 3)
@@ -296,8 +296,8 @@ def test_the_types_have_kafkas_numbers() -> None:
 # Opening
 
 
-def test_opening_takes_epochs_from_the_batches_after_a_crash() -> None:
-    """The file may speak of records that a power loss took, or brought back."""
+def test_open_reads_epochs_from_batches_after_crash() -> None:
+    """The epoch file may list records that a power loss removed, or brought back."""
     log = filled(1, 3)
     disk = log.log.disk
     assert isinstance(disk, MemoryDisk)
@@ -309,7 +309,7 @@ def test_opening_takes_epochs_from_the_batches_after_a_crash() -> None:
     "KafkaMetadataLogTest.testStartupWithInvalidSnapshotState",
     "KafkaMetadataLogTest.testCreateReplicatedLogTruncatesFully",
 )
-def test_opening_repairs_a_crash_between_a_snapshots_rename_and_the_logs_truncation() -> None:
+def test_open_completes_truncation_after_snapshot_rename() -> None:
     log = filled(1)
     log.snapshots.add(OffsetAndEpoch(40, 2))  # type: ignore[attr-defined]
     again = opened(log.log.disk)  # type: ignore[arg-type]
@@ -317,7 +317,7 @@ def test_opening_repairs_a_crash_between_a_snapshots_rename_and_the_logs_truncat
 
 
 @pytest.mark.clause("KafkaMetadataLogTest.testStartupWithInvalidSnapshotState")
-def test_opening_refuses_a_log_that_begins_where_no_snapshot_reaches() -> None:
+def test_open_rejects_log_starting_beyond_snapshots() -> None:
     log = filled(1, each=60)
     snapshot(log, 50, 1)
     disk = log.log.disk
@@ -329,7 +329,7 @@ def test_opening_refuses_a_log_that_begins_where_no_snapshot_reaches() -> None:
         opened(disk)
 
 
-def test_opening_keeps_the_start_at_the_oldest_snapshot() -> None:
+def test_open_keeps_log_start_at_oldest_snapshot() -> None:
     log = filled(1, each=60)
     made = snapshot(log, 50, 1)
     log.log.mark_synced(log.log.sync_point())
@@ -343,7 +343,7 @@ def test_opening_keeps_the_start_at_the_oldest_snapshot() -> None:
     assert again.log.high_watermark == 50
 
 
-def test_an_empty_log_ends_at_0() -> None:
+def test_empty_log_ends_at_zero() -> None:
     log = opened()
     assert (log.end, log.start_offset, log.synced_offset) == (OffsetAndEpoch(0, 0), 0, 0)
     assert LogConfig().segment_bytes > CONFIG.metadata_log_segment_bytes

@@ -1,4 +1,4 @@
-"""Who grants a pre-vote and what follows on the responses (Kafka's KafkaRaftClientPreVoteTest, KIP-996)."""
+"""Granting pre-votes, and the effects of their responses (Kafka's KafkaRaftClientPreVoteTest, KIP-996)."""
 
 import pytest
 
@@ -15,8 +15,8 @@ LONG_LOG = OffsetAndEpoch(9, 4)
 
 
 def pre_vote(node: Alone, candidate: int, end: OffsetAndEpoch = LONG_LOG, epochs: int = 0) -> RaftResponse:
-    (answer,) = node.ask_vote(candidate, node.quorum.epoch + epochs, end, pre_vote=True)
-    return answer
+    (response,) = node.request_vote(candidate, node.quorum.epoch + epochs, end, pre_vote=True)
+    return response
 
 
 def election_of(node: Alone) -> tuple[Role, int, int, int]:
@@ -24,7 +24,7 @@ def election_of(node: Alone) -> tuple[Role, int, int, int]:
     return quorum.role, quorum.epoch, quorum.leader_id, quorum.voted_id
 
 
-# Who grants one
+# Granting
 
 
 @pytest.mark.clause(
@@ -41,7 +41,7 @@ def election_of(node: Alone) -> tuple[Role, int, int, int]:
 @pytest.mark.parametrize(
     "state", [each for each in roles.EVERY if each not in (roles.leader, roles.follower, roles.voted_follower)]
 )
-def test_without_a_live_leader_everyone_with_a_log_as_long_gets_pre_votes(state: roles.State) -> None:
+def test_pre_vote_without_live_leader_is_granted_by_log_length(state: roles.State) -> None:
     node = state()
     before = election_of(node)
     if state is roles.resigned:
@@ -49,8 +49,8 @@ def test_without_a_live_leader_everyone_with_a_log_as_long_gets_pre_votes(state:
     else:
         long_log = LONG_LOG
     for candidate in (1, 1, 2):
-        answer = pre_vote(node, candidate, long_log)
-        assert answer == RaftResponse(ErrorCode.none, before[2], before[1], True)
+        response = pre_vote(node, candidate, long_log)
+        assert response == RaftResponse(ErrorCode.none, before[2], before[1], True)
     for short in (OffsetAndEpoch(1, 4), OffsetAndEpoch(9, 3)):
         assert pre_vote(node, 1, short).granted is False
     assert election_of(node) == before
@@ -64,7 +64,7 @@ def test_without_a_live_leader_everyone_with_a_log_as_long_gets_pre_votes(state:
     "FollowerStateTest.testPreVoteAfterSuccessfulFetchFromLeader",
 )
 @pytest.mark.parametrize("state", [roles.follower, roles.voted_follower])
-def test_a_follower_grants_pre_votes_only_until_its_first_fetch_from_the_leader(state: roles.State) -> None:
+def test_follower_grants_pre_votes_until_first_fetch_from_leader(state: roles.State) -> None:
     node = state()
     before = election_of(node)
     assert pre_vote(node, 2) == RaftResponse(ErrorCode.none, 1, 5, True)
@@ -77,7 +77,7 @@ def test_a_follower_grants_pre_votes_only_until_its_first_fetch_from_the_leader(
 @pytest.mark.clause(
     "KafkaRaftClientPreVoteTest.testLeaderRejectPreVoteRequestOnSameEpoch", "LeaderStateTest.testGrantVote"
 )
-def test_a_leader_grants_none() -> None:
+def test_leader_rejects_pre_votes() -> None:
     node = roles.leader()
     assert pre_vote(node, 1, OffsetAndEpoch(9, 6)) == RaftResponse(ErrorCode.none, 0, 6, False)
     assert node.quorum.is_leader
@@ -88,7 +88,7 @@ def test_a_leader_grants_none() -> None:
     "KafkaRaftClientPreVoteTest.testHandlePreVoteRequestAsCandidate",
 )
 @pytest.mark.parametrize("state", roles.EVERY)
-def test_a_pre_vote_of_a_newer_epoch_ends_every_role_and_binds_nobody(state: roles.State) -> None:
+def test_pre_vote_of_newer_epoch_ends_every_role_without_vote(state: roles.State) -> None:
     node = state()
     epoch = node.quorum.epoch + 1
     assert pre_vote(node, 2, OffsetAndEpoch(9, epoch), epochs=1) == RaftResponse(ErrorCode.none, NO_NODE, epoch, True)
@@ -114,21 +114,21 @@ def test_a_pre_vote_of_a_newer_epoch_ends_every_role_and_binds_nobody(state: rol
         ({"end": OffsetAndEpoch(9, 5)}, ErrorCode.none),
     ],
 )
-def test_pre_votes_are_checked_like_votes(changed: dict[str, object], error: Error) -> None:
-    """Only the epoch of the log may be that of the request, because no epoch begins."""
+def test_pre_votes_are_validated_like_votes(changed: dict[str, object], error: Error) -> None:
+    """Only the epoch of the log may be that of the request, because no epoch starts."""
     node = roles.follower()
     before = election_of(node)
     requests: dict[str, object] = {"candidate": 2, "epoch": 5, "end": LONG_LOG, "pre_vote": True, **changed}
-    (answer,) = node.ask_vote(**requests)  # type: ignore[arg-type]
-    assert (answer.error, answer.granted) == (error, error is ErrorCode.none)
+    (response,) = node.request_vote(**requests)  # type: ignore[arg-type]
+    assert (response.error, response.granted) == (error, error is ErrorCode.none)
     assert election_of(node) == before
 
 
-# What follows on the responses
+# Effects of the responses
 
 
 def pre_votes_of(node: Alone) -> list[Sent]:
-    """The pre-votes that are on their way, one to each other voter."""
+    """Return the pre-votes in flight, one to each other voter."""
     requests = [each for each in node.take(ApiKey.VOTE) if each.partition.pre_vote]
     assert [each.peer for each in requests] == [1, 2]
     return requests
@@ -138,7 +138,7 @@ def pre_votes_of(node: Alone) -> list[Sent]:
     "KafkaRaftClientTest.testVoteResponseIgnoredAfterBecomingFollower",
     "KafkaRaftClientPreVoteTest.testPreVoteResponseIgnoredAfterBecomingFollower",
 )
-def test_responses_are_ignored_once_the_node_follows_a_leader() -> None:
+def test_pre_vote_responses_are_ignored_by_follower() -> None:
     node = roles.prospective()
     requests = pre_votes_of(node)
     node.begin(2, 5)
@@ -148,7 +148,7 @@ def test_responses_are_ignored_once_the_node_follows_a_leader() -> None:
 
 
 @pytest.mark.clause("KafkaRaftClientPreVoteTest.testProspectiveWithoutLeaderTransitionsToFollower")
-def test_a_grant_that_names_a_leader_makes_a_follower() -> None:
+def test_granted_pre_vote_with_leader_makes_follower() -> None:
     node = roles.prospective()
     pre_votes_of(node)[0].replied(voted(RaftResponse(ErrorCode.none, 2, 5, True)))
     assert election_of(node) == (Role.FOLLOWER, 5, 2, NO_NODE)
@@ -158,11 +158,11 @@ def test_a_grant_that_names_a_leader_makes_a_follower() -> None:
     "KafkaRaftClientPreVoteTest.testProspectiveTransitionsToUnattachedOnElectionFailure",
     "ProspectiveStateTest.testElectionTimeout",
 )
-def test_a_prospective_node_without_a_leader_looks_for_one_again_after_it_has_lost() -> None:
+def test_losing_prospective_without_leader_becomes_unattached() -> None:
     node = roles.prospective()
     pre_votes_of(node)
     node.pass_ms(2000)
-    assert node.quorum.role is Role.UNATTACHED, "nobody answered within the time of an election"
+    assert node.quorum.role is Role.UNATTACHED, "no response within the time of an election"
     roles.seeking(node)
     for each in pre_votes_of(node):
         each.replied(granted(each, False))
@@ -173,7 +173,7 @@ def test_a_prospective_node_without_a_leader_looks_for_one_again_after_it_has_lo
 
 
 @pytest.mark.clause("KafkaRaftClientPreVoteTest.testProspectiveWithLeaderTransitionsToFollower")
-def test_a_prospective_node_with_a_leader_fetches_from_it_again_after_it_has_lost() -> None:
+def test_losing_prospective_with_leader_becomes_follower() -> None:
     node = roles.prospective_with_leader()
     pre_votes_of(node)
     node.pass_ms(1999)
@@ -190,7 +190,7 @@ def test_a_prospective_node_with_a_leader_fetches_from_it_again_after_it_has_los
 
 
 @pytest.mark.clause("KafkaRaftClientPreVoteTest.testPreVoteRequestTimeout")
-def test_who_does_not_response_is_retried() -> None:
+def test_pre_vote_without_response_is_retried() -> None:
     node = roles.prospective()
     first, second = pre_votes_of(node)
     first.failed()
@@ -205,20 +205,20 @@ def test_who_does_not_response_is_retried() -> None:
 
 
 def first_election(voters: int) -> Alone:
-    """Node 0 asks for its first pre-votes, in epoch 0."""
+    """Return node 0 with its first pre-vote requests, in epoch 0."""
     node = Alone(voters).started()
     node.pass_ms(100)
     assert node.quorum.role is (Role.LEADER if voters == 1 else Role.PROSPECTIVE)
     return node
 
 
-def answer(node: Alone, *grants: bool) -> None:
+def respond(node: Alone, *grants: bool) -> None:
     for each, is_granted in zip(node.take(ApiKey.VOTE), grants, strict=False):
         each.replied(granted(each, is_granted))
 
 
 @pytest.mark.clause("ProspectiveStateTest.testSingleNodeQuorum", "CandidateStateTest.testSingleNodeQuorum")
-def test_a_quorum_of_one_needs_nobody() -> None:
+def test_quorum_of_one_needs_no_pre_votes() -> None:
     node = first_election(1)
     assert election_of(node) == (Role.LEADER, 1, 0, 0)
 
@@ -248,9 +248,9 @@ def test_a_quorum_of_one_needs_nobody() -> None:
         (5, (True, False, False, False), Role.UNATTACHED),
     ],
 )
-def test_a_majority_of_pre_votes_makes_a_candidate(voters: int, grants: tuple[bool, ...], role: Role) -> None:
+def test_majority_of_pre_votes_makes_candidate(voters: int, grants: tuple[bool, ...], role: Role) -> None:
     node = first_election(voters)
-    answer(node, *grants)
+    respond(node, *grants)
     assert node.quorum.role is role
 
 
@@ -277,12 +277,12 @@ def test_a_majority_of_pre_votes_makes_a_candidate(voters: int, grants: tuple[bo
         (5, (True, False, False, False), Role.PROSPECTIVE),
     ],
 )
-def test_a_majority_of_votes_makes_a_leader(voters: int, grants: tuple[bool, ...], role: Role) -> None:
-    """A candidate that has lost asks for pre-votes after a delay."""
+def test_majority_of_votes_makes_leader(voters: int, grants: tuple[bool, ...], role: Role) -> None:
+    """A candidate that has lost requests pre-votes after a delay."""
     node = first_election(voters)
-    answer(node, *[True] * (voters // 2))
+    respond(node, *[True] * (voters // 2))
     assert node.quorum.role is Role.CANDIDATE
-    answer(node, *grants)
+    respond(node, *grants)
     node.pass_ms(200)
     assert election_of(node)[:2] == (role, 1)
     assert node.quorum.voted_id == 0, "it remembers its vote for itself"
@@ -292,11 +292,11 @@ def test_a_majority_of_votes_makes_a_leader(voters: int, grants: tuple[bool, ...
     "ProspectiveStateTest.testCannotGrantOrRejectNonVoters", "CandidateStateTest.testCannotGrantOrRejectNonVoters"
 )
 @pytest.mark.parametrize("is_pre_vote", [True, False])
-def test_who_is_no_voter_is_neither_requested_nor_served(is_pre_vote: bool) -> None:
+def test_vote_of_non_voter_is_rejected(is_pre_vote: bool) -> None:
     node = roles.candidate()
     assert {each.peer for each in node.take(ApiKey.VOTE)} == {1, 2}
     body = vote(Vote(CLUSTER, 0, 7, 6, OffsetAndEpoch(9, 5), is_pre_vote))
-    answers: list[object] = []
-    handle_vote(node.quorum, body, answers.append)
-    assert answers == [voted(RaftResponse(ErrorCode.inconsistent_voter_set, NO_NODE, 6))]
+    responses: list[object] = []
+    handle_vote(node.quorum, body, responses.append)
+    assert responses == [voted(RaftResponse(ErrorCode.inconsistent_voter_set, NO_NODE, 6))]
     assert node.quorum.role is Role.CANDIDATE

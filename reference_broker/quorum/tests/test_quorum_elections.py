@@ -1,4 +1,4 @@
-"""Conversations about votes and epochs: what one node says and does, sentence by sentence (as KafkaRaftClientTest)."""
+"""Votes and epochs: responses and requests of one node, step by step (as KafkaRaftClientTest)."""
 
 from dataclasses import replace
 
@@ -31,10 +31,10 @@ START_MS = START_DELAY_US[1] // 1000
         (OffsetAndEpoch(1, 5), True),
     ],
 )
-def test_votes_only_for_a_log_at_least_as_long(end: OffsetAndEpoch, is_granted: bool) -> None:
+def test_vote_is_granted_only_for_log_at_least_as_long(end: OffsetAndEpoch, is_granted: bool) -> None:
     node = Alone().following(1, 5)
     node.respond_to_fetch(batch(0, 4, count=2))
-    assert node.ask_vote(2, 6, end) == [RaftResponse(ErrorCode.none, -1, 6, is_granted)]
+    assert node.request_vote(2, 6, end) == [RaftResponse(ErrorCode.none, -1, 6, is_granted)]
     assert node.quorum.role is Role.UNATTACHED
 
 
@@ -54,27 +54,27 @@ def test_votes_only_for_a_log_at_least_as_long(end: OffsetAndEpoch, is_granted: 
         ({"end": OffsetAndEpoch(0, 6)}, ErrorCode.invalid_request),
     ],
 )
-def test_votes_are_judged_in_kafkas_order(changed: dict[str, object], error: Error) -> None:
+def test_vote_errors_are_in_order_of_kafka(changed: dict[str, object], error: Error) -> None:
     node = Alone().following(1, 5)
     votes: dict[str, object] = {"candidate": 2, "epoch": 6, **changed}
-    answer = node.ask_vote(**votes)[0]  # type: ignore[arg-type]
-    assert (answer.error, answer.granted) == (error, False)
+    response = node.request_vote(**votes)[0]  # type: ignore[arg-type]
+    assert (response.error, response.granted) == (error, False)
     assert node.quorum.epoch == 5
 
 
 @pytest.mark.parametrize("partitions", [(), (0, 0), ((), (0,)), ((0,), ())])
-def test_a_vote_that_does_not_name_just_the_metadata_partition_is_refused(partitions: tuple[object, ...]) -> None:
+def test_vote_for_other_partitions_is_rejected(partitions: tuple[object, ...]) -> None:
     body = vote(Vote("cluster", -1, 2, 6, NOTHING, False))
     ((one,),) = (topic.partitions for topic in body.topics)
     topics = tuple(replace(body.topics[0], partitions=(one,) * (each != ())) for each in partitions)
-    answers: list[VoteResponse] = []
-    handle_vote(Alone().following(1, 5).quorum, replace(body, topics=topics), answers.append)  # type: ignore[arg-type]
-    assert [answer.error_code for answer in answers] == [ErrorCode.invalid_request]
+    responses: list[VoteResponse] = []
+    handle_vote(Alone().following(1, 5).quorum, replace(body, topics=topics), responses.append)  # type: ignore[arg-type]
+    assert [response.error_code for response in responses] == [ErrorCode.invalid_request]
 
 
-def test_an_observer_does_not_vote() -> None:
+def test_observer_does_not_vote() -> None:
     node = Alone(3, node_id=4).started()
-    assert node.ask_vote(1, 3)[0].error is ErrorCode.inconsistent_voter_set
+    assert node.request_vote(1, 3)[0].error is ErrorCode.inconsistent_voter_set
     node.pass_ms(20_000)
     assert not node.take(ApiKey.VOTE)
 
@@ -82,35 +82,35 @@ def test_an_observer_does_not_vote() -> None:
 # Pre-vote
 
 
-def test_a_pre_vote_binds_nobody() -> None:
+def test_pre_votes_are_granted_to_several_candidates() -> None:
     node = Alone(auto_sync=False)
     node.auto_sync = True
     node.started()
     node.auto_sync = False
-    assert node.ask_vote(1, 0, pre_vote=True)[0].granted
-    assert node.ask_vote(2, 0, pre_vote=True)[0].granted
+    assert node.request_vote(1, 0, pre_vote=True)[0].granted
+    assert node.request_vote(2, 0, pre_vote=True)[0].granted
     assert not node.syncs
 
 
-def test_a_follower_that_hears_its_leader_refuses_a_pre_vote() -> None:
+def test_follower_in_contact_with_leader_rejects_pre_vote() -> None:
     node = Alone().following(1, 5)
-    assert node.ask_vote(2, 5, pre_vote=True)[0].granted, "the leader was not heard yet"
+    assert node.request_vote(2, 5, pre_vote=True)[0].granted, "no contact with the leader yet"
     node.respond_to_fetch()
-    assert node.ask_vote(2, 5, pre_vote=True) == [RaftResponse(ErrorCode.none, 1, 5, False)]
-    assert node.ask_vote(1, 5, pre_vote=True)[0].granted, "the leader itself asks: it leads no more"
+    assert node.request_vote(2, 5, pre_vote=True) == [RaftResponse(ErrorCode.none, 1, 5, False)]
+    assert node.request_vote(1, 5, pre_vote=True)[0].granted, "the leader itself requests it: it leads no more"
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testLeaderIgnoreVoteRequestOnSameEpoch", "LeaderStateTest.testGrantVote")
-def test_a_leader_refuses_every_vote_of_its_epoch() -> None:
+def test_leader_rejects_every_vote_of_its_epoch() -> None:
     node = Alone().started().elect(1)
     end = OffsetAndEpoch(9, 0)
-    assert node.ask_vote(2, node.quorum.epoch, end, pre_vote=True)[0].granted is False
-    assert node.ask_vote(2, node.quorum.epoch, end)[0].granted is False
+    assert node.request_vote(2, node.quorum.epoch, end, pre_vote=True)[0].granted is False
+    assert node.request_vote(2, node.quorum.epoch, end)[0].granted is False
     assert node.quorum.is_leader
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testInitializeAsUnattachedAndBecomeLeader")
-def test_requests_whether_it_would_be_elected_before_it_takes_a_new_epoch() -> None:
+def test_pre_vote_precedes_new_epoch() -> None:
     node = Alone().started()
     node.pass_ms(START_MS)
     votes = node.take(ApiKey.VOTE)
@@ -128,7 +128,7 @@ def test_requests_whether_it_would_be_elected_before_it_takes_a_new_epoch() -> N
     assert kept(node) == (1, -1, 0)
 
 
-def test_a_refused_prospective_goes_back_to_its_leader() -> None:
+def test_rejected_prospective_returns_to_leader() -> None:
     node = Alone().following(1, 5)
     node.pass_ms(2050)
     assert node.quorum.role is Role.PROSPECTIVE
@@ -137,7 +137,7 @@ def test_a_refused_prospective_goes_back_to_its_leader() -> None:
     assert (node.quorum.role, node.quorum.epoch, node.quorum.leader_id) == (Role.FOLLOWER, 5, 1)
 
 
-def test_a_prospective_keeps_asking_those_it_cannot_reach() -> None:
+def test_prospective_retries_unreachable_voters() -> None:
     node = Alone().started()
     node.pass_ms(START_MS)
     for each in node.take(ApiKey.VOTE):
@@ -147,7 +147,7 @@ def test_a_prospective_keeps_asking_those_it_cannot_reach() -> None:
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testCandidateWaitsRestOfElectionTimeoutAfterElectionLoss")
-def test_a_candidate_without_a_majority_tries_again_later_in_a_new_epoch() -> None:
+def test_candidate_without_majority_retries_in_new_epoch() -> None:
     node = Alone().started()
     node.pass_ms(START_MS)
     for each in node.take(ApiKey.VOTE):
@@ -166,18 +166,18 @@ def test_a_candidate_without_a_majority_tries_again_later_in_a_new_epoch() -> No
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testVoteResponseIgnoredAfterBecomingFollower")
-def test_a_late_vote_does_not_elect() -> None:
+def test_late_vote_is_ignored() -> None:
     node = Alone().started()
     node.pass_ms(START_MS)
     for each in node.take(ApiKey.VOTE):
         each.replied(granted(each, True))
     late = node.take(ApiKey.VOTE)
-    node.ask_vote(2, 3, OffsetAndEpoch(5, 2))
+    node.request_vote(2, 3, OffsetAndEpoch(5, 2))
     late[0].replied(granted(late[0], True))
     assert (node.quorum.role, node.quorum.epoch) == (Role.UNATTACHED, 3)
 
 
-def test_a_late_pre_vote_is_no_vote() -> None:
+def test_late_pre_vote_does_not_count_as_vote() -> None:
     node = Alone().started()
     node.pass_ms(START_MS)
     first, second = node.take(ApiKey.VOTE)
@@ -186,24 +186,24 @@ def test_a_late_pre_vote_is_no_vote() -> None:
     assert node.quorum.role is Role.CANDIDATE
 
 
-def test_a_late_failure_changes_nothing() -> None:
+def test_late_failure_is_ignored() -> None:
     node = Alone().following(1, 5)
-    (question,) = node.take(ApiKey.FETCH)
+    (request,) = node.take(ApiKey.FETCH)
     node.begin(2, 6)
     node.sent.clear()
-    question.failed()
+    request.failed()
     node.pass_ms(20)
     assert (node.quorum.role, node.quorum.leader_id) == (Role.FOLLOWER, 2)
     assert not node.take(ApiKey.FETCH)
 
 
-def test_any_response_may_report_of_a_newer_epoch() -> None:
+def test_response_with_newer_epoch_ends_role() -> None:
     node = Alone().started()
     node.pass_ms(START_MS)
     votes = node.take(ApiKey.VOTE)
     votes[0].replied(
         begun(RaftResponse(ErrorCode.fenced_leader_epoch, 2, 8))
-    )  # Not a response to a vote: it says nothing.
+    )  # Not a response to a vote: it is ignored.
     assert node.quorum.epoch == 0
     votes[1].replied(granted_in(8, 2))
     assert (node.quorum.role, node.quorum.epoch, node.quorum.leader_id) == (Role.FOLLOWER, 8, 2)
@@ -213,7 +213,7 @@ def granted_in(epoch: int, leader: int) -> object:
     return voted(RaftResponse(ErrorCode.fenced_leader_epoch, leader, epoch))
 
 
-def test_a_wiped_leader_does_not_believe_that_it_leads() -> None:
+def test_wiped_leader_does_not_follow_itself() -> None:
     node = Alone().started()
     node.pass_ms(START_MS)
     node.take(ApiKey.VOTE)[0].replied(granted_in(8, 0))
@@ -227,17 +227,17 @@ def test_a_wiped_leader_does_not_believe_that_it_leads() -> None:
     "KafkaRaftClientTest.testHandleBeginQuorumRequest",
     "KafkaRaftClientTest.testInvalidVoterReplicaBeginQuorumEpochRequest",
 )
-def test_follows_a_leader_that_announces_itself() -> None:
+def test_begin_quorum_epoch_makes_follower() -> None:
     node = Alone().started()
     assert node.begin(1, 3) == RaftResponse(ErrorCode.none, 1, 3)
-    assert node.news[-1] == ("leader", 1, 3)
+    assert node.notifications[-1] == ("leader", 1, 3)
     assert node.begin(1, 2).error is ErrorCode.fenced_leader_epoch
     assert node.begin(2, 3).error is ErrorCode.invalid_request, "two leaders in one epoch"
     assert node.begin(7, 4).error is ErrorCode.inconsistent_voter_set
     assert node.begin(1, 3, voter_id=2).error is ErrorCode.invalid_voter_key
 
 
-def test_an_announcement_starts_the_fetch_timeout_again() -> None:
+def test_begin_quorum_epoch_resets_fetch_timeout() -> None:
     node = Alone().following(1, 5)
     for _ in range(5):
         node.pass_ms(1500)
@@ -248,26 +248,26 @@ def test_an_announcement_starts_the_fetch_timeout_again() -> None:
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testInitializeAsUnattachedAndBecomeLeader")
-def test_a_leader_announces_itself_until_it_is_heard() -> None:
+def test_leader_repeats_begin_quorum_epoch_until_acknowledged() -> None:
     node = Alone().started().elect(1)
     assert [each.peer for each in node.take(ApiKey.BEGIN_QUORUM_EPOCH)] == [1, 2]
     epoch = node.quorum.epoch
     node.pass_ms(900)
     node.fetch(1, 0, 0)
-    assert not node.take(ApiKey.BEGIN_QUORUM_EPOCH), "both questions are still on their way"
+    assert not node.take(ApiKey.BEGIN_QUORUM_EPOCH), "both requests are still in flight"
     node.pass_ms(1000)
     assert node.quorum.epoch == epoch
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testHandleEndQuorumRequest")
-def test_the_first_successor_seeks_the_election_at_once_and_is_granted_it() -> None:
+def test_first_successor_starts_election_at_once() -> None:
     first, second = Alone().following(1, 5), Alone(node_id=2).following(1, 5)
     for node, at_once in ((first, True), (second, False)):
         node.respond_to_fetch()
         assert node.end(1, 5, 0, 2) == RaftResponse(ErrorCode.none, 1, 5)
         node.pass_ms(0)
         assert (node.quorum.role is Role.PROSPECTIVE) is at_once
-    assert second.ask_vote(0, 5, pre_vote=True)[0].granted
+    assert second.request_vote(0, 5, pre_vote=True)[0].granted
 
 
 @pytest.mark.clause(
@@ -276,7 +276,7 @@ def test_the_first_successor_seeks_the_election_at_once_and_is_granted_it() -> N
     "KafkaRaftClientTest.testEndQuorumEpochSentBasedOnFetchOffset",
     "LeaderStateTest.testGetNonLeaderFollowersByFetchOffsetDescending",
 )
-def test_a_leader_that_shuts_down_names_its_successors_by_the_length_of_their_logs() -> None:
+def test_shutdown_of_leader_names_successors_by_log_length() -> None:
     node = Alone(4).started().elect(1, 2)
     node.append(3)
     node.fetch(1, 1, node.quorum.epoch)
@@ -287,14 +287,14 @@ def test_a_leader_that_shuts_down_names_its_successors_by_the_length_of_their_lo
     votes = node.take(ApiKey.END_QUORUM_EPOCH)
     assert [each.peer for each in votes] == [1, 2, 3]
     assert [each.candidate_id for each in votes[0].partition.preferred_candidates] == [3, 1, 2]
-    assert node.news[-2:] == [("lost", 1), ("leader", -1, 1)]
-    assert node.ask_vote(3, 2, OffsetAndEpoch(4, 1))[0].granted, "it still helps to elect another"
-    assert done == [True], "another epoch has begun without it"
-    assert node.ask_vote(1, 3)[0].error is ErrorCode.broker_not_available
+    assert node.notifications[-2:] == [("lost", 1), ("leader", -1, 1)]
+    assert node.request_vote(3, 2, OffsetAndEpoch(4, 1))[0].granted, "it still helps to elect another"
+    assert done == [True], "another epoch has started without it"
+    assert node.request_vote(1, 3)[0].error is ErrorCode.broker_not_available
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testLeaderGracefulShutdownTimeout")
-def test_a_leader_does_not_wait_for_ever_for_others_to_hear() -> None:
+def test_shutdown_of_leader_times_out() -> None:
     node = Alone().started().elect(1)
     done: list[bool] = []
     node.quorum.shut_down(lambda: done.append(True))
@@ -304,7 +304,7 @@ def test_a_leader_does_not_wait_for_ever_for_others_to_hear() -> None:
     assert done == [True]
 
 
-def test_others_leave_at_once() -> None:
+def test_shutdown_of_follower_completes_at_once() -> None:
     done: list[bool] = []
     node = Alone().following(1, 5)
     node.quorum.shut_down(lambda: done.append(True))
@@ -320,7 +320,7 @@ def test_others_leave_at_once() -> None:
     "KafkaRaftClientTest.testLeaderShouldResignLeadershipIfNotGetFetchRequestFromMajorityVoters",
     "LeaderStateTest.testCheckQuorum",
 )
-def test_resigns_when_a_majority_is_silent() -> None:
+def test_leader_resigns_when_majority_is_silent() -> None:
     node = Alone(5).started().elect(1, 2)
     epoch = node.quorum.epoch
     for _ in range(4):
@@ -337,15 +337,15 @@ def test_resigns_when_a_majority_is_silent() -> None:
     assert (node.quorum.role, node.quorum.epoch) == (Role.PROSPECTIVE, epoch)
 
 
-def test_leadership_won_is_followed_by_lost() -> None:
+def test_leadership_won_and_lost_are_reported() -> None:
     node = Alone().started().elect(1)
-    assert node.news[-1] == ("won", 1, 0)
-    node.ask_vote(2, 9, OffsetAndEpoch(9, 8))
-    assert node.news[-2:] == [("lost", 1), ("leader", -1, 9)]
+    assert node.notifications[-1] == ("won", 1, 0)
+    node.request_vote(2, 9, OffsetAndEpoch(9, 8))
+    assert node.notifications[-2:] == [("lost", 1), ("leader", -1, 9)]
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testInitializeAsUnattachedAndBecomeLeader")
-def test_the_epochs_first_record_names_the_voters() -> None:
+def test_first_record_of_epoch_has_voters() -> None:
     node = Alone().started().elect(1)
     data = node.log.read(0, 1 << 20, 1)
     assert isinstance(node.log, MetadataLog)

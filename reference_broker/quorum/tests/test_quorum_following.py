@@ -1,4 +1,4 @@
-"""Conversations of a follower: fetches, truncation, leaders that vanish, snapshots."""
+"""A follower: fetches, truncation, lost leaders, snapshots."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ from reference_broker.wire.fetch import FetchResponse, FetchTopicResponse, Parti
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testFollowerReplication")
-def test_a_follower_names_only_what_is_durable() -> None:
+def test_follower_fetches_from_durable_end() -> None:
     node = Alone().following(1, 5)
     node.auto_sync = False
     node.respond_to_fetch(batch(0, 5, count=2))
@@ -34,17 +34,17 @@ def test_a_follower_names_only_what_is_durable() -> None:
     assert (sent.partition.fetch_offset, sent.partition.last_fetched_epoch) == (2, 5)
 
 
-def test_an_error_that_nobody_knows_is_one_of_the_server() -> None:
-    """A newer node may send it, or a byte was damaged on its way. The follower asks again."""
+def test_unknown_error_code_is_unknown_server_error() -> None:
+    """A newer node may send it, or a byte was damaged in transit. The follower retries."""
     data = PartitionData(0, 1024, 0)
     body = FetchResponse(responses=[FetchTopicResponse("", METADATA_TOPIC_ID, [data])])
-    answer = read_fetched(body)
-    assert answer is not None
-    assert answer.error is ErrorCode.unknown_server_error
+    response = read_fetched(body)
+    assert response is not None
+    assert response.error is ErrorCode.unknown_server_error
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testObserverReplication")
-def test_an_observer_does_not_wait_for_its_disk() -> None:
+def test_observer_fetches_without_waiting_for_sync() -> None:
     node = Alone(3, node_id=4).started()
     node.pass_ms(20)
     node.respond_to_fetch(error=ErrorCode.not_leader_or_follower, leader=1, epoch=5)
@@ -54,7 +54,7 @@ def test_an_observer_does_not_wait_for_its_disk() -> None:
 
 
 @pytest.mark.clause("KafkaRaftClientFetchTest.testHighWatermarkSentInFetchRequest")
-def test_a_fetch_says_who_requests_and_what_it_knows() -> None:
+def test_fetch_has_replica_epoch_and_offset() -> None:
     node = Alone().following(1, 5)
     node.respond_to_fetch(batch(0, 5, count=2), high_watermark=1)
     sent = node.sent[0]
@@ -66,7 +66,7 @@ def test_a_fetch_says_who_requests_and_what_it_knows() -> None:
 @pytest.mark.parametrize(
     ("fetch_ms", "request_ms", "wait_ms"), [(2000, 500, 250), (600, 2000, 300), (9000, 9000, 1000)]
 )
-def test_a_quiet_leader_responses_before_its_followers_give_up(fetch_ms: int, request_ms: int, wait_ms: int) -> None:
+def test_fetch_wait_is_shorter_than_timeouts(fetch_ms: int, request_ms: int, wait_ms: int) -> None:
     settings: Any = {
         "controller.quorum.fetch.timeout.ms": f"{fetch_ms}",
         "controller.quorum.request.timeout.ms": f"{request_ms}",
@@ -76,7 +76,7 @@ def test_a_quiet_leader_responses_before_its_followers_give_up(fetch_ms: int, re
 
 
 @pytest.mark.clause("KafkaRaftClientFetchTest.testReplicationOfHigherPartitionLeaderEpoch")
-def test_records_of_a_higher_epoch_are_not_taken() -> None:
+def test_records_of_higher_epoch_are_not_appended() -> None:
     node = Alone().following(1, 5)
     node.respond_to_fetch(batch(0, 5) + batch(1, 6))
     assert node.log.end == OffsetAndEpoch(1, 5)
@@ -84,7 +84,7 @@ def test_records_of_a_higher_epoch_are_not_taken() -> None:
 
 @pytest.mark.clause("KafkaRaftClientFetchTest.testRandomRecords", "KafkaRaftClientFetchTest.testInvalidMemoryRecords")
 @pytest.mark.parametrize("damage", [b"\x00" * 200, batch(0, 5)[:-1], batch(7, 5)], ids=["zeros", "torn", "a hole"])
-def test_damaged_records_are_ignored_and_requested_again_later(damage: bytes) -> None:
+def test_damaged_records_are_ignored_and_fetched_again(damage: bytes) -> None:
     node = Alone().following(1, 5)
     node.respond_to_fetch(damage)
     assert node.log.end == OffsetAndEpoch(0, 0)
@@ -94,7 +94,7 @@ def test_damaged_records_are_ignored_and_requested_again_later(damage: bytes) ->
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testFollowerLogReconciliation")
-def test_a_diverging_follower_cuts_its_log_durably_and_goes_on() -> None:
+def test_diverging_follower_truncates_durably_then_fetches() -> None:
     node = Alone().following(1, 3)
     node.respond_to_fetch(batch(0, 2, count=2) + batch(2, 3, count=2) + batch(4, 3))
     node.begin(2, 6)
@@ -108,7 +108,7 @@ def test_a_diverging_follower_cuts_its_log_durably_and_goes_on() -> None:
     assert ("truncated", {"offset": 4}) in node.notes
 
 
-def test_committed_records_are_never_cut() -> None:
+def test_truncation_of_committed_records_raises() -> None:
     node = Alone().following(1, 3)
     node.respond_to_fetch(batch(0, 2, count=2) + batch(2, 3), high_watermark=3)
     node.respond_to_fetch(validity=Diverging(OffsetAndEpoch(2, 2)))
@@ -117,7 +117,7 @@ def test_committed_records_are_never_cut() -> None:
         node.respond_to_fetch(validity=Diverging(OffsetAndEpoch(2, 2)))
 
 
-def test_a_single_response_that_would_cut_committed_records_may_be_damaged() -> None:
+def test_single_response_truncating_committed_records_is_ignored() -> None:
     node = Alone().following(1, 3)
     node.respond_to_fetch(batch(0, 2, count=2) + batch(2, 3), high_watermark=3)
     for offset in (3, 4):
@@ -127,7 +127,7 @@ def test_a_single_response_that_would_cut_committed_records_may_be_damaged() -> 
         node.respond_to_fetch(batch(offset, 3), high_watermark=offset)
 
 
-def test_a_response_from_an_older_epoch_is_ignored() -> None:
+def test_response_of_older_epoch_is_ignored() -> None:
     node = Alone().following(1, 5)
     node.respond_to_fetch(batch(0, 4), epoch=4, leader=2)
     assert node.log.end.offset == 0
@@ -135,7 +135,7 @@ def test_a_response_from_an_older_epoch_is_ignored() -> None:
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testFetchResponseIgnoredAfterBecomingProspective")
-def test_a_response_to_another_role_is_not_taken() -> None:
+def test_response_to_earlier_role_is_ignored() -> None:
     node = Alone().following(1, 5)
     (late,) = node.take(ApiKey.FETCH)
     node.pass_ms(2050)
@@ -145,22 +145,22 @@ def test_a_response_to_another_role_is_not_taken() -> None:
     assert node.log.end.offset == 0
 
 
-# A leader that is gone
+# A lost leader
 
 
-def test_two_broken_connections_in_a_row_mean_that_the_leader_is_gone() -> None:
+def test_two_consecutive_failures_make_leader_lost() -> None:
     node = Alone().following(1, 5)
     node.respond_to_fetch()
     node.take(ApiKey.FETCH)[0].failed()
     node.pass_ms(20)
-    assert node.ask_vote(2, 5, pre_vote=True)[0].granted is False, "once is not enough"
+    assert node.request_vote(2, 5, pre_vote=True)[0].granted is False, "once is not enough"
     node.take(ApiKey.FETCH)[0].failed()
-    assert node.ask_vote(2, 5, pre_vote=True)[0].granted is True
+    assert node.request_vote(2, 5, pre_vote=True)[0].granted is True
     node.pass_ms(50)
     assert node.quorum.role is Role.PROSPECTIVE
 
 
-def test_a_response_in_between_means_that_it_is_there() -> None:
+def test_response_between_failures_keeps_leader() -> None:
     node = Alone().following(1, 5)
     for _ in range(6):
         node.take(ApiKey.FETCH)[0].failed()
@@ -170,7 +170,7 @@ def test_a_response_in_between_means_that_it_is_there() -> None:
     assert node.quorum.role is Role.FOLLOWER
 
 
-def test_a_leader_that_says_it_is_none_is_let_go() -> None:
+def test_not_leader_response_makes_follower_unattached() -> None:
     node = Alone().following(1, 5)
     node.respond_to_fetch()
     node.respond_to_fetch(error=ErrorCode.not_leader_or_follower, leader=-1)
@@ -181,7 +181,7 @@ def test_a_leader_that_says_it_is_none_is_let_go() -> None:
 @pytest.mark.clause(
     "KafkaRaftClientTest.testVoterBecomeProspectiveAfterFetchTimeout", "FollowerStateTest.testFetchTimeoutExpiration"
 )
-def test_silence_for_the_fetch_timeout_means_that_it_is_gone() -> None:
+def test_fetch_timeout_makes_prospective() -> None:
     node = Alone().following(1, 5)
     node.pass_ms(1999)
     assert node.quorum.role is Role.FOLLOWER
@@ -189,7 +189,7 @@ def test_silence_for_the_fetch_timeout_means_that_it_is_gone() -> None:
     assert node.quorum.role is Role.PROSPECTIVE  # type: ignore[comparison-overlap]  # It changed.
 
 
-def test_an_observer_requests_the_voters_who_leads() -> None:
+def test_observer_queries_voters_for_leader() -> None:
     node = Alone(3, node_id=4).started()
     sent = []
     for _ in range(4):
@@ -202,7 +202,7 @@ def test_an_observer_requests_the_voters_who_leads() -> None:
     assert sent[3] == sent[0]
 
 
-def test_a_full_disk_does_not_end_a_follower() -> None:
+def test_full_disk_does_not_end_follower() -> None:
     node = Alone().following(1, 5)
     node.disk.fail_after = 0
     node.respond_to_fetch(batch(0, 5))
@@ -229,20 +229,20 @@ WANTED = OffsetAndEpoch(100, 4)
     "KafkaRaftClientSnapshotTest.testFetchResponseWithSnapshotId",
 )
 @pytest.mark.clause("S-9")
-def test_a_snapshot_takes_the_place_of_the_log() -> None:
+def test_snapshot_replaces_log() -> None:
     node = needing(WANTED)
-    assert node.download.begun == [(1, 5, WANTED)]
+    assert node.download.started == [(1, 5, WANTED)]
     assert not node.take(ApiKey.FETCH), "no fetch meanwhile"
     node.snapshots.add(WANTED)
     assert node.log.install_snapshot(node.now(), WANTED)
     node.download.outcome(Installed(WANTED))
-    assert node.news[-1] == ("snapshot", WANTED)
+    assert node.notifications[-1] == ("snapshot", WANTED)
     assert node.quorum.high_watermark == 100
     (sent,) = node.take(ApiKey.FETCH)
     assert (sent.partition.fetch_offset, sent.partition.last_fetched_epoch) == WANTED
 
 
-def test_progress_refreshes_the_fetch_timeout() -> None:
+def test_download_progress_resets_fetch_timeout() -> None:
     node = needing(WANTED)
     for _ in range(5):
         node.pass_ms(1900)
@@ -255,20 +255,20 @@ def test_progress_refreshes_the_fetch_timeout() -> None:
 
 @pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchResponseWithInvalidSnapshotId")
 @pytest.mark.parametrize("half", [OffsetAndEpoch(-1, 4), OffsetAndEpoch(100, -1)])
-def test_half_a_snapshot_id_is_ignored_and_the_fetch_timeout_goes_on(half: OffsetAndEpoch) -> None:
+def test_partial_snapshot_id_is_ignored_and_does_not_reset_fetch_timeout(half: OffsetAndEpoch) -> None:
     node = Alone().following(1, 5)
     for _ in range(3):
         node.pass_ms(600)
         node.respond_to_fetch(validity=NeedsSnapshot(half))
         assert not node.sent
-    assert not node.download.begun
+    assert not node.download.started
     node.pass_ms(250)
     assert node.quorum.role is Role.PROSPECTIVE
 
 
 @pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchSnapshotResponseMissingSnapshot")
 @pytest.mark.clause("S-10")
-def test_a_missing_snapshot_is_rediscovered_from_offset_0() -> None:
+def test_missing_snapshot_is_rediscovered_from_offset_zero() -> None:
     node = needing(WANTED)
     node.download.outcome(Rediscover())
     (sent,) = node.take(ApiKey.FETCH)
@@ -276,7 +276,7 @@ def test_a_missing_snapshot_is_rediscovered_from_offset_0() -> None:
 
 
 @pytest.mark.clause("S-10")
-def test_rediscovery_takes_no_records() -> None:
+def test_rediscovery_appends_no_records() -> None:
     node = Alone().following(1, 5)
     node.respond_to_fetch(batch(0, 5, count=3))
     node.respond_to_fetch(validity=NeedsSnapshot(WANTED))
@@ -291,7 +291,7 @@ def test_rediscovery_takes_no_records() -> None:
     "KafkaRaftClientSnapshotTest.testFetchSnapshotResponseFromNewerEpochLeader",
 )
 @pytest.mark.parametrize("leader", [-1, 2])
-def test_a_download_may_report_of_a_newer_epoch(leader: int) -> None:
+def test_download_reporting_newer_epoch_changes_role(leader: int) -> None:
     node = needing(WANTED)
     node.download.outcome(LeaderChanged(leader, 8))
     assert (node.quorum.epoch, node.quorum.leader_id) == (8, leader)
@@ -299,16 +299,16 @@ def test_a_download_may_report_of_a_newer_epoch(leader: int) -> None:
 
 @pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchSnapshotResponseFromOlderEpoch")
 @pytest.mark.parametrize("epoch", [1, 4])
-def test_a_download_that_reports_of_an_older_epoch_is_begun_again(epoch: int) -> None:
+def test_download_reporting_older_epoch_is_restarted(epoch: int) -> None:
     node = needing(WANTED)
     node.download.outcome(LeaderChanged(2, epoch))
     assert (node.quorum.epoch, node.quorum.leader_id, node.quorum.role) == (5, 1, Role.FOLLOWER)
     node.pass_ms(50)
     node.respond_to_fetch(validity=NeedsSnapshot(WANTED))
-    assert node.download.begun == [(1, 5, WANTED)] * 2
+    assert node.download.started == [(1, 5, WANTED)] * 2
 
 
-def test_a_download_that_fails_is_begun_again_with_a_fetch() -> None:
+def test_failed_download_is_restarted_with_fetch() -> None:
     node = needing(WANTED)
     node.download.outcome(Failed())
     node.pass_ms(50)
@@ -316,15 +316,15 @@ def test_a_download_that_fails_is_begun_again_with_a_fetch() -> None:
 
 
 @pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchSnapshotResponseToNotFollower")
-def test_what_a_download_says_to_another_role_is_ignored() -> None:
+def test_download_outcome_for_earlier_role_is_ignored() -> None:
     node = needing(WANTED)
     node.pass_ms(2050)
     node.download.outcome(Installed(WANTED))
     assert node.quorum.high_watermark == -1
 
 
-def test_a_download_that_must_wait_keeps_the_leader_in_sight_and_does_not_hammer_it() -> None:
-    """A damaged snapshot, or a full disk, once led to fifty downloads a second."""
+def test_delayed_download_keeps_contact_with_leader() -> None:
+    """A damaged snapshot, or a full disk, once caused fifty downloads a second."""
     node = Alone().following(1, 5)
     node.download.waits_us = 10**9
     sent = 0
@@ -333,15 +333,15 @@ def test_a_download_that_must_wait_keeps_the_leader_in_sight_and_does_not_hammer
             sent += 1
             node.respond_to_fetch(validity=NeedsSnapshot(WANTED))
         node.pass_ms(100)
-    assert (node.quorum.role, node.download.begun) == (Role.FOLLOWER, [])
+    assert (node.quorum.role, node.download.started) == (Role.FOLLOWER, [])
     assert 10 <= sent <= 40, "at most a few a second, and never silent for as long as the fetch timeout"
     node.download.waits_us = 0
     node.pass_ms(1000)
     node.respond_to_fetch(validity=NeedsSnapshot(WANTED))
-    assert node.download.begun == [(1, 5, WANTED)]
+    assert node.download.started == [(1, 5, WANTED)]
 
 
-def test_a_disk_that_stays_full_is_tried_ever_more_seldom_without_losing_the_leader() -> None:
+def test_full_disk_backs_off_without_losing_leader() -> None:
     node = Alone().following(1, 5)
     node.disk.fail_after = 0
     tries = 0

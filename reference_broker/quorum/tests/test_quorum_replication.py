@@ -1,4 +1,4 @@
-"""Conversations with a leader about its log: the high watermark, fetches, divergence."""
+"""A leader's log: the high watermark, fetches, divergence."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def leading(voters: int = 3, **settings: Any) -> Alone:
 
 
 def snapshot_at(node: Alone, offset: int) -> OffsetAndEpoch:
-    """Committed, made, and the log before it deleted."""
+    """Make a snapshot at a committed offset, and delete the log before it."""
     made = OffsetAndEpoch(offset, node.log.log.epoch_at(offset - 1))
     node.snapshots.add(made)
     assert node.log.delete_before(made)
@@ -30,7 +30,7 @@ def snapshot_at(node: Alone, offset: int) -> OffsetAndEpoch:
 
 
 @pytest.mark.clause("LeaderStateTest.testUpdateHighWatermarkQuorumSizeThree")
-def test_the_high_watermark_is_what_a_majority_made_durable() -> None:
+def test_high_watermark_is_durable_end_of_majority() -> None:
     node = leading(5)
     node.append(3)
     node.fetch(1, 4, 1)
@@ -43,7 +43,7 @@ def test_the_high_watermark_is_what_a_majority_made_durable() -> None:
     assert node.quorum.high_watermark == 3
 
 
-def test_a_leader_counts_itself_only_up_to_its_synced_end() -> None:
+def test_leader_counts_itself_up_to_synced_end() -> None:
     node = leading()
     node.auto_sync = False
     node.append()
@@ -53,7 +53,7 @@ def test_a_leader_counts_itself_only_up_to_its_synced_end() -> None:
     assert node.quorum.high_watermark == 2
 
 
-def test_older_epochs_are_committed_only_with_the_epochs_own_first_record() -> None:
+def test_older_epochs_are_committed_with_first_record_of_epoch() -> None:
     node = Alone().following(1, 5)
     node.respond_to_fetch(batch(0, 5, count=4))
     node.elect(2)
@@ -65,18 +65,18 @@ def test_older_epochs_are_committed_only_with_the_epochs_own_first_record() -> N
 
 
 @pytest.mark.clause("LeaderStateTest.testUpdateHighWatermarkQuorumSizeThree")
-def test_the_high_watermark_does_not_go_back() -> None:
+def test_high_watermark_does_not_go_back() -> None:
     node = leading()
     node.append(3)
     node.fetch(1, 4, 1)
     assert node.quorum.high_watermark == 4
     node.fetch(1, 1, 1)
     assert node.quorum.high_watermark == 4
-    assert [each for each in node.news if each[0] == "hw"] == [("hw", 4)]
+    assert [each for each in node.notifications if each[0] == "hw"] == [("hw", 4)]
 
 
 @pytest.mark.clause("FollowerStateTest.testMonotonicHighWatermark")
-def test_a_follower_knows_no_more_than_it_has() -> None:
+def test_follower_high_watermark_is_capped_at_log_end() -> None:
     node = Alone().following(1, 5)
     node.respond_to_fetch(batch(0, 5, count=2), high_watermark=9)
     assert node.quorum.high_watermark == 2
@@ -84,7 +84,7 @@ def test_a_follower_knows_no_more_than_it_has() -> None:
     assert node.quorum.high_watermark == 2
 
 
-# Answering fetches
+# Responses to fetches
 
 
 @pytest.mark.clause(
@@ -108,53 +108,53 @@ def test_a_follower_knows_no_more_than_it_has() -> None:
         ({"offset": -1}, ErrorCode.invalid_request),
     ],
 )
-def test_fetches_are_judged_in_kafkas_order(changed: dict[str, object], error: Error) -> None:
+def test_fetch_errors_are_in_order_of_kafka(changed: dict[str, object], error: Error) -> None:
     node = leading()
     fetch: dict[str, object] = {"replica": 1, "offset": 1, "epoch": 1, **changed}
-    answer = node.fetch(**fetch)[0]  # type: ignore[arg-type]
-    assert answer.error_code == error
+    response = node.fetch(**fetch)[0]  # type: ignore[arg-type]
+    assert response.error_code == error
 
 
-def test_a_fetch_by_topic_name_is_refused_as_a_whole() -> None:
-    answer = leading().fetch_as(FetchRequest(replica_id=1, cluster_id=CLUSTER))[0]
-    assert isinstance(answer, FetchResponse)
-    assert answer.error_code == ErrorCode.invalid_request
+def test_fetch_by_topic_name_is_rejected() -> None:
+    response = leading().fetch_as(FetchRequest(replica_id=1, cluster_id=CLUSTER))[0]
+    assert isinstance(response, FetchResponse)
+    assert response.error_code == ErrorCode.invalid_request
 
 
-def test_whoever_does_not_lead_names_the_leader() -> None:
-    answer = Alone().following(1, 5).fetch(2, 0, 0)[0]
-    assert isinstance(answer, PartitionData)
-    assert answer.error_code == ErrorCode.not_leader_or_follower
-    assert answer.current_leader is not None
-    assert (answer.current_leader.leader_id, answer.current_leader.leader_epoch) == (1, 5)
+def test_non_leader_returns_not_leader_with_leader() -> None:
+    response = Alone().following(1, 5).fetch(2, 0, 0)[0]
+    assert isinstance(response, PartitionData)
+    assert response.error_code == ErrorCode.not_leader_or_follower
+    assert response.current_leader is not None
+    assert (response.current_leader.leader_id, response.current_leader.leader_epoch) == (1, 5)
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testPurgatoryFetchSatisfiedByWrite")
-def test_a_fetch_waits_for_records() -> None:
+def test_fetch_waits_for_records() -> None:
     node = leading()
-    answers = node.fetch(1, 1, 1, wait_ms=500)
+    responses = node.fetch(1, 1, 1, wait_ms=500)
     node.pass_ms(499)
-    assert not answers
+    assert not responses
     node.append(2)
-    assert not answers, "what is appended in one event is sent together"
+    assert not responses, "records of one event are sent together"
     node.pass_ms(0)
-    assert len(answers) == 1
+    assert len(responses) == 1
     again = Alone().following(1, 1)
     again.log.append_fetched(node.now(), batch(0, 1), 1)
-    assert again.log.append_fetched(node.now(), answers[0].records, 1)  # type: ignore[union-attr, arg-type]
+    assert again.log.append_fetched(node.now(), responses[0].records, 1)  # type: ignore[union-attr, arg-type]
     assert again.log.end == OffsetAndEpoch(3, 1)
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testPurgatoryFetchTimeout")
-def test_a_fetch_waits_no_longer_than_it_wants() -> None:
+def test_fetch_waits_for_max_wait() -> None:
     node = leading()
     node.fetch(1, 1, 1)
-    answers = node.fetch(1, 1, 1, wait_ms=500)
+    responses = node.fetch(1, 1, 1, wait_ms=500)
     node.pass_ms(500)
-    assert [(each.error_code, bytes(each.records)) for each in answers] == [(0, b"")]  # type: ignore[union-attr, arg-type]
+    assert [(each.error_code, bytes(each.records)) for each in responses] == [(0, b"")]  # type: ignore[union-attr, arg-type]
 
 
-def test_waits_that_end_nearly_together_end_at_once_and_others_in_their_time() -> None:
+def test_fetches_with_close_deadlines_complete_together() -> None:
     node = leading()
     node.fetch(1, 1, 1)
     node.fetch(2, 1, 1)
@@ -170,11 +170,11 @@ def test_waits_that_end_nearly_together_end_at_once_and_others_in_their_time() -
     assert len(later) == 1
 
 
-def test_nobody_is_kept_waiting_for_long_since_the_asker_may_be_gone() -> None:
+def test_wait_of_fetch_is_limited() -> None:
     node = leading()
-    answers = node.fetch(-1, 1, 1, wait_ms=2**31 - 1)
+    responses = node.fetch(-1, 1, 1, wait_ms=2**31 - 1)
     node.pass_ms(2000)
-    assert len(answers) == 1
+    assert len(responses) == 1
     assert not node.quorum.state.parked  # type: ignore[attr-defined]
 
 
@@ -184,54 +184,54 @@ def test_nobody_is_kept_waiting_for_long_since_the_asker_may_be_gone() -> None:
 @pytest.mark.parametrize(
     "known_high_watermark", [CONFIRMED, 4], ids=["testDefaultHwmDeferred", "testUnchangedHighWatermarkDeferred"]
 )
-def test_a_fetch_that_knows_the_high_watermark_waits(known_high_watermark: int) -> None:
+def test_fetch_with_current_high_watermark_waits(known_high_watermark: int) -> None:
     node = leading()
     node.append(3)
     node.fetch(1, 4, 1)
-    answers = node.fetch(1, 4, 1, wait_ms=500, high_watermark=known_high_watermark)
+    responses = node.fetch(1, 4, 1, wait_ms=500, high_watermark=known_high_watermark)
     node.pass_ms(499)
-    assert not answers
+    assert not responses
 
 
 @pytest.mark.clause("KafkaRaftClientFetchTest.testUnknownHwmDeferredWhenLeaderDoesNotKnowHwm")
-def test_a_fetch_waits_while_the_leader_knows_no_high_watermark() -> None:
+def test_fetch_waits_while_high_watermark_is_unknown() -> None:
     assert not leading(5).fetch(1, 1, 1, wait_ms=500, high_watermark=-1)
 
 
 @pytest.mark.clause("KafkaRaftClientFetchTest.testOutdatedHwmCompletedWhenLeaderKnowsHwm")
-def test_a_stale_high_watermark_completes_the_fetch_at_once() -> None:
+def test_fetch_with_stale_high_watermark_completes_at_once() -> None:
     node = leading()
     node.append(3)
     node.fetch(1, 4, 1)
-    (answer,) = node.fetch(2, 4, 1, wait_ms=500, high_watermark=3)
-    assert answer.high_watermark == 4  # type: ignore[union-attr]
+    (response,) = node.fetch(2, 4, 1, wait_ms=500, high_watermark=3)
+    assert response.high_watermark == 4  # type: ignore[union-attr]
 
 
 @pytest.mark.clause("KafkaRaftClientFetchTest.testUpdatedHighWatermarkCompleted")
-def test_a_new_high_watermark_completes_the_fetches_that_wait() -> None:
+def test_new_high_watermark_completes_parked_fetches() -> None:
     node = leading(5)
     node.append(3)
-    answers = node.fetch(1, 4, 1, wait_ms=500, high_watermark=-1)
-    assert not answers
+    responses = node.fetch(1, 4, 1, wait_ms=500, high_watermark=-1)
+    assert not responses
     node.fetch(2, 4, 1)
-    assert [each.high_watermark for each in answers] == [4]  # type: ignore[union-attr]
+    assert [each.high_watermark for each in responses] == [4]  # type: ignore[union-attr]
 
 
 @pytest.mark.clause(
     "KafkaRaftClientTest.testResignWillCompleteFetchPurgatory",
     "KafkaRaftClientTest.testPurgatoryFetchCompletedByFollowerTransition",
 )
-def test_fetches_that_wait_are_completed_when_leadership_ends_and_that_is_durable() -> None:
+def test_lost_leadership_completes_parked_fetches_once_durable() -> None:
     node = leading()
-    answers = node.fetch(1, 1, 1, wait_ms=500)
+    responses = node.fetch(1, 1, 1, wait_ms=500)
     node.auto_sync = False
-    node.ask_vote(2, 7, OffsetAndEpoch(9, 6))
-    assert not answers
+    node.request_vote(2, 7, OffsetAndEpoch(9, 6))
+    assert not responses
     node.sync_all()
-    assert [(each.error_code, each.current_leader.leader_epoch) for each in answers] == [(6, 7)]  # type: ignore[union-attr]
+    assert [(each.error_code, each.current_leader.leader_epoch) for each in responses] == [(6, 7)]  # type: ignore[union-attr]
 
 
-def test_a_replica_has_one_fetch_at_a_time() -> None:
+def test_newer_fetch_of_replica_completes_parked_one() -> None:
     node = leading()
     first = node.fetch(1, 1, 1, wait_ms=500)
     second = node.fetch(1, 1, 1, wait_ms=500)
@@ -239,15 +239,15 @@ def test_a_replica_has_one_fetch_at_a_time() -> None:
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testLeaderImmediatelySendsDivergingEpoch")
-def test_diverging_logs_are_reported_where_the_leaders_epoch_ends() -> None:
+def test_diverging_fetch_returns_end_of_leaders_epoch() -> None:
     node = Alone().following(1, 3)
     node.respond_to_fetch(batch(0, 2, count=3) + batch(3, 3))
     node.elect(2)
-    (answer,) = node.fetch(1, 9, 3, wait_ms=500)
-    assert isinstance(answer, PartitionData)
-    assert answer.diverging_epoch is not None
-    assert (answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == (3, 4)
-    assert not answer.records
+    (response,) = node.fetch(1, 9, 3, wait_ms=500)
+    assert isinstance(response, PartitionData)
+    assert response.diverging_epoch is not None
+    assert (response.diverging_epoch.epoch, response.diverging_epoch.end_offset) == (3, 4)
+    assert not response.records
 
 
 @pytest.mark.clause(
@@ -265,28 +265,28 @@ def test_diverging_logs_are_reported_where_the_leaders_epoch_ends() -> None:
         "testFetchRequestAtLogStartOffsetWithInvalidEpoch",
     ],
 )
-def test_a_leader_sends_its_snapshot_id_at_once(offset: int, epoch: int) -> None:
+def test_fetch_below_log_start_returns_snapshot_id_at_once(offset: int, epoch: int) -> None:
     node = leading()
     node.append(5)
     node.fetch(1, 6, 1)
     made = snapshot_at(node, 4)
     high_watermark = node.quorum.high_watermark
-    (answer,) = node.fetch(2, offset, epoch, wait_ms=500)
-    assert answer.snapshot_id is not None  # type: ignore[union-attr]
-    assert (answer.snapshot_id.end_offset, answer.snapshot_id.epoch) == made  # type: ignore[union-attr]
+    (response,) = node.fetch(2, offset, epoch, wait_ms=500)
+    assert response.snapshot_id is not None  # type: ignore[union-attr]
+    assert (response.snapshot_id.end_offset, response.snapshot_id.epoch) == made  # type: ignore[union-attr]
     assert node.quorum.high_watermark == high_watermark
 
 
 @pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchRequestAtLogStartOffsetWithValidEpoch")
 @pytest.mark.clause("S-10")
-def test_a_fetch_from_the_snapshots_end_gets_records() -> None:
+def test_fetch_from_snapshot_end_returns_records() -> None:
     node = leading()
     node.append(5)
     node.fetch(1, 6, 1)
     snapshot_at(node, 4)
-    (answer,) = node.fetch(2, 4, 1)
-    assert answer.snapshot_id is None  # type: ignore[union-attr]
-    assert len(answer.records) > 0  # type: ignore[union-attr, arg-type]
+    (response,) = node.fetch(2, 4, 1)
+    assert response.snapshot_id is None  # type: ignore[union-attr]
+    assert len(response.records) > 0  # type: ignore[union-attr, arg-type]
 
 
 @pytest.mark.clause(
@@ -294,7 +294,7 @@ def test_a_fetch_from_the_snapshots_end_gets_records() -> None:
     "KafkaRaftClientTest.testDescribeQuorumWithFollowers",
     "KafkaRaftClientTest.testDescribeQuorumWithObserver",
 )
-def test_describes_who_fetched_when() -> None:
+def test_describe_quorum_returns_fetch_times() -> None:
     node = leading()
     node.append(3)
     node.fetch(1, 4, 1)
@@ -316,14 +316,14 @@ def test_describes_who_fetched_when() -> None:
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testDescribeQuorumWithObserver")
-def test_an_observer_that_is_silent_for_minutes_is_forgotten() -> None:
+def test_silent_observer_is_dropped_after_minutes() -> None:
     node = leading(1)
     node.fetch(7, 1, 1)
     node.pass_ms(300_001)
     assert not node.quorum.describe().observers
 
 
-def test_requests_to_the_leader_only_are_judged_in_order() -> None:
+def test_leader_request_errors_are_in_order() -> None:
     node = leading()
     check = node.quorum.leader_check
     assert check("another", 9) is ErrorCode.inconsistent_cluster_id

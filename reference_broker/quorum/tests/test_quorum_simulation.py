@@ -1,6 +1,6 @@
-"""The nine properties of Kafka's RaftEventSimulationTest, storms of faults, and mutants that the checks must see.
+"""The nine properties of Kafka's RaftEventSimulationTest, storms of faults, and mutants that the checks must detect.
 
-All invariants of ``quorum_invariants`` are looked at after every event.
+All invariants of ``quorum_invariants`` are checked after every event.
 """
 
 from collections.abc import Callable
@@ -76,8 +76,8 @@ def test_can_elect_a_new_leader_after_the_old_one_failed(seed: int, end: Callabl
     settle(world)
 
 
-def test_voters_that_stood_still_together_do_not_split_their_votes() -> None:
-    """As on one machine that was stopped for a while: all fetch timeouts have passed at the same instant."""
+def test_voters_paused_together_do_not_split_votes() -> None:
+    """As on one machine that was stopped for a while: all fetch timeouts have expired at the same instant."""
     epochs = 0
     for seed in range(10):
         world = running(seed, 3)
@@ -153,7 +153,7 @@ def test_can_make_progress_after_back_to_back_leader_failures(seed: int) -> None
 @pytest.mark.clause("RaftEventSimulationTest.leadershipAssignedOnlyOnceWithNetworkPartitionIfThereExistsMajority")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_leadership_is_assigned_only_once_with_a_partition_if_there_is_a_majority(seed: int) -> None:
-    """Node 0 reaches nobody but one, which the others do not mind."""
+    """Node 0 reaches only one other node, which the others do not mind."""
     world = World(seed, 4, 1)
     for other in (2, 3):
         world.network.cut[0, other] = world.network.cut[other, 0] = True
@@ -170,7 +170,8 @@ def test_leadership_is_assigned_only_once_with_a_partition_if_there_is_a_majorit
 @pytest.mark.clause("RaftEventSimulationTest.leadershipWillNotChangeDuringNetworkPartitionIfMajorityStillReachable")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_leadership_does_not_change_while_a_majority_is_reachable(seed: int) -> None:
-    """Pre-vote: a follower that lost sight of the leader, but not of the others, disturbs nobody, nor does it later."""
+    """Pre-vote: a follower that lost contact with the leader, but not with the others, causes no election, also
+    later."""
     world = running(seed, 5, period_us=500_000)
     leader = leader_of(world)
     epoch = world.processes[leader].quorum.epoch
@@ -189,7 +190,7 @@ def test_leadership_does_not_change_while_a_majority_is_reachable(seed: int) -> 
 @pytest.mark.clause("RaftEventSimulationTest.canRecoverFromSingleNodeCommittedDataLoss")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_can_recover_from_the_data_loss_of_a_single_node(seed: int) -> None:
-    """A voter comes back with nothing at all, while the others are up."""
+    """A voter restarts without any files, while the others are up."""
     world = running(seed, 5, 1)
     lost = leader_of(world) if seed % 2 else (leader_of(world) + 1) % 5
     world.kill(lost)
@@ -201,11 +202,11 @@ def test_can_recover_from_the_data_loss_of_a_single_node(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_holds_in_a_storm(seed: int) -> None:
+def test_invariants_hold_in_storm(seed: int) -> None:
     weather(seed, seconds=8)
 
 
-def test_a_seed_repeats_its_run() -> None:
+def test_seed_repeats_run() -> None:
     first, second = weather(11, seconds=4), weather(11, seconds=4)
     assert (first.time_us, first.events, first.states()) == (second.time_us, second.events, second.states())
 
@@ -220,7 +221,7 @@ def test_resumes_after_long_pauses(seed: int) -> None:
     settle(world)
 
 
-def test_a_killed_leader_is_noticed_by_its_closed_connections() -> None:
+def test_killed_leader_is_detected_by_closed_connections() -> None:
     for seed in range(5):
         world = running(seed, 3)
         old = leader_of(world)
@@ -230,11 +231,11 @@ def test_a_killed_leader_is_noticed_by_its_closed_connections() -> None:
         assert world.time_us - killed_us < 500_000, "half a fetch timeout"
 
 
-# The checks see what they are for
+# The checks detect defects
 
 
 def _votes_at_once(_quorum: Quorum, done: Callable[[], None]) -> None:
-    """Without waiting for the disk."""
+    """Vote without waiting for the disk."""
     done()
 
 
@@ -276,7 +277,7 @@ def test_a_mutant_is_killed(monkeypatch: pytest.MonkeyPatch, owner: object, name
             weather(seed, seconds=8)
         except AssertionError:
             return
-    pytest.fail("40 storms, and nobody noticed")
+    pytest.fail("40 storms, and no invariant failed")
 
 
 def test_syncs_are_shared() -> None:

@@ -1,4 +1,4 @@
-"""A voter's first election after its start: soon, and no danger to a leader that lives."""
+"""A voter's first election after its start: soon, and harmless to a live leader."""
 
 import pytest
 
@@ -15,24 +15,24 @@ def votes(node: Alone, pre_vote: bool) -> list[Sent]:
 
 
 def restarted(epoch: int = 5) -> Alone:
-    """A voter that knows of an epoch, and of no leader."""
+    """Return a restarted voter that knows an epoch, and no leader."""
     before = Alone().started()
-    assert before.ask_vote(2, epoch, OffsetAndEpoch(0, 0), pre_vote=False)[0].granted
+    assert before.request_vote(2, epoch, OffsetAndEpoch(0, 0), pre_vote=False)[0].granted
     return Alone(disk=before.disk).started()
 
 
-def test_a_new_cluster_does_not_wait_for_an_election_timeout() -> None:
+def test_new_cluster_elects_leader_without_election_timeout() -> None:
     node = Alone().started()
     node.pass_ms(FIRST_MS - 1)
     assert not node.take(ApiKey.VOTE)
     node.pass_ms(LAST_MS - FIRST_MS + 1)
     first, _ = votes(node, pre_vote=True)
     first.replied(granted(first, True))
-    assert node.quorum.role is Role.CANDIDATE, "nobody can lead in epoch 0 or before it"
+    assert node.quorum.role is Role.CANDIDATE, "no node can lead in epoch 0 or before it"
 
 
-def test_a_restarted_voter_hears_everyone_before_it_takes_a_new_epoch() -> None:
-    """One that has just started, too, grants what a leader's follower would refuse."""
+def test_restarted_voter_waits_for_all_pre_votes_before_new_epoch() -> None:
+    """A voter that has just started grants pre-votes that a leader's follower would reject."""
     node = restarted()
     node.pass_ms(LAST_MS)
     of_1, of_2 = votes(node, pre_vote=True)
@@ -43,7 +43,7 @@ def test_a_restarted_voter_hears_everyone_before_it_takes_a_new_epoch() -> None:
 
 
 @pytest.mark.parametrize("is_granted", [True, False, None])
-def test_a_restarted_voter_is_elected_once_the_last_has_completed_or_cannot_be_reached(is_granted: bool | None) -> None:
+def test_restarted_voter_is_elected_once_last_pre_vote_completes_or_fails(is_granted: bool | None) -> None:
     node = restarted()
     node.pass_ms(LAST_MS)
     of_1, of_2 = votes(node, pre_vote=True)
@@ -55,7 +55,7 @@ def test_a_restarted_voter_is_elected_once_the_last_has_completed_or_cannot_be_r
     assert (node.quorum.role, node.quorum.epoch) == (Role.CANDIDATE, 6)
 
 
-def test_peers_that_are_not_up_yet_are_retried() -> None:
+def test_unreachable_peers_are_retried() -> None:
     node = Alone().started()
     node.pass_ms(LAST_MS)
     for _ in range(3):
@@ -66,7 +66,7 @@ def test_peers_that_are_not_up_yet_are_retried() -> None:
 
 
 @pytest.mark.clause("UnattachedStateTest.testElectionStateAndElectionTimeout")
-def test_later_elections_wait_for_the_election_timeout() -> None:
+def test_later_elections_wait_for_election_timeout() -> None:
     node = Alone().started()
     node.pass_ms(LAST_MS)
     for each in votes(node, pre_vote=True):
@@ -76,7 +76,7 @@ def test_later_elections_wait_for_the_election_timeout() -> None:
     assert not node.take(ApiKey.VOTE)
 
 
-def test_an_observer_seeks_no_election() -> None:
+def test_observer_starts_no_election() -> None:
     node = Alone(node_id=7).started()
     node.pass_ms(LAST_MS)
     assert not node.take(ApiKey.VOTE)

@@ -1,4 +1,4 @@
-"""What a leader that resigns tells the others, and what they do (KafkaRaftClientTest, ResignedStateTest)."""
+"""EndQuorumEpoch of a leader that resigns, and the reactions of the others (KafkaRaftClientTest, ResignedStateTest)."""
 
 import pytest
 
@@ -11,10 +11,10 @@ from reference_broker.wire.errors import ErrorCode
 
 
 def resigned(voters: int = 3) -> Alone:
-    """Node 0, which led epoch 1 and whose EndQuorumEpoch requests are on their way."""
+    """Return node 0, which led epoch 1 and whose EndQuorumEpoch requests are in flight."""
     node = Alone(voters).started().elect(*range(1, voters))
     node.sent.clear()
-    node.quorum.resign("the test asks for it")
+    node.quorum.resign("requested by the test")
     return node
 
 
@@ -23,7 +23,7 @@ def acknowledge(each: Sent) -> None:
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testEndQuorumEpochRetriesWhileResigned")
-def test_a_voter_that_does_not_hear_of_a_resignation_is_reported_again() -> None:
+def test_lost_end_quorum_epoch_is_retried() -> None:
     node = resigned()
     first, second = node.take(ApiKey.END_QUORUM_EPOCH)
     acknowledge(first)
@@ -37,7 +37,7 @@ def test_a_voter_that_does_not_hear_of_a_resignation_is_reported_again() -> None
     assert not node.take(ApiKey.END_QUORUM_EPOCH)
 
 
-def test_a_shutdown_that_no_voter_hears_of_leaves_nothing_to_be_reported_again() -> None:
+def test_end_quorum_epoch_of_shutdown_is_not_retried_for_ever() -> None:
     node = Alone().started().elect(1, 2)
     left: list[bool] = []
     node.quorum.shut_down(lambda: left.append(True))
@@ -51,7 +51,7 @@ def test_a_shutdown_that_no_voter_hears_of_leaves_nothing_to_be_reported_again()
 @pytest.mark.clause(
     "KafkaRaftClientTest.testElectionTimeoutAfterUserInitiatedResign", "ResignedStateTest.testResignedState"
 )
-def test_a_resigned_leader_neither_responses_fetches_nor_appends_and_seeks_an_election_at_last() -> None:
+def test_resigned_leader_serves_no_fetches_and_starts_election_at_last() -> None:
     node = resigned(2)
     (sent,) = node.take(ApiKey.END_QUORUM_EPOCH)
     acknowledge(sent)
@@ -66,17 +66,17 @@ def test_a_resigned_leader_neither_responses_fetches_nor_appends_and_seeks_an_el
 
 
 @pytest.mark.clause("KafkaRaftClientPreVoteTest.testHandlePreVoteRequestAsResigned", "ResignedStateTest.testGrantVote")
-def test_a_resigned_leader_grants_pre_votes_and_no_vote_of_its_epoch() -> None:
+def test_resigned_leader_grants_pre_votes_but_no_vote_of_its_epoch() -> None:
     node = resigned()
     end = node.log.end
-    assert node.ask_vote(1, 1, end, pre_vote=True)[0].granted
-    assert node.ask_vote(1, 1, OffsetAndEpoch(0, 0), pre_vote=True)[0].granted is False, "its log is shorter"
-    assert node.ask_vote(1, 1, OffsetAndEpoch(9, 0))[0].granted is False
-    assert node.ask_vote(1, 2, OffsetAndEpoch(9, 1), pre_vote=True) == [RaftResponse(ErrorCode.none, -1, 2, True)]
+    assert node.request_vote(1, 1, end, pre_vote=True)[0].granted
+    assert node.request_vote(1, 1, OffsetAndEpoch(0, 0), pre_vote=True)[0].granted is False, "its log is shorter"
+    assert node.request_vote(1, 1, OffsetAndEpoch(9, 0))[0].granted is False
+    assert node.request_vote(1, 2, OffsetAndEpoch(9, 1), pre_vote=True) == [RaftResponse(ErrorCode.none, -1, 2, True)]
     assert node.quorum.role is Role.UNATTACHED
 
 
-def test_a_resigned_leader_follows_no_other_leader_of_the_epoch_that_it_led() -> None:
+def test_resigned_leader_rejects_other_leader_of_its_epoch() -> None:
     node = resigned()
     first, _ = node.take(ApiKey.END_QUORUM_EPOCH)
     first.replied(ended(RaftResponse(ErrorCode.none, 1, 1)))
@@ -85,8 +85,8 @@ def test_a_resigned_leader_follows_no_other_leader_of_the_epoch_that_it_led() ->
     assert node.quorum.role is Role.RESIGNED
 
 
-@pytest.mark.parametrize("comes_back", [False, True], ids=["it asks for votes", "it was restarted"])
-def test_nor_does_it_later_in_that_epoch(comes_back: bool) -> None:
+@pytest.mark.parametrize("comes_back", [False, True], ids=["it requests votes", "it was restarted"])
+def test_former_leader_rejects_other_leader_of_its_epoch_also_later(comes_back: bool) -> None:
     node = resigned(2)
     if comes_back:
         node = Alone(2, disk=node.disk).started()
@@ -101,17 +101,17 @@ def test_nor_does_it_later_in_that_epoch(comes_back: bool) -> None:
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testHandleBeginQuorumEpochAfterUserInitiatedResign")
-def test_a_resigned_leader_follows_the_next_one() -> None:
+def test_resigned_leader_follows_next_leader() -> None:
     node = resigned()
     assert node.begin(1, 2) == RaftResponse(ErrorCode.none, 1, 2)
-    assert (node.quorum.role, node.news[-1]) == (Role.FOLLOWER, ("leader", 1, 2))
+    assert (node.quorum.role, node.notifications[-1]) == (Role.FOLLOWER, ("leader", 1, 2))
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testEndQuorumStartsNewElectionImmediatelyIfFollowerUnattached")
-def test_a_voter_that_did_not_know_the_leader_hears_of_its_resignation() -> None:
-    """It was unattached: it learns who led, and seeks the election in its turn."""
+def test_end_quorum_epoch_at_unattached_voter_names_leader() -> None:
+    """It was unattached: it learns the leader, and seeks the election in its turn."""
     node = Alone().started()
-    node.ask_vote(1, 5)
+    node.request_vote(1, 5)
     assert node.quorum.role is Role.UNATTACHED
     assert node.end(1, 5, 0, 2) == RaftResponse(ErrorCode.none, 1, 5)
     node.pass_ms(0)
@@ -119,7 +119,7 @@ def test_a_voter_that_did_not_know_the_leader_hears_of_its_resignation() -> None
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testHandleEndQuorumRequestWithLowerPriorityToBecomeLeader")
-def test_a_resignation_in_a_newer_epoch_is_heard_too() -> None:
+def test_end_quorum_epoch_of_newer_epoch_is_accepted() -> None:
     node = Alone().following(2, 4)
     assert node.end(1, 5, 2, 0) == RaftResponse(ErrorCode.none, 1, 5)
     node.pass_ms(0)
@@ -128,7 +128,7 @@ def test_a_resignation_in_a_newer_epoch_is_heard_too() -> None:
     assert (node.quorum.role, node.quorum.epoch) == (Role.PROSPECTIVE, 5)
 
 
-def test_a_resignation_of_an_older_epoch_is_refused() -> None:
+def test_end_quorum_epoch_of_older_epoch_is_rejected() -> None:
     node = Alone().following(1, 5)
     assert node.end(1, 4, 0) == RaftResponse(ErrorCode.fenced_leader_epoch, 1, 5)
     node.pass_ms(100)

@@ -1,4 +1,4 @@
-"""What a node knows after a restart, and the file that says so (KafkaRaftClientTest, FileQuorumStateStoreTest)."""
+"""State of a node after a restart, and its file (KafkaRaftClientTest, FileQuorumStateStoreTest)."""
 
 import json
 from typing import Any
@@ -32,7 +32,7 @@ def restarted(node: Alone) -> Alone:
     "KafkaRaftClientTest.testInitializeAsLeaderFromStateStoreSingleMemberQuorum",
     "QuorumStateTest.testInitializeAsOnlyVoter",
 )
-def test_an_only_voter_leads_the_next_epoch_after_a_restart() -> None:
+def test_single_voter_leads_next_epoch_after_restart() -> None:
     node = Alone(1).started()
     again = restarted(node)
     assert (again.quorum.role, again.quorum.epoch) == (Role.LEADER, 2)
@@ -44,16 +44,16 @@ def test_an_only_voter_leads_the_next_epoch_after_a_restart() -> None:
     "KafkaRaftClientTest.testGrantVotesFromHigherEpochAfterResigningCandidacy",
 )
 @pytest.mark.parametrize("state", [roles.leader, roles.candidate])
-def test_restarted_nominees_vote_in_a_newer_epoch(state: roles.State) -> None:
+def test_restarted_candidate_votes_only_in_newer_epoch(state: roles.State) -> None:
     again = restarted(state())
     assert (again.quorum.epoch, again.quorum.voted_id) == (6, 0)
-    assert again.ask_vote(1, 6, OffsetAndEpoch(9, 5))[0].granted is False
-    assert again.ask_vote(1, 7, OffsetAndEpoch(9, 6)) == [RaftResponse(ErrorCode.none, -1, 7, True)]
+    assert again.request_vote(1, 6, OffsetAndEpoch(9, 5))[0].granted is False
+    assert again.request_vote(1, 7, OffsetAndEpoch(9, 6)) == [RaftResponse(ErrorCode.none, -1, 7, True)]
     assert restarted(again).quorum.voted_id == 1
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testInitializeAsFollowerNonEmptyLog")
-def test_a_restarted_follower_fetches_where_its_log_ends() -> None:
+def test_restarted_follower_fetches_from_log_end() -> None:
     node = Alone().following(1, 5)
     node.respond_to_fetch(batch(0, 3, count=2) + batch(2, 5))
     (sent,) = restarted(node).take(ApiKey.FETCH)
@@ -61,14 +61,14 @@ def test_a_restarted_follower_fetches_where_its_log_ends() -> None:
 
 
 @pytest.mark.clause("QuorumStateTest.testInitializeVotedAndLeaderAreDifferent")
-def test_a_follower_that_voted_for_another_node_than_its_leader_follows_on() -> None:
+def test_restarted_follower_that_voted_for_other_node_follows_leader() -> None:
     again = restarted(roles.voted_follower())
     quorum = again.quorum
     assert (quorum.role, quorum.epoch, quorum.leader_id, quorum.voted_id) == (Role.FOLLOWER, 5, 1, 2)
 
 
 @pytest.mark.clause("QuorumStateTest.testInitializeVotedAndLeaderAreSame")
-def test_a_follower_that_voted_for_its_leader_follows_on() -> None:
+def test_restarted_follower_that_voted_for_leader_follows_it() -> None:
     node = roles.voted()
     node.begin(2, 5)
     quorum = restarted(node).quorum
@@ -76,13 +76,13 @@ def test_a_follower_that_voted_for_its_leader_follows_on() -> None:
 
 
 @pytest.mark.clause("QuorumStateTest.testInitializePrimordialEpoch")
-def test_a_node_without_a_file_and_a_log_begins_in_epoch_0() -> None:
+def test_node_without_files_starts_in_epoch_zero() -> None:
     quorum = Alone().started().quorum
     assert (quorum.role, quorum.epoch, quorum.leader_id, quorum.voted_id) == (Role.UNATTACHED, 0, -1, -1)
 
 
 @pytest.mark.clause("QuorumStateTest.testInitializeAsUnattached", "FileQuorumStateStoreTest.testReload")
-def test_a_voter_that_knew_no_leader_knows_its_epoch() -> None:
+def test_restarted_unattached_voter_keeps_epoch() -> None:
     quorum = restarted(roles.unattached()).quorum
     assert (quorum.role, quorum.epoch, quorum.leader_id, quorum.voted_id) == (Role.UNATTACHED, 5, -1, -1)
 
@@ -107,7 +107,7 @@ def test_a_voter_that_knew_no_leader_knows_its_epoch() -> None:
     ],
     ids=["leader", "leader and vote", "vote", "neither"],
 )
-def test_what_is_written_is_read_again(state: QuorumState) -> None:
+def test_quorum_state_file_round_trip(state: QuorumState) -> None:
     node = Alone()
     assert read_quorum_state(node.disk) is None
     done: list[bool] = []
@@ -119,8 +119,8 @@ def test_what_is_written_is_read_again(state: QuorumState) -> None:
 
 @pytest.mark.clause("FileQuorumStateStoreTest.testCantReadVersionQuorumState")
 @pytest.mark.parametrize("changed", [{"data_version": 2}, {"data_version": 1}, {"data_version": None}])
-def test_a_file_of_another_version_is_refused_in_one_sentence(changed: dict[str, Any]) -> None:
-    """Kafka writes version 1 in clusters whose voters can change (KIP-853), and names no voters in it."""
+def test_quorum_state_file_of_other_version_is_rejected(changed: dict[str, Any]) -> None:
+    """Kafka writes version 1 in clusters whose voters can change (KIP-853), without voters in it."""
     disk = roles.follower().disk
     fields = json.loads(disk.files[QUORUM_STATE])
     disk.files[QUORUM_STATE] = bytearray(json.dumps(fields | changed).encode())

@@ -1,4 +1,4 @@
-"""Which role follows which, for every role and every input that may end it (Kafka's QuorumStateTest)."""
+"""Transitions of roles, for every role and every input that may end it (Kafka's QuorumStateTest)."""
 
 from collections.abc import Callable
 
@@ -34,14 +34,14 @@ from reference_broker.wire.errors import ErrorCode
 
 
 def known(node: Alone) -> tuple[Role, int, int, int]:
-    """The role, the epoch, the leader and the vote."""
+    """Return the role, the epoch, the leader and the vote."""
     quorum = node.quorum
     return quorum.role, quorum.epoch, quorum.leader_id, quorum.voted_id
 
 
 @pytest.mark.clause("ProspectiveStateTest.testElectionState")
 @pytest.mark.parametrize("state", EVERY)
-def test_each_role_is_what_its_name_says(state: State) -> None:
+def test_roles_of_fixtures(state: State) -> None:
     node = state()
     assert node.quorum.role is ROLES[state]
     assert (node.quorum.leader_id == 1) is (state in EVERY[5:9])
@@ -63,10 +63,10 @@ def test_each_role_is_what_its_name_says(state: State) -> None:
     "QuorumStateTest.testResignedToUnattachedInHigherEpoch",
 )
 @pytest.mark.parametrize("state", EVERY)
-def test_a_newer_epoch_without_a_vote_ends_every_role(state: State) -> None:
+def test_newer_epoch_without_vote_makes_unattached(state: State) -> None:
     node = state()
     epoch = node.quorum.epoch + 1
-    assert node.ask_vote(1, epoch, SHORT_LOG) == [RaftResponse(ErrorCode.none, NO_NODE, epoch, False)]
+    assert node.request_vote(1, epoch, SHORT_LOG) == [RaftResponse(ErrorCode.none, NO_NODE, epoch, False)]
     assert known(node) == (Role.UNATTACHED, epoch, NO_NODE, NO_NODE)
     assert kept(node) == (epoch, NO_NODE, NO_NODE)
 
@@ -80,13 +80,15 @@ def test_a_newer_epoch_without_a_vote_ends_every_role(state: State) -> None:
     "QuorumStateTest.testFollowerToUnattachedVotedHigherEpoch",
 )
 @pytest.mark.parametrize("state", EVERY)
-def test_a_vote_in_a_newer_epoch_ends_every_role(state: State) -> None:
+def test_vote_in_newer_epoch_makes_unattached_voted(state: State) -> None:
     node = state()
     epoch = node.quorum.epoch + 1
-    assert node.ask_vote(1, epoch, OffsetAndEpoch(9, epoch - 1)) == [RaftResponse(ErrorCode.none, NO_NODE, epoch, True)]
+    assert node.request_vote(1, epoch, OffsetAndEpoch(9, epoch - 1)) == [
+        RaftResponse(ErrorCode.none, NO_NODE, epoch, True)
+    ]
     assert known(node) == (Role.UNATTACHED, epoch, NO_NODE, 1)
     assert kept(node) == (epoch, NO_NODE, 1)
-    assert node.ask_vote(2, epoch, OffsetAndEpoch(9, epoch - 1))[0].granted is False
+    assert node.request_vote(2, epoch, OffsetAndEpoch(9, epoch - 1))[0].granted is False
 
 
 @pytest.mark.clause(
@@ -101,7 +103,7 @@ def test_a_vote_in_a_newer_epoch_ends_every_role(state: State) -> None:
     "QuorumStateTest.testLeaderToFollowerHigherEpoch",
 )
 @pytest.mark.parametrize("state", EVERY)
-def test_a_leader_of_a_newer_epoch_ends_every_role(state: State) -> None:
+def test_leader_of_newer_epoch_makes_follower(state: State) -> None:
     node = state()
     epoch = node.quorum.epoch + 1
     assert node.begin(2, epoch) == RaftResponse(ErrorCode.none, 2, epoch)
@@ -121,7 +123,7 @@ def test_a_leader_of_a_newer_epoch_ends_every_role(state: State) -> None:
     "QuorumStateTest.testCandidateToFollowerSameEpoch",
 )
 @pytest.mark.parametrize("state", WITHOUT_LEADER)
-def test_without_a_leader_the_node_follows_one_of_its_epoch_and_keeps_its_vote(state: State) -> None:
+def test_node_without_leader_follows_one_of_its_epoch_and_keeps_vote(state: State) -> None:
     node = state()
     epoch, voted_id = node.quorum.epoch, node.quorum.voted_id
     assert node.begin(1, epoch) == RaftResponse(ErrorCode.none, 1, epoch)
@@ -131,7 +133,7 @@ def test_without_a_leader_the_node_follows_one_of_its_epoch_and_keeps_its_vote(s
 
 @pytest.mark.clause("QuorumStateTest.testProspectiveWithLeaderToFollowerSameEpoch")
 @pytest.mark.parametrize("state", [prospective_with_leader, prospective_with_leader_and_vote])
-def test_a_prospective_node_follows_the_leader_that_it_had_lost(state: State) -> None:
+def test_prospective_follows_lost_leader_again(state: State) -> None:
     node = state()
     voted_id = node.quorum.voted_id
     assert node.begin(1, 5) == RaftResponse(ErrorCode.none, 1, 5)
@@ -146,7 +148,7 @@ def test_a_prospective_node_follows_the_leader_that_it_had_lost(state: State) ->
     "QuorumStateTest.testLeaderToFollowerSameEpoch",
 )
 @pytest.mark.parametrize("state", EVERY[5:])
-def test_an_epoch_has_no_second_leader(state: State) -> None:
+def test_second_leader_of_epoch_is_rejected(state: State) -> None:
     node = state()
     before = known(node), kept(node)
     assert node.begin(2, node.quorum.epoch).error is ErrorCode.invalid_request
@@ -164,10 +166,10 @@ def test_an_epoch_has_no_second_leader(state: State) -> None:
     "ProspectiveStateTest.testGrantVoteWithVotedKey",
 )
 @pytest.mark.parametrize(("state", "voted_id"), [(unattached, 1), (prospective, 1), (voted, 2), (voted_prospective, 2)])
-def test_a_node_without_a_leader_votes_once_in_its_epoch(state: State, voted_id: int) -> None:
+def test_node_without_leader_votes_once_per_epoch(state: State, voted_id: int) -> None:
     node = state()
-    assert node.ask_vote(voted_id, 5, OffsetAndEpoch(2, 4))[0].granted
-    assert node.ask_vote(3 - voted_id, 5, OffsetAndEpoch(9, 4))[0].granted is False
+    assert node.request_vote(voted_id, 5, OffsetAndEpoch(2, 4))[0].granted
+    assert node.request_vote(3 - voted_id, 5, OffsetAndEpoch(9, 4))[0].granted is False
     assert known(node)[1:] == (5, NO_NODE, voted_id)
     assert kept(node) == (5, NO_NODE, voted_id)
 
@@ -179,17 +181,17 @@ def test_a_node_without_a_leader_votes_once_in_its_epoch(state: State, voted_id:
     "ProspectiveStateTest.testGrantVoteWithLeader",
 )
 @pytest.mark.parametrize("state", EVERY[5:])
-def test_a_node_that_has_or_had_a_leader_does_not_vote_in_its_epoch(state: State) -> None:
+def test_node_with_leader_does_not_vote_in_its_epoch(state: State) -> None:
     node = state()
     before = known(node)
     for candidate_id in (1, 2):
-        assert node.ask_vote(candidate_id, node.quorum.epoch, OffsetAndEpoch(9, 4))[0].granted is False
+        assert node.request_vote(candidate_id, node.quorum.epoch, OffsetAndEpoch(9, 4))[0].granted is False
     assert known(node) == before
 
 
 @pytest.mark.clause("QuorumStateTest.testCannotFollowSelf")
 @pytest.mark.parametrize("state", EVERY)
-def test_a_node_does_not_follow_itself(state: State) -> None:
+def test_node_does_not_follow_itself(state: State) -> None:
     node = state()
     before = known(node), kept(node)
     for epochs in (0, 1):
@@ -212,17 +214,17 @@ def test_a_node_does_not_follow_itself(state: State) -> None:
     "QuorumStateTest.testLeaderToAnyStateLowerEpoch",
 )
 @pytest.mark.parametrize("state", EVERY)
-def test_an_older_epoch_changes_no_role(state: State) -> None:
+def test_older_epoch_changes_no_role(state: State) -> None:
     node = state()
     before = known(node), kept(node)
     epoch = node.quorum.epoch - 1
-    assert node.ask_vote(1, epoch, OffsetAndEpoch(9, epoch - 1))[0].error is ErrorCode.fenced_leader_epoch
+    assert node.request_vote(1, epoch, OffsetAndEpoch(9, epoch - 1))[0].error is ErrorCode.fenced_leader_epoch
     assert node.begin(1, epoch).error is ErrorCode.fenced_leader_epoch
     assert node.end(1, epoch, 0).error is ErrorCode.fenced_leader_epoch
     assert (known(node), kept(node)) == before
 
 
-# The way to leadership, and changes that nobody may make
+# The way to leadership, and invalid changes
 
 
 @pytest.mark.clause(
@@ -239,7 +241,7 @@ def test_an_older_epoch_changes_no_role(state: State) -> None:
     "CandidateStateTest.testElectionState",
 )
 @pytest.mark.parametrize("state", [unattached, voted, follower, voted_follower])
-def test_the_way_from_every_role_to_leadership_and_from_there(state: State) -> None:
+def test_transitions_from_each_role_to_leader_and_resigned(state: State) -> None:
     node = seeking(state())
     assert known(node)[1] == 5, "pre-votes are requested in the epoch in which the node is"
     assert kept(node)[0] == 5
@@ -249,7 +251,7 @@ def test_the_way_from_every_role_to_leadership_and_from_there(state: State) -> N
     granted_by_one(node)
     assert known(node) == (Role.LEADER, 6, 0, 0)
     assert kept(node) == (6, 0, 0)
-    node.quorum.resign("the test asks for it")
+    node.quorum.resign("requested by the test")
     assert known(node) == (Role.RESIGNED, 6, NO_NODE, 0)
 
 
@@ -267,7 +269,7 @@ def test_the_way_from_every_role_to_leadership_and_from_there(state: State) -> N
         (prospective_with_leader_and_vote, Role.FOLLOWER),
     ],
 )
-def test_a_prospective_node_that_loses_returns_to_the_role_from_before(state: State, role: Role) -> None:
+def test_losing_prospective_returns_to_previous_role(state: State, role: Role) -> None:
     node = state()
     leader_id, voted_id = node.quorum.leader_id, node.quorum.voted_id
     for each in node.take(ApiKey.VOTE):
@@ -276,7 +278,7 @@ def test_a_prospective_node_that_loses_returns_to_the_role_from_before(state: St
 
 
 @pytest.mark.clause("QuorumStateTest.testCandidateToProspective")
-def test_a_candidate_that_loses_requests_pre_votes_before_it_seeks_another_epoch() -> None:
+def test_losing_candidate_becomes_prospective() -> None:
     node = candidate()
     for each in node.take(ApiKey.VOTE):
         each.replied(granted(each, False))
@@ -329,9 +331,7 @@ FORBIDDEN = {
 @pytest.mark.parametrize(
     ("become", "state"), [(become, state) for become, states in FORBIDDEN.items() for state in states]
 )
-def test_a_change_that_no_rule_allows_ends_the_node_before_it_acts(
-    become: Callable[[Quorum], None], state: State
-) -> None:
+def test_transition_missing_in_table_raises(become: Callable[[Quorum], None], state: State) -> None:
     node = state()
     before = known(node), kept(node)
     with pytest.raises(AssertionError, match="becomes"):
@@ -347,7 +347,7 @@ def test_a_change_that_no_rule_allows_ends_the_node_before_it_acts(
     "QuorumStateTest.testCandidateToResigned",
 )
 @pytest.mark.parametrize("state", [unattached, voted, follower, prospective, candidate, resigned])
-def test_only_a_leader_resigns(state: State) -> None:
+def test_resign_of_non_leader_raises(state: State) -> None:
     node = state()
     with pytest.raises(AssertionError, match="resigns"):
         node.quorum.resign("the test asks for it")
@@ -365,7 +365,7 @@ def test_only_a_leader_resigns(state: State) -> None:
     "QuorumStateTest.testObserverFollowerToUnattached",
     "QuorumStateTest.testObserverFollowerToProspectiveOrCandidateOrLeaderOrResigned",
 )
-def test_an_observer_follows_and_looks_for_a_leader_and_does_nothing_else() -> None:
+def test_observer_is_only_unattached_or_follower() -> None:
     node = Alone(node_id=7).started()
     assert known(node) == (Role.UNATTACHED, 0, NO_NODE, NO_NODE)
     node.pass_ms(20)
@@ -382,14 +382,14 @@ def test_an_observer_follows_and_looks_for_a_leader_and_does_nothing_else() -> N
         assert not any(may_follow(Role.FOLLOWER, after, epochs, False) for epochs in (0, 1))
 
 
-# What outlasts a role
+# State that outlasts a role
 
 
 @pytest.mark.clause("QuorumStateTest.testHighWatermarkRetained")
-def test_the_high_watermark_outlasts_every_role() -> None:
+def test_high_watermark_outlasts_every_role() -> None:
     node = follower()
     assert node.quorum.high_watermark == 2
-    node.ask_vote(1, 6, SHORT_LOG)
+    node.request_vote(1, 6, SHORT_LOG)
     for step in (seeking, granted_by_one, granted_by_one):
         assert node.quorum.high_watermark == 2
         step(node)

@@ -1,7 +1,7 @@
-"""Conversations of a quorum, word for word: lines after ``>`` are done, the lines below tell what happened.
+"""Conversations of a quorum as text: lines after ``>`` are commands, the lines below their effects.
 
 Read them in this order: election, replication, pre_vote, divergence, resignation, check_quorum, snapshot_download.
-``python -m reference_broker.quorum.tests.test_transcripts`` writes them anew after a rule has changed; read the diff.
+``python -m reference_broker.quorum.tests.test_transcripts`` rewrites them after a rule has changed; read the diff.
 """
 
 from pathlib import Path
@@ -19,14 +19,14 @@ class Conversation:
         self.world = TranscriptWorld(SEED, 1, 0)
 
     def do(self, line: str) -> list[str]:
-        """A command, and what it led to."""
+        """Run a command and return its effects."""
         self.world.lines = []
         verb, *words = line.split()
         getattr(self, verb)(*words)
         return self.world.lines
 
     def quorum(self, voters: str, observers: str = "0") -> None:
-        """So many voters, and observers after them; nobody runs yet."""
+        """Make a quorum of ``voters`` and ``observers`` after them. No node runs yet."""
         self.world = TranscriptWorld(SEED, int(voters), int(observers))
 
     def start(self, *nodes: str) -> None:
@@ -34,7 +34,7 @@ class Conversation:
         self.world.look()
 
     def settled(self, voters: str) -> None:
-        """A quorum of so many, whose first election is over and whose log is committed: see ``election.txt``."""
+        """Make a quorum whose first election is over and whose log is committed: see ``election.txt``."""
         self.quorum(voters)
         self.start()
         self.until_led()
@@ -47,11 +47,11 @@ class Conversation:
         self.world.run(int(milliseconds) * 1000)
 
     def until_led(self) -> None:
-        """Until all that live follow one leader."""
+        """Run until all live nodes follow one leader."""
         self.world.run_until(self.world.converged)
 
     def until_committed(self) -> None:
-        """Until all nodes know that the whole log of the leader is committed."""
+        """Run until all nodes know that the whole log of the leader is committed."""
 
         def holds() -> bool:
             leader = self.world.leader
@@ -83,7 +83,7 @@ class Conversation:
 
 
 def played(text: str) -> str:
-    """The same file with what really happened."""
+    """Return the same file with the actual effects."""
     conversation, lines = Conversation(), list[str]()
     for line in text.splitlines():
         if line.startswith(">"):
@@ -98,7 +98,7 @@ def test_transcript(file: Path) -> None:
     assert played(file.read_text()) == file.read_text()
 
 
-def test_a_line_that_did_not_happen_is_noticed() -> None:
+def test_wrong_line_in_transcript_is_detected() -> None:
     text = FILES[0].read_text()
     assert played(text + "* node 0: something else\n") == text
 

@@ -21,7 +21,7 @@ from reference_broker.wire.errors import error_name
 
 
 class TranscriptWorld(World):
-    """``lines``: the lines since the last command. Fetches that bring nothing new are left out."""
+    """``lines``: the lines since the last command. Fetches without any change are omitted."""
 
     def __init__(self, seed: int, voters: int, observers: int, **settings: str) -> None:
         self.lines: list[str] = []
@@ -35,7 +35,7 @@ class TranscriptWorld(World):
         self.look()
 
     def look(self) -> None:
-        """Tell what has changed on the nodes that live."""
+        """Write the changes of the live nodes."""
         for node_id, process in sorted(self.processes.items()):
             quorum = process.quorum
             self._look_at_role(node_id, f"{quorum.role.value} in epoch {quorum.epoch}")
@@ -46,12 +46,12 @@ class TranscriptWorld(World):
             self._high_watermarks[node_id] = high_watermark
 
     def forget(self, node_id: int) -> None:
-        """Its next life begins from nothing."""
+        """Forget the state of a node before its next life."""
         self._roles.pop(node_id, None)
         self._high_watermarks.pop(node_id, None)
 
     def append(self, count: int) -> None:
-        """To the log of the leader of the highest epoch, one batch each."""
+        """Append to the log of the leader of the highest epoch, one batch for each record."""
         assert self.leader is not None, "nobody leads"
         self.append_to(self.leader, count)
 
@@ -68,9 +68,9 @@ class TranscriptWorld(World):
         start = self.processes[node_id].log.start_offset
         self.lines.append(f"* node {node_id}: the newest snapshot ends at {_at(latest)}, its log begins at {start}")
 
-    def answered(self, process: Process, asker: int, request: SentRequest, body: object) -> None:
-        super().answered(process, asker, request, body)
-        line = _conversation(f"node {asker} -> node {process.node_id}", request, body)
+    def responded(self, process: Process, requester: int, request: SentRequest, body: object) -> None:
+        super().responded(process, requester, request, body)
+        line = _conversation(f"node {requester} -> node {process.node_id}", request, body)
         if line:
             self.lines.append(line)
 
@@ -95,36 +95,38 @@ def _conversation(who: str, request: SentRequest, body: object) -> str:
     if key is ApiKey.FETCH:
         return _fetch(who, request, body)
     if key is ApiKey.VOTE:
-        wanted, answer = read_vote(request.body), read_voted(body)
-        assert wanted is not None, "a quorum asks for the metadata partition"
+        wanted, response = read_vote(request.body), read_voted(body)
+        assert wanted is not None, "a quorum requests the metadata partition"
         kind = "pre-vote" if wanted.pre_vote else "vote"
         text = f"{who}: {kind} for epoch {wanted.epoch}, my log ends at {_at(wanted.end)}"
-        granted = "granted" if answer is not None and answer.granted else "not granted"
-        return f"{text}: {granted}" + _epoch_suffix(answer, wanted.epoch)
-    news = read_begin_epoch(request.body) if key is ApiKey.BEGIN_QUORUM_EPOCH else read_end_epoch(request.body)
-    assert news is not None, "a quorum speaks of the metadata partition"
+        granted = "granted" if response is not None and response.granted else "not granted"
+        return f"{text}: {granted}" + _epoch_suffix(response, wanted.epoch)
+    epoch_change = read_begin_epoch(request.body) if key is ApiKey.BEGIN_QUORUM_EPOCH else read_end_epoch(request.body)
+    assert epoch_change is not None, "a quorum names the metadata partition"
     verb = "I lead" if key is ApiKey.BEGIN_QUORUM_EPOCH else "I resign from"
-    after = f", try {' then '.join(map(str, news.successors))}" if news.successors else ""
-    return f"{who}: {verb} epoch {news.epoch}{after}" + _epoch_suffix(read_epoch_response(body), news.epoch)
+    after = f", try {' then '.join(map(str, epoch_change.successors))}" if epoch_change.successors else ""
+    return f"{who}: {verb} epoch {epoch_change.epoch}{after}" + _epoch_suffix(
+        read_epoch_response(body), epoch_change.epoch
+    )
 
 
-def _epoch_suffix(answer: object, requested_epoch: int) -> str:
-    epoch = getattr(answer, "epoch", requested_epoch)
+def _epoch_suffix(response: object, requested_epoch: int) -> str:
+    epoch = getattr(response, "epoch", requested_epoch)
     return f", the epoch is {epoch}" if epoch > requested_epoch else ""
 
 
 def _fetch(who: str, request: SentRequest, body: object) -> str:
-    wanted, answer = fetched_partition(request.body), read_fetched(body)  # type: ignore[arg-type]
-    if wanted is None or answer is None:
+    wanted, response = fetched_partition(request.body), read_fetched(body)  # type: ignore[arg-type]
+    if wanted is None or response is None:
         return ""
     end = OffsetAndEpoch(wanted.fetch_offset, max(wanted.last_fetched_epoch, 0))
     text = f"{who}: fetch in epoch {wanted.current_leader_epoch} from {_at(end)}"
-    if answer.error:
-        leader = f"node {answer.leader_id} leads" if answer.leader_id >= 0 else "I know no leader of"
-        return f"{text}: {error_name(answer.error)}, {leader} epoch {answer.epoch}"
-    if answer.snapshot is not None:
-        return f"{text}: take the snapshot that ends at {_at(answer.snapshot)}"
-    if answer.diverging is not None:
-        return f"{text}: our logs part, mine ends that epoch at {_at(answer.diverging)}"
-    batches = len(list(iterate(bytes(answer.records)))) if answer.records else 0
+    if response.error:
+        leader = f"node {response.leader_id} leads" if response.leader_id >= 0 else "I know no leader of"
+        return f"{text}: {error_name(response.error)}, {leader} epoch {response.epoch}"
+    if response.snapshot is not None:
+        return f"{text}: take the snapshot that ends at {_at(response.snapshot)}"
+    if response.diverging is not None:
+        return f"{text}: our logs part, mine ends that epoch at {_at(response.diverging)}"
+    batches = len(list(iterate(bytes(response.records)))) if response.records else 0
     return f"{text}: {batches} batch{'es' if batches > 1 else ''}" if batches else ""

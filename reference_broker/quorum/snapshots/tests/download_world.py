@@ -1,4 +1,4 @@
-"""A leader with a snapshot, a follower without, and what tests of downloads do to them."""
+"""A leader with a snapshot, a follower without one, and steps of downloads for tests."""
 
 from dataclasses import replace
 from typing import Any
@@ -23,8 +23,8 @@ def a_world(**config: str) -> tuple[Replica, OffsetAndEpoch, Replica, Transfer]:
     return leader, leader.store.ids[-1], follower, Transfer(leader, follower)
 
 
-def begun(pieces: int = 1, **config: str) -> tuple[Replica, OffsetAndEpoch, Replica, Transfer]:
-    """As ``a_world``, with the first ``pieces`` of the snapshot fetched and the next one requested."""
+def started(pieces: int = 1, **config: str) -> tuple[Replica, OffsetAndEpoch, Replica, Transfer]:
+    """Return the parts of ``a_world`` with the first ``pieces`` of the snapshot fetched and the next one requested."""
     leader, snapshot, follower, transfer = a_world(**config)
     transfer.begin(snapshot)
     for _ in range(pieces):
@@ -32,8 +32,8 @@ def begun(pieces: int = 1, **config: str) -> tuple[Replica, OffsetAndEpoch, Repl
     return leader, snapshot, follower, transfer
 
 
-def again(transfer: Transfer, power_loss: bool = False) -> Transfer:
-    """The follower was killed and starts again."""
+def restart(transfer: Transfer, power_loss: bool = False) -> Transfer:
+    """Kill the follower and restart it."""
     disk = transfer.follower.disk
     disk.crash_at = -1
     if power_loss:
@@ -53,17 +53,17 @@ def is_the_leaders(transfer: Transfer, snapshot: OffsetAndEpoch) -> None:
     assert content(follower.image) == content(leader.image)
 
 
-def goes_on_to_its_end(transfer: Transfer, snapshot: OffsetAndEpoch) -> None:
+def completes(transfer: Transfer, snapshot: OffsetAndEpoch) -> None:
     transfer.begin(snapshot)
     transfer.finish()
     is_the_leaders(transfer, snapshot)
 
 
 def changed(body: Any, **values: Any) -> Any:
-    """A FetchSnapshot response of either version."""
+    """Return a changed FetchSnapshot response of either version."""
     one = replace(body.topics[0].partitions[0], **values)
     return replace(body, topics=(replace(body.topics[0], partitions=(one,)),))
 
 
 def refusal(transfer: Transfer, error: Error) -> Any:
-    return changed(transfer.answer(), error_code=ErrorCode(int(error)), unaligned_records=b"")
+    return changed(transfer.response(), error_code=ErrorCode(int(error)), unaligned_records=b"")

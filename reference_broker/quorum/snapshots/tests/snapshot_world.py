@@ -1,4 +1,4 @@
-"""Parts of nodes around simulated disks: a metadata log, its snapshots, and a link on which the test is the network."""
+"""Parts of nodes with simulated disks: a metadata log, its snapshots, and a link on which the test is the network."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -46,7 +46,7 @@ class Crash(Exception):  # noqa: N818 - what happens
 
 
 class CrashingDisk(SimDisk):
-    """Dies before change number ``crash_at`` (counted from 0; -1: never)."""
+    """A disk that dies before change number ``crash_at`` (counted from 0; -1: never)."""
 
     def __init__(self, random: Random) -> None:
         super().__init__(random)
@@ -58,7 +58,7 @@ class CrashingDisk(SimDisk):
         return self._file(path).durable
 
     def flip(self, path: str, byte: int) -> None:
-        """One bit of a file goes bad."""
+        """Flip one bit of a file."""
         self._file(path).content[byte] ^= 1
 
     def _change(self) -> None:
@@ -89,7 +89,7 @@ class CrashingDisk(SimDisk):
 
 @dataclass
 class Ports:
-    """Timers and syncs in the order of their time; what is sent waits for the test in ``sent``."""
+    """Timers and syncs in the order of their time. Requests wait for the test in ``sent``."""
 
     disk: CrashingDisk
     now_us: int = 5_000_000
@@ -114,10 +114,10 @@ class Ports:
         self.timers.pop(timer, None)
 
     def sync(self, paths: tuple[str, ...], done: Callable[[], None]) -> None:
-        begun = self.disk.begin_sync(paths)
+        sync = self.disk.begin_sync(paths)
 
         def finish() -> None:
-            self.disk.finish_sync(begun)
+            self.disk.finish_sync(sync)
             done()
 
         self.set_timer(self.now_us, finish)
@@ -140,7 +140,7 @@ class Ports:
         self.sent.append((body, version, replied, failed))
 
     def step(self) -> bool:
-        """One due event, the earliest; False if there is none."""
+        """Run the earliest due event. Return False if there is none."""
         due = [(deadline, number) for number, (deadline, _) in self.timers.items() if deadline <= self.now_us]
         if not due:
             return False
@@ -186,7 +186,7 @@ class Replica:
         self.load()
 
     def load(self) -> None:
-        """The newest snapshot, then the log behind it."""
+        """Load the newest snapshot, then the log behind it."""
         self.image = EMPTY_IMAGE
         latest = self.store.latest
         if latest is not None:
@@ -211,7 +211,7 @@ class Replica:
         self.ports.run()
 
     def make_snapshot(self) -> OffsetAndEpoch:
-        """Of what is there, at once."""
+        """Make a snapshot of the present content, at once."""
         made = snapshot_id(self.image)
         for _ in write_snapshot(self.disk, self.image):
             pass
@@ -224,19 +224,19 @@ class Replica:
         return self.store.read(snapshot, 0, self.store.size(snapshot))
 
     def names(self) -> list[str]:
-        """Of everything that has to do with snapshots."""
+        """Return the names of all files of snapshots."""
         return [name for name in self.disk.list(DIRECTORY) if "checkpoint" in name and name[0].isdigit()]
 
 
 @dataclass
 class Leadership:
-    """Of the one who serves."""
+    """The leadership of the serving node."""
 
     leader_id: int = 1
     epoch: int = 1
     cluster_id: str = "c"
     error: Error | None = None
-    heard: list[int] = field(default_factory=list)
+    contacts: list[int] = field(default_factory=list)
 
     def leader_check(self, cluster_id: str | None, leader_epoch: int) -> Error | None:
         if cluster_id is not None and cluster_id != self.cluster_id:
@@ -246,13 +246,13 @@ class Leadership:
         return self.error
 
     def contacted(self, replica_id: int) -> None:
-        self.heard.append(replica_id)
+        self.contacts.append(replica_id)
 
 
 class Transfer:
-    """A follower fetches from a leader; the test lets answers through, loses or changes them.
+    """A follower fetches from a leader. The test delivers, loses or changes responses.
 
-    ``bytes_sent``: by the leader, whatever became of them.
+    ``bytes_sent``: by the leader, including lost responses.
     """
 
     def __init__(self, leader: Replica, follower: Replica, leader_id: int = 1) -> None:
@@ -272,8 +272,8 @@ class Transfer:
     def _progressed(self) -> None:
         self.progress += 1
 
-    def answer(self) -> Any:
-        """What the leader says to the oldest question, which stays unanswered."""
+    def response(self) -> Any:
+        """Return the leader's response to the oldest request, which stays pending."""
         body, version, _, _ = self.follower.ports.sent[0]
         (request,) = read_requests(body)
         is_draft = version == DRAFT_VERSION
@@ -284,14 +284,14 @@ class Transfer:
         return response_of([(request, piece)], None)
 
     def deliver(self, body: object | None = None) -> None:
-        """The response (or another body) arrives."""
-        said = self.answer() if body is None else body
-        self.follower.ports.sent.pop(0)[2](said)
+        """Deliver the response, or another body."""
+        delivered = self.response() if body is None else body
+        self.follower.ports.sent.pop(0)[2](delivered)
         self.follower.ports.run()
 
     def lose(self) -> None:
-        """The response was sent, and its link is cut."""
-        self.answer()
+        """Lose the response after it was sent."""
+        self.response()
         self.fail()
 
     def fail(self) -> None:
@@ -321,7 +321,7 @@ def setting(number: int, value: str = "v") -> ConfigRecord:
 
 
 def flips(data: bytes, step: int = 1) -> Iterator[bytes]:
-    """With one bit changed, at each ``step``-th byte."""
+    """Yield copies with one bit flipped, at each ``step``-th byte."""
     for index in range(0, len(data), step):
         changed = bytearray(data)
         changed[index] ^= 1
@@ -329,7 +329,7 @@ def flips(data: bytes, step: int = 1) -> Iterator[bytes]:
 
 
 def content(image: MetadataImage) -> tuple[Any, ...]:
-    """Equal for equal metadata as of the same record, whatever way it was reached."""
+    """Return a value that is equal for equal metadata as of the same record, however it was reached."""
     return (
         image.provenance.offset,
         image.provenance.epoch,

@@ -1,4 +1,4 @@
-"""What may be deleted, and when: never the newest, nor what is being fetched, nor the snapshot before the log."""
+"""Deletion of snapshots: never the newest, nor one that is being fetched, nor the one before the log."""
 
 from typing import Any, NoReturn
 
@@ -24,7 +24,7 @@ def _with_snapshots(count: int, **config: str) -> Replica:
 
 @pytest.mark.clause("KafkaMetadataLogTest.testDeleteSnapshots", "KafkaMetadataLogTest.testSoftRetentionLimit")
 @pytest.mark.clause("S-15")
-def test_a_superseded_one_stays_for_a_minute_then_goes() -> None:
+def test_superseded_snapshot_is_deleted_after_one_minute() -> None:
     replica = _with_snapshots(3)
     oldest = replica.store.ids[0]
     replica.ports.advance(59_999)
@@ -40,7 +40,7 @@ def test_a_superseded_one_stays_for_a_minute_then_goes() -> None:
 
 @pytest.mark.clause("KafkaMetadataLogTest.testAdvanceLogStartOffsetAfterCleaning")
 @pytest.mark.clause("S-15")
-def test_the_log_goes_before_the_snapshot_that_it_follows_on() -> None:
+def test_log_is_deleted_before_snapshot_it_follows() -> None:
     replica = _with_snapshots(2)
     replica.ports.advance(60_000)
     noted = [what for what, _ in replica.ports.notes if "deleted" in what]
@@ -48,7 +48,7 @@ def test_the_log_goes_before_the_snapshot_that_it_follows_on() -> None:
 
 
 @pytest.mark.clause("S-15")
-def test_nothing_goes_within_the_retention() -> None:
+def test_nothing_is_deleted_within_retention() -> None:
     replica = _with_snapshots(3, metadata_max_retention_bytes="1000000", metadata_max_retention_ms="600000")
     replica.ports.advance(599_000)
     assert len(replica.store.ids) == 3
@@ -59,7 +59,7 @@ def test_nothing_goes_within_the_retention() -> None:
 
 
 @pytest.mark.clause("S-15")
-def test_unlimited_retention() -> None:
+def test_unlimited_retention_deletes_nothing() -> None:
     replica = _with_snapshots(3, metadata_max_retention_bytes="-1", metadata_max_retention_ms="-1")
     replica.ports.advance(10**9)
     assert len(replica.store.ids) == 3
@@ -67,14 +67,14 @@ def test_unlimited_retention() -> None:
 
 
 @pytest.mark.clause("S-15")
-def test_it_stays_while_a_download_of_it_advances_and_no_longer() -> None:
+def test_snapshot_stays_while_its_download_advances() -> None:
     replica = _with_snapshots(3)
     first, _second, third = replica.store.ids
     for position in range(1, 10):
         replica.ports.advance(50_000)
         replica.store.readers.note_request(first, 2, position, replica.ports.now_us)
         assert replica.store.holds(first)
-    assert replica.store.ids == (first, third), "what nobody fetches need not wait for the oldest"
+    assert replica.store.ids == (first, third), "a snapshot without downloads need not wait for the oldest"
     assert replica.log.start_offset == first.offset
     for _ in range(2):
         replica.ports.advance(29_000)
@@ -85,7 +85,7 @@ def test_it_stays_while_a_download_of_it_advances_and_no_longer() -> None:
 
 
 @pytest.mark.clause("S-15")
-def test_asking_again_for_the_same_bytes_is_no_advance() -> None:
+def test_repeated_request_for_same_bytes_is_no_advance() -> None:
     replica = _with_snapshots(1)
     readers, (id_,) = replica.store.readers, replica.store.ids
     readers.note_request(id_, 2, 10, 5)
@@ -99,7 +99,7 @@ def test_asking_again_for_the_same_bytes_is_no_advance() -> None:
 
 @pytest.mark.clause("KafkaMetadataLogTest.testAdvanceLogStartOffsetAfterCleaning")
 @pytest.mark.clause("S-15")
-def test_nothing_is_deleted_of_what_is_not_known_to_be_committed() -> None:
+def test_nothing_is_deleted_beyond_high_watermark() -> None:
     replica = _with_snapshots(2)
     disk = replica.disk
     again = Replica(disk, **SMALL)
@@ -111,7 +111,7 @@ def test_nothing_is_deleted_of_what_is_not_known_to_be_committed() -> None:
     assert len(again.store.ids) == 1
 
 
-def test_a_disk_that_refuses_is_noted_and_tried_again() -> None:
+def test_failed_deletion_is_noted_and_retried() -> None:
     replica = _with_snapshots(2)
     delete = replica.disk.delete
 
@@ -128,7 +128,7 @@ def test_a_disk_that_refuses_is_noted_and_tried_again() -> None:
 
 
 @pytest.mark.clause("KafkaMetadataLogTest.testCleanupOlderSnapshots")
-def test_a_start_finishes_the_deletion_that_a_crash_interrupted() -> None:
+def test_start_completes_interrupted_deletion() -> None:
     replica = _with_snapshots(2)
     first, second = replica.store.ids
     replica.log.delete_before(second)
@@ -140,7 +140,7 @@ def test_a_start_finishes_the_deletion_that_a_crash_interrupted() -> None:
 
 
 @pytest.mark.clause("S-15")
-def test_a_log_start_that_a_power_loss_took_back_finds_all_records_there() -> None:
+def test_log_start_reverted_by_power_loss_finds_all_records() -> None:
     replica = filled(Replica(metadata_log_segment_bytes="1024", **SMALL), topics=20)
     replica.sync()
     for number in range(2):

@@ -1,4 +1,4 @@
-"""A download goes on where it was after any interruption, and never gives what it got a name before it is whole."""
+"""A download resumes after any interruption, and its file gets its name only when it is complete."""
 
 from random import Random
 
@@ -12,11 +12,11 @@ from reference_broker.quorum.snapshots.tests.download_world import (
     CONFIG,
     a_leader,
     a_world,
-    again,
-    begun,
-    goes_on_to_its_end,
+    completes,
     is_the_leaders,
     refusal,
+    restart,
+    started,
 )
 from reference_broker.quorum.snapshots.tests.snapshot_world import (
     Crash,
@@ -31,7 +31,7 @@ from reference_broker.wire.errors import ErrorCode
 
 @pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchSnapshotResponsePartialData")
 @pytest.mark.clause("S-8", "S-9", "S-15")
-def test_piece_by_piece_then_in_place_of_the_log() -> None:
+def test_snapshot_is_fetched_in_pieces_and_replaces_log() -> None:
     leader, snapshot, follower, transfer = a_world()
     follower.append([setting(1)])
     transfer.begin(snapshot)
@@ -52,7 +52,7 @@ def test_piece_by_piece_then_in_place_of_the_log() -> None:
 
 
 @pytest.mark.clause("S-8")
-def test_each_piece_is_durable_before_the_next_is_requested() -> None:
+def test_piece_is_durable_before_next_request() -> None:
     _, snapshot, follower, transfer = a_world()
     transfer.begin(snapshot)
     while follower.ports.sent:
@@ -62,7 +62,7 @@ def test_each_piece_is_durable_before_the_next_is_requested() -> None:
     is_the_leaders(transfer, snapshot)
 
 
-def test_synced_before_renamed_before_truncated() -> None:
+def test_snapshot_is_synced_then_renamed_then_log_truncated() -> None:
     _, snapshot, follower, transfer = a_world()
     follower.append([setting(1)])
     transfer.begin(snapshot)
@@ -88,7 +88,7 @@ def test_synced_before_renamed_before_truncated() -> None:
 @pytest.mark.thorough
 @pytest.mark.clause("S-11")
 @given(st.lists(st.sampled_from(("ok", "lose", "cancel", "kill", "power")), max_size=30), st.integers(0, 99))
-def test_bytes_sent_for_a_download_cut_n_times(events: list[str], seed: int) -> None:
+def test_interrupted_download_sends_few_extra_bytes(events: list[str], seed: int) -> None:
     leader = a_leader()
     snapshot = leader.store.ids[-1]
     transfer = Transfer(leader, Replica(CrashingDisk(Random(seed)), node_id=2, **CONFIG))
@@ -105,13 +105,13 @@ def test_bytes_sent_for_a_download_cut_n_times(events: list[str], seed: int) -> 
             assert transfer.outcomes.pop() == Failed()
             transfer.begin(snapshot)
         elif event == "cancel":
-            transfer.answer()
+            transfer.response()
             transfer.follower.download.cancel()
             transfer.follower.ports.sent.clear()
             transfer.begin(snapshot)
         else:
-            transfer.answer()
-            transfer = again(transfer, event == "power")
+            transfer.response()
+            transfer = restart(transfer, event == "power")
             transfer.begin(snapshot)
     transfer.finish()
     assert transfer.bytes_sent <= leader.store.size(snapshot) + cuts * CHUNK
@@ -120,7 +120,7 @@ def test_bytes_sent_for_a_download_cut_n_times(events: list[str], seed: int) -> 
 
 @pytest.mark.clause("S-11")
 @pytest.mark.parametrize("power_loss", [False, True])
-def test_killed_before_each_disk_operation(power_loss: bool) -> None:
+def test_download_resumes_after_kill_before_each_disk_operation(power_loss: bool) -> None:
     leader = a_leader()
     snapshot = leader.store.ids[-1]
     size, crash_at, died = leader.store.size(snapshot), 0, True
@@ -136,7 +136,7 @@ def test_killed_before_each_disk_operation(power_loss: bool) -> None:
             sent = transfer.bytes_sent
             durable = disk.durable_size(part_path(snapshot)) if disk.exists(part_path(snapshot)) else 0
             was_renamed = disk.exists(transfer.follower.store.path(snapshot))
-            transfer = again(transfer, power_loss)
+            transfer = restart(transfer, power_loss)
             if was_renamed:
                 assert transfer.follower.log.end == snapshot
                 assert transfer.follower.store.ids == (snapshot,)
@@ -152,8 +152,8 @@ def test_killed_before_each_disk_operation(power_loss: bool) -> None:
 
 @pytest.mark.clause("S-11")
 @pytest.mark.parametrize("byte", [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, -1])
-def test_killed_at_byte_k_of_what_is_on_disk(byte: int) -> None:
-    """Whatever the page cache kept of the part: what the checksums cover counts, the tail is cut."""
+def test_download_resumes_after_kill_at_each_byte(byte: int) -> None:
+    """Whatever part the page cache kept: bytes covered by checksums are used, the tail is cut."""
     leader, snapshot, follower, transfer = a_world()
     size = leader.store.size(snapshot)
     byte = byte if byte >= 0 else size - 1
@@ -163,7 +163,7 @@ def test_killed_at_byte_k_of_what_is_on_disk(byte: int) -> None:
     data = leader.bytes_of(snapshot)
     follower.disk.truncate(part_path(snapshot), byte)
     follower.disk.append(part_path(snapshot), [b"tail that no checksum covers"])
-    after = again(transfer)
+    after = restart(transfer)
     sent = after.bytes_sent
     after.begin(snapshot)
     position = after.follower.ports.sent[0][0].topics[0].partitions[0].position
@@ -175,17 +175,17 @@ def test_killed_at_byte_k_of_what_is_on_disk(byte: int) -> None:
 
 
 @pytest.mark.clause("S-11")
-def test_damaged_bytes_on_disk_are_not_gone_on_with() -> None:
-    _, snapshot, follower, transfer = begun(4)
+def test_download_discards_damaged_bytes_on_disk() -> None:
+    _, snapshot, follower, transfer = started(4)
     held = bytearray(follower.disk.read(part_path(snapshot), 0, 4 * CHUNK))
     held[2 * CHUNK + 5] ^= 1
     follower.disk.write(part_path(snapshot), held)
-    after = again(transfer)
+    after = restart(transfer)
     after.begin(snapshot)
     assert after.follower.ports.notes_of("download_started")[0]["position"] == 2 * CHUNK
     for _ in range(3):
         after.deliver()
-    after = again(after)
+    after = restart(after)
     after.begin(snapshot)
     assert after.follower.ports.notes_of("download_started")[0]["position"] == 5 * CHUNK
     after.finish()
@@ -194,8 +194,8 @@ def test_damaged_bytes_on_disk_are_not_gone_on_with() -> None:
 
 @pytest.mark.clause("S-11")
 @pytest.mark.parametrize("damage", ["missing", "empty", "flipped", "torn"])
-def test_a_damaged_progress_file_is_not_believed(damage: str) -> None:
-    _, snapshot, follower, transfer = begun(3)
+def test_damaged_progress_file_is_ignored(damage: str) -> None:
+    _, snapshot, follower, transfer = started(3)
     path = progress_path(snapshot)
     content_ = bytearray(follower.disk.read(path, 0, 10_000))
     content_[-3 if damage == "torn" else 3] ^= 255
@@ -203,7 +203,7 @@ def test_a_damaged_progress_file_is_not_believed(damage: str) -> None:
         follower.disk.delete(path)
     else:
         follower.disk.write(path, b"" if damage == "empty" else content_)
-    after = again(transfer)
+    after = restart(transfer)
     after.begin(snapshot)
     expected = 2 * CHUNK if damage == "torn" else 0
     assert after.follower.ports.notes_of("download_started")[0]["position"] == expected
@@ -214,14 +214,14 @@ def test_a_damaged_progress_file_is_not_believed(damage: str) -> None:
 @pytest.mark.clause("S-11")
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("other", ["leader", "snapshot"])
-def test_another_leader_or_snapshot_begins_at_zero(other: str, killed: bool) -> None:
-    leader, snapshot, follower, transfer = begun(3)
+def test_download_of_other_leader_or_snapshot_starts_at_zero(other: str, killed: bool) -> None:
+    leader, snapshot, follower, transfer = started(3)
     follower.download.cancel()
     follower.ports.sent.clear()
     if other == "snapshot":
         leader.append([setting(1)])
         wanted = leader.make_snapshot()
-        after = again(transfer) if killed else transfer
+        after = restart(transfer) if killed else transfer
     else:
         wanted = snapshot
         follower = Replica(follower.disk, node_id=2, **CONFIG) if killed else follower
@@ -235,12 +235,12 @@ def test_another_leader_or_snapshot_begins_at_zero(other: str, killed: bool) -> 
 
 @pytest.mark.clause("S-11")
 @pytest.mark.parametrize("killed", [False, True])
-def test_the_same_leader_in_a_newer_epoch_goes_on(killed: bool) -> None:
+def test_download_from_same_leader_in_newer_epoch_resumes(killed: bool) -> None:
     """It has the same file, because a snapshot is never written twice under one name."""
-    leader, snapshot, follower, transfer = begun(3)
+    leader, snapshot, follower, transfer = started(3)
     follower.download.cancel()
     follower.ports.sent.clear()
-    after = again(transfer) if killed else transfer
+    after = restart(transfer) if killed else transfer
     after.leadership.epoch = 7
     before = after.bytes_sent
     after.begin(snapshot)
@@ -251,19 +251,19 @@ def test_the_same_leader_in_a_newer_epoch_goes_on(killed: bool) -> None:
 
 
 @pytest.mark.clause("S-5", "S-10")
-def test_a_snapshot_that_is_gone_is_rediscovered_and_a_stalled_download_may_lose_it() -> None:
-    leader, snapshot, _follower, transfer = begun()
+def test_deleted_snapshot_is_rediscovered() -> None:
+    leader, snapshot, _follower, transfer = started()
     leader.append([setting(1)])
     newer = leader.make_snapshot()
     leader.store.delete(snapshot)
     transfer.deliver()
     assert transfer.outcomes.pop() == Rediscover()
-    goes_on_to_its_end(transfer, newer)
+    completes(transfer, newer)
 
 
 @pytest.mark.clause("S-11")
-def test_the_same_snapshot_after_rediscovery_goes_on() -> None:
-    _, snapshot, follower, transfer = begun()
+def test_download_resumes_after_rediscovery_of_same_snapshot() -> None:
+    _, snapshot, follower, transfer = started()
     transfer.deliver(refusal(transfer, ErrorCode.snapshot_not_found))
     assert transfer.outcomes.pop() == Rediscover()
     transfer.begin(snapshot)

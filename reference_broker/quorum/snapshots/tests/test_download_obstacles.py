@@ -1,4 +1,4 @@
-"""What answers, the disk and older files can do to a download: refused, thrown away, or gone on with later."""
+"""Responses, disk errors and older files during a download: ignored, discarded, or resumed later."""
 
 from dataclasses import replace
 
@@ -11,11 +11,11 @@ from reference_broker.quorum.snapshots.messages import DRAFT_VERSION
 from reference_broker.quorum.snapshots.tests.download_world import (
     CHUNK,
     a_world,
-    begun,
     changed,
-    goes_on_to_its_end,
+    completes,
     is_the_leaders,
     refusal,
+    started,
 )
 from reference_broker.quorum.snapshots.tests.snapshot_world import filled, setting
 from reference_broker.quorum.values import DownloadOutcome, Failed, Installed, LeaderChanged, Rediscover
@@ -36,8 +36,8 @@ from reference_broker.wire.errors import ErrorCode
         (ErrorCode.broker_not_available, Failed()),
     ],
 )
-def test_what_each_error_leads_to(error: ErrorCode, outcome: Failed | LeaderChanged | Rediscover) -> None:
-    _, _, follower, transfer = begun()
+def test_outcome_of_each_error(error: ErrorCode, outcome: Failed | LeaderChanged | Rediscover) -> None:
+    _, _, follower, transfer = started()
     transfer.deliver(refusal(transfer, error))
     assert transfer.outcomes == [outcome]
     assert not follower.ports.sent
@@ -46,48 +46,48 @@ def test_what_each_error_leads_to(error: ErrorCode, outcome: Failed | LeaderChan
 @pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchSnapshotResponseWithInvalidId")
 @pytest.mark.clause("S-10")
 @pytest.mark.parametrize(("end_offset", "epoch"), [(-1, 1), (100, -1)])
-def test_a_response_that_names_half_an_id_leads_to_rediscovery(end_offset: int, epoch: int) -> None:
-    _, _, follower, transfer = begun()
-    body = transfer.answer()
+def test_response_with_partial_snapshot_id_causes_rediscovery(end_offset: int, epoch: int) -> None:
+    _, _, follower, transfer = started()
+    body = transfer.response()
     named = replace(body.topics[0].partitions[0].snapshot_id, end_offset=end_offset, epoch=epoch)
     transfer.deliver(changed(body, snapshot_id=named))
     assert transfer.outcomes == [Rediscover()]
     assert not follower.ports.sent
 
 
-def test_a_response_of_another_snapshot_is_not_written() -> None:
-    _, snapshot, follower, transfer = begun()
-    body = transfer.answer()
+def test_response_of_other_snapshot_is_not_written() -> None:
+    _, snapshot, follower, transfer = started()
+    body = transfer.response()
     named = replace(body.topics[0].partitions[0].snapshot_id, end_offset=snapshot.offset + 1)
     transfer.deliver(changed(body, snapshot_id=named))
     assert transfer.outcomes.pop() == Failed()
     assert follower.disk.size(part_path(snapshot)) == CHUNK
-    goes_on_to_its_end(transfer, snapshot)
+    completes(transfer, snapshot)
 
 
 @pytest.mark.clause("S-8")
-def test_a_response_for_another_position_is_not_written() -> None:
+def test_response_for_other_position_is_not_written() -> None:
     _, snapshot, follower, transfer = a_world()
     transfer.begin(snapshot)
-    first = transfer.answer()
+    first = transfer.response()
     transfer.deliver(first)
     transfer.deliver(first)
     assert transfer.outcomes.pop() == Failed()
     assert follower.disk.size(part_path(snapshot)) == CHUNK
-    goes_on_to_its_end(transfer, snapshot)
+    completes(transfer, snapshot)
 
 
 @pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchSnapshotResponseToNotFollower")
 @pytest.mark.clause("S-8")
-def test_a_late_response_to_a_cancelled_question_is_not_written() -> None:
+def test_late_response_to_cancelled_request_is_not_written() -> None:
     _, snapshot, follower, transfer = a_world()
     transfer.begin(snapshot)
     late = follower.ports.sent[-1]
-    answer_ = transfer.answer()
+    late_response = transfer.response()
     follower.ports.sent.clear()
     follower.download.cancel()
     transfer.begin(snapshot)
-    late[2](answer_)
+    late[2](late_response)
     follower.ports.run()
     assert len(follower.ports.sent) == 1
     transfer.finish()
@@ -95,9 +95,9 @@ def test_a_late_response_to_a_cancelled_question_is_not_written() -> None:
 
 
 @pytest.mark.clause("S-9")
-def test_bytes_that_are_no_snapshot_are_thrown_away() -> None:
-    _, snapshot, follower, transfer = begun()
-    body = transfer.answer()
+def test_invalid_snapshot_bytes_are_discarded() -> None:
+    _, snapshot, follower, transfer = started()
+    body = transfer.response()
     bad = bytearray(body.topics[0].partitions[0].unaligned_records)
     bad[100] ^= 1
     transfer.deliver(changed(body, unaligned_records=bytes(bad)))
@@ -106,19 +106,19 @@ def test_bytes_that_are_no_snapshot_are_thrown_away() -> None:
     assert follower.store.ids == ()
     assert follower.names() == []
     assert follower.log.start_offset == 0
-    goes_on_to_its_end(transfer, snapshot)
+    completes(transfer, snapshot)
 
 
 @pytest.mark.clause("S-11")
-def test_another_size_under_the_same_name_is_another_file() -> None:
-    _, _, follower, transfer = begun()
-    transfer.deliver(changed(transfer.answer(), size=10**6))
+def test_changed_size_of_snapshot_restarts_download() -> None:
+    _, _, follower, transfer = started()
+    transfer.deliver(changed(transfer.response(), size=10**6))
     assert transfer.outcomes == [Rediscover()]
     assert follower.names() == []
 
 
-def test_a_full_disk_is_noted_and_the_download_goes_on_later() -> None:
-    _, snapshot, follower, transfer = begun()
+def test_full_disk_is_noted_and_download_resumes() -> None:
+    _, snapshot, follower, transfer = started()
     for spare in (0, 10, CHUNK, CHUNK + 5) * 3:
         follower.disk.capacity_bytes = follower.disk.used_bytes + spare
         transfer.deliver()
@@ -131,7 +131,7 @@ def test_a_full_disk_is_noted_and_the_download_goes_on_later() -> None:
     is_the_leaders(transfer, snapshot)
 
 
-def test_a_disk_full_from_the_first_byte_on() -> None:
+def test_disk_full_at_first_byte() -> None:
     _, snapshot, follower, transfer = a_world()
     for spare in (0, 5, 30, 100):
         follower.disk.capacity_bytes = follower.disk.used_bytes + spare
@@ -139,11 +139,11 @@ def test_a_disk_full_from_the_first_byte_on() -> None:
         transfer.deliver()
         assert transfer.outcomes.pop() == Failed()
     follower.disk.capacity_bytes = -1
-    goes_on_to_its_end(transfer, snapshot)
+    completes(transfer, snapshot)
 
 
-def test_a_disk_that_fails_once_the_download_is_over_is_no_failure_of_the_download() -> None:
-    """The loader reads the snapshot that was installed. If that failed unseen, the node would never fetch again."""
+def test_disk_error_after_download_is_raised() -> None:
+    """The loader reads the installed snapshot. If that failed unseen, the node would never fetch again."""
     _, snapshot, follower, transfer = a_world()
 
     def unreadable(_: DownloadOutcome) -> None:
@@ -159,7 +159,7 @@ def test_a_disk_that_fails_once_the_download_is_over_is_no_failure_of_the_downlo
 
 
 @pytest.mark.clause("S-12")
-def test_a_follower_that_holds_the_log_downloads_nothing() -> None:
+def test_follower_with_log_downloads_nothing() -> None:
     _, snapshot, follower, transfer = a_world()
     filled(follower)
     follower.append([setting(1)])
@@ -169,7 +169,7 @@ def test_a_follower_that_holds_the_log_downloads_nothing() -> None:
     assert follower.log.start_offset == 0
 
 
-def test_one_that_is_there_already_is_only_put_in_place() -> None:
+def test_existing_snapshot_is_installed_without_download() -> None:
     leader, snapshot, follower, transfer = a_world()
     follower.disk.append("copy", [leader.bytes_of(snapshot)])
     follower.store.name(snapshot, "copy")
@@ -180,14 +180,14 @@ def test_one_that_is_there_already_is_only_put_in_place() -> None:
 
 
 @pytest.mark.clause("KafkaMetadataLogTest.testTruncateWillRemoveOlderSnapshot")
-def test_older_snapshots_go_when_one_takes_the_place_of_the_log() -> None:
+def test_installed_snapshot_deletes_older_ones() -> None:
     _, snapshot, follower, transfer = a_world()
     follower.append([setting(1)])
     follower.make_snapshot()
-    goes_on_to_its_end(transfer, snapshot)
+    completes(transfer, snapshot)
 
 
-def test_older_snapshots_that_cannot_be_deleted_are_no_hindrance() -> None:
+def test_failed_deletion_of_older_snapshots_is_ignored() -> None:
     _, snapshot, follower, transfer = a_world()
     follower.append([setting(1)])
     older = follower.make_snapshot()
@@ -207,7 +207,7 @@ def test_older_snapshots_that_cannot_be_deleted_are_no_hindrance() -> None:
 
 
 @pytest.mark.clause("S-17")
-def test_the_draft_fetches_the_same_bytes() -> None:
+def test_draft_fetches_same_bytes() -> None:
     leader, snapshot, follower, transfer = a_world(crucible_metadata_snapshot_fetch_draft="true")
     transfer.begin(snapshot)
     body, version, *_ = follower.ports.sent[0]
@@ -222,16 +222,16 @@ def test_the_draft_fetches_the_same_bytes() -> None:
 
 
 @pytest.mark.clause("S-17")
-def test_an_unknown_media_type_ends_the_download() -> None:
+def test_unknown_media_type_fails_download() -> None:
     _, snapshot, follower, transfer = a_world(crucible_metadata_snapshot_fetch_draft="true")
     transfer.begin(snapshot)
-    transfer.deliver(changed(transfer.answer(), media_type="text/plain"))
+    transfer.deliver(changed(transfer.response(), media_type="text/plain"))
     assert transfer.outcomes == [Failed()]
     assert follower.names() == []
     assert "text/plain" in str(follower.ports.notes_of("download_discarded")[0]["why"])
 
 
-def test_a_slow_link_gets_smaller_pieces_until_one_arrives() -> None:
+def test_slow_link_gets_smaller_pieces() -> None:
     rate = TransferRate(2**20, 1_500_000)
     bytes_per_s, first = 4_000, rate.chunk_bytes
     for _ in range(20):

@@ -33,7 +33,7 @@ class FailingDisk(MemoryDisk):
     [(FULL, None, DiskError), (FULL, DiskError("input/output error"), UndoFailed), (UNDO_FAILED, FULL, UndoFailed)],
     ids=["the disk is full", "the piece cannot be cut off", "the progress is unknown"],
 )
-def test_nobody_goes_on_after_a_piece_that_could_not_be_undone(
+def test_piece_that_cannot_be_undone_ends_download(
     appending: OSError, cutting: OSError | None, expected: type[OSError]
 ) -> None:
     disk = FailingDisk()

@@ -1,4 +1,4 @@
-"""A snapshot's bytes: Kafka's framing, one record for each thing that lives, nothing loaded that is not whole."""
+"""A snapshot's bytes: Kafka's framing, one record for each live entity, and only complete files are loaded."""
 
 import pytest
 from hypothesis import given
@@ -59,7 +59,7 @@ ID = OffsetAndEpoch(100, 1)
 
 @pytest.fixture
 def made() -> tuple[Replica, OffsetAndEpoch, bytes]:
-    """(a replica with one snapshot, its ID, its bytes)."""
+    """Return a replica with one snapshot, the snapshot's ID, and its bytes."""
     replica = filled(Replica())
     snapshot = replica.make_snapshot()
     return replica, snapshot, replica.bytes_of(snapshot)
@@ -74,7 +74,7 @@ def made() -> tuple[Replica, OffsetAndEpoch, bytes]:
     "RaftSnapshotWriterTest.testFreezeAndClose",
 )
 @pytest.mark.clause("S-16")
-def test_one_file_of_batches_from_header_to_footer(made: tuple[Replica, OffsetAndEpoch, bytes]) -> None:
+def test_snapshot_is_file_of_batches_from_header_to_footer(made: tuple[Replica, OffsetAndEpoch, bytes]) -> None:
     replica, snapshot, data = made
     headers = [header for _, header in validate(data)]
     assert [header.is_control for header in headers] == [True, *[False] * (len(headers) - 2), True]
@@ -91,7 +91,7 @@ def test_one_file_of_batches_from_header_to_footer(made: tuple[Replica, OffsetAn
 
 
 @pytest.mark.clause("S-16")
-def test_ten_thousand_changes_of_one_setting_leave_the_number_of_records() -> None:
+def test_number_of_records_is_independent_of_number_of_changes() -> None:
     replica = filled(Replica())
     replica.append([setting(0)])
     before = list(records_of(replica.image))
@@ -102,7 +102,7 @@ def test_ten_thousand_changes_of_one_setting_leave_the_number_of_records() -> No
     assert after[-1] == setting(0, "9999")
 
 
-def test_equal_content_gives_equal_bytes_whatever_the_order_of_its_records() -> None:
+def test_equal_content_has_equal_bytes() -> None:
     one, other = Replica(), Replica()
     ordered = [ConfigRecord(resource_type=2, resource_name=f"t{n}", name="k", value="v") for n in range(9)]
     topics = [topic_records(f"t{n}", topic_id(n), 2) for n in range(9)]
@@ -114,7 +114,7 @@ def test_equal_content_gives_equal_bytes_whatever_the_order_of_its_records() -> 
 
 
 @pytest.mark.clause("S-9")
-def test_no_torn_snapshot_is_loaded(made: tuple[Replica, OffsetAndEpoch, bytes]) -> None:
+def test_torn_snapshot_is_rejected(made: tuple[Replica, OffsetAndEpoch, bytes]) -> None:
     replica, snapshot, data = made
     for length in [*range(0, len(data), 7), len(data) - 1]:
         replica.disk.write(replica.store.path(snapshot), data[:length])
@@ -126,7 +126,7 @@ def test_no_torn_snapshot_is_loaded(made: tuple[Replica, OffsetAndEpoch, bytes])
     "RecordsIteratorTest.testCrcValidation", "QuorumControllerTest.testFatalMetadataErrorDuringSnapshotLoading"
 )
 @pytest.mark.clause("S-9")
-def test_no_damaged_snapshot_is_loaded(made: tuple[Replica, OffsetAndEpoch, bytes]) -> None:
+def test_damaged_snapshot_is_rejected(made: tuple[Replica, OffsetAndEpoch, bytes]) -> None:
     replica, snapshot, data = made
     for damaged in flips(data, 11):
         replica.disk.write(replica.store.path(snapshot), damaged)
@@ -135,7 +135,7 @@ def test_no_damaged_snapshot_is_loaded(made: tuple[Replica, OffsetAndEpoch, byte
 
 
 @pytest.mark.parametrize("index", range(4))
-def test_a_file_of_other_pieces_is_no_snapshot(index: int) -> None:
+def test_file_with_wrong_parts_is_rejected(index: int) -> None:
     head, foot = header_batch(ID, 5), footer_batch(ID, 1, 5)
     record = encode(FeatureLevelRecord(name="f", feature_level=1))
     wrong = (
@@ -157,7 +157,7 @@ def test_a_file_of_other_pieces_is_no_snapshot(index: int) -> None:
 )
 @pytest.mark.clause("T-3")
 @pytest.mark.parametrize("marker", [BeginTransactionRecord(), EndTransactionRecord(), AbortTransactionRecord()])
-def test_a_snapshot_with_a_marker_is_refused(marker: MetadataRecord) -> None:
+def test_snapshot_with_transaction_marker_is_rejected(marker: MetadataRecord) -> None:
     replica = Replica()
     head = header_batch(ID, 5) + data_batch(ID, 1, 5, [encode(marker)])
     replica.disk.append(snapshot_path(ID), [head + footer_batch(ID, 2, 5)])
@@ -166,7 +166,7 @@ def test_a_snapshot_with_a_marker_is_refused(marker: MetadataRecord) -> None:
 
 
 @pytest.mark.clause("FileRawSnapshotTest.testBufferWriteReadSnapshot")
-def test_a_batch_larger_than_one_read_is_read() -> None:
+def test_batch_larger_than_one_read_is_loaded() -> None:
     """Kafka writes its records into batches of up to 8 MiB."""
     replica = Replica()
     values = [encode(setting(number, "x" * 900)) for number in range(1000)]
@@ -235,7 +235,7 @@ OTHERS = st.lists(
 )
 @pytest.mark.clause("S-15", "S-16")
 @given(OPERATIONS, OTHERS)
-def test_what_a_snapshot_gives_equals_full_replay(
+def test_loaded_snapshot_equals_full_replay(
     operations: list[tuple[str, int]], others: list[FeatureLevelRecord | RegisterBrokerRecord]
 ) -> None:
     model, image = Model(), EMPTY_IMAGE
@@ -258,7 +258,7 @@ def _living(image: MetadataImage) -> int:
 @pytest.mark.clause("ClusterImageTest.testImage1RoundTrip")
 @pytest.mark.clause("M-1")
 @pytest.mark.clause("M-14")
-def test_the_metadata_epoch_and_what_brokers_announced_survive() -> None:
+def test_snapshot_keeps_metadata_epoch_and_broker_features() -> None:
     endpoint = BrokerEndpoint(name="PLAINTEXT", host="h", port=1, security_protocol=0)
     feature = BrokerFeature(name="f", min_supported_version=1, max_supported_version=3)
     replica = Replica()
@@ -278,7 +278,7 @@ def test_the_metadata_epoch_and_what_brokers_announced_survive() -> None:
 
 
 @pytest.mark.clause("ProducerIdsImageTest.testImage1RoundTrip")
-def test_producer_ids_survive() -> None:
+def test_snapshot_keeps_producer_ids() -> None:
     replica = Replica()
     replica.append([ProducerIdsRecord(broker_id=1, next_producer_id=3000)])
     snapshot = replica.make_snapshot()
@@ -291,7 +291,7 @@ def test_producer_ids_survive() -> None:
     "SnapshotsTest.testValidDeletedSnapshotFilename",
 )
 @pytest.mark.clause("S-9")
-def test_a_start_deletes_leftovers_and_keeps_what_can_be_resumed(made: tuple[Replica, OffsetAndEpoch, bytes]) -> None:
+def test_start_deletes_leftovers_and_keeps_resumable_downloads(made: tuple[Replica, OffsetAndEpoch, bytes]) -> None:
     replica, snapshot, _ = made
     other, older = OffsetAndEpoch(500, 2), OffsetAndEpoch(400, 2)
     left = (
@@ -317,7 +317,7 @@ def test_a_start_deletes_leftovers_and_keeps_what_can_be_resumed(made: tuple[Rep
 @pytest.mark.clause(
     "KafkaRaftClientSnapshotTest.testLatestSnapshotId", "KafkaRaftClientSnapshotTest.testLatestSnapshotIdMissing"
 )
-def test_the_latest_is_that_of_the_newest_epoch_and_offset() -> None:
+def test_latest_snapshot_has_newest_epoch_and_offset() -> None:
     replica = Replica()
     assert (replica.store.latest, replica.store.oldest) == (None, None)
     ids = [OffsetAndEpoch(300, 1), OffsetAndEpoch(200, 2), OffsetAndEpoch(100, 1)]
@@ -332,7 +332,7 @@ def test_the_latest_is_that_of_the_newest_epoch_and_offset() -> None:
     "KafkaMetadataLogTest.testDeleteNonExistentSnapshot",
     "SnapshotsTest.testDeleteSnapshot",
 )
-def test_what_is_not_there_is_neither_held_nor_deleted(made: tuple[Replica, OffsetAndEpoch, bytes]) -> None:
+def test_missing_snapshot_is_neither_held_nor_deleted(made: tuple[Replica, OffsetAndEpoch, bytes]) -> None:
     replica, snapshot, _ = made
     before = replica.log.start_offset, replica.log.end, replica.names()
     other = OffsetAndEpoch(snapshot.offset, snapshot.epoch + 1)
@@ -354,6 +354,6 @@ def test_what_is_not_there_is_neither_held_nor_deleted(made: tuple[Replica, Offs
         f"{1:020d}-{1:010d}-made.checkpoint",
     ],
 )
-def test_other_names_are_no_snapshots(name: str) -> None:
+def test_files_with_other_names_are_ignored(name: str) -> None:
     assert read_name(name, ".checkpoint") is None
     assert read_name(f"{7:020d}-{2:010d}.checkpoint", ".checkpoint") == (7, 2)

@@ -1,4 +1,4 @@
-"""What a leader says to FetchSnapshot: bytes, or Kafka's errors in Kafka's order."""
+"""A leader's responses to FetchSnapshot: bytes, or Kafka's errors in Kafka's order."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -35,12 +35,12 @@ class Served:
         self.data = self.replica.bytes_of(self.id)
         self.leadership = Leadership(epoch=3)
 
-    def ask(self, is_draft: bool = False, **changed: Any) -> Piece:
+    def fetch(self, is_draft: bool = False, **changed: Any) -> Piece:
         request = SnapshotRequest("c", 2, "__cluster_metadata", 0, 3, self.id, 0, 2**31 - 1)
         return serve(replace(request, **changed), self.replica.store, self.leadership, 7, is_draft)
 
     def handle(self, body: Any, version: int = 1) -> Any:
-        answers: list[Any] = []
+        responses: list[Any] = []
         broker: Any = SimpleNamespace(
             quorum=self.leadership,
             snapshots=self.replica.store,
@@ -48,9 +48,9 @@ class Served:
             now=Now(7, 7),
             loader=SimpleNamespace(image=SimpleNamespace(brokers={1: SimpleNamespace(address=lambda _: ("h", 9))})),
         )
-        call: Any = SimpleNamespace(api_version=version, respond=answers.append, contain=lambda work: work())
-        answer = k59_fetch_snapshot.handle(broker, call, body)
-        return answers[0] if answer is None else answer
+        call: Any = SimpleNamespace(api_version=version, respond=responses.append, contain=lambda work: work())
+        response = k59_fetch_snapshot.handle(broker, call, body)
+        return responses[0] if response is None else response
 
 
 @pytest.fixture
@@ -60,8 +60,8 @@ def served() -> Served:
 
 @pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchSnapshotRequestAsLeader")
 @pytest.mark.clause("S-1", "S-2", "S-3")
-def test_bytes_from_a_position_at_most_so_many(served: Served) -> None:
-    piece = served.ask(position=5, max_bytes=10)
+def test_fetch_returns_at_most_max_bytes_from_position(served: Served) -> None:
+    piece = served.fetch(position=5, max_bytes=10)
     assert (piece.data, piece.position, piece.size, piece.id) == (served.data[5:15], 5, len(served.data), served.id)
     assert (piece.leader_id, piece.epoch, piece.error) == (1, 3, ErrorCode.none)
 
@@ -71,19 +71,19 @@ def test_bytes_from_a_position_at_most_so_many(served: Served) -> None:
     "FileRawSnapshotTest.testPartialWriteReadSnapshot",
 )
 @pytest.mark.clause("S-3")
-def test_pieces_of_any_size_make_the_file(served: Served) -> None:
+def test_pieces_of_any_size_form_file(served: Served) -> None:
     position, got = 0, b""
     while position < len(served.data):
-        piece = served.ask(position=position, max_bytes=1 + position % 37)
+        piece = served.fetch(position=position, max_bytes=1 + position % 37)
         got += piece.data
         position += len(piece.data)
     assert got == served.data
 
 
 @pytest.mark.clause("S-3")
-def test_no_bytes_wanted_no_bytes_given(served: Served) -> None:
-    assert (served.ask(max_bytes=0).data, served.ask(max_bytes=0).error) == (b"", ErrorCode.none)
-    assert served.ask(max_bytes=-1).data == b""
+def test_max_bytes_of_zero_returns_no_bytes(served: Served) -> None:
+    assert (served.fetch(max_bytes=0).data, served.fetch(max_bytes=0).error) == (b"", ErrorCode.none)
+    assert served.fetch(max_bytes=-1).data == b""
 
 
 @pytest.mark.clause(
@@ -95,7 +95,7 @@ def test_no_bytes_wanted_no_bytes_given(served: Served) -> None:
     "KafkaRaftClientSnapshotTest.testFetchSnapshotRequestClusterIdValidation",
 )
 @pytest.mark.clause("S-5", "S-6", "S-7")
-def test_errors_come_in_kafkas_order(served: Served) -> None:
+def test_errors_are_in_order_of_kafka(served: Served) -> None:
     size = len(served.data)
     wrong: dict[str, Any] = {
         "cluster_id": "other",
@@ -115,7 +115,7 @@ def test_errors_come_in_kafkas_order(served: Served) -> None:
         ("position", ErrorCode.position_out_of_range),
     ]
     for name, error in expected:
-        piece = served.ask(**wrong)
+        piece = served.fetch(**wrong)
         assert (piece.error, piece.data, piece.leader_id, piece.epoch) == (error, b"", 1, 3), name
         if name is not None:
             del wrong[name]
@@ -123,20 +123,20 @@ def test_errors_come_in_kafkas_order(served: Served) -> None:
             served.leadership.error = ErrorCode.broker_not_available
         else:
             served.leadership.error = None
-    assert served.ask(**wrong).error is ErrorCode.none
-    assert served.ask(leader_epoch=4).error is ErrorCode.unknown_leader_epoch
-    assert served.ask(topic="unknown").error is ErrorCode.unknown_topic_or_partition
-    assert served.ask(cluster_id=None).error is ErrorCode.inconsistent_cluster_id
-    assert served.ask(cluster_id=None, replica_id=-1).error is ErrorCode.none, "a consumer knows no cluster ID"
+    assert served.fetch(**wrong).error is ErrorCode.none
+    assert served.fetch(leader_epoch=4).error is ErrorCode.unknown_leader_epoch
+    assert served.fetch(topic="unknown").error is ErrorCode.unknown_topic_or_partition
+    assert served.fetch(cluster_id=None).error is ErrorCode.inconsistent_cluster_id
+    assert served.fetch(cluster_id=None, replica_id=-1).error is ErrorCode.none, "a consumer knows no cluster ID"
 
 
 @pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchSnapshotRequestWithInvalidPosition")
 @pytest.mark.clause("S-6")
-def test_positions_outside_the_file(served: Served) -> None:
+def test_position_outside_file_returns_position_out_of_range(served: Served) -> None:
     size = len(served.data)
-    errors = [served.ask(position=each).error for each in (-1, size, size + 1, 2**40)]
+    errors = [served.fetch(position=each).error for each in (-1, size, size + 1, 2**40)]
     assert errors == [ErrorCode.position_out_of_range] * 4
-    assert served.ask(position=size - 1).data == served.data[-1:]
+    assert served.fetch(position=size - 1).data == served.data[-1:]
 
 
 @pytest.mark.clause(
@@ -144,23 +144,23 @@ def test_positions_outside_the_file(served: Served) -> None:
     "KafkaRaftClientSnapshotTest.testFetchSnapshotRequestBootstrapSnapshot",
 )
 @pytest.mark.clause("S-5")
-def test_a_snapshot_of_the_same_offset_and_another_epoch_is_another(served: Served) -> None:
+def test_snapshot_of_other_epoch_is_not_found(served: Served) -> None:
     other = OffsetAndEpoch(served.id.offset, served.id.epoch + 1)
-    assert served.ask(id=other).error is ErrorCode.snapshot_not_found
-    assert served.ask(id=OffsetAndEpoch(0, 0)).error is ErrorCode.snapshot_not_found
+    assert served.fetch(id=other).error is ErrorCode.snapshot_not_found
+    assert served.fetch(id=OffsetAndEpoch(0, 0)).error is ErrorCode.snapshot_not_found
 
 
 @pytest.mark.clause(
     "KafkaRaftClientSnapshotTest.testLeaderShouldResignLeadershipIfNotGetFetchSnapshotRequestFromMajorityVoters"
 )
-def test_only_good_requests_count_as_heard(served: Served) -> None:
-    served.ask(replica_id=2)
-    served.ask(replica_id=3, position=-1)
-    assert served.leadership.heard == [2]
+def test_only_valid_requests_count_as_contact(served: Served) -> None:
+    served.fetch(replica_id=2)
+    served.fetch(replica_id=3, position=-1)
+    assert served.leadership.contacts == [2]
 
 
 @pytest.mark.clause("S-17")
-def test_the_draft_says_what_remains_and_of_what_kind(served: Served) -> None:
+def test_draft_returns_remaining_bytes_and_media_type(served: Served) -> None:
     size = len(served.data)
     body = request_for("c", 2, 3, served.id, 0, 10)
     first = served.handle(body, 1000).topics[0].partitions[0]
@@ -176,7 +176,7 @@ def test_the_draft_says_what_remains_and_of_what_kind(served: Served) -> None:
 
 @pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchSnapshotRequestClusterIdValidation")
 @pytest.mark.clause("S-4", "S-13")
-def test_the_api_responses_the_metadata_partition(served: Served) -> None:
+def test_fetch_snapshot_serves_metadata_partition(served: Served) -> None:
     good = request_for("c", 2, 3, served.id, 0, 10)
     one = served.handle(good).topics[0].partitions[0]
     assert (one.size, one.position, bytes(one.unaligned_records)) == (len(served.data), 0, served.data[:10])
@@ -196,7 +196,7 @@ def test_the_api_responses_the_metadata_partition(served: Served) -> None:
 
 @pytest.mark.clause("S-1")
 @pytest.mark.parametrize("version", [1, 1000])
-def test_each_partition_is_served_or_refused_by_itself(served: Served, version: int) -> None:
+def test_partitions_are_served_or_rejected_separately(served: Served, version: int) -> None:
     good = request_for("c", 2, 3, served.id, 0, 10)
     (metadata,) = good.topics
     (one,) = metadata.partitions
@@ -215,27 +215,27 @@ def test_each_partition_is_served_or_refused_by_itself(served: Served, version: 
 
 @pytest.mark.clause("S-1", "S-4", "S-17")
 @pytest.mark.parametrize("version", [0, 1, 1000])
-def test_over_the_wire(served: Served, version: int) -> None:
-    """What a follower reads is what the leader said, in every version, the draft among them."""
+def test_response_round_trip(served: Served, version: int) -> None:
+    """The follower decodes the leader's response, in every version, the draft among them."""
     key = ApiKey.FETCH_SNAPSHOT
     request = request_for("c", 2, 3, served.id, 5, 10)
     frame = b"".join(encode_request(key, version, 7, "node-2", request))[4:]
     _, offset = read_request_header(frame)
     seen: Any = decode_request(key, version, frame, offset)
     assert read_requests(seen) == read_requests(replace(request, cluster_id=None) if version == 1000 else request)
-    said = served.handle(seen, version)
-    correlation_id, heard = decode_response(key, version, b"".join(encode_response(key, version, 7, said))[4:])
-    piece = read_response(heard)
+    response = served.handle(seen, version)
+    correlation_id, decoded = decode_response(key, version, b"".join(encode_response(key, version, 7, response))[4:])
+    piece = read_response(decoded)
     assert (correlation_id, piece.error, piece.position, piece.data) == (7, ErrorCode.none, 5, served.data[5:15])
     assert not piece.is_last
     assert (piece.size, piece.id) == ((-1, None) if version == 1000 else (len(served.data), served.id))
 
 
-def test_responses_that_make_no_sense_are_errors(served: Served) -> None:
+def test_invalid_response_is_error(served: Served) -> None:
     body = request_for("c", 2, 3, served.id, 5, 10)
     for version in (1, 1000):
-        said = served.handle(body, version)
-        assert read_response(replace(said, topics=())).error is ErrorCode.unknown_server_error
+        response = served.handle(body, version)
+        assert read_response(replace(response, topics=())).error is ErrorCode.unknown_server_error
         refused = served.handle(replace(body, topics=()), version)
         assert read_response(refused).error is ErrorCode.invalid_request
     assert read_response(object()).error is ErrorCode.unknown_server_error

@@ -1,4 +1,4 @@
-"""Quorums whose nodes make, keep, send, fetch and load real snapshots, under kills, power losses, pauses and cuts."""
+"""Quorums whose nodes make, keep, send, fetch and load real snapshots, with kills, power losses, pauses and cuts."""
 
 from collections.abc import Callable
 from functools import partial
@@ -40,7 +40,7 @@ SETTINGS = {
 
 
 class Node(Process):
-    """A process with its own snapshots. ``images``: what it published, by offset."""
+    """A process with its own snapshots. ``images``: those that it published, by offset."""
 
     world: "Nodes"
     snapshots: SnapshotStore  # type: ignore[assignment]  # Real ones, where the base class has names only.
@@ -66,14 +66,14 @@ class Node(Process):
         self.loader.subscribe(lambda _delta, image: world.published(image))
         run_to_end(self.loader.load())
 
-    def serve(self, sent: SentRequest, answer: Callable[[object], None]) -> None:
+    def serve(self, sent: SentRequest, respond: Callable[[object], None]) -> None:
         if sent.api_key != ApiKey.FETCH_SNAPSHOT:
-            super().serve(sent, answer)
+            super().serve(sent, respond)
             return
         body: Any = sent.body
         (request,) = read_requests(body)
         piece = serve(request, self.snapshots, self.quorum, self.now().mono_us, False)
-        answer(response_of([(request, piece)], None))
+        respond(response_of([(request, piece)], None))
 
     def high_watermark_advanced(self, high_watermark: int) -> None:
         super().high_watermark_advanced(high_watermark)
@@ -94,7 +94,7 @@ class Node(Process):
 
 
 class Nodes(World):
-    """``images``: the content that was published at each offset, by whom ever."""
+    """``images``: the content that was published at each offset, by any node."""
 
     def __init__(self, seed: int, voters: int = 3, observers: int = 0, **settings: str) -> None:
         super().__init__(seed, voters, observers, **SETTINGS | settings)
@@ -144,7 +144,7 @@ def _converge(world: Nodes) -> None:
 @pytest.mark.clause("KafkaMetadataLogTest.testCreateSnapshotFromEndOffset")
 @pytest.mark.clause("S-9", "S-10", "S-11", "S-12", "S-15")
 @pytest.mark.parametrize("seed", range(4))
-def test_a_storm_over_nodes_with_snapshots(seed: int) -> None:
+def test_invariants_hold_in_storm_with_snapshots(seed: int) -> None:
     world = Nodes(seed, voters=3, observers=1)
     world.start()
     world.keep_appending()
@@ -153,7 +153,7 @@ def test_a_storm_over_nodes_with_snapshots(seed: int) -> None:
     world.run(15 * SECOND_US)
     storm.end()
     _converge(world)
-    assert world.counts["snapshot_renamed"] > 2, "the test must see snapshots"
+    assert world.counts["snapshot_renamed"] > 2, "the test must make snapshots"
 
 
 @pytest.mark.clause(
@@ -161,7 +161,7 @@ def test_a_storm_over_nodes_with_snapshots(seed: int) -> None:
     "KafkaRaftClientSnapshotTest.testFetchResponseWithSnapshotId",
 )
 @pytest.mark.clause("S-9", "S-10", "S-15")
-def test_a_node_that_lacks_the_beginning_catches_up_from_a_snapshot() -> None:
+def test_node_without_log_start_catches_up_from_snapshot() -> None:
     world = Nodes(1)
     world.start(0, 1)
     world.keep_appending()
@@ -176,7 +176,7 @@ def test_a_node_that_lacks_the_beginning_catches_up_from_a_snapshot() -> None:
 
 
 @pytest.mark.clause("S-12")
-def test_a_quorum_of_one_makes_its_own_and_is_killed_while_it_does() -> None:
+def test_quorum_of_one_is_killed_while_making_snapshot() -> None:
     world = Nodes(2, voters=1)
     world.start()
     world.keep_appending()
@@ -194,7 +194,7 @@ def test_a_quorum_of_one_makes_its_own_and_is_killed_while_it_does() -> None:
 
 @pytest.mark.clause("RaftClusterSnapshotTest.testSnapshotsGenerated", "KRaftClusterTest.testSnapshotCount")
 @pytest.mark.clause("S-12")
-def test_each_voter_and_observer_makes_its_own_while_the_leader_stays() -> None:
+def test_each_node_makes_its_own_snapshots() -> None:
     world = Nodes(4, voters=3, observers=1)
     world.start()
     world.keep_appending()
@@ -212,7 +212,7 @@ def test_each_voter_and_observer_makes_its_own_while_the_leader_stays() -> None:
     for process in world.processes.values():
         noted = [what for what, _ in process.notes if what.startswith(("snapshot", "download"))]
         assert noted.count("snapshot_renamed") >= 2
-        assert not any(what.startswith("download") for what in noted), "who holds the log downloads nothing"
+        assert not any(what.startswith("download") for what in noted), "a node with the log downloads nothing"
     everyones = [{*ids.items()} for ids in made.values()]
     for one in everyones[1:]:
         common = {snapshot for snapshot, _ in one} & {snapshot for snapshot, _ in everyones[0]}
@@ -220,8 +220,8 @@ def test_each_voter_and_observer_makes_its_own_while_the_leader_stays() -> None:
 
 
 @pytest.mark.clause("S-10")
-def test_a_node_that_was_down_too_long_gets_news_of_a_snapshot_by_its_first_fetch() -> None:
-    """S-10 over the wire's values: the leader names its snapshot, sends no records, and the log goes on behind it."""
+def test_first_fetch_of_node_down_too_long_returns_snapshot_id() -> None:
+    """S-10 with encoded values: the leader names its snapshot, sends no records, and the log continues behind it."""
     world = Nodes(5)
     world.start()
     world.keep_appending()
@@ -242,7 +242,7 @@ def test_a_node_that_was_down_too_long_gets_news_of_a_snapshot_by_its_first_fetc
 
 
 @pytest.mark.clause("S-15")
-def test_a_slow_follower_progresses_while_new_snapshots_appear() -> None:
+def test_slow_follower_progresses_despite_new_snapshots() -> None:
     small: dict[str, Any] = {
         "metadata_log_max_record_bytes_between_snapshots": "1000",
         "crucible_metadata_snapshot_fetch_max_bytes": "60",
