@@ -55,7 +55,7 @@ def _look_up(codec: Compression) -> Callable[[], tuple[NodeWorld, Callable[[], o
         partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": START_WALL_MS + 5}
         said: dict[str, Any] = {"replica_id": -1, "isolation_level": 0}
         topics = [{"name": "t", "partitions": [partition]}]
-        return world, lambda: HostileClient(world).ask(ApiKey.LIST_OFFSETS, 7, topics=topics, **said)
+        return world, lambda: HostileClient(world).request(ApiKey.LIST_OFFSETS, 7, topics=topics, **said)
 
     return prepared
 
@@ -70,7 +70,7 @@ def _produce() -> tuple[NodeWorld, Callable[[], object]]:
 def _metadata() -> tuple[NodeWorld, Callable[[], object]]:
     world = NodeWorld()
     topics = [{"name": f"missing-{number}"} for number in range(50_000)]
-    return world, lambda: HostileClient(world).ask(ApiKey.METADATA, 1, topics=topics)
+    return world, lambda: HostileClient(world).request(ApiKey.METADATA, 1, topics=topics)
 
 
 def _settings() -> tuple[NodeWorld, Callable[[], object]]:
@@ -80,7 +80,7 @@ def _settings() -> tuple[NodeWorld, Callable[[], object]]:
     resources = [
         {"resource_type": 2, "resource_name": f"t{number % 200}", "configuration_keys": None} for number in range(6000)
     ]
-    return world, lambda: HostileClient(world).ask(ApiKey.DESCRIBE_CONFIGS, 1, resources=resources)
+    return world, lambda: HostileClient(world).request(ApiKey.DESCRIBE_CONFIGS, 1, resources=resources)
 
 
 def _partitions() -> tuple[NodeWorld, Callable[[], object]]:
@@ -229,7 +229,7 @@ def _opened(world: NodeWorld, topics: Sequence[tuple[str, range]], version: int 
     """Open a session. Return its ID."""
     header, offset = read_request_header(frame := _fetch_frame(version, topics, 0, 0))
     body = decode_request(header.api_key, version, frame, offset)
-    session_id: int = world.ask(ApiKey.FETCH, version, body).session_id
+    session_id: int = world.request(ApiKey.FETCH, version, body).session_id
     assert session_id
     return session_id
 
@@ -255,7 +255,7 @@ def _all_changed(version: int) -> Callable[[], tuple[NodeWorld, memoryview]]:
             body = ProduceRequest(
                 -1, 1000, [ProduceTopic(name, NO_TOPIC_ID, [ProducePartition(index, records) for index in indexes])]
             )
-            world.ask(ApiKey.PRODUCE, 9, body)
+            world.request(ApiKey.PRODUCE, 9, body)
         return world, _fetch_frame(version, [], session_id, 1)
 
     return prepared
@@ -268,7 +268,7 @@ def _largest_session() -> tuple[NodeWorld, int]:
     for epoch, first in enumerate(range(10, MAX_SESSION_PARTITIONS, 49_998), start=1):
         topics = [("t", range(first, min(first + 49_998, MAX_SESSION_PARTITIONS)))]
         header, offset = read_request_header(frame := _fetch_frame(12, topics, session_id, epoch))
-        world.ask(ApiKey.FETCH, 12, decode_request(header.api_key, 12, frame, offset))
+        world.request(ApiKey.FETCH, 12, decode_request(header.api_key, 12, frame, offset))
     assert len(world.node.broker.fetch_sessions.sessions[session_id].partitions) == MAX_SESSION_PARTITIONS
     return world, session_id
 

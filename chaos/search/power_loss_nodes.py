@@ -88,13 +88,15 @@ class Node:
         """The first one makes the topic of the offsets."""
         version = VERSIONS[ApiKey.FIND_COORDINATOR][1]
         values = {"key_type": 0, "coordinator_keys": (group,)}
-        self.world.ask(ApiKey.FIND_COORDINATOR, version, filled(body_class(ApiKey.FIND_COORDINATOR, "request"), values))
+        self.world.request(
+            ApiKey.FIND_COORDINATOR, version, filled(body_class(ApiKey.FIND_COORDINATOR, "request"), values)
+        )
         self.world.advance(50)
 
     def committed(self, group: str) -> int:
         wanted = OffsetFetchRequestGroup(group_id=GroupId(group), topics=None)
         for _ in range(TRIES):
-            response: Any = self.world.ask(ApiKey.OFFSET_FETCH, 9, OffsetFetchRequest(groups=(wanted,))).groups[0]
+            response: Any = self.world.request(ApiKey.OFFSET_FETCH, 9, OffsetFetchRequest(groups=(wanted,))).groups[0]
             if not int(response.error_code):
                 found = [int(one.committed_offset) for topic in response.topics for one in topic.partitions]
                 return found[0] if found else -1

@@ -20,8 +20,8 @@ FIRST_FOUND = settings(
     phases=(Phase.generate,),
     report_multiple_bugs=False,
 )
-COMMITTED_OR_NOT = cases.test_offsets_are_hidden_until_their_transaction_is_committed
-GENERATIONS = cases.test_a_member_of_an_older_generation_writes_nothing
+COMMITTED_OR_NOT = cases.test_offsets_are_hidden_until_transaction_is_committed
+GENERATIONS = cases.test_commit_of_older_generation_writes_nothing
 
 
 def played(machine: type[RuleBasedStateMachine]) -> Callable[[], None]:

@@ -1,7 +1,7 @@
-"""Several nodes in virtual time: what one asks of another goes through the codecs and arrives a moment later.
+"""Several nodes in virtual time: requests between them go through the codecs and arrive a moment later.
 
-Links can be cut, nodes killed (with or without what was not synced), stopped and started again. Everything that happens
-is in one queue, by time.
+Links can be cut, nodes killed (with or without their unsynced data), stopped and restarted. All events are in one
+queue, ordered by time.
 """
 
 import heapq
@@ -94,7 +94,7 @@ class ClusterWorld:
         self.store = MemoryStore()
         self.cut: set[frozenset[int]] = set()
         self.slow: dict[Any, int] = {}
-        """Channels on which a way takes so many microseconds."""
+        """Channels whose messages take this many microseconds."""
         self.seeds = count(1)
         self._numbers = count()
         self._connections = count(1)
@@ -125,7 +125,7 @@ class ClusterWorld:
         self._take(member, node.start(self.now))
 
     def kill(self, number: int) -> None:
-        """As a process: what it has written stays."""
+        """Kill the process: its writes stay on the disk."""
         member = self.members[number]
         member.alive = False
         for other in self.members.values():
@@ -172,13 +172,13 @@ class ClusterWorld:
     def _later(self, after_us: int, work: Callable[[], None]) -> None:
         heapq.heappush(self._queue, (self.mono_us + after_us, next(self._numbers), work))
 
-    # What the test does
+    # Actions of the test
 
     def ready(self) -> None:
         self.run_until(lambda: all(each.node.ready for each in self.members.values() if each.alive))
 
-    def ask(self, number: int, api_key: int, api_version: int, body: object, client_id: str = "client") -> Any:
-        """The answer, after the time that it takes."""
+    def request(self, number: int, api_key: int, api_version: int, body: object, client_id: str = "client") -> Any:
+        """Return the response, after the time that it takes."""
         token = self.send(number, api_key, api_version, body, client_id)
         self.run_until(lambda: token in self.replies)
         return self.replies[token]
@@ -210,17 +210,17 @@ class ClusterWorld:
         timeout = i32Timedelta.parse(timedelta(seconds=5))
         request = CreateTopicsRequest(topics=(wanted,), timeout=timeout, validate_only=False)
         broker = self.controller if at is None else at
-        answer = self.ask(broker, ApiKey.CREATE_TOPICS, 7, request, client_id).topics[0]
-        if answer.error_code != 0:
-            return answer
+        response = self.request(broker, ApiKey.CREATE_TOPICS, 7, request, client_id).topics[0]
+        if response.error_code != 0:
+            return response
         self.run_until(lambda: all(topic in each.node.broker.loader.image.topics for each in self.living))
-        return answer
+        return response
 
     def produce(self, topic: str, value: bytes = b"value", index: int = 0, acks: int = -1, **how: int) -> Any:
-        """At the leader: its answer for the partition."""
-        return self.replies_of(self.begin_produce(topic, value, index, acks, **how))
+        """Produce at the leader. Return the response of the partition."""
+        return self.replies_of(self.send_produce(topic, value, index, acks, **how))
 
-    def begin_produce(self, topic: str, value: bytes = b"value", index: int = 0, acks: int = -1, **how: int) -> int:
+    def send_produce(self, topic: str, value: bytes = b"value", index: int = 0, acks: int = -1, **how: int) -> int:
         return self.produce_at(self.leader(topic, index), topic, value, index, acks, **how)
 
     def produce_at(
@@ -235,7 +235,7 @@ class ClusterWorld:
         self.run_until(lambda: token in self.replies)
         return self.replies[token].responses[0].partitions[0]
 
-    # What the test looks at
+    # State for the test
 
     @property
     def living(self) -> list[Member]:
@@ -246,7 +246,7 @@ class ClusterWorld:
         return next(n for n, each in self.members.items() if each.alive and each.node.broker.controller.is_active)
 
     def state(self, topic: str, index: int = 0) -> Any:
-        """As the newest living node knows it."""
+        """Return the partition's state at the newest live node."""
         images = [each.node.broker.loader.image for each in self.living]
         return max(images, key=lambda image: image.provenance.offset).topics[topic].partitions[index]
 
@@ -257,7 +257,7 @@ class ClusterWorld:
         return self.members[self.leader(topic, index)].node.broker.partitions.by_name[topic, index]
 
     def log(self, number: int, topic: str, index: int = 0) -> Any:
-        """Of the replica there, leading or not."""
+        """Return the log of the replica there, leading or not."""
         wanted = directory_of(topic, index)
         return next(log for log in self.members[number].node.logs() if log.directory == wanted)
 
@@ -316,7 +316,7 @@ class ClusterWorld:
         self._later(after_us, lambda: self._serve(member, link))
 
     def link_us(self, here: int, there: int, channel: Any) -> int:  # noqa: ARG002 - a test may want to know
-        """How long a request, or its answer, takes from one node to another."""
+        """Return the time that a request, or its response, takes from one node to another."""
         return self.slow.get(channel, LINK_US)
 
     def _reachable(self, here: int, there: int) -> bool:
@@ -338,13 +338,13 @@ class ClusterWorld:
         if effect.connection >= LOCAL:
             self.replies[effect.correlation_id] = effect.body
             return
-        for asker in self.members.values():
-            for link in asker.links.values():
+        for requester in self.members.values():
+            for link in requester.links.values():
                 if link.number == effect.connection and link.served is not None:
-                    self._deliver(asker, link, effect)
+                    self._deliver(requester, link, effect)
                     return
 
-    def _deliver(self, asker: Member, link: Link, effect: Reply) -> None:
+    def _deliver(self, requester: Member, link: Link, effect: Reply) -> None:
         frame = b"".join(
             bytes(each)
             for each in encode_response(effect.api_key, effect.api_version, effect.correlation_id, effect.body)
@@ -353,23 +353,23 @@ class ClusterWorld:
         assert request is not None
 
         def arrive() -> None:
-            if asker.links.get((link.peer, link.channel)) is not link:
+            if requester.links.get((link.peer, link.channel)) is not link:
                 return
             link.served = None
             _, body = decode_response(request.api_key, request.api_version, memoryview(frame)[4:])
-            self._give(asker, PeerReply(link.peer, link.channel, request.token, body))
-            self._serve(asker, link)
+            self._give(requester, PeerReply(link.peer, link.channel, request.token, body))
+            self._serve(requester, link)
 
-        self._later(self.link_us(link.peer, self._number_of(asker), link.channel), arrive)
+        self._later(self.link_us(link.peer, self._number_of(requester), link.channel), arrive)
 
     def _closed(self, connection: int) -> None:
-        """By the node that serves it."""
+        """Close the connection on the side of the serving node."""
         if connection >= LOCAL:
             return
-        for asker in list(self.members.values()):
-            for key, link in list(asker.links.items()):
+        for requester in list(self.members.values()):
+            for key, link in list(requester.links.items()):
                 if link.number == connection:
-                    self._break(asker, key)
+                    self._break(requester, key)
 
     def _break(self, member: Member, key: tuple[int, Any]) -> None:
         link = member.links.pop(key)

@@ -1,6 +1,6 @@
-"""A client of a node in memory that speaks in frames: its requests are decoded, and the answers are encoded.
+"""A client of a node in memory that sends frames: its requests are decoded, and the responses encoded.
 
-What a request costs is what a node would spend on it: processor time of each slice of work, and memory.
+The cost of a request is what a node would spend on it: processor time of each slice of work, and memory.
 """
 
 import gc
@@ -21,8 +21,8 @@ from reference_broker.wire.messages import body_class, decode_request, decode_re
 
 @dataclass(slots=True)
 class Cost:
-    """What a node spent: the processor time of its longest slice of work, how many slices there were, and the most
-    memory that it held above what it held before."""
+    """The cost at a node: processor time of its longest slice of work, number of slices, and peak memory above the
+    initial use."""
 
     longest_ms: float = 0.0
     slices: int = 0
@@ -31,7 +31,7 @@ class Cost:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """A collection looks at all that the tests hold, which is no work of the node."""
+    """Disable garbage collection, which looks at all objects of the tests and is no work of the node."""
     was_enabled = gc.isenabled()
     gc.collect()
     gc.disable()
@@ -44,7 +44,7 @@ def no_collection() -> Iterator[None]:
 
 @contextmanager
 def slices_of(world: NodeWorld) -> Iterator[Cost]:
-    """Measure the slices of the node's own work. What decoding and encoding take is the driver's."""
+    """Measure the slices of the node's own work. Decoding and encoding are work of the driver."""
     cost = Cost()
     handle = world.node.handle
 
@@ -65,7 +65,7 @@ def slices_of(world: NodeWorld) -> Iterator[Cost]:
 
 @contextmanager
 def memory_of() -> Iterator[Cost]:
-    """Measure memory. It makes everything several times slower."""
+    """Measure memory, which makes everything several times slower."""
     cost = Cost()
     start()
     before, _ = get_traced_memory()
@@ -78,18 +78,18 @@ def memory_of() -> Iterator[Cost]:
 
 
 class HostileClient:
-    """Every request comes on a connection of its own."""
+    """A client whose requests have a connection each."""
 
     def __init__(self, world: NodeWorld) -> None:
         self.world = world
         self._connections = 1000
 
-    def ask(self, api_key: int, version: int, **values: Any) -> Any:
-        """Ask for the class of the highest version, filled with ``values``, in the layout of ``version``."""
-        return self.say(api_key, version, filled(body_class(api_key, "request"), values))
+    def request(self, api_key: int, version: int, **values: Any) -> Any:
+        """Send a request of the class of the highest version, filled with ``values``, in the layout of ``version``."""
+        return self.send(api_key, version, filled(body_class(api_key, "request"), values))
 
-    def say(self, api_key: int, version: int, body: object) -> Any:
-        """Send a body, and return the answer's body. It is None if the connection was closed instead."""
+    def send(self, api_key: int, version: int, body: object) -> Any:
+        """Send a body, and return the response's body. It is None if the connection was closed instead."""
         return self.frame(api_key, version, b"".join(encode_request(api_key, version, 9, "client", body))[4:])
 
     def frame(self, api_key: int, version: int, frame: bytes) -> Any:
@@ -104,5 +104,5 @@ class HostileClient:
         if self._connections in self.world.closed:
             return None
         reply = self.world.replies[number]
-        answer = memoryview(b"".join(encode_response(api_key, reply.api_version, 9, reply.body)))[4:]
-        return decode_response(api_key, reply.api_version, answer)[1]
+        encoded = memoryview(b"".join(encode_response(api_key, reply.api_version, 9, reply.body)))[4:]
+        return decode_response(api_key, reply.api_version, encoded)[1]

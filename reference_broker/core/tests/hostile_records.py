@@ -1,4 +1,4 @@
-"""Record batches that no client would build, with lengths and checksums that are right."""
+"""Record batches that no client would build, with valid lengths and checksums."""
 
 from reference_broker.core.tests.node_world import START_WALL_MS
 from reference_broker.records.batch import (
@@ -13,7 +13,7 @@ from reference_broker.records.compression import Compression, compress
 
 
 def varint(value: int) -> bytes:
-    """A zigzag number of any size, also one beyond 64 bits."""
+    """Return a zigzag number of any size, also one beyond 64 bits."""
     rest = value << 1 if value >= 0 else (-value << 1) - 1
     out = bytearray()
     while rest >= 0x80:
@@ -34,7 +34,7 @@ def raw_record(
 
 
 def bomb(codec: Compression, count: int) -> bytes:
-    """Records of seven bytes, which differ in nothing: their offsets lie at the first one's."""
+    """Return identical records of seven bytes, whose offsets are all that of the first one."""
     return raw_batch(raw_record(key=None, value=None) * count, count, codec, max_timestamp_ms=START_WALL_MS + 5)
 
 
@@ -46,7 +46,7 @@ def raw_batch(
     max_timestamp_ms: int = START_WALL_MS,
     body: bytes | None = None,
 ) -> bytes:
-    """``body`` stands in place of the compressed ``plain`` if it is given."""
+    """Return a batch with ``body`` in place of the compressed ``plain`` if it is given."""
     content = compress(codec, plain) if body is None else body
     header = BatchHeader(
         base_offset=0,

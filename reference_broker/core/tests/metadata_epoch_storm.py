@@ -1,7 +1,8 @@
-"""Random faults on whole nodes that carry the metadata epoch: what is said under an epoch is always the same.
+"""Random faults on whole nodes with the metadata epoch: the content of an epoch is the same everywhere.
 
-Requests and answers take their time, some of them long. Nodes are killed, started, shut down, cut off; topics come and
-go, some in transactions; the feature is switched off and on; a node may come back with code that knows no epoch.
+Requests and responses take their time, some of them long. Nodes are killed, started, shut down, cut off; topics are
+created and deleted, some in transactions; the feature is disabled and enabled; a node may restart with code without the
+epoch.
 """
 
 from datetime import timedelta
@@ -30,7 +31,7 @@ Content = tuple[Any, ...]
 
 
 def content_of(known: MetadataCache | MetadataImage) -> Content:
-    """Return what a Metadata response contains of it."""
+    """Return the part of a Metadata response that is made of it."""
     brokers = known.brokers if isinstance(known.brokers, tuple) else tuple(known.brokers.values())
     live = sorted((each.broker_id, each.host, each.port, each.rack) for each in brokers if not each.fenced)
     topics = sorted(
@@ -41,7 +42,8 @@ def content_of(known: MetadataCache | MetadataImage) -> Content:
 
 
 class Watched(ClusterWorld):
-    """``contents``: what was said under each epoch. ``places``: where each epoch stands in the log, and whose it is."""
+    """``contents``: the content of each epoch. ``places``: the offset of each epoch in the log, and its controller
+    epoch."""
 
     def __init__(self, random: Random, nodes: int, **config: str) -> None:
         self.random = random
@@ -57,7 +59,7 @@ class Watched(ClusterWorld):
         return self.slow_links.get((here, there, channel is Channel.METADATA), 100) + self.random.randrange(2_000)
 
     def _give(self, member: Member, event: Event) -> None:
-        """Code that knows no epoch ends where it would have to send them."""
+        """Handle the event. Code without the epoch ends where it would have to send one."""
         try:
             super()._give(member, event)
         except (NodeFailed, StartRefused) as failure:
@@ -83,12 +85,12 @@ class Watched(ClusterWorld):
     def _written(self, member: Member, note: dict[str, int | str]) -> None:
         epoch, place = int(note["epoch"]), (int(note["offset"]), int(note["controller_epoch"]))
         known = self.places.setdefault(epoch, place)
-        assert known == place, f"epoch {epoch} stands at {known} and {place}"
+        assert known == place, f"epoch {epoch} is at {known} and {place}"
         for other, (offset, _) in self.places.items():
             assert (other < epoch) == (offset < place[0]) or other == epoch, f"{other} at {offset}, {epoch} at {place}"
         content = member.node.broker.controller.broadcast._content
         if content is not None and content.metadata_epoch == epoch:
-            self._says("the log", epoch, content_of(content.image))
+            self._check("the log", epoch, content_of(content.image))
 
     def _sent(self, number: int, send: Send) -> None:
         body: Any = send.body
@@ -111,11 +113,11 @@ class Watched(ClusterWorld):
             return
         self._seen[number] = cache
         if cache.metadata_epoch >= 0:
-            self._says(f"node {number}", cache.metadata_epoch, content_of(cache))
+            self._check(f"node {number}", cache.metadata_epoch, content_of(cache))
 
-    def _says(self, who: str, epoch: int, what: Content) -> None:
-        known = self.contents.setdefault(epoch, what)
-        assert known == what, f"{who} says of epoch {epoch}:\n{what}\nothers:\n{known}"
+    def _check(self, where: str, epoch: int, content: Content) -> None:
+        known = self.contents.setdefault(epoch, content)
+        assert known == content, f"{where} has for epoch {epoch}:\n{content}\nothers:\n{known}"
 
 
 class Storm:
@@ -158,7 +160,7 @@ class Storm:
         self.settle()
 
     def settle(self) -> None:
-        """All nodes live, with the newest code; then all tell the newest, and rest."""
+        """Start all nodes with the newest code, and wait until all have the newest epoch and are idle."""
         world = self.world
         self._heal()
         for number, member in world.members.items():
@@ -189,17 +191,17 @@ class Storm:
             each.metadata_epoch == epoch and content_of(each) == wanted for each in caches
         )
 
-    # What happens
+    # Actions
 
     def _create(self) -> None:
         for _ in range(self.random.choice((1, 1, 2, 4))):
             name = f"t{self.random.randrange(TOPICS)}"
             partitions = self.random.choice((1, 2, 3, 30))
-            self._ask(ApiKey.CREATE_TOPICS, 7, create_request(name, partitions))
+            self._send(ApiKey.CREATE_TOPICS, 7, create_request(name, partitions))
             self.world.run(self.random.choice((0, 0, 1, 3)))
 
     def _delete(self) -> None:
-        self._ask(ApiKey.DELETE_TOPICS, 6, delete_request(f"t{self.random.randrange(TOPICS)}"))
+        self._send(ApiKey.DELETE_TOPICS, 6, delete_request(f"t{self.random.randrange(TOPICS)}"))
 
     def _switch(self) -> None:
         for _ in range(self.random.choice((1, 1, 2, 3))):
@@ -208,10 +210,10 @@ class Storm:
                 feature=METADATA_EPOCH_FEATURE, max_version_level=i16(level), upgrade_type=i8(1 if level else 2)
             )
             body = UpdateFeaturesRequest(timeout=i32Timedelta.parse(timedelta(seconds=5)), feature_updates=(key,))
-            self._ask(ApiKey.UPDATE_FEATURES, 2, body)
+            self._send(ApiKey.UPDATE_FEATURES, 2, body)
 
-    def _ask(self, api_key: int, version: int, body: object) -> None:
-        """Every node that believes to be the active controller, or any."""
+    def _send(self, api_key: int, version: int, body: object) -> None:
+        """Send the request to all nodes that believe to be the active controller, or to any."""
         active = [
             n
             for n, each in self.world.members.items()
@@ -245,7 +247,7 @@ class Storm:
             self.world.start(number)
 
     def _other_code(self) -> None:
-        """At a level that it does not know it is not let in."""
+        """Restart with other code. At a level that it does not know it is not unfenced."""
         living = [number for number, each in self.world.members.items() if each.alive]
         if len(living) == self.nodes and self.random.random() < 0.5:
             number = self.random.choice(living)

@@ -83,24 +83,24 @@ class NodeWorld:
         self._take(self.node.handle(self.now, event))
 
     def send(self, api_key: int, api_version: int, body: object, connection: int = 1) -> int:
-        """Give a request; returns its correlation ID."""
+        """Send a request. Return its correlation ID."""
         self.correlation_id += 1
         tag = Tag(api_key, api_version, "client")
         self.give(Request(connection, self.correlation_id, api_key, api_version, "client", body, tag))
         return self.correlation_id
 
-    def ask(self, api_key: int, api_version: int, body: object, connection: int = 1) -> Any:
-        """The answer's body, after every sync and due timer that it needs."""
+    def request(self, api_key: int, api_version: int, body: object, connection: int = 1) -> Any:
+        """Return the response's body, after every sync and due timer that it needs."""
         number = self.send(api_key, api_version, body, connection)
         self.settle()
-        assert number in self.replies, "no answer"
+        assert number in self.replies, "no response"
         return self.replies[number].body
 
     def close(self, connection: int) -> None:
         self.give(Closed(connection))
 
     def step(self) -> bool:
-        """One sync, one call of the store or one due timer; False if there is nothing to do now."""
+        """Run one sync, one call of the store or one due timer. Return False if there is nothing to do now."""
         if self.syncs and not self.hold_syncs:
             self.complete_sync()
             return True
@@ -114,7 +114,7 @@ class NodeWorld:
             pass
 
     def settle_until(self, done: Callable[[], bool], limit_ms: int = 10_000) -> None:
-        """Time passes where there is nothing to do now, from timer to timer."""
+        """Run until done. Where there is nothing to do, time passes from timer to timer."""
         end_us = self.mono_us + limit_ms * 1000
         self.settle()
         while not done() and self.timers and min(self.timers)[0] <= end_us:
@@ -136,13 +136,13 @@ class NodeWorld:
         self.give(store_event(call.token, self.store.carry_out(call.operation, self.disk)))
 
     def complete_syncs(self) -> None:
-        """Also those that a completed one leads to, and what is due between them."""
+        """Complete all syncs, also those caused by a completed one, and run the timers due between them."""
         while self.syncs or self.fire_due():
             if self.syncs:
                 self.complete_sync()
 
     def fire_due(self) -> bool:
-        """The timer that is due longest, if any."""
+        """Fire the timer that is due longest, if any."""
         due = [timer for timer in self.timers if timer[0] <= self.mono_us]
         if due:
             self.timers.remove(min(due))
@@ -150,7 +150,7 @@ class NodeWorld:
         return bool(due)
 
     def advance(self, ms: int) -> None:
-        """Time passes; timers fire in their order."""
+        """Let time pass, and fire timers in their order."""
         end_us = self.mono_us + ms * 1000
         self.settle()
         while self.timers and min(self.timers)[0] <= end_us:
@@ -163,7 +163,7 @@ class NodeWorld:
         for effect in effects:
             match effect:
                 case Reply():
-                    assert effect.correlation_id not in self.replies, "answered twice"
+                    assert effect.correlation_id not in self.replies, "a second response"
                     self.replies[effect.correlation_id] = effect
                 case Close():
                     self.closed[effect.connection] = effect.reason
@@ -175,22 +175,22 @@ class NodeWorld:
                 case SetTimer():
                     self.timers.append((effect.deadline_us, effect.timer))
 
-    # Requests as clients send them.
+    # Requests as clients send them
 
     def create(self, name: str, partitions: int = 1, **configs: str) -> Any:
-        return self.ask(ApiKey.CREATE_TOPICS, 7, create_request(name, partitions, **configs)).topics[0]
+        return self.request(ApiKey.CREATE_TOPICS, 7, create_request(name, partitions, **configs)).topics[0]
 
     def delete(self, name: str) -> Any:
-        return self.ask(ApiKey.DELETE_TOPICS, 6, delete_request(name)).responses[0]
+        return self.request(ApiKey.DELETE_TOPICS, 6, delete_request(name)).responses[0]
 
     def producer_id(self) -> int:
         body = InitProducerIdRequest(
             transactional_id=None, transaction_timeout=i32Timedelta.parse(timedelta(minutes=1))
         )
-        return int(self.ask(ApiKey.INIT_PRODUCER_ID, 4, body).producer_id)
+        return int(self.request(ApiKey.INIT_PRODUCER_ID, 4, body).producer_id)
 
     def produce(self, topic: str, index: int, batch: bytes, acks: int = -1) -> Any:
-        body = self.ask(ApiKey.PRODUCE, 9, produce_request(topic, index, batch, acks))
+        body = self.request(ApiKey.PRODUCE, 9, produce_request(topic, index, batch, acks))
         return None if body is None else body.responses[0].partitions[0]
 
     def log(self, topic: str, index: int = 0) -> Any:

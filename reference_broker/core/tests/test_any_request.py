@@ -1,4 +1,4 @@
-"""Whatever a well-formed request says, the node answers it or closes its connection, and goes on."""
+"""Any well-formed request gets a response or closes its connection, and the node keeps running."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -29,14 +29,14 @@ SMALL = (-2, -1, 0, 0, 0, 1, 1, 2, 3, 1000)
 
 
 class Anything:
-    """Values of every kind, often ones that mean something to the node. ``topic_ids``: of its topics."""
+    """Values of every kind, often ones with a meaning at the node. ``topic_ids``: of its topics."""
 
     def __init__(self, random: Random, topic_ids: Sequence[bytes]) -> None:
         self.random = random
         self.topic_ids = [*topic_ids, NO_TOPIC_ID, bytes(range(16))]
 
     def frame(self, api_key: int, version: int) -> memoryview:
-        """Without its length."""
+        """Return a frame without its length."""
         if api_key in (ApiKey.FETCH, ApiKey.PRODUCE):
             body = self.fetch(version) if api_key == ApiKey.FETCH else self.produce(version)
             return memoryview(b"".join(encode_request(api_key, version, 9, "c", body)))[4:]
@@ -127,7 +127,7 @@ class Anything:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("api_key", sorted(SERVED), ids=lambda key: ApiKey(key).name)
-def test_every_request_gets_a_response_or_closes_its_connection_and_the_node_goes_on(api_key: int) -> None:
+def test_every_request_gets_response_or_closes_connection(api_key: int) -> None:
     random = Random(api_key)
     low, high = SERVED[api_key]
     drafts = [version for key, version in DRAFTS if key == api_key]
@@ -147,6 +147,6 @@ def test_every_request_gets_a_response_or_closes_its_connection_and_the_node_goe
             reply = world.replies.get(number)
             assert reply is not None or connection in world.closed
             if reply is not None and reply.body is not None:
-                answer = memoryview(b"".join(encode_response(api_key, reply.api_version, 9, reply.body)))[4:]
-                decode_response(api_key, reply.api_version, answer)
-        assert world.ask(ApiKey.FETCH, 12, FetchRequest(max_wait_ms=0)).error_code == 0
+                encoded = memoryview(b"".join(encode_response(api_key, reply.api_version, 9, reply.body)))[4:]
+                decode_response(api_key, reply.api_version, encoded)
+        assert world.request(ApiKey.FETCH, 12, FetchRequest(max_wait_ms=0)).error_code == 0

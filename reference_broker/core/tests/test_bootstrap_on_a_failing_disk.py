@@ -1,5 +1,4 @@
-"""A disk that refuses one write while an empty log gets its first records: the node is alone and helps itself, or
-ends where it cannot."""
+"""A failing write during the bootstrap of an empty log: a single node recovers by itself, or ends where it cannot."""
 
 from collections.abc import Sequence
 
@@ -14,7 +13,7 @@ from reference_broker.quorum.node_files import QUORUM_STATE
 
 
 class RefusesOne(MemoryDisk):
-    """Refuses the ``nth`` append to the metadata log. The first one is the record that opens the epoch."""
+    """A disk that fails the ``nth`` append to the metadata log. The first one is the record that opens the epoch."""
 
     def __init__(self, nth: int) -> None:
         super().__init__()
@@ -35,13 +34,13 @@ class RefusesVotes(MemoryDisk):
         super().write(path, data)
 
 
-def test_a_node_that_cannot_write_its_vote_ends() -> None:
-    """It must not act in an epoch that it may forget."""
+def test_node_that_cannot_write_its_vote_ends() -> None:
+    """It must not act in an epoch that it may lose."""
     with pytest.raises(NodeFailed, match="no space left"):
         NodeWorld(RefusesVotes())
 
 
-def test_a_leader_that_is_alone_and_cannot_open_its_epoch_says_so_and_is_elected_again() -> None:
+def test_single_leader_is_re_elected_after_failed_first_record() -> None:
     world = NodeWorld(RefusesOne(1))
     kinds = [dict(note.fields)["what"] for note in world.effects if isinstance(note, Note) and "written" in note.what]
     assert kinds == ["leader change"]
@@ -50,7 +49,7 @@ def test_a_leader_that_is_alone_and_cannot_open_its_epoch_says_so_and_is_elected
 
 @pytest.mark.clause("T-7")
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
-def test_a_node_whose_first_record_or_bootstrap_was_refused_is_elected_again_and_bootstraps(nth: int) -> None:
+def test_node_is_re_elected_and_bootstraps_after_failed_write(nth: int) -> None:
     disk = RefusesOne(nth)
     world = NodeWorld(disk)
     assert disk.left < 0, "the fault did not strike"

@@ -1,4 +1,4 @@
-"""Settings of brokers that are changed while they run (KIP-226). The errors are those of a running Kafka 4.1.1."""
+"""Dynamic configs of brokers (KIP-226). The errors are those of a running Kafka 4.1.1."""
 
 from typing import Any
 
@@ -31,14 +31,14 @@ def alter(
     world: NodeWorld, name: str, setting: str, value: str | None, operation: int = SET, kind: int = BROKER
 ) -> tuple[str, str]:
     body = changes((name, [(setting, operation, value)], kind))
-    (result,) = world.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, body).responses
+    (result,) = world.request(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, body).responses
     return result.error_code.name, result.error_message or ""
 
 
 def described(world: NodeWorld, kind: int, name: str, *keys: str) -> dict[str, Any]:
     resource = DescribeConfigsResource(resource_type=i8(kind), resource_name=name, configuration_keys=keys or None)
     body = DescribeConfigsRequest(resources=(resource,), include_synonyms=True, include_documentation=False)
-    (result,) = world.ask(ApiKey.DESCRIBE_CONFIGS, 4, body).results
+    (result,) = world.request(ApiKey.DESCRIBE_CONFIGS, 4, body).results
     assert result.error_code == ErrorCode.none
     return {row.name: row for row in result.configs}
 
@@ -47,7 +47,7 @@ def places(row: Any) -> list[tuple[str, str | None, int]]:
     return [(one.name, one.value, one.source) for one in row.synonyms]
 
 
-def test_a_changed_setting_has_its_effect_at_once_and_after_a_restart() -> None:
+def test_changed_config_takes_effect_at_once_and_after_restart() -> None:
     world = NodeWorld()
     world.create("t")
     assert alter(world, CLUSTER, "message.max.bytes", "1000")[0] == "none"
@@ -65,7 +65,7 @@ def test_a_changed_setting_has_its_effect_at_once_and_after_a_restart() -> None:
     assert again.node.broker.config == BrokerConfig()
 
 
-def test_a_setting_has_all_its_places_in_the_order_in_which_they_win() -> None:
+def test_synonyms_are_in_order_of_precedence() -> None:
     world = NodeWorld(log_retention_ms="4000")
     alter(world, CLUSTER, "log.retention.ms", "3000")
     world.create("t", retention_ms="1000")
@@ -88,20 +88,20 @@ def test_a_setting_has_all_its_places_in_the_order_in_which_they_win() -> None:
     assert (result.value, result.config_source) == ("2000", 2)
 
 
-def test_a_setting_that_only_topics_have_has_no_other_places() -> None:
+def test_topic_only_config_has_no_other_synonyms() -> None:
     world = NodeWorld()
     world.create("t")
     row = described(world, TOPIC, "t", "remote.storage.enable")["remote.storage.enable"]
     assert (row.value, row.config_source, places(row)) == ("false", 5, [])
 
 
-def test_what_cannot_change_is_read_only() -> None:
+def test_static_configs_are_read_only() -> None:
     rows = described(NodeWorld(), BROKER, OWN)
     assert {name for name, row in rows.items() if not row.read_only} == DYNAMIC
     assert rows["num.partitions"].read_only
 
 
-def test_a_name_that_kafka_does_not_know_is_kept_and_shown_without_its_value() -> None:
+def test_unknown_config_is_stored_and_described_as_sensitive() -> None:
     world = NodeWorld()
     assert alter(world, CLUSTER, "cleanup.policy", "compact") == ("none", "")
     row = described(world, BROKER, OWN, "cleanup.policy")["cleanup.policy"]
@@ -119,7 +119,7 @@ def test_a_name_that_kafka_does_not_know_is_kept_and_shown_without_its_value() -
 
 
 @pytest.mark.parametrize(
-    ("name", "setting", "value", "error", "word"),
+    ("name", "setting", "value", "error", "text"),
     [
         (OWN, "num.partitions", "3", "invalid_request", "Cannot update these configs dynamically: num.partitions"),
         (CLUSTER, "log.cleaner.enable", "false", "invalid_request", "Cannot update these configs dynamically"),
@@ -147,15 +147,15 @@ def test_a_name_that_kafka_does_not_know_is_kept_and_shown_without_its_value() -
         (CLUSTER, "x" * 40_000, "x", "invalid_request", "The name of a setting has more than 32767 bytes"),
     ],
 )
-def test_each_bad_change_gets_its_error(name: str, setting: str, value: str | None, error: str, word: str) -> None:
+def test_invalid_config_change_returns_error(name: str, setting: str, value: str | None, error: str, text: str) -> None:
     result = alter(NodeWorld(), name, setting, value)
     assert result[0] == error
-    assert word in result[1]
+    assert text in result[1]
 
 
 def alter_together(world: NodeWorld, name: str, settings: dict[str, str], kind: int = BROKER) -> tuple[str, str]:
     body = changes((name, [(setting, SET, value) for setting, value in settings.items()], kind))
-    (result,) = world.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, body).responses
+    (result,) = world.request(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, body).responses
     return result.error_code.name, result.error_message or ""
 
 
@@ -175,11 +175,11 @@ def alter_together(world: NodeWorld, name: str, settings: dict[str, str], kind: 
         ({"log.cleaner.min.compaction.lag.ms": "5000", "log.cleaner.max.compaction.lag.ms": "400"}, "none"),
     ],
 )
-def test_settings_must_fit_each_other(name: str, settings: dict[str, str], error: str) -> None:
+def test_inconsistent_configs_are_rejected(name: str, settings: dict[str, str], error: str) -> None:
     assert alter_together(NodeWorld(), name, settings)[0] == error
 
 
-def test_a_brokers_own_setting_must_fit_that_of_all() -> None:
+def test_broker_config_must_be_consistent_with_cluster_default() -> None:
     world = NodeWorld()
     assert alter(world, CLUSTER, "log.retention.ms", "1000")[0] == "none"
     assert alter(world, OWN, "log.local.retention.ms", "1001")[0] == "invalid_request"
@@ -188,7 +188,7 @@ def test_a_brokers_own_setting_must_fit_that_of_all() -> None:
     assert alter(world, CLUSTER, "log.local.retention.bytes", "6")[0] == "invalid_request"
 
 
-def test_a_topics_lag_must_fit_the_brokers() -> None:
+def test_topic_compaction_lag_must_be_consistent_with_broker_config() -> None:
     world = NodeWorld()
     world.create("t")
     assert alter(world, CLUSTER, "log.cleaner.max.compaction.lag.ms", "400")[0] == "none"
@@ -197,7 +197,7 @@ def test_a_topics_lag_must_fit_the_brokers() -> None:
     assert alter(world, "t", "min.compaction.lag.ms", "400", kind=TOPIC)[0] == "none"
 
 
-def test_only_lists_are_appended_to() -> None:
+def test_append_to_non_list_config_is_rejected() -> None:
     world = NodeWorld()
     assert alter(world, OWN, "log.retention.ms", "1", APPEND)[0] == "invalid_config"
     assert alter(world, OWN, "log.cleanup.policy", "compact", APPEND)[0] == "none"
@@ -209,16 +209,16 @@ def test_only_lists_are_appended_to() -> None:
     assert row["leader.replication.throttled.replicas"].value == "0:1,0:2"
 
 
-@pytest.mark.parametrize(("kind", "word"), [(8, "BROKER_LOGGER"), (16, "CLIENT_METRICS"), (32, "GROUP"), (3, "3")])
-def test_a_kind_of_resource_without_settings_is_named(kind: int, word: str) -> None:
+@pytest.mark.parametrize(("kind", "text"), [(8, "BROKER_LOGGER"), (16, "CLIENT_METRICS"), (32, "GROUP"), (3, "3")])
+def test_resource_type_without_configs_is_named_in_error(kind: int, text: str) -> None:
     world = NodeWorld()
     error, message = alter(world, OWN, "x", "1", kind=kind)
     assert error == "invalid_request"
-    assert word in message
+    assert text in message
     resource = DescribeConfigsResource(resource_type=i8(kind), resource_name=OWN, configuration_keys=None)
     body = DescribeConfigsRequest(resources=(resource,), include_synonyms=False, include_documentation=False)
-    (result,) = world.ask(ApiKey.DESCRIBE_CONFIGS, 4, body).results
-    assert (result.error_code, word in result.error_message) == (ErrorCode.invalid_request, True)
+    (result,) = world.request(ApiKey.DESCRIBE_CONFIGS, 4, body).results
+    assert (result.error_code, text in result.error_message) == (ErrorCode.invalid_request, True)
 
 
 def is_another_value(key: ConfigKey, text: str) -> bool:
@@ -230,7 +230,7 @@ def is_another_value(key: ConfigKey, text: str) -> bool:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("setting", sorted(DYNAMIC - {*IDLE_KEYS, "min.insync.replicas"}))
-def test_every_setting_that_can_change_reaches_the_node_and_its_logs(setting: str) -> None:
+def test_each_dynamic_config_reaches_node_and_logs(setting: str) -> None:
     world = NodeWorld()
     world.create("t")
     key = BROKER_KEYS[setting]
@@ -245,7 +245,7 @@ def test_every_setting_that_can_change_reaches_the_node_and_its_logs(setting: st
     assert (world.log("t").config != before) == (BrokerConfig().log_config({}) != changed.log_config({}))
 
 
-def test_topics_are_compacted_once_that_is_the_policy_of_all() -> None:
+def test_cluster_default_cleanup_policy_compacts_topics() -> None:
     world = NodeWorld()
     world.create("t")
     world.create("u", cleanup_policy="delete")
@@ -256,7 +256,7 @@ def test_topics_are_compacted_once_that_is_the_policy_of_all() -> None:
 
 
 @pytest.mark.clause("ReplicaManagerTest.testTransactionVerificationDynamicDisablement")
-def test_verification_is_switched_off_and_on_while_the_broker_runs() -> None:
+def test_transaction_verification_is_disabled_and_enabled_dynamically() -> None:
     world = NodeWorld()
     world.create("t")
     acknowledged = []
@@ -265,19 +265,19 @@ def test_verification_is_switched_off_and_on_while_the_broker_runs() -> None:
         assert world.log("t").verification.is_demanded == (enabled == "true")
         sent = batch(producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=True)
         topics = [ProduceTopic("t", NO_TOPIC_ID, [ProducePartition(0, sent)])]
-        body = world.ask(ApiKey.PRODUCE, 9, ProduceRequest(-1, 1000, topics, transactional_id="x"))
+        body = world.request(ApiKey.PRODUCE, 9, ProduceRequest(-1, 1000, topics, transactional_id="x"))
         acknowledged.append(body.responses[0].partitions[0].error_code == ErrorCode.none)
     assert acknowledged == [False, True, False]
 
 
-def test_unclean_elections_follow_the_setting_of_all_brokers() -> None:
+def test_unclean_elections_follow_cluster_default() -> None:
     world = NodeWorld()
     assert not world.node.broker.controller._plan_context().config.unclean_leader_election_enable
     alter(world, CLUSTER, "unclean.leader.election.enable", "true")
     assert world.node.broker.controller._plan_context().config.unclean_leader_election_enable
 
 
-def test_a_setting_without_effect_is_taken_and_noted_once() -> None:
+def test_config_without_effect_is_accepted_and_noted_once() -> None:
     world = NodeWorld()
     for value in ("2", "4"):
         assert alter(world, CLUSTER, "log.cleaner.threads", value)[0] == "none"
@@ -286,7 +286,7 @@ def test_a_setting_without_effect_is_taken_and_noted_once() -> None:
     assert set(IDLE_KEYS) <= set(WITHOUT_EFFECT)
 
 
-def test_what_another_release_wrote_is_ignored() -> None:
+def test_unknown_stored_config_value_is_ignored() -> None:
     config = BrokerConfig()
     layers = Layers({"log.retention.ms": "many", "gone.setting": "1"}, {"num.partitions": "9", "log.roll.ms": "77"})
     live = amended(config, layers)
@@ -295,7 +295,7 @@ def test_what_another_release_wrote_is_ignored() -> None:
 
 
 @pytest.mark.parametrize("module", [k33_alter_configs, k44_incremental_alter_configs])
-def test_a_broker_that_is_not_meant_says_so_and_passes_the_rest_on(module: Any) -> None:
+def test_config_of_other_broker_is_rejected_and_others_are_forwarded(module: Any) -> None:
     world = AdminWorld()
     world.metadata.lose(to=2)
     if module is k44_incremental_alter_configs:
@@ -310,8 +310,8 @@ def test_a_broker_that_is_not_meant_says_so_and_passes_the_rest_on(module: Any) 
     ((_, _, _, _, sent, _, replied, _),) = world.ports.sent
     assert [one.resource_name for one in sent.resources] == ["", "1"]
     replied(module._response([module._result(one, None) for one in sent.resources]))
-    (answer,) = call.responses
-    assert [(one.resource_name, one.error_code.name) for one in answer.responses] == [
+    (response,) = call.responses
+    assert [(one.resource_name, one.error_code.name) for one in response.responses] == [
         ("7", "invalid_request"),
         ("", "none"),
         ("1", "none"),

@@ -1,4 +1,4 @@
-"""The mark of a clean end: written, read, and harmless where it makes no sense."""
+"""The clean-shutdown file: written, read, and harmless with unknown content."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE
 from reference_broker.wire.apis import ApiKey
 
 
-def test_a_mark_tells_the_broker_epoch_of_that_life() -> None:
+def test_clean_shutdown_file_has_broker_epoch() -> None:
     disk = MemoryDisk()
     assert write_mark(disk, 41) == CLEAN_SHUTDOWN_FILE
     assert read_mark(disk) == LastEnd(clean=True, broker_epoch=41)
@@ -20,16 +20,17 @@ def test_a_mark_tells_the_broker_epoch_of_that_life() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"version":0}\n', b'{"version":0,"brokerEpoch":"x"}', b"[]", b"\xff"])
-def test_a_mark_of_another_kind_is_a_clean_end_of_an_unknown_life(content: bytes) -> None:
+def test_clean_shutdown_file_with_other_content_has_no_broker_epoch(content: bytes) -> None:
     disk = MemoryDisk()
     disk.write(CLEAN_SHUTDOWN_FILE, content)
     assert read_mark(disk) == LastEnd(clean=True, broker_epoch=-1)
 
 
 @pytest.mark.parametrize("when", ["before the end", "in the end"])
-def test_a_node_whose_sync_failed_leaves_no_mark(when: str) -> None:
-    """Nobody knows what of those bytes is on the disk. No later sync of the file ends either, whatever the driver says
-    of the others."""
+def test_failed_sync_leaves_no_clean_shutdown_file(when: str) -> None:
+    """Which of those bytes are on the disk is unknown. No later sync of the file ends either, whatever the driver
+    reports
+    about the others."""
     world = NodeWorld(log_flush_interval_messages="1")
     world.create("t")
     world.create("u")

@@ -1,4 +1,4 @@
-"""A node whose files were damaged while it was away."""
+"""A node whose files were damaged while it was stopped."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -39,7 +39,7 @@ def flip(disk: MemoryDisk, path: str, position: int) -> None:
 
 
 def positions(content: bytes) -> list[int]:
-    """Where the batches of a file begin."""
+    """Return the positions of the batches in a file."""
     found, at = [], 0
     while at < len(content):
         found.append(at)
@@ -51,7 +51,7 @@ def notes(world: NodeWorld, what: str) -> list[dict[str, Any]]:
     return [dict(effect.fields) for effect in world.effects if isinstance(effect, Note) and effect.what == what]
 
 
-def test_a_node_with_a_log_that_is_offline_leaves_no_mark_of_a_clean_end() -> None:
+def test_node_with_offline_log_leaves_no_clean_shutdown_file() -> None:
     world = stopped(cleanly=False)
     world.log("t").segments.is_offline = True
     assert world.produce("t", 0, sent_batch(7, 0, b"new")).error_code == ErrorCode.kafka_storage_error
@@ -62,8 +62,8 @@ def test_a_node_with_a_log_that_is_offline_leaves_no_mark_of_a_clean_end() -> No
 
 
 @pytest.mark.parametrize("cleanly", [True, False], ids=["clean stop", "kill"])
-def test_a_damaged_metadata_log_is_refused_and_stays_as_it_is(cleanly: bool) -> None:
-    """Each batch is looked at: all of them were synced before they counted."""
+def test_start_rejects_damaged_metadata_log_without_change(cleanly: bool) -> None:
+    """Each batch is checked: all of them were synced before they counted."""
     stopped_disk = stopped(cleanly=cleanly).disk
     batches = positions(bytes(stopped_disk.files[METADATA_LOG]))
     for batch in batches if not cleanly else batches[2:3]:
@@ -78,7 +78,7 @@ def test_a_damaged_metadata_log_is_refused_and_stays_as_it_is(cleanly: bool) -> 
 
 
 @pytest.mark.parametrize("cleanly", [True, False], ids=["clean stop", "kill"])
-def test_a_damaged_note_of_what_was_synced_keeps_no_node_from_starting(cleanly: bool) -> None:
+def test_node_starts_with_damaged_synced_offset_file(cleanly: bool) -> None:
     world = stopped(cleanly=cleanly)
     path = f"{METADATA_DIRECTORY}/{SYNCED_FILE}"
     for position in range(len(world.disk.files[path])):
@@ -88,7 +88,7 @@ def test_a_damaged_note_of_what_was_synced_keeps_no_node_from_starting(cleanly: 
             assert "t" in NodeWorld(disk).node.broker.controller.image.topics
 
 
-def test_the_refusal_of_a_log_that_ends_too_early_names_the_file_that_says_so() -> None:
+def test_error_for_short_metadata_log_names_synced_offset_file() -> None:
     world = stopped(cleanly=False)
     del world.disk.files[METADATA_LOG][positions(bytes(world.disk.files[METADATA_LOG]))[1] :]
     with pytest.raises(StartRefused) as refused:
@@ -96,8 +96,8 @@ def test_the_refusal_of_a_log_that_ends_too_early_names_the_file_that_says_so() 
     assert f"{METADATA_DIRECTORY}/{SYNCED_FILE} says that records up to offset" in str(refused.value)
 
 
-def test_what_a_cut_metadata_log_does_not_know_is_kept_as_a_stray() -> None:
-    """After a power loss that took the note of what was synced, damage looks like a torn tail."""
+def test_partition_unknown_to_truncated_metadata_log_becomes_stray() -> None:
+    """After a power loss that removed the synced-offset file, damage looks like a torn tail."""
     world = stopped(cleanly=False)
     world.disk.delete(f"{METADATA_DIRECTORY}/{SYNCED_FILE}")
     held = bytes(world.disk.files["t-0/00000000000000000000.log"])
@@ -112,8 +112,8 @@ def test_what_a_cut_metadata_log_does_not_know_is_kept_as_a_stray() -> None:
     assert cut["bytes"] > 0
 
 
-def test_damage_of_what_was_synced_quarantines_a_partition_after_a_kill() -> None:
-    """The checkpoint of what is synced was written a minute after the first records. The last ones came later."""
+def test_damaged_synced_records_quarantine_partition_after_kill() -> None:
+    """The checkpoint of synced offsets was written a minute after the first records. The last ones came later."""
     world = stopped(cleanly=False, log_flush_interval_messages="1")
     world.advance(60_000)
     noted = world.log("t").files.durable_end
@@ -133,7 +133,7 @@ def test_damage_of_what_was_synced_quarantines_a_partition_after_a_kill() -> Non
     [lambda disk, path: flip(disk, path, 16), lambda disk, path: disk.delete(path)],
     ids=["flipped bit", "lost segment"],
 )
-def test_a_partition_with_a_damaged_segment_is_offline_until_its_records_are_back(
+def test_partition_with_damaged_segment_is_offline_until_restored(
     damage: Callable[[MemoryDisk, str], None],
 ) -> None:
     world = stopped(cleanly=True, log_segment_bytes="400")
@@ -143,8 +143,8 @@ def test_a_partition_with_a_damaged_segment_is_offline_until_its_records_are_bac
     damage(world.disk, paths[1])
     again = NodeWorld(world.disk)
     assert [note["partition"] for note in notes(again, "log_quarantined")] == ["t-0"]
-    answer = again.produce("t", 0, sent_batch(0, 0, b"new"))
-    assert answer.error_code == ErrorCode.kafka_storage_error
+    response = again.produce("t", 0, sent_batch(0, 0, b"new"))
+    assert response.error_code == ErrorCode.kafka_storage_error
     assert world.disk.exists(f"{paths[2]}.damaged"), "nothing is deleted"
     again.shut_down()
     again.settle()
@@ -159,7 +159,7 @@ def test_a_partition_with_a_damaged_segment_is_offline_until_its_records_are_bac
     assert restored.produce("t", 0, sent_batch(0, 9, b"new")).error_code == ErrorCode.none
 
 
-def test_a_topic_id_that_was_damaged_costs_no_records() -> None:
+def test_damaged_topic_id_file_loses_no_records() -> None:
     world = stopped(cleanly=True, log_segment_bytes="400")
     whole = {path: bytes(content) for path, content in world.disk.files.items() if path.startswith("t-0/")}
     content = world.disk.files["t-0/partition.metadata"]
@@ -180,7 +180,7 @@ def test_a_topic_id_that_was_damaged_costs_no_records() -> None:
     assert restored.produce("t", 0, sent_batch(0, 9, b"new")).base_offset == 9, "a person brought the records back"
 
 
-def test_a_partition_whose_directory_is_gone_after_a_clean_stop_is_offline_and_not_empty() -> None:
+def test_partition_without_directory_after_clean_stop_is_offline() -> None:
     world = stopped(cleanly=True)
     for path in [path for path in world.disk.files if path.startswith("t-0/")]:
         world.disk.delete(path)
@@ -192,7 +192,7 @@ def test_a_partition_whose_directory_is_gone_after_a_clean_stop_is_offline_and_n
     assert "gone" in note["why"]
 
 
-def test_a_topic_that_was_deleted_and_made_again_begins_empty_after_a_clean_stop() -> None:
+def test_recreated_topic_starts_empty_after_clean_stop() -> None:
     world = stopped(cleanly=False)
     world.delete("t")
     world.create("t")
@@ -203,7 +203,7 @@ def test_a_topic_that_was_deleted_and_made_again_begins_empty_after_a_clean_stop
 
 
 @pytest.mark.parametrize("wiped", [False, True], ids=["kept aside", "wiped after that"])
-def test_an_unclean_election_that_is_asked_for_brings_a_lost_partition_back_with_what_is_left(wiped: bool) -> None:
+def test_requested_unclean_election_restores_partition_with_remaining_records(wiped: bool) -> None:
     world = stopped(cleanly=True)
     flip(world.disk, "t-0/00000000000000000000.log", 16)
     lost = NodeWorld(world.disk)
@@ -217,7 +217,7 @@ def test_an_unclean_election_that_is_asked_for_brings_a_lost_partition_back_with
         assert lost.produce("t", 0, sent_batch(7, 0, b"new")).error_code != 0
     partitions = (TopicPartitions(topic=TopicName("t"), partitions=(i32(0),)),)
     elect = ElectLeadersRequest(election_type=i8(1), topic_partitions=partitions, timeout=i32Timedelta.parse(MINUTE))
-    answer = lost.ask(ApiKey.ELECT_LEADERS, 2, elect)
-    assert answer.replica_election_results[0].partition_result[0].error_code == ErrorCode.none
+    response = lost.request(ApiKey.ELECT_LEADERS, 2, elect)
+    assert response.replica_election_results[0].partition_result[0].error_code == ErrorCode.none
     again = lost.produce("t", 0, sent_batch(lost.producer_id(), 0, b"new"))
     assert (again.error_code, again.base_offset) == (0, 0)

@@ -1,4 +1,4 @@
-"""A leader whose snapshot went bad on its disk, and a node that needs it: whole nodes on disks in memory."""
+"""A leader whose snapshot was damaged on its disk, and a node that needs it: whole nodes on disks in memory."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ SMALL: dict[str, Any] = {
 
 
 def with_a_damaged_leader() -> tuple[ClusterWorld, int]:
-    """A cluster without one follower, whose directory is empty when it comes back. Returns that node, too."""
+    """Return a cluster without one follower, whose directory is empty when it restarts, and the follower's number."""
     world = ClusterWorld(**SMALL)
     world.ready()
     leader = world.controller
@@ -38,7 +38,7 @@ def with_a_damaged_leader() -> tuple[ClusterWorld, int]:
 
 
 @pytest.mark.thorough
-def test_a_leader_finds_the_damage_and_makes_a_new_snapshot_for_whoever_needs_it() -> None:
+def test_leader_detects_damaged_snapshot_and_makes_new_one() -> None:
     world, away = with_a_damaged_leader()
     world.start(away)
     world.ready()
@@ -47,7 +47,7 @@ def test_a_leader_finds_the_damage_and_makes_a_new_snapshot_for_whoever_needs_it
     assert len(world.members[away].node.broker.loader.image.topics) == 20
 
 
-def test_a_follower_of_a_leader_that_does_not_look_fetches_ever_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follower_backs_off_from_damaged_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     """It once fetched the same bytes fifty times a second."""
     world, away = with_a_damaged_leader()
     monkeypatch.setattr(SnapshotChecks, "_is_due", lambda *_: False)
@@ -55,10 +55,10 @@ def test_a_follower_of_a_leader_that_does_not_look_fetches_ever_more_seldom(monk
     world.run(60_000)
     assert 5 <= len(world.notes("download_postponed")) <= 15
     world.create("another", partitions=40, replicas=2)
-    world.ready()  # The leader has made a new snapshot meanwhile, and that one is whole.
+    world.ready()  # The leader has made a new, intact snapshot meanwhile.
 
 
-def test_a_follower_whose_disk_is_full_fetches_ever_more_seldom_and_goes_on_when_there_is_room() -> None:
+def test_follower_with_full_disk_backs_off_and_resumes() -> None:
     world, away = with_a_damaged_leader()
     world.start(away)
     world.disks[away].fail_after = 3

@@ -1,4 +1,4 @@
-"""A bug in what is left to do for a request in later events costs that request. One in what all share ends the node."""
+"""A bug in later events of a request fails only that request. A bug in shared state ends the node."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -54,7 +54,7 @@ def bug_in(owner: object, name: str, bug: Callable[..., Any] = broken) -> Iterat
 
 
 def contained(world: NodeWorld) -> list[str]:
-    """From now on the node contains bugs. Returns the list of what they cost."""
+    """Make the node contain bugs. Return the list of failed requests."""
     costs: list[str] = []
     world.node.on_bug = lambda failed, _: costs.append(
         failed if isinstance(failed, str) else ApiKey(failed.api_key).name
@@ -62,14 +62,14 @@ def contained(world: NodeWorld) -> list[str]:
     return costs
 
 
-def answered(world: NodeWorld, number: int) -> Any:
-    """The error of the answer."""
+def error_of(world: NodeWorld, number: int) -> Any:
+    """Return the error of the response."""
     body: Any = world.replies[number].body
     return body.error_code
 
 
 def goes_on(world: NodeWorld, topic: str = "t") -> None:
-    """The node serves others, and has forgotten the request that failed."""
+    """Assert that the node serves other requests, and has dropped the failed one."""
     assert world.produce(topic, 0, batch()).error_code == ErrorCode.none
     assert not world.node._calls
 
@@ -80,7 +80,7 @@ def waiting_fetch(world: NodeWorld, max_wait_ms: int = 60_000) -> int:
 
 
 @pytest.mark.parametrize("where", ["_complete", "_look_up"])
-def test_a_fetch_that_fails_when_another_client_wakes_it_costs_the_fetch_and_not_the_produce(where: str) -> None:
+def test_bug_in_parked_fetch_fails_fetch_and_not_produce(where: str) -> None:
     world = NodeWorld()
     world.create("t")
     costs = contained(world)
@@ -89,11 +89,11 @@ def test_a_fetch_that_fails_when_another_client_wakes_it_costs_the_fetch_and_not
         assert world.produce("t", 0, batch()).error_code == ErrorCode.none
         assert world.produce("t", 0, batch()).error_code == ErrorCode.none
     assert costs == ["FETCH"]
-    assert answered(world, number) == FAILED
+    assert error_of(world, number) == FAILED
     goes_on(world)
 
 
-def test_a_fetch_that_fails_when_its_time_is_over_costs_the_fetch() -> None:
+def test_bug_at_max_wait_of_fetch_fails_only_fetch() -> None:
     world = NodeWorld()
     world.create("t")
     costs = contained(world)
@@ -101,11 +101,11 @@ def test_a_fetch_that_fails_when_its_time_is_over_costs_the_fetch() -> None:
     with bug_in(Fetch, "_complete"):
         world.advance(200)
     assert costs == ["FETCH"]
-    assert answered(world, number) == FAILED
+    assert error_of(world, number) == FAILED
     goes_on(world)
 
 
-def test_a_bug_in_forgetting_a_closed_connections_request_costs_nobody_else() -> None:
+def test_bug_in_dropping_request_of_closed_connection_fails_no_other() -> None:
     world = NodeWorld()
     world.create("t")
     costs = contained(world)
@@ -127,9 +127,7 @@ def test_a_bug_in_forgetting_a_closed_connections_request_costs_nobody_else() ->
     ],
 )
 @pytest.mark.parametrize("session_epoch", [-1, 0, 1])
-def test_a_bug_in_a_later_slice_of_a_fetch_costs_the_fetch_and_its_session(
-    owner: type, where: str, session_epoch: int
-) -> None:
+def test_bug_in_later_slice_of_fetch_fails_fetch_and_session(owner: type, where: str, session_epoch: int) -> None:
     world = NodeWorld()
     world.create("t")
     world.produce("t", 0, batch())
@@ -153,7 +151,7 @@ def test_a_bug_in_a_later_slice_of_a_fetch_costs_the_fetch_and_its_session(
     goes_on(world)
 
 
-def test_a_bug_in_a_later_slice_of_a_response_costs_the_request() -> None:
+def test_bug_in_later_slice_of_response_fails_request() -> None:
     world = NodeWorld()
     world.create("t")
     costs = contained(world)
@@ -167,18 +165,18 @@ def test_a_bug_in_a_later_slice_of_a_response_costs_the_request() -> None:
     goes_on(world)
 
 
-def fails_after(times: int, answer: Any = ErrorCode.unknown_topic_or_partition) -> Callable[..., Any]:
+def fails_after(times: int, result: Any = ErrorCode.unknown_topic_or_partition) -> Callable[..., Any]:
     left = iter(range(times))
 
     def work(*_: Any, **__: Any) -> Any:
         if next(left, None) is None:
             raise BugError
-        return answer
+        return result
 
     return work
 
 
-def test_a_bug_in_looking_into_a_batch_costs_the_produce() -> None:
+def test_bug_in_record_validation_fails_produce() -> None:
     world = NodeWorld()
     world.create("t")
     world.create("c", cleanup_policy="compact")
@@ -200,7 +198,7 @@ def test_a_bug_in_looking_into_a_batch_costs_the_produce() -> None:
     goes_on(world)
 
 
-def test_a_bug_in_a_later_slice_of_a_commit_costs_the_commit() -> None:
+def test_bug_in_later_slice_of_commit_fails_commit() -> None:
     world = coordinated()
     world.create("t")
     costs = contained(world)
@@ -219,44 +217,44 @@ def test_a_bug_in_a_later_slice_of_a_commit_costs_the_commit() -> None:
         world.settle()
     assert costs == ["OFFSET_COMMIT"]
     assert VICTIM in world.closed
-    answer = world.ask(ApiKey.OFFSET_COMMIT, 8, body(ApiKey.OFFSET_COMMIT, **commit))
-    assert {one.error_code for one in answer.topics[0].partitions} == {ErrorCode.none}
+    response = world.request(ApiKey.OFFSET_COMMIT, 8, body(ApiKey.OFFSET_COMMIT, **commit))
+    assert {one.error_code for one in response.topics[0].partitions} == {ErrorCode.none}
     goes_on(world)
 
 
 def join(world: NodeWorld, connection: int, group_id: str = "h") -> int:
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "group_id": group_id,
         "session_timeout": timedelta(seconds=10),
         "rebalance_timeout": timedelta(seconds=60),
         "protocol_type": "consumer",
         "protocols": [{"name": "range", "metadata": b""}],
     }
-    return world.send(ApiKey.JOIN_GROUP, 3, body(ApiKey.JOIN_GROUP, **said), connection)
+    return world.send(ApiKey.JOIN_GROUP, 3, body(ApiKey.JOIN_GROUP, **fields), connection)
 
 
-def test_a_bug_in_the_response_to_one_member_costs_neither_the_others_nor_the_group() -> None:
+def test_bug_in_response_to_one_member_keeps_group() -> None:
     world = coordinated(group_initial_rebalance_delay_ms="100")
     world.create("t")
     costs = contained(world)
     first, second = join(world, VICTIM), join(world, VICTIM + 1)
-    answer = k11_join_group._response
+    build_response = k11_join_group._response
     times = iter(range(1))
 
     def fails_once(*given: Any) -> Any:
         if next(times, None) is not None:
             raise BugError
-        return answer(*given)
+        return build_response(*given)
 
     with bug_in(k11_join_group, "_response", fails_once):
         world.advance(500)
     assert costs == ["JOIN_GROUP"]
-    assert sorted(answered(world, each) for each in (first, second)) == [FAILED, ErrorCode.none]
+    assert sorted(error_of(world, each) for each in (first, second)) == [FAILED, ErrorCode.none]
     world.node.broker.groups.validate()
     goes_on(world)
 
 
-def test_a_bug_in_applying_one_update_of_the_metadata_costs_that_update() -> None:
+def test_bug_in_update_metadata_fails_only_that_update() -> None:
     world = NodeWorld(crucible_metadata_epoch_enable="true")
     world.create("t")
     costs = contained(world)
@@ -275,13 +273,13 @@ def test_a_bug_in_applying_one_update_of_the_metadata_costs_that_update() -> Non
     second = world.send(ApiKey.UPDATE_METADATA, 1001, update, VICTIM)
     world.settle()
     assert costs == ["UPDATE_METADATA"]
-    assert answered(world, first) == FAILED
-    assert answered(world, second) != FAILED
+    assert error_of(world, first) == FAILED
+    assert error_of(world, second) != FAILED
     goes_on(world)
 
 
 @pytest.mark.parametrize("bug", [BugError, MetadataFault])
-def test_a_change_that_cannot_be_planned_is_refused_and_the_next_one_is_made(bug: type[Exception]) -> None:
+def test_bug_in_planning_fails_change_and_next_one_succeeds(bug: type[Exception]) -> None:
     world = NodeWorld()
     world.create("t")
     costs = contained(world)
@@ -291,14 +289,14 @@ def test_a_change_that_cannot_be_planned_is_refused_and_the_next_one_is_made(bug
         raise bug("planted")
 
     with bug_in(TopicCreation, "plan", plan):
-        answer = world.ask(ApiKey.CREATE_TOPICS, 7, create_request("u"), VICTIM)
-    assert answer.topics[0].error_code == FAILED
+        response = world.request(ApiKey.CREATE_TOPICS, 7, create_request("u"), VICTIM)
+    assert response.topics[0].error_code == FAILED
     assert costs == [TopicCreation.name]
     assert world.create("u").error_code == ErrorCode.none
     goes_on(world)
 
 
-def test_a_bug_in_an_acknowledgement_costs_the_produce_that_waits_for_it() -> None:
+def test_bug_in_acknowledgement_fails_parked_produce() -> None:
     world = ClusterWorld(3, replica_lag_time_max_ms="60000")
     world.ready()
     world.create("t")
@@ -310,7 +308,7 @@ def test_a_bug_in_an_acknowledgement_costs_the_produce_that_waits_for_it() -> No
         if other != leader:
             world.sever(leader, other)
     with bug_in(k00_produce, "response_with_errors"):
-        world.begin_produce("t")
+        world.send_produce("t")
         world.run(4000)
     assert costs == [ApiKey.PRODUCE]
     world.heal()
@@ -318,8 +316,8 @@ def test_a_bug_in_an_acknowledgement_costs_the_produce_that_waits_for_it() -> No
     assert world.produce("t").error_code == ErrorCode.none
 
 
-def test_bugs_that_belong_to_a_request_leave_a_node_that_does_not_contain_them() -> None:
-    """The simulator must see them."""
+def test_uncontained_bug_ends_node() -> None:
+    """The simulator must detect them."""
     world = NodeWorld()
     world.create("t")
     waiting_fetch(world)
@@ -327,7 +325,7 @@ def test_bugs_that_belong_to_a_request_leave_a_node_that_does_not_contain_them()
         world.produce("t", 0, batch())
 
 
-def test_a_bug_in_what_all_members_of_a_group_share_ends_the_node_and_says_where_it_was() -> None:
+def test_bug_in_shared_group_state_ends_node_with_location() -> None:
     world = coordinated(group_initial_rebalance_delay_ms="100")
     costs = contained(world)
     join(world, VICTIM)
@@ -338,7 +336,7 @@ def test_a_bug_in_what_all_members_of_a_group_share_ends_the_node_and_says_where
 
 
 @pytest.mark.parametrize("step", ["a fetch", "an append"])
-def test_a_bug_in_a_step_of_the_quorum_ends_the_node(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+def test_bug_in_quorum_step_ends_node(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     """It came with a request of a node, or with a client's change. The state of the quorum may be half changed."""
     world = NodeWorld()
     world.node.on_bug = lambda *_: pytest.fail("the bug was contained")
@@ -347,11 +345,11 @@ def test_a_bug_in_a_step_of_the_quorum_ends_the_node(monkeypatch: pytest.MonkeyP
     quorum = world.node.broker.quorum
     fetched = fetch(quorum.cluster_id, 2, quorum.epoch, OffsetAndEpoch(0, 0), 0, 1000, 0)
     with pytest.raises(BugError) as ended:
-        world.ask(ApiKey.FETCH, 17, fetched) if step == "a fetch" else world.create("t")
+        world.request(ApiKey.FETCH, 17, fetched) if step == "a fetch" else world.create("t")
     assert ended.value.__notes__
 
 
-def test_a_bug_in_making_a_sync_known_ends_the_node_and_says_where_it_was() -> None:
+def test_bug_in_sync_completion_ends_node_with_location() -> None:
     world = NodeWorld(log_flush_interval_messages="1")
     world.create("t")
     contained(world)
@@ -360,13 +358,13 @@ def test_a_bug_in_making_a_sync_known_ends_the_node_and_says_where_it_was() -> N
     assert crash_words(bug.value).endswith(", in what a sync set off")
 
 
-def test_a_group_that_is_stable_keeps_its_members_after_a_bug_in_one_heartbeat() -> None:
+def test_bug_in_heartbeat_keeps_members_of_stable_group() -> None:
     world = coordinated()
     world.create("t")
     stable(world)
     costs = contained(world)
     with bug_in(type(world.node.broker.groups.membership), "heartbeat"):
         number = world.send(ApiKey.HEARTBEAT, 4, body(ApiKey.HEARTBEAT, group_id="g"), VICTIM)
-    assert (answered(world, number), costs) == (FAILED, ["HEARTBEAT"])
+    assert (error_of(world, number), costs) == (FAILED, ["HEARTBEAT"])
     world.node.broker.groups.validate()
     goes_on(world)

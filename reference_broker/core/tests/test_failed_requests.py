@@ -1,4 +1,4 @@
-"""A bug in the handler of a request: it leaves the node, or costs that request alone where the driver says so."""
+"""A bug in the handler of a request: it ends the node, or fails that request alone if the driver contains bugs."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -26,7 +26,7 @@ class BugError(Exception):
 
 
 class FakeCall:
-    """A ``Call`` that remembers its end."""
+    """A ``Call`` that records its end."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -48,9 +48,7 @@ def every_version() -> Iterator[tuple[int, int]]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("key", "version"), sorted(dict.fromkeys(every_version())))
-def test_a_failed_request_of_any_version_gets_an_error_that_can_be_encoded_or_its_connection_closes(
-    key: int, version: int
-) -> None:
+def test_failed_request_of_each_version_returns_encodable_error_or_closes(key: int, version: int) -> None:
     call: Any = FakeCall()
     failed_request(call, Request(1, 1, key, version, "c", None, Tag(key, version, "c")))
     assert call.closed
@@ -64,18 +62,18 @@ def test_a_failed_request_of_any_version_gets_an_error_that_can_be_encoded_or_it
 
 
 @pytest.mark.parametrize("key", [ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.HEARTBEAT])
-def test_an_api_with_an_error_field_gets_a_response(key: int) -> None:
+def test_failed_request_with_error_field_gets_response(key: int) -> None:
     call: Any = FakeCall()
     failed_request(call, Request(1, 1, key, SERVED[key][1], "c", None, _tag()))
     assert call.body.error_code == FAILED
 
 
-@pytest.mark.parametrize(("acks", "answered"), [(-1, True), (1, True), (0, False)])
-def test_a_failed_produce_names_each_partition_unless_nobody_waits_for_a_response(acks: int, answered: bool) -> None:
+@pytest.mark.parametrize(("acks", "responds"), [(-1, True), (1, True), (0, False)])
+def test_failed_produce_returns_error_of_each_partition_unless_acks_zero(acks: int, responds: bool) -> None:
     call: Any = FakeCall()
     body = ProduceRequest(acks, 1000, [ProduceTopic("t", NO_ID, [ProducePartition(each, None) for each in (4, 7)])])
     failed_request(call, Request(1, 1, ApiKey.PRODUCE, 9, "c", body, _tag()))
-    if not answered:
+    if not responds:
         assert call.reason
         return
     partitions = call.body.responses[0].partitions
@@ -86,32 +84,32 @@ def _tag() -> Tag:
     return Tag(0, 0, "c")
 
 
-def breaks(world: NodeWorld, key: int, after_answer: bool = False) -> None:
+def breaks(world: NodeWorld, key: int, after_response: bool = False) -> None:
     def broken(call: Call, body: object) -> None:
         del body
-        if after_answer:
+        if after_response:
             call.respond(None)
         raise BugError
 
     world.node._dispatcher._bound[key] = (object, broken)
 
 
-def test_a_bug_leaves_the_node_unless_the_driver_contains_it() -> None:
+def test_bug_is_raised_unless_driver_contains_it() -> None:
     world = NodeWorld()
     breaks(world, ApiKey.FETCH)
     with pytest.raises(BugError):
-        world.ask(ApiKey.FETCH, 12, FetchRequest())
+        world.request(ApiKey.FETCH, 12, FetchRequest())
 
 
-@pytest.mark.parametrize("after_answer", [False, True])
-def test_a_contained_bug_costs_its_request_alone(after_answer: bool) -> None:
+@pytest.mark.parametrize("after_response", [False, True])
+def test_contained_bug_fails_only_its_request(after_response: bool) -> None:
     world = NodeWorld()
     world.create("t", 1)
-    breaks(world, ApiKey.FETCH, after_answer)
+    breaks(world, ApiKey.FETCH, after_response)
     bugs: list[tuple[int, str]] = []
     world.node.on_bug = lambda request, bug: bugs.append((getattr(request, "api_key", -1), type(bug).__name__))
-    answer = world.ask(ApiKey.FETCH, 12, FetchRequest())
-    assert (answer is None) if after_answer else (answer.error_code == FAILED)
+    response = world.request(ApiKey.FETCH, 12, FetchRequest())
+    assert (response is None) if after_response else (response.error_code == FAILED)
     assert bugs == [(ApiKey.FETCH, "BugError")]
     failures = world.node.metrics.counter(
         "kafka.network", "RequestMetrics", "ErrorsPerSec", request="Fetch", error="UNKNOWN_SERVER_ERROR"
@@ -121,7 +119,7 @@ def test_a_contained_bug_costs_its_request_alone(after_answer: bool) -> None:
     assert world.node._calls == {}
 
 
-def test_a_broken_assertion_is_contained_like_any_bug() -> None:
+def test_assertion_error_is_contained_like_any_bug() -> None:
     world = NodeWorld()
 
     def broken(call: Call, body: object) -> None:
@@ -130,4 +128,4 @@ def test_a_broken_assertion_is_contained_like_any_bug() -> None:
 
     world.node._dispatcher._bound[ApiKey.FETCH] = (object, broken)
     world.node.on_bug = lambda *_: None
-    assert world.ask(ApiKey.FETCH, 12, FetchRequest()).error_code == FAILED
+    assert world.request(ApiKey.FETCH, 12, FetchRequest()).error_code == FAILED

@@ -1,4 +1,4 @@
-"""Where flush.messages asks for a sync, no consumer reads records that a power loss could take."""
+"""Where flush.messages requires a sync, no consumer reads records that a power loss could remove."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from reference_broker.wire.produce import ProducePartition, ProduceRequest, Prod
 
 
 @pytest.mark.parametrize("acks", [0, 1, -1])
-def test_the_high_watermark_of_a_lone_replica_waits_for_the_sync(acks: int) -> None:
+def test_high_watermark_of_single_replica_waits_for_sync(acks: int) -> None:
     world = NodeWorld(log_flush_interval_messages="2")
     world.create("t")
     world.hold_syncs = True
@@ -28,10 +28,10 @@ def test_the_high_watermark_of_a_lone_replica_waits_for_the_sync(acks: int) -> N
     assert fetched not in world.replies
     world.complete_syncs()
     assert world.log("t").high_watermark == 3
-    assert fetched in world.replies, "the sync wakes who waits for records"
+    assert fetched in world.replies, "the sync completes parked fetches"
 
 
-def test_what_the_broker_itself_appends_waits_for_the_sync_too() -> None:
+def test_records_appended_by_broker_wait_for_sync() -> None:
     """Committed offsets are such records."""
     world = NodeWorld(log_flush_interval_messages="2")
     world.create("t")
@@ -43,7 +43,7 @@ def test_what_the_broker_itself_appends_waits_for_the_sync_too() -> None:
 
 
 @pytest.mark.parametrize("isr", [(1,), (1, 2)])
-def test_the_high_watermark_of_a_leader_waits_for_its_own_sync(isr: tuple[int, ...]) -> None:
+def test_high_watermark_of_leader_waits_for_its_own_sync(isr: tuple[int, ...]) -> None:
     """Also if it is alone in sync, and if the others have the records already."""
     world = LeaderWorld()
     partition = world.lead(isr=isr, replicas=(1, 2))
@@ -60,7 +60,7 @@ def test_the_high_watermark_of_a_leader_waits_for_its_own_sync(isr: tuple[int, .
     assert log.high_watermark == 2
 
 
-def test_a_new_leader_makes_durable_what_it_holds() -> None:
+def test_new_leader_syncs_its_log() -> None:
     world = LeaderWorld()
     partition = world.lead(isr=(1,), replicas=(1, 2), records=1)
     partition.log.config = replace(partition.log.config, flush_messages=1)
@@ -71,8 +71,8 @@ def test_a_new_leader_makes_durable_what_it_holds() -> None:
     assert (partition.log.high_watermark, partition.log.synced_offset) == (2, 2)
 
 
-def test_a_leader_whose_records_must_sync_by_a_new_setting_makes_them_so() -> None:
-    """Else the high watermark would wait for the next append."""
+def test_changed_flush_messages_syncs_leaders_log() -> None:
+    """Otherwise the high watermark would wait for the next append."""
     world = LeaderWorld()
     partition = world.lead(isr=(1, 2), replicas=(1, 2))
     world.append(partition)
@@ -82,7 +82,7 @@ def test_a_leader_whose_records_must_sync_by_a_new_setting_makes_them_so() -> No
     assert (partition.log.high_watermark, partition.log.synced_offset) == (1, 1)
 
 
-def test_records_that_a_sync_made_durable_enough_while_their_response_was_due_are_read(
+def test_records_synced_before_their_response_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The batches of a request are appended one after the other. When the first one was, its log needed a sync."""
@@ -103,6 +103,6 @@ def test_records_that_a_sync_made_durable_enough_while_their_response_was_due_ar
     monkeypatch.setattr(PartitionLog, "validate_records", validate_records)
     large = batch(b"v" * 5000)
     partitions = [ProducePartition(index, large) for index in (0, 1)]
-    world.ask(ApiKey.PRODUCE, 9, ProduceRequest(1, 1000, [ProduceTopic("c", NO_TOPIC_ID, partitions)]))
+    world.request(ApiKey.PRODUCE, 9, ProduceRequest(1, 1000, [ProduceTopic("c", NO_TOPIC_ID, partitions)]))
     assert validated_records == ["c-0", "c-1"]
     assert log.high_watermark == 2

@@ -1,4 +1,4 @@
-"""Bytes of a stranger who calls himself a voter, given to whole nodes that form a quorum."""
+"""Frames of a stranger who pretends to be a voter, sent to whole nodes that form a quorum."""
 
 from dataclasses import replace
 from typing import Any
@@ -17,33 +17,32 @@ GREATEST_INT32 = 2**31 - 1
 END = OffsetAndEpoch(2**40, 1)
 
 
-def begun(cluster_id: str | None) -> tuple[ApiKey, int, Any]:
-    """In version 0, without a cluster ID, this is the frame of 60 bytes that once ended whole clusters for good."""
+def forged_begin(cluster_id: str | None) -> tuple[ApiKey, int, Any]:
+    """Return a request that is in version 0, without a cluster ID, the frame of 60 bytes that once ended whole
+    clusters."""
     body = replace(begin_epoch("", -1, 1, GREATEST_INT32), cluster_id=cluster_id)
     return ApiKey.BEGIN_QUORUM_EPOCH, 0, body
 
 
-def asked_for_vote(cluster_id: str | None) -> tuple[ApiKey, int, Any]:
+def forged_vote(cluster_id: str | None) -> tuple[ApiKey, int, Any]:
     return ApiKey.VOTE, 2, vote(Vote(cluster_id, -1, 1, GREATEST_INT32, END, False))
 
 
-def ended(cluster_id: str | None) -> tuple[ApiKey, int, Any]:
+def forged_end(cluster_id: str | None) -> tuple[ApiKey, int, Any]:
     return ApiKey.END_QUORUM_EPOCH, 1, replace(end_epoch("", 1, GREATEST_INT32, (2,)), cluster_id=cluster_id)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("forged", [begun, asked_for_vote, ended])
+@pytest.mark.parametrize("forged", [forged_begin, forged_vote, forged_end])
 @pytest.mark.parametrize("cluster_id", [None, "cluster"])
-def test_the_greatest_epoch_from_a_stranger_neither_ends_the_nodes_nor_their_next_start(
-    forged: Any, cluster_id: str | None
-) -> None:
+def test_forged_greatest_epoch_ends_no_node_and_no_restart(forged: Any, cluster_id: str | None) -> None:
     world = ClusterWorld()
     world.ready()
     world.create("t")
     epoch = world.members[world.controller].node.broker.quorum.epoch
     api_key, version, body = forged(cluster_id)
     frame = b"".join(bytes(each) for each in encode_request(api_key, version, 7, "evil", body))
-    assert forged is not begun or cluster_id is not None or len(frame) == 60
+    assert forged is not forged_begin or cluster_id is not None or len(frame) == 60
     for number, member in world.members.items():
         world._take(member, member.node.handle(world.now, decode(LOCAL + number, memoryview(frame)[4:], SERVED)))
     world.run(5000)

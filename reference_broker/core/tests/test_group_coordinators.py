@@ -1,4 +1,4 @@
-"""Group coordinators of several nodes: the offsets topic, commits, and what is left when a coordinator dies."""
+"""Group coordinators of several nodes: the offsets topic, commits, and their survival of coordinators."""
 
 from typing import Any
 
@@ -32,11 +32,11 @@ class GroupsWorld(ClusterWorld):
 
     def find(self, number: int, group: str) -> tuple[Error, int]:
         body = FindCoordinatorRequest(key_type=i8(0), coordinator_keys=(group,))
-        found = self.ask(number, ApiKey.FIND_COORDINATOR, 6, body).coordinators[0]
+        found = self.request(number, ApiKey.FIND_COORDINATOR, 6, body).coordinators[0]
         return known_error(int(found.error_code)), int(found.node_id)
 
     def coordinator(self, group: str) -> int:
-        """Once there is one that a living node tells of."""
+        """Return the coordinator once a live node reports one."""
         found: list[int] = []
 
         def is_known() -> bool:
@@ -53,7 +53,7 @@ class GroupsWorld(ClusterWorld):
                 return found[0]
         raise AssertionError(f"{group} gets no coordinator")
 
-    def begin_commit(self, number: int, group: str, *offsets: int) -> int:
+    def send_commit(self, number: int, group: str, *offsets: int) -> int:
         partitions = tuple(
             OffsetCommitRequestPartition(
                 partition_index=i32(at), committed_offset=i64(one), committed_leader_epoch=i32(0), committed_metadata=""
@@ -70,32 +70,32 @@ class GroupsWorld(ClusterWorld):
         return [known_error(int(one.error_code)) for topic in self.replies[token].topics for one in topic.partitions]
 
     def commit(self, group: str, *offsets: int) -> None:
-        """As a client does: again until it is accepted."""
+        """Commit as a client does, with retries until it is accepted."""
         for _ in range(200):
-            errors = self.errors_of(self.begin_commit(self.coordinator(group), group, *offsets))
+            errors = self.errors_of(self.send_commit(self.coordinator(group), group, *offsets))
             if errors == [ErrorCode.none] * len(offsets):
                 return
             self.run(50)
         raise AssertionError("the commit is not accepted")
 
     def fetched(self, group: str) -> dict[int, int]:
-        """Of topic ``t``, as its coordinator says once it has loaded."""
+        """Return the offsets of topic ``t`` from its coordinator, once it has loaded."""
         wanted = OffsetFetchRequestGroup(group_id=GroupId(group), topics=None)
         for _ in range(200):
-            answer: Any = self.ask(
+            response: Any = self.request(
                 self.coordinator(group), ApiKey.OFFSET_FETCH, 9, OffsetFetchRequest(groups=(wanted,))
             ).groups[0]
-            if int(answer.error_code) == 0:
+            if int(response.error_code) == 0:
                 return {
                     int(one.partition_index): int(one.committed_offset)
-                    for topic in answer.topics
+                    for topic in response.topics
                     for one in topic.partitions
                 }
             self.run(50)
-        raise AssertionError("the coordinator does not answer")
+        raise AssertionError("no response of the coordinator")
 
 
-def test_the_offsets_topic_is_created_once_with_a_replica_on_each_node() -> None:
+def test_offsets_topic_is_created_once_with_replica_on_each_node() -> None:
     world = GroupsWorld()
     for number in range(3):
         assert world.find(number, "g")[0] is ErrorCode.coordinator_not_available
@@ -105,17 +105,17 @@ def test_the_offsets_topic_is_created_once_with_a_replica_on_each_node() -> None
     assert [sorted(each.replicas) for each in topic.partitions] == [[0, 1, 2]] * PARTITIONS
 
 
-def test_only_the_coordinator_takes_commits() -> None:
+def test_only_coordinator_accepts_commits() -> None:
     world = GroupsWorld()
     coordinator = world.coordinator("g")
     world.commit("g", 5)
     for number in range(3):
         expected = ErrorCode.none if number == coordinator else ErrorCode.not_coordinator
-        assert world.errors_of(world.begin_commit(number, "g", 6)) == [expected]
+        assert world.errors_of(world.send_commit(number, "g", 6)) == [expected]
     assert world.fetched("g") == {0: 6}
 
 
-def test_commits_survive_their_coordinator() -> None:
+def test_commits_survive_coordinator() -> None:
     world = GroupsWorld()
     groups = [f"group-{number}" for number in range(8)]
     for number, group in enumerate(groups):
@@ -133,12 +133,12 @@ def test_commits_survive_their_coordinator() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("delay_us", range(0, 1200, 150))
-def test_an_acknowledged_commit_is_never_lost_and_an_unacknowledged_one_is_whole_or_not_there(delay_us: int) -> None:
-    """The coordinator dies so long after the commit came."""
+def test_acknowledged_commit_is_not_lost_and_other_one_is_all_or_nothing(delay_us: int) -> None:
+    """The coordinator dies this long after the commit arrived."""
     world = GroupsWorld()
     world.commit("g", 1, 1)
     coordinator = world.coordinator("g")
-    token = world.begin_commit(coordinator, "g", 2, 2)
+    token = world.send_commit(coordinator, "g", 2, 2)
     end_us = world.mono_us + delay_us
     world.run_until(lambda: world.mono_us >= end_us or token in world.replies)
     acknowledged = token in world.replies
@@ -147,7 +147,7 @@ def test_an_acknowledged_commit_is_never_lost_and_an_unacknowledged_one_is_whole
     assert found in ([{0: 2, 1: 2}] if acknowledged else [{0: 1, 1: 1}, {0: 2, 1: 2}])
 
 
-def test_a_coordinator_cut_off_from_the_others_acknowledges_nothing() -> None:
+def test_isolated_coordinator_acknowledges_no_commit() -> None:
     """It does not know that another one has taken over."""
     world = GroupsWorld(replica_lag_time_max_ms="30000")
     world.commit("g", 1)
@@ -155,7 +155,7 @@ def test_a_coordinator_cut_off_from_the_others_acknowledges_nothing() -> None:
     for other in range(3):
         if other != old:
             world.sever(old, other)
-    token = world.begin_commit(old, "g", 2)
+    token = world.send_commit(old, "g", 2)
     world.run_until(
         lambda: any(
             n != old
@@ -169,10 +169,10 @@ def test_a_coordinator_cut_off_from_the_others_acknowledges_nothing() -> None:
     world.run(5000)
     world.commit("g", 3)
     assert world.fetched("g") == {0: 3}
-    assert world.errors_of(world.begin_commit(old, "g", 4)) in ([ErrorCode.not_coordinator], [ErrorCode.none])
+    assert world.errors_of(world.send_commit(old, "g", 4)) in ([ErrorCode.not_coordinator], [ErrorCode.none])
 
 
-def test_offsets_are_the_same_after_all_nodes_have_stopped() -> None:
+def test_offsets_survive_restart_of_all_nodes() -> None:
     world = GroupsWorld()
     world.commit("g", 5, 6)
     for number in range(3):

@@ -1,4 +1,4 @@
-"""A group on a real node: found, joined, assigned, described, and still there after the node starts again."""
+"""A group on a real node: found, joined, assigned, described, and still there after a restart."""
 
 from datetime import timedelta
 from typing import Any
@@ -19,12 +19,12 @@ def body(key: ApiKey, **values: Any) -> Any:
     return filled(body_class(key, "request"), values)
 
 
-def ask(world: NodeWorld, key: ApiKey, **values: Any) -> Any:
-    return world.ask(key, VERSIONS[key][1], body(key, **values), connection=7)
+def request(world: NodeWorld, key: ApiKey, **values: Any) -> Any:
+    return world.request(key, VERSIONS[key][1], body(key, **values), connection=7)
 
 
 def join(world: NodeWorld, member_id: str = "") -> Any:
-    return ask(
+    return request(
         world,
         ApiKey.JOIN_GROUP,
         group_id="g",
@@ -41,7 +41,7 @@ def coordinated(**config: Any) -> NodeWorld:
     world.give(Opened(7, "10.1.2.3:5000"))
 
     def found() -> bool:
-        response = ask(world, ApiKey.FIND_COORDINATOR, key_type=0, coordinator_keys=("g",))
+        response = request(world, ApiKey.FIND_COORDINATOR, key_type=0, coordinator_keys=("g",))
         return bool(response.coordinators[0].error_code == ErrorCode.none)
 
     for _ in range(50):
@@ -56,7 +56,7 @@ def stable(world: NodeWorld) -> str:
     member_id = str(join(world).member_id)
     joined = join(world, member_id)
     assert (joined.error_code, joined.generation_id, joined.leader) == (ErrorCode.none, 1, member_id)
-    synced = ask(
+    synced = request(
         world,
         ApiKey.SYNC_GROUP,
         group_id="g",
@@ -71,26 +71,26 @@ def stable(world: NodeWorld) -> str:
 
 
 def beat(world: NodeWorld, member_id: str, generation: int = 1) -> Any:
-    return ask(world, ApiKey.HEARTBEAT, group_id="g", member_id=member_id, generation_id=generation).error_code
+    return request(world, ApiKey.HEARTBEAT, group_id="g", member_id=member_id, generation_id=generation).error_code
 
 
-def test_a_member_joins_is_assigned_and_described() -> None:
+def test_member_joins_is_assigned_and_described() -> None:
     world = coordinated()
     member_id = stable(world)
     assert beat(world, member_id) == ErrorCode.none
-    (group,) = ask(world, ApiKey.DESCRIBE_GROUPS, groups=("g",)).groups
+    (group,) = request(world, ApiKey.DESCRIBE_GROUPS, groups=("g",)).groups
     (member,) = group.members
     assert (group.group_state, member.client_host, member.member_assignment) == ("Stable", "/10.1.2.3", b"mine")
-    (listed,) = ask(world, ApiKey.LIST_GROUPS).groups
+    (listed,) = request(world, ApiKey.LIST_GROUPS).groups
     assert (listed.group_id, listed.group_state) == ("g", "Stable")
-    left = ask(world, ApiKey.LEAVE_GROUP, group_id="g", members=[{"member_id": member_id}])
+    left = request(world, ApiKey.LEAVE_GROUP, group_id="g", members=[{"member_id": member_id}])
     assert left.members[0].error_code == ErrorCode.none
-    (deleted,) = ask(world, ApiKey.DELETE_GROUPS, groups_names=("g",)).results
+    (deleted,) = request(world, ApiKey.DELETE_GROUPS, groups_names=("g",)).results
     assert deleted.error_code == ErrorCode.none
-    assert ask(world, ApiKey.LIST_GROUPS).groups == ()
+    assert request(world, ApiKey.LIST_GROUPS).groups == ()
 
 
-def test_a_member_that_falls_silent_is_given_up_in_time() -> None:
+def test_silent_member_expires() -> None:
     world = coordinated()
     member_id = stable(world)
     for _ in range(3):
@@ -101,7 +101,7 @@ def test_a_member_that_falls_silent_is_given_up_in_time() -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_group_outlives_its_node(clean: bool) -> None:
+def test_group_survives_restart(clean: bool) -> None:
     world = coordinated()
     member_id = stable(world)
     if clean:
@@ -112,6 +112,6 @@ def test_a_group_outlives_its_node(clean: bool) -> None:
     again.advance(100)
     assert beat(again, member_id) == ErrorCode.none
     assert beat(again, member_id, 2) == ErrorCode.illegal_generation
-    (group,) = ask(again, ApiKey.DESCRIBE_GROUPS, groups=("g",)).groups
+    (group,) = request(again, ApiKey.DESCRIBE_GROUPS, groups=("g",)).groups
     assert (group.group_state, group.protocol_data, group.members[0].member_assignment) == ("Stable", "range", b"mine")
     assert join(again, member_id).generation_id == 2

@@ -1,4 +1,4 @@
-"""Small batches that are large once they are unpacked: nobody waits for them, and they do not fill the memory."""
+"""Small batches that decompress to large ones: they block no other request, and do not fill the memory."""
 
 from random import Random
 
@@ -31,8 +31,8 @@ def with_bomb(codec: Compression, count: int) -> NodeWorld:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("codec", PACKED)
-def test_a_look_up_into_many_records_goes_in_slices(codec: Compression) -> None:
-    """The records lie before the wanted time, so that all are looked at."""
+def test_timestamp_lookup_in_many_records_takes_slices(codec: Compression) -> None:
+    """The records are before the requested time, so all are read."""
     world = with_bomb(codec, 300_000)
     client = HostileClient(world)
     with slices_of(world) as cost:
@@ -46,7 +46,7 @@ def test_a_look_up_into_many_records_goes_in_slices(codec: Compression) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.ZSTD])
-def test_a_look_up_does_not_unpack_more_than_it_may(codec: Compression) -> None:
+def test_timestamp_lookup_decompresses_within_limit(codec: Compression) -> None:
     world = with_bomb(codec, 8 * MOST_PLAIN_BYTES // RECORD_BYTES)
     client = HostileClient(world)
     with memory_of() as cost:
@@ -56,7 +56,7 @@ def test_a_look_up_does_not_unpack_more_than_it_may(codec: Compression) -> None:
 
 
 @pytest.mark.thorough
-def test_many_partitions_with_large_batches_are_looked_up_in_slices() -> None:
+def test_timestamp_lookups_of_many_partitions_take_slices() -> None:
     world = NodeWorld()
     world.create("t", 50)
     records = b"".join(raw_record(0, offset, None, b"v" * 90) for offset in range(10_000))
@@ -68,15 +68,15 @@ def test_many_partitions_with_large_batches_are_looked_up_in_slices() -> None:
     ]
     client = HostileClient(world)
     with slices_of(world) as cost:
-        answer = client.ask(
+        response = client.request(
             ApiKey.LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=[{"name": "t", "partitions": partitions}]
         )
-    assert [one.offset for one in answer.topics[0].partitions] == [0] * 50
+    assert [one.offset for one in response.topics[0].partitions] == [0] * 50
     assert cost.slices > 50
     assert cost.longest_ms < LONGEST_MS
 
 
-def test_a_search_begins_anew_where_the_log_loses_what_it_passed() -> None:
+def test_timestamp_lookup_restarts_after_truncation() -> None:
     world = with_bomb(Compression.ZSTD, 300_000)
     world.produce("t", 0, bomb(Compression.ZSTD, 300_000))
     client = HostileClient(world)
@@ -96,7 +96,7 @@ def test_a_search_begins_anew_where_the_log_loses_what_it_passed() -> None:
     assert steps > 10
 
 
-def test_a_topic_that_is_deleted_meanwhile_is_not_led_any_more() -> None:
+def test_topic_deleted_during_lookup_returns_not_leader() -> None:
     world = with_bomb(Compression.ZSTD, 300_000)
     client = HostileClient(world)
     step, steps = world.step, 0
@@ -121,7 +121,7 @@ def keyed(codec: Compression, count: int, first_key: int) -> bytes:
 
 def compacted(client: HostileClient) -> None:
     configs = [{"name": "cleanup.policy", "config_operation": 0, "value": "compact"}]
-    client.ask(
+    client.request(
         ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[{"resource_type": 2, "resource_name": "t", "configs": configs}]
     )
 
@@ -146,7 +146,7 @@ def test_large_batches_are_cleaned_in_slices(codec: Compression) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.ZSTD])
-def test_what_is_too_large_to_look_into_stays_and_the_rest_is_cleaned(codec: Compression) -> None:
+def test_batch_too_large_to_decompress_is_not_cleaned(codec: Compression) -> None:
     world = NodeWorld(log_cleaner_backoff_ms="1000")
     world.create("t")
     for _ in range(2):
@@ -166,7 +166,7 @@ def test_what_is_too_large_to_look_into_stays_and_the_rest_is_cleaned(codec: Com
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("codec", [Compression.NONE, *PACKED])
-def test_a_large_batch_for_a_compacted_topic_is_looked_into_in_slices(codec: Compression) -> None:
+def test_large_batch_for_compacted_topic_is_validated_in_slices(codec: Compression) -> None:
     world = NodeWorld(message_max_bytes="2000000")
     world.create("t", cleanup_policy="compact")
     batch = keyed(codec, 20_000, 0)
@@ -181,7 +181,7 @@ def test_a_large_batch_for_a_compacted_topic_is_looked_into_in_slices(codec: Com
 @pytest.mark.thorough
 @pytest.mark.parametrize("setting", [{"cleanup_policy": "compact"}, {"compression_type": "gzip"}])
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.SNAPPY])
-def test_many_small_batches_that_are_looked_into_go_in_slices(codec: Compression, setting: dict[str, str]) -> None:
+def test_many_small_batches_are_validated_in_slices(codec: Compression, setting: dict[str, str]) -> None:
     """Each alone takes a few milliseconds."""
     world = NodeWorld()
     world.create("t", 150, **setting)
@@ -189,14 +189,14 @@ def test_many_small_batches_that_are_looked_into_go_in_slices(codec: Compression
     assert len(batch) < 4096
     parts = [ProducePartition(number, batch) for number in range(150)]
     with slices_of(world) as cost:
-        answer = world.ask(ApiKey.PRODUCE, 9, ProduceRequest(1, 1000, [ProduceTopic("t", NO_TOPIC_ID, parts)]))
-    assert [one.base_offset for one in answer.responses[0].partitions] == [0] * 150
+        response = world.request(ApiKey.PRODUCE, 9, ProduceRequest(1, 1000, [ProduceTopic("t", NO_TOPIC_ID, parts)]))
+    assert [one.base_offset for one in response.responses[0].partitions] == [0] * 150
     assert cost.slices > 40
     assert cost.longest_ms < LONGEST_MS
 
 
-def test_a_batch_that_is_slow_to_pack_is_packed_in_slices() -> None:
-    """Nothing is slower for gzip than text of few letters without any order."""
+def test_slow_compression_takes_slices() -> None:
+    """Random text of few letters is the slowest input of gzip."""
     world = NodeWorld()
     world.create("t", compression_type="gzip")
     letters = f"{Random(1).getrandbits(900_000):0900000b}".encode()
@@ -209,7 +209,7 @@ def test_a_batch_that_is_slow_to_pack_is_packed_in_slices() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("codec", PACKED)
-def test_a_bomb_for_a_compacted_topic_is_refused_and_so_is_what_has_no_keys(codec: Compression) -> None:
+def test_bomb_or_missing_keys_for_compacted_topic_are_rejected(codec: Compression) -> None:
     world = NodeWorld(message_max_bytes="2000000")
     world.create("t", cleanup_policy="compact")
     world.create("u")
@@ -222,7 +222,7 @@ def test_a_bomb_for_a_compacted_topic_is_refused_and_so_is_what_has_no_keys(code
     assert world.produce("u", 0, bomb(codec, 2000)).error_code == ErrorCode.none
 
 
-def test_batches_that_claim_all_offsets_are_refused_so_that_they_open_no_segments() -> None:
+def test_batches_claiming_all_offsets_are_rejected() -> None:
     world = NodeWorld()
     world.create("t")
     garbage = raw_batch(b"", 2**31 - 1, Compression.GZIP, body=b"garbage")
@@ -232,7 +232,7 @@ def test_batches_that_claim_all_offsets_are_refused_so_that_they_open_no_segment
 
 
 @pytest.mark.parametrize("acks", [-1, 1])
-def test_a_request_with_large_and_small_batches_has_all_results_in_its_order(acks: int) -> None:
+def test_results_of_large_and_small_batches_are_in_request_order(acks: int) -> None:
     world = NodeWorld()
     world.create("t", 3, cleanup_policy="compact")
     world.create("u", 1)
@@ -241,8 +241,8 @@ def test_a_request_with_large_and_small_batches_has_all_results_in_its_order(ack
         ProduceTopic("t", NO_TOPIC_ID, [ProducePartition(at, each) for at, each in enumerate((good, keyless, small))]),
         ProduceTopic("u", NO_TOPIC_ID, [ProducePartition(0, keyless), ProducePartition(7, good)]),
     ]
-    answer = world.ask(ApiKey.PRODUCE, 9, ProduceRequest(acks, 1000, topics))
-    assert [[(one.partition, one.error_code) for one in topic.partitions] for topic in answer.responses] == [
+    response = world.request(ApiKey.PRODUCE, 9, ProduceRequest(acks, 1000, topics))
+    assert [[(one.partition, one.error_code) for one in topic.partitions] for topic in response.responses] == [
         [(0, 0), (1, ErrorCode.invalid_record), (2, 0)],
         [(0, 0), (7, ErrorCode.unknown_topic_or_partition)],
     ]
@@ -250,7 +250,7 @@ def test_a_request_with_large_and_small_batches_has_all_results_in_its_order(ack
     assert ends == [5000, 0, 1, 5000]
 
 
-def test_without_acknowledgement_a_refused_large_batch_closes_the_connection() -> None:
+def test_rejected_large_batch_with_acks_zero_closes_connection() -> None:
     world = NodeWorld()
     world.create("t", 1, cleanup_policy="compact")
     topic = ProduceTopic("t", NO_TOPIC_ID, [ProducePartition(0, bomb(Compression.ZSTD, 5000))])

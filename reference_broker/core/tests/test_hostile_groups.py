@@ -1,5 +1,6 @@
-"""Whatever clients say of groups, in whatever order and version: each request is answered or waits, each answer can be
-written, and the node goes on."""
+"""Group requests of any content, order and version: each gets a response or is parked, each response can be encoded,
+and
+the node keeps running."""
 
 from datetime import timedelta
 from typing import Any
@@ -38,14 +39,14 @@ SUBSCRIPTION = b"\0\0\0\0\0\1\0\1t\xff\xff\xff\xff"
 
 
 class Sender:
-    """Knows the member IDs that the node gave out."""
+    """A client that knows the member IDs that the node assigned."""
 
     def __init__(self, world: NodeWorld) -> None:
         self.world = world
         self.member_ids = ["nobody", ""]
 
     def send(self, key: ApiKey, version: int, body: Any, connection: int) -> Any:
-        """The answer as a client reads it, None if it waits."""
+        """Return the decoded response, or None if the request is parked."""
         number = self.world.send(key, version, body, connection)
         self.world.settle()
         return self.read(key, number)
@@ -66,10 +67,10 @@ def requests(draw: st.DrawFn) -> tuple[ApiKey, int, dict[str, Any]]:
     key = draw(st.sampled_from(APIS + (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP) * 4))
     version = draw(st.integers(*VERSIONS[key][:2]))
     schema = load_request_schema(key, version)
-    said = draw(values(schema, schema.__flexible__))
+    fields = draw(values(schema, schema.__flexible__))
     names = {each.name for each in schema_fields(schema)}
     good = {name: value for name, value in GOOD.items() if name in names}
-    return key, version, {**said, **good} if draw(st.sampled_from([True] * 7 + [False])) else said
+    return key, version, {**fields, **good} if draw(st.sampled_from([True] * 7 + [False])) else fields
 
 
 def values(schema: type, is_flexible: bool) -> st.SearchStrategy[dict[str, Any]]:
@@ -108,7 +109,7 @@ KNOWN = {
     "member_id": ["0", "0", "0", "1", "2", "3", "4"],
     "group_instance_id": ["i", "j"],
 }
-"""A member's ID stands for the one that was given out as the so-manieth last."""
+"""A member ID of n is the n-th last one that was assigned."""
 GOOD: dict[str, Any] = {
     "group_id": "g",
     "session_timeout": timedelta(seconds=10),
@@ -117,13 +118,13 @@ GOOD: dict[str, Any] = {
     "protocol_name": "range",
     "protocols": [{"name": "range", "metadata": SUBSCRIPTION}],
 }
-"""Most requests say so."""
+"""Most requests have these values."""
 
 
-def built(schema: type, said: dict[str, Any], member_ids: list[str]) -> Any:
+def built(schema: type, fields: dict[str, Any], member_ids: list[str]) -> Any:
     found: dict[str, Any] = {}
     for each in schema_fields(schema):
-        one = said[each.name]
+        one = fields[each.name]
         if each.name == "member_id" and one in KNOWN["member_id"]:
             one = member_ids[-1 - int(one) % len(member_ids)]
         elif one == "long":
@@ -139,17 +140,17 @@ def built(schema: type, said: dict[str, Any], member_ids: list[str]) -> Any:
 @pytest.mark.thorough
 @given(st.lists(st.tuples(requests(), st.sampled_from([0, 0, 0, 1, 3000, 30_000])), min_size=20, max_size=40))
 @settings(max_examples=8, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-def test_any_requests_in_any_order_get_responses_and_the_node_goes_on(
+def test_any_group_requests_get_responses_and_node_keeps_running(
     steps: list[tuple[tuple[ApiKey, int, dict[str, Any]], int]],
 ) -> None:
     world = coordinated()
     world.create("t", 2)
     sender = Sender(world)
     waiting: list[tuple[ApiKey, int]] = []
-    for connection, ((key, version, said), pause_ms) in enumerate(steps, 100):
+    for connection, ((key, version, fields), pause_ms) in enumerate(steps, 100):
         schema = load_request_schema(key, version)
         out = bytearray(write_request_header(RequestHeader(key, version, 9, "c")))
-        encoder(schema, schema)(out, built(schema, said, sender.member_ids))
+        encoder(schema, schema)(out, built(schema, fields, sender.member_ids))
         frame = memoryview(bytes(out))
         body = decode_request(key, version, frame, read_request_header(frame)[1])
         if sender.send(key, version, body, connection) is None:
@@ -159,17 +160,17 @@ def test_any_requests_in_any_order_get_responses_and_the_node_goes_on(
     for key, number in waiting:
         assert number in world.replies or world.node.broker.groups.metrics.groups.value
         sender.read(key, number)
-    assert ask(world, ApiKey.LIST_GROUPS).error_code == ErrorCode.none
+    assert request(world, ApiKey.LIST_GROUPS).error_code == ErrorCode.none
 
 
-def ask(world: NodeWorld, key: ApiKey, version: int | None = None, **said: Any) -> Any:
+def request(world: NodeWorld, key: ApiKey, version: int | None = None, **fields: Any) -> Any:
     number = VERSIONS[key][1] if version is None else version
-    return Sender(world).send(key, number, filled(body_class(key, "request"), said), 7)
+    return Sender(world).send(key, number, filled(body_class(key, "request"), fields), 7)
 
 
-def told_by(world: NodeWorld, key: ApiKey, **said: Any) -> Any:
-    """The answer to a body that never was on the wire, where its texts would have been refused."""
-    return world.ask(key, VERSIONS[key][1], filled(body_class(key, "request"), said), 7)
+def response_to(world: NodeWorld, key: ApiKey, **fields: Any) -> Any:
+    """Return the response to a body that was not encoded, which would have rejected its texts."""
+    return world.request(key, VERSIONS[key][1], filled(body_class(key, "request"), fields), 7)
 
 
 @pytest.mark.parametrize(
@@ -180,9 +181,9 @@ def told_by(world: NodeWorld, key: ApiKey, **said: Any) -> Any:
         {"protocols": [{"name": TOO_LONG, "metadata": b""}]},
     ],
 )
-def test_texts_that_older_versions_cannot_tell_do_not_come_into_a_group(more: dict[str, Any]) -> None:
+def test_texts_too_long_for_older_versions_are_rejected(more: dict[str, Any]) -> None:
     world = coordinated()
-    said = {
+    fields = {
         "group_id": "g",
         "session_timeout": timedelta(seconds=10),
         "rebalance_timeout": timedelta(seconds=10),
@@ -190,12 +191,12 @@ def test_texts_that_older_versions_cannot_tell_do_not_come_into_a_group(more: di
         "protocols": [{"name": "range", "metadata": b""}],
         **more,
     }
-    joined = told_by(world, ApiKey.JOIN_GROUP, **said)
+    joined = response_to(world, ApiKey.JOIN_GROUP, **fields)
     assert joined.error_code == ErrorCode.invalid_request
-    assert ask(world, ApiKey.DESCRIBE_GROUPS, 4, groups=("g",)).groups[0].group_state == "Dead"
-    assert ask(world, ApiKey.LIST_GROUPS, 0).groups == ()
+    assert request(world, ApiKey.DESCRIBE_GROUPS, 4, groups=("g",)).groups[0].group_state == "Dead"
+    assert request(world, ApiKey.LIST_GROUPS, 0).groups == ()
 
 
-def test_a_group_id_that_no_record_can_hold_has_no_coordinator() -> None:
-    answer = told_by(coordinated(), ApiKey.FIND_COORDINATOR, key_type=0, coordinator_keys=(TOO_LONG, "g"))
-    assert [one.error_code for one in answer.coordinators] == [ErrorCode.invalid_group_id, ErrorCode.none]
+def test_group_id_too_long_for_record_returns_invalid_group_id() -> None:
+    response = response_to(coordinated(), ApiKey.FIND_COORDINATOR, key_type=0, coordinator_keys=(TOO_LONG, "g"))
+    assert [one.error_code for one in response.coordinators] == [ErrorCode.invalid_group_id, ErrorCode.none]

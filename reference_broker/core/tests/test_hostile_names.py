@@ -1,4 +1,4 @@
-"""Names that are as long as a request can hold: each request is refused, in an answer that can be written."""
+"""Names as long as a request can contain: each request is rejected, in a response that can be encoded."""
 
 from datetime import timedelta
 from typing import Any
@@ -52,7 +52,7 @@ REFUSED_IN_BOTH = [(key, version) for key in NAMED for version in range(SERVED[k
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("key", "version"), REFUSED_IN_BOTH)
-def test_a_long_name_is_refused_in_a_response_that_can_be_written(key: int, version: int) -> None:
+def test_long_name_is_rejected_in_encodable_response(key: int, version: int) -> None:
     if key == ApiKey.FIND_COORDINATOR and version < 4:
         named: dict[str, Any] = {"key_type": 0, "coordinator_keys": ("x" * 32_760,)}
     else:
@@ -61,16 +61,16 @@ def test_a_long_name_is_refused_in_a_response_that_can_be_written(key: int, vers
     world.create("t")
     world.create("u")
     client = HostileClient(world)
-    assert client.ask(key, version, **named) is not None
-    assert client.ask(ApiKey.METADATA, 9, topics=[{"name": "t"}]).topics[0].error_code == ErrorCode.none
+    assert client.request(key, version, **named) is not None
+    assert client.request(ApiKey.METADATA, 9, topics=[{"name": "t"}]).topics[0].error_code == ErrorCode.none
 
 
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
-def test_records_of_internal_topics_cannot_be_deleted(name: str) -> None:
+def test_delete_records_of_internal_topics_is_rejected(name: str) -> None:
     world = NodeWorld()
     world.create(name, cleanup_policy="compact,delete")
     wanted = [{"partition_index": index, "offset": -1} for index in (0, 1)]
     topics = [{"name": name, "partitions": wanted}, {"name": "__share_group_state", "partitions": wanted[:1]}]
-    answer = HostileClient(world).ask(ApiKey.DELETE_RECORDS, 2, topics=topics, timeout=SECOND)
-    errors = [one.error_code for topic in answer.topics for one in topic.partitions]
+    response = HostileClient(world).request(ApiKey.DELETE_RECORDS, 2, topics=topics, timeout=SECOND)
+    errors = [one.error_code for topic in response.topics for one in topic.partitions]
     assert errors == [ErrorCode.invalid_topic_exception, *[ErrorCode.unknown_topic_or_partition] * 2]

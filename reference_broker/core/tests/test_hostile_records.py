@@ -1,4 +1,4 @@
-"""Records that are valid and made to break who reads them later: look-ups by time, the cleaner, fetches."""
+"""Valid records that are made to break later readers: look-ups by time, the cleaner, fetches."""
 
 from typing import Any
 
@@ -18,12 +18,12 @@ DELTAS = (2**66, -(2**66), 2**63 - 1, -(2**63), 2**62)
 def offset_at(client: HostileClient, timestamp_ms: int) -> Any:
     partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp_ms}
     topics = [{"name": "t", "partitions": [partition]}]
-    answer = client.ask(ApiKey.LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=topics)
-    return answer.topics[0].partitions[0]
+    response = client.request(ApiKey.LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=topics)
+    return response.topics[0].partitions[0]
 
 
 @pytest.mark.parametrize("delta", DELTAS)
-def test_a_look_up_by_time_goes_over_a_timestamp_beyond_int64(delta: int) -> None:
+def test_timestamp_lookup_skips_timestamp_beyond_int64(delta: int) -> None:
     world = NodeWorld()
     world.create("t")
     records = raw_record(delta) + raw_record(0, 1)
@@ -37,7 +37,7 @@ def test_a_look_up_by_time_goes_over_a_timestamp_beyond_int64(delta: int) -> Non
 
 
 @pytest.mark.parametrize("delta", DELTAS)
-def test_the_cleaner_goes_over_a_timestamp_beyond_int64(delta: int) -> None:
+def test_cleaner_skips_timestamp_beyond_int64(delta: int) -> None:
     world = NodeWorld(log_segment_bytes="2000", log_cleaner_backoff_ms="1000")
     world.create("t")
     kept = raw_record(delta, 0, b"a", None) + raw_record(delta, 1, b"b") + raw_record(0, 2, b"c")
@@ -45,7 +45,7 @@ def test_the_cleaner_goes_over_a_timestamp_beyond_int64(delta: int) -> None:
         assert world.produce("t", 0, raw_batch(kept, 3, max_timestamp_ms=START_WALL_MS + 9)).error_code == 0
     client = HostileClient(world)
     configs = [{"name": "cleanup.policy", "config_operation": 0, "value": "compact"}]
-    client.ask(
+    client.request(
         ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[{"resource_type": 2, "resource_name": "t", "configs": configs}]
     )
     for _ in range(40):
@@ -61,7 +61,7 @@ def test_the_cleaner_goes_over_a_timestamp_beyond_int64(delta: int) -> None:
 
 
 @pytest.mark.parametrize("at", [16, 8])
-def test_a_fetch_over_damage_costs_its_partition_only(at: int) -> None:
+def test_fetch_of_damaged_batch_fails_only_its_partition(at: int) -> None:
     """16 is the magic byte of a batch, and 8 the first byte of its length."""
     world = NodeWorld()
     world.create("t", 2)
@@ -73,10 +73,10 @@ def test_a_fetch_over_damage_costs_its_partition_only(at: int) -> None:
     world.disk.files[path][2 * size + at] ^= 0x41
     client = HostileClient(world)
     for offset in (0, 2, 3, 4):
-        answer = client.say(ApiKey.FETCH, 11, fetch_request("t", 0, offset, max_wait_ms=0))
-        error = answer.responses[0].partitions[0].error_code
+        response = client.send(ApiKey.FETCH, 11, fetch_request("t", 0, offset, max_wait_ms=0))
+        error = response.responses[0].partitions[0].error_code
         assert error in (ErrorCode.none, ErrorCode.corrupt_message)
         if offset in (3, 4):
             assert error == ErrorCode.corrupt_message
     assert offset_at(client, START_WALL_MS + 5).error_code in (ErrorCode.none, ErrorCode.corrupt_message)
-    assert client.say(ApiKey.FETCH, 11, fetch_request("t", 1, 0, 0)).responses[0].partitions[0].error_code == 0
+    assert client.send(ApiKey.FETCH, 11, fetch_request("t", 1, 0, 0)).responses[0].partitions[0].error_code == 0

@@ -1,6 +1,8 @@
-"""Any valid request of any version that is served, with any field at its limits, to a node that has topics with data, a
-group, fetch sessions and the registrations of other nodes: it is answered, or it waits and is forgotten with its
-connection. The answer can be written, what the node knows agrees, its memory stays bounded, and it can start again.
+"""Any valid request of any served version, with any field at its limits, to a node with data.
+
+The node has topics, a group, fetch sessions and registrations of other nodes. The request gets a response, or it is
+parked and dropped with its connection. The response can be encoded, the state of the node stays consistent, its memory
+stays bounded, and it can restart.
 """
 
 from dataclasses import replace
@@ -58,7 +60,7 @@ from reference_broker.wire.tests.test_slices import finished, frame_of, holding,
 
 MEMORY_BYTES = 64 * 2**20
 EXAMPLES = max(settings().max_examples // 100, 1)
-"""For each API. The nightly session asks for ten times as many."""
+"""Examples for each API. The nightly session runs ten times as many."""
 IS_NIGHTLY = settings().max_examples >= 1000
 OF_NODES = (ApiKey.VOTE, ApiKey.BEGIN_QUORUM_EPOCH, ApiKey.END_QUORUM_EPOCH)
 """What they may do to a quorum is judged by the tests of that room."""
@@ -93,7 +95,8 @@ BATCHES = (
 
 @cache
 def prepared() -> MemoryDisk:
-    """The disk of a node with a topic, a compacted one, a group with a member and an offset, and two other brokers."""
+    """Return the disk of a node with a topic, a compacted one, a group with a member and an offset, and two other
+    brokers."""
     world = coordinated(crucible_metadata_epoch_enable="true")
     for broker_id in (2, 3):
         register(world, broker_id)
@@ -109,7 +112,7 @@ def prepared() -> MemoryDisk:
 
 def register(world: NodeWorld, broker_id: int) -> None:
     endpoint = {"name": "PLAINTEXT", "host": "h", "port": 9000 + broker_id, "security_protocol": 0}
-    answer = HostileClient(world).ask(
+    response = HostileClient(world).request(
         ApiKey.BROKER_REGISTRATION,
         1,
         broker_id=broker_id,
@@ -119,7 +122,7 @@ def register(world: NodeWorld, broker_id: int) -> None:
         features=[{"name": name, "min_supported_version": 0, "max_supported_version": 99} for name in FEATURES],
         log_dirs=(UUID(int=7),),
     )
-    assert answer.error_code == 0
+    assert response.error_code == 0
     assert broker_id in world.node.broker.controller.image.brokers
 
 
@@ -208,7 +211,7 @@ def produces(draw: st.DrawFn, version: int, topic_ids: list[UUID]) -> ProduceReq
 
 @st.composite
 def frames(draw: st.DrawFn, key: int, version: int, topic_ids: list[UUID]) -> bytes:
-    """A frame without its length."""
+    """Draw a frame without its length."""
     if key in (ApiKey.FETCH, ApiKey.PRODUCE):
         body: object = draw((fetches if key == ApiKey.FETCH else produces)(version, topic_ids))
         return b"".join(encode_request(key, version, 9, "client", body))[4:]
@@ -231,7 +234,7 @@ def started(disk: MemoryDisk) -> NodeWorld:
 
 
 def read(key: int, version: int, frame: bytes) -> object:
-    """The body, read as a node reads it. None for a frame that holds more than it may."""
+    """Return the body, decoded as by a node, or None for a frame beyond its limits."""
     view = memoryview(frame)
     offset = read_request_header(view)[1]
     if len(frame) <= LARGE_FRAME_BYTES:
@@ -243,7 +246,7 @@ def read(key: int, version: int, frame: bytes) -> object:
 
 
 def written(reply: Reply) -> bytes:
-    """The answer's frame without its length, written as a node writes it."""
+    """Return the response's frame without its length, encoded as by a node."""
     given = reply.api_key, reply.api_version, 9, reply.body
     is_large = is_large_response(reply.api_key, reply.api_version, reply.body)
     buffers = finished(encode_response_in_slices(*given))[0] if is_large else encode_response(*given)
@@ -251,7 +254,7 @@ def written(reply: Reply) -> bytes:
 
 
 def send(world: NodeWorld, connection: int, key: int, version: int, frame: bytes) -> None:
-    """A request that waits is given a second, and then its client hangs up."""
+    """Send a request. If it is parked, close its connection after a second."""
     body = read(key, version, frame)
     if body is None:
         return
@@ -266,7 +269,7 @@ def send(world: NodeWorld, connection: int, key: int, version: int, frame: bytes
 
 
 def measured(world: NodeWorld, connection: int, key: int, version: int, frame: bytes) -> None:
-    """As ``send``. What the node holds at most meanwhile is bounded."""
+    """Send a request, and check that the node's peak memory is bounded."""
     with memory_of() as cost:
         send(world, connection, key, version, frame)
     limit = MEMORY_BYTES + 4 * len(frame)
@@ -274,11 +277,11 @@ def measured(world: NodeWorld, connection: int, key: int, version: int, frame: b
 
 
 def with_state() -> NodeWorld:
-    """A node whose other brokers are alive, with an open fetch session of each revision and a fetch that waits."""
+    """Return a node with live other brokers, an open fetch session of each revision and a parked fetch."""
     world = started(prepared().copy())
     for version in (12, 1000):
         opening = replace(fetch_request("t", 0, 0, max_wait_ms=0), session_epoch=0, fetch_type=FULL_FETCH)
-        opened = world.ask(ApiKey.FETCH, version, opening, connection=version)
+        opened = world.request(ApiKey.FETCH, version, opening, connection=version)
         assert opened.error_code == 0
         assert opened.session_id
     world.send(ApiKey.FETCH, 12, fetch_request("t", 1, 0, 2**31 - 1), connection=8)
@@ -286,12 +289,12 @@ def with_state() -> NodeWorld:
 
 
 def check(world: NodeWorld) -> None:
-    """What the node knows agrees, it serves others, and it can start again."""
+    """Check that the node's state is consistent, and that it serves other requests and can restart."""
     world.advance(5000)
     world.node.broker.groups.validate()
     for partition in world.node.broker.partitions.by_name.values():
         partition.log.check_invariants()
-    assert world.ask(ApiKey.FETCH, 12, FetchRequest(max_wait_ms=0), connection=9).error_code == 0
+    assert world.request(ApiKey.FETCH, 12, FetchRequest(max_wait_ms=0), connection=9).error_code == 0
     started(world.disk.copy())
 
 
@@ -299,7 +302,7 @@ def check(world: NodeWorld) -> None:
 @pytest.mark.parametrize("key", VERSIONS, ids=lambda key: ApiKey(key).name)
 @given(data=st.data())
 @settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-def test_any_requests_are_handled_and_the_node_goes_on_and_starts_again(key: int, data: st.DataObject) -> None:
+def test_any_requests_are_handled_and_node_restarts(key: int, data: st.DataObject) -> None:
     world = with_state()
     topic_ids = [UUID(bytes=one) for one in world.node.broker.partitions.topic_names]
     for connection, version in enumerate(VERSIONS[key], 100):
@@ -314,7 +317,7 @@ LONG_ARRAYS = [each for each in of_arrays() if each[0] not in OF_NODES]
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("key", "version", "path"), LONG_ARRAYS)
-def test_an_array_of_any_request_may_be_as_long_as_its_limit(key: int, version: int, path: tuple[str, ...]) -> None:
+def test_each_array_may_be_as_long_as_its_limit(key: int, version: int, path: tuple[str, ...]) -> None:
     limit = MOST_ITEMS.get(key, MOST_ITEMS_OF_MOST)
     held = (limit if IS_NIGHTLY else min(limit, 1000)) - len(path) + 1
     world = with_state()
@@ -322,8 +325,8 @@ def test_an_array_of_any_request_may_be_as_long_as_its_limit(key: int, version: 
     check(world)
 
 
-@pytest.mark.parametrize("planted", ["memory", "answer", "state"])
-def test_a_node_that_misbehaves_is_found(planted: str) -> None:
+@pytest.mark.parametrize("planted", ["memory", "response", "state"])
+def test_misbehaving_node_is_detected(planted: str) -> None:
     world = with_state()
     kept: list[bytes] = []
 
@@ -333,7 +336,7 @@ def test_a_node_that_misbehaves_is_found(planted: str) -> None:
             kept.append(bytes(MEMORY_BYTES + 4096))
         elif planted == "state":
             world.log("t").recovery_point = 99
-        call.respond(None if planted != "answer" else "no answer")
+        call.respond(None if planted != "response" else "no response")
 
     world.node._dispatcher._bound[ApiKey.HEARTBEAT] = (object, broken)
     frame = b"".join(encode_request(ApiKey.HEARTBEAT, 4, 9, "c", body_of(ApiKey.HEARTBEAT, group_id="g")))[4:]
@@ -342,5 +345,5 @@ def test_a_node_that_misbehaves_is_found(planted: str) -> None:
         measured(world, 99, ApiKey.HEARTBEAT, 4, frame)
         check(world)
 
-    with pytest.raises((AssertionError, AttributeError)):  # The latter is what encoding text as an answer gives.
+    with pytest.raises((AssertionError, AttributeError)):  # The latter comes from encoding text as a response.
         play()

@@ -1,4 +1,4 @@
-"""Settings that are valid and made to be costly: they are kept in their plain form, or they are refused."""
+"""Valid but costly config values: they are stored in their plain form, or rejected."""
 
 from typing import Any
 
@@ -18,12 +18,12 @@ TOPIC = 2
 def alter(client: HostileClient, name: str, value: str) -> Any:
     configs = [{"name": name, "config_operation": 0, "value": value}]
     resources = [{"resource_type": TOPIC, "resource_name": "t", "configs": configs}]
-    return client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=resources).responses[0]
+    return client.request(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=resources).responses[0]
 
 
 def described(client: HostileClient, name: str) -> str:
     resources = [{"resource_type": TOPIC, "resource_name": "t", "configuration_keys": (name,)}]
-    found = client.ask(ApiKey.DESCRIBE_CONFIGS, 1, resources=resources).results[0]
+    found = client.request(ApiKey.DESCRIBE_CONFIGS, 1, resources=resources).results[0]
     return str(found.configs[0].value)
 
 
@@ -44,7 +44,7 @@ def client() -> HostileClient:
         ("unclean.leader.election.enable", "TRUE", "true"),
     ],
 )
-def test_a_value_is_kept_in_its_plain_form(client: HostileClient, name: str, value: str, kept: str) -> None:
+def test_config_value_is_stored_in_plain_form(client: HostileClient, name: str, value: str, kept: str) -> None:
     assert alter(client, name, value).error_code == ErrorCode.none
     assert described(client, name) == kept
     assert client.world.node.broker.controller.image.topic_configs("t")[name] == kept
@@ -59,22 +59,22 @@ def test_a_value_is_kept_in_its_plain_form(client: HostileClient, name: str, val
         ("cleanup.policy", ",".join(["delete"] * 8000)),
     ],
 )
-def test_a_value_that_no_response_could_contain_is_refused(client: HostileClient, name: str, value: str) -> None:
+def test_config_value_too_long_for_response_is_rejected(client: HostileClient, name: str, value: str) -> None:
     assert alter(client, name, value).error_code == ErrorCode.invalid_config
     client.world.create("u", 1, **{name.replace(".", "_"): value})
     assert "u" not in client.world.node.broker.controller.image.topics
 
 
-def test_a_value_that_an_older_release_kept_as_it_came_is_told_in_its_plain_form(client: HostileClient) -> None:
+def test_config_value_of_older_release_is_described_in_plain_form(client: HostileClient) -> None:
     record = ConfigRecord(resource_type=TOPIC, resource_name="t", name="retention.ms", value=" " * 40_000 + "1000000")
-    answers: list[Any] = []
-    client.world.node.broker.controller.propose(AnyChange("change", lambda: [record]), answers.append, raise_bug)
-    client.world.settle_until(lambda: bool(answers))
-    assert answers == [None]
+    results: list[Any] = []
+    client.world.node.broker.controller.propose(AnyChange("change", lambda: [record]), results.append, raise_bug)
+    client.world.settle_until(lambda: bool(results))
+    assert results == [None]
     assert described(client, "retention.ms") == "1000000"
 
 
-def test_a_long_name_of_a_setting_is_not_likened_to_the_known_ones(client: HostileClient) -> None:
-    answer = alter(client, "retention." * 3000, "1")
-    assert answer.error_code == ErrorCode.invalid_config
-    assert "did you mean" not in answer.error_message
+def test_long_config_name_gets_no_suggestion(client: HostileClient) -> None:
+    response = alter(client, "retention." * 3000, "1")
+    assert response.error_code == ErrorCode.invalid_config
+    assert "did you mean" not in response.error_message

@@ -22,7 +22,7 @@ LATER = Now(3_600_000_000, START.wall_ms + 3_600_000)
 
 
 def followed(index: int) -> PartitionLog:
-    """A follower's log, with a batch of a producer in it."""
+    """Return a follower's log with a batch of a producer."""
     config = LogConfig(producer_id_expiration_ms=60_000)
     log = run_to_end(open_log(MemoryDisk(), f"t-{index}", config, START, True))
     record = Record(timestamp_ms=START.wall_ms, key=None, value=b"v")
@@ -30,7 +30,7 @@ def followed(index: int) -> PartitionLog:
     return log
 
 
-def test_idle_producers_are_forgotten_by_followers_too_and_in_slices() -> None:
+def test_idle_producers_of_followed_logs_expire_in_slices() -> None:
     logs = [followed(index) for index in range(HOUSEKEPT_PARTITIONS_PER_SLICE + 1)]
     broker: Any = SimpleNamespace(partitions=Partitions(), now=LATER)
     housekeeping = Housekeeping(broker, other_logs=lambda: logs)
@@ -42,7 +42,7 @@ def test_idle_producers_are_forgotten_by_followers_too_and_in_slices() -> None:
     assert not any(log.producers.by_id for log in logs)
 
 
-def test_how_far_logs_are_synced_is_noted_in_slices_but_never_for_a_log_that_was_deleted_meanwhile() -> None:
+def test_recovery_points_are_written_in_slices_except_of_deleted_logs() -> None:
     """Its directory may belong to another topic of the same name, whose records are not durable."""
     logs = [followed(index) for index in range(HOUSEKEPT_PARTITIONS_PER_SLICE + 2)]
     for log in logs:
@@ -71,7 +71,7 @@ def closed_by_age(log: PartitionLog) -> PartitionLog:
 
 
 @pytest.mark.parametrize("is_led", [True, False])
-def test_what_was_closed_because_of_its_age_is_synced_at_the_next_round(is_led: bool) -> None:
+def test_segment_rolled_by_age_is_synced_at_next_round(is_led: bool) -> None:
     """It is neither deleted locally nor behind the recovery point before that (P-11)."""
     log = closed_by_age(followed(0))
     partitions = Partitions()

@@ -1,4 +1,4 @@
-"""What a node takes on each of its listeners, and what it tells there."""
+"""The requests that a node accepts on each of its listeners, and the addresses it returns there."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ def world() -> NodeWorld:
 
 
 def taken_on(world: NodeWorld, api_key: int, version: int, body: object) -> list[str]:
-    """The listeners that answer a request, or let it wait. The others close its connection."""
+    """Return the listeners that serve or park a request. The others close its connection."""
     taken = []
     for name, connection in NAMES.items():
         world.closed.pop(connection, None)
@@ -58,7 +58,7 @@ def taken_on(world: NodeWorld, api_key: int, version: int, body: object) -> list
     return taken
 
 
-def test_what_nodes_ask_of_controllers_is_taken_on_their_listener_only(world: NodeWorld) -> None:
+def test_controller_requests_are_accepted_only_on_controller_listener(world: NodeWorld) -> None:
     requests: list[tuple[int, int, object]] = [
         (ApiKey.VOTE, 2, vote(Vote("c", 1, 2, 9, START, False))),
         (ApiKey.BEGIN_QUORUM_EPOCH, 1, begin_epoch("c", 1, 2, 9)),
@@ -69,8 +69,8 @@ def test_what_nodes_ask_of_controllers_is_taken_on_their_listener_only(world: No
         assert taken_on(world, api_key, version, body) == ["CONTROLLER"]
 
 
-def test_a_follower_fetches_on_the_listener_of_brokers_only(world: NodeWorld) -> None:
-    """On the clients' listener a stranger could else move the high watermark."""
+def test_follower_fetch_is_accepted_only_on_inter_broker_listener(world: NodeWorld) -> None:
+    """On the clients' listener a stranger could otherwise move the high watermark."""
     request = fetch_request("t", max_wait_ms=0)
     request_of_follower = fetch_request("t", max_wait_ms=0)
     request_of_follower.replica_id = 2  # type: ignore[misc]
@@ -78,19 +78,19 @@ def test_a_follower_fetches_on_the_listener_of_brokers_only(world: NodeWorld) ->
     assert taken_on(world, ApiKey.FETCH, 12, request) == ["CLIENTS", "REPLICATION"]
 
 
-def test_clients_are_served_on_the_listeners_of_brokers(world: NodeWorld) -> None:
+def test_clients_are_served_on_broker_listeners(world: NodeWorld) -> None:
     produce = produce_request("t", 0, sent_batch(1, 0))
     assert taken_on(world, ApiKey.PRODUCE, 9, produce) == ["CLIENTS", "REPLICATION"]
 
 
-def test_metadata_tells_addresses_of_the_listener_on_which_it_was_asked(world: NodeWorld) -> None:
+def test_metadata_returns_addresses_of_its_listener(world: NodeWorld) -> None:
     body = MetadataRequest(topics=(), include_topic_authorized_operations=False)
-    brokers = [world.ask(ApiKey.METADATA, 12, body, NAMES[name]).brokers[0] for name in ("CLIENTS", "REPLICATION")]
+    brokers = [world.request(ApiKey.METADATA, 12, body, NAMES[name]).brokers[0] for name in ("CLIENTS", "REPLICATION")]
     assert [(each.host, each.port) for each in brokers] == [("outside", 1), ("inside", 2)]
     assert world.node.registered_address(world.node.broker.node_id) == ("inside", 2)
 
 
-def test_endpoints_outlive_a_snapshot(world: NodeWorld) -> None:
+def test_endpoints_survive_snapshot(world: NodeWorld) -> None:
     image = world.node.broker.loader.image
     delta = MetadataDelta(EMPTY_IMAGE)
     for record in records_of(image):
@@ -100,20 +100,20 @@ def test_endpoints_outlive_a_snapshot(world: NodeWorld) -> None:
     assert broker.endpoints == (("CLIENTS", "outside", 1), ("REPLICATION", "inside", 2))
 
 
-def test_a_listener_announces_what_it_takes(world: NodeWorld) -> None:
+def test_api_versions_lists_requests_of_listener(world: NodeWorld) -> None:
     body = ApiVersionsRequest(client_software_name="test", client_software_version="1")
-    answers = {name: world.ask(ApiKey.API_VERSIONS, 4, body, connection) for name, connection in NAMES.items()}
-    keys = {name: {int(each.api_key) for each in answer.api_keys} for name, answer in answers.items()}
+    responses = {name: world.request(ApiKey.API_VERSIONS, 4, body, connection) for name, connection in NAMES.items()}
+    keys = {name: {int(each.api_key) for each in response.api_keys} for name, response in responses.items()}
     announced = {key for key in SERVED if key != ApiKey.UPDATE_METADATA}
     assert keys["CLIENTS"] == keys["REPLICATION"] == announced - CONTROLLERS_ONLY
     assert keys["CONTROLLER"] == CONTROLLERS_ONLY | CONTROLLERS_TOO
-    drafts = {name: {each.name for each in answer.supported_features} for name, answer in answers.items()}
+    drafts = {name: {each.name for each in response.supported_features} for name, response in responses.items()}
     of_updates = DRAFTS[ApiKey.UPDATE_METADATA, 1000]
     assert [name for name in NAMES if of_updates in drafts[name]] == ["REPLICATION"]
 
 
-def test_a_single_listener_takes_everything() -> None:
+def test_single_listener_accepts_all_requests() -> None:
     alone = NodeWorld()
     alone.give(Opened(1, "10.1.2.3:5000"))
-    alone.ask(ApiKey.VOTE, 2, vote(Vote("c", 1, 2, 9, START, False)))
+    alone.request(ApiKey.VOTE, 2, vote(Vote("c", 1, 2, 9, START, False)))
     assert not alone.closed

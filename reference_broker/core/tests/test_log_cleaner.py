@@ -1,4 +1,4 @@
-"""The cleaner on a whole node: which logs it takes, when, and what becomes of a pass that something crosses."""
+"""The cleaner on a whole node: the logs it selects, when, and passes that are interrupted."""
 
 from typing import Any
 
@@ -51,7 +51,7 @@ def gauge(world: NodeWorld, kind: str, name: str) -> int:
     return world.node.metrics.gauge("kafka.log", kind, name).value
 
 
-def test_a_dirty_log_is_cleaned_after_the_backoff_and_then_left_alone() -> None:
+def test_dirty_log_is_cleaned_once_after_backoff() -> None:
     world = a_world()
     fill(world)
     log = log_of(world)
@@ -72,7 +72,7 @@ def test_a_dirty_log_is_cleaned_after_the_backoff_and_then_left_alone() -> None:
 
 
 @pytest.mark.clause("LogCleanerManagerTest.testGrabFilthiestCompactedLogReturnsLogWithDirtiestRatio")
-def test_the_dirtiest_log_comes_first_and_the_share_counts() -> None:
+def test_log_with_largest_dirty_ratio_is_cleaned_first() -> None:
     world = a_world(log_cleaner_min_cleanable_ratio="0.8")
     world.create("u", cleanup_policy="compact")
     world.create("never", cleanup_policy="delete")
@@ -89,14 +89,14 @@ def test_the_dirtiest_log_comes_first_and_the_share_counts() -> None:
     assert 0 < gauge(world, "LogCleanerManager", "max-dirty-percent") < 80
 
 
-def test_switched_off_nothing_is_cleaned() -> None:
+def test_disabled_cleaner_cleans_nothing() -> None:
     world = a_world(log_cleaner_enable="false")
     fill(world)
     world.advance(4 * BACKOFF_MS)
     assert offsets(log_of(world)) == list(range(40))
 
 
-def test_a_topic_that_becomes_compacted_is_cleaned_from_then_on() -> None:
+def test_topic_is_cleaned_once_policy_is_compact() -> None:
     world = NodeWorld(log_segment_bytes="2000")
     world.create("t")
     fill(world)
@@ -110,7 +110,7 @@ def test_a_topic_that_becomes_compacted_is_cleaned_from_then_on() -> None:
 def set_policy(world: NodeWorld, topic: str, policy: str) -> None:
     setting = AlterableConfig(name="cleanup.policy", config_operation=i8(0), value=policy)
     resource = AlterConfigsResource(resource_type=i8(2), resource_name=topic, configs=(setting,))
-    world.ask(
+    world.request(
         ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False)
     )
 
@@ -119,7 +119,7 @@ def set_policy(world: NodeWorld, topic: str, policy: str) -> None:
     "LogCleanerManagerTest.testGrabFilthiestCompactedLogIgnoresUncleanablePartitions",
     "LogCleanerIntegrationTest.testMarksPartitionsAsOfflineAndPopulatesUncleanableMetrics",
 )
-def test_a_damaged_log_is_noted_once_and_left_alone() -> None:
+def test_damaged_log_is_noted_once_and_not_cleaned() -> None:
     world = a_world()
     fill(world)
     world.disk.files[log_of(world).segments[0].path][100] ^= 1
@@ -131,7 +131,7 @@ def test_a_damaged_log_is_noted_once_and_left_alone() -> None:
     assert notes(world, "log_cleaned") == []
 
 
-def test_a_full_disk_is_no_reason_to_end() -> None:
+def test_full_disk_does_not_end_cleaner() -> None:
     world = a_world()
     fill(world)
     before = offsets(log_of(world))
@@ -146,7 +146,7 @@ def test_a_full_disk_is_no_reason_to_end() -> None:
 
 @pytest.mark.clause("LogCleanerManagerTest.testConcurrentLogCleanupAndTopicDeletion")
 @pytest.mark.parametrize("again", [False, True])
-def test_a_topic_that_goes_meanwhile_takes_the_pass_with_it(again: bool) -> None:
+def test_topic_deleted_during_pass_ends_it(again: bool) -> None:
     world = a_world()
     fill(world)
     world.hold_syncs = True
@@ -166,7 +166,7 @@ def test_a_topic_that_goes_meanwhile_takes_the_pass_with_it(again: bool) -> None
         assert not world.disk.exists("t-0")
 
 
-def test_io_is_throttled() -> None:
+def test_cleaner_io_is_throttled() -> None:
     world = a_world(log_cleaner_io_max_bytes_per_second="1000")
     fill(world, 100)
     bytes_ = log_of(world).size_bytes
@@ -176,7 +176,7 @@ def test_io_is_throttled() -> None:
     assert len(notes(world, "log_cleaned")) == 1
 
 
-def test_an_end_does_not_wait_for_a_pass_and_the_next_start_forgets_it() -> None:
+def test_shutdown_abandons_pass() -> None:
     world = a_world()
     fill(world)
     before = offsets(log_of(world))
@@ -195,7 +195,7 @@ def test_an_end_does_not_wait_for_a_pass_and_the_next_start_forgets_it() -> None
     assert len(offsets(log_of(world))) < 40
 
 
-def test_another_policy_of_all_topics_is_taken_in_slices() -> None:
+def test_changed_default_policy_is_applied_in_slices() -> None:
     """A topic's own policy stays, one that is created meanwhile has the new one, and the last change wins."""
     partition = PartitionImage((1,), (1,), 1, 0, 0)
     many = {

@@ -1,4 +1,4 @@
-"""What crosses a pass of the cleaner on a node: another policy, a damaged log that goes, one that cannot be cleaned."""
+"""Events during a pass of the cleaner on a node: another policy, deletion of a damaged log, a failing disk."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ from reference_broker.ports.disk import DiskError, MemoryDisk
 
 @dataclass(slots=True)
 class PartlyFullDisk(MemoryDisk):
-    """Changes below ``full`` fail."""
+    """A disk where changes below ``full`` fail."""
 
     full: str = "nowhere"
 
@@ -36,7 +36,7 @@ def leftovers(world: NodeWorld) -> list[str]:
 
 
 @pytest.mark.clause("LogCleanerTest.testCleanSegmentsWithAbort")
-def test_a_topic_that_is_compacted_no_more_loses_nothing_from_then_on() -> None:
+def test_topic_no_longer_compacted_loses_no_records() -> None:
     world = a_world(log_cleaner_io_max_bytes_per_second="500")
     fill(world)
     world.advance(BACKOFF_MS)
@@ -53,7 +53,7 @@ def test_a_topic_that_is_compacted_no_more_loses_nothing_from_then_on() -> None:
 
 
 @pytest.mark.clause("LogCleanerIntegrationTest.testMarksPartitionsAsOfflineAndPopulatesUncleanableMetrics")
-def test_a_damaged_log_counts_until_its_topic_is_gone() -> None:
+def test_damaged_log_is_counted_until_topic_deletion() -> None:
     world = a_world()
     fill(world)
     world.disk.files[log_of(world).segments[0].path][100] ^= 1
@@ -64,7 +64,7 @@ def test_a_damaged_log_counts_until_its_topic_is_gone() -> None:
     assert gauge(world, "LogCleanerManager", "uncleanable-partitions-count") == 0
 
 
-def test_a_log_that_cannot_be_cleaned_now_does_not_keep_the_others_from_it() -> None:
+def test_failing_log_does_not_block_cleaning_of_others() -> None:
     disk = PartlyFullDisk()
     world = NodeWorld(disk, log_segment_bytes="2000")
     for topic in "uv":
@@ -84,7 +84,7 @@ def test_a_log_that_cannot_be_cleaned_now_does_not_keep_the_others_from_it() -> 
 
 
 @pytest.mark.thorough
-def test_a_disk_that_fails_in_the_middle_of_a_swap_ends_the_node() -> None:
+def test_disk_error_during_swap_ends_node() -> None:
     ended = 0
     for operations in range(1, 40):
         world = a_world()

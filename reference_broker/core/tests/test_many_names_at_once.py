@@ -1,5 +1,5 @@
-"""Kafka's clients put all that they ask into one request. A node answers one that names 10,000 topics, partitions or
-groups, and others are served meanwhile where the work is done in slices."""
+"""Requests with 10,000 topics, partitions or groups, as Kafka's clients send them: the node responds to each, and
+serves others meanwhile where the work is done in slices."""
 
 from dataclasses import replace
 from typing import Any
@@ -25,7 +25,7 @@ NAMES = [f"n{number:05}" for number in range(MANY)]
 
 
 def named(key: int, version: int, path: tuple[str, ...], field: str) -> Any:
-    """A request with one item at ``path`` for each name. An inner array has one item in each."""
+    """Return a request with one item at ``path`` for each name. An inner array has one item in each."""
     body = holding(layout(key, version), path, 1)
     (one,) = getattr(body, path[0])
     items = NAMES if isinstance(one, str) else [replace(one, **{field: name}) for name in NAMES]
@@ -56,17 +56,17 @@ def response_to(world: NodeWorld, key: int, version: int, frame: memoryview) -> 
         (ApiKey.DESCRIBE_PRODUCERS, 0, ("topics", "partition_indexes"), "name"),
     ],
 )
-def test_many_names_get_their_results_in_slices(key: ApiKey, version: int, path: tuple[str, ...], field: str) -> None:
+def test_many_names_are_processed_in_slices(key: ApiKey, version: int, path: tuple[str, ...], field: str) -> None:
     world = coordinated()
     with slices_of(world) as cost:
-        answer = response_to(world, key, version, frame_of(key, version, named(key, version, path, field))[0])
+        response = response_to(world, key, version, frame_of(key, version, named(key, version, path, field))[0])
     assert cost.slices > 5
-    rows = next(value for value in (getattr(answer, name) for name in answer.__slots__) if isinstance(value, tuple))
+    rows = next(value for value in (getattr(response, name) for name in response.__slots__) if isinstance(value, tuple))
     assert all(name in [getattr(row, each) for each in row.__slots__] for name, row in zip(NAMES, rows, strict=True))
 
 
 @pytest.mark.thorough
-def test_offsets_of_as_many_topics_as_a_request_may_name_are_told_in_slices() -> None:
+def test_offset_fetch_of_maximum_topics_takes_slices() -> None:
     key, version, path = ApiKey.LIST_OFFSETS, 10, ("topics", "partitions")
     body: Any = holding(layout(key, version), path, 1)
     (one,) = body.topics
@@ -75,8 +75,8 @@ def test_offsets_of_as_many_topics_as_a_request_may_name_are_told_in_slices() ->
     with slices_of(world) as cost:
         number = world.send(key, version, replace(body, topics=topics), 7)
         world.settle()
-    answer: Any = world.replies[number].body
-    assert [topic.name for topic in answer.topics] == [topic.name for topic in topics]
+    response: Any = world.replies[number].body
+    assert [topic.name for topic in response.topics] == [topic.name for topic in topics]
     assert cost.longest_ms < LONGEST_MS
 
 
@@ -93,14 +93,14 @@ def test_offsets_of_as_many_topics_as_a_request_may_name_are_told_in_slices() ->
         (ApiKey.ALTER_CONFIGS, 2, ("resources", "configs"), "resource_name"),
     ],
 )
-def test_many_names_get_their_results(key: ApiKey, version: int, path: tuple[str, ...], field: str) -> None:
+def test_many_names_get_results(key: ApiKey, version: int, path: tuple[str, ...], field: str) -> None:
     assert (
         response_to(coordinated(), key, version, frame_of(key, version, named(key, version, path, field))[0])
         is not None
     )
 
 
-def test_a_request_of_a_megabyte_may_hold_as_many_batches_as_a_producer_puts_into_it() -> None:
+def test_produce_of_one_megabyte_with_many_batches() -> None:
     world, small = NodeWorld(), batch(b"")
     world.create("t", 10)
     count = (1 << 20) // (len(small) + 10)
@@ -112,8 +112,8 @@ def test_a_request_of_a_megabyte_may_hold_as_many_batches_as_a_producer_puts_int
     assert {one.error_code for one in topic.partitions} == {ErrorCode.none}
 
 
-def test_describing_page_by_page_tells_each_topic_once() -> None:
-    """Each page asks for all names again, with a cursor."""
+def test_paged_description_returns_each_topic_once() -> None:
+    """Each page requests all names again, with a cursor."""
     world = NodeWorld()
     for name in ("b", "a", "c"):
         world.create(name, 3)

@@ -1,4 +1,4 @@
-"""The metadata epoch on whole nodes: the controller commits one for each change, each broker tells clients its own."""
+"""The metadata epoch on whole nodes: the controller commits one for each change, each broker returns its own."""
 
 from datetime import timedelta
 from typing import Any
@@ -34,7 +34,7 @@ def epochs(world: ClusterWorld) -> list[int]:
 
 
 def active(world: ClusterWorld, other_than: int = -1) -> int:
-    """The active controller; one that is cut off may still believe that it is."""
+    """Return the active controller. One that is cut off may still believe to be it."""
     return next(
         number
         for number, each in world.members.items()
@@ -47,21 +47,21 @@ def image(world: ClusterWorld) -> MetadataImage:
 
 
 def agreed(world: ClusterWorld) -> None:
-    """All who live tell the newest epoch, and it says all that is true."""
+    """Wait until all live nodes have the newest epoch, with the content of the image."""
 
     def is_agreed() -> bool:
         active = [each.node.broker.controller.is_active for each in world.living]
         return (
             sum(active) == 1
             and epochs(world) == [image(world).metadata_epoch] * len(world.living)
-            and all(tells(world, number) for number, each in world.members.items() if each.alive)
+            and all(is_current(world, number) for number, each in world.members.items() if each.alive)
         )
 
     world.run_until(is_agreed)
 
 
-def tells(world: ClusterWorld, number: int) -> bool:
-    """What a broker tells clients is what the image says."""
+def is_current(world: ClusterWorld, number: int) -> bool:
+    """Return whether a broker's metadata equals the image."""
     cache, truth = world.members[number].node.broker.metadata, image(world)
     described = {
         name: (topic.topic_id, [(one.leader, one.leader_epoch, one.isr) for one in topic.partitions])
@@ -77,7 +77,7 @@ def tells(world: ClusterWorld, number: int) -> bool:
 
 def metadata_of(world: ClusterWorld, number: int) -> Any:
     body = MetadataRequest(topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False)
-    return world.ask(number, ApiKey.METADATA, 1000, body)
+    return world.request(number, ApiKey.METADATA, 1000, body)
 
 
 def updates(world: ClusterWorld) -> list[tuple[int, Any]]:
@@ -87,7 +87,7 @@ def updates(world: ClusterWorld) -> list[tuple[int, Any]]:
 def finalize(world: ClusterWorld, level: int, upgrade_type: int = 1) -> Any:
     key = FeatureUpdateKey(feature=METADATA_EPOCH_FEATURE, max_version_level=i16(level), upgrade_type=i8(upgrade_type))
     body = UpdateFeaturesRequest(timeout=i32Timedelta.parse(timedelta(seconds=5)), feature_updates=(key,))
-    return world.ask(world.controller, ApiKey.UPDATE_FEATURES, 2, body)
+    return world.request(world.controller, ApiKey.UPDATE_FEATURES, 2, body)
 
 
 def notes_of(world: ClusterWorld, number: int, what: str) -> list[dict[str, int | str]]:
@@ -96,7 +96,7 @@ def notes_of(world: ClusterWorld, number: int, what: str) -> list[dict[str, int 
 
 @pytest.mark.clause("M-2")
 @pytest.mark.clause("M-4")
-def test_each_change_of_what_clients_are_told_gets_the_next_epoch_on_every_broker() -> None:
+def test_each_visible_change_gets_next_epoch_on_every_broker() -> None:
     world = cluster()
     agreed(world)
     before = epoch(world, 0)
@@ -105,25 +105,25 @@ def test_each_change_of_what_clients_are_told_gets_the_next_epoch_on_every_broke
     agreed(world)
     assert epochs(world) == [before + 1] * 3
     for number in world.members:
-        answer = metadata_of(world, number)
-        assert isinstance(answer, MetadataResponse1000)
-        assert (answer.metadata_epoch, answer.controller_id) == (before + 1, world.controller)
-        assert [(topic.name, len(topic.partitions)) for topic in answer.topics] == [("t", 3)]
+        response = metadata_of(world, number)
+        assert isinstance(response, MetadataResponse1000)
+        assert (response.metadata_epoch, response.controller_id) == (before + 1, world.controller)
+        assert [(topic.name, len(topic.partitions)) for topic in response.topics] == [("t", 3)]
     world.run(2000)
-    assert epochs(world) == [before + 1] * 3  # The epoch's own record led to no other.
+    assert epochs(world) == [before + 1] * 3  # The record of the epoch itself caused no other one.
 
 
 @pytest.mark.clause("M-3")
-def test_a_deleted_topic_is_told_as_deleted_and_only_what_changed_is_sent() -> None:
+def test_topic_deletion_is_sent_as_incremental_update() -> None:
     world = cluster()
     for name in ("kept", "gone"):
         world.create(name, 2)
     agreed(world)
     world.sends.clear()
-    world.ask(world.controller, ApiKey.DELETE_TOPICS, 6, delete_request("gone"))
+    world.request(world.controller, ApiKey.DELETE_TOPICS, 6, delete_request("gone"))
     agreed(world)
     sent = [send.body for _, send in updates(world)]
-    assert len(sent) == 2  # To two other brokers; itself it tells by a short cut.
+    assert len(sent) == 2  # To two other brokers; it updates itself directly.
     for body in sent:
         assert [(one.topic, one.partition, one.leader) for one in body.partition_states] == [
             ("gone", 0, -2),
@@ -134,7 +134,7 @@ def test_a_deleted_topic_is_told_as_deleted_and_only_what_changed_is_sent() -> N
 
 
 @pytest.mark.clause("M-2")
-def test_every_epoch_is_committed_before_it_is_sent_and_none_is_sent_with_two_contents() -> None:
+def test_epoch_is_committed_before_sent_and_has_one_content() -> None:
     world = cluster()
     for number in range(4):
         world.create(f"t{number}")
@@ -151,15 +151,15 @@ def test_every_epoch_is_committed_before_it_is_sent_and_none_is_sent_with_two_co
         body = send.body
         assert any(note["epoch"] == body.metadata_epoch for note in written)
         if body.type == FULL_UPDATE:
-            said = repr((body.partition_states, body.live_brokers))
-            contents.setdefault((body.metadata_epoch, here), set()).add(said)
+            content = repr((body.partition_states, body.live_brokers))
+            contents.setdefault((body.metadata_epoch, here), set()).add(content)
     assert contents
-    assert all(len(said) == 1 for said in contents.values())
+    assert all(len(found) == 1 for found in contents.values())
     assert len({number for number, _ in contents}) == len(contents)
 
 
 @pytest.mark.clause("M-3")
-def test_a_broker_cut_from_the_controller_tells_what_it_knows_and_delays_nobody() -> None:
+def test_isolated_broker_keeps_old_epoch_and_delays_no_other() -> None:
     world = cluster(broker_session_timeout_ms="60000")
     world.create("t")
     agreed(world)
@@ -168,9 +168,9 @@ def test_a_broker_cut_from_the_controller_tells_what_it_knows_and_delays_nobody(
     for other in world.members:
         if other != cut:
             world.sever(cut, other)
-    world.ask(active(world, cut), ApiKey.CREATE_TOPICS, 7, create_request("new"))
+    world.request(active(world, cut), ApiKey.CREATE_TOPICS, 7, create_request("new"))
     others = [number for number in world.members if number != cut]
-    world.run_until(lambda: all(epoch(world, number) > old and tells(world, number) for number in others), 2000)
+    world.run_until(lambda: all(epoch(world, number) > old and is_current(world, number) for number in others), 2000)
     assert epoch(world, cut) == old
     assert metadata_of(world, cut).metadata_epoch == old
     world.heal()
@@ -180,7 +180,7 @@ def test_a_broker_cut_from_the_controller_tells_what_it_knows_and_delays_nobody(
 @pytest.mark.clause("M-2")
 @pytest.mark.clause("M-3")
 @pytest.mark.parametrize("committed", [False, True])
-def test_a_controller_that_dies_before_it_sent_its_epoch_leaves_none_that_is_said_twice(committed: bool) -> None:
+def test_epoch_of_dead_controller_is_not_reused_with_other_content(committed: bool) -> None:
     world = cluster(broker_session_timeout_ms="20000")
     world.create("t")
     agreed(world)
@@ -208,7 +208,7 @@ def is_active(world: ClusterWorld, number: int) -> bool:
 
 
 @pytest.mark.clause("M-3")
-def test_a_restarted_broker_says_minus_one_until_it_is_told_and_then_everything() -> None:
+def test_restarted_broker_has_epoch_minus_one_until_full_update() -> None:
     world = cluster()
     world.create("t", 2)
     agreed(world)
@@ -227,45 +227,45 @@ def test_a_restarted_broker_says_minus_one_until_it_is_told_and_then_everything(
 
 
 @pytest.mark.clause("M-14")
-def test_at_level_0_no_update_is_sent_and_brokers_tell_their_own_image() -> None:
+def test_level_zero_sends_no_updates_and_brokers_use_their_image() -> None:
     world = cluster(level=0)
     world.create("t")
     world.run(500)
     assert updates(world) == []
     assert image(world).metadata_epoch == 0
     assert [metadata_of(world, number).metadata_epoch for number in world.members] == [-1] * 3
-    assert all(tells(world, number) for number in world.members)
+    assert all(is_current(world, number) for number in world.members)
 
 
 @pytest.mark.clause("M-14")
-def test_the_feature_is_switched_on_and_off_and_on_again_while_the_cluster_serves() -> None:
+def test_feature_is_enabled_disabled_and_enabled_in_running_cluster() -> None:
     world = cluster(level=0)
     world.create("t")
     assert finalize(world, 1).error_code == 0
     agreed(world)
     on = epoch(world, 0)
     assert on >= 1
-    assert finalize(world, 0, upgrade_type=1).error_code == 95  # Not without saying that it goes down.
+    assert finalize(world, 0, upgrade_type=1).error_code == 95  # Not without a downgrade type.
     assert finalize(world, 0, upgrade_type=2).error_code == 0
     world.run_until(lambda: epochs(world) == [-1] * 3)
     world.sends.clear()
     world.create("u")
-    assert all(tells(world, number) for number in world.members)
+    assert all(is_current(world, number) for number in world.members)
     assert updates(world) == []
     assert finalize(world, 1).error_code == 0
     agreed(world)
     assert epoch(world, 0) > on
 
 
-def learnt(client: MetadataCache, answer: Any) -> MetadataCache:
-    """What a client knows when it was answered. The client must take the answer."""
-    update = MetadataUpdate.of(answer)
+def learnt(client: MetadataCache, response: Any) -> MetadataCache:
+    """Return the client's cache after the response, which it must accept."""
+    update = MetadataUpdate.of(response)
     assert client.accepts(update), f"a client with epoch {client.metadata_epoch} drops {update.metadata_epoch}"
     return client.apply(update)
 
 
 @pytest.mark.clause("M-5", "M-9", "M-10", "M-14")
-def test_clients_that_know_the_epoch_go_on_when_it_is_switched_off_and_on_again() -> None:
+def test_clients_with_epoch_survive_disabling_and_enabling() -> None:
     world = cluster()
     world.create("t")
     agreed(world)
@@ -274,7 +274,7 @@ def test_clients_that_know_the_epoch_go_on_when_it_is_switched_off_and_on_again(
     assert running.metadata_epoch == on
     assert finalize(world, 0, upgrade_type=2).error_code == 0
     world.create("u")
-    world.run_until(lambda: all(tells(world, number) for number in world.members))
+    world.run_until(lambda: all(is_current(world, number) for number in world.members))
     for number in world.members:
         running = learnt(running, metadata_of(world, number))
         fresh = learnt(MetadataCache(), metadata_of(world, number))
@@ -293,7 +293,7 @@ def test_clients_that_know_the_epoch_go_on_when_it_is_switched_off_and_on_again(
 
 
 @pytest.mark.clause("M-14")
-def test_the_switch_is_refused_while_a_registered_broker_does_not_know_it() -> None:
+def test_enabling_is_rejected_while_registered_broker_lacks_feature() -> None:
     world = cluster(level=0)
     number = next(each for each in world.members if each != world.controller)
     world.kill(number)
@@ -314,7 +314,7 @@ def test_the_switch_is_refused_while_a_registered_broker_does_not_know_it() -> N
 
 
 @pytest.mark.clause("M-2")
-def test_while_a_transaction_is_written_no_epoch_is_and_none_is_sent_and_its_end_causes_one() -> None:
+def test_no_epoch_within_metadata_transaction_and_one_after_it() -> None:
     world = cluster(crucible_metadata_batch_max_bytes="512")
     agreed(world)
     before = epoch(world, 0)
@@ -338,7 +338,7 @@ def test_while_a_transaction_is_written_no_epoch_is_and_none_is_sent_and_its_end
 
 
 @pytest.mark.clause("M-1")
-def test_a_node_that_starts_from_a_snapshot_knows_the_epoch() -> None:
+def test_node_started_from_snapshot_has_epoch() -> None:
     world = cluster(metadata_log_max_record_bytes_between_snapshots="1024")
     for number in range(6):
         world.create(f"t{number}")
@@ -356,10 +356,10 @@ def test_a_node_that_starts_from_a_snapshot_knows_the_epoch() -> None:
 
 @pytest.mark.clause("D-3")
 @pytest.mark.clause("M-14")
-def test_a_node_that_has_the_epoch_switched_off_serves_none_of_its_drafts() -> None:
+def test_node_with_disabled_epoch_serves_no_drafts() -> None:
     body = MetadataRequest(topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False)
     on = NodeWorld()
-    assert on.ask(ApiKey.METADATA, 1000, body).metadata_epoch == -1
+    assert on.request(ApiKey.METADATA, 1000, body).metadata_epoch == -1
     off = NodeWorld(crucible_metadata_epoch_enable="false")
     token = off.send(ApiKey.METADATA, 1000, body)
     off.settle()
@@ -368,7 +368,7 @@ def test_a_node_that_has_the_epoch_switched_off_serves_none_of_its_drafts() -> N
 
 
 @pytest.mark.clause("M-14")
-def test_an_update_that_was_on_its_way_when_the_epoch_was_switched_off_is_not_told_any_more() -> None:
+def test_update_in_flight_at_disabling_is_discarded() -> None:
     world = cluster()
     world.create("t")
     agreed(world)
@@ -382,7 +382,7 @@ def test_an_update_that_was_on_its_way_when_the_epoch_was_switched_off_is_not_to
     world.run(3000)
     assert epochs(world) == [-1] * 3
     world.create("u")
-    assert all(tells(world, number) for number in world.members)
+    assert all(is_current(world, number) for number in world.members)
     world.slow.clear()
     assert finalize(world, 1).error_code == 0
     agreed(world)

@@ -1,4 +1,4 @@
-"""Under random faults an epoch says one thing, whoever says it, and grows; all end with the newest, and rest.
+"""Under random faults each epoch has one content everywhere, and epochs grow; all nodes end with the newest one.
 
 More seeds: call ``Storm(seed).play()`` in a loop; one takes about a second.
 """
@@ -13,7 +13,7 @@ from reference_broker.core.tests.metadata_epoch_storm import Storm
 @pytest.mark.clause("M-3")
 @pytest.mark.clause("M-14")
 @pytest.mark.parametrize("seed", [5006, 5064, 5073])
-def test_an_epoch_has_one_content_and_everyone_ends_with_the_newest(seed: int) -> None:
+def test_epoch_has_one_content_and_all_nodes_end_with_newest(seed: int) -> None:
     storm = Storm(seed)
     storm.play()
     assert len(storm.world.contents) >= 3

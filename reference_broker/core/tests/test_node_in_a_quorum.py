@@ -1,4 +1,4 @@
-"""One node of several, driven by hand: what the others say is given to it, what it does with it is looked at."""
+"""One node of several: the test sends the responses of the others and checks its reactions."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ LEADER, EPOCH = 1, 5
 
 
 class Member(NodeWorld):
-    """Node ``node_id`` of a quorum whose leader is node 1. Everything that it asks of others waits in ``requests``."""
+    """Node ``node_id`` of a quorum whose leader is node 1. Its requests to other nodes wait in ``requests``."""
 
     def __init__(self, node_id: int) -> None:
         super().__init__(node_id=node_id, start=False, controller_quorum_voters=VOTERS, crucible_cluster_id="cluster")
@@ -28,39 +28,39 @@ class Member(NodeWorld):
         self.requests.extend(effect for effect in effects if isinstance(effect, Send))
         super()._take(effects)
 
-    def question(self, api_key: int) -> Send:
-        """The next one of this kind, after the time that it takes; others are forgotten."""
+    def next_request(self, api_key: int) -> Send:
+        """Return the next request of this API, after the time that it takes. Others are dropped."""
         self.settle_until(lambda: any(each.api_key == api_key for each in self.requests))
         found = next(each for each in self.requests if each.api_key == api_key)
         self.requests.clear()
         return found
 
-    def reply(self, question: Send, body: object) -> None:
-        self.give(PeerReply(question.peer, question.channel, question.token, body))
+    def reply(self, request: Send, body: object) -> None:
+        self.give(PeerReply(request.peer, request.channel, request.token, body))
 
     def follow(self) -> Send:
-        """Find the leader; its first fetch as a follower."""
-        unknown = self.question(ApiKey.FETCH)
+        """Find the leader. Return the first fetch as a follower."""
+        unknown = self.next_request(ApiKey.FETCH)
         self.reply(unknown, fetched(ErrorCode.not_leader_or_follower, LEADER, EPOCH, -1, 0))
-        return self.question(ApiKey.FETCH)
+        return self.next_request(ApiKey.FETCH)
 
-    def first_records(self, question: Send) -> None:
-        """One batch, committed already."""
+    def first_records(self, request: Send) -> None:
+        """Reply with one committed batch."""
         batch = build([Record(timestamp_ms=0, value=b"")], leader_epoch=EPOCH, is_control=True)
-        self.reply(question, fetched(ErrorCode.none, LEADER, EPOCH, 1, 0, VALID, bytes(batch)))
+        self.reply(request, fetched(ErrorCode.none, LEADER, EPOCH, 1, 0, VALID, bytes(batch)))
 
 
 def synced_paths(effects: list[Effect]) -> list[str]:
     return [path for effect in effects if isinstance(effect, Sync) for path in effect.paths]
 
 
-def test_a_member_owns_its_directory_only_once_its_log_is_durable() -> None:
-    """Else a power loss leaves the identity without the log, and the node refuses to start for ever."""
+def test_directory_identity_is_written_after_durable_log() -> None:
+    """Otherwise a power loss leaves the identity without the log, and the node can never start again."""
     for node_id in (2, 9):
         member = Member(node_id)
-        question = member.follow()
+        request = member.follow()
         member.hold_syncs = True
-        member.first_records(question)
+        member.first_records(request)
         log = member.node.broker.replica.log
         assert member.node.broker.quorum.high_watermark == 1
         while META_PROPERTIES + TEMPORARY_SUFFIX not in synced_paths(member.effects):
@@ -69,12 +69,12 @@ def test_a_member_owns_its_directory_only_once_its_log_is_durable() -> None:
         assert log.synced_offset == 1
 
 
-def test_a_member_registers_only_once_its_directory_is_its_own() -> None:
-    """The registration tells the directory's ID, which must not be another one after a power loss."""
+def test_broker_registers_after_directory_identity_is_durable() -> None:
+    """The registration has the directory's ID, which must not change after a power loss."""
     member = Member(9)
-    question = member.follow()
+    request = member.follow()
     member.hold_syncs = True
-    member.first_records(question)
+    member.first_records(request)
     while not member.disk.exists(META_PROPERTIES):
         assert not [each for each in member.requests if each.api_key == ApiKey.BROKER_REGISTRATION]
         member.complete_sync()
@@ -82,11 +82,11 @@ def test_a_member_registers_only_once_its_directory_is_its_own() -> None:
         "its name is not durable"
     )
     member.complete_sync()
-    assert member.question(ApiKey.BROKER_REGISTRATION).peer == LEADER
+    assert member.next_request(ApiKey.BROKER_REGISTRATION).peer == LEADER
 
 
-def test_a_node_that_can_wait_no_longer_leaves_its_quorum_before_its_logs_are_called_whole() -> None:
-    """The others do not answer, and may for longer than the node has."""
+def test_forced_stop_leaves_quorum_before_clean_shutdown_file() -> None:
+    """The others do not respond, perhaps for longer than the node may wait."""
     world = NodeWorld(controller_quorum_request_timeout_ms="60000")
     world.create("t")
     log = world.node.broker.replica.log

@@ -1,4 +1,4 @@
-"""Start and end of a node: clean and unclean, interrupted, in a directory that is not its own."""
+"""Start and stop of a node: clean and unclean, interrupted, in the directory of another node."""
 
 from datetime import timedelta
 from typing import Any
@@ -31,7 +31,7 @@ def stopped(world: NodeWorld) -> NodeWorld:
 
 
 @pytest.mark.clause("LogLoaderTest.testLogRecoveryIsCalledUponBrokerCrash", "LogLoaderTest.testCleanShutdownFile")
-def test_a_clean_stop_is_found_by_the_next_start_which_keeps_everything() -> None:
+def test_start_after_clean_stop_keeps_all_records() -> None:
     disk = MemoryDisk()
     stopped(filled(disk))
     assert disk.exists(CLEAN_SHUTDOWN_FILE)
@@ -50,7 +50,7 @@ def test_a_clean_stop_is_found_by_the_next_start_which_keeps_everything() -> Non
     ],
     ids=["voters", "cluster ID"],
 )
-def test_a_refused_start_leaves_the_mark_of_the_clean_stop_before_it(typo: dict[str, Any]) -> None:
+def test_rejected_start_keeps_clean_shutdown_file(typo: dict[str, Any]) -> None:
     disk = MemoryDisk()
     stopped(filled(disk, crucible_cluster_id="mine"))
     mark = bytes(disk.files[CLEAN_SHUTDOWN_FILE])
@@ -62,7 +62,7 @@ def test_a_refused_start_leaves_the_mark_of_the_clean_stop_before_it(typo: dict[
     assert not disk.exists(CLEAN_SHUTDOWN_FILE)
 
 
-def test_no_log_changes_before_the_mark_of_the_last_stop_is_gone_for_good() -> None:
+def test_clean_shutdown_file_is_removed_durably_before_logs_change() -> None:
     disk = MemoryDisk()
     stopped(filled(disk))
     logs = {path: bytes(content) for path, content in disk.files.items() if path.endswith(".log")}
@@ -77,13 +77,13 @@ def test_no_log_changes_before_the_mark_of_the_last_stop_is_gone_for_good() -> N
     assert {path: bytes(content) for path, content in disk.files.items() if path.endswith(".log")} == logs
 
 
-def test_an_unclean_stop_is_recovered_by_the_next_start() -> None:
+def test_start_after_unclean_stop_recovers_logs() -> None:
     disk = MemoryDisk()
     filled(disk)
     assert NodeWorld(disk).log("t0").recovered.verified_bytes > 0
 
 
-def test_a_stop_waits_for_the_syncs_of_everything_appended() -> None:
+def test_stop_waits_for_syncs_of_all_appends() -> None:
     world = filled(MemoryDisk())
     log = world.log("t0")
     unsynced = log.sync_point().paths
@@ -98,7 +98,7 @@ def test_a_stop_waits_for_the_syncs_of_everything_appended() -> None:
     assert log.sync_point().paths == ()
 
 
-def test_a_stop_responds_to_the_produce_that_waits_for_its_sync() -> None:
+def test_stop_completes_produce_waiting_for_sync() -> None:
     world = filled(MemoryDisk(), log_flush_interval_messages="1")
     world.hold_syncs = True
     number = world.send(ApiKey.PRODUCE, 9, produce_request("t0", 0, sent_batch(7, 3)))
@@ -108,7 +108,7 @@ def test_a_stop_responds_to_the_produce_that_waits_for_its_sync() -> None:
     assert world.node.stopped
 
 
-def test_a_request_after_the_stop_began_closes_its_connection_and_writes_nothing() -> None:
+def test_request_during_stop_closes_connection() -> None:
     world = filled(MemoryDisk())
     log = world.log("t0")
     world.hold_syncs = True
@@ -121,7 +121,7 @@ def test_a_request_after_the_stop_began_closes_its_connection_and_writes_nothing
     assert log.log_end_offset == 3
 
 
-def test_what_is_written_while_it_stops_is_synced_before_the_stop_is_called_clean() -> None:
+def test_writes_during_stop_are_synced_before_clean_shutdown_file() -> None:
     world = filled(MemoryDisk())
     world.hold_syncs = True
     log = world.log("t0", 1)
@@ -136,8 +136,8 @@ def test_what_is_written_while_it_stops_is_synced_before_the_stop_is_called_clea
 
 @pytest.mark.thorough
 @pytest.mark.clause("LogLoaderTest.testLogRecoveryIsCalledUponBrokerCrash")
-def test_a_stop_during_start_is_not_a_clean_one() -> None:
-    """The logs that were not recovered yet would be trusted, torn tails and all."""
+def test_stop_during_start_is_not_clean() -> None:
+    """Otherwise logs that were not recovered yet would be trusted, torn tails included."""
     disk = MemoryDisk()
     filled(disk, topics=30)
     tail = f"t29-0/{0:020d}.log"
@@ -160,14 +160,14 @@ def test_a_stop_during_start_is_not_a_clean_one() -> None:
     assert steps > 5
 
 
-def test_the_directory_of_another_node_is_refused_in_one_sentence() -> None:
+def test_directory_of_other_node_is_rejected() -> None:
     disk = MemoryDisk()
     stopped(filled(disk))
     with pytest.raises(StartRefused, match="belongs to node 1, not 2"):
         NodeWorld(disk, node_id=2)
 
 
-def test_a_refused_start_leaves_the_directory_as_it_was() -> None:
+def test_rejected_start_does_not_change_directory() -> None:
     disk = MemoryDisk()
     stopped(filled(disk))
     before = disk.copy().files
@@ -177,7 +177,7 @@ def test_a_refused_start_leaves_the_directory_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("changes", range(8))
-def test_a_disk_that_fails_during_start_ends_the_node_in_one_sentence(changes: int) -> None:
+def test_disk_error_during_start_ends_node(changes: int) -> None:
     disk = MemoryDisk()
     filled(disk)
     disk.fail_after = changes
@@ -185,7 +185,7 @@ def test_a_disk_that_fails_during_start_ends_the_node_in_one_sentence(changes: i
         NodeWorld(disk, seed=1)
 
 
-def test_a_metadata_log_that_was_damaged_after_a_clean_stop_is_refused_in_one_sentence() -> None:
+def test_metadata_log_damaged_after_clean_stop_is_rejected() -> None:
     disk = MemoryDisk()
     stopped(filled(disk))
     content = disk.files[f"__cluster_metadata-0/{0:020d}.log"]
@@ -196,7 +196,7 @@ def test_a_metadata_log_that_was_damaged_after_a_clean_stop_is_refused_in_one_se
             NodeWorld(damaged, seed=1)
 
 
-def test_deleted_records_stay_deleted_after_a_while() -> None:
+def test_deleted_records_stay_deleted_after_restart() -> None:
     world = filled(MemoryDisk())
     partition = DeleteRecordsPartition(partition_index=0, offset=2)  # type: ignore[arg-type]
     topic = DeleteRecordsTopic(name="t0", partitions=(partition,))  # type: ignore[arg-type]
@@ -209,8 +209,8 @@ def test_deleted_records_stay_deleted_after_a_while() -> None:
     assert world.log("t0").sync_point().paths == ()
 
 
-def test_directories_left_by_a_half_done_deletion_are_gone_before_a_topic_of_that_name_is_made() -> None:
-    """Else their deletion, which goes in slices, would meet the new topic's files."""
+def test_leftover_directories_are_deleted_before_topic_is_recreated() -> None:
+    """Otherwise their deletion, which takes slices, would affect the new topic's files."""
     disk = MemoryDisk()
     world = NodeWorld(disk)
     world.create("t", 40)
@@ -237,7 +237,7 @@ def test_directories_left_by_a_half_done_deletion_are_gone_before_a_topic_of_tha
         assert world.log("t", index).log_end_offset == 1
 
 
-def test_a_sync_of_a_deleted_topic_settles_nothing_of_its_namesake() -> None:
+def test_sync_of_deleted_topic_does_not_complete_recreated_one() -> None:
     disk = MemoryDisk()
     world = NodeWorld(disk, log_flush_interval_messages="1")
     world.create("t")
@@ -258,7 +258,7 @@ def test_a_sync_of_a_deleted_topic_settles_nothing_of_its_namesake() -> None:
     assert disk.exists(unsynced)
 
 
-def test_other_peoples_folders_are_left_alone() -> None:
+def test_unrelated_directories_are_not_changed() -> None:
     disk = MemoryDisk()
     disk.write("notes-delete/readme", b"mine")
     disk.write("photos-2/readme", b"mine")
@@ -269,7 +269,7 @@ def test_other_peoples_folders_are_left_alone() -> None:
 
 
 @pytest.mark.thorough
-def test_the_new_leader_epochs_of_a_start_are_written_in_slices() -> None:
+def test_leader_epochs_at_start_are_written_in_slices() -> None:
     disk = MemoryDisk()
     world = NodeWorld(disk)
     world.create("t", 5000)
@@ -287,8 +287,8 @@ def test_the_new_leader_epochs_of_a_start_are_written_in_slices() -> None:
     assert restarted.node.broker.partitions.by_name["t", 4999].leader_epoch == 2
 
 
-def test_records_of_a_deleted_topic_do_not_come_back_as_those_of_a_new_one_of_its_name() -> None:
-    """The node was away when its topic was deleted and made anew: its directory is the old one's."""
+def test_records_of_deleted_topic_do_not_reappear_in_recreated_one() -> None:
+    """The node was stopped when its topic was deleted and recreated: its directory is of the old one."""
     disk = MemoryDisk()
     world = filled(disk)
     old = {path: bytes(data) for path, data in disk.files.items() if path.startswith("t0-")}

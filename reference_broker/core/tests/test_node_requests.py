@@ -1,4 +1,4 @@
-"""The node as a whole: dispatch, order and durability of answers, connections that go, determinism."""
+"""The node as a whole: dispatch, order and durability of responses, closed connections, determinism."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -24,7 +24,7 @@ from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode
 
 
-def test_an_api_versions_request_of_an_unknown_version_gets_a_response_in_the_layout_of_version_0() -> None:
+def test_api_versions_of_unknown_version_returns_version_zero_layout() -> None:
     world = NodeWorld()
     number = world.send(ApiKey.API_VERSIONS, 99, None)
     reply = world.replies[number]
@@ -35,7 +35,7 @@ def test_an_api_versions_request_of_an_unknown_version_gets_a_response_in_the_la
 
 
 @pytest.mark.parametrize(("api_key", "version"), [(9999, 0), (ApiKey.PRODUCE, 2), (ApiKey.SHARE_FETCH, 1)])
-def test_what_is_not_served_closes_its_connection_only(api_key: int, version: int) -> None:
+def test_unserved_request_closes_only_its_connection(api_key: int, version: int) -> None:
     world = NodeWorld()
     number = world.send(api_key, version, object(), connection=5)
     assert number not in world.replies
@@ -44,7 +44,7 @@ def test_what_is_not_served_closes_its_connection_only(api_key: int, version: in
     assert world.create("t").error_code == 0
 
 
-def test_a_produce_without_acks_is_done_without_a_response_and_an_error_closes_the_connection() -> None:
+def test_produce_with_acks_zero_gets_no_response_and_error_closes_connection() -> None:
     world = NodeWorld()
     world.create("t")
     assert world.produce("t", 0, batch(), acks=0) is None
@@ -53,7 +53,7 @@ def test_a_produce_without_acks_is_done_without_a_response_and_an_error_closes_t
     assert world.closed == {8: "produce with acks=0 to nowhere-0: UNKNOWN_TOPIC_OR_PARTITION"}
 
 
-def test_a_produce_waits_for_its_sync_if_the_flush_policy_says_so() -> None:
+def test_flush_policy_makes_produce_wait_for_sync() -> None:
     world = NodeWorld(log_flush_interval_messages="1")
     world.create("t")
     world.hold_syncs = True
@@ -62,13 +62,13 @@ def test_a_produce_waits_for_its_sync_if_the_flush_policy_says_so() -> None:
     second = world.send(ApiKey.PRODUCE, 9, produce_request("t", 0, batch()), connection=2)
     world.complete_sync()
     assert first in world.replies
-    assert second not in world.replies, "its bytes came after the sync began"
+    assert second not in world.replies, "its bytes were appended after the sync started"
     world.complete_sync()
     assert second in world.replies
 
 
 @pytest.mark.clause("P-6")
-def test_a_duplicate_is_not_acknowledged_before_its_first_writing_is_durable() -> None:
+def test_duplicate_batch_is_acknowledged_once_original_is_durable() -> None:
     world = NodeWorld(log_flush_interval_messages="1")
     world.create("t")
     world.hold_syncs = True
@@ -78,13 +78,13 @@ def test_a_duplicate_is_not_acknowledged_before_its_first_writing_is_durable() -
     assert retry not in world.replies
     world.complete_syncs()
     body: Any = world.replies[retry].body
-    answer = body.responses[0].partitions[0]
-    assert (answer.error_code, answer.base_offset) == (ErrorCode.none, 0)
+    partition = body.responses[0].partitions[0]
+    assert (partition.error_code, partition.base_offset) == (ErrorCode.none, 0)
     again = world.send(ApiKey.PRODUCE, 9, produce_request("t", 0, sent_batch(7, 0)), connection=2)
     assert again in world.replies, "what is durable needs no sync"
 
 
-def test_the_flush_policy_holds_for_writes_that_nobody_waits_for() -> None:
+def test_flush_policy_applies_to_acks_zero() -> None:
     world = NodeWorld(log_flush_interval_messages="3")
     world.create("t")
     for _ in range(10):
@@ -92,15 +92,15 @@ def test_the_flush_policy_holds_for_writes_that_nobody_waits_for() -> None:
     assert world.log("t").appended_since_sync < 3
 
 
-def test_a_topic_has_its_own_flush_policy() -> None:
+def test_flush_policy_is_per_topic() -> None:
     world = NodeWorld()
     world.create("careful", flush_messages="1")
     world.create("timed", flush_ms="50")
     world.create("careless")
     world.hold_syncs = True
-    for topic, answered in (("careful", False), ("timed", True), ("careless", True)):
+    for topic, completed in (("careful", False), ("timed", True), ("careless", True)):
         number = world.send(ApiKey.PRODUCE, 9, produce_request(topic, 0, batch()))
-        assert (number in world.replies) is answered
+        assert (number in world.replies) is completed
     before = len(world.syncs)
     world.advance(49)
     assert len(world.syncs) == before
@@ -110,14 +110,14 @@ def test_a_topic_has_its_own_flush_policy() -> None:
 
 @pytest.mark.clause("P-5")
 @pytest.mark.parametrize(("policy", "error"), [("reject", ErrorCode.unknown_producer_id), ("accept", ErrorCode.none)])
-def test_the_policy_for_unknown_producers_reaches_the_log(policy: str, error: Error) -> None:
+def test_unknown_producer_policy_reaches_log(policy: str, error: Error) -> None:
     world = NodeWorld(crucible_unknown_producer_id_policy=policy)
     world.create("t")
     assert world.produce("t", 0, sent_batch(7, 5)).error_code == error
 
 
 @pytest.mark.clause("P-5")
-def test_an_unknown_producer_goes_on_with_its_sequence_unless_a_policy_forbids_it() -> None:
+def test_unknown_producer_continues_its_sequence_unless_policy_forbids() -> None:
     """KIP-360: in a partition without records, with other producers only, or emptied by DeleteRecords."""
     world = NodeWorld()
     world.create("t")
@@ -129,7 +129,7 @@ def test_an_unknown_producer_goes_on_with_its_sequence_unless_a_policy_forbids_i
 
 
 @pytest.mark.clause("P-7", "UnifiedLogTest.testPeriodicProducerIdExpiration")
-def test_the_expiration_of_producers_reaches_the_log() -> None:
+def test_producer_expiration_reaches_log() -> None:
     world = NodeWorld(producer_id_expiration_ms="1000", producer_id_expiration_check_interval_ms="100")
     world.create("t")
     world.produce("t", 0, sent_batch(7, 0))
@@ -139,8 +139,8 @@ def test_the_expiration_of_producers_reaches_the_log() -> None:
     assert world.log("t").producers.by_id == {}
 
 
-def test_a_transactional_batch_without_a_transactional_id_is_refused() -> None:
-    """Else a transaction would open that nobody can end, and readers of committed records would wait for ever."""
+def test_transactional_batch_without_transactional_id_is_rejected() -> None:
+    """Otherwise a transaction would open that no producer can end, and read_committed consumers would wait for ever."""
     world = NodeWorld()
     world.create("t")
     record = Record(timestamp_ms=world.now.wall_ms, value=b"v")
@@ -149,7 +149,7 @@ def test_a_transactional_batch_without_a_transactional_id_is_refused() -> None:
     assert world.log("t").log_end_offset == 0
 
 
-def test_a_closed_connection_forgets_its_parked_fetch() -> None:
+def test_closed_connection_drops_parked_fetch() -> None:
     world = NodeWorld()
     world.create("t")
     number = world.send(ApiKey.FETCH, 12, fetch_request("t", max_wait_ms=10_000), connection=3)
@@ -160,7 +160,7 @@ def test_a_closed_connection_forgets_its_parked_fetch() -> None:
     assert number not in world.replies
 
 
-def test_a_parked_fetch_is_completed_by_the_produce_that_it_waits_for() -> None:
+def test_produce_completes_parked_fetch() -> None:
     world = NodeWorld()
     world.create("t")
     number = world.send(ApiKey.FETCH, 12, fetch_request("t", max_wait_ms=10_000), connection=3)
@@ -169,8 +169,8 @@ def test_a_parked_fetch_is_completed_by_the_produce_that_it_waits_for() -> None:
     assert number in world.replies
 
 
-def test_timers_of_completed_fetches_do_not_pile_up_in_the_driver() -> None:
-    """A client that asks for a wait of weeks and is answered at once leaves nothing behind for weeks."""
+def test_timers_of_completed_fetches_are_cancelled() -> None:
+    """A fetch with a wait of weeks that completes at once leaves no timer for weeks."""
     world = NodeWorld()
     world.create("t")
     for offset in range(50):
@@ -180,7 +180,7 @@ def test_timers_of_completed_fetches_do_not_pile_up_in_the_driver() -> None:
     assert len(world.timers) < 20
 
 
-def test_a_failed_sync_ends_the_node() -> None:
+def test_failed_sync_ends_node() -> None:
     world = NodeWorld(log_flush_interval_messages="1")
     world.create("t")
     world.hold_syncs = True
@@ -190,7 +190,7 @@ def test_a_failed_sync_ends_the_node() -> None:
     assert number not in world.replies
 
 
-def test_a_disk_that_fails_where_nobody_can_be_told_ends_the_node_in_one_sentence() -> None:
+def test_disk_error_without_request_ends_node() -> None:
     disk = MemoryDisk()
     world = NodeWorld(disk)
     world.create("t")
@@ -202,7 +202,7 @@ def test_a_disk_that_fails_where_nobody_can_be_told_ends_the_node_in_one_sentenc
         world.complete_syncs()
 
 
-def test_housekeeping_goes_on_where_the_disk_is_full() -> None:
+def test_housekeeping_continues_with_full_disk() -> None:
     disk = MemoryDisk()
     world = NodeWorld(disk, log_retention_check_interval_ms="1000", log_roll_ms="500")
     world.create("t")
@@ -215,7 +215,7 @@ def test_housekeeping_goes_on_where_the_disk_is_full() -> None:
     assert len(world.log("t").segments) == 2
 
 
-def test_a_full_disk_is_an_error_in_the_response_and_no_end() -> None:
+def test_full_disk_returns_error_and_node_keeps_running() -> None:
     disk = MemoryDisk()
     world = NodeWorld(disk)
     world.create("t")
@@ -228,7 +228,7 @@ def test_a_full_disk_is_an_error_in_the_response_and_no_end() -> None:
 
 
 @pytest.mark.parametrize("acks", [2, -2, 100])
-def test_other_acks_are_refused(acks: int) -> None:
+def test_invalid_acks_are_rejected(acks: int) -> None:
     world = NodeWorld()
     world.create("t")
     assert world.produce("t", 0, batch(), acks=acks).error_code == ErrorCode.invalid_required_acks
@@ -236,55 +236,53 @@ def test_other_acks_are_refused(acks: int) -> None:
 
 
 @pytest.mark.clause("LogValidatorTest.checkOnlyOneBatch")
-def test_a_partition_gets_one_batch_at_a_time() -> None:
+def test_two_batches_in_one_partition_are_rejected() -> None:
     world = NodeWorld()
     world.create("t")
     assert world.produce("t", 0, batch() + batch()).error_code == ErrorCode.invalid_record
     assert world.log("t").log_end_offset == 0
 
 
-def test_one_refused_partition_does_not_stop_the_others() -> None:
+def test_rejected_partition_does_not_fail_others() -> None:
     world = NodeWorld()
     world.create("t", 3)
     garbage = b"garbage, and more than a header of it" * 3
     parts = [produce_request("t", *part) for part in ((0, garbage), (1, batch()), (7, batch()), (2, None))]
     body = replace(parts[0], topics=[topic for part in parts for topic in part.topics])
-    answer = world.ask(ApiKey.PRODUCE, 9, body)
-    codes = [partition.error_code for topic in answer.responses for partition in topic.partitions]
+    response = world.request(ApiKey.PRODUCE, 9, body)
+    codes = [partition.error_code for topic in response.responses for partition in topic.partitions]
     assert codes[1:] == [ErrorCode.none, ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_record]
     assert codes[0] in (ErrorCode.corrupt_message, ErrorCode.invalid_record)
 
 
 @pytest.mark.parametrize("earlier", [batch(b"earlier"), b"", None])
 @pytest.mark.parametrize("in_one_topic", [True, False])
-def test_of_a_partition_that_is_named_twice_the_last_batch_is_written(
-    earlier: bytes | None, in_one_topic: bool
-) -> None:
+def test_last_batch_of_duplicate_partition_is_written(earlier: bytes | None, in_one_topic: bool) -> None:
     world = NodeWorld()
     world.create("t", 2)
     named = [(0, earlier), (1, batch(b"other")), (0, batch(b"last"))]
     topics = [topic for index, data in named for topic in produce_request("t", index, data).topics]
     if in_one_topic:
         topics = [replace(topics[0], partitions=[one for topic in topics for one in topic.partitions])]
-    (answer,) = world.ask(ApiKey.PRODUCE, 9, replace(produce_request("t", 0, None), topics=topics)).responses
-    results = {each.partition: (each.error_code, each.base_offset) for each in answer.partitions}
+    (topic,) = world.request(ApiKey.PRODUCE, 9, replace(produce_request("t", 0, None), topics=topics)).responses
+    results = {each.partition: (each.error_code, each.base_offset) for each in topic.partitions}
     assert results == {0: (ErrorCode.none, 0), 1: (ErrorCode.none, 0)}
-    assert len(answer.partitions) == 2
+    assert len(topic.partitions) == 2
     assert world.log("t").read(0, 1 << 20, 9, at_least_one=True).count(b"last") == 1
     assert world.log("t").log_end_offset == 1
 
 
-def test_a_topic_without_partitions_is_not_in_the_response_to_a_produce() -> None:
+def test_topic_without_partitions_is_omitted_in_produce_response() -> None:
     world = NodeWorld()
     world.create("t")
     whole = produce_request("t", 0, batch())
     empty = [replace(topic, partitions=[]) for topic in whole.topics]
-    assert world.ask(ApiKey.PRODUCE, 9, replace(whole, topics=empty)).responses == []
-    (answer,) = world.ask(ApiKey.PRODUCE, 9, replace(whole, topics=[*empty, *whole.topics])).responses
-    assert [each.base_offset for each in answer.partitions] == [0]
+    assert world.request(ApiKey.PRODUCE, 9, replace(whole, topics=empty)).responses == []
+    (topic,) = world.request(ApiKey.PRODUCE, 9, replace(whole, topics=[*empty, *whole.topics])).responses
+    assert [each.base_offset for each in topic.partitions] == [0]
 
 
-def test_the_same_events_give_the_same_effects() -> None:
+def test_same_events_cause_same_effects() -> None:
     def life() -> list[str]:
         world = NodeWorld(seed=5, log_flush_interval_messages="1")
         world.create("t", 3)
@@ -300,7 +298,7 @@ def test_the_same_events_give_the_same_effects() -> None:
     assert life() == life()
 
 
-def test_no_producer_id_is_given_twice_also_across_restarts() -> None:
+def test_producer_ids_are_unique_across_restarts() -> None:
     disk = MemoryDisk()
     given = []
     for seed in range(3):
@@ -309,7 +307,7 @@ def test_no_producer_id_is_given_twice_also_across_restarts() -> None:
     assert len(dict.fromkeys(given)) == 9
 
 
-def test_requests_that_wait_for_a_block_of_producer_ids_get_responses_when_it_is_durable() -> None:
+def test_init_producer_id_waits_for_durable_block() -> None:
     world = NodeWorld()
     world.hold_syncs = True
     body = InitProducerIdRequest(transactional_id=None, transaction_timeout=timedelta(minutes=1))  # type: ignore[arg-type]
@@ -321,7 +319,7 @@ def test_requests_that_wait_for_a_block_of_producer_ids_get_responses_when_it_is
     assert [reply.body.producer_id for reply in replies] == [0, 1, 2, 3, 4]
 
 
-def test_a_topic_is_not_told_of_before_it_is_durable() -> None:
+def test_topic_is_not_returned_before_it_is_durable() -> None:
     world = NodeWorld()
     world.hold_syncs = True
     number = world.send(ApiKey.CREATE_TOPICS, 7, create_request("t"))
@@ -333,13 +331,13 @@ def test_a_topic_is_not_told_of_before_it_is_durable() -> None:
 
 
 @pytest.mark.clause("F-13")
-def test_a_partition_that_never_held_a_record_knows_its_leader_epoch_without_a_file() -> None:
+def test_empty_partition_has_leader_epoch_without_file() -> None:
     world = NodeWorld()
     world.create("t")
     request: Any = fetch_request("t", max_wait_ms=0)  # Only mypy takes the fields as frozen.
     request.topics[0].partitions[0].last_fetched_epoch = 0
-    answer = world.ask(ApiKey.FETCH, 12, request)
-    assert [data.error_code for data in answer.responses[0].partitions] == [0]
+    response = world.request(ApiKey.FETCH, 12, request)
+    assert [data.error_code for data in response.responses[0].partitions] == [0]
     assert world.log("t").latest_epoch == 0
     assert not world.disk.exists("t-0")
     world.produce("t", 0, batch())

@@ -1,4 +1,4 @@
-"""Snapshots of a whole node's metadata log, made while it takes changes."""
+"""Snapshots of a whole node's metadata log, made while it handles changes."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,7 +20,7 @@ PARTITIONS = 200
 
 
 def snapshots(world: NodeWorld, known: list[OffsetAndEpoch]) -> Iterator[MetadataImage]:
-    """Those that came since; ``known`` keeps them."""
+    """Yield the snapshots since the last call; ``known`` keeps them."""
     store = world.node.broker.snapshots
     for snapshot in store.ids:
         if snapshot not in known:
@@ -35,7 +35,7 @@ def snapshots(world: NodeWorld, known: list[OffsetAndEpoch]) -> Iterator[Metadat
 
 
 @pytest.mark.clause("T-9")
-def test_no_snapshot_holds_a_part_of_a_transaction_however_long_it_is_open() -> None:
+def test_snapshot_has_no_part_of_open_transaction() -> None:
     world = NodeWorld(crucible_metadata_batch_max_bytes="512", metadata_log_max_record_bytes_between_snapshots="600")
     world.create("before")
     known: list[OffsetAndEpoch] = []
@@ -54,8 +54,8 @@ def test_no_snapshot_holds_a_part_of_a_transaction_however_long_it_is_open() -> 
 
 
 @pytest.mark.clause("S-13")
-def test_a_topic_has_no_snapshots_and_its_readers_never_see_an_id_of_one() -> None:
-    """Neither by asking for one of the metadata log's IDs, nor by a fetch from below the log's start."""
+def test_topic_has_no_snapshots() -> None:
+    """Neither by a request with an ID of the metadata log's, nor by a fetch from below the log's start."""
     world = NodeWorld(metadata_log_max_record_bytes_between_snapshots="600")
     for number in range(8):
         world.create(f"t{number}", 20)
@@ -68,13 +68,13 @@ def test_a_topic_has_no_snapshots_and_its_readers_never_see_an_id_of_one() -> No
     for topic in ("t0", "unknown"):
         body = request_for(quorum.cluster_id, 2, quorum.epoch, latest, 0, 100)
         body = replace(body, topics=(replace(body.topics[0], name=TopicName(topic)),))
-        answer = world.ask(ApiKey.FETCH_SNAPSHOT, 1, body).topics[0].partitions[0]
-        assert answer.error_code == ErrorCode.unknown_topic_or_partition
-        assert (bytes(answer.unaligned_records), answer.size) == (b"", 0)
+        response = world.request(ApiKey.FETCH_SNAPSHOT, 1, body).topics[0].partitions[0]
+        assert response.error_code == ErrorCode.unknown_topic_or_partition
+        assert (bytes(response.unaligned_records), response.size) == (b"", 0)
     for replica_id, offset, error in ((-1, 0, 1), (-1, 2, 0), (1, 0, 1)):
         topics = fetch_request("t0", offset=offset).topics
         request = FetchRequest(replica_id=replica_id, max_wait_ms=0, topics=topics)
-        (data,) = world.ask(ApiKey.FETCH, 12, request).responses[0].partitions
+        (data,) = world.request(ApiKey.FETCH, 12, request).responses[0].partitions
         assert (data.error_code == 0) is (error == 0)
         assert data.snapshot_id is None
     names = [name for path in ("t0-0", "t1-0") for name in world.disk.list(path)]

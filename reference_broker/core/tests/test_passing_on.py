@@ -1,4 +1,4 @@
-"""Which requests a broker passes on to the active controller: those of clients, whatever they call themselves."""
+"""Requests that a broker forwards to the active controller: those of clients, with any client ID."""
 
 import pytest
 
@@ -11,13 +11,13 @@ def another_than_the_controller(world: ClusterWorld) -> int:
 
 
 @pytest.mark.parametrize("client_id", ["app", "node-app", "node-1", "node-1:AAAAAAAAAAAAAAAAAAAAAA"])
-def test_a_request_of_a_client_is_passed_on(client_id: str) -> None:
+def test_client_request_is_forwarded(client_id: str) -> None:
     world = ClusterWorld()
     world.ready()
     assert world.create("t", at=another_than_the_controller(world), client_id=client_id).error_code == ErrorCode.none
 
 
-def test_a_request_that_a_node_has_passed_on_is_not_passed_on_again() -> None:
+def test_forwarded_request_is_not_forwarded_again() -> None:
     world = ClusterWorld()
     world.ready()
     there = another_than_the_controller(world)

@@ -12,7 +12,7 @@ from reference_broker.wire.fetch import FetchRequest
 
 
 @pytest.mark.clause("F-2")
-def test_session_ids_are_hashes_of_a_secret_and_not_of_the_ids_before() -> None:
+def test_session_ids_are_hashes_of_secret() -> None:
     """A generator whose state can be computed from its output, such as a Mersenne Twister, would draw other IDs."""
     world = NodeWorld(seed=77)
     world.create("t")
@@ -20,21 +20,21 @@ def test_session_ids_are_hashes_of_a_secret_and_not_of_the_ids_before() -> None:
     draws = (int.from_bytes(sha256(key + number.to_bytes(8, "big")).digest(), "big") >> 225 for number in count(1))
     for _ in range(50):
         request = FetchRequest(session_id=0, session_epoch=0, max_wait_ms=0, topics=fetch_request("t").topics)
-        answer = world.ask(ApiKey.FETCH, 12, request)
-        assert answer.session_id == next(1 + each for each in draws if each < 2**31 - 1)
+        response = world.request(ApiKey.FETCH, 12, request)
+        assert response.session_id == next(1 + each for each in draws if each < 2**31 - 1)
 
 
-def test_same_seed_and_purpose_give_the_same_numbers() -> None:
+def test_same_seed_and_purpose_draw_same_numbers() -> None:
     one, two = KeyedRandom(7, "sessions"), KeyedRandom(7, "sessions")
     assert [one.getrandbits(31) for _ in range(50)] == [two.getrandbits(31) for _ in range(50)]
 
 
-def test_the_sequence_never_changes_between_releases() -> None:
+def test_sequence_is_stable_across_releases() -> None:
     assert KeyedRandom(7, "sessions").getrandbits(64) == 13724761474081301839
 
 
 @pytest.mark.parametrize("other", [(8, "sessions"), (7, "topics")])
-def test_another_seed_or_purpose_gives_others(other: tuple[int, str]) -> None:
+def test_other_seed_or_purpose_draws_other_numbers(other: tuple[int, str]) -> None:
     assert KeyedRandom(7, "sessions").getrandbits(128) != KeyedRandom(*other).getrandbits(128)
 
 
@@ -56,12 +56,12 @@ def test_derived_draws_are_in_range_and_spread() -> None:
     assert sorted(set(below)) == [0, 1, 2]
 
 
-def test_nothing_can_be_drawn_from_an_empty_range() -> None:
+def test_draw_from_empty_range_raises() -> None:
     with pytest.raises(ValueError, match="nothing lies in 5 up to below 5"):
         KeyedRandom(2, "range").randrange(5, 5)
 
 
-def test_a_shuffle_keeps_what_it_orders_and_every_order_comes() -> None:
+def test_shuffle_keeps_elements_and_reaches_every_order() -> None:
     source, seen = KeyedRandom(3, "shuffle"), dict[tuple[int, ...], None]()
     for _ in range(100):
         items = [1, 2, 3]

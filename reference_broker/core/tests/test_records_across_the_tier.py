@@ -35,7 +35,7 @@ def delete_before(world: NodeWorld, offset: int) -> tuple[int, int]:
     wanted = DeleteRecordsPartition(partition_index=i32(0), offset=i64(offset))
     topic = DeleteRecordsTopic(name=TopicName("events"), partitions=(wanted,))
     request = DeleteRecordsRequest(topics=(topic,), timeout=i32Timedelta.parse(timedelta(seconds=1)))
-    (one,) = world.ask(ApiKey.DELETE_RECORDS, 2, request).topics[0].partitions
+    (one,) = world.request(ApiKey.DELETE_RECORDS, 2, request).topics[0].partitions
     return one.error_code, one.low_watermark
 
 
@@ -46,10 +46,10 @@ def bases_in_the_store(world: NodeWorld) -> set[int]:
 def fetched(world: NodeWorld, offset: int) -> Any:
     topic_id = world.node.broker.partitions.by_name["events", 0].topic_id
     topic = FetchTopic("", topic_id, [FetchPartition(0, offset, 1 << 20)])
-    return world.ask(ApiKey.FETCH, 17, FetchRequest(topics=[topic])).responses[0].partitions[0]
+    return world.request(ApiKey.FETCH, 17, FetchRequest(topics=[topic])).responses[0].partitions[0]
 
 
-def test_records_in_the_tier_are_deleted_with_the_segments_that_lie_before() -> None:
+def test_delete_records_deletes_remote_segments() -> None:
     world = tiered()
     log, bases = world.log("events"), sorted(bases_in_the_store(world))
     inside = bases[2] + 1
@@ -62,7 +62,7 @@ def test_records_in_the_tier_are_deleted_with_the_segments_that_lie_before() -> 
     assert read_back(world, inside)[0] <= inside
 
 
-def test_deleting_all_empties_the_tier_and_the_log_begins_here() -> None:
+def test_deleting_all_records_empties_tier() -> None:
     world = tiered()
     log = world.log("events")
     assert delete_before(world, -1) == (0, log.high_watermark)
@@ -73,14 +73,14 @@ def test_deleting_all_empties_the_tier_and_the_log_begins_here() -> None:
     assert fetched(world, log.log_start_offset).records
 
 
-def test_more_than_there_is_cannot_be_deleted() -> None:
+def test_delete_records_beyond_log_end_is_rejected() -> None:
     world = tiered()
     log = world.log("events")
     assert delete_before(world, log.high_watermark + 1)[0] == ErrorCode.offset_out_of_range
     assert log.log_start_offset == 0
 
 
-def test_the_log_start_in_the_tier_outlives_a_restart() -> None:
+def test_log_start_in_tier_survives_restart() -> None:
     disk = MemoryDisk()
     world = tiered(disk)
     delete_before(world, 5)
@@ -96,15 +96,15 @@ def test_the_log_start_in_the_tier_outlives_a_restart() -> None:
 def epoch_end(world: NodeWorld, epoch: int) -> tuple[int, int, int]:
     wanted = OffsetForLeaderPartition(partition=i32(0), current_leader_epoch=i32(-1), leader_epoch=i32(epoch))
     topic = OffsetForLeaderTopic(topic=TopicName("events"), partitions=(wanted,))
-    answer = world.ask(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, OffsetForLeaderEpochRequest(topics=(topic,)))
-    (one,) = answer.topics[0].partitions
+    response = world.request(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, OffsetForLeaderEpochRequest(topics=(topic,)))
+    (one,) = response.topics[0].partitions
     return one.error_code, one.leader_epoch, one.end_offset
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("restarts", [False, True])
-def test_leader_epochs_of_records_in_the_tier_are_told(restarts: bool) -> None:
-    """The node led in epoch 0, and after a start in a later one. All records of the first are in the tier only."""
+def test_offset_for_leader_epoch_covers_records_in_tier(restarts: bool) -> None:
+    """The node led in epoch 0, and after a restart in a later one. All records of the first are in the tier only."""
     disk = MemoryDisk()
     first = NodeWorld(disk, **TIER)
     first.create("events", **TOPIC)
@@ -124,4 +124,4 @@ def test_leader_epochs_of_records_in_the_tier_are_told(restarts: bool) -> None:
     assert epoch_end(world, 0) == (0, 0, before)
     assert epoch_end(world, epoch) == (0, epoch, end)
     delete_before(world, before + 1)
-    assert epoch_end(world, 0) == (0, 0, before + 1), "an epoch before the first one ends where that begins"
+    assert epoch_end(world, 0) == (0, 0, before + 1), "an epoch before the first one ends where that starts"

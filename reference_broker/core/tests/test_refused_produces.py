@@ -1,11 +1,11 @@
-"""What the answer to a refused produce tells beside its error."""
+"""Fields of the response to a rejected produce beside its error."""
 
 from reference_broker.core.tests.node_world import NodeWorld, batch
 from reference_broker.records.record import Record, build
 from reference_broker.wire.errors import ErrorCode
 
 
-def test_a_refused_batch_learns_where_the_log_starts() -> None:
+def test_rejected_batch_returns_log_start_offset() -> None:
     world = NodeWorld(crucible_unknown_producer_id_policy="reject")
     world.create("t", cleanup_policy="compact")
     refused = [
@@ -18,7 +18,7 @@ def test_a_refused_batch_learns_where_the_log_starts() -> None:
         assert (response.error_code, response.log_start_offset) == (error, 0)
 
 
-def test_a_damaged_or_large_batch_does_not() -> None:
+def test_damaged_or_large_batch_returns_no_log_start_offset() -> None:
     world = NodeWorld()
     world.create("t", max_message_bytes="100")
     good = batch(b"v")

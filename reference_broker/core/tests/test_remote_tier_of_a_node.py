@@ -1,4 +1,4 @@
-"""A whole node with a remote tier: what is produced is copied, deleted here, and found in the tier again."""
+"""A whole node with a remote tier: records are copied, deleted locally, and read from the tier."""
 
 import gc
 from typing import Any
@@ -30,23 +30,23 @@ def produced(world: NodeWorld, count: int) -> None:
 
 
 def read_back(world: NodeWorld, offset: int) -> list[int]:
-    """The offsets of the batches that the tier has from ``offset`` on."""
+    """Return the offsets of the batches that the tier has from ``offset`` on."""
     remote_log, log = world.node.broker.remote_log, world.log("events")
     assert remote_log is not None
     offsets: list[int] = []
     while offset < log.local_log_start_offset:
-        answers: list[Any] = []
-        remote_log.reader.read(log, 0, offset, 1 << 20, answers.append)
+        results: list[Any] = []
+        remote_log.reader.read(log, 0, offset, 1 << 20, results.append)
         world.node._end_event()
         world._take(world.node._take_effects())
         world.settle()
-        (found,) = answers
+        (found,) = results
         offsets += [header.base_offset for _, header in iterate(found.records)]
         offset = offsets[-1] + 1
     return offsets
 
 
-def test_what_is_produced_is_copied_and_goes_here_and_stays_readable() -> None:
+def test_records_are_copied_deleted_locally_and_stay_readable() -> None:
     world = NodeWorld(**TIER)
     assert world.create("events", **TOPIC).error_code == 0
     produced(world, 20)
@@ -59,7 +59,7 @@ def test_what_is_produced_is_copied_and_goes_here_and_stays_readable() -> None:
     assert kinds.count(ObjectKind.LOG) == kinds.count(ObjectKind.PRODUCER_SNAPSHOT) > 5
 
 
-def test_a_node_that_starts_again_knows_what_is_listed_and_goes_on() -> None:
+def test_restarted_node_loads_remote_metadata_and_continues() -> None:
     disk = MemoryDisk()
     world = NodeWorld(disk, **TIER)
     world.create("events", **TOPIC)
@@ -77,7 +77,7 @@ def test_a_node_that_starts_again_knows_what_is_listed_and_goes_on() -> None:
     assert read_back(again, 0) == list(range(again.log("events").local_log_start_offset))
 
 
-def test_a_node_without_a_tier_has_no_topic_for_it_and_asks_no_store() -> None:
+def test_node_without_tier_has_no_metadata_topic_and_no_store_calls() -> None:
     world = NodeWorld()
     world.create("events", segment_bytes="1048576")
     produced(world, 10)
@@ -87,7 +87,7 @@ def test_a_node_without_a_tier_has_no_topic_for_it_and_asks_no_store() -> None:
     assert not world.store.objects
 
 
-def test_a_tier_that_no_topic_uses_costs_no_topic() -> None:
+def test_unused_tier_has_no_metadata_topic() -> None:
     world = NodeWorld(**TIER)
     world.create("events")
     produced(world, 10)
@@ -97,21 +97,23 @@ def test_a_tier_that_no_topic_uses_costs_no_topic() -> None:
 
 
 @pytest.mark.clause("RemoteTopicCrudTest.testEnableRemoteLogOnExistingTopicTest")
-def test_a_topic_that_becomes_tiered_is_copied_and_the_change_gets_its_response() -> None:
-    """The first tiered topic makes the node ask for the topic of the metadata, while the change is being published."""
+def test_enabling_remote_storage_copies_topic() -> None:
+    """The first tiered topic makes the node create the topic of the metadata, while the change is being published."""
     world = NodeWorld(**TIER)
     world.create("events", segment_bytes="1048576")
     produced(world, 10)
     change = {"remote.storage.enable": "true", "local.retention.bytes": "1"}
-    (answer,) = world.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, set_topic_configs_request(["events"], change)).responses
-    assert answer.error_code == 0
+    (result,) = world.request(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, set_topic_configs_request(["events"], change)
+    ).responses
+    assert result.error_code == 0
     world.advance(10_000)
     assert world.log("events").local_log_start_offset == world.log("events").bases[-1] > 0
 
 
 @pytest.mark.thorough
-def test_what_a_fetch_read_from_the_tier_is_dropped_with_its_response() -> None:
-    """Records of many MiB in a circle of objects would stay until Python looks for circles, which is seldom."""
+def test_remote_records_are_released_with_response() -> None:
+    """Records of many MiB in a reference cycle would stay until a garbage collection, which is seldom."""
     world = NodeWorld(**TIER)
     world.create("events", **TOPIC)
     produced(world, 20)
@@ -121,9 +123,9 @@ def test_what_a_fetch_read_from_the_tier_is_dropped_with_its_response() -> None:
     gc.collect()
     gc.disable()
     try:
-        answer = world.ask(ApiKey.FETCH, 17, FetchRequest(topics=[topic]))
-        assert answer.responses[0].partitions[0].records
-        del answer
+        response = world.request(ApiKey.FETCH, 17, FetchRequest(topics=[topic]))
+        assert response.responses[0].partitions[0].records
+        del response
         world.effects.clear()
         world.replies.clear()
         gc.set_debug(gc.DEBUG_SAVEALL)
@@ -135,16 +137,16 @@ def test_what_a_fetch_read_from_the_tier_is_dropped_with_its_response() -> None:
         gc.enable()
 
 
-def test_the_topic_that_says_what_is_in_the_tier_is_deleted_only_without_one() -> None:
+def test_remote_metadata_topic_is_deletable_only_without_tier() -> None:
     disk = MemoryDisk()
     world = NodeWorld(disk, **TIER)
     world.create("events", **TOPIC)
     produced(world, 10)
     world.advance(5_000)
     request = delete_request("__remote_log_metadata")
-    (refused,) = world.ask(ApiKey.DELETE_TOPICS, 6, request).responses
+    (refused,) = world.request(ApiKey.DELETE_TOPICS, 6, request).responses
     assert refused.error_code is ErrorCode.topic_deletion_disabled
     assert "remote.log.storage.system.enable" in str(refused.error_message)
     assert read_back(world, 0)
-    (deleted,) = NodeWorld(disk).ask(ApiKey.DELETE_TOPICS, 6, request).responses
+    (deleted,) = NodeWorld(disk).request(ApiKey.DELETE_TOPICS, 6, request).responses
     assert not deleted.error_code

@@ -1,4 +1,4 @@
-"""Three whole nodes: what one leads the others follow, through failovers, divergences and restarts."""
+"""Three whole nodes: replication through failovers, divergences and restarts."""
 
 from datetime import timedelta
 from typing import Any
@@ -30,7 +30,7 @@ def ends(world: ClusterWorld, topic: str = "t") -> list[tuple[int, int]]:
 
 
 def is_known_leader(world: ClusterWorld, other_than: int) -> bool:
-    """The new one knows it itself."""
+    """Return whether a new leader knows its role."""
     leader = world.leader("t")
     return leader not in (-1, other_than) and ("t", 0) in world.members[leader].node.broker.partitions.by_name
 
@@ -42,12 +42,12 @@ def isolate(world: ClusterWorld, number: int) -> None:
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-def test_what_is_acknowledged_stands_on_all_replicas(revision: str) -> None:
+def test_acknowledged_records_are_on_all_replicas(revision: str) -> None:
     world = cluster(revision)
     world.create("t", min_insync_replicas="2")
     for number in range(5):
-        answer = world.produce("t", b"value %d" % number)
-        assert (answer.error_code, answer.base_offset) == (0, number)
+        response = world.produce("t", b"value %d" % number)
+        assert (response.error_code, response.base_offset) == (0, number)
         caught_up = [n for n in world.members if world.log(n, "t").log_end_offset == number + 1]
         assert len(caught_up) == 3
     world.run(600)
@@ -58,7 +58,7 @@ def test_what_is_acknowledged_stands_on_all_replicas(revision: str) -> None:
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-def test_a_dead_leaders_records_live_on_and_it_catches_up_when_it_comes_back(revision: str) -> None:
+def test_records_survive_leader_and_it_catches_up_after_restart(revision: str) -> None:
     world = cluster(revision)
     world.create("t")
     for _ in range(3):
@@ -76,8 +76,8 @@ def test_a_dead_leaders_records_live_on_and_it_catches_up_when_it_comes_back(rev
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-def test_after_a_failover_acks_all_waits_for_no_long_poll(revision: str) -> None:
-    """The others lead partitions, too, so that each has a fetch of the other waiting when it becomes a leader."""
+def test_acks_all_after_failover_does_not_wait_for_long_poll(revision: str) -> None:
+    """The others lead partitions, too, so that each has a parked fetch of the other when it becomes a leader."""
     world = cluster(revision)
     world.create("t", partitions=12, min_insync_replicas="2")
     world.run(3_000)
@@ -92,7 +92,7 @@ def test_after_a_failover_acks_all_waits_for_no_long_poll(revision: str) -> None
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-def test_a_leader_cut_off_loses_what_nobody_confirmed_when_it_comes_back(revision: str) -> None:
+def test_isolated_leader_truncates_unreplicated_records(revision: str) -> None:
     world = cluster(revision)
     world.create("t")
     for _ in range(3):
@@ -112,7 +112,7 @@ def test_a_leader_cut_off_loses_what_nobody_confirmed_when_it_comes_back(revisio
     assert not world.notes("truncated_below_high_watermark")
 
 
-def test_a_follower_whose_leader_has_deleted_the_rest_starts_anew_where_that_begins() -> None:
+def test_follower_below_leaders_log_start_restarts_there() -> None:
     world = cluster()
     world.create("t", segment_bytes="100")
     world.produce("t")
@@ -125,7 +125,7 @@ def test_a_follower_whose_leader_has_deleted_the_rest_starts_anew_where_that_beg
     one = DeleteRecordsPartition(partition_index=i32(0), offset=i64(5))
     topic = DeleteRecordsTopic(name=TopicName("t"), partitions=(one,))
     timeout = i32Timedelta.parse(timedelta(seconds=1))
-    world.ask(leader, ApiKey.DELETE_RECORDS, 2, DeleteRecordsRequest(topics=(topic,), timeout=timeout))
+    world.request(leader, ApiKey.DELETE_RECORDS, 2, DeleteRecordsRequest(topics=(topic,), timeout=timeout))
     world.start(away)
     world.run_until(lambda: len(world.state("t").isr) == 3)
     world.run(600)
@@ -134,7 +134,7 @@ def test_a_follower_whose_leader_has_deleted_the_rest_starts_anew_where_that_beg
     assert world.notes("started_anew") == [{"partition": "t-0", "offset": 5}]
 
 
-def test_at_rest_a_fetch_names_nothing_and_followers_stay_in_sync() -> None:
+def test_idle_fetches_name_no_partitions_and_followers_stay_in_sync() -> None:
     world = cluster()
     world.create("t", partitions=30)
     world.run(2_000)
@@ -146,11 +146,11 @@ def test_at_rest_a_fetch_names_nothing_and_followers_stay_in_sync() -> None:
     assert all(len(world.state("t", index).isr) == 3 for index in range(30))
 
 
-def test_a_clean_end_tells_the_next_life_its_broker_epoch() -> None:
+def test_clean_stop_keeps_broker_epoch_for_next_start() -> None:
     world = cluster()
     world.create("t")
     world.produce("t")
-    world.run(600)  # A follower learns the high watermark from its next fetch.
+    world.run(600)  # A follower gets the high watermark with its next fetch.
     number = next(n for n in world.members if n != world.controller)
     epoch = world.members[number].node.broker.replica.lifecycle.registered_epoch
     world.shut_down(number)
@@ -165,12 +165,12 @@ def test_a_clean_end_tells_the_next_life_its_broker_epoch() -> None:
     assert not disk.exists(CLEAN_SHUTDOWN_FILE)
 
 
-def test_a_leader_that_leaves_hands_over_without_a_failed_write() -> None:
+def test_controlled_shutdown_moves_leadership_without_failed_write() -> None:
     world = cluster()
     world.create("t", min_insync_replicas="2")
     world.produce("t")
     leaving = world.leader("t")
-    waiting = world.begin_produce("t", b"on its way")
+    waiting = world.send_produce("t", b"on its way")
     member = world.members[leaving]
     world._take(member, member.node.shutdown(world.now))
     assert world.replies_of(waiting).error_code in (ErrorCode.none, ErrorCode.not_leader_or_follower)
@@ -178,12 +178,12 @@ def test_a_leader_that_leaves_hands_over_without_a_failed_write() -> None:
     assert world.produce("t").error_code == 0
 
 
-def test_followed_logs_are_deleted_with_their_topic() -> None:
+def test_followed_logs_are_deleted_with_topic() -> None:
     world = cluster()
     world.create("t", partitions=3)
     world.produce("t")
     world.run(600)
-    world.ask(world.controller, ApiKey.DELETE_TOPICS, 6, delete_request("t"))
+    world.request(world.controller, ApiKey.DELETE_TOPICS, 6, delete_request("t"))
     world.run(2000)
     for number, member in world.members.items():
         assert not [path for path in world.disks[number].files if path.startswith("t-")]

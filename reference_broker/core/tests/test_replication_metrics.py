@@ -1,4 +1,4 @@
-"""What three whole nodes show of their partitions, through the death of one and its return."""
+"""Metrics of three whole nodes, through the death of one and its restart."""
 
 from reference_broker.core.tests.cluster_world import ClusterWorld
 
@@ -19,7 +19,7 @@ def total(world: ClusterWorld, name: str) -> int:
     return sum(shown(world, number, MANAGER + name) for number in living(world))
 
 
-def test_the_counts_of_a_cluster_follow_its_partitions() -> None:
+def test_cluster_metrics_follow_partitions() -> None:
     world = ClusterWorld(3, replica_lag_time_max_ms="2000")
     world.ready()
     world.create("t", partitions=6, min_insync_replicas="2")

@@ -1,5 +1,6 @@
-"""Random faults on three whole nodes: whatever was acknowledged by all in-sync replicas stands on each of them at the
-end, once, and their logs are equal byte by byte."""
+"""Random faults on three whole nodes: records acknowledged by all in-sync replicas are on each of them at the end,
+once,
+and their logs are equal byte by byte."""
 
 from random import Random
 
@@ -40,7 +41,7 @@ class Storm:
         self.world.run(2_000)
 
     def _produce(self) -> None:
-        """At whoever leads in the eyes of some node."""
+        """Produce at a leader in the view of some node."""
         for _ in range(self.random.randrange(1, 6)):
             index = self.random.randrange(2)
             seen = self.random.choice(self.world.living).node.broker.loader.image.topics.get("t")
@@ -83,20 +84,20 @@ def judge(storm: Storm) -> None:
     for index in range(2):
         replicas = [world.bytes_of(number, "t", index) for number in world.members]
         assert replicas[0] == replicas[1] == replicas[2], f"t-{index} differs"
-        standing = storm.values(0, index)
+        values = storm.values(0, index)
         for token, (where, value) in storm.sent.items():
             if where == index and token in world.replies:
-                answer = world.replies[token].responses[0].partitions[0]
-                asked_of_all = world.acks[token] == -1
-                if answer.error_code == 0 and asked_of_all:
-                    assert standing.count(value) == 1, f"{value!r} was acknowledged at {answer.base_offset}"
+                partition = world.replies[token].responses[0].partitions[0]
+                is_acks_all = world.acks[token] == -1
+                if partition.error_code == 0 and is_acks_all:
+                    assert values.count(value) == 1, f"{value!r} was acknowledged at {partition.base_offset}"
     assert not world.notes("truncated_below_high_watermark")
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("revision", ["final", "first"])
 @pytest.mark.parametrize("seed", range(2))
-def test_nothing_acknowledged_by_all_is_lost_and_replicas_end_equal(seed: int, revision: str) -> None:
+def test_acks_all_records_are_not_lost_and_replicas_end_equal(seed: int, revision: str) -> None:
     storm = Storm(seed, revision)
     storm.play()
     judge(storm)

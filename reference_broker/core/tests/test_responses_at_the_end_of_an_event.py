@@ -1,4 +1,4 @@
-"""A fetch that waits is answered when the event that woke it is over, with all that the event did."""
+"""A parked fetch completes at the end of the event that woke it, with all changes of the event."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ READER = 50
 
 
 def waiting(world: NodeWorld) -> int:
-    """A fetch of both partitions of a new topic."""
+    """Return a fetch of both partitions of a new topic."""
     world.create("t", 2)
     request = fetch_request("t", 0, 0, 60_000)
     [other] = fetch_request("t", 1).topics[0].partitions
@@ -29,7 +29,7 @@ def responses(world: NodeWorld, number: int) -> dict[int, Any]:
     return {one.partition: one for topic in body.responses for one in topic.partitions}
 
 
-def test_a_fetch_that_a_deletion_wakes_tells_that_all_its_partitions_are_gone() -> None:
+def test_fetch_completed_by_deletion_has_error_of_all_partitions() -> None:
     world = NodeWorld()
     number = waiting(world)
     world.delete("t")
@@ -37,9 +37,9 @@ def test_a_fetch_that_a_deletion_wakes_tells_that_all_its_partitions_are_gone() 
     assert {index: one.error_code for index, one in responses(world, number).items()} == {0: gone, 1: gone}
 
 
-def test_a_fetch_that_a_produce_wakes_has_what_was_appended_to_all_its_partitions() -> None:
+def test_fetch_completed_by_produce_has_records_of_all_partitions() -> None:
     world = NodeWorld()
     number = waiting(world)
     appended = [ProducePartition(index, batch()) for index in (0, 1)]
-    world.ask(ApiKey.PRODUCE, 9, ProduceRequest(-1, 1000, [ProduceTopic("t", bytes(16), appended)]))
+    world.request(ApiKey.PRODUCE, 9, ProduceRequest(-1, 1000, [ProduceTopic("t", bytes(16), appended)]))
     assert {index: bool(one.records) for index, one in responses(world, number).items()} == {0: True, 1: True}

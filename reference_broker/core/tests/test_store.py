@@ -13,32 +13,32 @@ from reference_broker.ports.store import Delete, FailureKind, Get, ListObjects, 
 AWAY = StoreFailure(FailureKind.UNAVAILABLE, "away")
 
 
-def test_a_result_goes_to_the_call_with_its_token_and_comes_once() -> None:
+def test_result_goes_once_to_call_with_its_token() -> None:
     effects: list[Effect] = []
-    calls, heard = StoreCalls(effects), list[object]()
-    calls.request(Get("a", 0, 1), lambda data: heard.append(("one", data)), heard.append)
-    calls.request(Get("b", 0, 1), lambda data: heard.append(("other", data)), heard.append)
-    calls.request(Delete(("c",)), heard.append, lambda failure: heard.append(("gone", failure)))
+    calls, received = StoreCalls(effects), list[object]()
+    calls.request(Get("a", 0, 1), lambda data: received.append(("one", data)), received.append)
+    calls.request(Get("b", 0, 1), lambda data: received.append(("other", data)), received.append)
+    calls.request(Delete(("c",)), received.append, lambda failure: received.append(("gone", failure)))
     assert effects == [StoreCall(1, Get("a", 0, 1)), StoreCall(2, Get("b", 0, 1)), StoreCall(3, Delete(("c",)))]
     calls.done(StoreDone(2, b"x"))
     calls.failed(StoreFailed(3, AWAY))
     calls.done(StoreDone(1, b"y"))
-    assert heard == [("other", b"x"), ("gone", AWAY), ("one", b"y")]
+    assert received == [("other", b"x"), ("gone", AWAY), ("one", b"y")]
     with pytest.raises(KeyError):
         calls.done(StoreDone(2, b"x"))
 
 
-def test_a_part_of_a_node_puts_reads_and_lists_in_later_events() -> None:
-    world, heard = NodeWorld(), list[object]()
+def test_put_get_and_list_complete_in_later_events() -> None:
+    world, received = NodeWorld(), list[object]()
     ports = cast(StorePorts, world.node.broker.ports)
 
     def read(_: None) -> None:
-        ports.store(Get("topic/a", 1, 2), heard.append, heard.append)
-        ports.store(ListObjects(""), heard.append, heard.append)
-        ports.store(Get("topic/b", 0, 2), heard.append, heard.append)
+        ports.store(Get("topic/a", 1, 2), received.append, received.append)
+        ports.store(ListObjects(""), received.append, received.append)
+        ports.store(Get("topic/b", 0, 2), received.append, received.append)
 
-    ports.store(Put("topic/a", b"data"), read, heard.append)
-    assert heard == []
-    world.close(99)  # Any event carries out the calls.
+    ports.store(Put("topic/a", b"data"), read, received.append)
+    assert received == []
+    world.close(99)  # Any event runs the calls.
     world.settle()
-    assert heard == [b"at", (("topic/a", 4),), StoreFailure(FailureKind.MISSING, "there is no topic/b")]
+    assert received == [b"at", (("topic/a", 4),), StoreFailure(FailureKind.MISSING, "there is no topic/b")]

@@ -1,4 +1,4 @@
-"""Syncs: one flight per file, later requests coalesce, done exactly when all bytes are durable."""
+"""Syncs: one in flight per file, later requests coalesce, completion exactly when all bytes are durable."""
 
 import pytest
 
@@ -11,7 +11,7 @@ def _syncs() -> tuple[Syncs, list[Effect], list[str]]:
     return Syncs(effects), effects, []
 
 
-def test_a_request_becomes_one_sync_of_all_its_files() -> None:
+def test_request_is_one_sync_of_all_files() -> None:
     syncs, effects, done = _syncs()
     syncs.request(("a", "b"), lambda: done.append("first"))
     assert effects == [Sync(1, ("a", "b"))]
@@ -21,13 +21,13 @@ def test_a_request_becomes_one_sync_of_all_its_files() -> None:
     assert not syncs.in_flight
 
 
-def test_no_file_is_done_at_once() -> None:
+def test_request_without_files_completes_at_once() -> None:
     syncs, effects, done = _syncs()
     syncs.request((), lambda: done.append("first"))
     assert (effects, done) == ([], ["first"])
 
 
-def test_requests_during_a_flight_coalesce_into_the_next_one() -> None:
+def test_requests_during_sync_coalesce_into_next_one() -> None:
     syncs, effects, done = _syncs()
     syncs.request(("a",), lambda: done.append("first"))
     syncs.request(("a",), lambda: done.append("second"))
@@ -40,7 +40,7 @@ def test_requests_during_a_flight_coalesce_into_the_next_one() -> None:
     assert done == ["first", "second", "third"]
 
 
-def test_a_request_over_a_flying_and_a_fresh_file_waits_for_both() -> None:
+def test_request_for_syncing_and_new_file_waits_for_both() -> None:
     syncs, effects, done = _syncs()
     syncs.request(("a",), lambda: done.append("first"))
     syncs.request(("a", "b"), lambda: done.append("both"))
@@ -54,7 +54,7 @@ def test_a_request_over_a_flying_and_a_fresh_file_waits_for_both() -> None:
     assert done == ["first", "both"]
 
 
-def test_a_token_is_completed_once() -> None:
+def test_token_completes_once() -> None:
     syncs, _, _ = _syncs()
     syncs.request(("a",), lambda: None)
     syncs.synced(1)

@@ -1,4 +1,4 @@
-"""The tombstone horizon marker on whole nodes: a replica that was away while tombstones went (H-1 to H-7)."""
+"""The tombstone horizon marker on whole nodes: a replica that was down while tombstones were removed (H-1 to H-7)."""
 
 import pytest
 
@@ -32,8 +32,8 @@ def write(world: ClusterWorld, key: str, value: str | None) -> None:
     now_ms = world.now.wall_ms
     record = Record(timestamp_ms=now_ms, key=key.encode(), value=None if value is None else value.encode())
     request = ProduceRequest(1, 5000, [ProduceTopic("t", NO_TOPIC_ID, [ProducePartition(0, build([record]))])])
-    answer = world.ask(world.leader("t"), ApiKey.PRODUCE, 12, request)
-    assert answer.responses[0].partitions[0].error_code == 0
+    response = world.request(world.leader("t"), ApiKey.PRODUCE, 12, request)
+    assert response.responses[0].partitions[0].error_code == 0
 
 
 def fill(world: ClusterWorld, key: str, count: int = 20) -> None:
@@ -42,7 +42,7 @@ def fill(world: ClusterWorld, key: str, count: int = 20) -> None:
 
 
 def state(world: ClusterWorld, number: int) -> dict[bytes, bytes]:
-    """What a reader of this replica's whole log holds."""
+    """Return the values that a reader of this replica's whole log has."""
     held: dict[bytes, bytes] = {}
     for _, record in contents(world.log(number, "t")):
         assert record.key is not None
@@ -58,8 +58,7 @@ def converged(world: ClusterWorld) -> bool:
 
 
 def away_while_tombstones_go(world: ClusterWorld) -> int:
-    """Write "gone", and delete it while a follower is away. Return that
-    follower, which is back by then."""
+    """Write "gone", and delete it while a follower is down. Return that follower, which has restarted by then."""
     write(world, "gone", "1")
     world.run_until(lambda: converged(world))
     leader = world.leader("t")
@@ -67,7 +66,7 @@ def away_while_tombstones_go(world: ClusterWorld) -> int:
     world.kill(follower)
     write(world, "gone", None)
     fill(world, "k")
-    world.run(5000)  # The in-sync replicas shrink, and a first pass gives the tombstone its time to go.
+    world.run(5000)  # The ISR shrinks, and a first pass gives the tombstone its deletion time.
     fill(world, "k")
     world.run_until(lambda: world.log(leader, "t").horizon.offset == 2)
     assert state(world, world.leader("t")).keys() == {b"k"}
@@ -78,7 +77,7 @@ def away_while_tombstones_go(world: ClusterWorld) -> int:
 
 
 @pytest.mark.clause("H-1", "H-4", "H-5", "H-7")
-def test_a_replica_that_missed_a_tombstone_begins_again_and_holds_what_its_leader_holds() -> None:
+def test_replica_that_missed_tombstone_refills_its_log() -> None:
     world = cluster()
     follower = away_while_tombstones_go(world)
     fill(world, "k", 3)
@@ -91,7 +90,7 @@ def test_a_replica_that_missed_a_tombstone_begins_again_and_holds_what_its_leade
 
 
 @pytest.mark.thorough
-def test_without_the_mechanism_the_deleted_key_lives_on_in_that_replica() -> None:
+def test_deleted_key_survives_in_replica_without_mechanism() -> None:
     world = cluster(enabled="false")
     follower = away_while_tombstones_go(world)
     assert not world.notes("unsafe_bootstrap")
@@ -99,7 +98,7 @@ def test_without_the_mechanism_the_deleted_key_lives_on_in_that_replica() -> Non
 
 
 @pytest.mark.clause("H-1", "D-3")
-def test_a_consumer_hears_the_marker_with_the_records_and_only_where_it_is_switched_on() -> None:
+def test_fetch_response_has_marker_only_if_enabled() -> None:
     world = NodeWorld(crucible_tombstone_horizon_enable="true")
     world.create("t", cleanup_policy="compact")
     world.produce("t", 0, build([Record(key=b"k", value=b"v")]))
@@ -108,7 +107,7 @@ def test_a_consumer_hears_the_marker_with_the_records_and_only_where_it_is_switc
     log.horizon.settle()
     topic_id = world.node.broker.partitions.by_name["t", 0].topic_id
     request = FetchRequest(session_epoch=0, topics=[FetchTopic("", topic_id, [FetchPartition(0, 0, 1 << 20)])])
-    [topic] = world.ask(ApiKey.FETCH, 1001, request).responses
+    [topic] = world.request(ApiKey.FETCH, 1001, request).responses
     assert (topic.partitions[0].tombstone_horizon, bool(topic.partitions[0].records)) == (7, True)
     off = NodeWorld()
     off.send(ApiKey.FETCH, 1001, request)
@@ -118,7 +117,7 @@ def test_a_consumer_hears_the_marker_with_the_records_and_only_where_it_is_switc
 
 @pytest.mark.clause("H-2")
 @pytest.mark.parametrize("enabled", ["true", "false"])
-def test_a_leader_that_resigns_deletes_no_tombstone_until_a_leader_sends_its_marker(enabled: str) -> None:
+def test_former_leader_keeps_tombstones_until_marker_of_leader(enabled: str) -> None:
     """It has no leader yet, and the next one may have kept them. Without the mechanism no leader sends a marker."""
     world = cluster(enabled)
     partition = world.partition("t")

@@ -18,7 +18,7 @@ NAMES = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 @pytest.mark.parametrize("size", [100, 600_000], ids=["at once", "in slices"])
 @pytest.mark.parametrize("time", ["CreateTime", "LogAppendTime"])
 @pytest.mark.parametrize("name", NAMES)
-def test_batches_are_stored_with_the_codec_of_the_topic(name: str, time: str, size: int) -> None:
+def test_batches_are_stored_with_topic_codec(name: str, time: str, size: int) -> None:
     world = NodeWorld()
     world.create("t", compression_type=name, message_timestamp_type=time)
     log = world.log("t")
@@ -42,7 +42,7 @@ def test_batches_are_stored_with_the_codec_of_the_topic(name: str, time: str, si
 @pytest.mark.thorough
 @pytest.mark.parametrize("in_slices", [False, True], ids=["at once", "in slices"])
 @pytest.mark.parametrize(("name", "low", "high"), [("gzip", 1, 9), ("lz4", 9, 17), ("zstd", -50, 19)])
-def test_batches_are_stored_with_the_level_of_the_topic(name: str, low: int, high: int, in_slices: bool) -> None:
+def test_batches_are_stored_with_topic_compression_level(name: str, low: int, high: int, in_slices: bool) -> None:
     """Level 9 of lz4 is its default, which is fast; any other is the compressor with high compression."""
     words = [b"%d" % (n * n) for n in range(60_000 if in_slices else 2_000)]
     sent = batch(b" ".join(words))
@@ -58,7 +58,7 @@ def test_batches_are_stored_with_the_level_of_the_topic(name: str, low: int, hig
     assert sizes[0] > sizes[1]
 
 
-def test_a_codec_that_the_batch_has_already_leaves_its_bytes() -> None:
+def test_batch_with_topic_codec_keeps_its_bytes() -> None:
     world = NodeWorld()
     world.create("t", compression_type="gzip")
     sent = batch(b"v" * 100, compression=Compression.GZIP)
@@ -67,7 +67,7 @@ def test_a_codec_that_the_batch_has_already_leaves_its_bytes() -> None:
 
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.GZIP], ids=["at once", "in slices"])
-def test_bytes_in_are_those_that_the_producer_sent(codec: Compression) -> None:
+def test_bytes_in_counts_bytes_of_producer(codec: Compression) -> None:
     world = NodeWorld()
     world.create("t", compression_type="uncompressed" if codec else "gzip")
     sent = batch(bytes(3_000), compression=codec)
@@ -75,7 +75,7 @@ def test_bytes_in_are_those_that_the_producer_sent(codec: Compression) -> None:
     assert world.node.broker.traffic.bytes_in.value == len(sent)
 
 
-def test_a_batch_that_is_too_large_with_the_codec_of_the_topic_is_refused() -> None:
+def test_batch_too_large_after_recompression_is_rejected() -> None:
     world = NodeWorld()
     world.create("t", compression_type="uncompressed", max_message_bytes="1000")
     for count in (1, 20):
@@ -85,7 +85,7 @@ def test_a_batch_that_is_too_large_with_the_codec_of_the_topic_is_refused() -> N
     assert world.log("t").log_end_offset == 1
 
 
-def test_bytes_that_their_codec_cannot_read_are_refused() -> None:
+def test_undecodable_compressed_bytes_are_rejected() -> None:
     world = NodeWorld()
     world.create("t", compression_type="lz4")
     good = batch(b"v" * 100)

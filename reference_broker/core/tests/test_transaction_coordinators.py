@@ -1,4 +1,4 @@
-"""Transactions of several nodes: what is decided stays decided, whatever dies and whenever."""
+"""Transactions of several nodes: an outcome is final, whichever node dies at any time."""
 
 from datetime import timedelta
 from itertools import count
@@ -60,37 +60,37 @@ class TransactionsWorld(ClusterWorld):
         for _ in range(400):
             number = next(n for n, each in self.members.items() if each.alive)
             body = FindCoordinatorRequest(key_type=i8(1), coordinator_keys=(ID,))
-            found = self.ask(number, ApiKey.FIND_COORDINATOR, 6, body).coordinators[0]
+            found = self.request(number, ApiKey.FIND_COORDINATOR, 6, body).coordinators[0]
             node = int(found.node_id)
             if found.error_code == 0 and self.members[node].alive:
                 return node
             self.run(50)
         raise AssertionError("the ID gets no coordinator")
 
-    def answer_of(self, token: int) -> Any:
-        """None if there is none within three seconds."""
+    def response_to(self, token: int) -> Any:
+        """Return the response, or None if there is none within three seconds."""
         deadline_us = self.mono_us + 3_000_000
         self.run_until(lambda: token in self.replies or self.mono_us > deadline_us)
         return self.replies.get(token)
 
-    def again(self, key: ApiKey, version: int, body: object, error_of: Any = lambda answer: answer.error_code) -> Any:
-        """Retry, as a client does, until the error is not retriable."""
+    def retried(self, key: ApiKey, version: int, body: object, error_of: Any = lambda body: body.error_code) -> Any:
+        """Send the request as a client does, with retries until the error is not retriable."""
         for _ in range(300):
-            answer = self.answer_of(self.send(self.coordinator(), key, version, body))
-            if answer is not None and known_error(int(error_of(answer))) not in RETRIABLE:
-                return answer
+            response = self.response_to(self.send(self.coordinator(), key, version, body))
+            if response is not None and known_error(int(error_of(response))) not in RETRIABLE:
+                return response
             self.run(50)
-        raise AssertionError(f"{key.name} is not answered")
+        raise AssertionError(f"no response to {key.name}")
 
     def init(self) -> None:
         body = InitProducerIdRequest(transactional_id=ID, transaction_timeout=TIMEOUT)
-        answer = self.again(ApiKey.INIT_PRODUCER_ID, 4, body)
-        assert answer.error_code == 0
-        self.owner = int(answer.producer_id), int(answer.producer_epoch)
+        response = self.retried(ApiKey.INIT_PRODUCER_ID, 4, body)
+        assert response.error_code == 0
+        self.owner = int(response.producer_id), int(response.producer_epoch)
         self.sequences = {index: count() for index in INDEXES}
 
     def add(self, *indexes: int) -> None:
-        """Before the first record, unless Produce adds the partitions by itself."""
+        """Add the partitions before the first record, unless Produce adds them by itself."""
         if self.is_modern:
             return
         topic = AddPartitionsToTxnTopic(name=TopicName("t"), partitions=tuple(map(i32, indexes)))
@@ -100,7 +100,7 @@ class TransactionsWorld(ClusterWorld):
             producer_epoch=i16(self.owner[1]),
             topics=(topic,),
         )
-        answer = self.again(
+        response = self.retried(
             ApiKey.ADD_PARTITIONS_TO_TXN,
             3,
             AddPartitionsToTxnRequest(transactions=(transaction,)),
@@ -108,11 +108,11 @@ class TransactionsWorld(ClusterWorld):
                 response.results_by_transaction[0].topic_results[0].results_by_partition[0].partition_error_code
             ),
         )
-        found = answer.results_by_transaction[0].topic_results[0].results_by_partition
+        found = response.results_by_transaction[0].topic_results[0].results_by_partition
         assert [int(one.partition_error_code) for one in found] == [0] * len(indexes)
 
     def write(self, value: bytes, *indexes: int) -> None:
-        """One transactional record each, to whoever leads. The same batch again until it is taken."""
+        """Write one transactional record each, to any leader. The same batch is retried until it is accepted."""
         for index in indexes:
             records = [Record(timestamp_ms=self.now.wall_ms, key=None, value=value)]
             batch = build(
@@ -130,12 +130,12 @@ class TransactionsWorld(ClusterWorld):
                     continue
                 request = ProduceRequest(-1, 1000, topics, transactional_id=ID)
                 version = 12 if self.is_modern else 9
-                answer = self.answer_of(self.send(leader, ApiKey.PRODUCE, version, request))
-                if answer is not None and answer.responses[0].partitions[0].error_code == 0:
+                response = self.response_to(self.send(leader, ApiKey.PRODUCE, version, request))
+                if response is not None and response.responses[0].partitions[0].error_code == 0:
                     break
                 self.run(50)
             else:
-                raise AssertionError(f"partition {index} takes nothing: {answer}")
+                raise AssertionError(f"partition {index} accepts nothing: {response}")
 
     def end_body(self, *, commits: bool = True) -> EndTxnRequest:
         return EndTxnRequest(
@@ -147,21 +147,21 @@ class TransactionsWorld(ClusterWorld):
 
     def end(self, *, commits: bool = True) -> ErrorCode:
         version = 5 if self.is_modern else 4
-        answer = self.again(ApiKey.END_TXN, version, self.end_body(commits=commits))
-        if self.is_modern and not answer.error_code:
-            self.owner = int(answer.producer_id), int(answer.producer_epoch)
+        response = self.retried(ApiKey.END_TXN, version, self.end_body(commits=commits))
+        if self.is_modern and not response.error_code:
+            self.owner = int(response.producer_id), int(response.producer_epoch)
             self.sequences = {index: count() for index in INDEXES}
-        return ErrorCode(int(answer.error_code))
+        return ErrorCode(int(response.error_code))
 
     def described(self) -> str:
         body = DescribeTransactionsRequest(transactional_ids=(ID,))
-        answer = self.again(
+        response = self.retried(
             ApiKey.DESCRIBE_TRANSACTIONS, 0, body, lambda response: response.transaction_states[0].error_code
         )
-        return str(answer.transaction_states[0].transaction_state)
+        return str(response.transaction_states[0].transaction_state)
 
     def settled(self) -> str:
-        """The state once no marker is missing."""
+        """Return the state once no marker is missing."""
         for _ in range(400):
             found = self.described()
             if not found.startswith("Prepare"):
@@ -170,7 +170,7 @@ class TransactionsWorld(ClusterWorld):
         raise AssertionError("the transaction is never complete")
 
     def log_of(self, index: int) -> list[str]:
-        """What the leader's log holds: values, and the kinds of markers, those that came again once."""
+        """Return the leader's log: values, and the types of markers, repeated ones once."""
         leader = self.leader("t", index)
         data = memoryview(self.bytes_of(leader, "t", index))
         found: list[str] = []
@@ -203,7 +203,7 @@ def opened(*, is_modern: bool = False, **config: str) -> TransactionsWorld:
 @pytest.mark.clause("X-3")
 @pytest.mark.parametrize("is_modern", [False, True])
 @pytest.mark.parametrize("commits", [True, False])
-def test_each_partition_gets_the_marker_wherever_it_is_led(commits: bool, is_modern: bool) -> None:
+def test_each_partition_gets_marker_at_its_leader(commits: bool, is_modern: bool) -> None:
     world = opened(is_modern=is_modern)
     assert world.end(commits=commits) is ErrorCode.none
     outcome = "commit" if commits else "abort"
@@ -217,9 +217,10 @@ def test_each_partition_gets_the_marker_wherever_it_is_led(commits: bool, is_mod
 @pytest.mark.clause("X-2", "X-3")
 @pytest.mark.parametrize("is_modern", [False, True])
 @pytest.mark.parametrize("delay_us", [*range(0, 2400, 150), 3000, 5000, 8000])
-def test_a_coordinator_that_dies_after_an_end_came_leaves_one_outcome(delay_us: int, is_modern: bool) -> None:
-    """It dies so long after EndTxn came: before PrepareCommit is written, before it is replicated, before the markers
-    are, before the completion is. Its successor goes on, and the producer that asks again hears what came of it."""
+def test_coordinator_death_after_end_txn_leaves_one_outcome(delay_us: int, is_modern: bool) -> None:
+    """It dies this long after EndTxn arrived: before PrepareCommit is written, before it is replicated, before the
+    markers
+    are, before the completion is. Its successor continues, and the producer that retries gets the outcome."""
     world = opened(is_modern=is_modern)
     coordinator = world.coordinator()
     token = world.send(coordinator, ApiKey.END_TXN, 5 if is_modern else 4, world.end_body())
@@ -227,11 +228,11 @@ def test_a_coordinator_that_dies_after_an_end_came_leaves_one_outcome(delay_us: 
     world.run_until(lambda: world.mono_us >= end_us)
     acknowledged = token in world.replies
     world.kill(coordinator)
-    answer = world.end()
+    error = world.end()
     if acknowledged:
-        assert answer is ErrorCode.none
+        assert error is ErrorCode.none
     outcome = {"CompleteCommit": "commit", "CompleteAbort": "abort"}[world.settled()]
-    assert (outcome == "commit") == (answer is ErrorCode.none)
+    assert (outcome == "commit") == (error is ErrorCode.none)
     world.start(coordinator)
     world.ready()
     world.run(2000)
@@ -247,7 +248,7 @@ def test_a_coordinator_that_dies_after_an_end_came_leaves_one_outcome(delay_us: 
 @pytest.mark.thorough
 @pytest.mark.clause("X-9")
 @pytest.mark.parametrize("delay_us", range(0, 1600, 200))
-def test_a_partition_that_was_being_added_when_the_coordinator_died_does_not_hang(delay_us: int) -> None:
+def test_partition_being_added_at_coordinator_death_does_not_hang(delay_us: int) -> None:
     world = TransactionsWorld()
     world.init()
     world.add(0)
@@ -277,7 +278,7 @@ def test_a_partition_that_was_being_added_when_the_coordinator_died_does_not_han
 
 
 @pytest.mark.clause("X-7")
-def test_a_producer_that_falls_silent_is_fenced_also_by_the_next_coordinator() -> None:
+def test_silent_producer_is_fenced_by_next_coordinator() -> None:
     world = opened()
     world.kill(world.coordinator())
     world.run(15_000)
@@ -289,7 +290,7 @@ def test_a_producer_that_falls_silent_is_fenced_also_by_the_next_coordinator() -
 
 
 @pytest.mark.clause("X-1")
-def test_a_new_producer_ends_what_the_one_before_left_open() -> None:
+def test_new_producer_aborts_transaction_of_predecessor() -> None:
     world = opened()
     first = world.owner
     world.init()
@@ -304,7 +305,7 @@ def test_a_new_producer_ends_what_the_one_before_left_open() -> None:
 
 
 @pytest.mark.clause("X-2")
-def test_a_coordinator_cut_off_from_the_others_decides_nothing() -> None:
+def test_isolated_coordinator_completes_no_transaction() -> None:
     world = opened(replica_lag_time_max_ms="30000")
     old = world.coordinator()
     for other in range(3):

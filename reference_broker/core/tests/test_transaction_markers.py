@@ -1,6 +1,6 @@
-"""The metadata log on disk, read byte by byte as Kafka's formats say, without the broker's own codecs (T-1).
+"""The metadata log on disk, read byte by byte by Kafka's formats, without the broker's own codecs (T-1).
 
-Kafka's dump tool judges the same where its jars are (``bench/peers/tests/test_metadata_files.py``).
+Kafka's dump tool checks the same where its jars are available (``bench/peers/tests/test_metadata_files.py``).
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ CONTROL_BIT = 0x20
 
 
 def varint(data: bytes, position: int) -> tuple[int, int]:
-    """An unsigned varint and where it ends."""
+    """Return an unsigned varint and its end."""
     value = shift = 0
     while True:
         byte = data[position]
@@ -35,7 +35,7 @@ def signed(data: bytes, position: int) -> tuple[int, int]:
 
 
 def batches(data: bytes) -> Iterator[list[bytes] | None]:
-    """The values of the records of each batch (message format v2), None for a control batch."""
+    """Yield the values of the records of each batch (message format v2), None for a control batch."""
     position = 0
     while position < len(data):
         (length,) = unpack_from(">i", data, position + 8)
@@ -59,7 +59,8 @@ def batches(data: bytes) -> Iterator[list[bytes] | None]:
 
 
 def kinds(disk: MemoryDisk) -> list[list[int]]:
-    """The types of the records of each batch of the log. A record begins with its frame's version, type and version."""
+    """Return the types of the records of each batch of the log. A record starts with its frame's version, type and
+    version."""
     found = []
     for name in sorted(path for path in disk.files if path.startswith("__cluster_metadata-0/") and path[-4:] == ".log"):
         for values in batches(bytes(disk.files[name])):
@@ -74,7 +75,7 @@ def world_of(disk: MemoryDisk) -> NodeWorld:
 
 
 @pytest.mark.clause("T-1")
-def test_what_does_not_fit_into_a_batch_is_between_kafkas_markers() -> None:
+def test_change_larger_than_batch_is_between_transaction_markers() -> None:
     disk = MemoryDisk()
     world = world_of(disk)
     before = len(kinds(disk))
@@ -87,7 +88,7 @@ def test_what_does_not_fit_into_a_batch_is_between_kafkas_markers() -> None:
 
 
 @pytest.mark.clause("T-1")
-def test_one_that_was_not_ended_is_followed_by_kafkas_abort() -> None:
+def test_unfinished_transaction_is_followed_by_abort() -> None:
     disk = MemoryDisk()
     world = world_of(disk)
     before = len(kinds(disk))
@@ -96,9 +97,9 @@ def test_one_that_was_not_ended_is_followed_by_kafkas_abort() -> None:
         world.step()
     again = MemoryDisk()
     again.files = {path: bytearray(data) for path, data in disk.files.items()}
-    begun = kinds(again)[before:]
-    assert begun[0] == [BEGIN]
-    assert [END] not in begun, "the node was killed in the midst of it"
+    unfinished = kinds(again)[before:]
+    assert unfinished[0] == [BEGIN]
+    assert [END] not in unfinished, "the node was killed within the transaction"
     after = world_of(again)
-    assert kinds(again)[before + len(begun)] == [ABORT]
+    assert kinds(again)[before + len(unfinished)] == [ABORT]
     assert "t" not in after.node.broker.controller.image.topics

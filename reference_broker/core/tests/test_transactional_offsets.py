@@ -1,4 +1,4 @@
-"""Offsets in a transaction, on a real node: added, committed or aborted, also over a restart (X-8, X-9)."""
+"""Offsets in a transaction, on a real node: added, committed or aborted, also after a restart (X-8, X-9)."""
 
 from datetime import timedelta
 from typing import Any
@@ -29,10 +29,10 @@ class Producer:
     def __init__(self, world: NodeWorld, version: int) -> None:
         self.world, self.version = world, version
         self.is_second = version >= ADDS_BY_ITSELF_FROM
-        self.again(
+        self.retried(
             ApiKey.FIND_COORDINATOR, 6, lambda it: it.coordinators[0].error_code, key_type=1, coordinator_keys=(ID,)
         )
-        answer = self.again(
+        response = self.retried(
             ApiKey.INIT_PRODUCER_ID,
             5 if self.is_second else 4,
             lambda it: it.error_code,
@@ -41,31 +41,31 @@ class Producer:
             producer_id=-1,
             producer_epoch=-1,
         )
-        self.owner = {"producer_id": answer.producer_id, "producer_epoch": answer.producer_epoch}
+        self.owner = {"producer_id": response.producer_id, "producer_epoch": response.producer_epoch}
 
     def find(self, kind: int, key: str) -> None:
         fields = {"key_type": kind, "coordinator_keys": (key,)}
-        self.again(ApiKey.FIND_COORDINATOR, 6, lambda it: it.coordinators[0].error_code, **fields)
+        self.retried(ApiKey.FIND_COORDINATOR, 6, lambda it: it.coordinators[0].error_code, **fields)
 
-    def again(self, key: ApiKey, version: int, error_of: Any, **said: Any) -> Any:
+    def retried(self, key: ApiKey, version: int, error_of: Any, **fields: Any) -> Any:
         for _ in range(50):
-            answer = self.world.ask(key, version, body(key, **said), 7)
-            if error_of(answer) not in BUSY:
-                return answer
+            response = self.world.request(key, version, body(key, **fields), 7)
+            if error_of(response) not in BUSY:
+                return response
             self.world.advance(100)
-        raise AssertionError(f"{key.name} got {error_of(answer)}")
+        raise AssertionError(f"{key.name} got {error_of(response)}")
 
     def add(self) -> None:
         if not self.is_second:
-            said = {"transactional_id": ID, "group_id": "g", **self.owner}
-            assert self.again(ApiKey.ADD_OFFSETS_TO_TXN, 3, lambda it: it.error_code, **said).error_code == 0
+            fields = {"transactional_id": ID, "group_id": "g", **self.owner}
+            assert self.retried(ApiKey.ADD_OFFSETS_TO_TXN, 3, lambda it: it.error_code, **fields).error_code == 0
 
     def commit(self, offset: int, **member: Any) -> int:
-        """Of partition 0. Partition 1 does not exist."""
+        """Commit partition 0. Partition 1 does not exist."""
         partitions = [
             {"partition_index": at, "committed_offset": offset, "committed_metadata": "text"} for at in (0, 1)
         ]
-        answer = self.again(
+        response = self.retried(
             ApiKey.TXN_OFFSET_COMMIT,
             self.version,
             lambda it: it.topics[0].partitions[0].error_code,
@@ -75,16 +75,16 @@ class Producer:
             **self.owner,
             **({"generation_id": -1, "member_id": "", "group_instance_id": None} | member if self.version >= 3 else {}),
         )
-        first, second = answer.topics[0].partitions
+        first, second = response.topics[0].partitions
         assert second.error_code == ErrorCode.unknown_topic_or_partition
         return int(first.error_code)
 
     def end(self, commit: bool) -> None:
-        said = {"transactional_id": ID, "committed": commit, **self.owner}
-        answer = self.again(ApiKey.END_TXN, 5 if self.is_second else 3, lambda it: it.error_code, **said)
-        assert answer.error_code == ErrorCode.none
+        fields = {"transactional_id": ID, "committed": commit, **self.owner}
+        response = self.retried(ApiKey.END_TXN, 5 if self.is_second else 3, lambda it: it.error_code, **fields)
+        assert response.error_code == ErrorCode.none
         if self.is_second:
-            self.owner = {"producer_id": answer.producer_id, "producer_epoch": answer.producer_epoch}
+            self.owner = {"producer_id": response.producer_id, "producer_epoch": response.producer_epoch}
         self.world.settle()
 
 
@@ -92,7 +92,7 @@ def fetched(world: NodeWorld, *, stable: bool) -> tuple[int, int]:
     topics = [{"name": "t", "partition_indexes": [0]}]
     groups = [{"group_id": "g", "topics": topics, "member_id": None, "member_epoch": -1}]
     request = body(ApiKey.OFFSET_FETCH, groups=groups, require_stable=stable)
-    (offset,) = world.ask(ApiKey.OFFSET_FETCH, 9, request, 7).groups[0].topics[0].partitions
+    (offset,) = world.request(ApiKey.OFFSET_FETCH, 9, request, 7).groups[0].topics[0].partitions
     return int(offset.committed_offset), int(offset.error_code)
 
 
@@ -105,7 +105,7 @@ def led() -> NodeWorld:
 @pytest.mark.clause("X-8")
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("version", VERSIONS_OF_COMMIT)
-def test_offsets_are_hidden_until_their_transaction_is_committed(version: int, commit: bool) -> None:
+def test_offsets_are_hidden_until_transaction_is_committed(version: int, commit: bool) -> None:
     world = led()
     producer = Producer(world, version)
     producer.add()
@@ -119,7 +119,7 @@ def test_offsets_are_hidden_until_their_transaction_is_committed(version: int, c
 
 @pytest.mark.clause("X-9")
 @pytest.mark.parametrize("version", [each for each in VERSIONS_OF_COMMIT if each < ADDS_BY_ITSELF_FROM])
-def test_nothing_is_written_in_a_transaction_that_has_not_the_offsets_partition(version: int) -> None:
+def test_commit_without_added_offsets_partition_writes_nothing(version: int) -> None:
     world = led()
     producer = Producer(world, version)
     error = ErrorCode.transaction_abortable if version >= 4 else ErrorCode.invalid_txn_state
@@ -129,8 +129,8 @@ def test_nothing_is_written_in_a_transaction_that_has_not_the_offsets_partition(
 
 @pytest.mark.clause("X-8")
 @pytest.mark.parametrize("version", [3, 4, 5])
-def test_a_member_of_an_older_generation_writes_nothing(version: int) -> None:
-    """KIP-447: so a zombie does not commit what its successor has consumed."""
+def test_commit_of_older_generation_writes_nothing(version: int) -> None:
+    """KIP-447: a zombie must not commit offsets that its successor has consumed."""
     world = led()
     member = stable(world)
     producer = Producer(world, version)
@@ -146,7 +146,7 @@ def test_a_member_of_an_older_generation_writes_nothing(version: int) -> None:
 @pytest.mark.clause("X-13")
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("version", [3, 5])
-def test_a_node_that_starts_again_goes_on_with_the_open_transaction(version: int, commit: bool) -> None:
+def test_open_transaction_continues_after_restart(version: int, commit: bool) -> None:
     world = led()
     producer = Producer(world, version)
     producer.add()
@@ -164,7 +164,7 @@ def test_a_node_that_starts_again_goes_on_with_the_open_transaction(version: int
 @pytest.mark.clause(
     "KafkaApisTest.shouldReplaceCoordinatorNotAvailableWithLoadInProcessInTxnOffsetCommitWithOlderClient"
 )
-def test_old_clients_do_not_hear_that_a_coordinator_loads() -> None:
+def test_old_clients_get_no_coordinator_load_in_progress() -> None:
     """KAFKA-7296: they would crash."""
     world = led()
     producers = {version: Producer(world, version) for version in (1, 2)}
@@ -179,5 +179,5 @@ def test_old_clients_do_not_hear_that_a_coordinator_loads() -> None:
             topics=[{"name": "t", "partitions": partitions}],
             **producers[version].owner,
         )
-        answer = world.ask(ApiKey.TXN_OFFSET_COMMIT, version, request, 7)
-        assert answer.topics[0].partitions[0].error_code == error
+        response = world.request(ApiKey.TXN_OFFSET_COMMIT, version, request, 7)
+        assert response.topics[0].partitions[0].error_code == error

@@ -1,4 +1,4 @@
-"""Offsets in a transaction of three nodes, whichever dies and whenever: they follow what became of the transaction."""
+"""Offsets in a transaction of three nodes: they follow the outcome of the transaction, whichever node dies."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from reference_broker.core.tests.test_transaction_coordinators import ID, Transa
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode, known_error
 
-AGAIN = (
+RETRIABLE = (
     ErrorCode.coordinator_not_available,
     ErrorCode.coordinator_load_in_progress,
     ErrorCode.not_coordinator,
@@ -28,24 +28,24 @@ class OffsetsWorld(TransactionsWorld):
         for _ in range(400):
             number = next(n for n, each in self.members.items() if each.alive)
             request = FindCoordinatorRequest(key_type=i8(0), coordinator_keys=("g",))
-            found = self.ask(number, ApiKey.FIND_COORDINATOR, 6, request).coordinators[0]
+            found = self.request(number, ApiKey.FIND_COORDINATOR, 6, request).coordinators[0]
             if found.error_code == 0 and self.members[int(found.node_id)].alive:
                 return int(found.node_id)
             self.run(50)
         raise AssertionError("the group gets no coordinator")
 
-    def of_group(self, key: ApiKey, version: int, error_of: Any, **said: Any) -> Any:
-        """Retry, as a client does, until the error is not retriable."""
+    def of_group(self, key: ApiKey, version: int, error_of: Any, **fields: Any) -> Any:
+        """Send the request as a client does, with retries until the error is not retriable."""
         for _ in range(300):
-            answer = self.answer_of(self.send(self.group_coordinator(), key, version, body(key, **said)))
-            if answer is not None and known_error(int(error_of(answer))) not in AGAIN:
-                return answer
+            response = self.response_to(self.send(self.group_coordinator(), key, version, body(key, **fields)))
+            if response is not None and known_error(int(error_of(response))) not in RETRIABLE:
+                return response
             self.run(50)
-        raise AssertionError(f"{key.name} got {answer}")
+        raise AssertionError(f"{key.name} got {response}")
 
     def commit_offset(self, offset: int) -> None:
         partitions = [{"partition_index": 0, "committed_offset": offset, "committed_metadata": None}]
-        answer = self.of_group(
+        response = self.of_group(
             ApiKey.TXN_OFFSET_COMMIT,
             5,
             lambda response: response.topics[0].partitions[0].error_code,
@@ -58,10 +58,10 @@ class OffsetsWorld(TransactionsWorld):
             group_instance_id=None,
             topics=[{"name": "t", "partitions": partitions}],
         )
-        assert answer.topics[0].partitions[0].error_code == ErrorCode.none
+        assert response.topics[0].partitions[0].error_code == ErrorCode.none
 
     def committed(self) -> int:
-        """As soon as it is stable."""
+        """Return the committed offset as soon as it is stable."""
         groups = [
             {
                 "group_id": "g",
@@ -70,22 +70,22 @@ class OffsetsWorld(TransactionsWorld):
                 "member_epoch": -1,
             }
         ]
-        answer = self.of_group(
+        response = self.of_group(
             ApiKey.OFFSET_FETCH,
             9,
             lambda response: response.groups[0].error_code or response.groups[0].topics[0].partitions[0].error_code,
             groups=groups,
             require_stable=True,
         )
-        return int(answer.groups[0].topics[0].partitions[0].committed_offset)
+        return int(response.groups[0].topics[0].partitions[0].committed_offset)
 
 
 @pytest.mark.thorough
 @pytest.mark.clause("X-8", "X-3")
 @pytest.mark.parametrize("commits", [True, False])
 @pytest.mark.parametrize("delay_us", [*range(0, 2400, 300), 5000])
-def test_offsets_follow_their_transaction_when_the_coordinator_of_the_group_dies(delay_us: int, commits: bool) -> None:
-    """It dies so long after EndTxn came. Its successor loads what is pending, and gets the marker."""
+def test_offsets_follow_transaction_when_group_coordinator_dies(delay_us: int, commits: bool) -> None:
+    """It dies this long after EndTxn arrived. Its successor loads the pending offsets, and gets the marker."""
     world = OffsetsWorld(is_modern=True, offsets_topic_num_partitions="1")
     world.init()
     world.commit_offset(5)
@@ -94,9 +94,9 @@ def test_offsets_follow_their_transaction_when_the_coordinator_of_the_group_dies
     world.run_until(lambda: world.mono_us >= end_us)
     dead = world.group_coordinator()
     world.kill(dead)
-    answer = world.end(commits=commits)
+    error = world.end(commits=commits)
     outcome = world.settled()
-    assert outcome == ("CompleteCommit" if commits else "CompleteAbort") or answer is not ErrorCode.none
+    assert outcome == ("CompleteCommit" if commits else "CompleteAbort") or error is not ErrorCode.none
     assert world.committed() == (5 if outcome == "CompleteCommit" else -1)
     world.start(dead)
     world.ready()

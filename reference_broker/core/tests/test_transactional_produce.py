@@ -1,5 +1,8 @@
-"""Produce in transactions on several nodes: partitions are added by what is written to them (version 2), nothing is
-written to a partition that the transaction does not have, and readers of committed records see whole transactions."""
+"""Produce in transactions on several nodes.
+
+Partitions are added by the first write to them (version 2), no record is written to a partition outside the
+transaction, and read_committed consumers see whole transactions.
+"""
 
 from datetime import timedelta
 from typing import Any
@@ -23,14 +26,14 @@ TV1, TV2 = 11, 12
 
 
 class ProducingWorld(TransactionsWorld):
-    """The producer speaks version 2 of transactions, or asks for nothing before it writes."""
+    """A producer that uses version 2 of transactions, or sends nothing before it writes."""
 
     def init(self) -> None:
-        """A transaction lives longer than it takes to replace a dead node."""
+        """Get a producer ID with a transaction timeout longer than the replacement of a dead node."""
         timeout = i32Timedelta.parse(timedelta(seconds=60))
         body = InitProducerIdRequest(transactional_id=ID, transaction_timeout=timeout)
-        answer = self.again(ApiKey.INIT_PRODUCER_ID, 4, body)
-        self.owner = int(answer.producer_id), int(answer.producer_epoch)
+        response = self.retried(ApiKey.INIT_PRODUCER_ID, 4, body)
+        self.owner = int(response.producer_id), int(response.producer_epoch)
 
     def batch(self, sequence: int) -> bytes:
         return build(
@@ -47,11 +50,11 @@ class ProducingWorld(TransactionsWorld):
         return self.send(self.leader("t", index) if at is None else at, ApiKey.PRODUCE, version, request)
 
     def error_of(self, token: int) -> ErrorCode | None:
-        answer = self.answer_of(token)
-        return None if answer is None else ErrorCode(answer.responses[0].partitions[0].error_code)
+        response = self.response_to(token)
+        return None if response is None else ErrorCode(response.responses[0].partitions[0].error_code)
 
     def taken(self, index: int, sequence: int = 0) -> None:
-        """The same batch again until it is taken."""
+        """Send the same batch until it is accepted."""
         for _ in range(300):
             leader = self.leader("t", index)
             if leader >= 0 and self.members[leader].alive:
@@ -63,12 +66,12 @@ class ProducingWorld(TransactionsWorld):
 
     def finish(self, *, commits: bool = True) -> None:
         """EndTxn 5: the producer continues with the ID and epoch of the response."""
-        answer = self.again(ApiKey.END_TXN, 5, self.end_body(commits=commits))
-        assert answer.error_code == 0
-        self.owner = int(answer.producer_id), int(answer.producer_epoch)
+        response = self.retried(ApiKey.END_TXN, 5, self.end_body(commits=commits))
+        assert response.error_code == 0
+        self.owner = int(response.producer_id), int(response.producer_epoch)
 
     def close(self, member: Member) -> None:
-        """A clean end to which the cluster agrees at once. The node hears the others for a while."""
+        """Stop cleanly while the cluster agrees at once. The node receives responses for a while."""
         leaving: Any = member.node.broker.replica
         leaving.shut_down = lambda left: left()
         self._take(member, member.node.shutdown(self.now))
@@ -76,10 +79,10 @@ class ProducingWorld(TransactionsWorld):
     def read(self, index: int, isolation_level: int = COMMITTED) -> Any:
         wanted = FetchTopic("t", NO_TOPIC_ID, [FetchPartition(index, 0, 1 << 20)])
         request = FetchRequest(max_wait_ms=0, isolation_level=isolation_level, topics=[wanted])
-        return self.ask(self.leader("t", index), ApiKey.FETCH, 12, request).responses[0].partitions[0]
+        return self.request(self.leader("t", index), ApiKey.FETCH, 12, request).responses[0].partitions[0]
 
     def read_offsets(self, index: int) -> tuple[list[int], list[tuple[int, int]]]:
-        """The batches that a reader of committed records gets, and the aborted transactions."""
+        """Return the batches that a read_committed consumer gets, and the aborted transactions."""
         data = self.read(index)
         batches = [header.base_offset for _, header in iterate(data.records or b"")]
         return batches, [(one.producer_id, one.first_offset) for one in data.aborted_transactions or ()]
@@ -94,7 +97,7 @@ def world() -> ProducingWorld:
 
 @pytest.mark.clause("X-4", "X-5", "X-9")
 @pytest.mark.parametrize("commits", [True, False])
-def test_what_is_written_to_is_added_and_ended(world: ProducingWorld, commits: bool) -> None:
+def test_written_partitions_are_added_and_ended(world: ProducingWorld, commits: bool) -> None:
     producer, epoch = world.owner
     for index in INDEXES:
         world.taken(index)
@@ -109,7 +112,7 @@ def test_what_is_written_to_is_added_and_ended(world: ProducingWorld, commits: b
 
 
 @pytest.mark.thorough
-def test_transactions_follow_each_other_with_an_epoch_of_their_own(world: ProducingWorld) -> None:
+def test_consecutive_transactions_have_own_epochs(world: ProducingWorld) -> None:
     for number in range(4):
         world.taken(0)
         world.taken(0, 1)
@@ -123,7 +126,7 @@ def test_transactions_follow_each_other_with_an_epoch_of_their_own(world: Produc
 
 
 @pytest.mark.clause("X-9")
-def test_nothing_is_written_where_the_transaction_does_not_have_the_partition(world: ProducingWorld) -> None:
+def test_write_to_partition_outside_transaction_is_rejected(world: ProducingWorld) -> None:
     """Before version 2 partitions are added by the producer. This one forgets to."""
     assert world.error_of(world.produce_to(0, version=TV1)) is ErrorCode.transaction_abortable
     assert world.error_of(world.produce_to(0, version=TV1 - 1)) is ErrorCode.invalid_txn_state
@@ -134,7 +137,7 @@ def test_nothing_is_written_where_the_transaction_does_not_have_the_partition(wo
 
 
 @pytest.mark.clause("X-9")
-def test_an_older_producer_is_fenced_wherever_it_writes(world: ProducingWorld) -> None:
+def test_older_producer_is_fenced_at_each_partition(world: ProducingWorld) -> None:
     old = world.owner
     world.taken(0)
     world.init()
@@ -153,7 +156,7 @@ def test_an_older_producer_is_fenced_wherever_it_writes(world: ProducingWorld) -
 @pytest.mark.clause("X-9")
 @pytest.mark.parametrize("delay_us", [0, 150, 300, 450, 700, 1000, 1500])
 @pytest.mark.parametrize("victim", ["coordinator", "leader"])
-def test_no_transaction_hangs_when_a_node_dies_while_a_partition_is_added(victim: str, delay_us: int) -> None:
+def test_no_hanging_transaction_when_node_dies_during_add(victim: str, delay_us: int) -> None:
     world = ProducingWorld()
     world.init()
     world.taken(0)
@@ -175,8 +178,8 @@ def test_no_transaction_hangs_when_a_node_dies_while_a_partition_is_added(victim
     world.no_transaction_is_open()
 
 
-def test_a_node_that_closes_its_logs_appends_nothing_that_its_coordinator_allows_then(world: ProducingWorld) -> None:
-    """Else the mark of a clean end would be wrong."""
+def test_stopping_node_appends_no_late_verified_batch(world: ProducingWorld) -> None:
+    """Otherwise the clean-shutdown file would be wrong."""
     coordinator = world.coordinator()
     index = next(one for one in INDEXES if world.leader("t", one) != coordinator)
     leader = world.members[world.leader("t", index)]
@@ -191,8 +194,8 @@ def test_a_node_that_closes_its_logs_appends_nothing_that_its_coordinator_allows
 
 
 @pytest.mark.clause("X-9")
-def test_a_batch_that_waits_while_its_transaction_is_aborted_is_refused(world: ProducingWorld) -> None:
-    """The coordinator adds the partition, but its word does not reach the leader before the transaction is over."""
+def test_batch_awaiting_verification_of_aborted_transaction_is_rejected(world: ProducingWorld) -> None:
+    """The coordinator adds the partition, but its response arrives after the end of the transaction."""
     world.taken(0)
     coordinator = world.coordinator()
     index = next(one for one in INDEXES if world.leader("t", one) != coordinator)

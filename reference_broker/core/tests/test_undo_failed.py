@@ -1,4 +1,4 @@
-"""An append to a log fails, and so does its undo: the node ends, and the next start cuts off what is left."""
+"""An append to a log fails, and so does its undo: the node ends, and the next start truncates the rest."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from reference_broker.ports.disk import Buffer, MemoryDisk, UndoFailed
 
 
 class TornDisk(MemoryDisk):
-    """The next append to a file of the folder ``tears`` writes half of its bytes, and cannot be undone."""
+    """A disk whose next append to a file of the folder ``tears`` writes half of its bytes, and cannot be undone."""
 
     tears = ""
 
@@ -24,7 +24,7 @@ class TornDisk(MemoryDisk):
 
 
 @pytest.mark.parametrize("folder", ["t-0", "__cluster_metadata-0"])
-def test_a_node_ends_after_an_undo_that_failed_and_loses_nothing_that_it_has_acknowledged(folder: str) -> None:
+def test_failed_undo_ends_node_without_losing_acknowledged_records(folder: str) -> None:
     disk = TornDisk()
     world = NodeWorld(disk)
     world.create("t")

@@ -1,4 +1,4 @@
-"""A voter that is killed while its vote is made durable, comes back, and then loses its power."""
+"""A voter that is killed while its vote is made durable, restarts, and then loses its power."""
 
 from functools import partialmethod
 from random import Random
@@ -28,24 +28,24 @@ class Voter(NodeWorld):
         self.start()
         self.settle_until(lambda: self.node.listening)
 
-    def asked_for_its_vote(self, candidate: int) -> Any:
-        question = Vote("cluster", 2, candidate, EPOCH, OffsetAndEpoch(0, 0), pre_vote=False)
-        return self.ask(ApiKey.VOTE, VERSIONS[ApiKey.VOTE][1], vote(question))
+    def vote_for(self, candidate: int) -> Any:
+        request = Vote("cluster", 2, candidate, EPOCH, OffsetAndEpoch(0, 0), pre_vote=False)
+        return self.request(ApiKey.VOTE, VERSIONS[ApiKey.VOTE][1], vote(request))
 
     def grants(self, candidate: int) -> bool:
-        answer = read_voted(self.asked_for_its_vote(candidate))
-        assert isinstance(answer, RaftResponse)
-        return answer.granted
+        response = read_voted(self.vote_for(candidate))
+        assert isinstance(response, RaftResponse)
+        return response.granted
 
 
 def votes_for_both(seed: int) -> bool:
-    """The first life is killed when the vote has its name, before that is durable. The second life grants the same vote
-    again, and ends with the power."""
+    """The first life is killed when the vote file has its name, before that is durable. The second life grants the same
+    vote again, and ends with a power loss."""
     disk = SimDisk(Random(seed))
     first = Voter(disk)
     first.hold_syncs = True
-    question = Vote("cluster", 2, 1, EPOCH, OffsetAndEpoch(0, 0), pre_vote=False)
-    first.send(ApiKey.VOTE, VERSIONS[ApiKey.VOTE][1], vote(question))
+    request = Vote("cluster", 2, 1, EPOCH, OffsetAndEpoch(0, 0), pre_vote=False)
+    first.send(ApiKey.VOTE, VERSIONS[ApiKey.VOTE][1], vote(request))
     while not disk.exists(QUORUM_STATE):
         first.complete_sync()
     assert not first.replies, "the vote is not durable"
@@ -54,11 +54,11 @@ def votes_for_both(seed: int) -> bool:
     return Voter(disk).grants(3)
 
 
-def test_a_vote_that_a_killed_process_left_without_a_durable_name_is_kept_once_it_was_told() -> None:
+def test_vote_of_killed_process_is_kept_once_granted() -> None:
     assert not any(votes_for_both(seed) for seed in SEEDS)
 
 
-def test_a_vote_is_given_twice_in_an_epoch_if_a_process_trusts_the_names_that_it_finds(
+def test_trusting_undurable_file_names_grants_two_votes_per_epoch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(KnownFolder, "__init__", partialmethod(KnownFolder.__init__, changes=0))

@@ -1,4 +1,4 @@
-"""Three nodes with a tier: a follower that lost its disk begins behind the records that are in the tier only."""
+"""Three nodes with a tier: a follower that lost its disk starts after the records that are in the tier only."""
 
 from typing import Any
 
@@ -26,9 +26,9 @@ EARLY, LATE = 7, 8
 def write(world: ClusterWorld, sequence: int, producer: int = LATE) -> int:
     """Return the offset of the record, which may have been written before."""
     how = {"producer_id": producer, "producer_epoch": 0, "base_sequence": sequence}
-    answer = world.produce("events", VALUE, **how)
-    assert answer.error_code == 0
-    return int(answer.base_offset)
+    response = world.produce("events", VALUE, **how)
+    assert response.error_code == 0
+    return int(response.base_offset)
 
 
 def offsets_from_the_beginning(world: ClusterWorld) -> list[int]:
@@ -37,7 +37,7 @@ def offsets_from_the_beginning(world: ClusterWorld) -> list[int]:
     found: list[int] = []
     while len(found) < world.log(leader, "events").high_watermark:
         wanted = FetchTopic("", topic_id, [FetchPartition(0, len(found), 1 << 20)])
-        (one,) = world.ask(leader, ApiKey.FETCH, 17, FetchRequest(topics=[wanted])).responses[0].partitions
+        (one,) = world.request(leader, ApiKey.FETCH, 17, FetchRequest(topics=[wanted])).responses[0].partitions
         assert not one.error_code
         found += [header.base_offset for _, header in iterate(one.records or b"")]
     return found
@@ -45,7 +45,7 @@ def offsets_from_the_beginning(world: ClusterWorld) -> list[int]:
 
 @pytest.mark.thorough
 @pytest.mark.clause("P-11", "P-6")
-def test_a_follower_on_a_wiped_disk_takes_its_state_from_the_tier() -> None:
+def test_wiped_follower_restores_state_from_tier() -> None:
     world = ClusterWorld(**TIER)
     world.ready()
     assert world.create("events", **TOPIC).error_code == 0
@@ -71,14 +71,14 @@ def test_a_follower_on_a_wiped_disk_takes_its_state_from_the_tier() -> None:
     log.check_invariants()
     make_leader(world, wiped)
     assert write(world, 0, EARLY) == 0, "a retry is written once, although the record is in the tier only"
-    answer = world.produce("events", VALUE, producer_id=EARLY, producer_epoch=0, base_sequence=5)
-    assert answer.error_code == ErrorCode.out_of_order_sequence_number
+    response = world.produce("events", VALUE, producer_id=EARLY, producer_epoch=0, base_sequence=5)
+    assert response.error_code == ErrorCode.out_of_order_sequence_number
     assert write(world, 14) == 15
     assert offsets_from_the_beginning(world) == list(range(16))
 
 
 def make_leader(world: ClusterWorld, wanted: int) -> None:
-    """Kill the leader until the wanted node does."""
+    """Kill leaders until the wanted node leads."""
     while (leader := world.leader("events")) != wanted:
         world.kill(leader)
         world.run_until(lambda: world.leader("events") not in (-1, leader))

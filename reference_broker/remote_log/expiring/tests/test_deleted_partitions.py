@@ -56,7 +56,7 @@ class Deleting(MetadataCluster):
         return segment
 
     def delete_topic(self, name: str) -> None:
-        self.ask(self.controller, ApiKey.DELETE_TOPICS, 6, delete_request(name))
+        self.request(self.controller, ApiKey.DELETE_TOPICS, 6, delete_request(name))
 
     def left_in(self, topic_id: bytes) -> list[str]:
         folders = [folder_of(TOPIC, topic_id, index) for index in range(PARTITIONS)]

@@ -270,7 +270,7 @@ def test_the_topic_may_be_deleted_while_it_is_used(world: MetadataCluster) -> No
     world.watch(0, 1)
     first = copy_of(1, 0, 9)
     assert world.write(0, first) is ErrorCode.none
-    world.ask(world.controller, ApiKey.DELETE_TOPICS, 6, delete_request(REMOTE_LOG_METADATA_TOPIC))
+    world.request(world.controller, ApiKey.DELETE_TOPICS, 6, delete_request(REMOTE_LOG_METADATA_TOPIC))
     images = [each.node.broker.loader for each in world.living]
     world.run_until(lambda: all(REMOTE_LOG_METADATA_TOPIC not in each.image.topics for each in images))
     assert world.write(0, step(first, FINISHED)) is ErrorCode.unknown_topic_or_partition
@@ -287,7 +287,7 @@ def test_a_topic_that_comes_back_with_another_number_of_partitions_is_read_from_
     world.watch(0, 1)
     lost = copy_of(1, 0, 9)
     assert world.write(0, lost) is ErrorCode.none
-    world.ask(world.controller, ApiKey.DELETE_TOPICS, 6, delete_request(REMOTE_LOG_METADATA_TOPIC))
+    world.request(world.controller, ApiKey.DELETE_TOPICS, 6, delete_request(REMOTE_LOG_METADATA_TOPIC))
     assert world.create(REMOTE_LOG_METADATA_TOPIC, partitions, 3).error_code == 0
     world.run_until(lambda: world.topics[0].is_ready(lost.topic_id, 0))
     for number in range(12):
