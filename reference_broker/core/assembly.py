@@ -21,7 +21,7 @@ from reference_broker.transactions.add_partitions_to_txn_manager import AddParti
 from reference_broker.transactions.coordinator import TransactionCoordinator
 from reference_broker.transactions.markers import MarkerWriter
 from reference_broker.transactions.offsets_verification import OffsetsVerifier
-from reference_broker.transactions.producer_ids import ProducerIds
+from reference_broker.transactions.producer_ids import ProducerIdManager
 
 if TYPE_CHECKING:
     from reference_broker.controller.planning.topic_creation import NewTopic
@@ -62,7 +62,7 @@ def build_broker(
         lambda: replica.loader.image,
         metrics,
         markers,
-        ProducerIds(node_id, lambda: replica.lifecycle.channel, lambda: replica.controller.broker_epoch),
+        ProducerIdManager(node_id, lambda: replica.lifecycle.channel, lambda: replica.controller.broker_epoch),
     )
     replication.listeners += [groups, transactions]
     remote_log = None

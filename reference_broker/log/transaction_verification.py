@@ -1,9 +1,10 @@
-"""Transactions that await their coordinator's confirmation (KIP-890, Kafka's VerificationStateEntry).
+"""Transactions that await their coordinator's verification (KIP-890, Kafka's VerificationStateEntry).
 
-The first batch of a transaction in a partition waits until the transaction's coordinator has confirmed that it knows
-the partition. Meanwhile the transaction may end: a marker comes, or the producer is fenced. Then the coordinator's word
-is stale. So each wait has a guard, an object of its own, and the append must bring the guard that the partition still
-has. What is written voids it: a batch of the transaction, since it is open from then on, or a marker, since it is over.
+The first batch of a transaction in a partition waits until the transaction's coordinator has verified that the
+transaction has the partition. Meanwhile the transaction may end: a marker comes, or the producer is fenced. Then the
+verification is stale. So each one has a guard, an object of its own, and the append must pass the guard that the
+partition still has. A batch of the transaction removes it, since the transaction is open from then on, and so does a
+marker, since it is over.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from reference_broker.wire.errors import ErrorCode
 
 
 class TransactionalBatch(Protocol):
-    """What counts of a transactional batch. The node's own have no sequence (-1)."""
+    """The part of a batch header that is verified. Batches of the node itself have sequence -1."""
 
     @property
     def producer_id(self) -> int: ...
@@ -42,7 +43,7 @@ class VerificationGuard:
     """Unix time at which the first batch came."""
 
     def wait(self, sequence: int, epoch: int) -> None:
-        """One more batch waits."""
+        """Add a batch to the pending ones."""
         if epoch > self.epoch:
             self.epoch, self.lowest_sequence = epoch, sequence
         elif epoch == self.epoch:
@@ -61,8 +62,8 @@ class VerificationStates:
     def begin(
         self, known: Producer | None, batch: TransactionalBatch, *, raises_epoch: bool, wall_ms: int
     ) -> VerificationGuard | None:
-        """A transactional batch of a producer is to be appended. Returns the guard of its wait, or None if the
-        transaction is open here already. Raises InvalidRecords (INVALID_PRODUCER_EPOCH) for an older epoch."""
+        """Return the guard with which a producer's transactional batch may be appended once it is verified, or None if
+        the transaction is open here already. Raise InvalidRecords (INVALID_PRODUCER_EPOCH) for an older epoch."""
         _check_epoch(known, batch)
         if _is_open(known, batch):
             return None
@@ -104,8 +105,8 @@ class VerificationStates:
             )
 
     def written(self, header: BatchHeader) -> None:
-        """A transactional batch or a marker of a producer is in the log. A marker of version 2 may have the epoch of a
-        wait, because that is the next transaction. Then the wait goes on."""
+        """Called when a transactional batch or a marker of a producer is in the log. A marker of version 2 may have the
+        epoch of a guard, because that is the next transaction's. Then the guard stays."""
         guard = self.guards.get(header.producer_id)
         if guard is None:
             return
@@ -114,13 +115,13 @@ class VerificationStates:
             del self.guards[header.producer_id]
 
     def expire(self, wall_ms: int, expiration_ms: int) -> None:
-        """Forget the waits that nothing came of."""
+        """Drop the guards of verifications that had no result."""
         for producer_id in [one for one, guard in self.guards.items() if wall_ms - guard.since_ms >= expiration_ms]:
             del self.guards[producer_id]
 
 
 def _is_open(known: Producer | None, batch: TransactionalBatch) -> bool:
-    """A newer epoch's transaction is another one."""
+    """Whether the batch belongs to the transaction that is open here. That of a newer epoch is another one."""
     return known is not None and known.current_txn_first_offset >= 0 and known.producer_epoch == batch.producer_epoch
 
 

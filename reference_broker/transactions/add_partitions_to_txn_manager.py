@@ -105,9 +105,12 @@ ServeLocally: TypeAlias = Callable[[int, object, Callable[[object], None]], None
 
 @dataclass(slots=True)
 class _Pending:
+    """A verification without a result."""
+
     request: VerificationRequest
     verified: VerificationCallback
     since_us: int
+    """When it was requested."""
 
 
 @dataclass(slots=True)
@@ -115,8 +118,10 @@ class _Coordinator:
     """The requests to one coordinator."""
 
     node_id: int
-    waiting: dict[str, _Pending] = field(default_factory=dict)  # for the next request, by transactional ID
+    waiting: dict[str, _Pending] = field(default_factory=dict)
+    """For the next request, by transactional ID."""
     is_busy: bool = False
+    """Whether a request is in flight."""
 
 
 class AddPartitionsToTxnManager:

@@ -25,7 +25,7 @@ from reference_broker.replication.leader.leaders import Leaders
 from reference_broker.replication.partitions import Partition
 from reference_broker.transactions.marker_sender import MarkerSender
 from reference_broker.transactions.markers import EPOCH_RAISED_FROM, MarkerWriter
-from reference_broker.transactions.producer_ids import NO_BLOCK, ProducerIds
+from reference_broker.transactions.producer_ids import NO_BLOCK, ProducerIdManager
 from reference_broker.transactions.timeouts import Timeouts
 from reference_broker.transactions.transaction import (
     EndVerdict,
@@ -121,7 +121,7 @@ class TransactionCoordinator:
         image: Callable[[], MetadataImage],
         metrics: Metrics,
         writer: MarkerWriter,
-        producer_ids: ProducerIds,
+        producer_ids: ProducerIdManager,
     ) -> None:
         self._ports = ports
         self._config = config
@@ -212,7 +212,7 @@ class TransactionCoordinator:
                 entry = target.add(Transaction(request.transactional_id, producer_id, request.timeout_ms, now_ms))
             self._init(target, entry, request, respond)
 
-        self.producer_ids.give(given)
+        self.producer_ids.generate(given)
 
     def _init(
         self, target: TransactionsPartition, entry: TransactionEntry, request: InitRequest, respond: OwnerCallback

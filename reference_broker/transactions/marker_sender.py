@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from kio.schema.types import ProducerId, TopicName
 from kio.static.primitive import i8, i16, i32
@@ -61,12 +61,17 @@ class Delivery:
     """Called once, at the end of the event after which no partition is missing."""
 
 
+PartialDelivery: TypeAlias = tuple[Delivery, Sequence[TopicPartition]]
+"""A delivery, and those of its partitions that are meant."""
+
+
 @dataclass(slots=True)
 class _Broker:
-    """The queue of deliveries to one broker, and whether a request to it is in flight."""
+    """The markers for the partitions that one broker leads."""
 
-    queue: deque[tuple[Delivery, Sequence[TopicPartition]]] = field(default_factory=deque)
+    queue: deque[PartialDelivery] = field(default_factory=deque)
     is_busy: bool = False
+    """Whether a request to it is in flight."""
 
 
 class MarkerSender:
@@ -88,9 +93,10 @@ class MarkerSender:
         self._image = image
         self._writer = writer
         self._brokers: dict[int, _Broker] = {}
-        self._again: list[tuple[Delivery, Sequence[TopicPartition]]] = []
+        self._to_retry: list[PartialDelivery] = []
         """Deliveries that are retried after RETRY_US."""
-        self._leaderless: list[tuple[Delivery, Sequence[TopicPartition]]] = []
+        self._leaderless: list[PartialDelivery] = []
+        """Deliveries that wait for metadata with a leader."""
         self._leaderless_image: MetadataImage | None = None
         """The metadata in which the first of ``_leaderless`` had no leader."""
         self._waiting = waiting
@@ -103,7 +109,7 @@ class MarkerSender:
         else:
             self._work.add(self._distribute_all([(delivery, tuple(delivery.missing))]))
 
-    def _distribute_all(self, deliveries: Iterable[tuple[Delivery, Sequence[TopicPartition]]]) -> Sliced[None]:
+    def _distribute_all(self, deliveries: Iterable[PartialDelivery]) -> Sliced[None]:
         budget = Budget(MARKER_PARTITIONS_PER_SLICE)
         for delivery, partitions in deliveries:
             for some in in_batches(partitions, MARKER_PARTITIONS_PER_SLICE):
@@ -143,7 +149,7 @@ class MarkerSender:
                 if not self._leaderless:
                     self._leaderless_image = image
                 self._leaderless.append((delivery, some))
-                self._waiting.value = len(self._again) + len(self._leaderless)
+                self._waiting.value = len(self._to_retry) + len(self._leaderless)
 
     # --- to one broker ------------------------------------------------------------------------------------------------
 
@@ -155,7 +161,7 @@ class MarkerSender:
         # Decision marker-request-busy (X-3): one is in flight | next one
         if broker.is_busy:
             return
-        sent: list[tuple[Delivery, Sequence[TopicPartition]]] = []
+        sent: list[PartialDelivery] = []
         count = 0
         while broker.queue and count < PARTITIONS_A_REQUEST:
             delivery, partitions = broker.queue.popleft()
@@ -179,9 +185,7 @@ class MarkerSender:
             partial(self._failed, node_id, sent),
         )
 
-    def _replied(
-        self, node_id: int, sent: Sequence[tuple[Delivery, Sequence[TopicPartition]]], response: object
-    ) -> None:
+    def _replied(self, node_id: int, sent: Sequence[PartialDelivery], response: object) -> None:
         from kio.schema.write_txn_markers.v2.response import WriteTxnMarkersResponse
 
         assert isinstance(response, WriteTxnMarkersResponse), f"markers: got {type(response).__name__}"
@@ -198,7 +202,7 @@ class MarkerSender:
             unknown = ErrorCode.unknown_server_error
             self._handle_errors(delivery, {each: errors.get((producer_id, *each), unknown) for each in partitions})
 
-    def _failed(self, node_id: int, sent: Sequence[tuple[Delivery, Sequence[TopicPartition]]]) -> None:
+    def _failed(self, node_id: int, sent: Sequence[PartialDelivery]) -> None:
         """Retry all. Some of the markers may be written, and a repeated one does no harm."""
         for delivery, partitions in sent:
             self._retry_later(delivery, partitions)
@@ -211,19 +215,19 @@ class MarkerSender:
     # --- responses ----------------------------------------------------------------------------------------------------
 
     def _handle_errors(self, delivery: Delivery, errors: dict[TopicPartition, Error]) -> None:
-        """Handle the errors of some partitions. A coordinator that is fenced by a newer one stops. Every other error
-        may pass."""
+        """Handle the errors of some partitions. A coordinator that is fenced by a newer one stops. All others are
+        retried."""
         if not delivery.is_wanted():
             return
-        again = []
+        refused = []
         for each, error in errors.items():
             # Decision marker-delivered (X-3): delivered | refused
             if error in _DELIVERED:
                 delivery.missing.pop(each, None)
             # Decision marker-coordinator-fenced (X-6): retried | fenced, given up
             elif error is not ErrorCode.transaction_coordinator_fenced:
-                again.append(each)
-        self._retry_later(delivery, again)
+                refused.append(each)
+        self._retry_later(delivery, refused)
         self._finish_if_delivered(delivery)
 
     def _finish_if_delivered(self, delivery: Delivery) -> None:
@@ -235,16 +239,16 @@ class MarkerSender:
     def _retry_later(self, delivery: Delivery, partitions: Sequence[TopicPartition]) -> None:
         if partitions:
             self._schedule_retry()
-            self._again.append((delivery, partitions))
-            self._waiting.value = len(self._again) + len(self._leaderless)
+            self._to_retry.append((delivery, partitions))
+            self._waiting.value = len(self._to_retry) + len(self._leaderless)
 
     def _schedule_retry(self) -> None:
-        if not self._again and not self._leaderless:
+        if not self._to_retry and not self._leaderless:
             later(self._ports, RETRY_US, self._retry)
 
     def _retry(self) -> None:
         """Retry the deliveries. Those without a leader are tried only with newer metadata."""
-        again, self._again = self._again, []
+        again, self._to_retry = self._to_retry, []
         # Decision leaderless-markers (X-3): tried with new leaders | same metadata
         if self._image() is not self._leaderless_image:
             again, self._leaderless = [*again, *self._leaderless], []

@@ -18,7 +18,7 @@ from reference_broker.wire.errors import Error, ErrorCode
 NO_BLOCK = ErrorCode.coordinator_load_in_progress
 """Kafka's error while it has no block of IDs."""
 
-Given: TypeAlias = Callable[[int | Error], None]
+ProducerIdCallback: TypeAlias = Callable[[int | Error], None]
 
 
 class ControllerRequests(Protocol):
@@ -35,16 +35,19 @@ class ControllerRequests(Protocol):
 
 
 @dataclass(slots=True)
-class ProducerIds:
-    """The free IDs are those from ``next_id`` up to ``end`` (excluded). A block is used only once its record is
-    committed. ``channel`` and ``broker_epoch`` are this node's channel to the controller and its current epoch."""
+class ProducerIdManager:
+    """The producer IDs that this node may assign (Kafka's RPCProducerIdManager)."""
 
     node_id: int
     channel: Callable[[], ControllerRequests]
+    """Returns this node's channel to the controller."""
     broker_epoch: Callable[[], int]
+    """Returns this node's current broker epoch."""
     next_id: int = 0
+    """The first free ID. A block is used only once its record is committed."""
     end: int = 0
-    waiting: deque[Given] = field(default_factory=deque)
+    """The end of the block, exclusive."""
+    waiting: deque[ProducerIdCallback] = field(default_factory=deque)
     """The callbacks of pending requests for an ID, while the block is empty."""
     requested: bool = False
     """A request for the next block is in flight."""
@@ -58,14 +61,14 @@ class ProducerIds:
         self.next_id += 1
         return self.next_id - 1
 
-    def give(self, given: Given) -> None:
-        """Call ``given`` with an ID, now or when a block comes, or with COORDINATOR_LOAD_IN_PROGRESS without a
+    def generate(self, callback: ProducerIdCallback) -> None:
+        """Call ``callback`` with an ID, now or when a block comes, or with COORDINATOR_LOAD_IN_PROGRESS without a
         controller."""
         if self.next_id < self.end:
             self.next_id += 1
-            given(self.next_id - 1)
+            callback(self.next_id - 1)
         else:
-            self.waiting.append(given)
+            self.waiting.append(callback)
             self._request_block()
 
     def _request_block(self) -> None:
@@ -95,17 +98,17 @@ class ProducerIds:
         assert first >= self.end, f"producer IDs from {first} on were given out before"
         self.next_id, self.end, self.requested = first, first + BLOCK_SIZE, False
         while self.waiting and self.next_id < self.end:
-            given = self.waiting.popleft()
+            callback = self.waiting.popleft()
             self.next_id += 1
-            given(self.next_id - 1)
+            callback(self.next_id - 1)
         if self.waiting:
             self._request_block()
 
     def _refuse(self, error: Error) -> None:
         self.requested = False
         waiting, self.waiting = self.waiting, deque()
-        for given in waiting:
-            given(error)
+        for callback in waiting:
+            callback(error)
 
 
 def _client_error(error: Error) -> Error:

@@ -12,7 +12,7 @@ from reference_broker.ports.slicing import RESUMED_TRANSACTIONS_PER_SLICE, Slice
 from reference_broker.records.batch import NO_PRODUCER_ID
 from reference_broker.transactions.marker_sender import Delivery, MarkerSender
 from reference_broker.transactions.markers import EPOCH_RAISED_FROM, Marker
-from reference_broker.transactions.producer_ids import NO_BLOCK, ProducerIds
+from reference_broker.transactions.producer_ids import NO_BLOCK, ProducerIdManager
 from reference_broker.transactions.transaction import DECIDED, Transaction, completed, decided, fenced
 from reference_broker.transactions.transactions_partition import TransactionEntry, TransactionsPartition
 from reference_broker.wire.errors import Error
@@ -27,14 +27,14 @@ class TransactionCompletion:
 
     A decision counts once it is replicated. From then on the rest follows by itself, also on a node that takes over
     (X-3): markers are sent until each partition has one, and then the completion is written until it is replicated.
-    ``_unwritten`` counts completions that wait for a retry.
     """
 
     _ports: Ports
     _image: Callable[[], MetadataImage]
-    _producer_ids: ProducerIds
+    _producer_ids: ProducerIdManager
     _sender: MarkerSender
     _unwritten: Gauge
+    """Completions that wait for a retry."""
 
     def decide(
         self,

@@ -34,7 +34,7 @@ from reference_broker.sessions.fetch_session_cache import FetchSessionCache
 from reference_broker.transactions.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from reference_broker.transactions.coordinator import TransactionCoordinator
 from reference_broker.transactions.markers import MarkerWriter
-from reference_broker.transactions.producer_ids import ProducerIds
+from reference_broker.transactions.producer_ids import ProducerIdManager
 
 NOW = Now(5_000_000, 1_700_000_000_000)
 DIRECTORY_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -152,7 +152,7 @@ class AdminWorld:
             lambda: self.metadata.loader.image,
             metrics,
             markers,
-            ProducerIds(1, lambda: self.lifecycle.channel, lambda: self.controller.broker_epoch),
+            ProducerIdManager(1, lambda: self.lifecycle.channel, lambda: self.controller.broker_epoch),
         )
         replication.listeners += [groups, transactions]
         self.broker = Broker(

@@ -38,7 +38,7 @@ def handle(broker: Broker, call: Call, body: InitProducerIdRequest) -> InitProdu
     if (body.producer_id == NONE) != (body.producer_epoch == NONE):
         return _response(ErrorCode.invalid_request, NO_OWNER)
     if body.transactional_id is None:
-        broker.transactions.producer_ids.give(contained(call, lambda given: call.respond(_given(given))))
+        broker.transactions.producer_ids.generate(contained(call, lambda given: call.respond(_given(given))))
         return None
 
     def respond(error: Error, owner: ProducerIdAndEpoch) -> None:

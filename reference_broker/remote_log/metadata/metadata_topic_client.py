@@ -43,7 +43,7 @@ else:
 
 
 RETRY_US = 100_000
-"""Whatever failed is tried again after this pause."""
+"""The pause after a request that failed."""
 
 ServeLocally: TypeAlias = Callable[[int, object, Callable[[object], None]], None]
 """Serves a request of this node itself: (API key, body, callback with the response)."""
@@ -102,9 +102,12 @@ class Watched:
 
     topic: str
     count: int = 1
+    """Number of ``watch`` calls without an ``unwatch``."""
     segments: PartitionSegments = field(default_factory=PartitionSegments)
-    next_offset: int = 0  # in the partition of the metadata topic: the first one that was not applied
-    ready_from: int | None = None  # end of that partition when watching began; None until the first response
+    next_offset: int = 0
+    """The first offset in the partition of the metadata topic that was not applied."""
+    ready_from: int | None = None
+    """The end of that partition when watching began, None before the first response."""
 
     def restarted(self) -> "Watched":
         """Return it for a recreated topic, without the events that were applied."""
@@ -113,6 +116,7 @@ class Watched:
 
     @property
     def is_ready(self) -> bool:
+        """Whether all events are applied that were there when watching began."""
         return self.ready_from is not None and self.next_offset >= self.ready_from
 
 
@@ -122,9 +126,12 @@ class MetadataPartition:
 
     index: int
     watched: dict[tuple[bytes, int], Watched] = field(default_factory=dict)
-    is_out_of_range: bool = False  # the leader's log does not have ``position``: its start offset is requested
-    resumes_us: int = 0  # no request before this time
-    damaged: tuple[int, int] = (-1, 0)  # the offset of a batch that arrived damaged, and how often
+    is_out_of_range: bool = False
+    """Whether the leader's log does not have ``position``. Then its start offset is requested."""
+    resumes_us: int = 0
+    """No request is sent before this time."""
+    damaged: tuple[int, int] = (-1, 0)
+    """The offset of a batch that arrived damaged, and how often it did."""
 
     @property
     def position(self) -> int:
@@ -141,11 +148,11 @@ class _FetchInFlight:
 
     partition: MetadataPartition
     position: int
-    takers: dict[tuple[bytes, int], Watched]
+    watched: dict[tuple[bytes, int], Watched]
 
     @property
     def is_urgent(self) -> bool:
-        return any(taker.ready_from is None for taker in self.takers.values())
+        return any(watched.ready_from is None for watched in self.watched.values())
 
 
 def _in_flight_of(partition: MetadataPartition) -> _FetchInFlight:
@@ -153,11 +160,11 @@ def _in_flight_of(partition: MetadataPartition) -> _FetchInFlight:
 
 
 class MetadataReader:
-    """Read events from the leaders. ``taken`` is called with each event of a watched partition, and its error."""
+    """Fetches of events from the leaders. ``applied`` gets each event of a watched partition, and its error."""
 
-    def __init__(self, leaders: MetadataLeaders, taken: Callable[[RemoteLogEvent, Error], None]) -> None:
+    def __init__(self, leaders: MetadataLeaders, applied: Callable[[RemoteLogEvent, Error], None]) -> None:
         self._leaders = leaders
-        self._taken = taken
+        self._applied = applied
         self._partitions: dict[int, MetadataPartition] = {}
         self._busy: set[int] = set()
         """Leaders with a request in flight, or whose response is being applied."""
@@ -165,7 +172,7 @@ class MetadataReader:
     def add(self, index: int, key: tuple[bytes, int], watched: Watched) -> None:
         """Watch a partition from the start of partition ``index`` of the topic, which has its events."""
         self._partitions.setdefault(index, MetadataPartition(index)).watched[key] = watched
-        self.go_on()
+        self.send_next()
 
     def remove(self, key: tuple[bytes, int]) -> None:
         for partition in list(self._partitions.values()):
@@ -173,7 +180,7 @@ class MetadataReader:
             if not partition.watched:
                 del self._partitions[partition.index]
 
-    def go_on(self) -> None:
+    def send_next(self) -> None:
         """Send a request to each leader that has none in flight."""
         by_leader: dict[int, list[MetadataPartition]] = {}
         now_us, is_any_left = self._leaders.ports.now().mono_us, False
@@ -193,20 +200,20 @@ class MetadataReader:
             else:
                 self._fetch(leader, some)
         if is_any_left and not by_leader:
-            later(self._leaders.ports, RETRY_US, self.go_on)
+            later(self._leaders.ports, RETRY_US, self.send_next)
 
     def _pause(self, partitions: Iterable[MetadataPartition]) -> None:
         resumes_us = self._leaders.ports.now().mono_us + RETRY_US
         for each in partitions:
             each.resumes_us = resumes_us
 
-    def _over(self, leader: int) -> None:
+    def _request_over(self, leader: int) -> None:
         self._busy.discard(leader)
-        self.go_on()
+        self.send_next()
 
     def _failed(self, leader: int, partitions: Sequence[MetadataPartition]) -> None:
         self._pause(partitions)
-        self._over(leader)
+        self._request_over(leader)
 
     # --- fetching -----------------------------------------------------------------------------------------------------
 
@@ -242,19 +249,19 @@ class MetadataReader:
         found = {each.partition: each for topic in response.responses for each in topic.partitions}
         if response.error_code:
             found.clear()
-        taking = self._take_all([(each, found.get(index)) for index, each in sent.items()])
-        run_slices(self._leaders.ports, taking, lambda: self._over(leader))
+        applying = self._apply_all([(each, found.get(index)) for index, each in sent.items()])
+        run_slices(self._leaders.ports, applying, lambda: self._request_over(leader))
 
-    def _take_all(self, results: Iterable[tuple[_FetchInFlight, PartitionData | None]]) -> Sliced[None]:
+    def _apply_all(self, results: Iterable[tuple[_FetchInFlight, PartitionData | None]]) -> Sliced[None]:
         for sent, data in results:
             if data is None or data.error_code:
                 sent.partition.is_out_of_range |= data is not None and data.error_code == ErrorCode.offset_out_of_range
                 if not sent.partition.is_out_of_range:
                     self._pause([sent.partition])
                 continue
-            for taker in sent.takers.values():
-                if taker.ready_from is None:
-                    taker.ready_from = data.high_watermark
+            for watched in sent.watched.values():
+                if watched.ready_from is None:
+                    watched.ready_from = data.high_watermark
             try:
                 yield from self._apply_batches(sent, memoryview(data.records or b""))
             except InvalidRecords as invalid:
@@ -270,7 +277,7 @@ class MetadataReader:
                 checked(view, position, len(view))
                 batch = view[position : position + header.size_bytes]
                 for record in () if header.is_control else read_records(batch, MOST_PLAIN_BYTES):
-                    self._take_record(sent, record)
+                    self._apply_record(sent, record)
                     taken += 1
                     if taken % REMOTE_RECORDS_PER_SLICE == 0:
                         yield
@@ -282,23 +289,23 @@ class MetadataReader:
                     self._pause([sent.partition])
                     return
                 self._skipped(sent, header.base_offset, invalid.message)
-            for taker in sent.takers.values():
-                taker.next_offset = max(taker.next_offset, header.last_offset + 1)
+            for watched in sent.watched.values():
+                watched.next_offset = max(watched.next_offset, header.last_offset + 1)
 
-    def _take_record(self, sent: _FetchInFlight, record: Record) -> None:
+    def _apply_record(self, sent: _FetchInFlight, record: Record) -> None:
         try:
             event = decode(bytes(record.value or b""))
         except DamagedRecord as damaged:
             self._skipped(sent, record.offset, str(damaged))
             return
         key = event.topic_id, event.partition
-        taker = sent.takers.get(key)
+        watched = sent.watched.get(key)
         # Decision segment-event-record (P-11): applied before or unwatched | applied
-        if taker is None or sent.partition.watched.get(key) is not taker or record.offset < taker.next_offset:
+        if watched is None or sent.partition.watched.get(key) is not watched or record.offset < watched.next_offset:
             return
-        error = taker.segments.apply(event)
-        taker.next_offset = record.offset + 1
-        self._taken(event, error)
+        error = watched.segments.apply(event)
+        watched.next_offset = record.offset + 1
+        self._applied(event, error)
 
     def _skipped(self, sent: _FetchInFlight, offset: int, reason: str) -> None:
         fields = ("partition", sent.partition.index), ("offset", offset), ("reason", reason)
@@ -342,10 +349,10 @@ class MetadataReader:
         for each in lost:
             if each.index in starts:
                 each.is_out_of_range = False
-                self._begin_at(each, starts[each.index])
+                self._restart_at(each, starts[each.index])
         self._failed(leader, [each for each in lost if each.is_out_of_range])
 
-    def _begin_at(self, partition: MetadataPartition, start: int) -> None:
+    def _restart_at(self, partition: MetadataPartition, start: int) -> None:
         """Continue at ``start``. A position beyond the end of the log means that events were lost, by an unclean
         election or a recreated topic. Then everything is read again."""
         for each in partition.watched.values():
@@ -377,8 +384,10 @@ class Pending:
     event: RemoteLogEvent
     index: int
     done: Applied
-    timer: int  # of the timeout
-    is_underway: bool = False  # in a request in flight, or acknowledged
+    timer: int
+    """The timeout."""
+    is_underway: bool = False
+    """Whether it is in a request in flight, or was acknowledged."""
 
 
 class MetadataWriter:
@@ -395,11 +404,11 @@ class MetadataWriter:
     def write(self, event: RemoteLogEvent, index: int, done: Applied) -> None:
         ports = self._leaders.ports
         assert event not in self._pending, "the event is being written already"
-        timer = later(ports, self._wait_us, lambda: self.settle(event, ErrorCode.request_timed_out))
+        timer = later(ports, self._wait_us, lambda: self.complete(event, ErrorCode.request_timed_out))
         self._pending[event] = Pending(event, index, done, timer)
-        self.go_on()
+        self.send_next()
 
-    def settle(self, event: RemoteLogEvent, error: Error) -> None:
+    def complete(self, event: RemoteLogEvent, error: Error) -> None:
         """Complete an event that was read back, or that failed. An event that was not written here is ignored."""
         pending = self._pending.pop(event, None)
         if pending is not None:
@@ -409,9 +418,9 @@ class MetadataWriter:
     def forget(self, topic_id: bytes, partition: int) -> None:
         """Fail the events of a partition that is no longer watched, since they would not be read back."""
         for event in [each for each in self._pending if (each.topic_id, each.partition) == (topic_id, partition)]:
-            self.settle(event, ErrorCode.not_leader_or_follower)
+            self.complete(event, ErrorCode.not_leader_or_follower)
 
-    def go_on(self) -> None:
+    def send_next(self) -> None:
         """Send pending events to each leader that has no request in flight."""
         by_leader: dict[int, list[Pending]] = {}
         for each in self._pending.values():
@@ -460,13 +469,13 @@ class MetadataWriter:
             error = error_of(index)
             if error in _FINAL:
                 for each in some:
-                    self.settle(each.event, error)
+                    self.complete(each.event, error)
             elif error:
                 for each in some:
                     each.is_underway = False
                 self._pause()
         if not self._is_paused:
-            self.go_on()
+            self.send_next()
 
     def _pause(self) -> None:
         if not self._is_paused:
@@ -475,4 +484,4 @@ class MetadataWriter:
 
     def _resume(self) -> None:
         self._is_paused = False
-        self.go_on()
+        self.send_next()

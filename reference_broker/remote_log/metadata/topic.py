@@ -56,7 +56,7 @@ class RemoteLogMetadataTopic:
         self._unassigned: dict[tuple[bytes, int], None] = {}
         """Watched partitions that read no partition of the topic yet."""
         self._writes = MetadataWriter(self._leaders, context.config.rlmm_config_remote_log_metadata_consume_wait_ms)
-        self._reads = MetadataReader(self._leaders, self._writes.settle)
+        self._reads = MetadataReader(self._leaders, self._writes.complete)
         self._is_creating = False
         self._topic_id = b""
         """The topic from whose partitions the assigned ones read."""
@@ -108,8 +108,8 @@ class RemoteLogMetadataTopic:
         """The topic may exist now, or its partitions may have other leaders."""
         if self._watched:
             self._assign()
-            self._reads.go_on()
-            self._writes.go_on()
+            self._reads.send_next()
+            self._writes.send_next()
 
     def _assign(self) -> None:
         """Assign each watched partition a partition of the topic and read it. Without a topic, request it."""

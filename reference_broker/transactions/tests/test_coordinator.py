@@ -177,7 +177,7 @@ def test_end_txn_before_version_2_keeps_epoch() -> None:
 def test_end_txn_with_last_epoch_returns_new_producer_id_also_on_retry() -> None:
     world, id_ = coordinating()
     now_ms = world.now().wall_ms
-    world.ids.give(lambda _: None)
+    world.ids.generate(lambda _: None)
     world.pass_ms(0)
     world.written(Transaction(id_, 5, 60_000, now_ms, producer_epoch=LAST_USED_EPOCH))
     owner = (5, LAST_USED_EPOCH)

@@ -37,7 +37,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self.expected: dict[int, list[tuple[str, int, int]]] = {0: [], 1: []}
         self.index = partition_of(ID, PARTITIONS)
         self.world.coordinate(self.index)
-        self.world.ids.give(lambda _: None)  # The block of IDs is allocated.
+        self.world.ids.generate(lambda _: None)  # The block of IDs is allocated.
         self.world.pass_ms(0)
         self.owners: list[Pair] = []
         self.is_modern = True
@@ -172,7 +172,7 @@ class TransactionMachine(RuleBasedStateMachine):
         log = self.world.lose(self.index)
         self.world.sent.clear()
         self.world.boot()
-        self.world.ids.give(lambda _: None)
+        self.world.ids.generate(lambda _: None)
         self.world.coordinate(self.index, log, epoch=log.latest_epoch + 1)
         self.world.pass_ms(0)
         # What is not written cannot be requested again: last epochs and partitions that have their marker.

@@ -36,7 +36,7 @@ from reference_broker.replication.replication import Replication
 from reference_broker.replication.tests.leader_world import TOPIC_ID, World, broker_epoch_of
 from reference_broker.transactions.coordinator import AddRequest, EndRequest, InitRequest, TransactionCoordinator
 from reference_broker.transactions.markers import MarkerWriter
-from reference_broker.transactions.producer_ids import ProducerIds
+from reference_broker.transactions.producer_ids import ProducerIdManager
 from reference_broker.transactions.transaction import ProducerIdAndEpoch, Transaction, TransactionState
 from reference_broker.transactions.transactions_partition import (
     TransactionsPartition,
@@ -90,7 +90,7 @@ class TransactionWorld(World):
         writer = MarkerWriter(
             ports, self.led_events, self.leaders, lambda: self.controller.image, self.parsed.request_timeout_ms
         )
-        self.ids = ProducerIds(1, lambda: self, lambda: broker_epoch_of(1))
+        self.ids = ProducerIdManager(1, lambda: self, lambda: broker_epoch_of(1))
         self.transactions = TransactionCoordinator(
             ports, 1, self.parsed, self.leaders, lambda: self.controller.image, self.metrics, writer, self.ids
         )
@@ -284,7 +284,7 @@ def in_state(
     """Return a coordinator that has loaded an ID in this state, and the ID. An open transaction has partition 0."""
     world = TransactionWorld(**more)
     id_ = world.id_in(0)
-    world.ids.give(lambda _: None)
+    world.ids.generate(lambda _: None)
     world.pass_ms(0)
     is_open = state is TransactionState.ONGOING
     partitions = {("events", 0): None} if is_open else {}

@@ -302,12 +302,12 @@ def test_batch_that_was_damaged_on_its_way_is_fetched_again() -> None:
     batch = bytes(build([Record(timestamp_ms=0, value=b"event")]))
     damaged = batch[:-1] + bytes([batch[-1] ^ 1])
     watched, partition = SimpleNamespace(next_offset=0), SimpleNamespace(damaged=(-1, 0))
-    sent: Any = SimpleNamespace(partition=partition, takers={0: watched})
+    sent: Any = SimpleNamespace(partition=partition, watched={0: watched})
     taken: list[int] = []
     paused: list[object] = []
     skipped: list[int] = []
     reader: Any = SimpleNamespace(
-        _take_record=lambda _, record: taken.append(record.offset),
+        _apply_record=lambda _, record: taken.append(record.offset),
         _pause=paused.append,
         _skipped=lambda _, offset, __: skipped.append(offset),
     )
