@@ -27,7 +27,7 @@ from chaos.mutants.registry import all_mutants, by_name, unplanned_mutants
 from chaos.search.children import ChildDiedError, in_children
 from chaos.search.guided import Corpus, Recipe, read_corpus, recipes_near, scheduled
 from chaos.search.many_seeds import quickly
-from chaos.search.power_losses import KILLED, KINDS, NOTHING, LossResult, kind_of, search
+from chaos.search.power_losses import KILLED, KINDS, NOTHING, LossResult, kind_of, search_violation
 from chaos.sim.decision_counts import watch
 from chaos.sim.one_seed import play_seed
 from chaos.sim.verdict import SimVerdict
@@ -71,13 +71,13 @@ def lost_power(mutant: Mutant) -> Iterator[tuple[str, LossResult]]:
     found."""
     for name in KINDS:
         with applied(mutant) as in_place:
-            points = search(kind_of(name), (), -1).points
-            last = search(kind_of(name), (NOTHING,), points - 1)
+            points = search_violation(kind_of(name), (), -1).points
+            last = search_violation(kind_of(name), (NOTHING,), points - 1)
             assert in_place is not None
             if last.violation is not None:
                 yield name, last
             elif in_place.calls:
-                yield name, search(kind_of(name), OUTCOMES_TRIED)
+                yield name, search_violation(kind_of(name), OUTCOMES_TRIED)
 
 
 def tried(corpus: Corpus | None, scenarios: Sequence[Scenario], seconds: float, name: str) -> dict[str, Any]:

@@ -199,7 +199,7 @@ def compare(kind: Kind, seed: int, found: DifferResult, mutant: str = "") -> Dif
     return None
 
 
-def search(
+def search_difference(
     kind: Kind, seeds: Sequence[int], mutant: str = "", progress: Callable[[DifferResult], None] = lambda _: None
 ) -> DifferResult:
     """Play the seeds until the first difference. ``mutant`` is the name of the one that is applied. ``progress`` is
@@ -308,7 +308,8 @@ def _search_and_report(name: str, options: DifferOptions, mutant: str | None) ->
             click.echo(f"{name}: {found.seeds} of {options.seeds} seeds, no difference, {shown_s:.0f} s", err=True)
 
     with applied(by_name(mutant) if mutant else None):
-        found = search(KINDS[name], range(options.seed, options.seed + options.seeds), mutant or "", progress)
+        seeds = range(options.seed, options.seed + options.seeds)
+        found = search_difference(KINDS[name], seeds, mutant or "", progress)
     outcome = "DIFFERS" if found.difference is not None else "the same"
     ways = " and ".join(KINDS[name].words)
     click.echo(

@@ -321,7 +321,7 @@ class _Search:
         return inner
 
 
-def search(
+def search_violation(
     kind: type[Script],
     outcomes: Sequence[str] = OUTCOMES,
     point: int | None = None,
@@ -409,7 +409,7 @@ def power_losses_command(options: PowerLossOptions) -> int:
 def _search_and_report(name: str, options: PowerLossOptions, mutant: str | None) -> LossViolation | None:
     outcomes = (options.outcome,) if options.outcome else OUTCOMES
     with applied(found_mutant(mutant) if mutant else None):
-        found = search(kind_of(name), outcomes, options.point, options.deep, mutant or "")
+        found = search_violation(kind_of(name), outcomes, options.point, options.deep, mutant or "")
     for line in report(found):
         click.echo(line)
     return found.violation

@@ -5,7 +5,17 @@ from click.testing import CliRunner
 
 from chaos.mutants.mutant import applied
 from chaos.mutants.registry import by_name
-from chaos.search.differ import KILLED_BY, KINDS, Difference, DifferResult, compare, play_script, script, search, story
+from chaos.search.differ import (
+    KILLED_BY,
+    KINDS,
+    Difference,
+    DifferResult,
+    compare,
+    play_script,
+    script,
+    search_difference,
+    story,
+)
 from chaos.search.differ_scripts import Operation
 from chaos.search.differ_world import Answer, NoResponse, ScriptClient, Way
 from crucible_kafka.commands.sim import differ
@@ -27,7 +37,7 @@ def test_both_ways_look_the_same(name: str) -> None:
 @pytest.mark.simulated
 @pytest.mark.parametrize("name", KINDS)
 def test_both_ways_look_the_same_in_many_seeds(name: str) -> None:
-    difference = search(KINDS[name], range(1000, 1030)).difference
+    difference = search_difference(KINDS[name], range(1000, 1030)).difference
     assert difference is None, "\n".join(story(difference))
 
 
@@ -36,7 +46,7 @@ def test_both_ways_look_the_same_in_many_seeds(name: str) -> None:
 @pytest.mark.parametrize(("kind", "mutant"), PAIRS, ids=[f"{kind}-{mutant}" for kind, mutant in PAIRS])
 def test_a_kind_kills_its_mutants_and_the_difference_can_be_repeated(kind: str, mutant: str) -> None:
     with applied(by_name(mutant)) as in_place:
-        difference = search(KINDS[kind], range(1, 6), mutant).difference
+        difference = search_difference(KINDS[kind], range(1, 6), mutant).difference
         assert in_place is not None
         assert in_place.calls
         assert difference is not None, "the mutant survives"

@@ -16,7 +16,7 @@ from chaos.checks.log_folders import (
 from chaos.mutants.mutant import applied
 from chaos.mutants.power_losses import KILLED_BY
 from chaos.search.power_loss_logs import DIRECTORY, PlainLog, ProducersOfALog, TransactionsOfALog
-from chaos.search.power_losses import FIXED, KINDS, NOTHING, LossViolation, kind_of, lose, search
+from chaos.search.power_losses import FIXED, KINDS, NOTHING, LossViolation, kind_of, lose, search_violation
 from chaos.sim.disk import SimDisk
 
 PAIRS = [(kind, mutant) for kind, mutants in KILLED_BY.items() for mutant in mutants]
@@ -25,7 +25,7 @@ PAIRS = [(kind, mutant) for kind, mutants in KILLED_BY.items() for mutant in mut
 @pytest.mark.simulated
 @pytest.mark.clause("P-1", "P-6")
 def test_a_log_loses_nothing_by_a_power_loss_before_any_operation() -> None:
-    found = search(PlainLog)
+    found = search_violation(PlainLog)
     assert found.violation is None, found.violation
     assert found.points > 150
     assert found.losses == found.points * 14
@@ -34,14 +34,14 @@ def test_a_log_loses_nothing_by_a_power_loss_before_any_operation() -> None:
 
 @pytest.mark.simulated
 def test_a_killed_process_leaves_nothing_that_a_power_loss_turns_into_damage() -> None:
-    found = search(kind_of("tier"), ("killed", "bytes"))
+    found = search_violation(kind_of("tier"), ("killed", "bytes"))
     assert found.violation is None, found.violation
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", [name for name in KINDS if name != "log"])
 def test_no_kind_loses_anything(name: str) -> None:
-    found = search(kind_of(name))
+    found = search_violation(kind_of(name))
     assert found.violation is None, found.violation
 
 
@@ -50,11 +50,11 @@ def test_no_kind_loses_anything(name: str) -> None:
 @pytest.mark.parametrize(("kind", "mutant"), PAIRS, ids=[f"{kind}-{mutant.name}" for kind, mutant in PAIRS])
 def test_a_kind_kills_its_mutants_and_the_violation_can_be_repeated(kind: str, mutant: object) -> None:
     with applied(mutant) as in_place:  # type: ignore[arg-type]
-        violation = search(kind_of(kind)).violation
+        violation = search_violation(kind_of(kind)).violation
         assert in_place is not None
         assert in_place.calls
         assert isinstance(violation, LossViolation), "the mutant survives"
-        again = search(kind_of(kind), (violation.outcome,), violation.point).violation
+        again = search_violation(kind_of(kind), (violation.outcome,), violation.point).violation
     assert again == violation
     assert f"--point {violation.point}" in violation.command
 
