@@ -161,6 +161,12 @@ FIGURES: Final = (
     Figure("backlog: building", "s", True, _backlog("build_s"), exact_to_unit=REPORT_S, decimals=1),
     Figure("backlog: draining", "s", True, _backlog("drain_s"), exact_to_unit=REPORT_S, decimals=1),
     Figure("backlog: read while draining", "records/s", False, _backlog("drained_per_s")),
+    Figure(
+        "rebalances of groups",
+        "assignments of members during the load",
+        True,
+        lambda entry: float(entry.result.rebalances) if entry.result.workload.crucible.groups else None,
+    ),
     Figure("transactions committed", "in a second", False, _rate_in_transactions("transactions"), decimals=1),
     Figure("aborted by the plan", "records/s", False, _rate_in_transactions("aborted")),
     _latency("EndTxn p50", "commit", 0.5),

@@ -135,7 +135,7 @@ def _apply(driver: Driver, where: str, name: str, value: str, known: Mapping[str
         driver.notes.append(f"{name}: {NOTES[name]}")
     else:
         near = get_close_matches(name, [*known, *NOTES], 1)
-        raise DriverError(f"{where} has no {name}" + (f": is it {near[0]}?" if near else ""))
+        raise DriverError(f"{where} has no {name}" + (f" (but {near[0]})" if near else ""))
 
 
 def _number(attribute: str, low: float, high: float, whole: bool = True) -> Sets:

@@ -44,6 +44,7 @@ class ReadPlan:
     max_bytes: int = 50 * 2**20
     partition_max_bytes: int = 2**20
     isolation_level: int = 0
+    group_id: str = ""  # empty: the reader is assigned its partitions by the plan
     fetch_sessions: bool = True
     request_timeout_ms: int = 30_000
 
@@ -82,6 +83,7 @@ class LoadReader:
         self._bootstrap = tuple(NodeAddress(-1, host, port) for host, port in bootstrap)
         self._taken = taken
         self._state = ConsumerState()
+        self.assigned = dict.fromkeys(plan.partitions)
         for where in plan.partitions:
             self._state.seek(where, plan.from_offset)
         self._batches = BatchReader()
@@ -100,18 +102,20 @@ class LoadReader:
     def run(self) -> None:
         try:
             while not self._stopping:
-                now_us = monotonic_us()
-                if self._stale and now_us >= self._refresh_not_before_us:
-                    self._look_up(now_us)
-                for link in list(self._links.values()):
-                    if link.sent is None and link.partitions and not self.paused and now_us >= link.not_before_us:
-                        self._send(link, now_us)
-                    elif link.sent is not None and now_us >= link.deadline_us:
-                        self._lose(link)
-                self._wait()
+                self._step(monotonic_us())
         finally:
             for link in self._links.values():
                 self._leave(link)
+
+    def _step(self, now_us: int) -> None:
+        if self._stale and now_us >= self._refresh_not_before_us and self.assigned:
+            self._look_up(now_us)
+        for link in list(self._links.values()):
+            if link.sent is None and link.partitions and not self.paused and now_us >= link.not_before_us:
+                self._send(link, now_us)
+            elif link.sent is not None and now_us >= link.deadline_us:
+                self._lose(link)
+        self._wait()
 
     def position(self, where: TopicPartition) -> int:
         """Return the offset of the next record to read."""
@@ -121,7 +125,7 @@ class LoadReader:
     def lag(self) -> int:
         """How many records the partitions have beyond the positions, by the last responses. A partition without one
         counts 1."""
-        positions = self._state.positions.values()
+        positions = [self._state.positions[each] for each in self.assigned]
         return sum(1 if each.high_watermark < 0 else max(0, each.high_watermark - each.offset) for each in positions)
 
     def _send(self, link: _Link, now_us: int) -> None:
@@ -190,6 +194,8 @@ class LoadReader:
             link.not_before_us = now_us + (BACK_OFF_US if reply.body.error_code not in SESSION_LOST else 0)
             return
         for where, data in handled.partitions:
+            if where not in self.assigned:
+                continue  # The group has revoked it meanwhile.
             if data.error_code:
                 self._stale = self._stale or data.error_code in REFRESH_METADATA
                 link.not_before_us = now_us + BACK_OFF_US
@@ -215,7 +221,7 @@ class LoadReader:
     def _look_up(self, now_us: int) -> None:
         """Find the leaders and connect to them. It is tried again later if anything fails."""
         self._refresh_not_before_us = now_us + BACK_OFF_US
-        topics = sorted({each.topic for each in self.plan.partitions})
+        topics = sorted({each.topic for each in self.assigned})
         for address in (*self._metadata.nodes.values(), *self._bootstrap):
             with suppress(TransportError):
                 with Connection.open(address.host, address.port, _CALL_US, self.plan.process) as connection:
@@ -225,7 +231,7 @@ class LoadReader:
         else:
             return
         led: dict[int, list[TopicPartition]] = {}
-        for where in self.plan.partitions:
+        for where in self.assigned:
             leader = self._metadata.leader_of(where)
             if leader is not None:
                 led.setdefault(leader.node_id, []).append(where)
@@ -235,7 +241,7 @@ class LoadReader:
             own = dict.fromkeys(led.get(node_id, ()))
             link.left, link.moved = link.session.partitions.keys() - own.keys(), set(own)
             link.partitions = own
-        self._stale = sum(len(each.partitions) for each in self._links.values()) < len(self.plan.partitions)
+        self._stale = sum(len(each.partitions) for each in self._links.values()) < len(self.assigned)
 
     def _connect(self, address: NodeAddress) -> None:
         link = self._links.get(address.node_id)

@@ -43,6 +43,7 @@ class WorkerResult(msgspec.Struct):
     cpu_s: float = 0.0  # processor time since the start of the load
     rss_bytes: int = 0  # the most memory
     clock: ClockOffset = SAME_CLOCK
+    rebalances: int = 0  # assignments of members during the load
 
 
 def result_path(folder: Path, index: int) -> Path:
@@ -68,6 +69,7 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
     generator_cpu_s: float = 0.0  # of all workers, from the start to the end of the load
     generator_rss_bytes: int = 0  # of all workers
     backlog: Backlog | None = None  # None: none was wanted, or it was not drained
+    rebalances: int = 0  # assignments of members of groups during the load
     generator_capacity: float = 0.0
     """Records a second that the generator reaches against a sink, with such batches; 0: not known."""
     clocks: list[ClockOffset] = []  # of the workers, in their order
@@ -221,6 +223,7 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
     cpu_s: float
     rss_bytes: int
     clocks: list[ClockOffset]
+    rebalances: int
 
 
 def collect(folder: Path, workers: int, exactly_once: bool) -> Collected:
@@ -240,14 +243,17 @@ def collect(folder: Path, workers: int, exactly_once: bool) -> Collected:
             subscriptions.setdefault(number, []).append(Read(writers, repeated, reordered, damaged))
         for name, count in result.read_errors.items():
             errors[name] = errors.get(name, 0) + count
+    rebalances = sum(each.rebalances for each in results)
     readers: Sequence[Sequence[Read]] = [subscriptions[each] for each in sorted(subscriptions)]
     return Collected(
         measures=merged(each.measures for each in results),
-        findings=judge(sent, readers, exactly_once),
+        # After a rebalance, members read again what was not committed.
+        findings=judge(sent, readers, exactly_once and not rebalances),
         errors=errors,
         cpu_s=sum(each.cpu_s for each in results),
         rss_bytes=sum(each.rss_bytes for each in results),
         clocks=[each.clock for each in results],
+        rebalances=rebalances,
     )
 
 

@@ -27,6 +27,8 @@ from reference_broker.client.consumer import READ_UNCOMMITTED
 LOCUSTFILE: Final = Path(__file__).with_name("locustfile.py")
 DRAIN_S: Final = 60.0
 """How long readers may need after the load to read what was acknowledged."""
+JOIN_S: Final = 120.0
+"""How long readers may need until their groups have assigned all partitions."""
 NOT_MEASURED: Final = -1
 
 
@@ -162,6 +164,7 @@ def spec_of(workload: Workload, target: LoadTarget, options: LoadOptions, topics
         fetch_sessions=workload.crucible.fetch_sessions,
         transactions=workload.crucible.transactions,
         workers=_local_workers(workload, options) + options.joining,
+        groups=workload.crucible.groups,
         out_dir=str(out_dir.resolve()),
     )
 
@@ -234,6 +237,8 @@ class _WorkloadRun:
             LOCUSTFILE, workers - joining, users, path, folder / "logs", joining=joining, listen=listen
         ) as locust:
             locust.wait_until_ready()
+            if self._spec.groups:
+                self._form_groups(locust)
             locust.send_command("go")
             start_s = time.monotonic()
             self._report_progress_until(locust, start_s + self._first, "warm-up")
@@ -268,6 +273,7 @@ class _WorkloadRun:
             measures=collected.measures,
             findings=collected.findings,
             errors=collected.errors,
+            rebalances=collected.rebalances,
             unfinished=unfinished,
             wanted_records_per_s=self._spec.records_per_s,
             brokers_cpu_s=cpu_s[1] - cpu_s[0] if self._target.cluster is not None else NOT_MEASURED,
@@ -290,6 +296,16 @@ class _WorkloadRun:
             return build_and_drain(self._workload, self._spec.records_per_s, _Leader(locust), progress), ""
         except BacklogError as error:
             return None, str(error)
+
+    def _form_groups(self, locust: LocustProcesses) -> None:
+        """Let the readers join their groups before the load begins, so that the first rebalance is not measured."""
+        workload = self._workload
+        wanted = workload.topics * workload.partitions_per_topic * workload.subscriptions_per_topic
+        self._progress(f"{self._target.name}: {workload.readers:,} readers join their groups")
+        locust.send_command("join")
+        late = self._await_sum(locust, "assigned", JOIN_S, "get all partitions from their groups", wanted)
+        if late:
+            raise LoadError(f"{self._target.name}: {late}.")
 
     def _cpu_s(self) -> float:
         return NOT_MEASURED if self._target.cluster is None else self._target.cluster.cpu_s()

@@ -40,6 +40,7 @@ class LoadSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     fetch_max_bytes: int = 50 << 20
     partition_max_bytes: int = 1 << 20
     transactions: Transactions | None = None
+    groups: bool = False
     request_timeout_ms: int = 30_000
     delivery_timeout_ms: int = 120_000
     workers: int = 1
@@ -97,7 +98,8 @@ def read_plans(spec: LoadSpec) -> Iterator[tuple[int, ReadPlan]]:
     for subscription in range(spec.subscriptions):
         for topic in spec.topics:
             for consumer in range(spec.consumers):
-                share = range(consumer, spec.partitions, spec.consumers)
+                # A member of a group names its topic by all partitions.
+                share = range(spec.partitions) if spec.groups else range(consumer, spec.partitions, spec.consumers)
                 yield (
                     subscription,
                     ReadPlan(
@@ -108,6 +110,7 @@ def read_plans(spec: LoadSpec) -> Iterator[tuple[int, ReadPlan]]:
                         max_bytes=spec.fetch_max_bytes,
                         partition_max_bytes=spec.partition_max_bytes,
                         isolation_level=spec.isolation_level if spec.transactions is None else READ_COMMITTED,
+                        group_id=f"{topic}-s{subscription}" if spec.groups else "",
                         fetch_sessions=spec.fetch_sessions,
                     ),
                 )

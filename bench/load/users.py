@@ -20,10 +20,11 @@ from locust.exception import StopUser
 
 from bench.fleet.recorder import bounds_us, bucket_of
 from bench.load.clients import Client, ProducerClient, ReaderClient, makers
+from bench.load.group_reader import GroupLoadReader
 from bench.load.ledger import Read, Sent
 from bench.load.measures import LoadSecond, Measures
 from bench.load.producer import LoadPlan, LoadProducer, Settled, Waits, monotonic_us
-from bench.load.reader import ReadPlan, Taken
+from bench.load.reader import LoadReader, ReadPlan, Taken
 from bench.load.results import WorkerResult
 from bench.load.spec import LoadSpec, worker_plans
 from bench.load.transactional import TransactionalLoadProducer
@@ -43,6 +44,8 @@ class WorkerLoad:
         self.environment = environment
         self.index = index
         self.go = Event()
+        self._rebalances = 0  # between the start of the load and its end
+        self.join = Event()  # for members of groups, before the load begins
         self.start_us = 0
         self.closed = False
         self.failure = ""
@@ -73,7 +76,10 @@ class WorkerLoad:
         self._producing -= client in self._producers
 
     def command(self, command: str) -> None:
-        if command == "go":
+        if command == "join":
+            self.join.set()
+        elif command == "go":
+            self._rebalances = -self._assignments
             self.start_us = monotonic_us()
             self._cpu_start_s = time.process_time()
             self.go.set()
@@ -84,11 +90,16 @@ class WorkerLoad:
             for reader in self._readers:
                 reader.paused = command == "pause_readers"
         elif command == "stop_readers":
+            self._rebalances += self._assignments
             for reader in self._readers:
                 reader.stop()
         elif command == "close":
             self._close()
         self.report()
+
+    @property
+    def _assignments(self) -> int:
+        return sum(each.rebalances for each in self._readers if isinstance(each, GroupLoadReader))
 
     def _close(self) -> None:
         sent = {writer: (each.ok, each.info, each.fail, dict(each.errors)) for writer, each in self._sent.items()}
@@ -98,7 +109,8 @@ class WorkerLoad:
         clock = SAME_CLOCK
         if self._clock is not None:
             clock = offset_of(self._clock, self.environment.exchange.measure_clock() or self._clock)
-        result = WorkerResult(self._measures, sent, reads, dict(self._read_errors), cpu_s, rss_bytes, clock)
+        errors = dict(self._read_errors)
+        result = WorkerResult(self._measures, sent, reads, errors, cpu_s, rss_bytes, clock, self._rebalances)
         self.environment.exchange.send_result(self.index, msgspec.json.encode(result))
         self.closed = True
 
@@ -163,6 +175,8 @@ class WorkerLoad:
                 measures.latency("end_to_end", at, latency_us, count)
                 latencies[bucket_of(latency_us)] += 1
 
+        if plan.group_id:
+            return GroupLoadReader(plan, self._spec.bootstrap, taken)
         return self._make_reader(plan, self._spec.bootstrap, taken)
 
     # Reports
@@ -202,6 +216,7 @@ class WorkerLoad:
             "failed": self._totals["failed"],
             "read": self._totals["read"],
             "lag": sum(each.lag for each in self._readers),
+            "assigned": sum(len(each.assigned) for each in self._readers if isinstance(each, LoadReader)),
             "producing": self._producing,
             "running": self._running,
             "worst_wanted_permille": sample.wanted_permille,
@@ -252,7 +267,7 @@ class LoadUser(User):
         load: WorkerLoad = self.environment.load
         client = self.client = load.take()
         if client is not None:
-            load.go.wait()
+            (load.join if isinstance(client, GroupLoadReader) else load.go).wait()
             try:
                 client.run()
             except Exception as failure:

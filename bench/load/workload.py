@@ -45,6 +45,8 @@ class Extensions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     topic_config: dict[str, str | int | float | bool] = msgspec.field(default_factory=dict)
     """Settings of the topics, by Kafka's names."""
     transactions: Transactions | None = None
+    groups: bool = False
+    """Readers are members of consumer groups, one for each subscription of a topic."""
 
     client: str = "native"
     """The library of producers and readers (``clients.CLIENTS``)."""
@@ -180,6 +182,7 @@ def complaint_of_client(workload: Workload, client: str) -> str:
     """Return what of the workload another client than the native one does not carry out; empty if nothing."""
     keys = {
         "crucible.transactions": workload.crucible.transactions,
+        "crucible.groups": workload.crucible.groups,
         "consumerBacklogSizeGB": workload.consumer_backlog_size_gb,
     }
     wanted = [name for name, value in keys.items() if value]

@@ -98,7 +98,7 @@ def test_acks_1_ends_idempotence_as_in_kafka() -> None:
 @pytest.mark.parametrize(
     ("sections", "complaint"),
     [
-        ({"producerConfig": "lingr.ms=1"}, "producerConfig has no lingr.ms: is it linger.ms?"),
+        ({"producerConfig": "lingr.ms=1"}, "producerConfig has no lingr.ms (but linger.ms)"),
         ({"consumerConfig": "acks=all"}, "consumerConfig has no acks"),
         ({"producerConfig": "acks=0"}, "acks=0 in producerConfig is not carried out: without a response"),
         ({"producerConfig": "acks=2"}, "acks=2 in producerConfig is none of all, -1, 1"),

@@ -134,6 +134,16 @@ def test_producers_have_transactional_ids_of_their_own_and_readers_are_read_comm
     assert {plan.isolation_level for _, plan in read_plans(spec())} == {0}
 
 
+def test_members_of_a_group_name_their_topic_by_all_partitions() -> None:
+    made = spec(
+        topics=2, partitionsPerTopic=4, subscriptionsPerTopic=2, consumerPerSubscription=2, crucible={"groups": True}
+    )
+    plans = [plan for _, plan in read_plans(made)]
+    assert len({plan.group_id for plan in plans}) == 4
+    assert {len(plan.partitions) for plan in plans} == {4}
+    assert {plan.group_id for _, plan in read_plans(spec())} == {""}
+
+
 def test_keys_take_turns() -> None:
     (plan,) = load_plans(spec(keyDistributor="KEY_ROUND_ROBIN"))
     assert plan.keys == 10_000
