@@ -124,15 +124,21 @@ class Node:
         alone then (``failed_request``). While it is None the exception leaves ``handle``, so that the simulator and
         tests see it."""
         self._stopping = False
+        """Whether ``shutdown`` was called."""
         self._last_end = LastEnd(clean=False)
+        """How the process before this one ended."""
         self._opening = False
+        """Whether the partitions are being opened, or are open."""
         self._closing = False
+        """Whether nothing is appended any more, and the logs are synced for a clean mark."""
         self._effects: list[Effect] = []
+        """The effects of the event being handled."""
         self._timers = Timers(self._effects, lambda: self.broker.now.mono_us)
         self._syncs = Syncs(self._effects)
         self._stores = StoreCalls(self._effects)
         self._peers = Peers(node_id, self._client_id, self._effects)
         self._calls: dict[int, ActiveCall] = {}
+        """The request in service of each connection."""
         self._origins: dict[int, ConnectionOrigin] = {}
         """Where the requests of the open connections come from."""
         self._admission = Admission(config)
@@ -161,6 +167,7 @@ class Node:
         self._cleaner = LogCleaner(self.broker, self._publisher.log_of)
         self._requests = {key: _request_counter(self.metrics, key) for key in SERVED}
         self._failed_requests = {key: _failure_counter(self.metrics, key) for key in SERVED}
+        # How each event is handled:
         self._on: dict[type, Callable[..., None]] = {
             Request: self._request,
             TimerFired: self._timer_fired,

@@ -1,6 +1,7 @@
 """The follower role. A follower fetches the leader's log, syncs it to disk, and names its new end in the next fetch.
 
-It cuts records that diverge from the leader's log. It downloads a snapshot where the leader no longer has the log.
+It truncates records that diverge from the leader's log, and downloads a snapshot where the leader no longer has the
+log.
 When the leader is gone, a voter seeks an election.
 """
 
@@ -41,7 +42,7 @@ class Follower(RoleState):
         """The leader refused connections, reported that it does not lead, resigned, or the fetch timeout has passed."""
         self._failures = 0
         """Fetches in a row that failed."""
-        self._not_written = 0
+        self._write_failures = 0
         """Fetches in a row whose records the disk refused."""
         self._deadline_us = 0
         """The time at which the fetch timeout passes; one timer follows it."""
@@ -50,13 +51,13 @@ class Follower(RoleState):
         self._downloading = False
         self._rediscover = False
         """The next fetch starts at offset 0, so that the leader names its snapshot (S-10)."""
-        self._cut_refused = False
-        """The last response would have cut committed records."""
+        self._truncation_refused = False
+        """The last response would have truncated committed records."""
 
     def start(self) -> None:
         self.restart_fetch_timeout()
-        self.at(self._deadline_us, self._check)
-        self._continue()
+        self.at(self._deadline_us, self._check_fetch_timeout)
+        self._fetch_when_synced()
 
     def stop(self) -> None:
         super().stop()
@@ -87,7 +88,7 @@ class Follower(RoleState):
 
     # Fetching
 
-    def _continue(self) -> None:
+    def _fetch_when_synced(self) -> None:
         """Send the next fetch. A voter waits until its log is synced, because the leader counts the end that the fetch
         names. An observer need not wait, because its end does not count."""
         if self._busy:
@@ -116,15 +117,15 @@ class Follower(RoleState):
         self._retry()
 
     def _retry(self) -> None:
-        self.after(min(RETRY_US << min(self._failures, 6), LONGEST_RETRY_US), self._again)
+        self.after(min(RETRY_US << min(self._failures, 6), LONGEST_RETRY_US), self._fetch_again)
 
-    def _wait(self, wait_us: int) -> None:
+    def _fetch_after(self, wait_us: int) -> None:
         """Fetch again after ``wait_us``, but within the fetch timeouts of this node and of the leader."""
-        self.after(min(wait_us, self.context.timing.fetch_timeout_us // 4), self._again)
+        self.after(min(wait_us, self.context.timing.fetch_timeout_us // 4), self._fetch_again)
 
-    def _again(self) -> None:
+    def _fetch_again(self) -> None:
         self._busy = False
-        self._continue()
+        self._fetch_when_synced()
 
     def _replied(self, response: RaftResponse) -> None:
         assert isinstance(response, RaftFetchResponse), response
@@ -136,20 +137,20 @@ class Follower(RoleState):
             self._retry()
         # Decision quorum-follower-needs-snapshot (S-10): snapshot is named | log is enough
         elif response.snapshot is not None:
-            self._take_snapshot(response.snapshot)
+            self._download_snapshot(response.snapshot)
         elif self._rediscover:
             self._rediscover = False
             self._succeeded()
-            self._again()
+            self._fetch_again()
         # Decision quorum-follower-diverges (T-7): log is cut | log agrees
         elif response.diverging is not None:
-            self._cut(response.diverging)
+            self._truncate(response.diverging)
         else:
             self._append_response(response)
 
     def _succeeded(self) -> None:
         self.has_fetched = True
-        self.leader_gone = self._cut_refused = False
+        self.leader_gone = self._truncation_refused = False
         self.context.timing.note_contact()
         self.restart_fetch_timeout()
 
@@ -161,21 +162,21 @@ class Follower(RoleState):
             taken = context.log.append_fetched(context.ports.now(), response.records, self.election.epoch)
         except DiskError as failure:  # The disk may be full for a while. What was written stays.
             context.ports.note("fetched_not_written", ("why", str(failure)))
-            wait_us = min(RETRY_US << min(self._not_written, 12), LONGEST_WRITE_RETRY_US)
-            self._not_written += 1
-            self._wait(wait_us)
+            wait_us = min(RETRY_US << min(self._write_failures, 12), LONGEST_WRITE_RETRY_US)
+            self._write_failures += 1
+            self._fetch_after(wait_us)
             return
-        self._not_written = 0
+        self._write_failures = 0
         context.high_watermark.advance(response.high_watermark)
         if not self.live:
             return
         if len(response.records) and not taken:
             self._retry()
         else:
-            self._again()
+            self._fetch_again()
 
-    def _cut(self, diverging: OffsetAndEpoch) -> None:
-        """Cut the records that the leader does not have.
+    def _truncate(self, diverging: OffsetAndEpoch) -> None:
+        """Truncate the records that the leader does not have.
 
         Raises CutBelowHighWatermark if the leader reports twice in a row that it lacks committed records. The first
         such response, or the request for it, may have been damaged on its way: frames have no checksum.
@@ -188,9 +189,9 @@ class Follower(RoleState):
         try:
             end_offset = context.log.truncate_to_diverging(diverging)
         except CutBelowHighWatermark as failure:
-            if self._cut_refused:
+            if self._truncation_refused:
                 raise
-            self._cut_refused = True
+            self._truncation_refused = True
             context.ports.note("cut_doubted", ("why", str(failure)))
             self._retry()
             return
@@ -198,13 +199,13 @@ class Follower(RoleState):
         self._succeeded()
         # Decision metadata-log-cut (T-7): shortened | nothing to cut
         if end_offset < before:
-            self._again()
+            self._fetch_again()
         else:
             self._retry()
 
     # Snapshots
 
-    def _take_snapshot(self, snapshot: OffsetAndEpoch) -> None:
+    def _download_snapshot(self, snapshot: OffsetAndEpoch) -> None:
         """Download the snapshot. An ID with a negative offset or epoch is invalid: it does not restart the fetch
         timeout."""
         if snapshot.offset < 0 or snapshot.epoch < 0:
@@ -217,7 +218,7 @@ class Follower(RoleState):
         wait_us = self._download.wait_us(leader_id, snapshot)
         # Decision snapshot-download-postponed (S-10): postponed | begun now
         if wait_us > 0:  # The leader may have another snapshot by then, or the disk room.
-            self._wait(wait_us)
+            self._fetch_after(wait_us)
             return
         self._downloading = True
         self._download.begin(
@@ -239,27 +240,27 @@ class Follower(RoleState):
         if isinstance(outcome, Installed):
             self._succeeded()
             self.context.high_watermark.snapshot_installed(snapshot)
-            self._again()
+            self._fetch_again()
         # Decision snapshot-download-rediscovers (S-10): snapshot is looked up again | transfer failed
         elif isinstance(outcome, Rediscover):
             self._rediscover = True
             self._succeeded()
-            self._again()
+            self._fetch_again()
         else:
             self._failed()
 
     # When the leader is gone
 
-    def _check(self) -> None:
+    def _check_fetch_timeout(self) -> None:
         """Consider the leader gone when the fetch timeout has passed, but do not seek votes at once. Nodes that were
         paused together resume at the same instant and must not all seek votes then. A response of the leader may also
         be about to arrive."""
         # Decision quorum-fetch-timeout (T-7): leader is silent | leader responds
         if self.now_us >= self._deadline_us:
             self._leader_lost(None)
-            self.after(self.context.timing.fetch_timeout_us, self._check)
+            self.after(self.context.timing.fetch_timeout_us, self._check_fetch_timeout)
         else:
-            self.at(self._deadline_us, self._check)
+            self.at(self._deadline_us, self._check_fetch_timeout)
 
     def _leader_lost(self, delay_us: int | None) -> None:
         """Consider the leader gone, and seek an election after ``delay_us``. None means a random delay whose limit

@@ -31,17 +31,20 @@ NEVER_US = 1 << 62
 
 
 @dataclass(slots=True)
-class Replica:
-    """Another node as its fetches show it; -1 means not known in this epoch."""
+class ReplicaState:
+    """Another node as its fetches show it (Kafka's ReplicaState); -1 means not known in this epoch."""
 
     contact_us: int
     """When it last sent a request."""
     end_offset: int = -1
-    fetch_ms: int = -1
-    caught_up_ms: int = -1
-    end_then: int = -1
-    """Where the leader's log ended at the replica's last fetch. If the next fetch starts there, the replica had caught
-    up at the time of the last one."""
+    """The offset of its last fetch."""
+    last_fetch_ms: int = -1
+    """The wall-clock time of its last fetch."""
+    last_caught_up_ms: int = -1
+    """The last wall-clock time at which it had the whole log."""
+    leader_end_at_fetch: int = -1
+    """Where the leader's log ended at its last fetch. If the next fetch starts there, the replica had caught up at the
+    time of the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +67,14 @@ class Leader(RoleState):
         self._listener = listener
         self.start_offset = -1
         """The offset of the epoch's first record, or -1 before it is written."""
-        self.voters = {peer: Replica(self.now_us) for peer in context.others}
+        self.voters = {peer: ReplicaState(self.now_us) for peer in context.others}
         self.parked: dict[int, ParkedFetch] = {}
         """By number, in the order of their arrival."""
         self._next_number = 0
-        self._observers: dict[int, Replica] = {}
-        self._begun: dict[int, bool] = {}
+        self._observers: dict[int, ReplicaState] = {}
+        self._beginning: dict[int, bool] = {}
         """The voters to which a BeginQuorumEpoch request is in flight."""
-        self._waking = False
+        self._is_completing_planned = False
         """A timer is set that completes the parked fetches for which there are new records."""
         self._expires_us = NEVER_US
         """When the timer of the parked fetches fires."""
@@ -111,12 +114,12 @@ class Leader(RoleState):
     def appended(self) -> None:
         """Sync appended records, and complete parked fetches after this event."""
         self.when_synced(self._advance)
-        if self.parked and not self._waking:
-            self._waking = True
-            self.after(0, self._wake)
+        if self.parked and not self._is_completing_planned:
+            self._is_completing_planned = True
+            self.after(0, self._complete_with_records)
 
-    def _wake(self) -> None:
-        self._waking = False
+    def _complete_with_records(self) -> None:
+        self._is_completing_planned = False
         end_offset = self.context.log.end_offset
         self._complete(lambda parked: parked.partition.fetch_offset < end_offset)
 
@@ -194,24 +197,24 @@ class Leader(RoleState):
         epoch, high_watermark = self.election.epoch, context.high_watermark.offset
         return fetched(ErrorCode.none, context.node_id, epoch, high_watermark, log.start_offset, validity, records)
 
-    def _replica(self, replica_id: int) -> Replica | None:
+    def _replica(self, replica_id: int) -> ReplicaState | None:
         """Return None for a consumer, for this node itself, and for an observer beyond MAX_OBSERVERS."""
         if replica_id < 0 or replica_id == self.context.node_id:
             return None
         known = self.voters.get(replica_id) or self._observers.get(replica_id)
         if known is None and len(self._observers) < MAX_OBSERVERS:
-            known = self._observers[replica_id] = Replica(self.now_us)
+            known = self._observers[replica_id] = ReplicaState(self.now_us)
         return known
 
-    def _record_fetch(self, replica: Replica, offset: int) -> bool:
+    def _record_fetch(self, replica: ReplicaState, offset: int) -> bool:
         """Record a fetch from ``offset``. Returns True if the replica's end moved."""
         now_ms, end_offset = self.context.ports.now().wall_ms, self.context.log.end_offset
         if offset >= end_offset:
-            replica.caught_up_ms = max(now_ms, replica.caught_up_ms)
-        elif replica.end_then >= 0 and offset >= replica.end_then:
-            replica.caught_up_ms = max(replica.fetch_ms, replica.caught_up_ms)
-        replica.fetch_ms = max(now_ms, replica.fetch_ms)
-        replica.end_then = end_offset
+            replica.last_caught_up_ms = max(now_ms, replica.last_caught_up_ms)
+        elif replica.leader_end_at_fetch >= 0 and offset >= replica.leader_end_at_fetch:
+            replica.last_caught_up_ms = max(replica.last_fetch_ms, replica.last_caught_up_ms)
+        replica.last_fetch_ms = max(now_ms, replica.last_fetch_ms)
+        replica.leader_end_at_fetch = end_offset
         moved = replica.end_offset != offset
         replica.end_offset = offset
         return moved
@@ -239,16 +242,16 @@ class Leader(RoleState):
         now_us = self.now_us
         for peer, replica in self.voters.items():
             # Decision begin-epoch-announced (T-7): announced to the voter | it is in contact
-            if peer not in self._begun and now_us - replica.contact_us >= silent_us:
-                self._begun[peer] = True
-                self._begin(peer)
+            if peer not in self._beginning and now_us - replica.contact_us >= silent_us:
+                self._beginning[peer] = True
+                self._send_begin_epoch(peer)
         self.after(period_us, lambda: self._announce(period_us))
 
-    def _begin(self, peer: int) -> None:
+    def _send_begin_epoch(self, peer: int) -> None:
         context = self.context
 
         def over(_response: RaftResponse | None = None) -> None:
-            self._begun.pop(peer, None)
+            self._beginning.pop(peer, None)
 
         self.send_request(
             peer,
@@ -292,5 +295,5 @@ class Leader(RoleState):
         )
 
 
-def _described(peer: int, replica: Replica) -> ReplicaDescription:
-    return ReplicaDescription(peer, replica.end_offset, replica.fetch_ms, replica.caught_up_ms)
+def _described(peer: int, replica: ReplicaState) -> ReplicaDescription:
+    return ReplicaDescription(peer, replica.end_offset, replica.last_fetch_ms, replica.last_caught_up_ms)

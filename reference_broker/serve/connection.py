@@ -71,18 +71,24 @@ class Connection(asyncio.Protocol):
         self._driver = driver
         self._reader = FrameReader(max_frame_bytes)
         self._reading = True
+        """Whether the socket is read, unless it is held back."""
         self._held_back = False
+        """Whether ``ReceiveBudget`` keeps the socket from being read."""
         self._queued: Queue | None = None
-        """The queue in which the next request waits for its turn."""
+        """The queue in which the next request waits for its turn, None if none waits."""
         self._write_full = False
+        """Whether the peer has left WRITE_BEHIND_BYTES unread."""
         self._waiting_bytes = 0
+        """Bytes that arrived while a request was with the node or waited."""
         self._response_sizes: deque[int] = deque()
         """Sizes of the responses that the peer has not read whole. The first one stays in memory until its last byte is
         sent, since its buffers are sent as they are."""
         self._response_bytes = 0
+        """Their sum."""
         self._request_bytes = 0
         """Size of the frame whose request is with the node."""
         self._was_served = False
+        """Whether the node has had a request of it."""
         self._weight_bytes = 0
         """Size of the last request and its response, or half of the previous value, if that is more. So one small
         request between two large ones does not make the connection light."""
@@ -95,6 +101,7 @@ class Connection(asyncio.Protocol):
         self.making_bytes = 0
         """An estimate of the memory of a large request or response that is being decoded, served or encoded."""
         self.number = -1
+        """The connection's number in events, -1 before it is open."""
         self.of_node = False
         """Whether a node is at the other end: it came to a listener of nodes, or is registered with its name."""
         self.peer = ""
@@ -103,11 +110,13 @@ class Connection(asyncio.Protocol):
         self.serving = False
         """Whether the request is being handed to the node right now."""
         self.closed = True
+        """True before it is open, and once it is gone."""
         self.closing = False
         """Whether the connection ends once the peer has read what was sent."""
         self.discarding = False
         """Whether nothing is sent any more (a fault that loses responses)."""
         self.last_active_us = 0
+        """When its last request came, or it was last seen to have one in service (monotonic)."""
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -51,7 +51,7 @@ def longer_log_gets_the_vote(original: Function, quorum: Any, request: Any, up_t
     original(quorum, request, request.end.offset >= quorum.log.end.offset, responder)
 
 
-@mutant("reference_broker.quorum.follower:Follower._continue")
+@mutant("reference_broker.quorum.follower:Follower._fetch_when_synced")
 def voter_fetches_before_sync(original: Function, self: Any) -> None:
     """A voter names the end of its log in the next fetch before its records are synced, as an observer may. The leader
     counts records that a power loss takes (KIP-595)."""

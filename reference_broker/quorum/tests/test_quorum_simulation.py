@@ -265,7 +265,7 @@ _JUDGE = raft_handlers._decide_vote
     [
         (Quorum, "_persist", _votes_at_once),
         (MetadataLog, "synced_offset", property(_unsynced_end)),
-        (Follower, "_continue", _fetch_at_once),
+        (Follower, "_fetch_when_synced", _fetch_at_once),
         (raft_handlers, "_decide_vote", _votes_again),
         (raft_handlers, "_decide_vote", _votes_for_short_logs),
     ],
