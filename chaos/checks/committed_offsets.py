@@ -1,6 +1,7 @@
 """Committed offsets of consumer groups."""
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
@@ -287,12 +288,60 @@ COMMITTED = "offset_committed"
 DELETE_GROUPS, DELETE_OFFSETS = 42, 47
 
 
-def groups_to_delete(event: Event | None) -> tuple[str, ...]:
-    """Return the groups of which a request deletes offsets."""
-    if type(event) is not Request or event.api_key not in (DELETE_GROUPS, DELETE_OFFSETS):
-        return ()
-    body: Any = event.body
-    return tuple(map(str, body.groups_names if event.api_key == DELETE_GROUPS else (body.group_id,)))
+REFUSALS = (14, 24, 68, 69, 86)
+"""Errors of a coordinator that has deleted nothing: it still loads (COORDINATOR_LOAD_IN_PROGRESS), the group's ID is
+invalid, it is not empty or not found (INVALID_GROUP_ID, NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND), or its members subscribe
+to the topic (GROUP_SUBSCRIBED_TO_TOPIC). With another error it may have written the deletion."""
+
+
+class Deletions:
+    """Offsets that a client requested to delete (DeleteGroups, KIP-496), unless the coordinator has refused that."""
+
+    def __init__(self) -> None:
+        self._requested = Counter[Key | str]()
+        """number of requests that may have deleted a key, or all keys of a group"""
+        self._pending = PendingRequests[tuple[Key | str, ...]]()
+
+    def acted(self, node_id: int, event: Event | None, effects: Sequence[Effect]) -> None:
+        """Follow a node's requests and responses of DELETE_GROUPS and DELETE_OFFSETS."""
+        if type(event) is Request and event.api_key in (DELETE_GROUPS, DELETE_OFFSETS):
+            named = tuple(_to_delete(event))
+            self._requested.update(named)
+            self._pending.add(node_id, event, named)
+        for effect in effects if self._pending else ():
+            if type(effect) is Reply and effect.api_key in (DELETE_GROUPS, DELETE_OFFSETS):
+                named = self._pending.pop(node_id, effect) or ()
+                refused = set(_refused(effect, named))
+                self._requested.subtract(each for each in named if each in refused)
+
+    def may_have(self, key: Key) -> bool:
+        """Return whether the key may have been deleted."""
+        return self._requested[key] > 0 or self._requested[key[0]] > 0
+
+
+def _to_delete(request: Request) -> Iterator[Key | str]:
+    body: Any = request.body
+    if request.api_key == DELETE_GROUPS:
+        yield from map(str, body.groups_names)
+        return
+    for topic in body.topics:
+        for each in topic.partitions:
+            yield str(body.group_id), str(topic.name), int(each.partition_index)
+
+
+def _refused(reply: Reply, named: Sequence[Key | str]) -> Iterator[Key | str]:
+    """Yield what the response refuses to delete."""
+    body: Any = reply.body
+    if reply.api_key == DELETE_GROUPS:
+        yield from (str(each.group_id) for each in body.results if int(each.error_code) in REFUSALS)
+        return
+    if int(body.error_code) in REFUSALS:
+        yield from named
+    groups = {key[0] for key in named}
+    for topic in body.topics:
+        for each in topic.partitions:
+            if int(each.error_code) in REFUSALS:
+                yield from ((group, str(topic.name), int(each.partition_index)) for group in groups)
 
 
 class NoCommittedLost(Check):
@@ -300,8 +349,8 @@ class NoCommittedLost(Check):
 
     At the end the coordinator of each group must have the offset that was committed last, or one that a client
     requested to commit and that may have been committed after it. commit-regression judges that clients see it too.
-    Groups of which a client requested to delete offsets (KIP-496, DeleteGroups) are left to ``RemovalsDue`` and
-    ``ResponsesReplicated``.
+    Offsets that a client requested to delete (KIP-496, DeleteGroups), and that no coordinator refused to delete, are
+    left to ``RemovalsDue`` and ``ResponsesReplicated``.
     """
 
     guarantee = "no-committed-lost"
@@ -311,7 +360,7 @@ class NoCommittedLost(Check):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self._deleted: dict[str, None] = {}
+        self._deletions = Deletions()
         self._committed: dict[Key, tuple[int, int]] = {}
         """by group, topic and partition: the offset that was committed last, and when"""
         self._nodes: dict[int, Node] = {}
@@ -322,7 +371,7 @@ class NoCommittedLost(Check):
         self._committed[str(fields["group"]), topic, int(index)] = int(fields["offset"]), row.at_us
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
-        self._deleted.update(dict.fromkeys(groups_to_delete(event)))
+        self._deletions.acted(node.broker.node_id, event, effects)
 
     def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         self._nodes[node.broker.node_id] = node
@@ -332,7 +381,7 @@ class NoCommittedLost(Check):
         written = effective_requests(history, COMMIT)
         for key, (offset, at_us) in self._committed.items():
             group, topic, index = key
-            if topic in gone or group in self._deleted or self.context.replicas.offsets_excused(group):
+            if topic in gone or self._deletions.may_have(key) or self.context.replicas.offsets_excused(group):
                 continue  # Kafka deletes offsets with their topic. E-7: no replica had kept the group's commits.
             found = self._held(key)
             # Physical: a commit may be written although its coordinator died before it responded.

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from chaos.checks.check import Check, CheckContext
-from chaos.checks.committed_offsets import DELETE_GROUPS, DELETE_OFFSETS, deleted, groups_to_delete
+from chaos.checks.check import Check, CheckContext, ReplicaCheck
+from chaos.checks.committed_offsets import DELETE_GROUPS, DELETE_OFFSETS, Deletions, deleted
 from chaos.checks.group_moves import LOADED
 from chaos.checks.group_state import (
     Change,
@@ -317,40 +317,78 @@ def _wrong_offsets(found: Any, committed: Replay) -> Iterator[str]:
                     yield f"{(group_id, topic, index)} has an offset, and none is committed"
 
 
-class HeldOffsetsReplicated(OffsetsCheck):
+DECIDED_AT_ONCE = 250
+"""Physical: a coordinator may decide a transaction with more offsets in several events, and with short slices any."""
+
+
+class HeldOffsetsReplicated(OffsetsCheck, ReplicaCheck):
     """no-committed-lost (M-8, X-8, KAFKA-5247): a coordinator holds for each partition of a group the last offset that
     is committed in its log, and the offsets that open transactions have committed.
 
     Compared are the keys that a committed batch names, and those that a marker decides: a commit marker makes an offset
-    count, unless a later record of the key has come. An abort marker, or a tombstone of the key, drops it. A
-    coordinator that decides a long transaction in slices is compared when it is done.
+    count, unless a later record of the key has come. An abort marker, or a tombstone of the key, drops it.
+
+    Physical: a coordinator may decide a long transaction in slices. Until then it also holds what was committed behind
+    the marker back, so these keys are compared until they are right, and must be within ``LATE_US``.
     """
 
     guarantee = "no-committed-lost"
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self._touched: dict[int, dict[int, dict[Key, None]]] = {}
-        """by node and index: keys that are not compared yet"""
+        self._new: dict[int, dict[int, dict[Key, None]]] = {}
+        """by node and index: keys that the current event touched"""
+        self._late: dict[tuple[int, int], tuple[Node, dict[Key, int]]] = {}
+        """by node and index: its process, and the keys that may be wrong, each with the time from which it may be"""
 
     def offsets_touched(self, node: "Node", partition: OffsetsPartition, keys: Sequence[Key]) -> None:
-        of_node = self._touched.setdefault(node.broker.node_id, {})
+        of_node = self._new.setdefault(node.broker.node_id, {})
         of_node.setdefault(partition.index, {}).update(dict.fromkeys(keys))
         self.context.replicas.after_event(node, self._judge)
 
     def _judge(self, at_us: int, node: "Node") -> None:
-        node_id = node.broker.node_id
-        for index, keys in self._touched.pop(node_id, {}).items():
-            partition = self.offsets.led_by(node, index)
-            found = next((each for each in node.broker.groups.active() if each.index == index), None)
-            if partition is None or found is None:
+        node_id, is_sliced = node.broker.node_id, self.context.settings.slices_us > 0
+        for index, keys in self._new.pop(node_id, {}).items():
+            of_node, late = self._late.get((node_id, index), (node, {}))
+            if of_node is not node:
+                late = {}
+            if late or is_sliced or len(keys) > DECIDED_AT_ONCE:
+                for key in keys:
+                    late.setdefault(key, at_us)
+                self._late[node_id, index] = node, late
+                self._compare(at_us, node, index, late, LATE_US + self.context.settings.slices_us)
+            else:
+                self._compare(at_us, node, index, dict.fromkeys(keys, at_us), None)
+
+    def viewed(self, at_us: int, node: "Node") -> None:
+        for (node_id, index), (of_node, keys) in list(self._late.items()):
+            if node_id == node.broker.node_id:
+                if of_node is node:
+                    self._compare(at_us, node, index, keys, LATE_US + self.context.settings.slices_us)
+                if of_node is not node or not keys:
+                    del self._late[node_id, index]
+
+    def end(self, history: History) -> None:
+        for (_, index), (node, keys) in self._late.items():
+            self._compare(history.end_us, node, index, keys, None)
+
+    def _compare(self, at_us: int, node: "Node", index: int, keys: dict[Key, int], within_us: int | None) -> None:
+        """Compare the keys, and drop those that are right, and those that have been wrong for longer, or at all."""
+        node_id, partition = node.broker.node_id, self.offsets.led_by(node, index)
+        found = next((each for each in node.broker.groups.active() if each.index == index), None)
+        if partition is None or found is None:
+            keys.clear()
+            return
+        affected_us = self.context.quorum.fault_times.nodes.get(node_id, 0)
+        stories = 0
+        for key, since_us in list(keys.items()):
+            wrong = list(_wrong_held(found.offsets, partition, key))
+            if wrong and within_us is not None and at_us - max(since_us, affected_us) <= within_us:
                 continue
-            if found.offsets.is_behind(found.led.log.high_watermark):
-                # Physical: it decides a long transaction in slices. Its next batch is compared together with this one.
-                self._touched.setdefault(node_id, {})[index] = keys
-                continue
-            self.evidence += len(keys)
-            for each in [one for key in keys for one in _wrong_held(found.offsets, partition, key)][:3]:
+            del keys[key]
+            self.evidence += 1
+            for each in wrong[: 3 - stories]:
+                stories += 1
                 self.violated(at_us, f"node {node_id} {each}")
 
 
@@ -381,16 +419,15 @@ class RemovalsDue(OffsetsCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self._requested: dict[str, None] = {}
-        """groups whose offsets a client requested to delete"""
+        self._deletions = Deletions()
         self._early: list[tuple[int, Key, str]] = []
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
-        self._requested.update(dict.fromkeys(groups_to_delete(event)))
+        self._deletions.acted(node.broker.node_id, event, effects)
 
     def offset_changed(self, at_us: int, node: "Node", partition: OffsetsPartition, change: Change) -> None:
         before, (group_id, topic, index) = change.before, change.key
-        if change.now is not None or before is None or partition.losses or group_id in self._requested:
+        if change.now is not None or before is None or partition.losses or self._deletions.may_have(change.key):
             return
         broker = node.broker
         if topic not in broker.replica.loader.image.topics:

@@ -1,5 +1,6 @@
 """The checks of a group coordinator against its log: planted violations, and near misses."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from chaos.checks.check import Check
 from chaos.checks.group_coordinator import (
+    DECIDED_AT_ONCE,
     LATE_US,
     HeldOffsetsReplicated,
     LoadedIsReplayed,
@@ -34,7 +36,7 @@ from reports.rows import ChangeRow
 
 pytestmark = pytest.mark.clause("M-8", "X-8")
 
-COMMIT, FETCH, SYNC, TXN_COMMIT, DELETE_OFFSETS = 8, 9, 14, 28, 47
+COMMIT, FETCH, SYNC, TXN_COMMIT, DELETE_GROUPS, DELETE_OFFSETS = 8, 9, 14, 28, 42, 47
 OFFSETS_ID = b"o" * 16
 MINUTE_MS = 60_000
 SUBSCRIPTION = b"\x00\x01\x00\x00\x00\x01\x00\x01t\x00\x00\x00\x00"
@@ -373,6 +375,13 @@ class Holding(World):
             self.held.appended(self.log.log_end_offset, [(OffsetKey("g", "t", 0), value)], producer_id)
         return self._replicated()
 
+    def commits_many(self, count: int, producer_id: int) -> list[str]:
+        changes = [(OffsetKey("g", "t", index), commit(6)) for index in range(count)]
+        records = [(offset_key(*key), offset_value(value, EPOCH_VALUE)) for key, value in changes]
+        self.write(*records, producer_id=producer_id, commits=False)
+        self.held.appended(self.log.log_end_offset, changes, producer_id)
+        return self._replicated()
+
     def ends(self, producer_id: int, *, commit: bool, as_commit: bool | None = None) -> list[str]:
         self.append(
             build_marker(commit=commit, producer_id=producer_id, producer_epoch=0, coordinator_epoch=4, timestamp_ms=0),
@@ -425,13 +434,42 @@ def test_an_older_commit_that_its_marker_brings_back_is_a_violation(monkeypatch:
     assert "has (6, 4, 'text') for t-0 of group g, and offset 8" in world.ends(7, commit=True)[0]
 
 
-def test_a_coordinator_that_decides_in_slices_is_compared_when_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("offsets", "slices_us", "after_us", "is_red"),
+    [
+        (1, 0, 0, True),
+        (DECIDED_AT_ONCE, 0, 0, True),
+        (DECIDED_AT_ONCE + 1, 0, 0, False),
+        (DECIDED_AT_ONCE + 1, 0, LATE_US, False),
+        (DECIDED_AT_ONCE + 1, 0, LATE_US + 1, True),
+        (1, 9, LATE_US + 9, False),
+        (1, 9, LATE_US + 10, True),
+    ],
+)
+def test_a_coordinator_decides_a_long_transaction_in_slices_and_in_time(
+    monkeypatch: pytest.MonkeyPatch, offsets: int, slices_us: int, after_us: int, is_red: bool
+) -> None:
+    """It must hold what its log has, whatever it says of itself (``is_behind``)."""
     world = Holding()
-    world.commits_one(commit(6), 7)
+    for check in world.checks:
+        check.context = replace(check.context, settings=replace(check.context.settings, slices_us=slices_us))
+    world.commits_many(offsets, 7)
+    monkeypatch.setattr(CommittedOffsets, "replicated", lambda *_: ())
+    world.ends(7, commit=True)
+    assert bool(world.checks[0].violations) is (is_red and after_us == 0)
+    world.us += after_us - 1000
+    assert bool(world.looked()) is is_red
+    monkeypatch.undo()
+    assert list(world.held.replicated(world.log.log_end_offset))
+    assert bool(world.commits_one(commit(8))) is is_red
+
+
+def test_a_long_transaction_that_is_not_decided_in_the_end_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Holding()
+    world.commits_many(DECIDED_AT_ONCE + 1, 7)
     monkeypatch.setattr(CommittedOffsets, "replicated", lambda *_: ())
     assert world.ends(7, commit=True) == []
-    monkeypatch.undo()
-    assert world.commits_one(commit(8)) == []
+    assert world.ended()
 
 
 # --- removals ---------------------------------------------------------------------------------------------------------
@@ -471,10 +509,47 @@ def test_offsets_of_subscribed_topics_do_not_expire(world: World) -> None:
     assert "and its members subscribe to the topic" in removed(world, 2 * MINUTE_MS)[0]
 
 
-def test_what_a_client_deletes_is_no_expiry(world: World) -> None:
+def deleting(topic: str, *indexes: int, errors: tuple[int, ...] = ()) -> Any:
+    """A request to delete offsets of group g, or with errors its response."""
+    parts = [
+        SimpleNamespace(partition_index=each, error_code=error)
+        for each, error in zip(indexes, errors or [0] * len(indexes), strict=True)
+    ]
+    return SimpleNamespace(group_id="g", error_code=0, topics=[SimpleNamespace(name=topic, partitions=parts)])
+
+
+@pytest.mark.parametrize(("topic", "index", "is_excused"), [("t", 0, True), ("t", 1, False), ("u", 0, False)])
+def test_what_a_client_deletes_is_no_expiry(world: World, topic: str, index: int, is_excused: bool) -> None:
     world.offset(commit(5))
-    world.request(DELETE_OFFSETS, SimpleNamespace(group_id="g"))
-    assert removed(world, 1) == []
+    world.request(DELETE_OFFSETS, deleting(topic, index))
+    assert bool(removed(world, 1)) is not is_excused
+
+
+@pytest.mark.parametrize(("group", "is_excused"), [("g", True), ("h", False)])
+def test_a_deleted_group_loses_its_offsets(world: World, group: str, is_excused: bool) -> None:
+    world.offset(commit(5))
+    world.request(DELETE_GROUPS, SimpleNamespace(groups_names=[group]))
+    assert bool(removed(world, 1)) is not is_excused
+
+
+@pytest.mark.parametrize("requests", [1, 2])
+@pytest.mark.parametrize(("error", "is_refused"), [(86, True), (69, True), (16, False), (0, False)])
+def test_what_a_coordinator_refused_to_delete_is_there(
+    world: World, error: int, is_refused: bool, requests: int
+) -> None:
+    """A second request may have deleted it, whatever the response to the first was."""
+    world.offset(commit(5))
+    for _ in range(requests):
+        world.request(DELETE_OFFSETS, deleting("t", 0))
+    world.responds(DELETE_OFFSETS, deleting("t", 0, errors=(error,)))
+    assert bool(removed(world, 1)) is (is_refused and requests == 1)
+
+
+def test_a_group_that_a_coordinator_refused_to_delete_keeps_its_offsets(world: World) -> None:
+    world.offset(commit(5))
+    world.request(DELETE_GROUPS, SimpleNamespace(groups_names=["g"]))
+    world.responds(DELETE_GROUPS, SimpleNamespace(results=[SimpleNamespace(group_id="g", error_code=68)]))
+    assert removed(world, 1)
 
 
 def test_offsets_go_with_their_topic(world: World) -> None:
