@@ -66,8 +66,13 @@ def batches_of(data: bytes) -> Iterator[tuple[BatchIdentity, bytes]]:
 
 
 def is_intact(data: bytes) -> bool:
-    """Return whether the CRC of each whole batch is right."""
-    return all(crc32c(batch[_CRC_COVERS_FROM:]) == identity.crc for identity, batch in batches_of(data))
+    """Return whether these are whole batches up to the end, each with the right CRC."""
+    end = 0
+    for identity, batch in batches_of(data):
+        if crc32c(batch[_CRC_COVERS_FROM:]) != identity.crc:
+            return False
+        end += len(batch)
+    return end == len(data)
 
 
 def read_batches(log: Readable, offset: int, end_offset: int) -> Iterator[tuple[BatchIdentity, bytes]]:

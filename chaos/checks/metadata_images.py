@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from chaos.checks.batches import BatchIdentity, batches_of, is_intact, records_in
 from chaos.checks.check import CheckContext
+from chaos.checks.durable_claims import simulated
 from chaos.checks.history import History
 from chaos.checks.metadata_transactions import ABORT, MARKERS, NO_OP, PUBLICATION, TransactionCheck
 from chaos.checks.partition_changes import (
@@ -346,13 +347,16 @@ class _Snapshot:
     node_id: int
     end_offset: int
     data: bytes
+    is_damaged: bool
+    """whether a fault has flipped a bit of it on the disk"""
 
 
 class SnapshotsAreWhole(TransactionCheck):
     """snapshot-equals-replay: a snapshot has one record for each thing that the records before its end lead to, and no
     other one (S-15, S-16, T-9).
 
-    Nobody may ever load the file, so its bytes are compared when it gets its name.
+    Nobody may ever load the file, so its bytes are compared when it gets its name. S-9: nobody loads or serves a file
+    that a fault has damaged on the disk, as its CRC shows.
     """
 
     guarantee = "snapshot-equals-replay"
@@ -408,7 +412,10 @@ class SnapshotsAreWhole(TransactionCheck):
             with WatchedDisk.unwatched():
                 data = bytes(disk.read(path, 0, disk.size(path))) if disk.exists(path) else b""
             if data and self._seen.get(end_offset) != data:
-                self._made.append(_Snapshot(at_us, node.broker.node_id, end_offset, data))
+                known = simulated(disk)
+                damaged = () if known is None else (each for each, _ in known.damaged)
+                is_damaged = any(each in (path, f"{path}.part") for each in damaged)
+                self._made.append(_Snapshot(at_us, node.broker.node_id, end_offset, data, is_damaged))
         if self._made:
             self._compare()
 
@@ -419,9 +426,15 @@ class SnapshotsAreWhole(TransactionCheck):
                 self._made.append(each)
             elif self._replayed is not None:
                 self._seen[each.end_offset] = each.data
-                if is_intact(each.data):  # S-9: nobody loads or serves what the disk has damaged, as its CRC shows.
+                if is_intact(each.data):
                     self.evidence += 1
                     self._judge(each)
+                elif not each.is_damaged:
+                    self.violated(
+                        each.at_us,
+                        f"node {each.node_id}: the snapshot that ends at {each.end_offset} has a wrong CRC or length, "
+                        "and no fault has damaged it on its disk (S-9)",
+                    )
 
     def _judge(self, snapshot: _Snapshot) -> None:
         found, count = ReplayedWhole(), 0

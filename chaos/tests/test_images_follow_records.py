@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from chaos.checks.metadata_images import ImagesFollowRecords, SnapshotsAreWhole
+from chaos.sim.disk import SimDisk
 from chaos.tests.test_quorum_checks import BOOTSTRAPPED, Quorum, batch, settled
 from reference_broker.core.events import Note, TimerFired
 from reference_broker.metadata.delta import MetadataDelta, replay
@@ -33,7 +35,6 @@ from reference_broker.metadata.records import (
     TopicRecord,
     UnregisterBrokerRecord,
 )
-from reference_broker.ports.disk import MemoryDisk
 from reference_broker.quorum.values import Provenance
 
 TOPIC_ID, DIRECTORY = bytes(15) + b"\x01", bytes(14) + b"\x02\x00"
@@ -174,11 +175,11 @@ def made(
     written: tuple[MetadataRecord, ...],
     snapshot: tuple[MetadataRecord, ...],
     at: int = len(RECORDS),
-    damage: bool = False,
+    damage: str = "",
 ) -> list[str]:
     """Return what the check says of a snapshot with these records, which ends ``at`` records after the bootstrap.
 
-    With ``damage``, the disk has changed a byte of it.
+    With ``damage``, it lacks a byte, or the disk has changed one of it or of another file.
     """
     quorum: Quorum = settled()
     quorum.append(*(batch(3 + each, 1, record) for each, record in enumerate(written)))
@@ -186,10 +187,17 @@ def made(
     (check,) = (each for each in quorum.checks if isinstance(each, SnapshotsAreWhole))
     boot = FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=METADATA_VERSION)
     data = b"".join(batch(each, 1, record) for each, record in enumerate((boot, *snapshot)))
-    if damage:
-        data = data[:-1] + bytes((data[-1] ^ 1,))
-    disk = MemoryDisk()
-    disk.append(f"__cluster_metadata-0/{3 + at:020d}-0000000001.checkpoint", [data])
+    disk, path = SimDisk(Random(0)), f"__cluster_metadata-0/{3 + at:020d}-0000000001.checkpoint"
+    part = path + (".part" if damage == "part" else "")
+    disk.append(part, [data[: len(data) - (damage == "short")]])
+    disk.append("other", [b"o"])
+    if damage in ("whole", "part"):
+        disk.flip(part, 8 * len(data) - 8)
+    elif damage == "other":
+        disk.flip("other", 0)
+        disk.write(path, data[:-1] + bytes((data[-1] ^ 1,)))
+    if part != path:
+        disk.rename(part, path)
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, disk=disk))
     check.acted(9, node, TimerFired(1), [Note("snapshot_renamed", (("end_offset", 3 + at), ("epoch", 1)))])
     assert check.evidence == (0 if damage else 1)
@@ -198,8 +206,15 @@ def made(
 
 @pytest.mark.clause("S-9")
 def test_a_snapshot_that_the_disk_has_damaged_is_not_compared() -> None:
-    assert made(RECORDS, LIVE[1:], damage=True) == []
+    assert made(RECORDS, LIVE[1:], damage="whole") == []
+    assert made(RECORDS, LIVE[1:], damage="part") == []
     assert made(RECORDS, LIVE[1:])
+
+
+@pytest.mark.clause("S-9")
+@pytest.mark.parametrize("damage", ["short", "other"])
+def test_a_snapshot_with_a_wrong_crc_or_length_that_no_fault_has_damaged(damage: str) -> None:
+    assert ["has a wrong CRC or length" in each for each in made(RECORDS, LIVE, damage=damage)] == [True]
 
 
 LIVE = (*RECORDS[:4], replace(BROKER, fenced=False), *RECORDS[6:])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chaos.checks.batches import PlainRecord, batches_of, last_sequence_of, records_in
+from chaos.checks.batches import PlainRecord, batches_of, is_intact, last_sequence_of, records_in
 from reference_broker.records.compression import Compression
 from reference_broker.records.record import Record, build
 
@@ -39,3 +39,15 @@ def test_a_batch_tells_its_last_sequence_or_that_it_has_none(first: int, last: i
     records = [Record(timestamp_ms=1, value=b"v")] * 3
     batch = build(records, producer_id=5, producer_epoch=2, base_sequence=first)
     assert last_sequence_of(batch) == (5, 2, last)
+
+
+@pytest.mark.parametrize(
+    ("end", "flipped", "intact"),
+    [(None, None, True), (0, None, True), (-1, None, False), (40, None, False), (None, -1, False), (None, 11, False)],
+)
+def test_only_whole_batches_with_the_right_crc_are_intact(end: int | None, flipped: int | None, intact: bool) -> None:
+    """A damaged length hides what follows."""
+    data = bytearray(2 * bytes(build(WRITTEN)))[:end]
+    if flipped is not None:
+        data[flipped] ^= 1
+    assert is_intact(bytes(data)) is intact
