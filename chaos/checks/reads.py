@@ -229,21 +229,21 @@ class ResponsesAfterHeal(Check):
     A cluster that does not respond any more is no lack of evidence: an operator who restarts a node expects it back.
     ``SimWorld`` reports each reader that came to its end, and what one of them could not read.
 
-    E-7: a partition is ``unreadable`` if the metadata of its remote segments may be lost, and its local log begins
-    behind its log start. KIP-405: nothing else leads to the objects of a segment.
+    E-7: the remote segments of a partition are ``unreadable`` if their metadata may be lost, and its local log begins
+    behind its log start. KIP-405: nothing else leads to the objects of a segment. Its local log can be read.
     """
 
     guarantee = "responses-after-heal"
 
-    def unreadable(self) -> Iterator[TopicPartition]:
-        """Yield the partitions whose oldest records may be out of reach."""
+    def unreadable(self) -> Iterator[tuple[TopicPartition, int]]:
+        """Yield the partitions whose oldest records may be out of reach, each with the start of its local log."""
         for each in self.context.replicas.partitions.values():
             leader = each.copies.get(each.state.leader)
             if leader is None or leader.log is None or not self.context.replicas.tier_excused(each):
                 continue
             if leader.log.log_start_offset < leader.held.start_offset:
                 topic, _, index = each.name.rpartition("-")
-                yield topic, int(index)
+                yield (topic, int(index)), leader.held.start_offset
 
     def looked(self, at_us: int, missed: str) -> None:
         """``missed`` describes the requests without a response, or is empty."""

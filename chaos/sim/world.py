@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import TypeVar
 
+from bench.fleet.behaviours import protocol
 from bench.fleet.behaviours.final_reads import FinalReader
 from bench.fleet.behaviours.protocol import Behaviour
 from bench.fleet.fleet import Fleet, make_fleet
@@ -41,6 +42,8 @@ PREPARE_US = 30_000_000
 """limit for the topics to be created, and for another one to seed them"""
 DRAIN_US = 60_000_000
 """limit for clients to finish, once they are stopped, and for each last read"""
+MOST_LOCAL_READS = 4
+"""Limit for the reads of local logs whose start moves meanwhile."""
 CONVERGE_US = 60_000_000
 """The nodes must agree within this time after the heal, or quorum-converges is violated."""
 STUCK_WITHOUT_FAULT_US = 20_000_000
@@ -218,13 +221,26 @@ class SimWorld:
     def _last_reads(self, fleet: Fleet) -> None:
         for reader in fleet.last_readers:
             self._phase(reader.process, [reader], DRAIN_US)
-            if isinstance(reader, FinalReader):
-                unreadable = list(self._after_heal.unreadable())
-                reader.unread = {each: None for each in reader.unread if each not in unreadable}
+            if isinstance(reader, FinalReader) and reader is not fleet.target_reader:
+                self._read_local_logs(reader)
             self._after_heal.looked(self.agenda.now_us, reader.missed)
         if fleet.final_describer is not None:
             self._phase("final describe", [fleet.final_describer], DRAIN_US)
             self._after_heal.looked(self.agenda.now_us, fleet.final_describer.missed)
+
+    def _read_local_logs(self, reader: FinalReader) -> None:
+        """Where remote segments are unreadable (E-7), read the partition from the start of its local log. That start
+        moves when retention deletes local segments meanwhile, so the read is repeated then."""
+        before: dict[protocol.TopicPartition, int] = {}
+        for number in range(MOST_LOCAL_READS):
+            unreadable = [(protocol.TopicPartition(*where), start) for where, start in self._after_heal.unreadable()]
+            starts = {where: start for where, start in unreadable if where in reader.unread}
+            if not starts or starts == before:
+                return
+            before = starts
+            local = reader.from_offsets(f"{reader.process}-local-{number}", starts)
+            self._phase(local.process, [local], DRAIN_US)
+            reader.unread = {each: None for each in reader.unread if each not in starts or each in local.unread}
 
     def _phase(self, stage: str, behaviours: Sequence[Behaviour], limit_us: int) -> None:
         self.stage = stage

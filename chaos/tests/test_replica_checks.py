@@ -1,12 +1,16 @@
 """Each check of replicated partitions is silent on a right history and speaks on one that breaks its guarantee."""
 
 from dataclasses import replace
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from bench.fleet.batch_reader import BatchReader
+from bench.fleet.behaviours.final_reads import FinalReader, FinalReadPlan
+from bench.fleet.behaviours.protocol import Address, ClientSettings, TopicPartition
 from chaos.checks.eligible import Eligible
 from chaos.checks.isr import (
     CHECKED_WITHIN_US,
@@ -27,6 +31,7 @@ from chaos.checks.replication import (
     LoneHighWatermark,
     ReplicasConverge,
 )
+from chaos.sim.world import SimWorld
 from chaos.tests.check_context import note_row
 from chaos.tests.replicated import IN_SYNC_US, KEY, SECOND_US, TOPIC_ID, Cluster, batch, in_order
 from reference_broker.core.events import PeerDown, PeerReply, Reply, Request, Send, TimerFired
@@ -192,7 +197,41 @@ def test_only_what_is_in_lost_remote_segments_is_unreadable(
     loses_metadata(cluster, lost)
     leader = cluster.view.partitions[KEY].copies[0]
     leader.held = leader.held._replace(start_offset=local_start)
-    assert [*ResponsesAfterHeal(cluster.context).unreadable()] == [("t", 0)] * unreadable
+    assert [*ResponsesAfterHeal(cluster.context).unreadable()] == [(("t", 0), local_start)] * unreadable
+
+
+@pytest.mark.clause("E-7", "P-11")
+@pytest.mark.parametrize(
+    ("moves", "reads", "missed"),
+    [(0, [2], "t-0"), (1, [2, 3], "t-0"), (9, [2, 3, 4, 5], "t-0"), (0, [2], "")],
+    ids=["it ends", "its start moves once", "its start moves all the time", "it can be read"],
+)
+def test_a_partition_whose_remote_segments_are_lost_is_read_from_its_local_start(
+    cluster: Cluster, moves: int, reads: list[int], missed: str
+) -> None:
+    """Another partition that could not be read stays unread."""
+    where, other = TopicPartition("t", 0), TopicPartition("u", 0)
+    check = ResponsesAfterHeal(cluster.context)
+    leader = cluster.view.partitions[KEY].copies[0]
+    leader.held = leader.held._replace(start_offset=2)
+    loses_metadata(cluster, OWN)
+    begun: list[int] = []
+
+    def phase(_: str, behaviours: list[FinalReader], limit_us: int) -> None:  # noqa: ARG001
+        (local,) = behaviours
+        begun.append(local.consumer.positions[where].offset)
+        if not missed:
+            local.unread.clear()
+        if len(begun) <= moves:
+            leader.held = leader.held._replace(start_offset=leader.held.start_offset + 1)
+
+    reader = FinalReader(
+        FinalReadPlan("r", (where, other)), ClientSettings((Address("node-0", 9092),)), Random(1), BatchReader()
+    )
+    world: Any = SimpleNamespace(_after_heal=check, _phase=phase)
+    SimWorld._read_local_logs(world, reader)
+    assert begun == reads
+    assert list(reader.unread) == ([where, other] if missed else [other])
 
 
 def test_the_metadata_of_a_partition_is_where_nodes_write_it() -> None:

@@ -8,7 +8,7 @@ that shows only here.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from bench.fleet.batch_reader import BatchReader
@@ -121,6 +121,14 @@ class FinalReader(ClusterScript):
             f"{_listed(list(self._undescribed))} could not be described" if self._undescribed else "",
         ]
         return ", and ".join(filter(None, parts))
+
+    def from_offsets(self, process: str, starts: Mapping[TopicPartition, int]) -> "FinalReader":
+        """Return a reader of these partitions that begins at these offsets, and records no EndRow."""
+        plan = replace(self._plan, process=process, partitions=tuple(starts), keep=without_ends)
+        other = FinalReader(plan, self.settings, self.random, self.reader)
+        for where, offset in starts.items():
+            other.consumer.seek(where, offset)
+        return other
 
     def run(self) -> Steps[None]:
         self._deadline_us = self.now.mono_us + self._plan.limit_us

@@ -243,6 +243,26 @@ def test_the_final_reader_opens_one_connection_to_each_leader(world: FleetWorld,
     assert len(connects) == 3
 
 
+@pytest.mark.usefixtures("spread")
+def test_a_final_reader_from_offsets_reads_what_follows_them_and_records_no_end(
+    world: FleetWorld, settings: ClientSettings
+) -> None:
+    load = producer(settings)
+    world.start(load)
+    world.run(1)
+    world.stop(load)
+    world.run(1)
+    whole = FinalReader(FinalReadPlan("final-reader", HOT), settings, Random(5), BatchReader())
+    world.start(whole)
+    world.run(10)
+    subject = whole.from_offsets("second", {HOT[0]: 2, HOT[2]: 0})
+    world.start(subject)
+    world.run(10)
+    assert not subject.unread
+    assert len(world.rows("ends")) == len(HOT)
+    assert {where: offsets[0] for where, offsets in read_offsets(world, "second").items()} == {HOT[0]: 2, HOT[2]: 0}
+
+
 @pytest.mark.parametrize("first", [IDLE, HOT[0]])
 def test_a_partition_that_stays_in_error_keeps_the_final_reader_from_no_other_leader(
     world: FleetWorld, spread: FakeBroker, settings: ClientSettings, first: TopicPartition
