@@ -19,6 +19,8 @@ class LogConsistent(Check):
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
         self._high_watermarks: dict[tuple[int, int, bytes, int], int] = {}
+        self._settled: dict[tuple[int, int, bytes, int], int] = {}
+        """by the same: losses of the partition (E-7) when the replica was last seen in sync"""
 
     def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:
         partitions = node.broker.partitions
@@ -41,8 +43,12 @@ class LogConsistent(Check):
         self._high_watermarks[key] = log.high_watermark
         name = f"{partition.topic}-{partition.index}"
         # E-7: no replica had kept the committed records, so a follower truncates below its high watermark. It may lead
-        # by now. HighWatermarkMonotonic judges each change.
-        is_lost = (partition.topic, partition.index) in self.context.replicas.excused
+        # by now. KIP-497: it does so before it is in sync again. HighWatermarkMonotonic judges each change.
+        known = self.context.replicas.partitions.get((partition.topic_id, partition.index))
+        losses = 0 if known is None else known.losses
+        is_lost = losses > self._settled.get(key, 0)
+        if known is not None and node_id in known.state.isr and not known.excused:
+            self._settled[key] = losses
         if log.high_watermark < before and not is_lost:
             self.violated(at_us, f"{name}: high watermark went back from {before} to {log.high_watermark}")
         if not log.log_start_offset <= log.high_watermark <= log.log_end_offset:

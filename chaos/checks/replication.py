@@ -208,9 +208,18 @@ class HighWatermarkMonotonic(ReplicaCheck):
 
     guarantee = "high-watermark-monotonic"
 
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self._settled: dict[tuple[PartitionKey, int], int] = {}
+        """by partition and node: losses of the partition when the replica was in sync last"""
+
     def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:
-        # E-7: no replica had kept the committed records, so a follower truncates below its high watermark.
-        may_go_back = partition.losses > 0 and now.leader_epoch < 0
+        # E-7: no replica had kept the committed records, so a follower truncates below its high watermark. KIP-497: it
+        # does so before it is in sync again.
+        key = partition.key, copy.node_id
+        may_go_back = partition.losses > self._settled.get(key, 0) and now.leader_epoch < 0
+        if copy.node_id in partition.state.isr and not partition.excused:
+            self._settled[key] = partition.losses
         # H-4: a follower whose log ends below its leader's marker empties it, and adopts that marker.
         if self.context.settings.tombstone_horizon and copy.log is not None and now.leader_epoch < 0:
             is_empty = now.start_offset == now.end_offset

@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 
 from chaos.checks.isr import IsrHonest
-from chaos.tests.replicated import Cluster, batch, in_order
+from chaos.checks.partition_logs import LogConsistent
+from chaos.tests.replicated import KEY, Cluster, batch, in_order
 from reference_broker.metadata.image import BrokerImage
+
+MONOTONIC = "high-watermark-monotonic"
 
 
 @pytest.fixture
@@ -15,9 +18,9 @@ def cluster() -> Cluster:
     return in_order()
 
 
-def lost_by_all(cluster: Cluster, start_offset: int = 0) -> None:
+def lost_by_all(cluster: Cluster, start_offset: int = 0, isr: tuple[int, ...] = (1, 0, 2)) -> None:
     """All that were in sync lose their power and all but one batch, and node 1 is elected, whose log begins at
-    ``start_offset`` then. Node 0 follows it."""
+    ``start_offset`` then. Node 0 follows it, and ``isr`` are in sync in the end."""
     cluster.view.fault_times.node(2, cluster.now_us)
     cluster.change(isr=(0, 1))
     for number in (0, 1):
@@ -37,7 +40,7 @@ def lost_by_all(cluster: Cluster, start_offset: int = 0) -> None:
     cluster.logs[2].high_watermark = 1
     cluster.observe(0, 2)
     cluster.append(batch(1, 2))
-    cluster.change(isr=(1, 0, 2))
+    cluster.change(isr=isr)
     cluster.commit(2)
 
 
@@ -59,12 +62,33 @@ def test_what_follows_an_excused_loss_is_judged_again(cluster: Cluster) -> None:
 
 
 @pytest.mark.clause("E-7")
-def test_after_an_excused_loss_only_a_follower_goes_back(cluster: Cluster) -> None:
-    lost_by_all(cluster)
-    cluster.commit(1, 0)
-    assert cluster.broken() == []
-    cluster.commit(1, 1)
-    assert cluster.broken() == ["high-watermark-monotonic"]
+@pytest.mark.parametrize(
+    ("isr", "node", "broken"), [((1, 2), 0, []), ((1, 0, 2), 0, [MONOTONIC]), ((1, 2), 1, [MONOTONIC])]
+)
+def test_after_an_excused_loss_only_a_follower_goes_back_until_it_is_in_sync(
+    cluster: Cluster, isr: tuple[int, ...], node: int, broken: list[str]
+) -> None:
+    lost_by_all(cluster, isr=isr)
+    cluster.commit(1, node)
+    assert cluster.broken() == broken
+
+
+@pytest.mark.clause("E-7")
+def test_log_consistent_forgives_an_excused_loss_until_the_replica_is_in_sync(cluster: Cluster) -> None:
+    check = LogConsistent(cluster.context)
+
+    def looked(high_watermark: int) -> list[str]:
+        cluster.logs[0].high_watermark = high_watermark
+        led = SimpleNamespace(log=cluster.logs[0], topic="t", topic_id=KEY[0], index=0)
+        node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, partitions=SimpleNamespace(by_name={KEY: led})))
+        check.inspect(cluster.now_us, 5, node, None, thorough=True)
+        return [each.story for each in check.violations]
+
+    lost_by_all(cluster, isr=(1, 2))
+    assert looked(2) == looked(1) == looked(2) == []
+    cluster.change(isr=(1, 0, 2))
+    assert looked(1) == looked(2) == [], "it was in sync since an unknown time after the last look"
+    assert looked(1)
 
 
 @pytest.mark.thorough
