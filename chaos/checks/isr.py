@@ -430,9 +430,11 @@ class OldProposalsRefused(Check):
             if type(effect) is Reply and effect.api_key == ALTER_PARTITION:
                 found = self._pending.pop(node_id, effect)
             body: Any = getattr(effect, "body", None)
-            if found is None or body is None or body.error_code:
+            if found is None or body is None:
                 continue
-            self.evidence += 1
+            self.evidence += found.is_of_old_broker + len(found.stale)
+            if body.error_code:
+                continue
             if found.is_of_old_broker:
                 self.violated(at_us, f"controller {node_id} takes proposals of an earlier start of a broker (KIP-380)")
             for topic_id, each in altered(body):

@@ -349,7 +349,7 @@ class SequencesFollow(ProducerCheck):
                 f"{'batch' if batch.commits is None else 'marker'} of producer {batch.producer_id} with {wrong}",
             )
 
-    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         node_id = node.broker.node_id
         if event is None:
             self._pending.restarted(node_id)
@@ -368,15 +368,24 @@ class SequencesFollow(ProducerCheck):
                 for topic in effect.body.responses if sent else ():
                     for each in topic.partitions:
                         one = sent.get((topic.topic or bytes(topic.topic_id), each.partition))
-                        if one is not None and each.error_code == 0 and each.base_offset >= 0:
-                            self._acknowledged(node, topic, each.partition, one, each.base_offset)
+                        if one is not None and each.error_code == 0:
+                            self._acknowledged(at_us, node, topic, each, one)
 
     def _is_of(self, node_id: int, producers: LogProducers) -> bool:
         return self.producers.logs.get((node_id, producers.log.directory)) is producers
 
-    def _acknowledged(self, node: "Node", topic: ProduceTopicResponse, index: int, sent: _Sent, offset: int) -> None:
-        partitions = node.broker.partitions
+    def _acknowledged(
+        self, at_us: int, node: "Node", topic: ProduceTopicResponse, response: ProducePartitionResponse, sent: _Sent
+    ) -> None:
+        partitions, index, offset = node.broker.partitions, response.partition, response.base_offset
         topic_id = partitions.topic_ids.get(topic.topic, b"") if topic.topic else bytes(topic.topic_id)
+        if offset < 0:
+            self.violated(
+                at_us,
+                f"node {node.broker.node_id} acknowledged producer {sent[0]}, epoch {sent[1]}, sequence {sent[2]} to "
+                f"partition {index} of {topic.topic or topic_id.hex()}, and no offset (protocol guide, Produce)",
+            )
+            return
         partition = partitions.by_id.get((topic_id, index))
         if partition is not None:
             producers = self.producers.logs.get((node.broker.node_id, partition.log.directory))
@@ -437,7 +446,7 @@ class AcksReplicated(Check):
                 for topic in effect.body.responses if counts else ():
                     for each in topic.partitions:
                         count = counts.get((topic.topic or bytes(topic.topic_id), each.partition), 0)
-                        if count and each.error_code == 0 and each.base_offset >= 0:
+                        if count and each.error_code == 0:
                             self._judge(at_us, node, topic, each, count)
 
     def _judge(
@@ -446,6 +455,13 @@ class AcksReplicated(Check):
         partitions = node.broker.partitions
         topic_id = partitions.topic_ids.get(topic.topic, b"") if topic.topic else bytes(topic.topic_id)
         partition = partitions.by_id.get((topic_id, response.partition))
+        if response.base_offset < 0:
+            self.violated(
+                at_us,
+                f"node {node.broker.node_id} acknowledged a batch to partition {response.partition} of "
+                f"{topic.topic or topic_id.hex()} with acks=all, and no offset (protocol guide, Produce)",
+            )
+            return
         if partition is None:
             return  # It leads the partition no more, and what it knew then was right.
         self.evidence += 1

@@ -331,7 +331,9 @@ def test_a_marker_has_no_smaller_epochs_than_the_one_before(epoch: int, coordina
     assert world.looked() == broken
 
 
-@pytest.mark.parametrize(("sequence", "offset", "broken"), [(3, 3, []), (3, 4, ["duplicate"]), (6, 6, [])])
+@pytest.mark.parametrize(
+    ("sequence", "offset", "broken"), [(3, 3, []), (3, 4, ["duplicate"]), (3, -1, ["duplicate"]), (6, 6, [])]
+)
 def test_a_repeated_batch_is_acknowledged_at_its_offset(sequence: int, offset: int, broken: list[str]) -> None:
     world = written()
     _acknowledged(world, sequence, offset)
@@ -346,16 +348,19 @@ def test_what_a_node_acknowledged_before_its_start_is_not_judged() -> None:
     assert world.looked(thorough=True) == []
 
 
-@pytest.mark.parametrize(("high_watermark", "acks", "broken"), [(3, -1, True), (4, -1, False), (3, 1, False)])
+@pytest.mark.parametrize(
+    ("high_watermark", "acks", "offset", "broken"),
+    [(3, -1, 3, True), (4, -1, 3, False), (3, 1, 3, False), (4, -1, -1, True), (4, 1, -1, False)],
+)
 def test_a_batch_is_acknowledged_with_acks_all_when_it_is_replicated(
-    high_watermark: int, acks: int, broken: bool
+    high_watermark: int, acks: int, offset: int, broken: bool
 ) -> None:
     world = World()
     for sequence in range(5):
         world.data(7, sequence, transactional=False)
     world.commit(high_watermark)
     world.checks = [AcksReplicated(world.context)]
-    _acknowledged(world, 3, 3, acks)
+    _acknowledged(world, 3, offset, acks)
     assert bool(world.checks[0].violations) is broken
     world.one = SimpleNamespace()
     world.checks = [AcksReplicated(world.context)]

@@ -1013,4 +1013,5 @@ def test_the_controller_refuses_old_proposals(
     )
     check.acted(1, node, TimerFired(1), [Reply(1, 2, 56, 3, response, tag)])
     assert (not check.violations) is right
-    assert check.evidence == 1
+    is_old = leader_epoch < 0 or partition_epoch < 0 or broker_epoch < 7
+    assert bool(check.evidence) is is_old, "a fresh proposal proves nothing"
