@@ -351,6 +351,14 @@ class _Snapshot:
     """whether a fault has flipped a bit of it on the disk"""
 
 
+def _is_damaged(disk: object, path: str) -> bool:
+    """Return whether a fault has flipped a bit of the file, perhaps while it had an earlier name."""
+    known = simulated(disk)
+    flipped = [*getattr(disk, "flipped", ()), *(() if known is None else (each for each, _ in known.damaged))]
+    stem = path.removesuffix(".checkpoint")
+    return any(each in (path, f"{path}.part", f"{stem}-made.checkpoint.part") for each in flipped)
+
+
 class SnapshotsAreWhole(TransactionCheck):
     """snapshot-equals-replay: a snapshot has one record for each thing that the records before its end lead to, and no
     other one (S-15, S-16, T-9).
@@ -412,10 +420,7 @@ class SnapshotsAreWhole(TransactionCheck):
             with WatchedDisk.unwatched():
                 data = bytes(disk.read(path, 0, disk.size(path))) if disk.exists(path) else b""
             if data and self._seen.get(end_offset) != data:
-                known = simulated(disk)
-                damaged = () if known is None else (each for each, _ in known.damaged)
-                is_damaged = any(each in (path, f"{path}.part") for each in damaged)
-                self._made.append(_Snapshot(at_us, node.broker.node_id, end_offset, data, is_damaged))
+                self._made.append(_Snapshot(at_us, node.broker.node_id, end_offset, data, _is_damaged(disk, path)))
         if self._made:
             self._compare()
 

@@ -39,6 +39,8 @@ class WatchedDisk:
         before: Before = lambda names, paths: None,  # noqa: ARG005
     ) -> None:
         self.inner = inner
+        self.flipped: dict[str, None] = {}
+        """paths of writes in which a fault has changed a bit"""
         self._before_write = before_write
         self._before = before
 
@@ -68,7 +70,7 @@ class WatchedDisk:
         fault = self._before_write(path, position, sum(len(each) for each in buffers))
         if fault is None:
             return self.inner.append(path, buffers)
-        data = _written(b"".join(buffers), fault)
+        data = self._written(path, b"".join(buffers), fault)
         self.inner.append(path, [data[: fault.kept]])
         try:
             fault.act()
@@ -93,7 +95,7 @@ class WatchedDisk:
         self._before(("open", "write"), (path,))
         fault = self._before_write(path, 0, len(data))
         if fault is not None:
-            data = _written(bytes(data), fault)
+            data = self._written(path, bytes(data), fault)
             self.inner.write(path, data[: fault.kept])
             fault.act()
         self.inner.write(path, data)
@@ -110,6 +112,15 @@ class WatchedDisk:
         self._before(("open", "sync"), (path,))
         self.inner.make_durable(path)
 
+    def _written(self, path: str, data: bytes, fault: WriteFault) -> bytes:
+        """Return what really gets into the file."""
+        if not fault.flips or fault.kept >= len(data):
+            return data
+        self.flipped[path] = None
+        bad = bytearray(data)
+        bad[fault.kept] ^= 1
+        return bytes(bad)
+
 
 class _Unwatched(AbstractContextManager[None]):
     """A class, because checks enter it more than once in an event, and ``@contextmanager`` costs thrice as much."""
@@ -121,12 +132,3 @@ class _Unwatched(AbstractContextManager[None]):
 
     def __exit__(self, *_: object) -> None:
         WatchedDisk._is_watched = self._was_watched
-
-
-def _written(data: bytes, fault: WriteFault) -> bytes:
-    """What really gets into the file."""
-    if not fault.flips or fault.kept >= len(data):
-        return data
-    bad = bytearray(data)
-    bad[fault.kept] ^= 1
-    return bytes(bad)

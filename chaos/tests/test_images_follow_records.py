@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from chaos.checks.metadata_images import ImagesFollowRecords, SnapshotsAreWhole
+from chaos.interceptor.watched_disk import WatchedDisk, WriteFault
 from chaos.sim.disk import SimDisk
 from chaos.tests.test_quorum_checks import BOOTSTRAPPED, Quorum, batch, settled
 from reference_broker.core.events import Note, TimerFired
@@ -196,9 +197,15 @@ def made(
     elif damage == "other":
         disk.flip("other", 0)
         disk.write(path, data[:-1] + bytes((data[-1] ^ 1,)))
+    watched = WatchedDisk(disk, lambda _, __, size: WriteFault(size - 1, lambda: None, flips=True))
+    if damage in ("made", "other made"):
+        made_path = ("other/" if "other" in damage else "") + path.replace(".checkpoint", "-made.checkpoint.part")
+        watched.write(made_path, data)
+        disk.delete(path)
+        disk.rename(made_path, path)
     if part != path:
         disk.rename(part, path)
-    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, disk=disk))
+    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, disk=watched))
     check.acted(9, node, TimerFired(1), [Note("snapshot_renamed", (("end_offset", 3 + at), ("epoch", 1)))])
     assert check.evidence == (0 if damage else 1)
     return [each.story for each in check.violations]
@@ -208,11 +215,12 @@ def made(
 def test_a_snapshot_that_the_disk_has_damaged_is_not_compared() -> None:
     assert made(RECORDS, LIVE[1:], damage="whole") == []
     assert made(RECORDS, LIVE[1:], damage="part") == []
+    assert made(RECORDS, LIVE[1:], damage="made") == []
     assert made(RECORDS, LIVE[1:])
 
 
 @pytest.mark.clause("S-9")
-@pytest.mark.parametrize("damage", ["short", "other"])
+@pytest.mark.parametrize("damage", ["short", "other", "other made"])
 def test_a_snapshot_with_a_wrong_crc_or_length_that_no_fault_has_damaged(damage: str) -> None:
     assert ["has a wrong CRC or length" in each for each in made(RECORDS, LIVE, damage=damage)] == [True]
 
