@@ -16,7 +16,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Final
 
-from reference_broker.coordination.scheduling import Slots
+from reference_broker.coordination.scheduling import Process, Slots, run_process
 from reference_broker.log.reading import OffsetOutOfRange
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Done, StorePorts
@@ -152,36 +152,34 @@ class SegmentRemoval:
         """Call ``ended`` with an empty text once the segment is gone, or if it is no longer in the state that it was
         in. Otherwise call it with the reason of the failure; the next check finds the rest. It is not called if
         ``may_go_on`` returns False."""
+        run_process(self._remove(segment, ended))
 
-        def started(error: Error) -> None:
-            if not self.may_go_on():
-                return
-            # Decision remote-deletion (P-11): begun | fenced or over
-            if error is ErrorCode.none:
-                self.ports.store(Delete(keys_of(segment)), lambda _: deleted(), failed)
-            elif error in (ErrorCode.resource_not_found, ErrorCode.invalid_request):
-                ended("")
-            else:
-                ended(f"the begin of a deletion was not written: {error_name(error)}")
+    def _remove(self, segment: RemoteSegment, ended: Callable[[str], None]) -> Process:
+        error: Error = ErrorCode.none
+        if segment.state is not SegmentState.DELETE_SEGMENT_STARTED:
+            error = yield partial(self._write, segment, segment.state, SegmentState.DELETE_SEGMENT_STARTED)
+        if not self.may_go_on():
+            return
+        # Decision remote-deletion (P-11): fenced or over | started
+        if error is not ErrorCode.none:
+            is_over = error in (ErrorCode.resource_not_found, ErrorCode.invalid_request)
+            ended("" if is_over else f"the begin of a deletion was not written: {error_name(error)}")
+            return
+        failure: StoreFailure | None = yield partial(self._delete_objects, segment)
+        if not self.may_go_on():
+            return
+        if failure is not None:
+            ended(f"{failure.kind}: {failure.reason}")
+            return
+        started, finished = SegmentState.DELETE_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_FINISHED
+        error = yield partial(self._write, segment, started, finished)
+        if not self.may_go_on():
+            return
+        is_over = error in (ErrorCode.none, ErrorCode.resource_not_found)
+        ended("" if is_over else f"the end of a deletion was not written: {error_name(error)}")
 
-        def failed(failure: StoreFailure) -> None:
-            if self.may_go_on():
-                ended(f"{failure.kind}: {failure.reason}")
-
-        def deleted() -> None:
-            if self.may_go_on():
-                self._write(segment, SegmentState.DELETE_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_FINISHED, written)
-
-        def written(error: Error) -> None:
-            if not self.may_go_on():
-                return
-            is_over = error in (ErrorCode.none, ErrorCode.resource_not_found)
-            ended("" if is_over else f"the end of a deletion was not written: {error_name(error)}")
-
-        if segment.state is SegmentState.DELETE_SEGMENT_STARTED:
-            started(ErrorCode.none)
-        else:
-            self._write(segment, segment.state, SegmentState.DELETE_SEGMENT_STARTED, started)
+    def _delete_objects(self, segment: RemoteSegment, done: Callable[[StoreFailure | None], None]) -> None:
+        self.ports.store(Delete(keys_of(segment)), lambda _: done(None), done)
 
     def _write(
         self, segment: RemoteSegment, before: SegmentState, after: SegmentState, done: Callable[[Error], None]
