@@ -29,7 +29,7 @@ class StoreWorld:
             paused=False,
             paused_until_us=0,
             disk=MemoryDisk({"large": bytearray(LARGE)}),
-            give=lambda incarnation, event: self.given.append((incarnation, event)),
+            deliver=lambda incarnation, event: self.given.append((incarnation, event)),
         )
 
     def call(self, operation: StoreOperation) -> None:

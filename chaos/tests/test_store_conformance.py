@@ -60,7 +60,7 @@ def simulated(_: Path) -> Played:
     agenda, disk = Agenda(), MemoryDisk()
     given: list[StoreDone | StoreFailed] = []
     machine: Any = SimpleNamespace(
-        incarnation=0, incarnation_alive=0, paused=False, disk=disk, give=lambda _, event: given.append(event)
+        incarnation=0, incarnation_alive=0, paused=False, disk=disk, deliver=lambda _, event: given.append(event)
     )
     store = SimStore(agenda, Random(1))
 
