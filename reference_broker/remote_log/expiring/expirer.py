@@ -365,7 +365,7 @@ class Expirer:
         """Queue garbage first, then what has expired. The new log start is made durable before any deletion."""
         log, known = self._partition.log, self._known
         copied_now, listed = self._copied_now(), tuple(known.listed())
-        self._queue.extend(each for each in known.unfinished() if each.segment_id != copied_now)
+        self._queue.extend(each for each in known.unfinished() if each.segment_id != copied_now and self._is_over(each))
         if not self._is_tiered:
             self._queue.extend(listed)
             self._update_gauges()
@@ -396,6 +396,24 @@ class Expirer:
             self._queue.extend(found.segments)
             self._update_gauges()
             self._start_log_at(start)
+
+    def _is_over(self, unfinished: RemoteSegment) -> bool:
+        """Return whether a copy was abandoned, or is being deleted already. If its records are missing, it was finished
+        and the event that said so is lost."""
+        if unfinished.state is not SegmentState.COPY_SEGMENT_STARTED:
+            return True
+        # Decision unfinished-copy (P-11): kept, events lost | garbage
+        if self._is_missing_from(unfinished.start_offset, lineage_of(self._partition.log)):
+            self._note_loss()
+            return False
+        return True
+
+    def _is_missing_from(self, offset: int, lineage: LeaderEpochStarts) -> bool:
+        """Return whether records from ``offset`` on are neither here nor listed, though the log has not deleted
+        them."""
+        log = self._partition.log
+        offset = max(offset, log.log_start_offset)
+        return offset < log.local_log_start_offset and self._known.segment_at(lineage, offset) is None
 
     def _start_log_at(self, start: int) -> None:
         log = self._partition.log
@@ -495,14 +513,12 @@ class Expirer:
     def _unknown(self, keys: Sequence[str]) -> Sliced[list[str]]:
         """Return the keys whose segments are not known. If there are none, the sweep is over. If the log has records
         before its local start that are not listed, events were lost, and objects that may have these records stay."""
-        unknown, log = list[str](), self._partition.log
-        lineage = lineage_of(log)
+        unknown, lineage = list[str](), lineage_of(self._partition.log)
         for number, key in enumerate(keys, 1):
             name = name_of(key)
             if name is not None and self._known.get(name.segment_id) is None:
-                offset = max(name.start_offset, log.log_start_offset)
                 # Decision object-without-event (P-11): kept, events lost | garbage
-                if offset < log.local_log_start_offset and self._known.segment_at(lineage, offset) is None:
+                if self._is_missing_from(name.start_offset, lineage):
                     self._note_loss()
                 else:
                     unknown.append(key)

@@ -156,8 +156,8 @@ class PartitionSegments:
         self.last_attempt = 0
         """The last copy that was begun in ``newest_epoch``. One that is not later was reported before."""
         self.copied = CopiedOffsets()
-        """Of all copies that were begun, also of those that are gone. If a log had other remote records, their events
-        are missing here."""
+        """Of all copies that were finished, also of those that are gone. If a log had other remote records, their
+        events are missing here."""
         self.delete_state: DeleteState | None = None
         """How far the deletion of the partition has come. While it is not None no copy is begun or finished."""
         self._known: dict[bytes, RemoteSegment] = {}
@@ -195,7 +195,6 @@ class PartitionSegments:
         if self.delete_state is not None or segment.state not in NEXT_SEGMENT_STATES[None]:
             return ErrorCode.invalid_request
         self._known[segment.segment_id] = segment
-        self.copied.add(segment.start_offset, segment.next_offset)
         return ErrorCode.none
 
     def _update(self, update: SegmentUpdate) -> Error:
@@ -218,6 +217,7 @@ class PartitionSegments:
         )
         self._known[segment.segment_id] = segment
         if is_finished:
+            self.copied.add(segment.start_offset, segment.next_offset)
             self._own(segment)
         elif update.state is SegmentState.DELETE_SEGMENT_STARTED:
             self._disown(segment)

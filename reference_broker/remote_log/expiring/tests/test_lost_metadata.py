@@ -83,6 +83,28 @@ def test_nothing_is_deleted_when_only_the_oldest_events_are_lost() -> None:
     assert before.items() <= tier.store_memory.objects.items()
 
 
+@pytest.mark.clause("P-11")
+@pytest.mark.parametrize("first", [0, 12])
+def test_nothing_is_deleted_when_only_the_ends_of_copies_are_lost(first: int) -> None:
+    """``first``: from which copy on. A copy that was abandoned is garbage, but not one whose records are missing."""
+    tier, _, partition = in_the_tier_only()
+    before = dict(tier.store_memory.objects)
+    known = tier.known(partition)
+    listed = tuple(known.listed())
+    known.forget()
+    for each in listed:
+        known.apply(replace(each, state=STARTED))
+        if each.start_offset < first:
+            known.apply(step(each, FINISHED, by=each.uploader_epoch))
+    tier.pass_ms(60_000)
+    assert partition.log.log_start_offset == 0
+    assert before.items() <= tier.store_memory.objects.items()
+    assert len(tier.noted("remote_log_events_missing")) == 1
+    partition.log.delete_records_before(START)
+    tier.pass_ms(60_000)
+    assert not tier.store_memory.objects
+
+
 @pytest.mark.parametrize("lost", [6, 12, 24])
 @pytest.mark.parametrize("expires", [False, True])
 def test_nothing_is_deleted_when_events_in_the_middle_are_lost(lost: int, expires: bool) -> None:
