@@ -158,6 +158,9 @@ def remarks(entries: Sequence[Entry]) -> list[str]:
     """Return what searches found, what is wrong, and how the targets compare, a sentence each."""
     every = series_of(entries)
     found = [f"{each.name}: {text}" for each in every for text in (*searched(each), *reasons(each))]
+    for each in every:
+        for entry in each.entries:
+            found.extend(f"{each.name}: {fault.sentence}" for fault in entry.result.fault_figures)
     return [*found, *sentences(compared(every))]
 
 

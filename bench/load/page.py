@@ -187,6 +187,7 @@ def write(
         title=", ".join(dict.fromkeys(workloads)),
         names=names,
         lines=lines(columns, published),
+        faults=[(each.name, fault) for each in every for run in each.entries for fault in run.result.fault_figures],
         verdicts=[(each.name, each.outcome, list(reasons(each)), list(searched(each))) for each in every],
         comparisons=list(sentences(columns)),
         published=published,
@@ -213,6 +214,8 @@ def rates(every: Sequence[Series], published: Sequence[Published] = ()) -> str:
                 label = series.name if name == "acknowledged" else None
                 axes.plot(seconds, values, style, color=colour, linewidth=width, label=label)
             axes.axvspan(0, result.first, color="#f3f3f3", linewidth=0, zorder=0)
+            for fired in (each for each in result.faults if each.at_s >= 0):
+                axes.axvspan(fired.at_s, max(fired.at_s, fired.restored_s), color="#f6dcd9", linewidth=0, zorder=0)
         for each, colour in zip(published, _colours(len(published), len(every)), strict=True):
             places = [PERIOD_S * (at + 1) for at in range(len(each.publish_rates))]
             axes.plot(places, each.publish_rates, "-", color=colour, label=each.name)
@@ -364,6 +367,26 @@ all figures together. If one contains 1, no difference is shown.</p>
 <p class="note">Each value that was read is compared with what was sent. PASSED: no acknowledged record was lost,
 repeated, reordered or damaged. INVALID: the run says nothing of the brokers. The records of a batch have one latency,
 so batches are the samples, and a percentile with fewer than ten of them beyond it is not shown ({{ dash }}).</p>
+{% if faults %}
+<h2>Faults</h2>
+<div class="wide"><table>
+<thead><tr><th></th><th>fault</th><th>before, records/s</th><th>p99, ms</th><th>during</th><th>p99, ms</th>
+<th>until recovered</th><th>p99, ms</th><th>recovered after</th><th>evidence</th></tr></thead>
+<tbody>
+{% for name, each in faults %}
+<tr><th>{{ name }}</th>
+<td>{{ each.fired.fault.kind }} at {{ "%.0f"|format(each.fired.at_s) }} s, node {{ each.fired.node }}</td>
+{% for span in (each.baseline, each.during, each.recovery) %}
+<td>{{ "{:,.0f}".format(span.acknowledged_per_s) }}</td><td>{{ "{:,.0f}".format(span.p99_ms) }}</td>
+{% endfor %}
+<td>{{ "%.0f s"|format(each.recovered_s) if each.recovered_s >= 0 else "not recovered" }}</td>
+<td>{{ each.fired.evidence or "nothing proves that it fired" }}</td></tr>
+{% endfor %}
+</tbody></table></div>
+<p class="note">Acknowledged records and response latency. <i>During</i> is from the fault until the node was back. A
+load has recovered in the first of three seconds in which 95 % of the rate before is acknowledged, with a p99 of at most
+twice the one before (50 ms are never too much).</p>
+{% endif %}
 {% for each in published %}
 <p class="note">{{ each.name }}: {{ each.workload }}{% if each.topics %}, {{ each.topics }} topics with
 {{ each.partitions }} partitions each, values of {{ each.message_size }} bytes{% endif %}, from {{ each.file }}. It was

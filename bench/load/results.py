@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from bench.load.backlog import Backlog
+from bench.load.faults import FaultFigures, FiredFault, figures
 from bench.load.ledger import Findings, Range, Read, Sent, judge
 from bench.load.measures import Measures, merged, quantile_us
 from bench.load.workload import Workload
@@ -73,6 +74,17 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
     generator_capacity: float = 0.0
     """Records a second that the generator reaches against a sink, with such batches; 0: not known."""
     clocks: list[ClockOffset] = []  # of the workers, in their order
+    faults: list[FiredFault] = []
+
+    @property
+    def fault_figures(self) -> list[FaultFigures]:
+        """Return what each fault cost, in the order of their times."""
+        return list(figures(self.faults, self.measures, self.first, self.end))
+
+    @property
+    def has_fired(self) -> bool:
+        """Whether there is evidence of each fault."""
+        return all(each.evidence for each in self.faults)
 
     @property
     def clock_error_ms(self) -> float:
@@ -157,7 +169,7 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
         """FAILED: a record was lost, repeated, reordered or damaged. INVALID: the run proves nothing of the broker."""
         if not self.findings.is_clean:
             return "FAILED"
-        if self.generator_was_the_limit or self.unfinished or not self.rate("acknowledged"):
+        if self.generator_was_the_limit or self.unfinished or not self.rate("acknowledged") or not self.has_fired:
             return "INVALID"
         return "PASSED"
 
@@ -177,6 +189,8 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
             return f"Of {found.acknowledged:,} acknowledged records: {listed}. {found.first_lost}".strip()
         if self.generator_was_the_limit:
             return f"The load generator was the limit: {self.generator_limit}. Give it more workers or a lower rate."
+        if not self.has_fired:
+            return "Nothing proves that all faults fired."
         if self.unfinished:
             return f"Not all was read: {self.unfinished}."
         if not self.rate("acknowledged"):

@@ -12,10 +12,11 @@ from typing import Final
 
 from bench.load.backlog import Backlog, BacklogError, build_and_drain, complaint_of_space
 from bench.load.driver import Driver
+from bench.load.faults import KILLED, LEADER, FaultPlayer
 from bench.load.progress import line
 from bench.load.results import LoadResult, collect
 from bench.load.spec import LoadSpec, write_spec
-from bench.load.topics import TopicError, topics_for
+from bench.load.topics import TopicError, leader_of, topics_for
 from bench.load.workload import Workload, complaint_of_client
 from bench.locust.processes import LocustProcesses, WorkerDiedError
 from bench.peers.cluster import PeerCluster, launched
@@ -128,7 +129,7 @@ def run(workload: Workload, target: LoadTarget, options: LoadOptions, out_dir: P
             return _WorkloadRun(workload, target, options, spec, progress).lead_workers()
     except TopicError as error:
         raise LoadError(f"{target.name}: {error}.") from error
-    except WorkerDiedError as error:
+    except (WorkerDiedError, PeerError) as error:
         raise LoadError(str(error)) from error
 
 
@@ -203,8 +204,26 @@ def _complaint(workload: Workload, target: LoadTarget, options: LoadOptions) -> 
     clients = workload.producers + workload.readers
     if options.joining > clients:
         return f"{options.joining} workers are too many for {clients} clients"
+    if why := _complaint_of_faults(workload, target, options):
+        return why
     if options.listen is not None and options.listen[0] not in ("127.0.0.1", "localhost", "::1") and target.cluster:
         return "brokers that are started here listen on 127.0.0.1, where workers of other machines have no way to them"
+    return ""
+
+
+def _complaint_of_faults(workload: Workload, target: LoadTarget, options: LoadOptions) -> str:
+    faults, cluster = workload.crucible.faults, target.cluster
+    if faults and cluster is None:
+        return "faults need nodes that are started here, and these brokers run elsewhere"
+    if faults and workload.consumer_backlog_size_gb:
+        return "faults do not go together with a backlog, whose duration nobody knows before"
+    _, seconds = durations_s(workload, options)
+    for each in faults:
+        if each.at_s >= seconds:
+            return f"a fault at {each.at_s:g} s is not within the {seconds:g} s of the measurement"
+        known = [member.node_id for member in cluster.members] if cluster else []
+        if each.node != LEADER and each.node not in known:
+            return f"a fault's node {each.node} is none of {', '.join(map(str, known))}"
     return ""
 
 
@@ -220,6 +239,12 @@ class _WorkloadRun:
         self._first = int(warmup_s)
         self._seconds = max(1, int(seconds))
         self._last: dict[str, int] = {}
+        self._player = FaultPlayer(
+            workload.crucible.faults,
+            target.cluster,
+            self._first,
+            lambda: leader_of(target.bootstrap, spec.topics[0]),
+        )
 
     def lead_workers(self) -> LoadResult:
         """Start the workers, lead them through warm-up, load and the rest of the reading, and collect their results."""
@@ -247,7 +272,8 @@ class _WorkloadRun:
             # The seconds of building and draining count, as OpenMessaging's do.
             end = math.ceil(time.monotonic() - start_s) if backlog else self._first
             end += self._seconds
-            self._report_progress_until(locust, start_s + end, "load")
+            self._report_progress_until(locust, start_s + end, "load", start_s)
+            self._player.finish(lambda: time.monotonic() - start_s)
             cpu_s[1] = self._cpu_s()
             if self._target.cluster is not None:
                 rss_bytes = self._target.cluster.rss_bytes()
@@ -276,7 +302,8 @@ class _WorkloadRun:
             rebalances=collected.rebalances,
             unfinished=unfinished,
             wanted_records_per_s=self._spec.records_per_s,
-            brokers_cpu_s=cpu_s[1] - cpu_s[0] if self._target.cluster is not None else NOT_MEASURED,
+            brokers_cpu_s=cpu_s[1] - cpu_s[0] if self._has_cpu else NOT_MEASURED,
+            faults=self._player.fired,
             brokers_rss_bytes=rss_bytes,
             generator_cpu_permille=max((each.cpu_permille for each in seconds), default=0),
             generator_cpu_s=collected.cpu_s,
@@ -307,16 +334,25 @@ class _WorkloadRun:
         if late:
             raise LoadError(f"{self._target.name}: {late}.")
 
+    @property
+    def _has_cpu(self) -> bool:
+        """Whether processor time is known of all nodes. That of a process that was killed is not."""
+        return self._target.cluster is not None and all(each.fault.kind != KILLED for each in self._player.fired)
+
     def _cpu_s(self) -> float:
         return NOT_MEASURED if self._target.cluster is None else self._target.cluster.cpu_s()
 
-    def _report_progress_until(self, locust: LocustProcesses, until_s: float, phase: str) -> None:
-        """Report progress once a second, until the time has come."""
+    def _report_progress_until(
+        self, locust: LocustProcesses, until_s: float, phase: str, start_s: float = math.inf
+    ) -> None:
+        """Report progress once a second, until the time has come. Faults are injected if ``start_s`` says when the load
+        has started."""
         before, since_s = self._last, time.monotonic()
         while (left_s := until_s - time.monotonic()) > 0:
-            time.sleep(min(1.0, left_s))
+            self._player.do_due(time.monotonic() - start_s)
+            time.sleep(max(0.0, min(1.0, left_s, start_s + self._player.next_s - time.monotonic())))
             report = locust.report()
-            if report is None:
+            if report is None or time.monotonic() < since_s + min(1.0, left_s):
                 continue
             now_s = time.monotonic()
             text = line(before, report, now_s - since_s, self._spec.records_per_s)

@@ -57,6 +57,19 @@ def topics_for(
             admin.delete(topics)
 
 
+def leader_of(bootstrap: Sequence[tuple[str, int]], topic: str) -> int:
+    """Return the ID of the node that leads partition 0 of a topic; -1 if no node says so."""
+    for address in bootstrap:
+        try:
+            response = _Admin._call(address, ApiKey.METADATA, METADATA_VERSION, metadata_request([topic]))
+        except TransportError:
+            continue
+        for each in (partition for found in response.topics for partition in found.partitions):
+            if each.partition_index == 0 and int(each.leader_id) >= 0:
+                return int(each.leader_id)
+    return -1
+
+
 class _Admin:
     def __init__(self, bootstrap: Sequence[tuple[str, int]], partitions: int) -> None:
         self._nodes = list(bootstrap)

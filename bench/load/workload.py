@@ -14,6 +14,7 @@ import yaml
 
 from bench.fleet.values import smallest_size_bytes
 from bench.load.clients import CLIENTS, NATIVE
+from bench.load.faults import Fault
 
 KEYS: Final = {"NO_KEY": 0, "KEY_ROUND_ROBIN": 10_000, "RANDOM_NANO": 10_000}
 """How many keys take turns in each partition. OpenMessaging draws the key of RANDOM_NANO by the clock; here keys take
@@ -47,6 +48,8 @@ class Extensions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     transactions: Transactions | None = None
     groups: bool = False
     """Readers are members of consumer groups, one for each subscription of a topic."""
+    faults: list[Fault] = msgspec.field(default_factory=list)
+    """What happens to nodes during the measurement."""
 
     client: str = "native"
     """The library of producers and readers (``clients.CLIENTS``)."""
