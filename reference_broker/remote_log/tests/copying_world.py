@@ -18,7 +18,7 @@ ACTS = 3 + 4
 
 
 def copied(config: LogConfig = KEPT) -> tuple[Tier, TierNode, PartitionLog]:
-    """A log of six segments, whose first five are to be copied by a node that has not begun."""
+    """Return a log of six segments, whose first five are to be copied by a node that has not started."""
     tier, disk = Tier(), MemoryDisk()
     log = filled(disk, config, SIX_SEGMENTS)
     assert len(log.bases) == 6

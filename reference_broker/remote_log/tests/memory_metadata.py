@@ -1,4 +1,4 @@
-"""Metadata of remote segments without a topic, for tests of what uses them."""
+"""Metadata of remote segments without a topic, for tests of its users."""
 
 from collections.abc import Callable
 
@@ -10,8 +10,8 @@ from reference_broker.wire.errors import ErrorCode
 
 
 class MemoryMetadata:
-    """Implements ``RemoteLogMetadata``. An event is applied in the next event, unless ``holds`` is set: then it waits
-    for ``release``. ``refusals`` are errors for the next writes, which do not happen."""
+    """Implements ``RemoteLogMetadata``. An event is applied in the next event, or waits for ``release`` if ``holds`` is
+    set. ``refusals`` are errors for the next writes, which do not happen."""
 
     def __init__(self, ports: Ports) -> None:
         self.partitions: dict[tuple[bytes, int], PartitionSegments] = {}
@@ -31,7 +31,7 @@ class MemoryMetadata:
         self.partitions.setdefault(key, PartitionSegments())
 
     def unwatch(self, topic_id: bytes, partition: int) -> None:
-        """What was written is in the topic still, so it is known again with the next ``watch``."""
+        """Stop watching. The events stay in the topic, so they are known again with the next ``watch``."""
         key = topic_id, partition
         if key in self._watches:
             self._watches[key] -= 1
@@ -64,10 +64,10 @@ class MemoryMetadata:
             later(self._ports, 0, take)
 
     def release(self) -> None:
-        """Apply what was held, each in an event of its own."""
+        """Apply the held events, each in an event of its own."""
         held, self._held = self._held, []
         for take in held:
             later(self._ports, 0, take)
 
     def image_changed(self) -> None:
-        """There is no topic."""
+        """Do nothing: there is no topic."""

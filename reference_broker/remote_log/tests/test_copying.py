@@ -1,4 +1,4 @@
-"""Copying: what is stored and in which order, of which topics, and what is counted."""
+"""Copying: the objects and their order, the topics that are copied, and metrics."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ from reference_broker.remote_log.tests.tier_world import Tier, TierNode, check_w
 
 
 @pytest.mark.clause("RemoteLogManagerTest.testCopyLogSegmentsToRemoteShouldCopyExpectedLogSegment")
-def test_closed_segments_are_stored_whole_between_two_events() -> None:
+def test_closed_segment_is_stored_between_its_two_events() -> None:
     tier, node, log = copied()
     partition = node.lead(log)
     tier.pass_ms(2000)
@@ -41,7 +41,7 @@ def test_closed_segments_are_stored_whole_between_two_events() -> None:
 
 
 @pytest.mark.clause("RemoteLogManagerTest.testEpochEntriesAsByteBuffer")
-def test_the_objects_are_the_files_of_the_log() -> None:
+def test_objects_equal_files_of_log() -> None:
     tier, node, log = copied()
     partition = node.lead(log)
     tier.pass_ms(2000)
@@ -57,7 +57,7 @@ def test_the_objects_are_the_files_of_the_log() -> None:
     assert (third.end_offset, third.size_bytes) == (17, len(found[ObjectKind.LOG]))
 
 
-def test_a_segment_with_an_aborted_transaction_has_its_index() -> None:
+def test_segment_with_aborted_transaction_has_transaction_index() -> None:
     tier, disk = Tier(), MemoryDisk()
     log = opened(disk, KEPT)
     producers = Producers(log)
@@ -72,7 +72,7 @@ def test_a_segment_with_an_aborted_transaction_has_its_index() -> None:
 
 
 @pytest.mark.parametrize("limit", range(0, 37, 3))
-def test_nothing_above_the_high_watermark_is_copied(limit: int) -> None:
+def test_segments_above_high_watermark_are_not_copied(limit: int) -> None:
     tier, node, log = copied()
     log.high_watermark = limit
     partition = node.lead(log)
@@ -81,7 +81,7 @@ def test_nothing_above_the_high_watermark_is_copied(limit: int) -> None:
 
 
 @pytest.mark.clause("RemoteLogManagerTest.testCandidateLogSegmentsSkipsSegmentsAfterLastStableOffset")
-def test_nothing_above_the_last_stable_offset_is_copied_until_the_transaction_ends() -> None:
+def test_segments_above_last_stable_offset_are_not_copied() -> None:
     tier, disk = Tier(), MemoryDisk()
     log = opened(disk, KEPT)
     producers = Producers(log)
@@ -107,8 +107,8 @@ def test_nothing_above_the_last_stable_offset_is_copied_until_the_transaction_en
 @pytest.mark.clause("P-8", "P-14")
 @pytest.mark.parametrize("at_start", [True, False])
 @pytest.mark.parametrize("how", ["missing", "empty", "torn", "flipped"])
-def test_a_snapshot_that_is_no_good_is_made_anew(how: str, at_start: bool) -> None:
-    """``at_start``: it was so when the node started. Otherwise it goes bad while the log is open."""
+def test_invalid_producer_snapshot_is_rebuilt(how: str, at_start: bool) -> None:
+    """``at_start``: it was so when the node started. Otherwise it is damaged while the log is open."""
     tier, node, log = copied()
     paths = [f"{DIRECTORY}/{base:020d}.snapshot" for base in log.bases[1:]]
     whole = {path: bytes(node.disk.files[path]) for path in paths}
@@ -135,14 +135,14 @@ def test_a_snapshot_that_is_no_good_is_made_anew(how: str, at_start: bool) -> No
         assert (each["from_offset"], each["read_bytes"]) == (before, log.segments[0].size_bytes)
 
 
-def test_a_snapshot_that_is_there_is_not_made_anew() -> None:
+def test_existing_producer_snapshot_is_not_rebuilt() -> None:
     tier, node, log = copied()
     node.lead(log)
     tier.pass_ms(5000)
     assert tier.noted("producer_snapshot_recreated") == []
 
 
-def test_a_file_that_is_gone_fails_the_copy_and_not_the_node() -> None:
+def test_missing_file_fails_copy_and_not_node() -> None:
     tier, node, log = copied()
     del node.disk.files[f"{DIRECTORY}/{log.bases[1]:020d}.log"]
     partition = node.lead(log)
@@ -151,7 +151,7 @@ def test_a_file_that_is_gone_fails_the_copy_and_not_the_node() -> None:
     assert "missing" in str(tier.noted("copy_failed")[0]["reason"])
 
 
-def test_records_without_leader_epochs_are_not_copied() -> None:
+def test_segments_without_leader_epochs_are_not_copied() -> None:
     tier, disk = Tier(), MemoryDisk()
     log = opened(disk, KEPT)
     for base in range(0, 18, 2):
@@ -167,7 +167,7 @@ def test_records_without_leader_epochs_are_not_copied() -> None:
 # --- settings -------------------------------------------------------------------------------------------------------
 
 
-def test_a_topic_that_is_not_tiered_costs_nothing() -> None:
+def test_untiered_topic_causes_no_work() -> None:
     tier, node, log = copied(replace(KEPT, remote_storage_enable=False))
     partition = node.lead(log)
     assert not node.metadata.is_ready(partition.topic_id, 0)
@@ -183,7 +183,7 @@ def test_a_topic_that_is_not_tiered_costs_nothing() -> None:
     assert not node.metadata.is_ready(partition.topic_id, 0)
 
 
-def test_a_topic_whose_copies_are_disabled_gets_no_further_ones() -> None:
+def test_disabled_copies_stop_copying() -> None:
     tier, node, log = copied()
     partition = node.lead(log)
     tier.pass_ms(12)
@@ -196,7 +196,7 @@ def test_a_topic_whose_copies_are_disabled_gets_no_further_ones() -> None:
     check_whole(tier, partition)
 
 
-def test_new_segments_are_found_at_the_next_look() -> None:
+def test_new_segments_are_found_at_next_check() -> None:
     tier, node, log = copied()
     partition = node.lead(log)
     tier.pass_ms(500)
@@ -210,7 +210,7 @@ def test_new_segments_are_found_at_the_next_look() -> None:
 
 
 @pytest.mark.clause("RemoteLogManagerTest.testOnLeadershipChangeWillInvokeHandleLeaderOrFollowerPartitions")
-def test_a_follower_is_told_what_is_listed() -> None:
+def test_follower_is_notified_of_listed_segments() -> None:
     tier, node, log = copied()
     node.lead(log)
     tier.pass_ms(2000)
@@ -221,7 +221,7 @@ def test_a_follower_is_told_what_is_listed() -> None:
     assert follower.copied_end_offset == 30
 
 
-def test_what_diverged_is_not_taken_for_copied() -> None:
+def test_diverging_records_do_not_count_as_copied() -> None:
     """A follower whose records from offset 10 on are of another leader epoch than those of the tier."""
     tier, node, log = copied()
     node.lead(log)
@@ -236,8 +236,8 @@ def test_what_diverged_is_not_taken_for_copied() -> None:
 
 
 @pytest.mark.clause("RemoteLogManagerTest.testRLMTaskDoesNotUploadSegmentsWhenRemoteLogMetadataManagerIsNotInitialized")
-def test_a_new_leader_takes_nothing_for_copied_until_it_knows() -> None:
-    """As a follower it heard of copies. Its records may be others since."""
+def test_new_leader_counts_nothing_as_copied_until_metadata_is_loaded() -> None:
+    """As a follower it was notified of copies. Its records may differ since."""
     _, node, log = copied()
     log.copied_end_offset = 30
     node.lead(log)
@@ -252,7 +252,7 @@ def follows(node: TierNode, log: PartitionLog) -> None:
     "RemoteLogManagerTest.testRemoteLogManagerRemoteMetrics",
     "RemoteLogManagerTest.testTierLagResetsToZeroOnBecomingFollower",
 )
-def test_metrics_count_what_is_copied_and_what_is_not() -> None:
+def test_metrics_count_copied_and_lagging_segments() -> None:
     tier, node, log = copied()
     closed = sum(segment.size_bytes for segment in log.segments.items[:-1])
     partition = node.lead(log)
@@ -267,7 +267,7 @@ def test_metrics_count_what_is_copied_and_what_is_not() -> None:
     assert (node.value("RemoteCopyLagBytes"), node.value("RemoteCopyLagSegments")) == (0, 0)
 
 
-def test_what_is_being_copied_now_is_no_garbage() -> None:
+def test_copy_in_progress_is_not_garbage() -> None:
     tier, node, log = copied()
     partition = node.lead(log)
     tier.pass_ms(3)

@@ -21,8 +21,8 @@ from reference_broker.remote_log.tests.tier_world import UNAVAILABLE, Tier, Tier
 @pytest.mark.clause("P-11", "RemoteLogManagerTest.testFailedCopyShouldDeleteTheDanglingSegment")
 @pytest.mark.parametrize("happens", [True, False])
 @pytest.mark.parametrize("at", range(2 * ACTS))
-def test_each_act_may_fail_and_the_copy_is_tried_again(at: int, happens: bool) -> None:
-    """``happens``: it was done, and only its answer is lost."""
+def test_each_failed_act_retries_copy(at: int, happens: bool) -> None:
+    """``happens``: the act was done, and only its response is lost."""
     tier, node, log = copied()
     acts = []
 
@@ -45,8 +45,8 @@ def test_each_act_may_fail_and_the_copy_is_tried_again(at: int, happens: bool) -
 @pytest.mark.clause("P-11")
 @pytest.mark.parametrize("happens", [True, False])
 @pytest.mark.parametrize("at", range(2 * ACTS))
-def test_a_node_may_die_at_each_act_and_goes_on_after_its_start(at: int, happens: bool) -> None:
-    """Nothing is listed of which an object is missing, before the death and after it."""
+def test_copy_resumes_after_death_at_each_act(at: int, happens: bool) -> None:
+    """No segment with a missing object is listed, before the death and after it."""
     tier, node, log = copied()
     acts = []
 
@@ -73,7 +73,7 @@ def test_a_node_may_die_at_each_act_and_goes_on_after_its_start(at: int, happens
     check_whole(tier, partition)
 
 
-def test_failures_in_a_row_are_tried_again_ever_later() -> None:
+def test_consecutive_failures_back_off() -> None:
     tier, node, log = copied()
     times: list[int] = []
 
@@ -94,23 +94,23 @@ def test_failures_in_a_row_are_tried_again_ever_later() -> None:
     check_whole(tier, partition)
 
 
-def test_the_log_hears_of_a_copy_only_when_it_is_listed() -> None:
+def test_log_is_notified_of_copy_once_listed() -> None:
     tier, node, log = copied()
-    heard: list[tuple[str, int]] = []
+    received: list[tuple[str, int]] = []
 
     def listen(name: str) -> None:
-        heard.append((name.rpartition(".")[2], log.copied_end_offset))
+        received.append((name.rpartition(".")[2], log.copied_end_offset))
 
     node.ports.after = listen
     node.lead(log)
     tier.pass_ms(2000)
-    assert [end for name, end in heard[1 : ACTS + 1]] == [0] * ACTS
-    assert [end for name, end in heard[ACTS + 1 : 2 * ACTS + 1]] == [6] * ACTS
+    assert [end for name, end in received[1 : ACTS + 1]] == [0] * ACTS
+    assert [end for name, end in received[ACTS + 1 : 2 * ACTS + 1]] == [6] * ACTS
     assert log.copied_end_offset == 30
 
 
 def first_epochs_gone() -> PartitionLog:
-    """A log whose first segment [0, 6) has records of two leader epochs."""
+    """Return a log whose first segment [0, 6) has records of two leader epochs."""
     log = opened(MemoryDisk(), KEPT)
     for number in range(SIX_SEGMENTS):
         appended(log, batch_of(2, timestamps=[number, number]), epoch=min(number, 1))
@@ -119,8 +119,8 @@ def first_epochs_gone() -> PartitionLog:
 
 
 @pytest.mark.parametrize("log_start", range(1, 13))
-def test_a_log_that_begins_inside_a_segment_is_copied_once(log_start: int) -> None:
-    """DeleteRecords moves the log start there. What was copied is read from the log start on."""
+def test_log_starting_inside_segment_is_copied_once(log_start: int) -> None:
+    """DeleteRecords moves the log start there. The copy is read from the log start on."""
     tier, log = Tier(), first_epochs_gone()
     log.delete_records_before(log_start)
     disk: Any = log.disk
@@ -138,7 +138,7 @@ def test_a_log_that_begins_inside_a_segment_is_copied_once(log_start: int) -> No
 
 
 @pytest.mark.parametrize("acts", range(2 * ACTS))
-def test_a_copy_is_tried_again_after_the_log_start_moved_into_its_segment(acts: int) -> None:
+def test_copy_is_retried_after_log_start_moved_into_segment(acts: int) -> None:
     tier, log = Tier(), first_epochs_gone()
     disk: Any = log.disk
     node = TierNode(tier, disk=disk)
@@ -159,7 +159,7 @@ def test_a_copy_is_tried_again_after_the_log_start_moved_into_its_segment(acts: 
     assert log.copied_end_offset == 30
 
 
-def test_copies_that_are_never_listed_are_tried_ever_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_that_are_never_listed_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
     tier, node, log = copied()
     monkeypatch.setattr(PartitionSegments, "listed_until", lambda _, _lineage, offset: offset)
     node.lead(log)

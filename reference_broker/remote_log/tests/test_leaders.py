@@ -1,4 +1,4 @@
-"""Copies while leaders change, and of many partitions at once."""
+"""Copies during leader changes, and of many partitions at once."""
 
 from dataclasses import replace
 from typing import Any
@@ -24,7 +24,7 @@ from reference_broker.wire.errors import ErrorCode
     "RemoteLogManagerTest.testStopPartitionsWithoutDeletion",
 )
 @pytest.mark.parametrize("at", range(2 * ACTS))
-def test_a_leader_that_resigns_begins_no_further_step(at: int) -> None:
+def test_resigned_leader_starts_no_further_step(at: int) -> None:
     tier, node, log = copied()
     acts = []
 
@@ -43,9 +43,9 @@ def test_a_leader_that_resigns_begins_no_further_step(at: int) -> None:
 
 @pytest.mark.clause("P-11")
 @pytest.mark.parametrize("at", range(2 * ACTS))
-def test_a_former_leader_that_wakes_up_adds_nothing_that_counts(at: int) -> None:
-    """It sleeps between two steps while another node takes over and copies all. Then it goes on, because it does
-    not know that it leads no more."""
+def test_events_of_resumed_former_leader_are_ignored(at: int) -> None:
+    """It sleeps between two steps while another node takes over and copies all. Then it continues, because it does not
+    know that it leads no more."""
     tier, node, log = copied()
     acts = []
 
@@ -71,7 +71,7 @@ def test_a_former_leader_that_wakes_up_adds_nothing_that_counts(at: int) -> None
     assert mine.isdisjoint(segment.segment_id for segment in listed)
 
 
-def test_a_new_epoch_of_the_same_leader_begins_the_copy_anew() -> None:
+def test_new_epoch_of_same_leader_restarts_copy() -> None:
     tier, node, log = copied()
     partition = node.lead(log)
     tier.pass_ms(3)
@@ -83,8 +83,8 @@ def test_a_new_epoch_of_the_same_leader_begins_the_copy_anew() -> None:
     assert {segment.uploader_epoch for segment in tier.listed(partition)} == {6}
 
 
-def test_a_new_leader_goes_on_where_the_former_one_ended_inside_its_own_segments() -> None:
-    """Its segments are cut elsewhere, so the first one that it copies begins before what is listed."""
+def test_new_leader_continues_inside_its_own_segment() -> None:
+    """Its segments are split elsewhere, so the first one that it copies starts before the listed end."""
     tier, node, log = copied()
     partition = node.lead(log)
     tier.pass_ms(2000)
@@ -102,7 +102,7 @@ def test_a_new_leader_goes_on_where_the_former_one_ended_inside_its_own_segments
 # --- many partitions ------------------------------------------------------------------------------------------------
 
 
-def test_a_slow_store_of_one_partition_delays_no_other() -> None:
+def test_slow_store_of_one_partition_delays_no_other() -> None:
     tier, disk = Tier(), MemoryDisk()
     node = TierNode(tier, disk=disk)
 
@@ -117,7 +117,7 @@ def test_a_slow_store_of_one_partition_delays_no_other() -> None:
     assert tier.listed(slow) == []
 
 
-def test_only_so_many_segments_are_copied_at_once_and_each_partition_has_its_turn() -> None:
+def test_concurrent_copies_are_limited_and_partitions_take_turns() -> None:
     tier, disk = Tier(), MemoryDisk()
     node = TierNode(tier, disk=disk, remote_log_manager_copier_thread_pool_size="2")
     logs = [filled(disk, KEPT, SIX_SEGMENTS), *(filled(MemoryDisk(), KEPT, SIX_SEGMENTS) for _ in range(4))]
@@ -130,7 +130,7 @@ def test_only_so_many_segments_are_copied_at_once_and_each_partition_has_its_tur
         check_whole(tier, partition)
 
 
-def test_a_thousand_partitions_may_resign_while_they_wait_for_their_turn() -> None:
+def test_thousand_partitions_resign_while_waiting() -> None:
     tier = Tier()
     disk = MemoryDisk()
     node = TierNode(tier, disk=disk, remote_log_manager_copier_thread_pool_size="1")
@@ -147,8 +147,8 @@ def test_a_thousand_partitions_may_resign_while_they_wait_for_their_turn() -> No
 
 @pytest.mark.clause("P-11")
 @pytest.mark.parametrize("follows", [False, True])
-def test_a_former_leader_removes_nothing_of_which_others_have_nothing_left(follows: bool) -> None:
-    """It writes before the new leader has written anything, so it counts. What is listed is kept here until then."""
+def test_former_leader_removes_no_only_copy(follows: bool) -> None:
+    """It writes before the new leader has written anything, so it counts. Listed segments are kept here until then."""
     tier, former, log = copied()
     old = former.lead(log)
     tier.pass_ms(2000)

@@ -1,4 +1,4 @@
-"""A topic that has no tier any more: ``remote.storage.enable`` becomes false, with ``remote.log.delete.on.disable``."""
+"""A topic whose tier is disabled: ``remote.storage.enable`` becomes false, with ``remote.log.delete.on.disable``."""
 
 from dataclasses import replace
 from typing import Any
@@ -39,8 +39,8 @@ def configure(node: TierNode, partition: Partition, config: Any) -> None:
     node.manager.reconfigured(partition)
 
 
-def test_the_log_begins_where_its_own_records_do_at_once() -> None:
-    """As in Kafka (TopicConfigHandler). So no reader gets an offset that it cannot read."""
+def test_log_starts_at_local_records_at_once() -> None:
+    """As in Kafka (TopicConfigHandler), so no reader gets an offset that it cannot read."""
     tier, node, partition = tiered_here()
     node.metadata.not_ready.add((partition.topic_id, 0))
     configure(node, partition, OFF)
@@ -49,7 +49,7 @@ def test_the_log_begins_where_its_own_records_do_at_once() -> None:
 
 
 @pytest.mark.clause("RemoteLogManagerTest.testStopPartitionsWithDeletion")
-def test_everything_of_it_goes_and_the_partition_is_no_longer_watched() -> None:
+def test_remote_objects_are_removed_and_partition_is_unwatched() -> None:
     tier, node, partition = tiered_here()
     configure(node, partition, OFF)
     tier.pass_ms(3000)
@@ -62,7 +62,7 @@ def test_everything_of_it_goes_and_the_partition_is_no_longer_watched() -> None:
     partition.log.check_invariants()
 
 
-def test_what_was_on_its_way_to_the_store_goes_with_the_next_sweep() -> None:
+def test_objects_in_flight_are_removed_by_next_sweep() -> None:
     tier, node, partition = tiered_here()
     (key, *_), data = tier.store_memory.objects, b"late"
     configure(node, partition, OFF)
@@ -74,7 +74,7 @@ def test_what_was_on_its_way_to_the_store_goes_with_the_next_sweep() -> None:
 
 
 @pytest.mark.parametrize("act", range(12))
-def test_a_leader_that_dies_meanwhile_is_followed_by_one_that_goes_on(act: int) -> None:
+def test_next_leader_continues_removal(act: int) -> None:
     tier, node, partition = tiered_here()
     acts: list[str] = []
 
@@ -98,8 +98,8 @@ def test_a_leader_that_dies_meanwhile_is_followed_by_one_that_goes_on(act: int) 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("after_ms", [0, 1, 2, 3, 4, 5, 7, 10, 15, 3000, HOUR_MS + 9000])
-def test_a_topic_may_get_its_tier_back_at_any_time(after_ms: int) -> None:
-    """Here the log has all that is listed. What the tier loses must not count as copied."""
+def test_tier_can_be_enabled_again_at_any_time(after_ms: int) -> None:
+    """The log has all that is listed here. Segments that the tier loses must not count as copied."""
     tier, disk = Tier(), MemoryDisk()
     node = TierNode(tier, disk=disk, expires=True)
     log = filled(disk, KEPT, 18)
@@ -121,8 +121,8 @@ def test_a_topic_may_get_its_tier_back_at_any_time(after_ms: int) -> None:
 
 
 @pytest.mark.parametrize("after_ms", [1, 2, 5, 30, 300, 500])
-def test_a_follower_keeps_what_its_leader_clears(after_ms: int) -> None:
-    """What is still listed when the tier comes back stays listed."""
+def test_follower_keeps_objects_that_leader_removes(after_ms: int) -> None:
+    """Segments that are still listed when the tier is enabled again stay listed."""
     tier, disk = Tier(), MemoryDisk()
     node = TierNode(tier, disk=disk, expires=True)
     partition = node.lead(filled(disk, KEPT, 18))
@@ -152,7 +152,7 @@ def test_a_follower_keeps_what_its_leader_clears(after_ms: int) -> None:
     check_whole(tier, partition)
 
 
-def test_what_a_follower_takes_for_copied_falls_with_what_is_listed() -> None:
+def test_copied_end_of_follower_falls_with_listed_segments() -> None:
     tier, disk = Tier(), MemoryDisk()
     node = TierNode(tier, disk=disk)
     partition = node.lead(filled(disk, KEPT, 18))
@@ -177,8 +177,8 @@ def grow(log: PartitionLog) -> None:
     synced(log)
 
 
-def test_a_tier_that_comes_back_while_the_metadata_was_waited_for_is_used() -> None:
-    """What waited for the metadata of the tier that the topic lost waits no more."""
+def test_tier_enabled_again_during_metadata_wait_is_used() -> None:
+    """The wait for the metadata of the disabled tier ends."""
     tier, disk = Tier(), MemoryDisk()
     node = TierNode(tier, disk=disk)
     node.metadata.refusals = [ErrorCode.request_timed_out] * 3

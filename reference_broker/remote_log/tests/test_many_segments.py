@@ -1,4 +1,4 @@
-"""With a thousand remote segments no event looks at all of them."""
+"""With a thousand remote segments no event walks all of them."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,7 +27,7 @@ KEPT = replace(TIERED, local_retention_bytes=-1)
 
 
 class Looks:
-    """``most``: so many calls of each were made in one event."""
+    """``most``: maximum number of calls of each in one event."""
 
     def __init__(self, patch: pytest.MonkeyPatch, node: TierNode) -> None:
         self.counted = dict.fromkeys(("shares", "owners", "names"), 0)
@@ -35,13 +35,13 @@ class Looks:
         patch.setattr(expirer.Shares, "_shared", self._counting("shares", expirer.Shares._shared))
         patch.setattr(PartitionSegments, "_owned_at", self._counting("owners", PartitionSegments._owned_at))
         patch.setattr(expirer, "name_of", self._counting("names", name_of))
-        hear = node.ports.hear
+        deliver = node.ports.deliver
 
-        def heard(what: Callable[[], None]) -> None:
+        def delivered(what: Callable[[], None]) -> None:
             self.counted = dict.fromkeys(self.counted, 0)
-            hear(what)
+            deliver(what)
 
-        node.ports.hear = heard  # type: ignore[method-assign]
+        node.ports.deliver = delivered  # type: ignore[method-assign]
 
     def _counting(self, name: str, inner: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
@@ -74,7 +74,7 @@ def tiered() -> tuple[Tier, TierNode]:
 
 
 def led(node: TierNode, *, is_here: bool) -> list[Partition]:
-    """Each log goes on behind its remote segments, or has all of their records, too."""
+    """Each log starts after its remote segments, or has all of their records, too."""
     partitions = []
     for index in range(PARTITIONS):
         log = opened(MemoryDisk(), replace(KEPT, segment_bytes=250))
@@ -90,7 +90,7 @@ def led(node: TierNode, *, is_here: bool) -> list[Partition]:
 
 
 @pytest.mark.thorough
-def test_looks_at_a_thousand_segments_are_cut_into_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_walks_over_thousand_segments_take_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     tier, node = tiered()
     looks = Looks(monkeypatch, node)
     partitions = led(node, is_here=False)
@@ -104,7 +104,7 @@ def test_looks_at_a_thousand_segments_are_cut_into_slices(monkeypatch: pytest.Mo
 
 
 @pytest.mark.thorough
-def test_a_new_leader_finds_out_in_slices_how_far_its_log_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_leader_determines_copied_end_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     tier, node = tiered()
     looks = Looks(monkeypatch, node)
     partitions = led(node, is_here=True)
@@ -115,7 +115,7 @@ def test_a_new_leader_finds_out_in_slices_how_far_its_log_is_copied(monkeypatch:
 
 
 @pytest.mark.thorough
-def test_bytes_retention_adds_up_a_thousand_segments_and_lets_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_retention_of_thousand_segments_removes_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     tier, node = tiered()
     looks = Looks(monkeypatch, node)
     (first, *_) = led(node, is_here=False)

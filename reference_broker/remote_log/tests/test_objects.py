@@ -18,19 +18,19 @@ class Named(NamedTuple):
     segment_id: bytes = SEGMENT_ID
 
 
-def test_a_key_names_the_partition_the_segment_and_the_kind() -> None:
+def test_key_has_partition_segment_and_kind() -> None:
     assert key_of(Named(), ObjectKind.LEADER_EPOCHS) == (
         "events-3-8PHy8_T19vf4-fr7_P3-_w/00000000000000001200-AAECAwQFBgcICQoLDA0ODw.leader-epoch-checkpoint"
     )
 
 
-def test_a_segment_has_six_objects_in_the_order_of_its_copy() -> None:
+def test_segment_has_six_objects_in_copy_order() -> None:
     suffixes = [key.rpartition(".")[2] for key in keys_of(Named())]
     assert suffixes == ["log", "index", "timeindex", "txnindex", "snapshot", "leader-epoch-checkpoint"]
 
 
 @pytest.mark.parametrize("kind", ObjectKind)
-def test_a_key_can_be_read(kind: ObjectKind) -> None:
+def test_key_round_trip(kind: ObjectKind) -> None:
     assert name_of(key_of(Named(), kind)) == ObjectName(1200, SEGMENT_ID, kind)
 
 
@@ -44,5 +44,5 @@ def test_a_key_can_be_read(kind: ObjectKind) -> None:
         "00000000000000001200-AAECAwQFBgcICQoLDA0ODw.log.part",
     ],
 )
-def test_other_names_are_no_objects(name: str) -> None:
+def test_other_names_are_not_keys(name: str) -> None:
     assert name_of(f"events-3-8PHy8_T19vf4-fr7_P3-_w/{name}") is None

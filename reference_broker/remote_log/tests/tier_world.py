@@ -1,4 +1,4 @@
-"""Nodes with a remote tier: logs on disks in memory, a store and metadata that they share, and time by hand."""
+"""Nodes with a remote tier: logs on disks in memory, a shared store and shared metadata, and time set by the test."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,13 +24,13 @@ from reference_broker.wire.errors import Error, ErrorCode
 
 TOPIC_ID = random_uuid(Random(1))
 STORE_US = 1000
-"""How long a call of the store takes, unless a test says otherwise."""
+"""Duration of a call of the store, unless a test sets another one."""
 UNAVAILABLE = StoreFailure(FailureKind.UNAVAILABLE, "made to fail")
 
 
 @dataclass
 class Tier(TimedPorts):
-    """What the nodes share. ``acts`` has each write to the metadata and each change of the store, in order."""
+    """The shared state. ``acts`` has each write to the metadata and each change of the store, in order."""
 
     store_memory: MemoryStore = field(default_factory=MemoryStore)
     acts: list[str] = field(default_factory=list)
@@ -47,8 +47,9 @@ class Tier(TimedPorts):
 
 
 class NodePorts:
-    """One node's ports. ``before`` is called with the name of each act before it happens; what it returns fails it.
-    ``after`` is called when the store has done it; what it returns replaces the result. After ``die`` nothing
+    """One node's ports. ``before`` is called with the name of each act before it happens; a failure that it returns
+    fails the
+    act. ``after`` is called when the store has done it; its result replaces that of the store. After ``die`` no event
     reaches the node any more."""
 
     def __init__(self, tier: Tier, disk: MemoryDisk) -> None:
@@ -59,7 +60,7 @@ class NodePorts:
         self.after: Callable[[str], StoreFailure | None] = lambda _: None
         self.delay_us: Callable[[StoreOperation], int] = lambda _: STORE_US
         self.asleep: list[Callable[[], None]] | None = None
-        """While it is a list, what the node should hear waits there."""
+        """While it is a list, the node's events wait there."""
         self.under_way: list[StoreOperation] = []
         self.most_under_way = 0
         self.now = tier.now
@@ -68,12 +69,12 @@ class NodePorts:
         self.cancel_timer = tier.cancel_timer
 
     def set_timer(self, deadline_us: int, fire: Callable[[], None]) -> int:
-        return self._tier.set_timer(deadline_us, lambda: self.hear(fire))
+        return self._tier.set_timer(deadline_us, lambda: self.deliver(fire))
 
     def sync(self, _: tuple[str, ...], done: Callable[[], None]) -> None:
         done()
 
-    def hear(self, what: Callable[[], None]) -> None:
+    def deliver(self, what: Callable[[], None]) -> None:
         if self.is_dead:
             return
         if self.asleep is None:
@@ -82,8 +83,8 @@ class NodePorts:
             self.asleep.append(what)
 
     def wake(self) -> None:
-        heard, self.asleep = self.asleep or [], None
-        for what in heard:
+        waiting, self.asleep = self.asleep or [], None
+        for what in waiting:
             what()
 
     def die(self) -> None:
@@ -97,24 +98,24 @@ class NodePorts:
         self.under_way.append(operation)
         self.most_under_way = max(self.most_under_way, len(self.under_way))
 
-        def answer() -> None:
+        def complete() -> None:
             self.under_way.remove(operation)
             found = self.before(name)
             if found is None and not self.is_dead:
                 if kind not in ("Get", "ListObjects"):
                     self._tier.acts.append(name)
-                answer = self._tier.store_memory.carry_out(operation, self._disk)
-                found = answer if isinstance(answer, StoreFailure) else self.after(name)
+                result = self._tier.store_memory.carry_out(operation, self._disk)
+                found = result if isinstance(result, StoreFailure) else self.after(name)
             if isinstance(found, StoreFailure):
-                self.hear(lambda: failed(found))
+                self.deliver(lambda: failed(found))
             else:
-                self.hear(lambda: done(answer))
+                self.deliver(lambda: done(result))
 
-        self._tier.set_timer(self._tier.mono_us + self.delay_us(operation), answer)
+        self._tier.set_timer(self._tier.mono_us + self.delay_us(operation), complete)
 
 
 class NodeMetadata(MemoryMetadata):
-    """What a node sees of the tier's metadata, and how it writes there."""
+    """A node's view of the tier's metadata, and its writes."""
 
     def __init__(self, tier: Tier, ports: NodePorts) -> None:
         given: Any = ports
@@ -133,7 +134,7 @@ class NodeMetadata(MemoryMetadata):
                 self._tier.acts.append(name)
                 applied = self.partitions[key].apply(written)
                 error = applied if self._node.after(name) is None else error
-            self._node.hear(lambda: done(error))
+            self._node.deliver(lambda: done(error))
 
         self._tier.set_timer(self._tier.mono_us + STORE_US, take)
 
@@ -159,7 +160,7 @@ class TierNode:
         self.manager.start()
 
     def lead(self, log: PartitionLog, index: int = 0, leader_epoch: int = 5) -> Partition:
-        """Lead the partition whose log this is."""
+        """Lead the partition with this log."""
         log.topic_id = TOPIC_ID
         log.assign_leader_epoch(leader_epoch)
         partition = Partition("events", TOPIC_ID, index, leader_epoch, log)
@@ -171,19 +172,20 @@ class TierNode:
         self.manager.stops_leading(partition)
 
     def value(self, name: str) -> int:
-        """A metric of BrokerTopicMetrics."""
+        """Return a metric of BrokerTopicMetrics."""
         return next(each.metric.value for each in self.metrics.rows() if each.name == name)  # type: ignore[union-attr]
 
 
 def objects_of(tier: Tier, segment: RemoteSegment) -> dict[ObjectKind, bytes]:
-    """The objects of a segment that are in the store."""
+    """Return the objects of a segment that are in the store."""
     objects = tier.store_memory.objects
     return {kind: objects[key_of(segment, kind)] for kind in ObjectKind if key_of(segment, kind) in objects}
 
 
 def check_whole(tier: Tier, partition: Partition) -> None:
-    """All closed segments of the log are listed, without a gap, and each listed segment's objects are whole: its bytes
-    are the log's, and nothing is missing."""
+    """Assert that all closed segments of the log are listed, without a gap, and each listed segment's objects are
+    whole: its
+    bytes are the log's, and nothing is missing."""
     log, offset = partition.log, 0
     for segment in tier.listed(partition):
         assert segment.start_offset <= offset, f"nothing is listed from {offset} to {segment.start_offset}"

@@ -22,7 +22,7 @@ def _listen(listen: str) -> list[str]:
 
 class Broker:
     """One broker process of a test; ``listen`` is HOST:PORT, or empty if the configuration has listeners. ``before``
-    stands before the command."""
+    precedes the command."""
 
     def __init__(
         self, data: Path, log: Path, *words: str, listen: str = "127.0.0.1:0", before: Sequence[str] = ()
@@ -77,7 +77,7 @@ class Broker:
 
 @pytest.fixture
 def start_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
-    """``start_broker(*words, data=..., listen=...)``; all are killed at the end."""
+    """``start_broker(*words, data=..., listen=...)``; all processes are killed at the end."""
     started: list[Broker] = []
 
     def start(*words: str, data: str = "data", listen: str = "127.0.0.1:0") -> Broker:

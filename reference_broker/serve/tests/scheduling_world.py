@@ -1,4 +1,4 @@
-"""Connections in a loop that is run by hand: what tests of turns are made of."""
+"""Connections in a loop that is run by hand, for tests of scheduling."""
 
 import struct
 from collections import deque
@@ -34,7 +34,7 @@ class Loop:
         return self.used_s
 
     def once(self) -> None:
-        """What the loop does between two looks at its sockets."""
+        """Run what the loop does between two polls of its sockets."""
         for _ in range(len(self.soon)):
             self.soon.popleft()()
 
@@ -63,8 +63,8 @@ class Transport:
     def writelines(self, buffers: Sequence[bytes]) -> None: ...
 
 
-class Answering:
-    """As a connection sees its driver: it answers at once, or keeps requests (``keeps``)."""
+class Responder:
+    """A driver as a connection sees it: it responds at once, or keeps requests (``keeps``)."""
 
     def __init__(self) -> None:
         self.loop = Loop()
@@ -73,7 +73,7 @@ class Answering:
         self.memory = MemoryBudget(-1, Metrics())
         self.served: list[int] = []
         self.keeps = False
-        self.answer_bytes = 10
+        self.response_bytes = 10
         self._number = 0
 
     def opened(self, connection: Connection) -> bool:
@@ -89,9 +89,9 @@ class Answering:
         self.served.append(request.number)
         self.loop.used_s += REQUEST_S
         request.busy = self.keeps
-        request.send([bytes(self.answer_bytes)])
+        request.send([bytes(self.response_bytes)])
 
-    def answer(self, connection: Connection) -> None:
+    def respond(self, connection: Connection) -> None:
         connection.done()
 
     def watch_for_close(self, connection: Connection, watch: bool) -> None: ...
@@ -109,8 +109,8 @@ class Answering:
         return connection, transport
 
 
-def with_backlogs(driver: Answering, connections: int, frames: int) -> list[Connection]:
-    """Connections whose first requests are served, and whose further ones wait."""
+def with_backlogs(driver: Responder, connections: int, frames: int) -> list[Connection]:
+    """Return connections whose first requests are served, and whose further ones wait."""
     greedy = [driver.connected()[0] for _ in range(connections)]
     used_s = driver.loop.used_s
     for each in greedy:

@@ -1,4 +1,4 @@
-"""What cannot be encoded costs one answer or one connection; the driver goes on."""
+"""A response that cannot be encoded costs one response or one connection; the driver keeps running."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ LONG_NAME = "x" * 40_000
 
 
 class Echo:
-    """A node that answers each request with the body that the test gave."""
+    """A node that responds to each request with the body that the test gave."""
 
     listening = ready = stopped = False
     body: object = None
@@ -97,7 +97,7 @@ def driver(tmp_path: Path, log: StringIO, node: Echo, failures: list[str]) -> It
     loop.close()
 
 
-def ask(driver: Driver, key: int, version: int) -> FakeConnection:
+def send(driver: Driver, key: int, version: int) -> FakeConnection:
     connection = FakeConnection()
     assert driver.opened(cast(Any, connection))
     connection.busy = True
@@ -110,13 +110,13 @@ def events(log: StringIO) -> list[str]:
 
 
 @pytest.mark.parametrize("hooked", [False, True])
-def test_a_response_that_cannot_be_encoded_becomes_an_error(
+def test_unencodable_response_becomes_error(
     driver: Driver, node: Echo, log: StringIO, failures: list[str], hooked: bool
 ) -> None:
     driver.watched = hooked
     good: Any = empty_response(ApiKey.JOIN_GROUP, 5, ErrorCode.none)
     node.body = replace(good, protocol_name=LONG_NAME)
-    connection = ask(driver, ApiKey.JOIN_GROUP, 5)
+    connection = send(driver, ApiKey.JOIN_GROUP, 5)
     _, body = decode_response(ApiKey.JOIN_GROUP, 5, memoryview(connection.sent)[4:])
     assert getattr(body, "error_code") == ErrorCode.unknown_server_error  # noqa: B009
     assert not connection.busy
@@ -124,11 +124,11 @@ def test_a_response_that_cannot_be_encoded_becomes_an_error(
     assert events(log) == ["response_not_encoded"]
 
 
-def test_where_no_error_fits_the_connection_closes(
+def test_unencodable_response_without_error_field_closes_connection(
     driver: Driver, node: Echo, log: StringIO, failures: list[str]
 ) -> None:
     node.body = "not a body at all"
-    connection = ask(driver, ApiKey.CREATE_TOPICS, 2)
+    connection = send(driver, ApiKey.CREATE_TOPICS, 2)
     assert connection.closing
     assert connection.sent == b""
     assert failures == []
@@ -136,13 +136,13 @@ def test_where_no_error_fits_the_connection_closes(
 
 
 @pytest.mark.parametrize("hooked", [False, True])
-def test_a_response_whose_items_cannot_be_counted_becomes_an_error(
+def test_response_with_uncountable_items_becomes_error(
     driver: Driver, node: Echo, log: StringIO, failures: list[str], hooked: bool
 ) -> None:
     driver.watched = hooked
     good: Any = empty_response(ApiKey.LIST_GROUPS, 5, ErrorCode.none)
     node.body = replace(good, groups=17)
-    connection = ask(driver, ApiKey.LIST_GROUPS, 5)
+    connection = send(driver, ApiKey.LIST_GROUPS, 5)
     _, body = decode_response(ApiKey.LIST_GROUPS, 5, memoryview(connection.sent)[4:])
     assert getattr(body, "error_code") == ErrorCode.unknown_server_error  # noqa: B009
     assert failures == []

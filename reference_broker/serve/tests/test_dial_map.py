@@ -1,11 +1,11 @@
-"""Where a node dials the others: fixed addresses first, and for the rest what brokers said of themselves."""
+"""Addresses that a node connects to: fixed ones first, and registered ones for the other brokers."""
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.ports.node_ports import Channel
 from reference_broker.serve.peers import dial_map, largest_reply_bytes
 
 
-def test_voters_are_dialled_as_configured_then_peers_then_where_brokers_are_registered() -> None:
+def test_addresses_are_of_voters_then_peers_then_registrations() -> None:
     config = BrokerConfig.parse(
         {
             "controller.quorum.voters": "1@voter:1,2@voter:2",
@@ -24,7 +24,7 @@ def test_voters_are_dialled_as_configured_then_peers_then_where_brokers_are_regi
     ]
 
 
-def test_with_a_listener_of_controllers_only_what_they_are_asked_goes_to_the_voters_addresses() -> None:
+def test_controller_listener_sends_only_controller_requests_to_voter_addresses() -> None:
     config = BrokerConfig.parse(
         {
             "listeners": "PLAINTEXT://h:9092,CONTROLLER://h:9093",
@@ -42,7 +42,7 @@ def test_with_a_listener_of_controllers_only_what_they_are_asked_goes_to_the_vot
     assert (find(3, Channel.RAFT), find(3, Channel.REPLICA)) == (None, ("peer", 3))
 
 
-def test_what_is_registered_is_looked_up_at_each_dial() -> None:
+def test_registered_address_is_looked_up_at_each_connect() -> None:
     registered: dict[int, tuple[str, int]] = {}
     find = dial_map(BrokerConfig(), 1, registered.get)
     assert find(2, Channel.REPLICA) is None
@@ -50,7 +50,7 @@ def test_what_is_registered_is_looked_up_at_each_dial() -> None:
     assert find(2, Channel.REPLICA) == ("moved", 9)
 
 
-def test_a_reply_may_be_as_large_as_what_a_follower_asks_for_and_one_batch_that_came_in_a_request() -> None:
+def test_reply_limit_is_follower_fetch_size_plus_one_batch() -> None:
     small = BrokerConfig.parse({"socket.request.max.bytes": "2000000"})
     assert largest_reply_bytes(small) > small.replica_fetch_response_max_bytes
     large = BrokerConfig.parse({"replica.fetch.response.max.bytes": "1000"})

@@ -1,4 +1,5 @@
-"""Doors open when the node listens; the ready line comes when it is ready; either may be met by an end first."""
+"""Sockets open when the node listens; the ready line is written when it is ready; the node may be stopped before
+either."""
 
 import json
 import select
@@ -69,11 +70,11 @@ def start(tmp_path: Path, port: int, when: str) -> "subprocess.Popen[bytes]":
     words = [sys.executable, "-c", CODE, str(tmp_path / "data"), when, str(port)]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stderr is not None
-    assert process.stderr.readline() == b"started\n"  # From now on it knows what SIGTERM means.
+    assert process.stderr.readline() == b"started\n"  # From now on it handles SIGTERM.
     return process
 
 
-def said(process: "subprocess.Popen[bytes]", within_s: float) -> bytes:
+def output(process: "subprocess.Popen[bytes]", within_s: float) -> bytes:
     assert process.stdout is not None
     readable, _, _ = select.select([process.stdout], [], [], within_s)
     return process.stdout.readline() if readable else b""
@@ -88,29 +89,29 @@ def connected(port: int) -> socket.socket:
     raise AssertionError("the door stayed shut")
 
 
-def test_the_doors_open_before_the_node_is_ready(tmp_path: Path, port: int) -> None:
+def test_sockets_open_before_node_is_ready(tmp_path: Path, port: int) -> None:
     with start(tmp_path, port, "soon") as process:
-        assert said(process, 0.3) == b""
+        assert output(process, 0.3) == b""
         with connected(port) as client:
             client.sendall(API_VERSIONS_V0)
             assert client.recv(1) == b""
-        ready = json.loads(said(process, 5))
+        ready = json.loads(output(process, 5))
         assert ready["ready"] is True
         assert ready["metrics"].startswith("127.0.0.1:")
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
 
 
-def test_a_node_that_never_listens_still_ends_when_told(tmp_path: Path, port: int) -> None:
+def test_node_that_never_listens_ends_on_sigterm(tmp_path: Path, port: int) -> None:
     with start(tmp_path, port, "never") as process:
-        assert said(process, 0.3) == b""
+        assert output(process, 0.3) == b""
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
 
 
-def test_a_node_that_listens_but_is_never_ready_ends_too(tmp_path: Path, port: int) -> None:
+def test_node_that_is_never_ready_ends_on_sigterm(tmp_path: Path, port: int) -> None:
     with start(tmp_path, port, "soon") as process:
-        assert said(process, 0.3) == b""
+        assert output(process, 0.3) == b""
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
         assert process.stdout is not None

@@ -22,7 +22,7 @@ IDLE = 400
 PRODUCES = 20
 
 
-def test_more_idle_connections_than_descriptors_cost_no_request_and_no_node(tmp_path: Path) -> None:
+def test_more_idle_connections_than_descriptors_fail_no_request(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "reference_broker.serve.main", "--listen", "127.0.0.1:0"]
     words += ["--data", str(tmp_path / "data"), "--config", "log.flush.interval.messages=1"]
     limited = ["/bin/sh", "-c", f'ulimit -n {LIMIT} && exec "$@"', "sh", *words]

@@ -1,4 +1,4 @@
-"""What only real files can show: cut-short writes, open files, durable names."""
+"""Behaviour that only real files show: short writes, open files, durable names."""
 
 import errno
 import os
@@ -21,9 +21,7 @@ def disk(tmp_path: Path) -> Iterator[FileDisk]:
     made.close()
 
 
-def test_append_that_fails_in_the_middle_leaves_the_file_as_it_was(
-    disk: FileDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_append_leaves_file_unchanged(disk: FileDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk.append("a", [b"kept"])
     real_write = os.write
 
@@ -40,7 +38,7 @@ def test_append_that_fails_in_the_middle_leaves_the_file_as_it_was(
     assert disk.append("a", [b"!"]) == 4
 
 
-def test_short_writes_are_finished(disk: FileDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_writes_are_completed(disk: FileDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     real_write, real_writev = os.write, os.writev
     monkeypatch.setattr(os, "write", lambda fd, data: real_write(fd, bytes(data)[:2]))
     monkeypatch.setattr(os, "writev", lambda fd, views: real_writev(fd, [bytes(views[0])[:2]]))
@@ -49,7 +47,7 @@ def test_short_writes_are_finished(disk: FileDisk, monkeypatch: pytest.MonkeyPat
     assert disk.read("a", 0, 99) == b"abcdefghijklmno"
 
 
-def test_open_files_stay_below_the_limit(tmp_path: Path) -> None:
+def test_open_files_stay_below_limit(tmp_path: Path) -> None:
     disk = FileDisk(tmp_path, 4)
     before = len(os.listdir("/proc/self/fd"))
     for number in range(50):
@@ -61,7 +59,7 @@ def test_open_files_stay_below_the_limit(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_an_append_whose_undo_fails_too_says_so(disk: FileDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_append_with_failed_undo_raises(disk: FileDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     disk.append("a", [b"kept"])
     real_write = os.write
 
@@ -82,7 +80,7 @@ def test_an_append_whose_undo_fails_too_says_so(disk: FileDisk, monkeypatch: pyt
 
 
 class Synced:
-    """The paths that were synced, in order, relative to the root."""
+    """The synced paths, in order, relative to the root."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.paths: list[str] = []
@@ -106,7 +104,7 @@ def synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Synced:
     return Synced(tmp_path, monkeypatch)
 
 
-def test_sync_covers_the_file_and_each_new_name_above_it_once(disk: FileDisk, synced: Synced) -> None:
+def test_sync_covers_file_and_new_parent_names_once(disk: FileDisk, synced: Synced) -> None:
     disk.append("topic-0/a.log", [b"x"])
     disk.synchronise(disk.open_for_sync(["topic-0/a.log"]))
     assert synced.taken() == ["topic-0/a.log", "topic-0", "."]
@@ -115,7 +113,7 @@ def test_sync_covers_the_file_and_each_new_name_above_it_once(disk: FileDisk, sy
     assert synced.taken() == ["topic-0/a.log"]
 
 
-def test_a_deletion_and_a_rename_are_durable_with_the_next_sync_in_their_folder(disk: FileDisk, synced: Synced) -> None:
+def test_deletion_and_rename_are_durable_with_next_sync_in_directory(disk: FileDisk, synced: Synced) -> None:
     for name in ("a", "b", "c"):
         disk.append(f"topic-0/{name}", [b"x"])
     disk.synchronise(disk.open_for_sync(["topic-0/a"]))
@@ -134,7 +132,7 @@ def test_a_deletion_and_a_rename_are_durable_with_the_next_sync_in_their_folder(
     assert synced.taken() == ["."]
 
 
-def test_names_that_an_earlier_process_left_are_synced_with_the_first_sync_that_relies_on_them(
+def test_names_of_earlier_process_are_synced_with_first_dependent_sync(
     disk: FileDisk, tmp_path: Path, synced: Synced
 ) -> None:
     disk.append("topic-0/a", [b"x"])
@@ -151,9 +149,7 @@ def test_names_that_an_earlier_process_left_are_synced_with_the_first_sync_that_
     next_life.close()
 
 
-def test_a_second_sync_does_not_end_before_the_folder_that_the_first_one_syncs(
-    disk: FileDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_second_sync_waits_for_directory_sync_of_first(disk: FileDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     disk.append("topic-0/a", [b"x"])
     first, second = (disk.open_for_sync(["topic-0/a"]) for _ in range(2))
     folder_syncs, may_go_on = 0, Event()
@@ -175,9 +171,7 @@ def test_a_second_sync_does_not_end_before_the_folder_that_the_first_one_syncs(
     assert folder_syncs == 2, "both syncs share one fsync of each folder"
 
 
-def test_a_name_that_came_during_the_fsync_of_its_folder_gets_one_of_its_own(
-    disk: FileDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_name_created_during_directory_fsync_gets_own_fsync(disk: FileDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     disk.append("a", [b"x"])
     folder_syncs = 0
     real = os.fsync
@@ -195,7 +189,7 @@ def test_a_name_that_came_during_the_fsync_of_its_folder_gets_one_of_its_own(
     assert folder_syncs == 2
 
 
-def test_a_failed_fsync_of_a_folder_fails_each_later_one(disk: FileDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_directory_fsync_fails_later_ones(disk: FileDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     disk.append("a", [b"x"])
 
     def fails(_: int) -> None:
@@ -209,7 +203,7 @@ def test_a_failed_fsync_of_a_folder_fails_each_later_one(disk: FileDisk, monkeyp
         disk.make_durable("a")
 
 
-def test_sync_goes_on_while_the_table_closes_the_file(tmp_path: Path) -> None:
+def test_sync_continues_while_table_closes_file(tmp_path: Path) -> None:
     disk = FileDisk(tmp_path, 1)
     disk.append("a", [b"x"])
     descriptors = disk.open_for_sync(["a"])
@@ -219,14 +213,14 @@ def test_sync_goes_on_while_the_table_closes_the_file(tmp_path: Path) -> None:
     disk.close()
 
 
-def test_the_lock_file_is_no_part_of_the_data(disk: FileDisk, tmp_path: Path) -> None:
+def test_lock_file_is_not_listed(disk: FileDisk, tmp_path: Path) -> None:
     (tmp_path / ".lock").touch()
     disk.append("meta.properties", [b"x"])
     assert disk.list("") == ["meta.properties"]
 
 
 @pytest.mark.parametrize("what", ["open", "listdir"])
-def test_where_no_descriptor_is_free_open_files_make_room(
+def test_open_files_are_closed_if_no_descriptor_is_free(
     disk: FileDisk, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     for number in range(5):
@@ -255,10 +249,8 @@ def test_where_no_descriptor_is_free_open_files_make_room(
     assert disk.read("f0", 0, 9) == b"x"
 
 
-def test_a_file_that_cannot_be_looked_for_is_not_called_missing(
-    disk: FileDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A node that takes meta.properties for missing would give itself another identity."""
+def test_failed_lookup_of_file_raises(disk: FileDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that takes meta.properties for missing would create another identity."""
     (tmp_path / "there").touch()
 
     def broken(path: object) -> None:  # noqa: ARG001
@@ -273,7 +265,7 @@ def test_a_file_that_cannot_be_looked_for_is_not_called_missing(
     assert not disk.exists("there/below")
 
 
-def test_pages_that_a_sync_could_not_write_are_dropped_before_the_next_start(
+def test_pages_of_failed_sync_are_dropped_before_next_start(
     disk: FileDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dropped: list[str] = []
@@ -298,7 +290,7 @@ def test_pages_that_a_sync_could_not_write_are_dropped_before_the_next_start(
     assert dropped == [str(tmp_path / "t-0/lost")]
 
 
-def test_a_start_after_a_kill_drops_the_pages_of_all_that_may_not_be_synced(
+def test_start_after_kill_drops_pages_of_unsynced_files(
     disk: FileDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dropped: list[str] = []
@@ -317,7 +309,7 @@ def test_a_start_after_a_kill_drops_the_pages_of_all_that_may_not_be_synced(
     ]
 
 
-def test_slow_syncs_of_folders_slow_only_the_syncs_of_new_names(disk: FileDisk) -> None:
+def test_slow_directory_syncs_delay_only_syncs_of_new_names(disk: FileDisk) -> None:
     disk.append("a", [b"1"])
     disk.folder_delay_s = 0.05
     before_s = time.monotonic()

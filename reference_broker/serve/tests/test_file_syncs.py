@@ -1,4 +1,4 @@
-"""Syncs in threads: bounded descriptors, one event for each Sync, and patience where there is no free descriptor."""
+"""Syncs in threads: bounded descriptors, one event for each Sync, and retries where no descriptor is free."""
 
 import asyncio
 import errno
@@ -74,20 +74,20 @@ def names(count: int) -> tuple[str, ...]:
     return tuple(f"log-{number}" for number in range(count))
 
 
-def test_many_syncs_of_many_files_hold_no_more_descriptors_than_they_may(disk: Disk) -> None:
+def test_many_syncs_stay_within_descriptor_limit(disk: Disk) -> None:
     events = played(disk, [Sync(token, names(100)) for token in range(20)], max_descriptors=32)
     assert sorted(event.token for event in events) == list(range(20))
     assert len(disk.synced) == 2000
     assert disk.most_open <= 32
 
 
-def test_even_a_tiny_share_of_descriptors_gets_on(disk: Disk) -> None:
+def test_syncs_complete_with_few_descriptors(disk: Disk) -> None:
     assert played(disk, [Sync(1, names(5))], max_descriptors=1) == [Synced(1)]
     assert disk.most_open <= THREADS * DESCRIPTORS_PER_FILE
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
-def test_a_sync_without_a_free_descriptor_is_tried_again(disk: Disk, number: int) -> None:
+def test_sync_without_free_descriptor_is_retried(disk: Disk, number: int) -> None:
     disk.refusals = [OSError(number, "too many open files") for _ in range(7)]
     events = played(disk, [Sync(1, names(3)), Sync(2, names(1))])
     assert sorted(events) == [Synced(1), Synced(2)]
@@ -96,7 +96,7 @@ def test_a_sync_without_a_free_descriptor_is_tried_again(disk: Disk, number: int
 
 
 @pytest.mark.parametrize("where", ["opening", "syncing"])
-def test_any_other_failure_is_told(disk: Disk, where: str) -> None:
+def test_other_sync_failure_is_reported(disk: Disk, where: str) -> None:
     failure = OSError(errno.EIO, "input/output error")
     if where == "opening":
         disk.refusals = [failure]
@@ -108,7 +108,7 @@ def test_any_other_failure_is_told(disk: Disk, where: str) -> None:
 
 @pytest.mark.parametrize("limit", [128, 256, 1024, 4096, 65_536])
 @pytest.mark.parametrize("wanted_files", [0, 20])
-def test_descriptors_are_shared_out_and_some_stay_free(limit: int, wanted_files: int) -> None:
+def test_descriptor_plan_keeps_some_free(limit: int, wanted_files: int) -> None:
     plan = plan_descriptors(limit, wanted_files)
     assert plan.files + plan.syncs + plan.connections + RESERVED_DESCRIPTORS <= limit
     assert plan.connections > LEAST_CONNECTIONS

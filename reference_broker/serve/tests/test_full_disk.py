@@ -1,4 +1,4 @@
-"""A broker on a file system that is really full: a small tmpfs, mounted in a user namespace, so nobody need be root."""
+"""A broker on a file system that is really full: a small tmpfs in a user namespace, which needs no root."""
 
 import shutil
 import socket
@@ -46,7 +46,7 @@ class SmallDisk:
         first_line = self._holder.stdout.readline().decode().strip()
         if first_line != "mounted":
             self.close()
-            pytest.skip(f"this kernel lets nobody mount a file system in a user namespace: {first_line}")
+            pytest.skip(f"this kernel does not allow mounts in a user namespace: {first_line}")
 
     @property
     def before(self) -> list[str]:
@@ -72,9 +72,7 @@ def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
     disk.close()
 
 
-def test_a_broker_on_a_full_disk_serves_what_it_has_and_comes_back_when_there_is_room(
-    small_disk: SmallDisk, tmp_path: Path
-) -> None:
+def test_broker_on_full_disk_serves_reads_and_recovers(small_disk: SmallDisk, tmp_path: Path) -> None:
     def start(log: str) -> Broker:
         return Broker(small_disk.folder / "data", tmp_path / log, before=small_disk.before)
 
@@ -107,9 +105,7 @@ def test_a_broker_on_a_full_disk_serves_what_it_has_and_comes_back_when_there_is
         broker.kill()
 
 
-def test_a_broker_that_cannot_start_on_a_full_disk_says_so_and_starts_when_there_is_room(
-    small_disk: SmallDisk, tmp_path: Path
-) -> None:
+def test_start_on_full_disk_fails_with_message_and_succeeds_with_room(small_disk: SmallDisk, tmp_path: Path) -> None:
     log = tmp_path / "broker.log"
     broker = Broker(small_disk.folder / "data", log, before=small_disk.before)
     try:
@@ -150,7 +146,7 @@ def produced(sock: socket.socket, value: str) -> int:
 
 def values(sock: socket.socket) -> list[str]:
     sock.sendall(fetch())
-    answer: Any = decode_response(ApiKey.FETCH, 11, memoryview(read_frame(sock)))[1]
-    (partition,) = answer.responses[0].partitions
+    response: Any = decode_response(ApiKey.FETCH, 11, memoryview(read_frame(sock)))[1]
+    (partition,) = response.responses[0].partitions
     assert partition.error_code == 0
     return [(record.value or b"").decode() for _, record in read_all(partition.records)]

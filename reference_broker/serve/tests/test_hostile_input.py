@@ -1,4 +1,4 @@
-"""Peers that misbehave, over real sockets: each costs its own connection, one log line, and nothing else."""
+"""Misbehaving peers over real sockets: each loses its own connection, with one log line, and nothing else."""
 
 import signal
 import socket
@@ -81,7 +81,7 @@ def was_closed(sock: socket.socket) -> bool:
         "TLS",
     ],
 )
-def test_malformed_bytes_close_that_connection_with_one_log_line(broker: "Broker", payload: bytes) -> None:
+def test_malformed_bytes_close_connection_with_one_log_line(broker: "Broker", payload: bytes) -> None:
     with connected(broker) as bystander, connected(broker) as sock:
         sock.sendall(payload)
         assert was_closed(sock)
@@ -103,13 +103,13 @@ def test_malformed_bytes_close_that_connection_with_one_log_line(broker: "Broker
     ],
     ids=["client ID not UTF-8", "negative length of the client ID", "trailing bytes"],
 )
-def test_what_kafka_overlooks_is_overlooked(broker: "Broker", payload: bytes) -> None:
+def test_bytes_ignored_by_kafka_are_ignored(broker: "Broker", payload: bytes) -> None:
     with connected(broker) as sock:
         sock.sendall(framed(payload))
         assert read_frame(sock)[:6] == struct.pack(">ih", 7, 0)
 
 
-def test_api_versions_in_an_unknown_version_gets_a_response_in_version_0(broker: "Broker") -> None:
+def test_api_versions_of_unknown_version_returns_version_zero(broker: "Broker") -> None:
     with connected(broker) as sock:
         sock.sendall(framed(struct.pack(">hhih", 18, 99, 7, -1) + b"\x00whatever the future holds"))
         assert read_frame(sock)[:6] == struct.pack(">ih", 7, 35)
@@ -117,7 +117,7 @@ def test_api_versions_in_an_unknown_version_gets_a_response_in_version_0(broker:
         assert read_frame(sock)[:6] == struct.pack(">ih", 7, 0)
 
 
-def test_a_promise_of_a_hundred_megabytes_costs_nothing(broker: "Broker") -> None:
+def test_length_of_hundred_megabytes_reserves_no_memory(broker: "Broker") -> None:
     assert_serves(broker)
     before = broker.rss_bytes()
     liars = [connected(broker) for _ in range(50)]
@@ -129,7 +129,7 @@ def test_a_promise_of_a_hundred_megabytes_costs_nothing(broker: "Broker") -> Non
         liar.close()
 
 
-def test_a_request_that_arrives_byte_by_byte_is_served(broker: "Broker") -> None:
+def test_request_arriving_byte_by_byte_is_served(broker: "Broker") -> None:
     with connected(broker) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in framed(API_VERSIONS_0):
@@ -138,19 +138,19 @@ def test_a_request_that_arrives_byte_by_byte_is_served(broker: "Broker") -> None
         assert read_frame(sock)
 
 
-def test_pipelined_requests_get_their_responses_in_order(broker: "Broker") -> None:
+def test_pipelined_requests_get_responses_in_order(broker: "Broker") -> None:
     with connected(broker) as sock:
         sock.sendall(b"".join(framed(struct.pack(">hhih", 18, 0, each, -1)) for each in range(200)))
         assert [struct.unpack(">i", read_frame(sock)[:4])[0] for each in range(200)] == list(range(200))
 
 
 def waiting_fetch(max_wait_ms: int) -> bytes:
-    """A sessionless fetch v4 of nothing: it waits its whole time."""
+    """Return a sessionless fetch v4 without partitions, which waits for max_wait_ms."""
     body = struct.pack(">iiiibi", -1, max_wait_ms, 1, 1 << 20, 0, 0)
     return framed(struct.pack(">hhih", 1, 4, 9, -1) + body)
 
 
-def test_what_piles_up_behind_a_waiting_request_is_bounded_and_a_hang_up_is_noticed(broker: "Broker") -> None:
+def test_bytes_behind_parked_request_are_bounded_and_close_is_detected(broker: "Broker") -> None:
     sock = connected(broker)
     sock.settimeout(1.0)
     before = broker.rss_bytes()
@@ -168,7 +168,7 @@ def test_what_piles_up_behind_a_waiting_request_is_bounded_and_a_hang_up_is_noti
 
 
 def send_until_stuck(sock: socket.socket, data: bytes) -> int:
-    """Bytes that went out before the peer took no more for as long as the socket's timeout."""
+    """Return the bytes that were sent before the peer accepted no more for the socket's timeout."""
     sent = 0
     while sent < 200 << 20:
         try:
@@ -185,7 +185,7 @@ def connections(broker: "Broker") -> int:
     return sum(row[1].endswith(port) and row[3] != "0A" and row[3] != "06" for row in rows)
 
 
-def test_a_peer_that_never_reads_is_not_written_for_without_end(broker: "Broker") -> None:
+def test_unread_response_bytes_are_bounded(broker: "Broker") -> None:
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.settimeout(1.0)
@@ -196,7 +196,7 @@ def test_a_peer_that_never_reads_is_not_written_for_without_end(broker: "Broker"
         assert_serves(broker)
 
 
-def test_connections_beyond_the_limit_are_closed_at_once(start_broker: "Callable[..., Broker]") -> None:
+def test_connections_beyond_limit_are_closed_at_once(start_broker: "Callable[..., Broker]") -> None:
     broker = start_broker("--config", "max.connections=3")
     kept = [connected(broker) for _ in range(3)]
     for sock in kept:
@@ -212,7 +212,7 @@ def test_connections_beyond_the_limit_are_closed_at_once(start_broker: "Callable
         sock.close()
 
 
-def test_a_stopped_and_continued_broker_goes_on(broker: "Broker") -> None:
+def test_broker_continues_after_sigstop_and_sigcont(broker: "Broker") -> None:
     with connected(broker) as sock:
         broker.process.send_signal(signal.SIGSTOP)
         sock.sendall(framed(API_VERSIONS_0))

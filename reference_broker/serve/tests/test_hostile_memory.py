@@ -1,4 +1,4 @@
-"""What peers leave half sent or unread stays inside one bound for all of them together."""
+"""Half sent requests and unread responses of all peers stay within one bound."""
 
 import socket
 import struct
@@ -30,10 +30,10 @@ LIMIT = 32 * MIB
 SMALL = ("--config", f"queued.max.request.bytes={LIMIT}", "--config", f"socket.request.max.bytes={8 * MIB}")
 PEERS = 40
 GROWS = LIMIT + 24 * MIB
-"""The bound, and what else a node needs meanwhile: an answer that is being made, and what the allocator keeps."""
+"""The bound, and other memory of a node: a response that is being made, and what the allocator keeps."""
 
 
-def test_an_open_connection_takes_no_more_than_is_counted_for_it(start_broker: "Callable[..., Broker]") -> None:
+def test_open_connection_takes_no_more_memory_than_counted(start_broker: "Callable[..., Broker]") -> None:
     broker = start_broker()
     assert_serves(broker)
     warm = [greeted(broker) for _ in range(50)]
@@ -45,7 +45,7 @@ def test_an_open_connection_takes_no_more_than_is_counted_for_it(start_broker: "
         peer.close()
 
 
-def test_idle_connections_count_and_leave_room_for_others(start_broker: "Callable[..., Broker]") -> None:
+def test_idle_connections_count_towards_memory_bound(start_broker: "Callable[..., Broker]") -> None:
     """Sixty of them need half of the clients' share here, so a frame that would fit without them does not."""
     limits = {
         "queued.max.request.bytes": 1_333_334,
@@ -63,7 +63,7 @@ def test_idle_connections_count_and_leave_room_for_others(start_broker: "Callabl
         peer.close()
 
 
-def test_who_only_calls_itself_a_node_draws_on_the_memory_of_clients(start_broker: "Callable[..., Broker]") -> None:
+def test_unregistered_node_client_id_uses_memory_of_clients(start_broker: "Callable[..., Broker]") -> None:
     broker = start_broker(*SMALL)
     frame = struct.pack(">i", 8 * MIB - 1) + bytes(7 * MIB)
     pretender = connected(broker)
@@ -91,7 +91,7 @@ def closed_for_memory(broker: "Broker") -> int:
     return len(lines)
 
 
-def test_half_frames_of_many_peers_stay_inside_the_bound(start_broker: "Callable[..., Broker]") -> None:
+def test_half_frames_of_many_peers_stay_within_bound(start_broker: "Callable[..., Broker]") -> None:
     broker = start_broker(*SMALL, "--metrics", "127.0.0.1:0")
     assert_serves(broker)
     with connected(broker) as honest:
@@ -103,15 +103,15 @@ def test_half_frames_of_many_peers_stay_inside_the_bound(start_broker: "Callable
         assert closed_for_memory(broker) > 0
         honest.sendall(framed(API_VERSIONS_0))
         assert read_frame(honest)
-    with urllib.request.urlopen(f"http://{broker.ready['metrics']}/metrics", timeout=5) as answer:
-        text = answer.read().decode()
+    with urllib.request.urlopen(f"http://{broker.ready['metrics']}/metrics", timeout=5) as response:
+        text = response.read().decode()
     used = next(line for line in text.splitlines() if line.startswith("kafka_network_socketserver_memorypoolused "))
     assert 0 < float(used.split()[1]) <= LIMIT
     for peer in peers:
         peer.close()
 
 
-def test_unread_responses_of_many_peers_stay_inside_the_bound(start_broker: "Callable[..., Broker]") -> None:
+def test_unread_responses_of_many_peers_stay_within_bound(start_broker: "Callable[..., Broker]") -> None:
     broker = start_broker(*SMALL, "--config", "message.max.bytes=8000000")
     with connected(broker) as honest:
         honest.sendall(topic())
@@ -152,8 +152,8 @@ def topic() -> bytes:
 
 def written(sock: socket.socket, size: int = MIB) -> bool:
     sock.sendall(produce(bytes(size)))
-    answer: Any = decode_response(ApiKey.PRODUCE, 9, memoryview(read_frame(sock)))[1]
-    return bool(answer.responses[0].partitions[0].error_code == 0)
+    response: Any = decode_response(ApiKey.PRODUCE, 9, memoryview(read_frame(sock)))[1]
+    return bool(response.responses[0].partitions[0].error_code == 0)
 
 
 def produce(value: bytes) -> bytes:

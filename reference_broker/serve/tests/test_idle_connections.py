@@ -1,4 +1,4 @@
-"""Connections that are silent too long are closed; those with a request in flight, or one just answered, are not."""
+"""Connections that are silent too long are closed, except those with a request in flight or a recent response."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -21,8 +21,8 @@ LIMIT_MS = 5000
 LONG_US = 10_000_000
 
 
-class Answering:
-    """A node that answers at once."""
+class RespondingNode:
+    """A node that responds at once."""
 
     listening = ready = stopped = False
 
@@ -40,7 +40,7 @@ class Answering:
 
 
 class FakeConnection:
-    """As the driver sees it."""
+    """A connection as the driver sees it."""
 
     def __init__(self) -> None:
         self.peer = "peer"
@@ -63,7 +63,7 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
     loop = asyncio.new_event_loop()
     ignore: Any = lambda *_: None  # noqa: E731
     driver = Driver(
-        cast("Node", Answering()),
+        cast("Node", RespondingNode()),
         FileDisk(tmp_path, 16),
         Clock(0),
         LogLines(1),
@@ -93,7 +93,7 @@ def request(connection: FakeConnection, api_key: int) -> Request:
 
 
 @pytest.mark.parametrize("hooked", [False, True])
-def test_a_request_keeps_its_connection_open_whatever_watches_it(driver: Driver, hooked: bool) -> None:
+def test_request_in_flight_keeps_connection_open(driver: Driver, hooked: bool) -> None:
     driver.hooks = (RequestLog(LogLines(1)),) if hooked else ()
     connection = opened(driver)
     connection.last_active_us -= LONG_US
@@ -102,7 +102,7 @@ def test_a_request_keeps_its_connection_open_whatever_watches_it(driver: Driver,
     assert not connection.aborted
 
 
-def test_silence_after_a_long_wait_counts_from_its_end(driver: Driver) -> None:
+def test_idle_time_after_long_request_starts_at_its_end(driver: Driver) -> None:
     connection = opened(driver)
     connection.busy = True
     connection.last_active_us -= LONG_US
@@ -115,7 +115,7 @@ def test_silence_after_a_long_wait_counts_from_its_end(driver: Driver) -> None:
     assert connection.aborted
 
 
-def test_a_closed_connection_whose_peer_never_reads_the_rest_is_ended(driver: Driver) -> None:
+def test_closed_connection_with_unread_bytes_is_aborted(driver: Driver) -> None:
     connection = opened(driver)
     driver.handle(request(connection, ApiKey.PRODUCE))
     assert connection.closing

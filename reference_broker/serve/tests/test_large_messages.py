@@ -1,4 +1,4 @@
-"""Large requests are decoded, and large answers encoded, in slices: the event loop looks at its sockets in between."""
+"""Large requests are decoded, and large responses encoded, in slices: the event loop polls its sockets in between."""
 
 import asyncio
 import json
@@ -105,7 +105,7 @@ class World:
         assert self.driver.opened(cast(Any, connection))
         return connection
 
-    def ask(self, connection: Any, key: int, version: int, body: object) -> Request | None:
+    def send(self, connection: Any, key: int, version: int, body: object) -> Request | None:
         frame = memoryview(b"".join(encode_request(key, version, 9, "c", body)))[4:]
         return self.frame(connection, frame)
 
@@ -114,7 +114,7 @@ class World:
         return self.driver.decoded(connection, frame)
 
     def step(self) -> None:
-        """The event loop's next pass."""
+        """Run the event loop's next pass."""
         self.soon.pop(0)()
 
     def settle(self) -> int:
@@ -141,12 +141,12 @@ def names(count: int) -> MetadataRequest:
     return MetadataRequest(topics=topics, include_topic_authorized_operations=False)
 
 
-def test_a_large_request_reaches_the_node_after_several_passes_and_others_are_served_meanwhile(world: World) -> None:
+def test_large_request_is_decoded_in_several_passes_while_others_are_served(world: World) -> None:
     large, small = world.connected(), world.connected()
-    assert world.ask(large, ApiKey.METADATA, 9, names(20_000)) is None
+    assert world.send(large, ApiKey.METADATA, 9, names(20_000)) is None
     for _ in range(5):
         world.step()
-        request = world.ask(small, ApiKey.METADATA, 9, names(1))
+        request = world.send(small, ApiKey.METADATA, 9, names(1))
         assert request is not None
         world.driver.handle(request)
     assert [each.connection for each in world.node.requests] == [small.number] * 5
@@ -157,81 +157,81 @@ def test_a_large_request_reaches_the_node_after_several_passes_and_others_are_se
     assert last.frame_bytes > 100_000
 
 
-def test_large_requests_are_decoded_one_after_the_other(world: World) -> None:
+def test_large_requests_are_decoded_one_by_one(world: World) -> None:
     connections = [world.connected() for _ in range(8)]
     for number, each in enumerate(connections):
-        world.ask(each, ApiKey.METADATA, 9, names(10_000 - number))
+        world.send(each, ApiKey.METADATA, 9, names(10_000 - number))
     assert len(world.soon) == 1
     half_made = 0
     while world.soon:
         world.step()
         delivered = {each.connection for each in world.node.requests}
-        begun = [each for each in connections if each.making_bytes and each.number not in delivered]
-        half_made = max(half_made, len(begun))
+        half = [each for each in connections if each.making_bytes and each.number not in delivered]
+        half_made = max(half_made, len(half))
     assert half_made <= 2, "what came first has some slices meanwhile"
     assert len(world.node.requests) == len(connections)
 
 
-def test_a_request_that_is_a_little_smaller_waits_for_the_one_that_has_begun(world: World) -> None:
-    """Else requests that arrive by falling size would all be half made."""
+def test_slightly_smaller_request_waits_for_one_being_decoded(world: World) -> None:
+    """Otherwise requests that arrive by falling size would all be half made."""
     connections = [world.connected() for _ in range(8)]
     for number, each in enumerate(connections):
-        world.ask(each, ApiKey.METADATA, 9, names(10_000 - number))
+        world.send(each, ApiKey.METADATA, 9, names(10_000 - number))
         world.step()
     assert [each.making_bytes > 0 for each in connections] == [True] + [False] * 7
 
 
 @pytest.mark.thorough
-def test_a_smaller_request_goes_before_larger_ones_that_came_first(world: World) -> None:
+def test_much_smaller_request_is_decoded_before_larger_ones(world: World) -> None:
     large, small = [world.connected() for _ in range(9)], world.connected()
     for each in large:
-        world.ask(each, ApiKey.METADATA, 9, names(50_000))
+        world.send(each, ApiKey.METADATA, 9, names(50_000))
     for _ in range(20):
         world.step()
-    assert world.ask(small, ApiKey.METADATA, 9, names(3000)) is None
+    assert world.send(small, ApiKey.METADATA, 9, names(3000)) is None
     for _ in range(6):
         world.step()
     assert [each.connection for each in world.node.requests] == [small.number]
 
 
-def test_the_request_of_a_node_goes_before_those_of_clients(world: World) -> None:
+def test_request_of_node_is_decoded_before_those_of_clients(world: World) -> None:
     clients, node = [world.connected() for _ in range(9)], world.connected()
     node.of_node = True
     for each in clients:
-        world.ask(each, ApiKey.METADATA, 9, names(3000))
-    assert world.ask(node, ApiKey.METADATA, 9, names(20_000)) is None
+        world.send(each, ApiKey.METADATA, 9, names(3000))
+    assert world.send(node, ApiKey.METADATA, 9, names(20_000)) is None
     world.settle()
     first = [each.connection for each in world.node.requests].index(node.number)
     assert first <= 1, "only what came first has some slices meanwhile"
 
 
-def test_a_response_is_encoded_before_further_requests_of_its_size_are_decoded(world: World) -> None:
-    asking, waiting = world.connected(), [world.connected() for _ in range(3)]
+def test_response_is_encoded_before_requests_of_its_size_are_decoded(world: World) -> None:
+    requesting, waiting = world.connected(), [world.connected() for _ in range(3)]
     for each in waiting:
-        world.ask(each, ApiKey.METADATA, 9, names(20_000))
-    world.driver._responses.send(_answer_to(asking, groups(20_000)))
-    while asking.busy:
+        world.send(each, ApiKey.METADATA, 9, names(20_000))
+    world.driver._responses.send(_response_to(requesting, groups(20_000)))
+    while requesting.busy:
         world.step()
     assert len(world.node.requests) <= 1
 
 
 @pytest.mark.thorough
-def test_smaller_requests_without_end_do_not_keep_out_a_large_one(world: World) -> None:
+def test_endless_smaller_requests_do_not_starve_large_one(world: World) -> None:
     large, small = world.connected(), [world.connected() for _ in range(3)]
-    world.ask(large, ApiKey.METADATA, 9, names(20_000))
+    world.send(large, ApiKey.METADATA, 9, names(20_000))
     for _ in range(300):
         for each in small:
             if not each.busy:
-                world.ask(each, ApiKey.METADATA, 9, names(3000))
+                world.send(each, ApiKey.METADATA, 9, names(3000))
         world.step()
         for request in world.node.requests:
             world.driver.connections[request.connection].done()
     assert large.number in {each.connection for each in world.node.requests}
 
 
-def test_the_budget_counts_what_is_decoded(world: World) -> None:
+def test_memory_budget_counts_decoded_requests(world: World) -> None:
     connection = world.connected()
-    world.ask(connection, ApiKey.METADATA, 9, names(20_000))
+    world.send(connection, ApiKey.METADATA, 9, names(20_000))
     world.settle()
     share = world.driver.memory._shares[False]
     assert 20_000 * ITEM_BYTES <= share.total_bytes <= 20_000 * ITEM_BYTES * 1.2
@@ -239,9 +239,9 @@ def test_the_budget_counts_what_is_decoded(world: World) -> None:
     assert share.recount() == 0
 
 
-def test_the_frame_of_a_connection_that_closes_while_it_waits_is_let_go_of_at_once(world: World) -> None:
+def test_waiting_frame_of_closed_connection_is_released_at_once(world: World) -> None:
     for _ in range(2):
-        world.ask(world.connected(), ApiKey.METADATA, 9, names(20_000))
+        world.send(world.connected(), ApiKey.METADATA, 9, names(20_000))
     gone = world.connected()
     frame = memoryview(b"".join(encode_request(ApiKey.METADATA, 9, 9, "c", names(50_000)))[4:])
     assert world.frame(gone, frame) is None
@@ -253,7 +253,7 @@ def test_the_frame_of_a_connection_that_closes_while_it_waits_is_let_go_of_at_on
     assert held() is None
 
 
-def test_a_node_that_is_recognised_after_many_slices_counts_with_nodes_at_once(
+def test_connection_recognised_as_node_after_slices_counts_with_nodes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(world.driver, "_is_of_node", lambda _: True)
@@ -266,14 +266,12 @@ def test_a_node_that_is_recognised_after_many_slices_counts_with_nodes_at_once(
     assert world.driver.memory._shares[True].total_bytes == connection.making_bytes > 0
 
 
-def test_what_the_node_refuses_after_many_slices_closes_the_connection(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_request_rejected_by_node_after_slices_closes_connection(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(_: Event) -> None:
         raise ProtocolError("not on this listener")
 
     connection = world.connected()
-    world.ask(connection, ApiKey.METADATA, 9, names(20_000))
+    world.send(connection, ApiKey.METADATA, 9, names(20_000))
     monkeypatch.setattr(world.driver, "_step", refuses)
     world.driver.watched = True
     world.settle()
@@ -281,15 +279,15 @@ def test_what_the_node_refuses_after_many_slices_closes_the_connection(
     assert world.reasons() == ["not on this listener"]
 
 
-def test_a_request_of_few_items_and_many_bytes_takes_one_pass(world: World) -> None:
-    request = world.ask(world.connected(), ApiKey.METADATA, 9, names(500))
+def test_request_of_few_items_takes_one_pass(world: World) -> None:
+    request = world.send(world.connected(), ApiKey.METADATA, 9, names(500))
     assert request is not None
     assert not world.soon
 
 
-def test_a_large_request_whose_connection_closes_meanwhile_is_given_up(world: World) -> None:
+def test_decoding_is_abandoned_when_connection_closes(world: World) -> None:
     connection = world.connected()
-    world.ask(connection, ApiKey.METADATA, 9, names(20_000))
+    world.send(connection, ApiKey.METADATA, 9, names(20_000))
     world.step()
     connection.closed = True
     world.driver.closed(connection)
@@ -297,7 +295,7 @@ def test_a_large_request_whose_connection_closes_meanwhile_is_given_up(world: Wo
     assert world.node.requests == []
 
 
-def test_a_large_request_that_turns_out_malformed_closes_its_connection(world: World) -> None:
+def test_malformed_large_request_closes_connection(world: World) -> None:
     connection = world.connected()
     good = b"".join(encode_request(ApiKey.METADATA, 9, 9, "c", names(20_000)))[4:]
     assert world.frame(connection, memoryview(good[:-2] + b"\xff\xff\xff\xff\xff\xff\xff\xff")) is None
@@ -308,9 +306,7 @@ def test_a_large_request_that_turns_out_malformed_closes_its_connection(world: W
 
 
 @pytest.mark.parametrize(("key", "version"), [(ApiKey.METADATA, 1), (ApiKey.DESCRIBE_GROUPS, 4)])
-def test_a_request_of_more_items_than_its_limit_is_refused_before_they_are_read(
-    world: World, key: ApiKey, version: int
-) -> None:
+def test_request_with_too_many_items_is_rejected_before_decoding(world: World, key: ApiKey, version: int) -> None:
     limit = MOST_ITEMS.get(key, MOST_ITEMS_OF_MOST)
     header = write_request_header(RequestHeader(key, version, 9, "c"))
     frame = header + (limit + 1).to_bytes(4, "big") + bytes(2 * limit + 3)
@@ -327,17 +323,17 @@ def groups(count: int, last: str = "") -> ListGroupsResponse:
     ]
     if last:
         listed[-1] = replace(listed[-1], group_id=GroupId(last))
-    answer: ListGroupsResponse = replace(good, groups=tuple(listed))
-    return answer
+    response: ListGroupsResponse = replace(good, groups=tuple(listed))
+    return response
 
 
 def reply(world: World, connection: Any, version: int, body: object) -> None:
-    request = world.ask(connection, ApiKey.LIST_GROUPS, version, _list_groups())
+    request = world.send(connection, ApiKey.LIST_GROUPS, version, _list_groups())
     assert request is not None
     world.driver._responses.send(Reply(connection.number, 9, ApiKey.LIST_GROUPS, version, body, request.tag))
 
 
-def _answer_to(connection: Any, body: object) -> Reply:
+def _response_to(connection: Any, body: object) -> Reply:
     connection.busy = True
     return Reply(connection.number, 9, ApiKey.LIST_GROUPS, 5, body, Tag(ApiKey.LIST_GROUPS, 5, "c"))
 
@@ -346,7 +342,7 @@ def _list_groups() -> ListGroupsRequest:
     return ListGroupsRequest(states_filter=(), types_filter=())
 
 
-def test_a_large_response_is_sent_whole_after_several_passes(world: World) -> None:
+def test_large_response_is_sent_after_several_passes(world: World) -> None:
     connection = world.connected()
     reply(world, connection, 5, groups(20_000))
     assert connection.sent == b""
@@ -363,7 +359,7 @@ def test_a_small_response_is_sent_at_once(world: World) -> None:
     assert not world.soon
 
 
-def test_a_large_response_that_cannot_be_encoded_becomes_an_error(world: World) -> None:
+def test_unencodable_large_response_becomes_error(world: World) -> None:
     connection = world.connected()
     reply(world, connection, 2, groups(5000, last=LONG_NAME))
     world.settle()
@@ -372,7 +368,7 @@ def test_a_large_response_that_cannot_be_encoded_becomes_an_error(world: World) 
     assert not connection.busy
 
 
-def test_nobody_encodes_for_a_connection_that_is_gone(world: World) -> None:
+def test_response_of_closed_connection_is_not_encoded(world: World) -> None:
     connection = world.connected()
     reply(world, connection, 5, groups(20_000))
     world.step()

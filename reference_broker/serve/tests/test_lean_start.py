@@ -1,4 +1,4 @@
-"""What a node loads when: little before it serves, the rest while it is idle."""
+"""Modules that a node loads: few before it serves, the others while it is idle."""
 
 import asyncio
 import subprocess
@@ -27,12 +27,12 @@ print(" ".join(sorted({"importlib.metadata", "argparse", "email", "kio.serial"} 
 
 
 @pytest.mark.live
-def test_a_start_leaves_out_what_libraries_load_for_nothing() -> None:
+def test_start_omits_unneeded_modules_of_libraries() -> None:
     node = subprocess.run([sys.executable, "-c", LEAN], capture_output=True, text=True, check=True)
     assert node.stdout.split() == []
 
 
-def test_apis_load_one_by_one_when_the_node_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_apis_are_loaded_one_by_one_after_start(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[object] = []
     monkeypatch.setattr(start_up, "WARM_UP_AFTER_S", 0.01)
     monkeypatch.setattr(start_up, "WARM_UP_EVERY_S", 0.0)
@@ -42,7 +42,7 @@ def test_apis_load_one_by_one_when_the_node_is_up(monkeypatch: pytest.MonkeyPatc
     async def up() -> None:
         done = asyncio.Event()
         start_up.warm_up(asyncio.get_running_loop(), done.set)
-        assert not loaded, "whoever waited for the node is served first"
+        assert not loaded, "waiting connections are served first"
         await asyncio.wait_for(done.wait(), 10)
 
     asyncio.run(up())

@@ -1,4 +1,4 @@
-"""Starting, refusing to start, stopping; and what both cost."""
+"""Starting, rejected starts, stopping, and their cost."""
 
 import json
 import os
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.live
 
 
 def refused(*words: str) -> str:
-    """What a broker that must not start says; asserts one sentence and exit code 2."""
+    """Return the message of a broker that must not start. Assert one sentence and exit code 2."""
     ended = subprocess.run(
         [sys.executable, "-m", "reference_broker.serve.main", *words], capture_output=True, text=True, timeout=20
     )
@@ -36,15 +36,13 @@ def refused(*words: str) -> str:
     return lines[0]
 
 
-def test_ready_line_says_where_it_listens(broker: "Broker") -> None:
+def test_ready_line_has_listen_address(broker: "Broker") -> None:
     assert broker.ready == {"ready": True, "listen": broker.listen, "node_id": 0}
     assert broker.listen.startswith("127.0.0.1:")
     assert not broker.listen.endswith(":0")
 
 
-def test_sigterm_is_a_clean_shutdown_and_the_next_start_finds_it(
-    start_broker: "Callable[..., Broker]", tmp_path: Path
-) -> None:
+def test_sigterm_is_clean_shutdown(start_broker: "Callable[..., Broker]", tmp_path: Path) -> None:
     broker = start_broker()
     assert broker.stop() == 0
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
@@ -55,11 +53,9 @@ def test_sigterm_is_a_clean_shutdown_and_the_next_start_finds_it(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_signals_that_come_while_it_ends_change_nothing(
-    start_broker: "Callable[..., Broker]", number: signal.Signals
-) -> None:
-    """An impatient operator, or a supervisor that tells the process and then its whole group."""
-    before = signal.signal(number, signal.SIG_DFL)  # The broker inherits what nohup made of SIGHUP.
+def test_signals_during_shutdown_are_ignored(start_broker: "Callable[..., Broker]", number: signal.Signals) -> None:
+    """An impatient operator, or a supervisor that signals the process and then its whole group."""
+    before = signal.signal(number, signal.SIG_DFL)  # The broker inherits the disposition that nohup set for SIGHUP.
     broker = start_broker()
     signal.signal(number, before)
     while broker.process.poll() is None:
@@ -70,7 +66,7 @@ def test_signals_that_come_while_it_ends_change_nothing(
     assert "Traceback" not in broker.log.read_text()
 
 
-def test_a_voter_without_a_majority_says_what_it_waits_for_and_ends_when_told(tmp_path: Path) -> None:
+def test_voter_without_majority_logs_wait_and_ends_on_sigterm(tmp_path: Path) -> None:
     voters = "controller.quorum.voters=0@127.0.0.1:1,1@127.0.0.1:1,2@127.0.0.1:1"
     words = ["--listen", "127.0.0.1:0", "--data", str(tmp_path / "d"), "--config", voters]
     words += ["--config", "crucible.cluster.id=c"]
@@ -84,7 +80,7 @@ def test_a_voter_without_a_majority_says_what_it_waits_for_and_ends_when_told(tm
     assert not_ready["reason"].startswith("no leader is known: a majority of the voters 0, 1, 2 must run")
 
 
-def test_a_killed_broker_starts_again_on_its_port(start_broker: "Callable[..., Broker]") -> None:
+def test_killed_broker_restarts_on_same_port(start_broker: "Callable[..., Broker]") -> None:
     first = start_broker()
     socket.create_connection(first.address).close()
     first.kill()
@@ -126,21 +122,21 @@ def test_data_directory_of_another_node(start_broker: "Callable[..., Broker]", t
         (["--metrics", "x"], "--metrics"),
     ],
 )
-def test_bad_words_on_the_command_line(tmp_path: Path, words: list[str], expected: str) -> None:
+def test_invalid_command_line_arguments(tmp_path: Path, words: list[str], expected: str) -> None:
     assert expected in refused("--listen", "127.0.0.1:0", "--data", str(tmp_path / "d"), *words)
 
 
 def test_metrics_are_served_for_prometheus(start_broker: "Callable[..., Broker]") -> None:
     broker = start_broker("--metrics", "127.0.0.1:0")
-    with urllib.request.urlopen(f"http://{broker.ready['metrics']}/metrics", timeout=5) as answer:
-        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-        text = answer.read().decode()
+    with urllib.request.urlopen(f"http://{broker.ready['metrics']}/metrics", timeout=5) as response:
+        assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        text = response.read().decode()
     assert "kafka_server_fetchsessioncache_numincrementalfetchsessions 0" in text
     with pytest.raises(urllib.error.HTTPError, match="404"):
         urllib.request.urlopen(f"http://{broker.ready['metrics']}/secrets", timeout=5)
 
 
-def test_a_wrapper_s_sigstop_is_not_mistaken_for_an_end(broker: "Broker") -> None:
+def test_sigstop_of_parent_does_not_end_broker(broker: "Broker") -> None:
     broker.process.send_signal(signal.SIGSTOP)
     time.sleep(0.1)
     assert broker.process.poll() is None
@@ -151,9 +147,9 @@ YARDSTICK = "import asyncio, email.mime.text, inspect, json, logging, unittest.m
 """Modules whose import takes some 0.14 s of processor time where a broker starts in 0.5 s."""
 
 
-def test_starts_fast_and_small(start_broker: "Callable[..., Broker]") -> None:
+def test_start_time_and_memory(start_broker: "Callable[..., Broker]") -> None:
     """The aim is 0.6 s and 110 MiB. Several processes may share this machine's cores, and machines differ, so processor
-    time is judged beside that of other imports."""
+    time is compared with that of other imports."""
     start_broker().stop()
     broker = start_broker()
     user, system = (int(each) for each in Path(f"/proc/{broker.process.pid}/stat").read_text().split()[13:15])
@@ -165,7 +161,7 @@ def test_starts_fast_and_small(start_broker: "Callable[..., Broker]") -> None:
     assert broker.rss_bytes() < 110 << 20
 
 
-def test_a_node_that_listens_beyond_loopback_warns(start_broker: "Callable[..., Broker]") -> None:
+def test_listening_beyond_loopback_logs_warning(start_broker: "Callable[..., Broker]") -> None:
     far = start_broker(listen="0.0.0.0:0")
     assert "no TLS" in far.await_log("listens_beyond_loopback")[0]["reason"]
     near = start_broker(data="other")

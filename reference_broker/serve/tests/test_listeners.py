@@ -1,4 +1,4 @@
-"""Where a node listens, and what it tells others of that."""
+"""Addresses on which a node listens, and those that it announces."""
 
 import asyncio
 import errno
@@ -50,7 +50,7 @@ def opened(
             door.socket.close()
 
 
-def test_the_simple_way_is_one_listener_that_is_told_as_it_is() -> None:
+def test_simple_listen_address_is_advertised_unchanged() -> None:
     (door,), (endpoint,) = opened("127.0.0.1:0")
     assert (door.name, endpoint.name, endpoint.host) == ("PLAINTEXT", "PLAINTEXT", "127.0.0.1")
     assert endpoint.port > 0
@@ -59,8 +59,8 @@ def test_the_simple_way_is_one_listener_that_is_told_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]"])
-def test_a_node_on_all_interfaces_tells_the_name_of_its_machine(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
-    """Nobody can connect to the address of all interfaces, so Kafka refuses it."""
+def test_node_on_all_interfaces_advertises_host_name(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    """No client can connect to the address of all interfaces, so Kafka rejects it."""
     monkeypatch.setattr(socket, "getfqdn", lambda: "localhost")
     _, (endpoint,) = opened(f"{host}:0")
     assert endpoint.host == "localhost"
@@ -68,20 +68,20 @@ def test_a_node_on_all_interfaces_tells_the_name_of_its_machine(monkeypatch: pyt
         opened("127.0.0.1:0", f"{host}:9092")
 
 
-def test_a_machine_without_a_name_must_be_told_where_others_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_interfaces_without_host_name_require_advertise_option(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getfqdn", lambda: "no.such.host.invalid")
     with pytest.raises(StartError, match="say with --advertise"):
         opened("0.0.0.0:0")
     assert opened("0.0.0.0:0", "127.0.0.1:7")[1] == (Endpoint("127.0.0.1", 7),)
 
 
-def test_only_one_of_both_ways_is_taken() -> None:
+def test_listen_and_listeners_are_mutually_exclusive() -> None:
     for listen, advertise in (("127.0.0.1:0", None), (None, "127.0.0.1:7")):
         with pytest.raises(StartError, match="are both given"):
             opened(listen, advertise, listeners="PLAINTEXT://127.0.0.1:0")
 
 
-def test_loopback_is_known_by_the_address_that_is_bound() -> None:
+def test_loopback_is_determined_by_bound_address() -> None:
     assert [opened(listen)[0][0].name for listen in ("127.0.0.1:0",)] == ["PLAINTEXT"]
     parsed = BrokerConfig.parse({"listeners": "A://127.0.0.1:0,B://localhost:0,C://:0"})
     doors = bind_listeners(None, parsed)
@@ -92,7 +92,7 @@ def test_loopback_is_known_by_the_address_that_is_bound() -> None:
             door.socket.close()
 
 
-def test_newcomers_are_accepted_several_at_a_time() -> None:
+def test_new_connections_are_accepted_several_at_a_time() -> None:
     accepted = 0
 
     class Counting(asyncio.Protocol):
@@ -124,9 +124,9 @@ def test_newcomers_are_accepted_several_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("lacks", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
-def test_where_there_is_no_room_newcomers_wait_until_there_is(lacks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_connections_wait_for_free_descriptors(lacks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     class Full:
-        """A listening socket of a process that has no free descriptor, or of a full system, at first."""
+        """A listening socket of a process without a free descriptor, or of a full system, at first."""
 
         def __init__(self, inner: socket.socket) -> None:
             self.inner = inner
@@ -150,7 +150,7 @@ def test_where_there_is_no_room_newcomers_wait_until_there_is(lacks: int, monkey
         nonlocal pauses
         made: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
 
-        class Telling(asyncio.Protocol):
+        class Recording(asyncio.Protocol):
             def connection_made(self, transport: asyncio.BaseTransport) -> None:
                 made.set_result(transport.get_extra_info("socket"))
 
@@ -161,7 +161,7 @@ def test_where_there_is_no_room_newcomers_wait_until_there_is(lacks: int, monkey
                 super()._pause()
 
         full = Full(listening_socket("127.0.0.1", 0, "--listen"))
-        accepting = Pausing(asyncio.get_running_loop(), Telling, cast(Any, full))
+        accepting = Pausing(asyncio.get_running_loop(), Recording, cast(Any, full))
         with socket.create_connection(full.inner.getsockname()):
             accepted = await asyncio.wait_for(made, 10)
         assert full.refusals == 0
@@ -175,7 +175,7 @@ def test_where_there_is_no_room_newcomers_wait_until_there_is(lacks: int, monkey
 
 
 def bytes_received(address: str, frame: bytes) -> bytes:
-    """The first bytes of the answer; none if the connection is closed instead."""
+    """Return the first bytes of the response; none if the connection is closed instead."""
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=5) as sock:
         sock.sendall(frame)
@@ -186,7 +186,7 @@ def bytes_received(address: str, frame: bytes) -> bytes:
 
 
 @pytest.mark.live
-def test_a_stranger_on_the_clients_listener_asks_nothing_of_the_quorum(start_broker: "Callable[..., Broker]") -> None:
+def test_quorum_request_on_client_listener_closes_connection(start_broker: "Callable[..., Broker]") -> None:
     words = [word for key, value in LISTENERS.items() for word in ("--config", f"{key}={value}")]
     broker = start_broker(*words, listen="")
     listeners = broker.ready["listeners"]
@@ -203,7 +203,7 @@ def test_a_stranger_on_the_clients_listener_asks_nothing_of_the_quorum(start_bro
 
 
 @pytest.mark.live
-def test_a_node_comes_in_place_of_the_client_that_was_idle_for_longest(start_broker: "Callable[..., Broker]") -> None:
+def test_node_connection_replaces_longest_idle_client(start_broker: "Callable[..., Broker]") -> None:
     settings = {**LISTENERS, "max.connections": "2"}
     words = [word for key, value in settings.items() for word in ("--config", f"{key}={value}")]
     broker = start_broker(*words, listen="")
@@ -241,7 +241,7 @@ def is_closed(sock: socket.socket) -> bool:
 
 
 @pytest.mark.live
-def test_a_node_that_listens_elsewhere_than_on_loopback_says_what_that_means(
+def test_listening_beyond_loopback_explains_risk(
     start_broker: "Callable[..., Broker]",
 ) -> None:
     broker = start_broker("--advertised", "127.0.0.1:9", listen="0.0.0.0:0")

@@ -1,4 +1,4 @@
-"""The log never stops the node: what nobody reads or no disk takes is dropped, counted and reported."""
+"""The log never blocks the node: lines that are not read or cannot be written are dropped, counted and reported."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def test_lines_arrive_in_order(pipe: tuple[int, int]) -> None:
     assert os.read(reading, 1 << 16).split() == [b"%d" % number for number in range(100)]
 
 
-def test_what_nobody_reads_is_dropped_and_counted_and_told_once_somebody_reads(pipe: tuple[int, int]) -> None:
+def test_unread_lines_are_dropped_counted_and_reported(pipe: tuple[int, int]) -> None:
     reading, writing = pipe
     writer = LogWriter(writing, dropped_line, max_waiting_bytes=MORE_THAN_A_PIPE)
     writer.write(bytes(MORE_THAN_A_PIPE - 1) + b"\n")
@@ -54,7 +54,7 @@ def test_what_nobody_reads_is_dropped_and_counted_and_told_once_somebody_reads(p
 
 
 @pytest.mark.parametrize("non_blocking", [False, True])
-def test_a_pipe_that_is_full_delays_no_writer(non_blocking: bool) -> None:
+def test_full_pipe_does_not_block(non_blocking: bool) -> None:
     reading, writing = os.pipe()
     os.set_blocking(writing, not non_blocking)
     writer = LogWriter(writing, dropped_line, max_waiting_bytes=1 << 20)
@@ -67,7 +67,7 @@ def test_a_pipe_that_is_full_delays_no_writer(non_blocking: bool) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only Linux has a device that is always full")
-def test_a_full_disk_drops_lines() -> None:
+def test_full_disk_drops_lines() -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     writer = LogWriter(full, dropped_line)
     for _ in range(3):
@@ -77,7 +77,7 @@ def test_a_full_disk_drops_lines() -> None:
     os.close(full)
 
 
-def test_a_closed_pipe_drops_lines() -> None:
+def test_closed_pipe_drops_lines() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     writer = LogWriter(writing, dropped_line)
@@ -87,17 +87,17 @@ def test_a_closed_pipe_drops_lines() -> None:
     os.close(writing)
 
 
-def test_a_line_that_was_cut_off_does_not_spoil_the_next_one(tmp_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncated_line_does_not_corrupt_next_one(tmp_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = f"{tmp_path}/log"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
     real = os.write
-    answers: list[int | OSError] = [5, OSError(28, "no space"), 1 << 20]
+    results: list[int | OSError] = [5, OSError(28, "no space"), 1 << 20]
 
     def write(number: int, data: bytes) -> int:
-        answer = answers.pop(0) if answers and number == descriptor else 1 << 20
-        if isinstance(answer, OSError):
-            raise answer
-        return real(number, data[:answer])
+        result = results.pop(0) if results and number == descriptor else 1 << 20
+        if isinstance(result, OSError):
+            raise result
+        return real(number, data[:result])
 
     monkeypatch.setattr(os, "write", write)
     writer = LogWriter(descriptor, dropped_line)
@@ -110,7 +110,7 @@ def test_a_line_that_was_cut_off_does_not_spoil_the_next_one(tmp_path: str, monk
         assert log.read() == LINE[:5] + b"\ndropped 1\n" + LINE
 
 
-def test_an_event_that_peers_can_cause_is_limited_and_what_was_left_out_is_told() -> None:
+def test_events_caused_by_peers_are_limited_and_omissions_reported() -> None:
     now_s = 0.0
     stream = StringIO()
     log = LogLines(1, stream, lambda: now_s)
@@ -127,7 +127,7 @@ def test_an_event_that_peers_can_cause_is_limited_and_what_was_left_out_is_told(
     assert len(lines) == len(closed) + 1
 
 
-def test_what_passes_by_itself_has_one_line_and_then_few_for_each_reason() -> None:
+def test_transient_failures_are_logged_once_then_rarely_per_reason() -> None:
     now_s = 0.0
     stream = StringIO()
     log = LogLines(1, stream, lambda: now_s)

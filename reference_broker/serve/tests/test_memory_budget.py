@@ -1,4 +1,4 @@
-"""One bound for what all connections hold: who is closed when it is reached, and what nodes keep for themselves."""
+"""One bound for the memory of all connections: which are closed when it is reached, and the share of nodes."""
 
 import pytest
 
@@ -38,17 +38,17 @@ class Peer:
 
 
 def full(budget: MemoryBudget, peers: list[Peer]) -> list[int]:
-    """The places of those that were closed."""
+    """Return the indexes of the closed peers."""
     for peer in peers:
         budget.changed(peer)
     return [place for place, peer in enumerate(peers) if peer.evicted]
 
 
-def test_nobody_is_closed_while_all_fits() -> None:
+def test_nothing_is_closed_within_bound() -> None:
     assert full(MemoryBudget(LIMIT, Metrics()), [Peer(MIB) for _ in range(FOR_CLIENTS // MIB)]) == []
 
 
-def test_who_has_kept_memory_longest_is_closed_until_an_eighth_is_free() -> None:
+def test_longest_holders_are_closed_until_eighth_is_free() -> None:
     peers = [Peer(4 * MIB, since_s=(7 * place) % 100) for place in range(FOR_CLIENTS // (4 * MIB) + 1)]
     closed = full(MemoryBudget(LIMIT, Metrics()), peers)
     oldest = sorted(range(len(peers)), key=lambda place: peers[place].since_s or 0)
@@ -58,13 +58,13 @@ def test_who_has_kept_memory_longest_is_closed_until_an_eighth_is_free() -> None
     assert "queued.max.request.bytes" in peers[closed[0]].evicted
 
 
-def test_who_waits_for_the_node_goes_last() -> None:
+def test_connections_waiting_for_node_are_closed_last() -> None:
     served = [Peer(4 * MIB, since_s=None) for _ in range(6)]
     late = [Peer(4 * MIB, since_s=1000.0 + number) for number in range(7)]
     assert full(MemoryBudget(LIMIT, Metrics()), served + late) == [6, 7, 8]
 
 
-def test_large_ones_that_wait_for_the_node_go_before_small_ones_that_free_nothing() -> None:
+def test_large_waiting_connections_are_closed_before_small_ones() -> None:
     served = [Peer(4 * MIB, since_s=None) for _ in range(13)]
     small = [Peer(1000, since_s=0.0) for _ in range(100)]
     closed = full(MemoryBudget(LIMIT, Metrics()), small + served)
@@ -72,11 +72,11 @@ def test_large_ones_that_wait_for_the_node_go_before_small_ones_that_free_nothin
     assert min(closed) >= len(small)
 
 
-def test_who_waits_for_the_node_goes_if_nobody_else_holds_anything() -> None:
+def test_waiting_connections_are_closed_if_no_others_hold_memory() -> None:
     assert full(MemoryBudget(LIMIT, Metrics()), [Peer(4 * MIB, since_s=None) for _ in range(13)])
 
 
-def test_small_old_fragments_are_not_closed_in_vain() -> None:
+def test_small_fragments_are_not_closed_without_effect() -> None:
     small = [Peer(WORTH_CLOSING_BYTES - 1, since_s=0.0) for _ in range(100)]
     large = [Peer(4 * MIB, since_s=5.0) for _ in range(12)]
     closed = full(MemoryBudget(LIMIT, Metrics()), small + large)
@@ -84,7 +84,7 @@ def test_small_old_fragments_are_not_closed_in_vain() -> None:
     assert min(closed) >= len(small)
 
 
-def test_what_was_read_meanwhile_is_not_counted() -> None:
+def test_memory_read_meanwhile_is_not_counted() -> None:
     budget = MemoryBudget(LIMIT, Metrics())
     peers = [Peer(4 * MIB) for _ in range(12)]
     assert full(budget, peers) == []
@@ -93,7 +93,7 @@ def test_what_was_read_meanwhile_is_not_counted() -> None:
     assert full(budget, [*peers, Peer(30 * MIB)]) == []
 
 
-def test_what_clients_hold_takes_nothing_from_nodes_and_the_other_way_round() -> None:
+def test_clients_and_nodes_have_separate_shares() -> None:
     budget = MemoryBudget(LIMIT, Metrics())
     clients = [Peer(4 * MIB) for _ in range(20)]
     assert full(budget, clients)
@@ -104,7 +104,7 @@ def test_what_clients_hold_takes_nothing_from_nodes_and_the_other_way_round() ->
     assert [peer.evicted for peer in clients] == before
 
 
-def test_one_node_may_always_fetch_a_batch_that_is_larger_than_the_share_of_nodes() -> None:
+def test_single_node_may_exceed_share_of_nodes() -> None:
     """A follower that is closed whenever it fetches the batch would stay out of sync for ever."""
     budget = MemoryBudget(LIMIT, Metrics())
     small = [Peer(1000, since_s=0.0, of_node=True) for _ in range(3)]
@@ -115,7 +115,7 @@ def test_one_node_may_always_fetch_a_batch_that_is_larger_than_the_share_of_node
     assert full(budget, [Peer(FOR_CLIENTS + 1)]) == [0], "clients have no such right"
 
 
-def test_a_closed_connection_is_forgotten() -> None:
+def test_closed_connection_is_dropped() -> None:
     budget = MemoryBudget(LIMIT, Metrics())
     for _ in range(100):
         peer = Peer(10 * MIB)
@@ -124,11 +124,11 @@ def test_a_closed_connection_is_forgotten() -> None:
         budget.forget(peer)
 
 
-def test_without_a_limit_nobody_is_closed() -> None:
+def test_unlimited_budget_closes_nothing() -> None:
     assert full(MemoryBudget(-1, Metrics()), [Peer(1 << 40) for _ in range(10)]) == []
 
 
-def test_metrics_tell_what_is_used_and_free_and_who_was_closed() -> None:
+def test_metrics_report_used_free_and_closed() -> None:
     metrics = Metrics()
     budget = MemoryBudget(LIMIT, metrics)
     full(budget, [Peer(4 * MIB) for _ in range(13)])
@@ -139,11 +139,11 @@ def test_metrics_tell_what_is_used_and_free_and_who_was_closed() -> None:
 
 
 @pytest.mark.parametrize("limit", [0, 1000])
-def test_a_bound_that_is_always_full_still_works(limit: int) -> None:
+def test_always_full_budget_still_works(limit: int) -> None:
     assert full(MemoryBudget(limit, Metrics()), [Peer(2000), Peer(2000)]) == [0, 1]
 
 
-def test_requests_wait_until_those_that_were_closed_are_gone() -> None:
+def test_requests_wait_until_closed_connections_are_gone() -> None:
     budget = MemoryBudget(LIMIT, Metrics())
     peers = [Peer(4 * MIB) for _ in range(13)]
     assert full(budget, peers) == [0, 1, 2]
@@ -152,10 +152,10 @@ def test_requests_wait_until_those_that_were_closed_are_gone() -> None:
     assert not budget.is_full(node)
     budget.changed(peers[0])
     budget.forget(peers[0])
-    assert not budget.is_full(newcomer), "40 MiB are held, and 8 MiB by those that are going"
+    assert not budget.is_full(newcomer), "40 MiB are held, 8 MiB of them by closing connections"
 
 
-def test_small_requests_come_out_of_a_reserve_until_those_that_were_closed_are_gone() -> None:
+def test_small_requests_use_reserve_until_closed_connections_are_gone() -> None:
     budget = MemoryBudget(LIMIT, Metrics())
     peers = [Peer(FOR_CLIENTS // 20, since_s=number) for number in range(21)]
     assert full(budget, peers)
@@ -167,8 +167,8 @@ def test_small_requests_come_out_of_a_reserve_until_those_that_were_closed_are_g
     assert budget.is_full(small, is_small=True), "the reserve has an end, too"
 
 
-def test_what_small_connections_hold_is_not_counted_again() -> None:
-    """They are nearly all, and asking thousands of them takes milliseconds."""
+def test_small_connections_are_not_counted_again() -> None:
+    """They are nearly all connections, and counting thousands of them takes milliseconds."""
     examined: list[Peer] = []
 
     class ExaminedPeer(Peer):
@@ -184,7 +184,7 @@ def test_what_small_connections_hold_is_not_counted_again() -> None:
     assert set(examined) == set(large)
 
 
-def test_small_connections_are_counted_again_before_one_of_them_is_closed() -> None:
+def test_small_connections_are_counted_again_before_closing_one() -> None:
     budget = MemoryBudget(LIMIT, Metrics())
     small = [Peer(WORTH_CLOSING_BYTES - 1) for _ in range(FOR_CLIENTS // WORTH_CLOSING_BYTES)]
     assert full(budget, small) == []

@@ -1,4 +1,4 @@
-"""Which notes of a node get a line in its log, and how often."""
+"""Notes of a node that get a log line, and how often."""
 
 import json
 from io import StringIO
@@ -10,7 +10,7 @@ from reference_broker.serve.log_lines import LogLines
 from reference_broker.serve.node_log import ERROR_EVERY_US, NoteLog
 
 
-def test_an_error_that_repeats_gets_a_line_now_and_then_that_counts_those_left_out() -> None:
+def test_repeated_error_is_logged_rarely_with_count_of_omitted() -> None:
     stream = StringIO()
     notes = NoteLog(LogLines(3, stream))
     for at_us in (0, 1, 2, ERROR_EVERY_US, ERROR_EVERY_US + 1):
@@ -28,7 +28,7 @@ def test_an_error_that_repeats_gets_a_line_now_and_then_that_counts_those_left_o
     assert (lines[0]["end_offset"], lines[0]["why"]) == (7, "a bit")
 
 
-def test_a_snapshot_of_producers_that_was_made_anew_is_told_each_time() -> None:
+def test_rebuilt_producer_snapshot_is_logged_each_time() -> None:
     stream = StringIO()
     notes = NoteLog(LogLines(3, stream))
     for offset in (10, 20):
@@ -40,7 +40,7 @@ def test_a_snapshot_of_producers_that_was_made_anew_is_told_each_time() -> None:
     ]
 
 
-def test_lost_events_of_the_tier_are_told_for_each_partition() -> None:
+def test_lost_remote_log_events_are_logged_for_each_partition() -> None:
     stream = StringIO()
     notes = NoteLog(LogLines(3, stream))
     for partition in ("hot-0", "hot-1"):
@@ -53,7 +53,7 @@ def test_lost_events_of_the_tier_are_told_for_each_partition() -> None:
 
 
 @pytest.mark.parametrize("what", ["copy_failed", "expiring_failed"])
-def test_a_store_that_fails_for_hours_is_told_now_and_then(what: str) -> None:
+def test_failing_store_is_logged_rarely(what: str) -> None:
     stream = StringIO()
     notes = NoteLog(LogLines(3, stream))
     for at_us in (0, 1, ERROR_EVERY_US):

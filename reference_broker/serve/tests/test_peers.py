@@ -1,4 +1,4 @@
-"""Channels to other nodes: order, timeouts, refusals, garbage, limits; and nothing left open at the end."""
+"""Channels to other nodes: order, timeouts, errors, garbage, limits, and cleanup at the end."""
 
 import asyncio
 import io
@@ -27,11 +27,11 @@ from reference_broker.wire.tags import Tag
 PEER = 2
 KEY, VERSION = int(ApiKey.HEARTBEAT), 4
 UP, DOWN = PeerUp(PEER, Channel.RAFT), PeerDown(PEER, Channel.RAFT)
-Answer: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+Serve: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class World:
-    """A ``Peers`` and what it said. A request's number comes back as the reply's throttle time."""
+    """A ``Peers`` and its events. A request's number is returned as the reply's throttle time."""
 
     def __init__(self, address: tuple[str, int] | None) -> None:
         self.events: list[Event] = []
@@ -61,7 +61,7 @@ class World:
 
     @property
     def replies(self) -> list[tuple[int, int]]:
-        """(token, number that came back)."""
+        """Return (token, number of the request) of each reply."""
         found = [each for each in self.events if isinstance(each, PeerReply)]
         return [(each.token, _number(each.body)) for each in found]
 
@@ -82,10 +82,10 @@ def reply_to(frame: bytes, error: Error = ErrorCode.none) -> bytes:
     header, offset = read_request_header(frame)
     assert header.client_id == "node-7"
     request: Any = decode_request(KEY, VERSION, frame, offset)
-    answer = body_class(KEY, "response")(
+    response = body_class(KEY, "response")(
         throttle_time=timedelta(milliseconds=request.generation_id), error_code=ErrorCode(int(error))
     )
-    return b"".join(encode_response(KEY, VERSION, header.correlation_id, answer))
+    return b"".join(encode_response(KEY, VERSION, header.correlation_id, response))
 
 
 async def serve_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -97,14 +97,14 @@ async def serve_none(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> N
     await reader.read(-1)
 
 
-def play(scene: Callable[[World], Coroutine[Any, Any, None]], answer: Answer | None) -> World:
-    """``answer`` None: nobody listens there."""
+def play(scene: Callable[[World], Coroutine[Any, Any, None]], serve: Serve | None) -> World:
+    """Run the scene. With ``serve`` None no socket listens."""
 
     async def run() -> World:
         async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            assert answer is not None
+            assert serve is not None
             try:
-                await answer(reader, writer)
+                await serve(reader, writer)
             except (asyncio.IncompleteReadError, ConnectionError):
                 pass
             finally:
@@ -113,7 +113,7 @@ def play(scene: Callable[[World], Coroutine[Any, Any, None]], answer: Answer | N
         sock = socket.create_server(("127.0.0.1", 0))
         world = World(sock.getsockname())
         server = None
-        if answer is None:
+        if serve is None:
             sock.close()
         else:
             server = await asyncio.start_server(served, sock=sock)
@@ -130,7 +130,7 @@ def play(scene: Callable[[World], Coroutine[Any, Any, None]], answer: Answer | N
         return runner.run(run())
 
 
-def test_requests_are_pipelined_and_replies_come_in_their_order() -> None:
+def test_requests_are_pipelined_and_replies_are_in_order() -> None:
     async def scene(world: World) -> None:
         for number in range(1, 51):
             world.send(number)
@@ -143,7 +143,7 @@ def test_requests_are_pipelined_and_replies_come_in_their_order() -> None:
     assert world.log.getvalue() == ""
 
 
-def test_pipelined_means_sent_before_the_first_reply() -> None:
+def test_pipelined_requests_are_sent_before_first_reply() -> None:
     async def two_then_both(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         frames = [await read_frame(reader), await read_frame(reader)]
         writer.write(b"".join(reply_to(frame) for frame in frames))
@@ -156,7 +156,7 @@ def test_pipelined_means_sent_before_the_first_reply() -> None:
     assert play(scene, two_then_both).replies == [(1, 1), (2, 2)]
 
 
-def test_channels_have_connections_of_their_own() -> None:
+def test_each_channel_has_own_connection() -> None:
     async def scene(world: World) -> None:
         world.send(1)
         await world.until(1)
@@ -167,7 +167,7 @@ def test_channels_have_connections_of_their_own() -> None:
     play(scene, serve_none)
 
 
-def test_a_refusal_takes_its_least_time_and_ends_all_that_was_sent_meanwhile() -> None:
+def test_refused_connection_fails_requests_after_minimum_time() -> None:
     took_s: list[float] = []
 
     async def scene(world: World) -> None:
@@ -185,7 +185,7 @@ def test_a_refusal_takes_its_least_time_and_ends_all_that_was_sent_meanwhile() -
     assert [line["peer"] for line in world.logged("peer_down")] == [PEER]
 
 
-def test_a_node_that_asks_again_at_once_neither_spins_nor_fills_the_log() -> None:
+def test_immediate_retries_neither_spin_nor_fill_log() -> None:
     async def scene(world: World) -> None:
         world.on_event = lambda _: world.send(1)
         world.send(1)
@@ -196,11 +196,11 @@ def test_a_node_that_asks_again_at_once_neither_spins_nor_fills_the_log() -> Non
     assert len(world.logged("peer_down")) == 1
 
 
-def test_what_only_a_person_can_put_right_stands_in_the_log_once_until_it_changes() -> None:
+def test_permanent_refusal_is_logged_once_until_it_changes() -> None:
     other, fine = ErrorCode.inconsistent_cluster_id, ErrorCode.none
     errors = [fine, ErrorCode.not_controller, other, other, fine, other, ErrorCode.duplicate_broker_registration]
 
-    async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def refuses(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for error in errors:
             writer.write(reply_to(await read_frame(reader), error))
 
@@ -209,7 +209,7 @@ def test_what_only_a_person_can_put_right_stands_in_the_log_once_until_it_change
             world.send(number)
         await world.until(1 + len(errors))
 
-    refused_lines = play(scene, answers).logged("peer_refuses")
+    refused_lines = play(scene, refuses).logged("peer_refuses")
     assert [line["error"] for line in refused_lines] == [
         error_name(other),
         error_name(other),
@@ -219,14 +219,14 @@ def test_what_only_a_person_can_put_right_stands_in_the_log_once_until_it_change
     assert (refused_lines[0]["peer"], refused_lines[0]["api"]) == (PEER, "Heartbeat")
 
 
-def test_an_error_of_the_one_partition_is_seen_too() -> None:
+def test_partition_error_is_detected() -> None:
     partition = SimpleNamespace(error_code=ErrorCode.inconsistent_voter_set)
     body = SimpleNamespace(error_code=ErrorCode.none, topics=(SimpleNamespace(partitions=(partition,)),))
     assert refusal(body) is ErrorCode.inconsistent_voter_set
     assert refusal(SimpleNamespace(error_code=ErrorCode.none, topics=())) is None
 
 
-def test_a_peer_without_an_address_is_down() -> None:
+def test_peer_without_address_is_down() -> None:
     async def run() -> list[Event]:
         world = World(None)
         world.send(1)
@@ -235,7 +235,7 @@ def test_a_peer_without_an_address_is_down() -> None:
     assert asyncio.run(run()) == [DOWN]
 
 
-def test_the_shortest_timeout_breaks_the_whole_channel_once() -> None:
+def test_shortest_timeout_breaks_channel_once() -> None:
     async def scene(world: World) -> None:
         world.send(1, timeout_ms=5000)
         world.send(2, timeout_ms=50)
@@ -249,7 +249,7 @@ def test_the_shortest_timeout_breaks_the_whole_channel_once() -> None:
     assert world.logged("peer_down")[0]["unanswered"] == 3
 
 
-def test_a_timeout_counts_from_the_send_and_not_from_the_reply_before() -> None:
+def test_timeout_starts_at_send() -> None:
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             frame = await read_frame(reader)
@@ -266,7 +266,7 @@ def test_a_timeout_counts_from_the_send_and_not_from_the_reply_before() -> None:
     assert world.events[-1] == DOWN
 
 
-def test_a_closed_connection_is_noticed_and_the_next_send_connects_anew() -> None:
+def test_closed_connection_is_detected_and_next_send_reconnects() -> None:
     connections: list[int] = []
 
     async def first_closes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -288,7 +288,7 @@ def test_a_closed_connection_is_noticed_and_the_next_send_connects_anew() -> Non
     assert len(world.logged("peer_answers")) == 1
 
 
-def test_an_idle_connection_s_end_is_told_too() -> None:
+def test_close_of_idle_connection_is_reported() -> None:
     """A killed leader is noticed at once, with or without a pending request."""
 
     async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -305,7 +305,7 @@ def test_an_idle_connection_s_end_is_told_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("frame", "reason"),
     [
         (b"\0\0\0\x09\0\0\0\x63\0\0\0\0\0", "malformed"),  # Another correlation ID, then too few bytes.
         (b"\xff\xff\xff\xff", "malformed: a frame of -1 bytes"),
@@ -314,10 +314,10 @@ def test_an_idle_connection_s_end_is_told_too() -> None:
         (b"GET / HTTP/1.1\r\n\r\n", "malformed"),
     ],
 )
-def test_a_malformed_reply_breaks_the_channel_with_a_line_in_the_log(answer: bytes, said: str) -> None:
+def test_malformed_reply_breaks_channel_with_log_line(frame: bytes, reason: str) -> None:
     async def garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_frame(reader)
-        writer.write(answer)
+        writer.write(frame)
         await reader.read(-1)
 
     async def scene(world: World) -> None:
@@ -326,10 +326,10 @@ def test_a_malformed_reply_breaks_the_channel_with_a_line_in_the_log(answer: byt
 
     world = play(scene, garbage)
     assert world.events == [UP, DOWN]
-    assert world.logged("peer_down")[0]["reason"].startswith(said)
+    assert world.logged("peer_down")[0]["reason"].startswith(reason)
 
 
-def test_a_reply_twice_or_under_a_wrong_number_is_malformed() -> None:
+def test_duplicate_reply_or_wrong_correlation_id_is_malformed() -> None:
     async def twice(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(2 * reply_to(await read_frame(reader)))
         await reader.read(-1)
@@ -350,7 +350,7 @@ def test_a_reply_twice_or_under_a_wrong_number_is_malformed() -> None:
     ]
 
 
-def test_replies_in_single_bytes_are_put_together() -> None:
+def test_replies_in_single_bytes_are_assembled() -> None:
     async def dribbling(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for each in reply_to(await read_frame(reader)):
             writer.write(bytes([each]))
@@ -365,7 +365,7 @@ def test_replies_in_single_bytes_are_put_together() -> None:
     assert play(scene, dribbling).replies == [(9, 9)]
 
 
-def test_too_many_requests_without_a_reply_break_the_channel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_pending_requests_break_channel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers_module, "MAX_OUTSTANDING", 10)
 
     async def scene(world: World) -> None:
@@ -376,7 +376,7 @@ def test_too_many_requests_without_a_reply_break_the_channel(monkeypatch: pytest
     assert play(scene, serve_none).events == [DOWN]
 
 
-def test_a_peer_that_does_not_read_meets_the_bound_on_unsent_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsent_bytes_beyond_limit_break_channel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers_module, "MAX_UNSENT_BYTES", 5000)
 
     async def scene(world: World) -> None:
@@ -387,7 +387,7 @@ def test_a_peer_that_does_not_read_meets_the_bound_on_unsent_bytes(monkeypatch: 
     assert play(scene, serve_none).events == [DOWN]
 
 
-def test_nothing_is_said_after_the_end() -> None:
+def test_no_events_after_close() -> None:
     async def scene(world: World) -> None:
         world.send(1, timeout_ms=30)
         await world.until(1)
@@ -399,7 +399,7 @@ def test_nothing_is_said_after_the_end() -> None:
     play(scene, serve_none)
 
 
-def test_a_dial_that_hangs_ends_with_the_timeout() -> None:
+def test_hanging_connect_ends_with_timeout() -> None:
     async def run() -> tuple[list[Event], float]:
         full = socket.socket()
         full.bind(("127.0.0.1", 0))

@@ -3,13 +3,13 @@
 from typing import Any, cast
 
 from reference_broker.serve.request_scheduling import COUNTED_FROM_BYTES, MOST_BYTES, PIECE_BYTES, ReceiveBudget
-from reference_broker.serve.tests.scheduling_world import FRAME, Answering, Loop
+from reference_broker.serve.tests.scheduling_world import FRAME, Loop, Responder
 
 PIECES = MOST_BYTES // PIECE_BYTES
 
 
 class Sender:
-    """A peer that has more to send whenever it is received from."""
+    """A peer that always has more to send."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -27,7 +27,7 @@ class Sender:
 
 
 def received(budget: ReceiveBudget, senders: list[Sender]) -> int:
-    """What the loop does when it looks at its sockets. Returns how many pieces there were."""
+    """Receive once from each ready sender. Return the number of pieces."""
     ready = [each for each in senders if each.receives and not each.closed]
     for each in ready:
         each.taken += 1
@@ -35,7 +35,7 @@ def received(budget: ReceiveBudget, senders: list[Sender]) -> int:
     return len(ready)
 
 
-def test_a_few_senders_are_never_held_back() -> None:
+def test_few_senders_are_not_paused() -> None:
     loop = Loop()
     budget, senders = ReceiveBudget(loop.call_soon), [Sender() for _ in range(PIECES)]
     for _ in range(5):
@@ -53,7 +53,7 @@ def test_many_senders_take_turns() -> None:
     assert min(each.taken for each in senders) >= 2
 
 
-def test_who_closes_while_it_is_held_back_takes_no_turn_and_the_loop_comes_to_rest() -> None:
+def test_sender_closed_while_paused_takes_no_turn() -> None:
     loop = Loop()
     budget, senders = ReceiveBudget(loop.call_soon), [Sender() for _ in range(100)]
     received(budget, senders)
@@ -64,8 +64,8 @@ def test_who_closes_while_it_is_held_back_takes_no_turn_and_the_loop_comes_to_re
     assert not loop.soon
 
 
-def test_a_connection_that_is_held_back_stays_unread_until_its_turn() -> None:
-    driver = Answering()
+def test_paused_connection_is_not_read_until_its_turn() -> None:
+    driver = Responder()
     connection, transport = driver.connected()
     connection.hold_back()
     assert not transport.reads
@@ -77,7 +77,7 @@ def test_a_connection_that_is_held_back_stays_unread_until_its_turn() -> None:
 
 
 def test_small_pieces_do_not_count() -> None:
-    driver = Answering()
+    driver = Responder()
     took: list[int] = []
     driver.receive_budget = cast(
         Any, type("Counting", (), {"took": lambda _, __, size_bytes: took.append(size_bytes)})()

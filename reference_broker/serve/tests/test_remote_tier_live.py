@@ -1,4 +1,4 @@
-"""A broker process with a remote tier in a folder: a client's records are copied, go here, and are read back."""
+"""A broker process with a remote tier in a folder: a client's records are copied, deleted locally, and read back."""
 
 import time
 from collections.abc import Callable
@@ -20,7 +20,7 @@ RECORDS = 900
 VALUE = bytes(10_000)
 
 
-def test_what_a_client_produced_is_copied_to_the_folder_goes_here_and_is_read_back(
+def test_produced_records_are_copied_deleted_locally_and_read_back(
     start_broker: Callable[..., "Broker"], tmp_path: Path
 ) -> None:
     import confluent_kafka
@@ -49,7 +49,7 @@ def test_what_a_client_produced_is_copied_to_the_folder_goes_here_and_is_read_ba
 
     deadline = time.monotonic() + LIMIT_S
     while bases()[0] < RECORDS * 3 // 4 or len(bases()) > 1:
-        assert time.monotonic() < deadline, f"the oldest segment here still begins at {bases()[0]}"
+        assert time.monotonic() < deadline, f"the oldest local segment still starts at {bases()[0]}"
         time.sleep(0.1)
     found = [(name, path) for path in tier.rglob("*") if (name := name_of(path.name)) is not None]
     logs = sorted((name.start_offset, path) for name, path in found if name.kind is ObjectKind.LOG)

@@ -1,4 +1,4 @@
-"""The log of requests: one line for each if it is switched on, and none otherwise."""
+"""The request log: one line for each request if it is enabled, and none otherwise."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -21,14 +21,14 @@ SECOND_US = 1_000_000
 
 
 def fetch(connection: Connection, request: FetchRequest) -> FetchResponse:
-    answer = connection.call(ApiKey.FETCH, 12, request)
-    assert isinstance(answer, FetchResponse)
-    return answer
+    response = connection.call(ApiKey.FETCH, 12, request)
+    assert isinstance(response, FetchResponse)
+    return response
 
 
 @pytest.mark.live
 @pytest.mark.clause("F-23")
-def test_each_fetch_has_a_line_with_its_session_id_and_epoch(start_broker: "Callable[..., Broker]") -> None:
+def test_fetch_is_logged_with_session_id_and_epoch(start_broker: "Callable[..., Broker]") -> None:
     broker = start_broker("--config", "crucible.request.log.enable=true")
     connection = Connection.open(*broker.address, 5 * SECOND_US, "reader")
     full = FetchRequest(
@@ -46,7 +46,7 @@ def test_each_fetch_has_a_line_with_its_session_id_and_epoch(start_broker: "Call
 
 
 @pytest.mark.live
-def test_there_are_no_lines_unless_asked_for(broker: "Broker") -> None:
+def test_requests_are_not_logged_by_default(broker: "Broker") -> None:
     connection = Connection.open(*broker.address, 5 * SECOND_US, "reader")
     fetch(connection, FetchRequest(max_wait_ms=0))
     connection.close()
@@ -58,7 +58,7 @@ def request(connection: int) -> Request:
     return Request(connection, 5, ApiKey.FETCH, 12, "c", FetchRequest(), Tag(ApiKey.FETCH, 12, "c"), 60)
 
 
-def test_a_connection_that_closes_while_its_request_waits_is_forgotten() -> None:
+def test_connection_closed_while_request_is_parked_is_dropped() -> None:
     log = RequestLog(LogLines(1))
     for connection in range(100):
         log.before(Now(1, 1), request(connection))

@@ -1,4 +1,4 @@
-"""Fairness, counted in turns and never timed: what one connection has sent does not keep the others waiting."""
+"""Fairness, counted in turns and never timed: the backlog of one connection does not delay the others."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ from reference_broker.serve.tests.scheduling_world import (
     FRAME,
     MOST,
     MOST_LIGHT,
-    Answering,
     Loop,
+    Responder,
     with_backlogs,
 )
 
 
-def test_a_request_without_a_backlog_is_served_when_it_arrives() -> None:
-    driver = Answering()
+def test_request_without_backlog_is_served_on_arrival() -> None:
+    driver = Responder()
     (greedy, _), (modest, _) = driver.connected(), driver.connected()
     greedy.data_received(FRAME * 1000)
     assert driver.served == [greedy.number]
@@ -30,8 +30,8 @@ def test_a_request_without_a_backlog_is_served_when_it_arrives() -> None:
     assert driver.served == [greedy.number, modest.number]
 
 
-def test_a_pass_serves_no_more_than_its_share_before_the_sockets_are_looked_at() -> None:
-    driver = Answering()
+def test_pass_serves_limited_requests_before_sockets_are_polled() -> None:
+    driver = Responder()
     modest, _ = driver.connected()
     with_backlogs(driver, 100, 50)
     for _ in range(20):
@@ -42,8 +42,8 @@ def test_a_pass_serves_no_more_than_its_share_before_the_sockets_are_looked_at()
         assert driver.served[-1] == modest.number
 
 
-def test_what_arrives_at_once_is_served_while_there_is_time_and_before_backlogs_then() -> None:
-    driver = Answering()
+def test_simultaneous_arrivals_are_served_in_time_then_before_backlogs() -> None:
+    driver = Responder()
     modest = [driver.connected()[0] for _ in range(5 * MOST_LIGHT)]
     with_backlogs(driver, 100, 50)
     driver.loop.once()
@@ -61,8 +61,8 @@ def test_what_arrives_at_once_is_served_while_there_is_time_and_before_backlogs_
     assert len(driver.served) - len(modest) == 5 * MOST, "backlogs have their time in each turn"
 
 
-def test_what_arrives_later_is_not_served_before_those_that_wait() -> None:
-    driver = Answering()
+def test_later_arrivals_wait_behind_earlier_ones() -> None:
+    driver = Responder()
     early, (late, _) = [driver.connected()[0] for _ in range(3 * MOST_LIGHT)], driver.connected()
     driver.loop.once()
     for each in early:
@@ -75,8 +75,8 @@ def test_what_arrives_later_is_not_served_before_those_that_wait() -> None:
     assert driver.served == [each.number for each in [*early, late]]
 
 
-def test_a_first_fetch_is_not_served_when_it_arrives_and_short_requests_do_not_wait_for_it() -> None:
-    driver = Answering()
+def test_first_fetch_waits_for_turn_and_does_not_delay_short_requests() -> None:
+    driver = Responder()
     fetchers, (modest, _) = [driver.connected()[0] for _ in range(5 * MOST)], driver.connected()
     driver.loop.once()
     for each in fetchers:
@@ -90,13 +90,13 @@ def test_a_first_fetch_is_not_served_when_it_arrives_and_short_requests_do_not_w
     assert driver.served[-1] == fetchers[0].number, "what it fetched was small"
 
 
-def test_a_connection_that_fetched_much_waits_with_its_next_fetch() -> None:
-    driver = Answering()
+def test_connection_after_heavy_fetch_waits_with_next_fetch() -> None:
+    driver = Responder()
     fetcher, _ = driver.connected()
-    driver.answer_bytes = HEAVY_BYTES + 1
+    driver.response_bytes = HEAVY_BYTES + 1
     fetcher.data_received(FETCH)
     driver.loop.once()
-    driver.answer_bytes = 10
+    driver.response_bytes = 10
     for _ in range(5):
         driver.loop.once()
         fetcher.data_received(FRAME)
@@ -109,8 +109,8 @@ def test_a_connection_that_fetched_much_waits_with_its_next_fetch() -> None:
     assert driver.served == [fetcher.number]
 
 
-def test_nodes_are_served_when_they_ask_whatever_clients_do() -> None:
-    driver = Answering()
+def test_nodes_are_served_on_arrival() -> None:
+    driver = Responder()
     clients = [driver.connected()[0] for _ in range(5 * MOST_LIGHT)]
     node, _ = driver.connected()
     node.of_node = True
@@ -124,8 +124,8 @@ def test_nodes_are_served_when_they_ask_whatever_clients_do() -> None:
     assert driver.served[1:4:2] == [node.number] * 2, "its backlog shares a pass with them"
 
 
-def test_connections_with_a_backlog_are_served_in_turn() -> None:
-    driver = Answering()
+def test_connections_with_backlog_are_served_in_turn() -> None:
+    driver = Responder()
     backlogs = {driver.connected()[0]: count for count in (1000, 10, 10)}
     for connection, count in backlogs.items():
         connection.data_received(FRAME * count)
@@ -137,20 +137,20 @@ def test_connections_with_a_backlog_are_served_in_turn() -> None:
     assert Counter(driver.served) == {connection.number: count for connection, count in backlogs.items()}
 
 
-def test_a_late_response_puts_its_connection_at_the_end_of_the_queue() -> None:
-    driver = Answering()
+def test_late_response_moves_connection_to_end_of_queue() -> None:
+    driver = Responder()
     (waiting, _), (greedy, _) = driver.connected(), driver.connected()
     driver.keeps = True
     waiting.data_received(FRAME * 3)
     driver.keeps = False
     greedy.data_received(FRAME * 3)
-    driver.answer(waiting)
+    driver.respond(waiting)
     driver.loop.once()
     assert driver.served == [waiting.number, greedy.number] + [greedy.number, waiting.number] * 2
 
 
-def test_a_connection_whose_backlog_grows_is_not_read_until_it_is_served() -> None:
-    driver = Answering()
+def test_connection_with_growing_backlog_is_not_read_until_served() -> None:
+    driver = Responder()
     greedy, transport = driver.connected()
     greedy.data_received(FRAME * 2)
     rest = READ_AHEAD_BYTES // len(FRAME) + 1
@@ -162,8 +162,8 @@ def test_a_connection_whose_backlog_grows_is_not_read_until_it_is_served() -> No
     assert len(driver.served) == 2 + rest
 
 
-def test_a_closed_connection_is_served_no_more() -> None:
-    driver = Answering()
+def test_closed_connection_is_not_served() -> None:
+    driver = Responder()
     greedy, _ = driver.connected()
     greedy.data_received(FRAME * 10)
     greedy.closing = True
@@ -172,17 +172,17 @@ def test_a_closed_connection_is_served_no_more() -> None:
     assert not driver.loop.soon
 
 
-def test_a_pass_serves_one_heavy_connection_and_light_ones_do_not_wait_for_the_others() -> None:
-    driver = Answering()
-    driver.answer_bytes = HEAVY_BYTES + 1
+def test_pass_serves_one_heavy_connection() -> None:
+    driver = Responder()
+    driver.response_bytes = HEAVY_BYTES + 1
     heavy = [driver.connected()[0] for _ in range(100)]
-    driver.answer_bytes = 10
+    driver.response_bytes = 10
     light, _ = driver.connected()
-    driver.answer_bytes = HEAVY_BYTES + 1
+    driver.response_bytes = HEAVY_BYTES + 1
     for each in heavy:
         each.data_received(FRAME)
     assert driver.served == [], "none of them is served when its request arrives"
-    driver.answer_bytes = 10
+    driver.response_bytes = 10
     for _ in range(50):
         before = len(driver.served)
         light.data_received(FRAME)
@@ -193,8 +193,8 @@ def test_a_pass_serves_one_heavy_connection_and_light_ones_do_not_wait_for_the_o
     assert all(each.number in driver.served for each in heavy)
 
 
-def test_new_connections_do_not_keep_out_those_that_were_served_before() -> None:
-    driver = Answering()
+def test_new_connections_do_not_starve_served_ones() -> None:
+    driver = Responder()
     known, _ = driver.connected()
     newcomers = [driver.connected(served_before=False)[0] for _ in range(100)]
     for each in newcomers:
@@ -206,8 +206,8 @@ def test_new_connections_do_not_keep_out_those_that_were_served_before() -> None
     assert driver.served[1:] == [each.number for each in newcomers]
 
 
-def test_a_newcomer_does_not_wait_for_those_that_begin_with_a_fetch() -> None:
-    driver = Answering()
+def test_new_connection_does_not_wait_for_first_fetches() -> None:
+    driver = Responder()
     greedy = [driver.connected(served_before=False)[0] for _ in range(500)]
     for each in greedy:
         each.data_received(FETCH)
@@ -217,8 +217,8 @@ def test_a_newcomer_does_not_wait_for_those_that_begin_with_a_fetch() -> None:
     assert driver.served == [newcomer.number, greedy[0].number]
 
 
-def test_newcomers_who_ask_for_the_versions_share_a_pass_with_backlogs_and_with_other_newcomers() -> None:
-    driver = Answering()
+def test_new_connections_with_api_versions_share_pass() -> None:
+    driver = Responder()
     with_backlogs(driver, 100, 50)
     others, newcomers = ([driver.connected(served_before=False)[0] for _ in range(100)] for _ in range(2))
     for connections, frame in ((others, FRAME), (newcomers, API_VERSIONS)):
@@ -231,7 +231,7 @@ def test_newcomers_who_ask_for_the_versions_share_a_pass_with_backlogs_and_with_
 
 
 @pytest.mark.parametrize("slow", list(Queue))
-def test_every_pass_serves_one_of_each_queue_even_if_one_takes_the_time_of_the_whole_pass(slow: Queue) -> None:
+def test_each_pass_serves_one_of_each_queue(slow: Queue) -> None:
     served = _served_in_passes(100, {slow})
     large = {Queue.FETCH, Queue.HEAVY}
     assert all(served[queue] >= (50 if queue in large else 100) for queue in Queue)
@@ -239,17 +239,17 @@ def test_every_pass_serves_one_of_each_queue_even_if_one_takes_the_time_of_the_w
     assert served[Queue.HEAVY] == 50
 
 
-def test_first_fetches_and_heavy_requests_come_in_every_pass_if_there_are_no_others() -> None:
+def test_first_fetches_and_heavy_requests_are_served_in_each_pass_if_alone() -> None:
     for queue in (Queue.FETCH, Queue.HEAVY):
         assert _served_in_passes(100, {queue}, [queue])[queue] == 100
 
 
 def _served_in_passes(passes: int, slow: AbstractSet[Queue], queues: Sequence[Queue] = tuple(Queue)) -> Counter[Queue]:
-    """One connection in each queue asks again and again. Returns how often each was served."""
+    """Serve one connection in each queue that always has a request. Return how often each was served."""
     loop, served = Loop(), Counter[Queue]()
     scheduler = RequestScheduler(loop, loop.clock_s)
 
-    class Asking:
+    class Requester:
         closed = must_wait = False
 
         def __init__(self, queue: Queue) -> None:
@@ -261,30 +261,30 @@ def _served_in_passes(passes: int, slow: AbstractSet[Queue], queues: Sequence[Qu
             scheduler.add(self, self.queue)
 
     for queue in queues:
-        scheduler.add(Asking(queue), queue)
+        scheduler.add(Requester(queue), queue)
     for _ in range(passes):
         loop.once()
     return served
 
 
-def test_those_that_closed_while_they_waited_take_no_turn() -> None:
-    driver = Answering()
+def test_connections_closed_while_waiting_take_no_turn() -> None:
+    driver = Responder()
     gone = [driver.connected(served_before=False)[0] for _ in range(1000)]
     for each in gone:
         each.data_received(FETCH + bytes(100_000))
         each.connection_lost(None)
-        assert not each._reader.held_bytes, "what it had sent is let go of at once"
+        assert not each._reader.held_bytes, "what it had sent is released at once"
     alive, _ = driver.connected(served_before=False)
     alive.data_received(FETCH)
     driver.loop.once()
     assert driver.served == [alive.number]
 
 
-def test_a_small_request_between_large_ones_does_not_make_a_connection_light() -> None:
-    driver = Answering()
-    driver.answer_bytes = 100 * HEAVY_BYTES
+def test_small_request_between_large_ones_keeps_connection_heavy() -> None:
+    driver = Responder()
+    driver.response_bytes = 100 * HEAVY_BYTES
     greedy, _ = driver.connected()
-    driver.answer_bytes = 10
+    driver.response_bytes = 10
     for _ in range(3):
         greedy.data_received(FRAME)
         assert driver.served == [], "it waits for its turn"
@@ -298,16 +298,16 @@ def test_a_small_request_between_large_ones_does_not_make_a_connection_light() -
     assert driver.served == [greedy.number], "its large requests are long ago"
 
 
-def test_a_connection_of_a_node_is_never_heavy() -> None:
-    driver = Answering()
-    driver.answer_bytes = HEAVY_BYTES + 1
+def test_node_connection_is_never_heavy() -> None:
+    driver = Responder()
+    driver.response_bytes = HEAVY_BYTES + 1
     node, _ = driver.connected()
     node.of_node = True
     node.data_received(FRAME)
     assert driver.served == [node.number]
 
 
-def test_a_bug_in_one_turn_does_not_keep_the_others_waiting_for_ever() -> None:
+def test_bug_in_one_turn_does_not_block_others() -> None:
     loop = Loop()
     scheduler = RequestScheduler(loop)
     served: list[int] = []

@@ -18,16 +18,16 @@ READY = 1100
 """While more than 1,024 sockets are ready, uvloop calls each back several times in one turn."""
 
 
-def test_what_arrives_at_once_is_served_for_a_limited_time() -> None:
+def test_simultaneous_arrivals_are_served_for_limited_time() -> None:
     assert uvloop.run(_served_of(REQUESTS)) < REQUESTS // 2
 
 
-def test_what_arrives_alone_is_always_served() -> None:
+def test_single_arrival_is_always_served() -> None:
     assert uvloop.run(_served_of(1)) == 1
 
 
 async def _served_of(requests: int) -> int:
-    """Send so many requests over a connection each, all at once. Return how many are served when they arrive."""
+    """Send the requests over a connection each, all at once. Return how many are served on arrival."""
     scheduler, served, accepted = (
         RequestScheduler(asyncio.get_running_loop()),
         list[bool](),
@@ -60,7 +60,7 @@ async def _served_of(requests: int) -> int:
         server.close()
 
 
-def test_newcomers_are_limited_in_a_turn_while_more_sockets_are_ready_than_uvloop_sees_at_once() -> None:
+def test_new_connections_per_turn_are_limited_with_many_ready_sockets() -> None:
     accepted: list[int] = []
     """In each turn."""
 

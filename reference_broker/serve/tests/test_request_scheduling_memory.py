@@ -1,13 +1,13 @@
-"""RequestScheduler while the memory for requests is full, and what a connection holds of it."""
+"""RequestScheduler while the memory for requests is full, and the memory of a connection."""
 
 from typing import Any, cast
 
 from reference_broker.serve.connection import OWN_BYTES, Connection
-from reference_broker.serve.tests.scheduling_world import API_VERSIONS, FETCH, FRAME, MOST, Answering, with_backlogs
+from reference_broker.serve.tests.scheduling_world import API_VERSIONS, FETCH, FRAME, MOST, Responder, with_backlogs
 
 
 class FullMemory:
-    """A memory budget that is full, or not. ``reserve`` says whether small requests may be served all the same."""
+    """A memory budget that is full, or not. ``reserve``: whether small requests may be served all the same."""
 
     def __init__(self) -> None:
         self.is_full_now = True
@@ -19,8 +19,8 @@ class FullMemory:
     def changed(self, _: Connection) -> None: ...
 
 
-def test_while_the_memory_is_full_nobody_loses_a_place_and_requests_without_a_backlog_stay_first() -> None:
-    driver = Answering()
+def test_full_memory_keeps_queue_order() -> None:
+    driver = Responder()
     modest, _ = driver.connected()
     greedy = with_backlogs(driver, 100, 50)
     memory = FullMemory()
@@ -36,11 +36,11 @@ def test_while_the_memory_is_full_nobody_loses_a_place_and_requests_without_a_ba
     assert len(driver.served) == 1 + MOST
     assert set(driver.served[1:]) <= {each.number for each in greedy}
     driver.scheduler.memory_is_free()
-    assert len(driver.served) == 1 + MOST, "only a pass that served nobody is made up for"
+    assert len(driver.served) == 1 + MOST, "only a pass that served nothing is compensated"
 
 
-def test_while_the_memory_is_full_small_requests_without_a_backlog_come_out_of_the_reserve() -> None:
-    driver = Answering()
+def test_full_memory_serves_small_requests_from_reserve() -> None:
+    driver = Responder()
     (modest, _), (fetcher, _), (newcomer, _) = (driver.connected(served) for served in (True, True, False))
     with_backlogs(driver, 10, 5)
     memory = FullMemory()
@@ -56,8 +56,8 @@ def test_while_the_memory_is_full_small_requests_without_a_backlog_come_out_of_t
     assert driver.served == [modest.number, newcomer.number], "backlogs and the fetch wait for free memory"
 
 
-def test_a_client_whose_request_waits_for_free_memory_does_not_keep_the_node_waiting() -> None:
-    driver = Answering()
+def test_request_waiting_for_memory_does_not_block_node() -> None:
+    driver = Responder()
     modest, _ = driver.connected()
     slow, _ = driver.connected()
     (greedy,) = with_backlogs(driver, 1, 5)
@@ -69,8 +69,8 @@ def test_a_client_whose_request_waits_for_free_memory_does_not_keep_the_node_wai
     assert slow.waits_since_s() is not None, "its frame is not complete"
 
 
-def test_while_the_memory_of_clients_is_full_nodes_are_served() -> None:
-    driver = Answering()
+def test_nodes_are_served_while_client_memory_is_full() -> None:
+    driver = Responder()
     client, _ = driver.connected()
     node, _ = driver.connected()
     node.of_node = True
@@ -82,9 +82,9 @@ def test_while_the_memory_of_clients_is_full_nodes_are_served() -> None:
     assert driver.served == [node.number] * 3
 
 
-def test_a_response_counts_whole_until_its_last_byte_is_read() -> None:
-    """Its buffers are sent as they are, so none of them is let go of before that."""
-    driver = Answering()
+def test_response_counts_whole_until_last_byte_is_read() -> None:
+    """Its buffers are sent as they are, so none of them is released before that."""
+    driver = Responder()
     reader, transport = driver.connected()
     empty_bytes = reader.held_bytes()
     assert empty_bytes >= OWN_BYTES
@@ -100,8 +100,8 @@ def test_a_response_counts_whole_until_its_last_byte_is_read() -> None:
     assert reader.held_bytes() == empty_bytes
 
 
-def test_what_a_large_request_is_decoded_to_counts_until_its_response() -> None:
-    driver = Answering()
+def test_decoded_large_request_counts_until_response() -> None:
+    driver = Responder()
     reader, _ = driver.connected()
     empty_bytes = reader.held_bytes()
     reader.making_bytes = 1_000_000

@@ -1,4 +1,4 @@
-"""What the trace says of a fetch: session ID and epoch of the bytes that came, on the request and on its answer."""
+"""Session ID and epoch of a fetch in the trace, on the request and on its response."""
 
 import pytest
 
@@ -15,10 +15,8 @@ from reference_broker.wire.messages import encode_request
 @pytest.mark.parametrize(
     ("version", "session_id", "session_epoch"), [(12, 77, 5), (18, 2**31 - 1, 2**31 - 1), (1000, 77, 5), (1002, 78, 6)]
 )
-def test_a_fetch_and_its_response_carry_the_session_of_the_frame(
-    version: int, session_id: int, session_epoch: int
-) -> None:
-    """Also where the node answers an error, because it does not know the session."""
+def test_fetch_and_response_are_tagged_with_session(version: int, session_id: int, session_epoch: int) -> None:
+    """Also where the node returns an error for an unknown session."""
     body = FetchRequest(session_id=session_id, session_epoch=session_epoch, max_wait_ms=0)
     frame = b"".join(bytes(each) for each in encode_request(ApiKey.FETCH, version, 9, "reader", body))[4:]
     request = decode(3, memoryview(frame), SERVED)

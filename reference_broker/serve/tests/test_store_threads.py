@@ -1,4 +1,4 @@
-"""Calls of the object store run beside the event loop: each is answered once, in time, and none holds the loop."""
+"""Calls of the object store run in threads: each completes once, in time, and none blocks the event loop."""
 
 import asyncio
 import threading
@@ -17,15 +17,15 @@ LIMIT_S = 0.2
 
 
 class Held:
-    """A store whose calls end when the test says so. Files show a sign of life whenever ``steps`` is released."""
+    """A store whose calls end when the test says so. Files report progress whenever ``steps`` is released."""
 
     def __init__(self) -> None:
-        self.begun: list[StoreOperation] = []
+        self.started: list[StoreOperation] = []
         self.let = threading.Event()
         self.steps = threading.Semaphore(0)
 
     def carry_out(self, operation: StoreOperation, progress: Callable[[], None]) -> StoreResult | StoreFailure:
-        self.begun.append(operation)
+        self.started.append(operation)
         while not self.let.wait(0.01):
             if self.steps.acquire(blocking=False):
                 progress()
@@ -33,7 +33,7 @@ class Held:
 
 
 class StoreWorld:
-    """The threads over a held store, and the events that they gave."""
+    """The threads with a held store, and their events."""
 
     def __init__(self, limit_s: float = 30.0) -> None:
         self.store = Held()
@@ -46,14 +46,14 @@ class StoreWorld:
                 await asyncio.sleep(0.005)
 
 
-def test_files_that_take_long_delay_no_read() -> None:
+def test_slow_files_delay_no_read() -> None:
     async def play() -> None:
         world = StoreWorld()
         for token in range(FILE_THREADS + 2):
             world.threads.start(StoreCall(token, PutFile("a", "a", 1)))
         world.threads.start(StoreCall(99, Get("b", 0, 1)))
-        await world.until(lambda: Get("b", 0, 1) in world.store.begun)
-        assert len(world.store.begun) == FILE_THREADS + 1
+        await world.until(lambda: Get("b", 0, 1) in world.store.started)
+        assert len(world.store.started) == FILE_THREADS + 1
         world.store.let.set()
         await world.until(lambda: len(world.events) == FILE_THREADS + 3)
         assert sorted(event.token for event in world.events) == [*range(FILE_THREADS + 2), 99]
@@ -62,7 +62,7 @@ def test_files_that_take_long_delay_no_read() -> None:
     asyncio.run(play())
 
 
-def test_a_call_without_a_sign_of_life_fails_once_and_its_late_result_is_dropped() -> None:
+def test_call_without_progress_fails_once_and_late_result_is_dropped() -> None:
     async def play() -> None:
         world = StoreWorld(LIMIT_S)
         world.threads.start(StoreCall(1, Put("a", b"x")))
@@ -79,7 +79,7 @@ def test_a_call_without_a_sign_of_life_fails_once_and_its_late_result_is_dropped
 
 
 @pytest.mark.thorough
-def test_a_file_that_is_sent_slowly_has_all_the_time_that_it_needs() -> None:
+def test_slow_file_with_progress_does_not_time_out() -> None:
     async def play() -> None:
         world = StoreWorld(LIMIT_S)
         world.threads.start(StoreCall(1, PutFile("a", "a", 1)))
@@ -95,14 +95,14 @@ def test_a_file_that_is_sent_slowly_has_all_the_time_that_it_needs() -> None:
     asyncio.run(play())
 
 
-def test_closing_waits_for_no_silent_store_and_gives_nothing_more() -> None:
+def test_close_does_not_wait_for_silent_store() -> None:
     async def play() -> None:
         world = StoreWorld()
         world.threads.start(StoreCall(1, Put("a", b"x")))
-        await world.until(lambda: bool(world.store.begun))
-        began = asyncio.get_running_loop().time()
+        await world.until(lambda: bool(world.store.started))
+        started = asyncio.get_running_loop().time()
         world.threads.close()
-        assert asyncio.get_running_loop().time() - began < 5
+        assert asyncio.get_running_loop().time() - started < 5
         world.store.let.set()
         await asyncio.sleep(0.1)
         assert not world.events
@@ -111,7 +111,7 @@ def test_closing_waits_for_no_silent_store_and_gives_nothing_more() -> None:
 
 
 @pytest.mark.parametrize("size_bytes", [5, PART_BYTES + 5])
-def test_a_folder_has_synced_the_file_and_each_folder_above_it_when_it_responds(
+def test_folder_store_syncs_file_and_parents_before_completion(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size_bytes: int
 ) -> None:
     (tmp_path / "node").mkdir()
@@ -128,19 +128,19 @@ def test_a_folder_has_synced_the_file_and_each_folder_above_it_when_it_responds(
     assert synced == [("remote/topic/x.log", size_bytes), ("remote/topic", -1), ("remote", -1)]
 
 
-def test_a_failed_sync_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_sync_is_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Objects(Folder(tmp_path), tmp_path)
 
     def fails(_: int) -> None:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr("reference_broker.serve.object_store.os.fsync", fails)
-    answer = store.carry_out(Put("a", b"x"), lambda: None)
-    assert isinstance(answer, StoreFailure)
-    assert answer.kind is FailureKind.UNAVAILABLE
+    failure = store.carry_out(Put("a", b"x"), lambda: None)
+    assert isinstance(failure, StoreFailure)
+    assert failure.kind is FailureKind.UNAVAILABLE
 
 
-def test_the_store_of_a_node_alone_is_beside_its_data_and_nodes_of_a_cluster_must_share_one(tmp_path: Path) -> None:
+def test_default_store_folder_of_single_node_and_required_one_of_cluster(tmp_path: Path) -> None:
     data = tmp_path / "node"
     alone = opened(BrokerConfig.parse({}), data)
     assert alone.carry_out(Put("a", b"x"), lambda: None) is None
@@ -153,7 +153,7 @@ def test_the_store_of_a_node_alone_is_beside_its_data_and_nodes_of_a_cluster_mus
     assert (tmp_path / "shared" / "b").read_bytes() == b"y"
 
 
-def test_a_folder_that_cannot_be_made_is_told_in_one_sentence(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created_fails_with_message(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StartError, match=r"The object store .*file/below cannot be used: .*\.$") as refusal:
         opened(BrokerConfig.parse({"crucible.remote.store.url": f"{tmp_path}/file/below"}), tmp_path)

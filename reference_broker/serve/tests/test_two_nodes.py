@@ -1,4 +1,4 @@
-"""Two drivers on one loop with nodes that only ask and answer: what a Send becomes at the other node, and back."""
+"""Two drivers on one loop with nodes that only send requests and respond: a Send as a request at the other node."""
 
 import asyncio
 import socket
@@ -39,13 +39,14 @@ NAME = client_id_of(0, bytes(16))
 KEY, VERSION = int(ApiKey.HEARTBEAT), 4
 
 
-def ask(peer: int, number: int) -> Send:
+def request_to(peer: int, number: int) -> Send:
     body = body_class(KEY, "request")(group_id="g", generation_id=number, member_id="m")
     return Send(peer, Channel.RAFT, number, KEY, VERSION, body, Tag(KEY, VERSION, "", role="peer"), 2000, NAME)
 
 
 class Node:
-    """It has what a driver needs of a node. ``first`` are its effects at the start. It answers each request at once."""
+    """The part of a node that a driver needs. ``first`` are its effects at the start. It responds to each request at
+    once."""
 
     listening = ready = True
     stopped = False
@@ -73,10 +74,10 @@ class Node:
             if not isinstance(event, Request):
                 return ()
             heartbeat: Any = event.body
-            answer = body_class(KEY, "response")(
+            response = body_class(KEY, "response")(
                 throttle_time=timedelta(milliseconds=heartbeat.generation_id), error_code=ErrorCode.none
             )
-            return (Reply(event.connection, event.correlation_id, KEY, VERSION, answer, event.tag),)
+            return (Reply(event.connection, event.correlation_id, KEY, VERSION, response, event.tag),)
         finally:
             self.inside = False
 
@@ -148,62 +149,60 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize(("registered", "of_node"), [(NAME, True), (client_id_of(0, bytes(15) + b"x"), False)])
-def test_a_connection_is_of_a_node_if_that_is_registered_under_its_client_id(
-    tmp_path: Path, registered: str, of_node: bool
-) -> None:
-    asking, answering = Node([ask(1, 5)]), Node()
-    answering.registered = registered
+def test_connection_with_registered_client_id_is_of_node(tmp_path: Path, registered: str, of_node: bool) -> None:
+    client, server = Node([request_to(1, 5)]), Node()
+    server.registered = registered
 
     async def scene(drivers: list[Driver]) -> None:
-        await until(lambda: bool(asking.of(PeerReply)))
+        await until(lambda: bool(client.of(PeerReply)))
         assert [each.of_node for each in drivers[1].connections.values()] == [of_node]
 
-    play(tmp_path, [asking, answering], scene)
+    play(tmp_path, [client, server], scene)
 
 
-def test_where_brokers_have_a_listener_of_their_own_it_decides(tmp_path: Path) -> None:
-    asking, answering = Node([ask(1, 5)]), Node()
+def test_inter_broker_listener_decides_node_connections(tmp_path: Path) -> None:
+    client, server = Node([request_to(1, 5)]), Node()
     plan = listener_plan("PLAINTEXT://h:1,LAN://h:2", "", "", "LAN", "")
 
     async def scene(drivers: list[Driver]) -> None:
         drivers[1].listeners = plan
         assert [drivers[1].protocol(name).of_node for name in ("PLAINTEXT", "LAN")] == [False, True]
-        await until(lambda: bool(asking.of(PeerReply)))
+        await until(lambda: bool(client.of(PeerReply)))
         assert [each.of_node for each in drivers[1].connections.values()] == [False], "its name is not believed"
 
-    play(tmp_path, [asking, answering], scene)
+    play(tmp_path, [client, server], scene)
 
 
-def test_a_send_is_a_request_there_and_its_reply_an_event_here(tmp_path: Path) -> None:
-    asking, answering = Node([ask(1, 5), ask(1, 6)]), Node()
+def test_send_is_request_at_peer_and_reply_is_event(tmp_path: Path) -> None:
+    client, server = Node([request_to(1, 5), request_to(1, 6)]), Node()
 
     async def scene(_: list[Driver]) -> None:
-        await until(lambda: len(asking.of(PeerReply)) == 2)
+        await until(lambda: len(client.of(PeerReply)) == 2)
 
-    play(tmp_path, [asking, answering], scene)
-    assert asking.of(PeerUp) == [PeerUp(1, Channel.RAFT)]
-    assert [(each.token, each.body.throttle_time.total_seconds()) for each in asking.of(PeerReply)] == [
+    play(tmp_path, [client, server], scene)
+    assert client.of(PeerUp) == [PeerUp(1, Channel.RAFT)]
+    assert [(each.token, each.body.throttle_time.total_seconds()) for each in client.of(PeerReply)] == [
         (5, 0.005),
         (6, 0.006),
     ]
-    requests = answering.of(Request)
+    requests = server.of(Request)
     assert {(each.client_id, each.tag.client_id) for each in requests} == {(NAME, "node-0")}
     assert {each.tag.role for each in requests} == {"peer"}
 
 
-def test_a_node_that_ends_is_a_peer_down_at_once(tmp_path: Path) -> None:
-    asking, answering = Node([ask(1, 5)]), Node()
+def test_stopped_node_is_reported_down_at_once(tmp_path: Path) -> None:
+    client, server = Node([request_to(1, 5)]), Node()
 
     async def scene(drivers: list[Driver]) -> None:
-        await until(lambda: len(asking.of(PeerReply)) == 1)
+        await until(lambda: len(client.of(PeerReply)) == 1)
         drivers[1].end()
-        await until(lambda: len(asking.of(PeerDown)) == 1)
+        await until(lambda: len(client.of(PeerDown)) == 1)
 
-    play(tmp_path, [asking, answering], scene)
-    assert asking.events[-1] == PeerDown(1, Channel.RAFT)
+    play(tmp_path, [client, server], scene)
+    assert client.events[-1] == PeerDown(1, Channel.RAFT)
 
 
-def test_who_watches_sees_what_no_event_led_to(tmp_path: Path) -> None:
+def test_watcher_sees_effects_without_event(tmp_path: Path) -> None:
     node, watching = Node([Note("awake")]), Watching()
 
     async def scene(drivers: list[Driver]) -> None:
@@ -217,14 +216,14 @@ def test_who_watches_sees_what_no_event_led_to(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("delay_s", [0.0, 2.0])
-def test_a_slow_disk_delays_syncs_alone(tmp_path: Path, delay_s: float) -> None:
+def test_slow_disk_delays_only_syncs(tmp_path: Path, delay_s: float) -> None:
     node, other = Node(), Node()
 
     async def scene(drivers: list[Driver]) -> None:
         loop = asyncio.get_running_loop()
         (tmp_path / "0" / "file").write_bytes(b"x")
         drivers[0].syncs.delay_s = delay_s
-        node.first = [Sync(1, ("file",)), ask(1, 5)]
+        node.first = [Sync(1, ("file",)), request_to(1, 5)]
         started = loop.time()
         drivers[0].start()
         await until(lambda: len(node.of(PeerReply)) == 1)

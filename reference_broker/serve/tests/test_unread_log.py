@@ -1,4 +1,4 @@
-"""A node whose stderr is full, closed or never read serves all the same, and ends at SIGTERM."""
+"""A node whose stderr is full, closed or never read serves requests, and ends at SIGTERM."""
 
 import json
 import os
@@ -60,7 +60,7 @@ def assert_serves(address: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["unread", "full", "closed", "reader gone"])
-def test_the_node_serves_and_ends_whatever_becomes_of_its_log(tmp_path: Path, kind: str) -> None:
+def test_node_serves_and_ends_with_unusable_stderr(tmp_path: Path, kind: str) -> None:
     reading, writing = os.pipe()
     if kind == "full":
         os.close(writing)
@@ -78,7 +78,7 @@ def test_the_node_serves_and_ends_whatever_becomes_of_its_log(tmp_path: Path, ki
         os.close(reading)
 
 
-def test_no_file_gets_the_number_of_a_closed_stderr(tmp_path: Path) -> None:
+def test_closed_stderr_descriptor_is_not_reused(tmp_path: Path) -> None:
     with broker(tmp_path, None) as (process, address):
         pid = process.pid
         assert [os.readlink(f"/proc/{pid}/fd/{number}") for number in (2,)] == ["/dev/null"]

@@ -1,4 +1,4 @@
-"""What a deleted topic left in the store goes, whoever dies meanwhile; what a living topic has stays."""
+"""The remote objects of a deleted topic are removed, whichever node dies meanwhile; those of other topics stay."""
 
 from dataclasses import replace
 from typing import Any
@@ -24,7 +24,7 @@ INTERVAL_US = 500_000
 
 
 class Deleting(MetadataCluster):
-    """Each node looks for deleted topics."""
+    """A cluster whose nodes look for deleted topics."""
 
     def start(self, number: int, **config: str) -> None:
         super().start(number, **config)
@@ -46,7 +46,7 @@ class Deleting(MetadataCluster):
         return bytes(self.members[0].node.broker.loader.image.topics[name].topic_id)
 
     def copy(self, number: int, topic_id: bytes, partition: int) -> RemoteSegment:
-        """Node 0 copies a segment: its events and its objects."""
+        """Copy a segment as node 0: its events and its objects."""
         segment = copy_of(number, 0, 9, partition=partition, topic_id=topic_id, attempt=1)
         self.watch(0, partition=partition, topic_id=topic_id)
         assert self.write(0, segment) is ErrorCode.none
@@ -78,7 +78,7 @@ class Deleting(MetadataCluster):
 
 
 class Away(MemoryStore):
-    """Nobody reaches it."""
+    """A store that no node can reach."""
 
     def carry_out(self, operation: StoreOperation, disk: Disk) -> StoreResult | StoreFailure:  # noqa: ARG002
         return StoreFailure(FailureKind.UNAVAILABLE, "away")
@@ -96,7 +96,7 @@ def tiered(world: Deleting) -> bytes:
 
 
 @pytest.mark.clause("RemoteLogMetadataManagerTest.testRemotePartitionDeletion", "RemoteTopicCrudTest.testTopicDeletion")
-def test_all_objects_of_a_deleted_topic_go_and_the_states_tell_so() -> None:
+def test_deleted_topic_loses_all_objects_and_states_are_written() -> None:
     world = Deleting()
     topic_id = tiered(world)
     world.run(5_000)
@@ -117,7 +117,7 @@ def test_all_objects_of_a_deleted_topic_go_and_the_states_tell_so() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("after_ms", [0, 100, 400, 500, 550, 600, 650, 700, 800, 900, 1000, 1200])
-def test_the_node_that_removes_may_die_at_any_time(after_ms: int) -> None:
+def test_removal_survives_death_of_node_at_any_time(after_ms: int) -> None:
     world = Deleting()
     topic_id = tiered(world)
     world.delete_topic(TOPIC)
@@ -131,7 +131,7 @@ def test_the_node_that_removes_may_die_at_any_time(after_ms: int) -> None:
     assert not world.left_in(topic_id)
 
 
-def test_what_a_topic_left_is_found_after_all_nodes_were_down() -> None:
+def test_objects_of_deleted_topic_are_found_after_full_restart() -> None:
     world = Deleting()
     topic_id = tiered(world)
     world.delete_topic(TOPIC)
@@ -145,7 +145,7 @@ def test_what_a_topic_left_is_found_after_all_nodes_were_down() -> None:
     assert not world.left_in(topic_id)
 
 
-def test_a_store_that_fails_is_asked_again() -> None:
+def test_failed_removal_is_retried() -> None:
     world = Deleting()
     topic_id = tiered(world)
     whole, world.store = world.store, Away()
@@ -159,8 +159,8 @@ def test_a_store_that_fails_is_asked_again() -> None:
     assert not world.left_in(topic_id)
 
 
-def test_a_topic_that_this_node_does_not_know_yet_is_not_deleted() -> None:
-    """The copy tells that its writer knew more of the cluster's metadata."""
+def test_topic_unknown_to_node_is_not_deleted() -> None:
+    """The metadata of the copy shows that its writer knew a newer version of the cluster's metadata."""
     world = Deleting()
     world.ready()
     unknown = b"n" * 16
@@ -180,7 +180,7 @@ def test_a_topic_that_this_node_does_not_know_yet_is_not_deleted() -> None:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_an_object_that_lands_after_the_removal_goes_too(restarts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_object_stored_after_removal_is_removed_too(restarts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node was paused while it stored it."""
     monkeypatch.setattr(deleted_partitions, "SWEEP_INTERVAL_US", 3_600_000_000 if restarts else 5_000_000)
     world = Deleting()
@@ -199,8 +199,8 @@ def test_an_object_that_lands_after_the_removal_goes_too(restarts: bool, monkeyp
     assert world.deletions(topic_id, 0) == list(DeleteState), "nothing more is written"
 
 
-def test_a_removed_partition_is_swept_for_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is remembered of deleted topics does not grow for ever."""
+def test_removed_partition_is_swept_for_one_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The remembered deleted topics do not grow for ever."""
     monkeypatch.setattr(deleted_partitions, "SWEEP_INTERVAL_US", 2_000_000)
     monkeypatch.setattr(deleted_partitions, "SWEPT_FOR_MS", 4_000)
     world = Deleting()

@@ -1,4 +1,4 @@
-"""Remote segments go when retention says so, and garbage goes, whatever fails or dies between two steps."""
+"""Remote segments are removed by retention, and garbage is removed, whatever fails or dies between two steps."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -52,14 +52,14 @@ def frequent_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check_nothing_else_is_stored(tier: Tier, partition: Partition) -> None:
-    """The store has the objects of listed segments, and no others."""
+    """Assert that the store has the objects of listed segments, and no others."""
     wanted = {key for segment in tier.listed(partition) for key in keys_of(segment)}
     assert set(tier.store_memory.objects) <= wanted
     assert not tier.known(partition).unfinished()
 
 
 def check_expired(tier: Tier, partition: Partition, first: int) -> None:
-    """Segments from offset ``first`` on are listed and whole, nothing else is left, and the log begins there."""
+    """Assert that segments from offset ``first`` on are listed and whole, no others exist, and the log starts there."""
     listed = tier.listed(partition)
     assert [each.start_offset for each in listed] == list(range(first, 30, 6))
     assert partition.log.log_start_offset == first
@@ -70,7 +70,7 @@ def check_expired(tier: Tier, partition: Partition, first: int) -> None:
 
 
 @pytest.mark.clause("RemoteLogManagerTest.testDeleteLogSegmentDueToRetentionSizeBreach")
-def test_the_oldest_segments_go_while_the_rest_has_enough_bytes() -> None:
+def test_oldest_segments_are_removed_by_bytes_retention() -> None:
     tier, node, log = led()
     sizes = [each.size_bytes for each in log.segments]
     partition = node.lead(log)
@@ -83,7 +83,7 @@ def test_the_oldest_segments_go_while_the_rest_has_enough_bytes() -> None:
 
 
 @pytest.mark.clause("RemoteLogManagerTest.testDeleteLogSegmentDueToRetentionTimeBreach")
-def test_segments_go_once_all_their_records_are_too_old() -> None:
+def test_segments_are_removed_by_time_retention() -> None:
     tier, node, log = led(OLD)
     partition = node.lead(log)
     tier.pass_ms(10_000)
@@ -92,7 +92,7 @@ def test_segments_go_once_all_their_records_are_too_old() -> None:
     check_nothing_else_is_stored(tier, partition)
 
 
-def test_without_a_limit_nothing_goes() -> None:
+def test_unlimited_retention_removes_nothing() -> None:
     tier, node, log = led(KEPT)
     partition = node.lead(log)
     tier.pass_ms(10_000)
@@ -101,7 +101,7 @@ def test_without_a_limit_nothing_goes() -> None:
 
 
 @pytest.mark.clause("RemoteLogManagerTest.testDeletionOnRetentionBreachedSegments")
-def test_the_log_begins_later_before_anything_is_deleted() -> None:
+def test_log_start_moves_before_deletion() -> None:
     tier, node, log = led()
     partition = node.lead(log)
     seen: list[tuple[str, int]] = []
@@ -120,7 +120,7 @@ def test_the_log_begins_later_before_anything_is_deleted() -> None:
 
 
 @pytest.mark.clause("E-7", "P-11")
-def test_a_log_start_from_a_client_is_durable_before_anything_is_deleted() -> None:
+def test_log_start_of_delete_records_is_durable_before_deletion() -> None:
     tier, node, log = led(KEPT)
     node.lead(log)
     tier.pass_ms(5_000)
@@ -138,7 +138,7 @@ def test_a_log_start_from_a_client_is_durable_before_anything_is_deleted() -> No
     assert all(durable)
 
 
-def test_records_that_a_client_deleted_go_from_the_tier() -> None:
+def test_delete_records_removes_remote_segments() -> None:
     tier, node, log = led(KEPT)
     partition = node.lead(log)
     tier.pass_ms(5_000)
@@ -151,7 +151,7 @@ def test_records_that_a_client_deleted_go_from_the_tier() -> None:
 
 
 def deaths() -> int:
-    """How many acts a copy and an expiry of everything do."""
+    """Return the number of acts of a copy and an expiry of everything."""
     tier, node, log = led()
     node.lead(log)
     tier.pass_ms(10_000)
@@ -165,8 +165,8 @@ ACTS = deaths()
 @pytest.mark.clause("P-11", "RemoteLogManagerTest.testFailedDeleteExpiredSegments")
 @pytest.mark.parametrize("happens", [True, False])
 @pytest.mark.parametrize("at", range(ACTS))
-def test_each_act_may_fail_and_is_tried_again(at: int, happens: bool) -> None:
-    """``happens``: it was done, and only its answer is lost."""
+def test_each_failed_act_is_retried(at: int, happens: bool) -> None:
+    """``happens``: the act was done, and only its response is lost."""
     tier, node, log = led()
     acts = []
 
@@ -187,9 +187,10 @@ def test_each_act_may_fail_and_is_tried_again(at: int, happens: bool) -> None:
 @pytest.mark.clause("P-11", "RemoteLogManagerTest.testDeleteRetentionMsBeingCancelledBeforeSecondDelete")
 @pytest.mark.parametrize("happens", [True, False])
 @pytest.mark.parametrize("at", range(ACTS))
-def test_a_node_may_die_at_each_act_and_the_next_leader_leaves_nothing_behind(at: int, happens: bool) -> None:
-    """Whatever the dead leader was copying or deleting. The next one is the same node, or a replica whose log begins
-    where it began at first: it knows no more."""
+def test_next_leader_cleans_up_after_death_at_each_act(at: int, happens: bool) -> None:
+    """Whatever the dead leader was copying or deleting. The next one is the same node, or a replica whose log starts
+    where
+    it started at first: it knows no more."""
     tier, node, log = led()
     acts = []
 
@@ -223,8 +224,8 @@ def test_a_node_may_die_at_each_act_and_the_next_leader_leaves_nothing_behind(at
 
 @pytest.mark.clause("P-11")
 @pytest.mark.parametrize("at", range(14))
-def test_a_former_leader_that_wakes_up_leaves_nothing_that_stays(at: int) -> None:
-    """It goes on with a copy that was removed, and with deletions. What it stores is found by the next sweep."""
+def test_objects_of_resumed_former_leader_are_removed(at: int) -> None:
+    """It continues a copy that was removed, and deletions. The next sweep finds the objects that it stores."""
     tier, node, log = led(KEPT)
     acts = []
 
@@ -252,7 +253,7 @@ def test_a_former_leader_that_wakes_up_leaves_nothing_that_stays(at: int) -> Non
 
 
 class Behind(NodeMetadata):
-    """Knows what it knew at first, until an event that it writes is read back."""
+    """Metadata as of the start, until an event that the node writes is read back."""
 
     def __init__(self, tier: Tier, ports: NodePorts) -> None:
         super().__init__(tier, ports)
@@ -270,8 +271,8 @@ class Behind(NodeMetadata):
 
 
 @pytest.mark.clause("P-11")
-def test_a_former_leader_does_not_take_a_newer_leaders_objects_for_garbage() -> None:
-    """It lists them before it knows of the newer leader's events."""
+def test_former_leader_does_not_remove_objects_of_newer_leader() -> None:
+    """It lists them before it has the newer leader's events."""
     tier, node, log = led(KEPT)
     former = node.lead(log)
     metadata = Behind(tier, node.ports)
@@ -301,28 +302,28 @@ def test_a_former_leader_does_not_take_a_newer_leaders_objects_for_garbage() -> 
 
 
 @pytest.mark.clause("P-11")
-def test_a_leader_that_begins_a_new_epoch_begins_its_work_anew() -> None:
-    """What it writes under the former epoch might not count any more."""
+def test_new_epoch_restarts_expiry() -> None:
+    """Events of the former epoch might be ignored."""
     tier, node, log = led()
     partition = node.lead(log)
     steps: list[str] = []
-    begins = "Write DELETE_SEGMENT_STARTED"
+    first_event = "Write DELETE_SEGMENT_STARTED"
 
     def next_epoch(name: str) -> None:
-        """The first of these writes changes nothing. The second one begins a deletion."""
+        """The first of these writes changes nothing. The second one starts a deletion."""
         steps.append(name)
-        if steps.count(begins) == 2:
+        if steps.count(first_event) == 2:
             partition.leader_epoch = 8
 
     node.ports.after = next_epoch
     tier.pass_ms(20_000)
     assert tier.known(partition).newest_epoch == 8
-    deletes = [each for each in steps if each == begins or each.startswith("Delete ")]
-    assert deletes[:3] == [begins] * 3
+    deletes = [each for each in steps if each == first_event or each.startswith("Delete ")]
+    assert deletes[:3] == [first_event] * 3
     check_expired(tier, partition, 18)
 
 
-def test_objects_that_no_event_tells_of_go_and_others_stay() -> None:
+def test_objects_without_events_are_removed_and_others_stay() -> None:
     tier, node, log = led(KEPT)
     stray = key_of(stranger(), ObjectKind.LOG)
     folder = stray.partition("/")[0]
@@ -339,7 +340,7 @@ def test_objects_that_no_event_tells_of_go_and_others_stay() -> None:
 
 
 def stranger() -> RemoteSegment:
-    """One that was listed in another life."""
+    """Return a segment that was listed in an earlier life."""
     other, node, log = led(KEPT)
     partition = node.lead(log)
     other.pass_ms(5_000)
@@ -347,7 +348,7 @@ def stranger() -> RemoteSegment:
 
 
 @pytest.mark.clause("RemoteLogManagerTest.testDeletionSkippedForSegmentsBeingCopied")
-def test_the_copy_that_is_under_way_is_no_garbage() -> None:
+def test_copy_in_progress_is_not_garbage() -> None:
     tier, node, log = led(KEPT)
     node.ports.delay_us = lambda operation: 3_000_000 if type(operation).__name__ == "PutFile" else 1000
     partition = node.lead(log)
@@ -357,8 +358,8 @@ def test_the_copy_that_is_under_way_is_no_garbage() -> None:
 
 
 @pytest.mark.clause("P-11")
-def test_a_copy_whose_end_was_written_late_is_not_removed_as_garbage() -> None:
-    """The leader does not know that it finished, and has begun to remove it. Its log may rely on the copy by then."""
+def test_copy_with_late_finish_event_is_not_removed() -> None:
+    """The leader does not know that it finished, and has started to remove it. Its log may rely on the copy by then."""
     tier, node, log = led(KEPT)
     partition = node.lead(log)
     tier.pass_ms(5_000)
@@ -374,7 +375,7 @@ def test_a_copy_whose_end_was_written_late_is_not_removed_as_garbage() -> None:
 
 
 def lagging(disk: MemoryDisk, config: LogConfig) -> PartitionLog:
-    """A log of which only the records from offset 24 on are here. It begins at 0, as far as it knows."""
+    """Return a log with only the records from offset 24 on. It starts at 0, as far as it knows."""
     log = filled(disk, replace(config, local_retention_bytes=0), SEGMENTS)
     log.mark_synced(log.sync_point())
     log.copied_end_offset = 30
@@ -384,8 +385,8 @@ def lagging(disk: MemoryDisk, config: LogConfig) -> PartitionLog:
 
 
 @pytest.mark.clause("RemoteLogManagerTest.testFindLogStartOffset")
-def test_a_log_that_lags_behind_deletions_begins_at_the_first_listed_record() -> None:
-    """A former leader had deleted more than this replica knows. Its own old segments are gone here, too."""
+def test_lagging_log_starts_at_first_listed_record() -> None:
+    """A former leader had deleted more than this replica knows. Its own old segments are deleted here, too."""
     tier, node, log = led()
     node.lead(log)
     tier.pass_ms(10_000)
@@ -398,7 +399,7 @@ def test_a_log_that_lags_behind_deletions_begins_at_the_first_listed_record() ->
 
 
 @pytest.mark.clause("RemoteLogManagerTest.testFindLogStartOffsetFallbackToLocalLogStartOffsetWhenRemoteIsEmpty")
-def test_a_log_of_which_nothing_is_listed_begins_with_its_local_records() -> None:
+def test_log_without_listed_segments_starts_at_local_records() -> None:
     """A former leader had deleted all of it."""
     tier, node, log = led(OLD)
     former = node.lead(log)
@@ -413,17 +414,17 @@ def test_a_log_of_which_nothing_is_listed_begins_with_its_local_records() -> Non
 
 
 @pytest.mark.clause("RemoteLogManagerTest.testRemoteLogSizeRetentionShouldFilterOutCopySegmentStartState")
-def test_what_is_not_listed_counts_for_no_size() -> None:
+def test_unlisted_segments_do_not_count_towards_size() -> None:
     tier, node, log = led(replace(SMALL, retention_bytes=10_000))
     partition = node.lead(log)
     tier.pass_ms(5_000)
     sizes = sum(each.size_bytes for each in tier.listed(partition)) + log.segments[-1].size_bytes
     node.resign(partition)
     known = tier.known(partition)
-    begun = replace(
+    copy_started = replace(
         stranger(), attempt=known.last_attempt + 1, size_bytes=10**9, state=SegmentState.COPY_SEGMENT_STARTED
     )
-    assert not known.apply(begun)
+    assert not known.apply(copy_started)
     again = opened(node.disk, replace(KEPT, retention_bytes=sizes), clean=False)
     again.advance_high_watermark(again.log_end_offset)
     partition = TierNode(tier, 2, node.disk, expires=True).lead(again, leader_epoch=6)
@@ -432,8 +433,8 @@ def test_what_is_not_listed_counts_for_no_size() -> None:
 
 
 @pytest.mark.parametrize("at", range(ACTS))
-def test_a_topic_may_lose_its_tier_between_two_steps(at: int) -> None:
-    """Nothing more is known of it then."""
+def test_tier_disabled_between_steps_stops_expiry(at: int) -> None:
+    """Its metadata is dropped then."""
     tier, node, log = led()
     acts = []
 

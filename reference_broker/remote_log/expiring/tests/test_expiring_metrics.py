@@ -1,4 +1,4 @@
-"""The gauges of what there is in the tier and of what is to go."""
+"""The gauges of remote segments, and of those to be removed."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from reference_broker.remote_log.expiring.tests.test_expirer import KEPT, led
 @pytest.mark.clause(
     "RemoteLogManagerTest.testRemoteDeleteLagsOnRetentionBreachedSegments", "RemoteLogManagerTest.testRemoteSizeData"
 )
-def test_what_there_is_and_what_is_to_go_is_counted() -> None:
+def test_gauges_count_remote_and_expired_segments() -> None:
     tier, node, log = led(KEPT)
     partition = node.lead(log)
     tier.pass_ms(5_000)

@@ -1,4 +1,4 @@
-"""A node that does not know what is in the tier destroys nothing there."""
+"""A node without the events of a tier deletes nothing there."""
 
 from dataclasses import replace
 from typing import Any
@@ -43,7 +43,7 @@ def in_the_tier_only() -> tuple[Tier, TierNode, Partition]:
 
 
 def append_segments(partition: Partition) -> None:
-    """New records, which are copied."""
+    """Append new records, which are copied."""
     log = partition.log
     for _ in range(7):
         appended(log, batch_of(2), epoch=5)
@@ -52,8 +52,8 @@ def append_segments(partition: Partition) -> None:
 
 
 @pytest.mark.parametrize("goes_on", [True, False])
-def test_nothing_is_deleted_when_the_events_are_lost(goes_on: bool) -> None:
-    """``goes_on``: segments are copied afterwards, so something is known again."""
+def test_lost_events_stop_deletion(goes_on: bool) -> None:
+    """``goes_on``: segments are copied afterwards, so some are known again."""
     tier, _, partition = in_the_tier_only()
     before = dict(tier.store_memory.objects)
     tier.known(partition).forget()
@@ -68,7 +68,7 @@ def test_nothing_is_deleted_when_the_events_are_lost(goes_on: bool) -> None:
     assert note["local_log_start_offset"] == START
 
 
-def test_nothing_is_deleted_when_only_the_oldest_events_are_lost() -> None:
+def test_lost_oldest_events_stop_deletion() -> None:
     tier, _, partition = in_the_tier_only()
     before = dict(tier.store_memory.objects)
     known = tier.known(partition)
@@ -107,8 +107,8 @@ def test_nothing_is_deleted_when_only_the_ends_of_copies_are_lost(first: int) ->
 
 @pytest.mark.parametrize("lost", [6, 12, 24])
 @pytest.mark.parametrize("expires", [False, True])
-def test_nothing_is_deleted_when_events_in_the_middle_are_lost(lost: int, expires: bool) -> None:
-    """``expires``: what lies before is let go, so that the log would begin with what is missed."""
+def test_lost_events_in_the_middle_stop_deletion(lost: int, expires: bool) -> None:
+    """``expires``: earlier segments are removed, so the log would start with the missing ones."""
     tier, _, partition = in_the_tier_only()
     known = tier.known(partition)
     listed = tuple(known.listed())
@@ -127,11 +127,11 @@ def test_nothing_is_deleted_when_events_in_the_middle_are_lost(lost: int, expire
     assert len(tier.noted("remote_log_events_missing")) == 1
     partition.log.delete_records_before(lost + 6)
     tier.pass_ms(60_000)
-    assert not objects_of(tier, missed), "nobody misses it any more"
+    assert not objects_of(tier, missed), "they are not missing any more"
 
 
-def test_the_next_leader_of_a_partition_whose_events_are_lost_deletes_nothing() -> None:
-    """Its own event, which changes nothing, does not say what was there."""
+def test_next_leader_with_lost_events_deletes_nothing() -> None:
+    """Its own event, which changes nothing, does not list the earlier segments."""
     tier, node, partition = in_the_tier_only()
     before = dict(tier.store_memory.objects)
     tier.known(partition).forget()
@@ -143,7 +143,7 @@ def test_the_next_leader_of_a_partition_whose_events_are_lost_deletes_nothing() 
     assert tier.store_memory.objects == before
 
 
-def test_who_deletes_the_records_that_are_missed_ends_the_wait() -> None:
+def test_delete_records_of_missing_segments_resumes_deletion() -> None:
     tier, _, partition = in_the_tier_only()
     tier.known(partition).forget()
     tier.pass_ms(30_000)
@@ -153,8 +153,8 @@ def test_who_deletes_the_records_that_are_missed_ends_the_wait() -> None:
     assert len(tier.noted("remote_log_events_missing")) == 1
 
 
-def test_retention_may_take_what_is_missed() -> None:
-    """What is newer than that has to go, too."""
+def test_retention_of_missing_segments_resumes_deletion() -> None:
+    """Newer segments have to be removed, too."""
     tier, _, partition = in_the_tier_only()
     tier.known(partition).forget()
     append_segments(partition)
@@ -165,8 +165,8 @@ def test_retention_may_take_what_is_missed() -> None:
     assert not tier.store_memory.objects
 
 
-def test_what_is_still_here_is_copied_again() -> None:
-    """It is kept here until then, although its objects go: no event tells of them."""
+def test_local_segments_with_lost_events_are_copied_again() -> None:
+    """It is kept here until then, although its objects are removed: no event lists them."""
     tier, disk = Tier(), MemoryDisk()
     log = filled(disk, replace(TIERED, local_retention_bytes=-1), SEGMENTS)
     node = TierNode(tier, disk=disk, expires=True)
@@ -189,7 +189,7 @@ def test_what_is_still_here_is_copied_again() -> None:
     assert tier.known(partition).listed_until(lineage_of(log), 0) >= START
 
 
-def test_a_leader_proves_anew_that_no_former_one_counts() -> None:
+def test_new_epoch_fences_former_leaders_again() -> None:
     tier, disk = Tier(), MemoryDisk()
     node = TierNode(tier, disk=disk)
     partition = node.lead(filled(disk, TIERED, SEGMENTS))
@@ -212,10 +212,8 @@ def test_a_leader_proves_anew_that_no_former_one_counts() -> None:
 
 
 @pytest.mark.parametrize("looks_at", ["retention", "objects"])
-def test_a_partition_that_goes_while_it_is_looked_at_misses_nothing(
-    looks_at: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing is known of it any more. That says nothing about its events."""
+def test_partition_removed_during_check_has_no_missing_segments(looks_at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no metadata any more. That is no loss of its events."""
     tier, node, partition = in_the_tier_only()
     went: list[bool] = []
 

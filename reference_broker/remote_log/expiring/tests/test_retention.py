@@ -1,4 +1,4 @@
-"""What retention lets go, judged by itself on small lists of segments."""
+"""Segments selected by retention, on small lists of segments."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -45,7 +45,7 @@ THREE = [copy_of(1, 0, 9), copy_of(2, 10, 19), copy_of(3, 20, 29)]
 
 @pytest.mark.clause("TopicBasedRemoteLogMetadataManagerTest.testRemoteLogSizeCalculationWithSegmentsOfTheSameEpoch")
 @pytest.mark.parametrize(("limit", "gone"), [(1000, 0), (350, 0), (300, 1), (299, 1), (200, 2), (101, 2), (100, 3)])
-def test_bytes_here_and_there_count_together(limit: int, gone: int) -> None:
+def test_local_and_remote_bytes_count_together(limit: int, gone: int) -> None:
     """Beside the remote segments there are 100 bytes that only the log has."""
     found = due(THREE, log_of(local=100, limit=limit), 0)
     assert starts(found) == [0, 10, 20][:gone]
@@ -53,17 +53,17 @@ def test_bytes_here_and_there_count_together(limit: int, gone: int) -> None:
 
 
 @pytest.mark.parametrize(("now_ms", "gone"), [(1999, 0), (2000, 3)])
-def test_a_segment_is_old_when_its_last_record_is(now_ms: int, gone: int) -> None:
+def test_segment_expires_with_its_last_record(now_ms: int, gone: int) -> None:
     assert len(due(THREE, log_of(ms=1000), now_ms).segments) == gone
 
 
-def test_the_first_that_stays_keeps_those_behind_it() -> None:
+def test_first_kept_segment_keeps_later_ones() -> None:
     young = replace(THREE[0], max_timestamp_ms=5_000)
     assert not due([young, *THREE[1:]], log_of(ms=1000), 3_000).segments
 
 
 @pytest.mark.clause("RemoteLogManagerTest.testDeletionOnOverlappingRetentionBreachedSegments")
-def test_of_a_log_that_branched_off_only_the_shared_part_moves_its_start() -> None:
+def test_diverged_log_moves_start_only_within_shared_part() -> None:
     """Records from 5 on are of another history. The segment is needed up to there."""
     branch = [copy_of(1, 0, 9), copy_of(2, 5, 14, (1, 5))]
     found = due(branch, log_of((0, 0), (1, 5), ms=0, limit=-1), 1_000_000)
@@ -77,7 +77,7 @@ def test_of_a_log_that_branched_off_only_the_shared_part_moves_its_start() -> No
     "RemoteLogManagerTest.testRemoteSegmentWithinLeaderEpochs",
     "TopicBasedRemoteLogMetadataManagerTest.testRemoteLogSizeCalculationWithSegmentsHavingNonExistentEpochs",
 )
-def test_a_segment_of_another_history_counts_for_nothing_until_its_epochs_are_over() -> None:
+def test_segment_of_other_lineage_is_ignored_until_its_epochs_end() -> None:
     other = copy_of(9, 0, 9, (2, 0))
     lineage = (1, 0), (3, 5)
     assert not due([other], log_of(*lineage, ms=0, limit=0), 1_000_000).segments
@@ -85,17 +85,18 @@ def test_a_segment_of_another_history_counts_for_nothing_until_its_epochs_are_ov
 
 
 @pytest.mark.parametrize(("start", "gone"), [(0, []), (9, []), (10, [0]), (29, [0, 10]), (30, [0, 10, 20])])
-def test_what_lies_before_the_logs_start_goes(start: int, gone: list[int]) -> None:
+def test_segments_before_log_start_are_removed(start: int, gone: list[int]) -> None:
     found = due(THREE, log_of(start=start), 0)
     assert starts(found) == gone
     assert found.log_start_offset == start
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 9)), max_size=8), st.integers(0, 900), st.integers(0, 12))
-def test_what_goes_is_a_beginning_and_what_stays_is_enough(
+def test_removed_segments_are_prefix_and_rest_is_sufficient(
     shapes: list[tuple[int, int]], limit: int, age_ms: int
 ) -> None:
-    """For segments in a row: the log keeps its last ``limit`` bytes if it had so many, and every record that is young
+    """For consecutive segments: the log keeps its last ``limit`` bytes if it had that many, and every record that is
+    young
     enough unless there are too many bytes."""
     segments: list[RemoteSegment] = []
     offset = 0
@@ -117,14 +118,14 @@ def test_what_goes_is_a_beginning_and_what_stays_is_enough(
 
 
 @pytest.mark.clause("RemoteLogManagerTest.testRemoteSegmentWithinLeaderEpochsForOverlappingSegments")
-def test_a_segment_into_which_the_logs_beginning_has_moved_is_of_this_log() -> None:
+def test_segment_with_log_start_inside_belongs_to_log() -> None:
     lineage = (7, 51), (9, 100)
     assert Shares(lineage).end(copy_of(1, 14, 150, (5, 14), (7, 15), (9, 100))) == 151
     assert Shares(lineage).end(copy_of(2, 14, 50, (5, 14), (7, 15))) is None
     assert Shares(lineage).end(copy_of(3, 14, 150, (5, 14), (6, 60))) is None
 
 
-def test_the_first_record_that_is_left_is_found_along_the_epochs() -> None:
+def test_first_remaining_record_is_found_by_epochs() -> None:
     lineage = (0, 0), (1, 15)
     segments = [copy_of(1, 10, 19), copy_of(2, 15, 24, (1, 15))]
     assert to_its_end(Shares(lineage).first(segments, 3)) == 10

@@ -1,4 +1,4 @@
-"""Nodes of a cluster in virtual time, each with what it knows of remote segments in ``__remote_log_metadata``."""
+"""Nodes of a cluster in virtual time, each with its view of remote segments from ``__remote_log_metadata``."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -48,7 +48,7 @@ class MetadataCluster(ClusterWorld):
         broker.replica.loader.subscribe(lambda *_: topic.image_changed())
 
     def at(self, number: int, work: Callable[[RemoteLogMetadataTopic], Any]) -> Any:
-        """Do something at a node, and let its requests be served."""
+        """Run work at a node, and let its requests be served."""
         member = self.members[number]
         result = work(self.topics[number])
         self._take(member, member.node._take_effects())
@@ -59,13 +59,13 @@ class MetadataCluster(ClusterWorld):
             self.at(number, lambda topic: topic.watch(topic_id, TOPIC, partition))
         self.run_until(lambda: all(self.topics[number].is_ready(topic_id, partition) for number in numbers))
 
-    def begin_write(self, number: int, event: RemoteLogEvent) -> Errors:
+    def start_write(self, number: int, event: RemoteLogEvent) -> Errors:
         errors: Errors = []
         self.at(number, lambda topic: topic.write(event, errors.append))
         return errors
 
     def write(self, number: int, event: RemoteLogEvent) -> Error:
-        errors = self.begin_write(number, event)
+        errors = self.start_write(number, event)
         self.run_until(lambda: bool(errors))
         (error,) = errors
         return error
@@ -83,5 +83,5 @@ class MetadataCluster(ClusterWorld):
         return partitions
 
     def keeper(self, partition: int = 0) -> int:
-        """Who leads the partition of the topic that keeps a partition."""
+        """Return the leader of the metadata topic's partition that keeps a partition."""
         return self.leader(REMOTE_LOG_METADATA_TOPIC, self.index(partition))

@@ -1,4 +1,4 @@
-"""Short ways to make events of remote segments for tests."""
+"""Short functions that make events of remote segments for tests."""
 
 from dataclasses import replace
 
@@ -33,7 +33,8 @@ def copy_of(
     partition: int = 0,
     topic_id: bytes = TOPIC_ID,
 ) -> RemoteSegment:
-    """The first event of copy ``number``, by the leader of epoch ``by``. ``attempt`` is the number if not given."""
+    """Return the first event of copy ``number``, by the leader of epoch ``by``. ``attempt`` is the number if not
+    given."""
     return RemoteSegment(
         topic_id=topic_id,
         topic=TOPIC,
@@ -58,7 +59,7 @@ def step(
     by: int | None = None,
     known_as: SegmentState | None = None,
 ) -> SegmentUpdate:
-    """The next event of a segment, by the leader of epoch ``by``: the one that copied it, if not given."""
+    """Return the next event of a segment, by the leader of epoch ``by``: the one that copied it, if not given."""
     update = update_of(segment, state, 1, segment.uploader_epoch if by is None else by, 3_000)
     return replace(update, known_as=known_as)
 

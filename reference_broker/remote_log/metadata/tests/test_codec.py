@@ -1,4 +1,4 @@
-"""Events of remote segments survive their bytes, which are Kafka's."""
+"""Events of remote segments round-trip through Kafka's bytes."""
 
 import pytest
 from hypothesis import given
@@ -64,13 +64,13 @@ events = segments() | updates | deletes
     "RemoteLogMetadataSerdeTest.testRemotePartitionDeleteMetadataSerde",
 )
 @given(events)
-def test_an_event_survives_its_bytes(event: RemoteLogEvent) -> None:
+def test_event_round_trip(event: RemoteLogEvent) -> None:
     assert decode(encode(event)) == event
 
 
 @given(events, st.data())
-def test_damaged_bytes_are_told_as_such(event: RemoteLogEvent, data: st.DataObject) -> None:
-    """Any event or DamagedRecord may come of them, but no other exception."""
+def test_damaged_bytes_raise_damaged_record(event: RemoteLogEvent, data: st.DataObject) -> None:
+    """The result is an event or DamagedRecord, but no other exception."""
     damaged = bytearray(encode(event))
     at = data.draw(st.integers(0, len(damaged) - 1))
     damaged[at] = data.draw(st.integers(0, 255))
@@ -81,7 +81,7 @@ def test_damaged_bytes_are_told_as_such(event: RemoteLogEvent, data: st.DataObje
 
 
 @given(events)
-def test_bytes_too_many_or_too_few_are_refused(event: RemoteLogEvent) -> None:
+def test_extra_or_missing_bytes_are_rejected(event: RemoteLogEvent) -> None:
     value = encode(event)
     for wrong in (value[:-1], value + b"\0", b"", b"\0" + value, b"\x02" + value[1:]):
         with pytest.raises(DamagedRecord):

@@ -1,4 +1,4 @@
-"""Copied offsets against a set of numbers."""
+"""Copied offsets compared with a set of numbers."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +7,7 @@ from reference_broker.remote_log.metadata.partition_segments import CopiedOffset
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 8)), max_size=12))
-def test_added_ranges_are_known_and_touching_ranges_are_one(ranges: list[tuple[int, int]]) -> None:
+def test_added_ranges_are_merged_when_touching(ranges: list[tuple[int, int]]) -> None:
     offsets, naive = CopiedOffsets(), set[int]()
     for start, length in ranges:
         offsets.add(start, start + length)

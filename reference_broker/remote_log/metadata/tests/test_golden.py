@@ -1,4 +1,4 @@
-"""Bytes and partitions of remote metadata that Apache Kafka 4.1.1 itself gave (its RemoteLogMetadataSerde and
+"""Bytes and partitions of remote metadata from Apache Kafka 4.1.1 itself (its RemoteLogMetadataSerde and
 RemoteLogMetadataTopicPartitioner, called from jshell)."""
 
 import pytest
@@ -69,7 +69,7 @@ DELETE_HEX = "010200" + PLACE + "00000001000000000000163001" + "00"
     [(SEGMENT, SEGMENT_HEX), (UPDATE, UPDATE_HEX), (DELETE, DELETE_HEX)],
     ids=["copy", "update", "end"],
 )
-def test_events_have_kafkas_bytes(event: RemoteLogEvent, text: str) -> None:
+def test_events_have_kafka_bytes(event: RemoteLogEvent, text: str) -> None:
     assert encode(event).hex() == text
     assert decode(bytes.fromhex(text)) == event
 
@@ -84,9 +84,7 @@ def test_events_have_kafkas_bytes(event: RemoteLogEvent, text: str) -> None:
         ("gAAAAAAAAAAAAAAAAAAAAQ", (4, 8, 3, 20, 3), (1, 1, 1, 1, 2)),
     ],
 )
-def test_each_partition_is_kept_where_kafka_keeps_it(
-    topic_id: str, of_50: tuple[int, ...], of_3: tuple[int, ...]
-) -> None:
+def test_metadata_partition_is_that_of_kafka(topic_id: str, of_50: tuple[int, ...], of_3: tuple[int, ...]) -> None:
     key, partitions = uuid_from_text(topic_id), (0, 1, 2, 31, 100_000)
     assert tuple(metadata_partition_of(key, each, 50) for each in partitions) == of_50
     assert tuple(metadata_partition_of(key, each, 3) for each in partitions) == of_3

@@ -1,4 +1,4 @@
-"""What Kafka's own tests of remote segments' metadata assert, each by the name of its test."""
+"""Assertions of Kafka's own tests of remote segments' metadata, each by the name of its test."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ from reference_broker.wire.errors import ErrorCode
 
 
 def after(*segments: RemoteSegment, state: SegmentState = FINISHED) -> PartitionSegments:
-    """What is known when each was copied, in this order. ``state``: the last one of each."""
+    """Return the metadata after each was copied, in this order. ``state``: the last one of each."""
     known = PartitionSegments()
     for segment in segments:
         assert known.apply(segment) is ErrorCode.none
@@ -29,10 +29,10 @@ def after(*segments: RemoteSegment, state: SegmentState = FINISHED) -> Partition
 
 
 def listed(known: PartitionSegments) -> list[RemoteSegment]:
-    return [known_as_begun(each) for each in known.listed()]
+    return [as_copy_started(each) for each in known.listed()]
 
 
-def known_as_begun(segment: RemoteSegment) -> RemoteSegment:
+def as_copy_started(segment: RemoteSegment) -> RemoteSegment:
     return replace(segment, state=STARTED, event_timestamp_ms=2_000)
 
 
@@ -47,7 +47,7 @@ def owner(known: PartitionSegments, epoch: int, offset: int) -> bytes | None:
 
 @pytest.mark.clause("RemoteLogMetadataCacheTest.testCacheAddMetadataOnInvalidArgs")
 @pytest.mark.parametrize("state", [FINISHED, DELETING, DELETED])
-def test_a_segment_begins_as_a_copy_that_has_begun(state: SegmentState) -> None:
+def test_first_event_must_be_copy_started(state: SegmentState) -> None:
     known = PartitionSegments()
     assert known.apply(replace(copy_of(1, 0, 100), state=state)) is ErrorCode.invalid_request
     assert not len(known)
@@ -55,15 +55,15 @@ def test_a_segment_begins_as_a_copy_that_has_begun(state: SegmentState) -> None:
 
 @pytest.mark.clause("RemoteLogMetadataCacheTest.testCacheUpdateMetadataOnInvalidArgs")
 @pytest.mark.parametrize("state", [FINISHED, DELETING, DELETED])
-def test_an_update_of_an_unknown_segment_changes_nothing(state: SegmentState) -> None:
+def test_update_of_unknown_segment_is_ignored(state: SegmentState) -> None:
     known = PartitionSegments()
     assert known.apply(step(copy_of(1, 0, 100), state)) is ErrorCode.resource_not_found
     assert not len(known)
 
 
 @pytest.mark.clause("RemoteLogMetadataCacheTest.testDropEventOnInvalidStateTransition")
-def test_a_step_that_is_not_in_the_table_changes_nothing() -> None:
-    """The steps of Kafka's test, with what each leads to."""
+def test_invalid_transition_is_ignored() -> None:
+    """The steps of Kafka's test, with the state after each."""
     segment = copy_of(1, 10, 100, (5, 10))
     known = after(segment, state=STARTED)
     for state, then in (
@@ -83,21 +83,21 @@ def test_a_step_that_is_not_in_the_table_changes_nothing() -> None:
 
 
 @pytest.mark.clause("RemoteLogLeaderEpochStateTest.testListAllRemoteLogSegmentsOnEmpty")
-def test_at_first_there_is_nothing() -> None:
+def test_new_metadata_is_empty() -> None:
     known = PartitionSegments()
     assert (listed(known), known.unfinished(), known.highest_offset(0), owner(known, 0, 0)) == ([], (), None, None)
 
 
 @pytest.mark.clause("RemoteLogLeaderEpochStateTest.testListAllRemoteLogSegmentsShouldReturnSortedSegments")
 @pytest.mark.clause("RemoteLogSegmentLifecycleTest.testCacheListSegments")
-def test_segments_are_listed_by_their_first_offset() -> None:
+def test_segments_are_listed_by_start_offset() -> None:
     one, two, three = copy_of(1, 201, 400, (0, 201), (1, 301)), copy_of(2, 0, 100), copy_of(3, 101, 200)
     assert listed(after(one, two, three)) == [two, three, one]
 
 
 @pytest.mark.clause("RemoteLogLeaderEpochStateTest.handleSegmentWithCopySegmentStartedState")
 @pytest.mark.clause("RemoteLogSegmentLifecycleTest.testCacheSegmentWithCopySegmentStartedState")
-def test_a_copy_that_has_begun_is_known_and_not_read() -> None:
+def test_started_copy_is_known_and_not_read() -> None:
     segment = copy_of(1, 0, 50)
     known = after(segment, state=STARTED)
     assert (owner(known, 0, 0), listed(known), garbage(known)) == (None, [], {segment.segment_id})
@@ -107,7 +107,7 @@ def test_a_copy_that_has_begun_is_known_and_not_read() -> None:
 @pytest.mark.clause("RemoteLogLeaderEpochStateTest.handleSegmentWithCopySegmentFinishedState")
 @pytest.mark.clause("RemoteLogSegmentLifecycleTest.testCacheSegmentWithCopySegmentFinishedState")
 @pytest.mark.clause("RemoteLogMetadataManagerTest.testFetchSegments")
-def test_a_finished_copy_is_read_where_it_has_the_offset() -> None:
+def test_finished_copy_is_read_where_it_has_offset() -> None:
     one, two = copy_of(1, 10, 100), copy_of(2, 101, 200)
     known = after(one, two)
     assert (owner(known, 0, 90), owner(known, 0, 150)) == (one.segment_id, two.segment_id)
@@ -131,7 +131,7 @@ def test_a_finished_copy_is_read_where_it_has_the_offset() -> None:
         [(10, 100), (10, 150)],
     ],
 )
-def test_a_newer_segment_replaces_those_whose_offsets_it_has(ranges: list[tuple[int, int]]) -> None:
+def test_newer_segment_replaces_covered_ones(ranges: list[tuple[int, int]]) -> None:
     segments = [copy_of(number, *each) for number, each in enumerate(ranges, 1)]
     known = after(*segments)
     assert listed(known) == segments[-1:]
@@ -142,7 +142,7 @@ def test_a_newer_segment_replaces_those_whose_offsets_it_has(ranges: list[tuple[
 
 @pytest.mark.clause("RemoteLogLeaderEpochStateTest.handleSegmentWithDeleteSegmentStartedState")
 @pytest.mark.clause("RemoteLogSegmentLifecycleTest.testCacheSegmentWithDeleteSegmentStartedState")
-def test_a_segment_that_is_being_deleted_is_known_and_not_read() -> None:
+def test_segment_with_deletion_started_is_known_and_not_read() -> None:
     one, two = copy_of(1, 10, 100), copy_of(2, 101, 200)
     known = after(one, two, state=DELETING)
     assert (listed(known), garbage(known)) == ([], {one.segment_id, two.segment_id})
@@ -151,7 +151,7 @@ def test_a_segment_that_is_being_deleted_is_known_and_not_read() -> None:
 
 @pytest.mark.clause("RemoteLogLeaderEpochStateTest.handleSegmentWithDeleteSegmentFinishedState")
 @pytest.mark.clause("RemoteLogSegmentLifecycleTest.testCacheSegmentsWithDeleteSegmentFinishedState")
-def test_a_segment_that_is_deleted_is_not_known() -> None:
+def test_deleted_segment_is_not_known() -> None:
     known = after(copy_of(1, 10, 100), state=DELETED)
     assert (listed(known), garbage(known), len(known)) == ([], set(), 0)
 
@@ -160,7 +160,7 @@ def test_a_segment_that_is_deleted_is_not_known() -> None:
     "RemoteLogSegmentLifecycleTest.testRemoteLogSegmentLifeCycle",
     "RemoteLogManagerTest.testFetchRemoteLogSegmentMetadata",
 )
-def test_offsets_are_found_by_their_leader_epochs() -> None:
+def test_highest_offsets_by_leader_epoch() -> None:
     zero = copy_of(1, 0, 100, (0, 0), (1, 20), (2, 80))
     known = after(zero, state=STARTED)
     assert owner(known, 1, 40) is None
@@ -183,7 +183,7 @@ def test_offsets_are_found_by_their_leader_epochs() -> None:
 
 
 @pytest.mark.clause("RemoteLogManagerTest.testFindHighestRemoteOffsetOnEmptyRemoteStorage")
-def test_nothing_is_listed_of_an_empty_tier() -> None:
+def test_empty_tier_lists_nothing() -> None:
     assert PartitionSegments().listed_until([(0, 0), (1, 500)], 0) == 0
 
 
@@ -192,13 +192,13 @@ def test_nothing_is_listed_of_an_empty_tier() -> None:
     "RemoteLogManagerTest.testFindHighestRemoteOffsetWithUncleanLeaderElection",
 )
 @pytest.mark.parametrize(("lineage", "end"), [([(0, 0), (1, 500)], 201), ([(0, 0), (1, 150), (2, 300)], 150)])
-def test_what_is_listed_counts_as_far_as_the_log_has_the_same_records(lineage: list[tuple[int, int]], end: int) -> None:
+def test_listed_offsets_end_at_divergence(lineage: list[tuple[int, int]], end: int) -> None:
     known = after(copy_of(1, 0, 99), copy_of(2, 100, 200))
     assert known.listed_until(lineage, 0) == end
     assert known.listed_until(lineage, 120) == end
 
 
-def test_a_late_end_of_an_older_copy_takes_nothing_from_a_newer_one() -> None:
+def test_late_finish_of_older_copy_does_not_replace_newer_one() -> None:
     older, newer = copy_of(1, 0, 100), copy_of(2, 50, 150)
     known = PartitionSegments()
     for event in (older, newer, step(newer, FINISHED), step(older, FINISHED)):
@@ -206,8 +206,8 @@ def test_a_late_end_of_an_older_copy_takes_nothing_from_a_newer_one() -> None:
     assert (owner(known, 0, 49), owner(known, 0, 50)) == (older.segment_id, newer.segment_id)
 
 
-def test_a_segment_is_not_given_up_once_it_is_finished() -> None:
-    """Whoever gives it up has not known that."""
+def test_finished_segment_cannot_be_abandoned() -> None:
+    """The leader that gives it up does not know that it finished."""
     segment = copy_of(1, 0, 100)
     known = after(segment)
     assert known.apply(step(segment, DELETING, known_as=STARTED)) is ErrorCode.invalid_request

@@ -1,7 +1,7 @@
-"""What the events of a partition say, against a model that knows every offset for itself.
+"""The metadata of a partition's events, compared with a model that tracks every offset by itself.
 
-The model is P-11 in the plainest words: only the newest leader adds or removes; of two copies that hold an offset the
-one begun later has it; what is gone does not come back; an event that comes twice counts once.
+The model is P-11 in the plainest words: only the newest leader adds or removes; of two copies with an offset the one
+that started later has it; a removed copy does not come back; a duplicate event counts once.
 """
 
 from dataclasses import dataclass, field
@@ -38,18 +38,19 @@ EPOCHS = 2
 
 @dataclass
 class Model:
-    """``states`` has every copy ever begun. ``holder`` says which copy an offset under a leader epoch is read from."""
+    """``states`` has every copy ever started. ``holder`` says which copy an offset under a leader epoch is read
+    from."""
 
     newest: int = -1
     last_attempt: int = 0
     deleted: list[DeleteState] = field(default_factory=list)
     copies: dict[bytes, RemoteSegment] = field(default_factory=dict)
     states: dict[bytes, SegmentState] = field(default_factory=dict)
-    begun: list[bytes] = field(default_factory=list)
+    started: list[bytes] = field(default_factory=list)
     holder: dict[tuple[int, int], bytes] = field(default_factory=dict)
 
     def take(self, event: RemoteLogEvent) -> bool:
-        """Say whether what the event tells is true now."""
+        """Apply the event. Return whether it is valid now."""
         if isinstance(event, PartitionDelete):
             return self._deletion(event.state)
         if event.uploader_epoch < self.newest:
@@ -80,7 +81,7 @@ class Model:
             return False
         self.copies[event.segment_id] = event
         self.states[event.segment_id] = STARTED
-        self.begun.append(event.segment_id)
+        self.started.append(event.segment_id)
         return True
 
     def _step(self, event: SegmentUpdate) -> bool:
@@ -97,7 +98,7 @@ class Model:
                 return False
             for place in places_of(copy):
                 other = self.holder.get(place)
-                if other is None or self.begun.index(other) < self.begun.index(copy.segment_id):
+                if other is None or self.started.index(other) < self.started.index(copy.segment_id):
                     self.holder[place] = copy.segment_id
         elif event.state is DELETING and state in (STARTED, FINISHED):
             self.holder = {place: each for place, each in self.holder.items() if each != copy.segment_id}
@@ -108,7 +109,7 @@ class Model:
 
 
 def places_of(copy: RemoteSegment) -> list[tuple[int, int]]:
-    """Each offset of a copy with its leader epoch."""
+    """Return each offset of a copy with its leader epoch."""
     return [
         (max(epoch for epoch, start in copy.leader_epochs if start <= offset), offset)
         for offset in range(copy.start_offset, copy.end_offset + 1)
@@ -116,7 +117,7 @@ def places_of(copy: RemoteSegment) -> list[tuple[int, int]]:
 
 
 class Events(RuleBasedStateMachine):
-    """Leaders come and go, copy, delete and die. Former leaders go on. Events come again at any later time."""
+    """Leaders come and go, copy, delete and die. Former leaders continue. Events are repeated at any later time."""
 
     @initialize()
     def begin(self) -> None:
@@ -126,14 +127,14 @@ class Events(RuleBasedStateMachine):
         self.leader = 0
         self.number = 0
 
-    def tell(self, event: RemoteLogEvent) -> None:
+    def apply(self, event: RemoteLogEvent) -> None:
         self.events.append(event)
         held = self.model.take(event)
         assert (self.segments.apply(event) is ErrorCode.none) is held, f"{event}"
 
     @rule(data=st.data(), start=st.integers(0, OFFSETS - 1), length=st.integers(1, 4))
     def copy(self, data: st.DataObject, start: int, length: int) -> None:
-        """A leader, mostly the present one, begins a copy of records of one or two leader epochs."""
+        """A leader, mostly the present one, starts a copy of records of one or two leader epochs."""
         by = data.draw(st.sampled_from([self.leader, self.leader, max(0, self.leader - 1)]))
         first = start // 3 if data.draw(st.booleans()) else data.draw(st.integers(0, EPOCHS - 1))
         change = data.draw(st.integers(start + 1, start + length + 2))
@@ -141,23 +142,23 @@ class Events(RuleBasedStateMachine):
         self.number += 1
         is_newer = by > self.segments.newest_epoch
         attempt = 1 if is_newer else self.segments.last_attempt + 1
-        self.tell(copy_of(self.number, start, start + length - 1, *epochs, by=by, attempt=attempt))
+        self.apply(copy_of(self.number, start, start + length - 1, *epochs, by=by, attempt=attempt))
 
-    @precondition(lambda self: self.model.begun)
+    @precondition(lambda self: self.model.started)
     @rule(data=st.data(), state=st.sampled_from([FINISHED, FINISHED, FINISHED, DELETING, DELETED, STARTED]))
     def next_state(self, data: st.DataObject, state: SegmentState) -> None:
-        copy = self.model.copies[data.draw(st.sampled_from(self.model.begun[-4:]))]
+        copy = self.model.copies[data.draw(st.sampled_from(self.model.started[-4:]))]
         by = data.draw(st.sampled_from([copy.uploader_epoch, self.leader]))
         known_as = data.draw(st.sampled_from([None, None, STARTED, FINISHED]))
-        self.tell(step(copy, state, by=by, known_as=known_as))
+        self.apply(step(copy, state, by=by, known_as=known_as))
 
     @precondition(lambda self: self.events)
     @rule(data=st.data())
     def again(self, data: st.DataObject) -> None:
-        """An event is in the topic twice, since an answer was lost."""
+        """Repeat an event, as after a lost response."""
         before = seen(self.segments)
         event = data.draw(st.sampled_from(self.events))
-        self.tell(event)
+        self.apply(event)
         if not isinstance(event, SegmentUpdate | PartitionDelete):
             assert seen(self.segments) == before, "a copy that was reported twice counts twice"
 
@@ -168,7 +169,7 @@ class Events(RuleBasedStateMachine):
     @precondition(lambda self: self.number > 6)
     @rule(state=st.sampled_from(DeleteState))
     def delete(self, state: DeleteState) -> None:
-        self.tell(deletion(state))
+        self.apply(deletion(state))
 
     @invariant()
     def is_read_as_the_model_says(self) -> None:
@@ -191,7 +192,7 @@ class Events(RuleBasedStateMachine):
 
     @invariant()
     def a_log_finds_its_own_epochs(self) -> None:
-        """A log whose epochs each began at three times their number."""
+        """Check a log whose epochs each started at three times their number."""
         lineage = [(epoch, 3 * epoch) for epoch in range(EPOCHS + 1)]
         at = 2
         while (min(at // 3, EPOCHS), at) in self.model.holder:

@@ -1,4 +1,4 @@
-"""Nodes agree on remote segments through ``__remote_log_metadata``, whatever happens to its leaders and answers."""
+"""Nodes agree on remote segments through ``__remote_log_metadata``, whatever happens to its leaders and responses."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -30,12 +30,12 @@ def others(number: int) -> list[int]:
 
 
 def records_in(world: MetadataCluster) -> list[bytes]:
-    """The values in the partition of the topic that keeps partition 0, as its leader has them."""
+    """Return the values in the metadata topic's partition that keeps partition 0, as its leader has them."""
     data = world.bytes_of(world.keeper(), REMOTE_LOG_METADATA_TOPIC, world.index())
     return [bytes(record.value or b"") for _, record in read_all(data)]
 
 
-def test_the_topic_is_created_with_kafkas_settings(world: MetadataCluster) -> None:
+def test_metadata_topic_is_created_with_configs_of_kafka(world: MetadataCluster) -> None:
     world.watch(1)
     world.run(1_000)
     assert len(world.state_of_topic) == 3
@@ -46,8 +46,8 @@ def test_the_topic_is_created_with_kafkas_settings(world: MetadataCluster) -> No
 
 
 @pytest.mark.parametrize(("nodes", "wanted", "min_isr"), [(3, "2", 2), (3, "1", 1), (3, "9", 3), (1, "2", 1)])
-def test_an_event_needs_several_replicas_where_the_topic_has_them(nodes: int, wanted: str, min_isr: int) -> None:
-    """With one, a power loss takes the events of segments that are deleted locally already (KIP-1235)."""
+def test_event_needs_min_insync_replicas(nodes: int, wanted: str, min_isr: int) -> None:
+    """With one, a power loss would remove the events of segments that are deleted locally already (KIP-1235)."""
     world = MetadataCluster(nodes, rlmm_config_remote_log_metadata_topic_min_isr=wanted)
     world.ready()
     world.watch(0)
@@ -55,20 +55,20 @@ def test_an_event_needs_several_replicas_where_the_topic_has_them(nodes: int, wa
     assert world.write(0, copy_of(1, 0, 9)) is ErrorCode.none
 
 
-def test_two_replicas_are_the_default(world: MetadataCluster) -> None:
+def test_default_min_insync_replicas_is_two(world: MetadataCluster) -> None:
     world.watch(0)
     assert world.log(world.keeper(), REMOTE_LOG_METADATA_TOPIC, world.index()).config.min_insync_replicas == 2
 
 
 @pytest.mark.clause("TopicBasedRemoteLogMetadataManagerTest.testWithNoAssignedPartitions")
-def test_nothing_is_created_or_asked_before_a_partition_is_watched(world: MetadataCluster) -> None:
+def test_topic_is_neither_created_nor_read_before_first_watch(world: MetadataCluster) -> None:
     world.run(5_000)
     assert REMOTE_LOG_METADATA_TOPIC not in world.members[0].node.broker.loader.image.topics
     assert not [send for _, send in world.sends if send.channel in (Channel.REMOTE_LOG_READ, Channel.REMOTE_LOG_WRITE)]
 
 
 @pytest.mark.clause("TopicBasedRemoteLogMetadataManagerTest.testNewPartitionUpdates")
-def test_every_node_that_watches_sees_what_one_writes(world: MetadataCluster) -> None:
+def test_event_reaches_every_watching_node(world: MetadataCluster) -> None:
     world.watch(0, 1, 2)
     first = copy_of(1, 0, 9)
     assert world.write(0, first) is ErrorCode.none
@@ -78,19 +78,19 @@ def test_every_node_that_watches_sees_what_one_writes(world: MetadataCluster) ->
         assert [each.end_offset for each in world.segments(number).listed()] == [9]
 
 
-def test_an_event_is_told_only_when_it_is_replicated_and_known_here(world: MetadataCluster) -> None:
+def test_write_completes_when_event_is_replicated_and_applied_locally(world: MetadataCluster) -> None:
     world.watch(0, 1, 2)
     leader = world.keeper()
     for number in others(leader):
         world.kill(number)
-    errors = world.begin_write(leader, copy_of(1, 0, 9))
+    errors = world.start_write(leader, copy_of(1, 0, 9))
     world.run(4_000)
     assert not errors
     assert not len(world.segments(leader))
 
 
 @pytest.mark.clause("TopicBasedRemoteLogMetadataManagerRestartTest.testRLMMAPIsAfterRestart")
-def test_a_node_that_starts_again_knows_what_was_written_before(world: MetadataCluster) -> None:
+def test_restarted_node_reads_earlier_events(world: MetadataCluster) -> None:
     world.watch(0, 1)
     first = copy_of(1, 0, 9)
     world.write(0, first)
@@ -105,7 +105,7 @@ def test_a_node_that_starts_again_knows_what_was_written_before(world: MetadataC
 
 
 @pytest.mark.clause("ConsumerTaskTest.testMaybeMarkUserPartitionsAsReady")
-def test_who_watches_later_learns_all_before_it_is_ready(world: MetadataCluster) -> None:
+def test_later_watcher_reads_all_events_before_ready(world: MetadataCluster) -> None:
     world.watch(0)
     first = copy_of(1, 0, 9)
     world.write(0, first)
@@ -121,8 +121,8 @@ def test_who_watches_later_learns_all_before_it_is_ready(world: MetadataCluster)
     "ConsumerTaskTest.testAddAssignmentsForPartitions",
     "ConsumerTaskTest.testCanReprocessSkippedRecords",
 )
-def test_a_second_partition_is_read_from_the_beginning_and_the_first_not_again(world: MetadataCluster) -> None:
-    """Both live in the same partition of the topic."""
+def test_second_watched_partition_is_read_from_start_and_first_is_not(world: MetadataCluster) -> None:
+    """Both are in the same partition of the topic."""
     world.watch(0)
     other = next(each for each in range(1, 100) if world.index(each) == world.index(0))
     first = copy_of(1, 0, 9)
@@ -138,7 +138,7 @@ def test_a_second_partition_is_read_from_the_beginning_and_the_first_not_again(w
 
 
 @pytest.mark.clause("ConsumerTaskTest.testRemoveAssignmentsForPartitions")
-def test_a_partition_that_is_watched_twice_is_known_until_both_look_away(world: MetadataCluster) -> None:
+def test_partition_watched_twice_is_kept_until_both_unwatch(world: MetadataCluster) -> None:
     world.watch(0)
     world.watch(0)
     first = copy_of(1, 0, 9)
@@ -152,10 +152,10 @@ def test_a_partition_that_is_watched_twice_is_known_until_both_look_away(world: 
     assert len(world.segments(0)) == 1
 
 
-def test_what_is_written_when_watching_ends_is_told_so(world: MetadataCluster) -> None:
+def test_pending_write_fails_when_watch_ends(world: MetadataCluster) -> None:
     world.watch(0)
     first = copy_of(1, 0, 9)
-    errors = world.begin_write(0, first)
+    errors = world.start_write(0, first)
     world.at(0, lambda topic: topic.unwatch(first.topic_id, 0))
     world.run(100)
     assert errors == [ErrorCode.not_leader_or_follower]
@@ -164,7 +164,7 @@ def test_what_is_written_when_watching_ends_is_told_so(world: MetadataCluster) -
 
 
 @pytest.mark.clause("P-11")
-def test_a_former_leader_is_told_that_it_is_fenced(world: MetadataCluster) -> None:
+def test_write_of_former_leader_is_fenced(world: MetadataCluster) -> None:
     world.watch(0, 1)
     old, new = copy_of(1, 0, 9, by=3), copy_of(2, 0, 9, by=4)
     assert world.write(0, old) is ErrorCode.none
@@ -176,13 +176,13 @@ def test_a_former_leader_is_told_that_it_is_fenced(world: MetadataCluster) -> No
 
 
 @pytest.mark.clause("ConsumerTaskTest.testConsumerShouldNotCloseOnRetriableError")
-def test_the_leader_of_the_topics_partition_changes_while_events_are_written(world: MetadataCluster) -> None:
+def test_events_survive_leader_change_of_topic(world: MetadataCluster) -> None:
     world.watch(0, 1, 2)
     first = world.keeper()
     writer = others(first)[0]
     done = []
     for number in range(1, 21):
-        done.append(world.begin_write(writer, copy_of(number, number * 10, number * 10 + 9)))
+        done.append(world.start_write(writer, copy_of(number, number * 10, number * 10 + 9)))
         if number == 10:
             world.run(1)
             world.kill(first)
@@ -199,14 +199,14 @@ def test_the_leader_of_the_topics_partition_changes_while_events_are_written(wor
     assert len(known[0]) == len(written)
 
 
-def test_a_lost_answer_of_produce_does_not_apply_an_event_twice(world: MetadataCluster) -> None:
-    """The event is in the topic twice then. The second one counts for nothing, even after the copy was removed."""
+def test_lost_produce_response_does_not_apply_event_twice(world: MetadataCluster) -> None:
+    """The event is in the topic twice then. The second one is ignored, even after the copy was removed."""
     world.watch(0, 1, 2)
     keeper = world.keeper()
     writer = others(keeper)[0]
     first = copy_of(1, 0, 9)
     world.slow[Channel.REMOTE_LOG_READ] = 400_000
-    errors = world.begin_write(writer, first)
+    errors = world.start_write(writer, first)
     world.run_until(lambda: len(records_in(world)) == 1)
     world._break(world.members[writer], (keeper, Channel.REMOTE_LOG_WRITE))
     world.run_until(lambda: len(records_in(world)) == 2)
@@ -228,13 +228,13 @@ def test_a_lost_answer_of_produce_does_not_apply_an_event_twice(world: MetadataC
     assert [len(world.segments(number)) for number in range(3)] == [0, 0, 0]
 
 
-def test_an_event_that_nobody_takes_is_given_up() -> None:
+def test_event_without_leader_times_out() -> None:
     world = MetadataCluster(rlmm_config_remote_log_metadata_consume_wait_ms="3000")
     world.ready()
     world.watch(0, 1, 2)
     keeper = world.keeper()
     writer = others(keeper)[0]
-    errors = world.begin_write(writer, copy_of(1, 0, 9))
+    errors = world.start_write(writer, copy_of(1, 0, 9))
     for number in others(writer):
         world.kill(number)
     world.run(2_900)
@@ -243,7 +243,7 @@ def test_an_event_that_nobody_takes_is_given_up() -> None:
     assert errors == [ErrorCode.request_timed_out]
 
 
-def test_what_is_no_event_is_left_out_with_a_note(world: MetadataCluster) -> None:
+def test_invalid_event_is_skipped_with_note(world: MetadataCluster) -> None:
     world.watch(0)
     world.produce(REMOTE_LOG_METADATA_TOPIC, b"not an event", world.index())
     assert world.write(0, copy_of(1, 0, 9)) is ErrorCode.none
@@ -252,8 +252,8 @@ def test_what_is_no_event_is_left_out_with_a_note(world: MetadataCluster) -> Non
     assert len(world.segments(0)) == 1
 
 
-def test_a_new_node_begins_where_the_topic_begins(world: MetadataCluster) -> None:
-    """Old events may be gone, by the topic's retention or because somebody deleted them."""
+def test_new_node_reads_from_log_start(world: MetadataCluster) -> None:
+    """Old events may be deleted, by the topic's retention or by DeleteRecords."""
     world.watch(0)
     first = copy_of(1, 0, 9)
     world.write(0, first)
@@ -266,7 +266,7 @@ def test_a_new_node_begins_where_the_topic_begins(world: MetadataCluster) -> Non
     assert [each.segment_id for each in world.segments(1).unfinished()] == [second.segment_id]
 
 
-def test_the_topic_may_be_deleted_while_it_is_used(world: MetadataCluster) -> None:
+def test_topic_deletion_in_use(world: MetadataCluster) -> None:
     world.watch(0, 1)
     first = copy_of(1, 0, 9)
     assert world.write(0, first) is ErrorCode.none
@@ -280,10 +280,8 @@ def test_the_topic_may_be_deleted_while_it_is_used(world: MetadataCluster) -> No
 
 
 @pytest.mark.parametrize("partitions", [1, 7])
-def test_a_topic_that_comes_back_with_another_number_of_partitions_is_read_from_its_beginning(
-    world: MetadataCluster, partitions: int
-) -> None:
-    """What was written to the first topic is lost, and nothing else."""
+def test_recreated_topic_with_other_partition_count_is_read_from_start(world: MetadataCluster, partitions: int) -> None:
+    """The events of the first topic are lost, and nothing else."""
     world.watch(0, 1)
     lost = copy_of(1, 0, 9)
     assert world.write(0, lost) is ErrorCode.none
@@ -298,7 +296,7 @@ def test_a_topic_that_comes_back_with_another_number_of_partitions_is_read_from_
     assert all(each.of(lost.topic_id, 0).get(lost.segment_id) is None for each in both)
 
 
-def test_batch_that_was_damaged_on_its_way_is_fetched_again() -> None:
+def test_batch_damaged_in_transit_is_fetched_again() -> None:
     batch = bytes(build([Record(timestamp_ms=0, value=b"event")]))
     damaged = batch[:-1] + bytes([batch[-1] ^ 1])
     watched, partition = SimpleNamespace(next_offset=0), SimpleNamespace(damaged=(-1, 0))

@@ -1,4 +1,4 @@
-"""The sizes of blocks with which readings are tried."""
+"""Block sizes for tests of reads."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A log whose closed segments are in the tier only, and a twin that kept everything."""
+"""A log whose closed segments are in the tier only, and a twin with all records."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -50,24 +50,24 @@ class Tiered:
     def _note(self, name: str) -> None:
         self.gets.append(name)
 
-    def answered(self, ask: Callable[..., object], *args: Any, ms: int = 50, **how: Any) -> Any:
-        answers: list[Any] = []
-        ask(self.log, 0, *args, answers.append, **how)
+    def result(self, start: Callable[..., object], *args: Any, ms: int = 50, **how: Any) -> Any:
+        results: list[Any] = []
+        start(self.log, 0, *args, results.append, **how)
         self.tier.pass_ms(ms)
-        assert len(answers) == 1
-        return answers[0]
+        assert len(results) == 1
+        return results[0]
 
     def read(self, offset: int, max_bytes: int = 1 << 20, **how: Any) -> Any:
-        return self.answered(self.node.manager.reader.read, offset, max_bytes, **how)
+        return self.result(self.node.manager.reader.read, offset, max_bytes, **how)
 
     def time(self, timestamp_ms: int) -> Any:
-        return self.answered(self.node.manager.reader.first_of_time, timestamp_ms)
+        return self.result(self.node.manager.reader.first_of_time, timestamp_ms)
 
     def auxiliary(self, leader_epoch: int, offset: int) -> Any:
-        return self.answered(self.node.manager.reader.auxiliary, leader_epoch, offset)
+        return self.result(self.node.manager.reader.auxiliary, leader_epoch, offset)
 
     def all(self, max_bytes: int) -> bytes:
-        """The whole log, read as a client would: from the tier, and then here."""
+        """Return the whole log, read as by a client: from the tier, then locally."""
         offset, pieces = self.log.log_start_offset, []
         while offset < self.log.local_log_start_offset:
             found = self.read(offset, max_bytes)
@@ -92,13 +92,13 @@ def plain(log: PartitionLog) -> None:
 
 
 def by_epochs(log: PartitionLog) -> None:
-    """The same batches, in leader epochs that begin inside segments."""
+    """Append the same batches, in leader epochs that start inside segments."""
     for number in range(40):
         appended(log, batch_of(number % 5 + 1), epoch=number // 7)
 
 
 def transactional(log: PartitionLog) -> None:
-    """Transactions of three producers that overlap, some longer than a segment. Every second one is aborted."""
+    """Append overlapping transactions of three producers, some longer than a segment. Every second one is aborted."""
     producers = Producers(log)
     for number in range(60):
         producers.send(number % 3, number % 4 + 1)

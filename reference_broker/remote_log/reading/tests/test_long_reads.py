@@ -1,4 +1,4 @@
-"""A read of many batches holds no event: what fits is found by the offset index, and long walks are cut into slices."""
+"""A read of many batches does not block an event: the offset index finds what fits, and long walks take slices."""
 
 from dataclasses import replace
 from typing import Any
@@ -21,7 +21,7 @@ NO_LIMIT = 1 << 60
 
 
 class Headers:
-    """Counts the headers that are looked at, ``most`` in one event."""
+    """Counts the headers that are read, ``most`` in one event."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.counted = self.most = 0
@@ -53,14 +53,14 @@ def tiered(config: LogConfig) -> Tiered:
     return made
 
 
-def test_what_fits_is_found_without_a_walk_over_all_that_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_of_read_is_found_without_walking_all_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     world = tiered(INDEXED)
     found, headers = world.read(0, 1 << 30), Headers(monkeypatch)
     whole = found.records
     assert len(headers_of(whole)) == BATCHES
     headers.next_event()
     assert found.fitting(len(whole), BATCHES, at_least_one=True) == whole
-    assert headers.most == BATCHES, "only this test has looked at the headers so far"
+    assert headers.most == BATCHES, "only this test has read the headers so far"
     headers.most = 0
     size = len(whole) // BATCHES
     for count in (1, 2, 777, 2999):
@@ -72,25 +72,25 @@ def test_what_fits_is_found_without_a_walk_over_all_that_was_read(monkeypatch: p
 
 @pytest.mark.parametrize("config", [INDEXED, SPARSE])
 @pytest.mark.parametrize("max_bytes", [70_000, 200_000])
-def test_no_event_of_a_read_walks_over_many_headers(
+def test_no_event_of_read_walks_many_headers(
     config: LogConfig, max_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, headers = tiered(config), Headers(monkeypatch)
     monkeypatch.setattr(segment_readings, "REMOTE_HEADERS_PER_SLICE", 100)
-    hear = world.node.ports.hear
+    deliver = world.node.ports.deliver
 
-    def heard(what: Any) -> None:
+    def delivered(what: Any) -> None:
         headers.next_event()
-        hear(what)
+        deliver(what)
 
-    world.node.ports.hear = heard  # type: ignore[method-assign]
+    world.node.ports.deliver = delivered  # type: ignore[method-assign]
     found, most = world.read(1500, max_bytes), headers.most
     assert 60_000 < len(found.records) <= max_bytes
     assert headers_of(found.records)[0].base_offset == 1500
     assert 0 < most <= 301, "a look at an index entry, and a slice at each end"
 
 
-def test_without_an_index_only_so_many_headers_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_without_index_walks_limited_headers(monkeypatch: pytest.MonkeyPatch) -> None:
     world = tiered(SPARSE)
     whole = world.read(0, 1 << 30).records
     assert len(headers_of(whole)) == BATCHES
@@ -100,7 +100,7 @@ def test_without_an_index_only_so_many_headers_are_looked_at(monkeypatch: pytest
     assert len(found) == len(whole) // BATCHES * reader.MOST_HEADERS
 
 
-def test_a_read_gives_no_more_than_its_limit_but_a_larger_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_exceeds_limit_only_for_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_readings, "MOST_BYTES", 70_000)
 
     def fill(log: PartitionLog) -> None:

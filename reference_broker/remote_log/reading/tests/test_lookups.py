@@ -1,4 +1,4 @@
-"""What else is looked up in the tier: times, and the state with which a replica begins."""
+"""Other look-ups in the tier: timestamps, and the state with which a replica starts."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,15 +33,15 @@ from reference_broker.wire.errors import ErrorCode
 
 @pytest.mark.clause("RemoteLogManagerTest.testFindOffsetByTimestamp")
 @pytest.mark.usefixtures("block_bytes")
-def test_a_time_is_found_as_in_a_log_that_has_all() -> None:
+def test_timestamp_lookup_equals_that_of_whole_log() -> None:
     tiered = Tiered(plain)
     start = tiered.log.local_log_start_offset
     for time in range(-5, 430):
-        wanted = offset_for_timestamp(tiered.twin, START_MS + time)
-        assert tiered.time(START_MS + time) == (wanted if wanted is not None and wanted.offset < start else None)
+        expected = offset_for_timestamp(tiered.twin, START_MS + time)
+        assert tiered.time(START_MS + time) == (expected if expected is not None and expected.offset < start else None)
 
 
-def test_the_first_of_many_batches_of_one_time_is_found() -> None:
+def test_first_of_many_batches_with_same_timestamp_is_found() -> None:
     def fill(log: PartitionLog) -> None:
         for number in range(40):
             appended(log, batch_of(2, timestamps=[number // 12, number // 12]))
@@ -50,7 +50,7 @@ def test_the_first_of_many_batches_of_one_time_is_found() -> None:
     assert (tiered.time(START_MS).offset, tiered.time(START_MS + 1).offset) == (0, 24)
 
 
-def test_a_time_before_the_log_start_is_not_looked_for() -> None:
+def test_timestamp_lookup_skips_records_before_log_start() -> None:
     tiered = Tiered(plain)
     tiered.log.delete_records_before(20)
     found = tiered.time(START_MS)
@@ -59,7 +59,7 @@ def test_a_time_before_the_log_start_is_not_looked_for() -> None:
 
 
 @pytest.mark.parametrize("codec", [1, 4])
-def test_times_inside_compressed_batches_are_found(codec: int) -> None:
+def test_timestamps_inside_compressed_batches_are_found(codec: int) -> None:
     def fill(log: PartitionLog) -> None:
         for number in range(12):
             appended(log, batch_of(20, timestamps=[20 * number + n for n in range(20)], compression=codec))
@@ -72,7 +72,7 @@ def test_times_inside_compressed_batches_are_found(codec: int) -> None:
 
 
 @pytest.mark.usefixtures("block_bytes")
-def test_a_replica_gets_leader_epochs_and_producers() -> None:
+def test_auxiliary_state_has_leader_epochs_and_producers() -> None:
     tiered = Tiered(transactional)
     log = tiered.log
     start = log.local_log_start_offset
@@ -87,7 +87,7 @@ def test_a_replica_gets_leader_epochs_and_producers() -> None:
     assert dict(decoded(found.snapshot)) == dict(decoded(bytes(twin.files[path])))
 
 
-def test_a_replica_without_a_segment_is_told_so() -> None:
+def test_auxiliary_state_without_segment_returns_error() -> None:
     tiered = Tiered(plain)
     assert tiered.auxiliary(77, tiered.log.local_log_start_offset) is ErrorCode.offset_out_of_range
     assert tiered.auxiliary(0, 10_000) is ErrorCode.offset_out_of_range
@@ -95,9 +95,9 @@ def test_a_replica_without_a_segment_is_told_so() -> None:
 
 @pytest.mark.clause("P-11")
 @pytest.mark.parametrize("fill", [transactional, by_epochs])
-def test_a_replica_begins_inside_a_segment_with_the_state_of_that_place(fill: Callable[[PartitionLog], object]) -> None:
-    """A leader of another history may begin there. What the segment has behind that place is omitted: the replica would
-    have to truncate it, and to begin in the tier again."""
+def test_auxiliary_state_inside_segment_is_state_at_offset(fill: Callable[[PartitionLog], object]) -> None:
+    """A leader of another history may start there. The segment's state after that offset is omitted: the replica would
+    have to truncate it, and to start in the tier again."""
     tiered, twin = Tiered(fill), Tiered(fill).twin
     inside = 0
     for header in headers_of(all_bytes(twin)):
@@ -119,7 +119,7 @@ def test_a_replica_begins_inside_a_segment_with_the_state_of_that_place(fill: Ca
 
 
 def naive_producers(log: PartitionLog, offset: int) -> ProducerStates:
-    """Every batch of the log before ``offset``, one after the other."""
+    """Apply every batch of the log before ``offset``, one after the other."""
     states, data = log.producers.emptied(), all_bytes(log)
     position = 0
     for header in headers_of(data):
@@ -132,7 +132,7 @@ def naive_producers(log: PartitionLog, offset: int) -> ProducerStates:
     return states
 
 
-def test_a_state_whose_records_are_gone_is_not_given() -> None:
+def test_auxiliary_state_of_deleted_records_returns_error() -> None:
     tiered = Tiered(transactional)
     first, second, third, *_ = tiered.tier.listed(tiered.partition)
     known = tiered.tier.known(tiered.partition)
@@ -145,7 +145,7 @@ def test_a_state_whose_records_are_gone_is_not_given() -> None:
     assert tiered.auxiliary(0, second.start_offset + 1) is ErrorCode.offset_out_of_range
 
 
-def test_many_producers_are_taken_over_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_producers_are_decoded_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     def fill(log: PartitionLog) -> None:
         for number in range(200):
             appended(log, batch_of(1, producer_id=number, producer_epoch=0, base_sequence=0))
@@ -153,12 +153,12 @@ def test_many_producers_are_taken_over_in_slices(monkeypatch: pytest.MonkeyPatch
     tiered = Tiered(fill)
     taken = most = 0
     monkeypatch.setattr(producer_state, "PRODUCERS_PER_SLICE", 10)
-    hear, make = tiered.node.ports.hear, producer_state._producer
+    deliver, make = tiered.node.ports.deliver, producer_state._producer
 
-    def heard(what: Callable[[], None]) -> None:
+    def delivered(what: Callable[[], None]) -> None:
         nonlocal taken
         taken = 0
-        hear(what)
+        deliver(what)
 
     def made(row: tuple[int, ...]) -> tuple[int, Producer]:
         nonlocal taken, most
@@ -166,7 +166,7 @@ def test_many_producers_are_taken_over_in_slices(monkeypatch: pytest.MonkeyPatch
         most = max(most, taken)
         return make(row)
 
-    tiered.node.ports.hear = heard  # type: ignore[method-assign]
+    tiered.node.ports.deliver = delivered  # type: ignore[method-assign]
     monkeypatch.setattr(producer_state, "_producer", made)
     start = tiered.log.local_log_start_offset
     found = tiered.auxiliary(0, start)
@@ -181,7 +181,7 @@ def test_many_producers_are_taken_over_in_slices(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("kind", [ObjectKind.LEADER_EPOCHS, ObjectKind.PRODUCER_SNAPSHOT])
 @pytest.mark.parametrize("damage", [b"", b"0\n0\n", b"0\n1\nx y\n", b"\x00\x01junk"])
-def test_damaged_auxiliary_state_is_not_given(kind: ObjectKind, damage: bytes) -> None:
+def test_damaged_auxiliary_state_returns_error(kind: ObjectKind, damage: bytes) -> None:
     tiered = Tiered(plain)
     start = tiered.log.local_log_start_offset
     last = tiered.tier.listed(tiered.partition)[-1]

@@ -1,4 +1,4 @@
-"""Reading from the tier gives what the log held: judged by a twin log that kept everything."""
+"""Reads from the tier return the log's records, compared with a twin log that kept everything."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,20 +30,20 @@ from reference_broker.wire.errors import ErrorCode
 
 @pytest.mark.usefixtures("block_bytes")
 @pytest.mark.parametrize("max_bytes", [1, 150, 400, 70_000])
-def test_everything_is_read_back(max_bytes: int) -> None:
+def test_all_records_are_read_back(max_bytes: int) -> None:
     tiered = Tiered(plain)
     assert tiered.all(max_bytes) == all_bytes(tiered.twin)
 
 
 @pytest.mark.usefixtures("block_bytes")
-def test_a_read_from_any_offset_begins_with_the_batch_that_holds_it() -> None:
+def test_read_from_any_offset_starts_with_its_batch() -> None:
     tiered = Tiered(plain)
     for offset in range(tiered.log.local_log_start_offset):
         (first, *_) = headers_of(tiered.read(offset, 200).records)
         assert first.base_offset <= offset <= first.last_offset
 
 
-def test_a_large_read_ends_at_a_batch_that_the_index_knows() -> None:
+def test_large_read_ends_at_indexed_batch() -> None:
     def fill(log: PartitionLog) -> None:
         for _ in range(100):
             appended(log, batch_of(1, value=bytes(3000)))
@@ -55,7 +55,7 @@ def test_a_large_read_ends_at_a_batch_that_the_index_knows() -> None:
 
 @pytest.mark.clause("RemoteLogManagerTest.testReadForFirstBatchMoreThanMaxFetchBytes")
 @pytest.mark.usefixtures("block_bytes")
-def test_a_batch_that_does_not_fit_comes_only_if_at_least_one_is_asked_for() -> None:
+def test_batch_beyond_limit_is_returned_only_if_minimum_one() -> None:
     tiered = Tiered(plain)
     assert tiered.read(0, 10, at_least_one=False).records == b""
     assert len(headers_of(tiered.read(0, 10).records)) == 1
@@ -65,8 +65,8 @@ def test_a_batch_that_does_not_fit_comes_only_if_at_least_one_is_asked_for() -> 
     "RemoteLogManagerTest.testReadForMissingFirstBatchInRemote",
     "RemoteLogManagerTest.testReadForFirstBatchInLogCompaction",
 )
-def test_reading_on_over_a_hole_at_a_segments_end() -> None:
-    """The records were written as a follower, and the leader's offsets had a hole."""
+def test_read_continues_over_gap_at_segment_end() -> None:
+    """The records were written as a follower, and the leader's offsets had a gap."""
 
     def fill(log: PartitionLog) -> None:
         for base in (0, 2, 4, 50, 52, 54, 60, 62, 64):
@@ -79,8 +79,9 @@ def test_reading_on_over_a_hole_at_a_segments_end() -> None:
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_over_a_hole_at_the_end_of_the_last_remote_segment_the_log_is_read_on(is_committed: bool) -> None:
-    """A gap that no segment can hold lies at the end of one (Kafka gives nothing there, so a consumer would stay)."""
+def test_read_continues_in_log_over_gap_at_end_of_tier(is_committed: bool) -> None:
+    """The gap, which no segment can hold, is at the end of one (Kafka returns nothing there, so a consumer would
+    stall)."""
 
     def fill(log: PartitionLog) -> None:
         for base in (0, 2, 1 << 33):
@@ -95,7 +96,7 @@ def test_over_a_hole_at_the_end_of_the_last_remote_segment_the_log_is_read_on(is
     assert tiered.read(5, is_committed=is_committed).records == b""
 
 
-def test_over_a_hole_the_aborted_transactions_of_the_log_are_told() -> None:
+def test_read_over_gap_returns_aborted_transactions_of_log() -> None:
     def fill(log: PartitionLog) -> None:
         for base in (0, 2):
             log.append_replicated(at(0), batch_of(2, base_offset=base, leader_epoch=0))
@@ -109,8 +110,8 @@ def test_over_a_hole_the_aborted_transactions_of_the_log_are_told() -> None:
     assert (transaction.producer_id, transaction.first_offset) == (7, (1 << 33) + 2)
 
 
-def test_records_of_another_lineage_are_not_read() -> None:
-    """The log lost what it had from offset 9 on to another leader, after a copy: the tier still has it."""
+def test_records_of_other_lineage_are_not_read() -> None:
+    """The log lost its records from offset 9 on to another leader, after a copy: the tier still has them."""
     tiered = Tiered(plain)
     ends = [header.last_offset + 1 for header in headers_of(all_bytes(tiered.twin))]
     cut = next(end for end in ends if end > tiered.twin.bases[1] and end not in tiered.twin.bases)
@@ -120,8 +121,8 @@ def test_records_of_another_lineage_are_not_read() -> None:
     assert tiered.read(cut) is ErrorCode.offset_out_of_range
 
 
-def test_a_log_that_begins_inside_a_segment_at_a_new_leader_epoch_is_read_from_there() -> None:
-    """It has forgotten the segment's first leader epoch."""
+def test_log_start_inside_segment_at_new_epoch_is_read() -> None:
+    """It has dropped the segment's first leader epoch."""
     tiered = Tiered(by_epochs)
     segment = next(each for each in tiered.tier.listed(tiered.partition) if len(each.leader_epochs) > 1)
     start = segment.leader_epochs[1][1]
@@ -145,22 +146,22 @@ def histories(draw: st.DrawFn) -> list[tuple[str, int, int]]:
 
 @settings(max_examples=60, deadline=None)
 @given(history=histories(), block=st.sampled_from(BLOCK_SIZES), max_bytes=st.integers(1, 900))
-def test_any_log_is_read_back_with_its_transactions(
+def test_any_log_is_read_back_with_transactions(
     history: list[tuple[str, int, int]], block: int, max_bytes: int
 ) -> None:
     def fill(log: PartitionLog) -> None:
         producers = Producers(log)
-        begun: set[int] = set()
+        started: set[int] = set()
         for what, who, count in history:
             if what in "st":
                 producers.send(who, count)
-                begun.add(who)
-            elif what in "ca" and who in begun:
+                started.add(who)
+            elif what in "ca" and who in started:
                 producers.end(who, commit=what == "c")
-                begun.discard(who)
+                started.discard(who)
             else:
                 producers.plain(count)
-        for who in sorted(begun):
+        for who in sorted(started):
             producers.end(who, commit=False)
         log.advance_high_watermark(log.log_end_offset)
 
@@ -189,7 +190,7 @@ def probe_has_two_segments(fill: Callable[[PartitionLog], object]) -> bool:
 
 
 def emptied(batch: bytes) -> bytes:
-    """The batch as the cleaner keeps it for its producer's last sequence: all records are gone, by Kafka's format."""
+    """Return the batch as the cleaner keeps it for its producer's last sequence: without records, by Kafka's format."""
     header = bytearray(batch[:HEADER_BYTES])
     pack_into(">i", header, 8, HEADER_BYTES - 12)
     pack_into(">i", header, 57, 0)
@@ -198,7 +199,7 @@ def emptied(batch: bytes) -> bytes:
 
 
 def sparse(*kept: int, batches: int = 24) -> Callable[[PartitionLog], None]:
-    """Batches of two offsets, of which only ``kept`` have records."""
+    """Return a function that appends batches of two offsets, of which only ``kept`` have records."""
 
     def fill(log: PartitionLog) -> None:
         for number in range(batches):
@@ -213,7 +214,7 @@ def sparse(*kept: int, batches: int = 24) -> Callable[[PartitionLog], None]:
 @pytest.mark.parametrize("kept", [(22,), (3, 4, 15, 23), (0, 8, 20), (23,)])
 @pytest.mark.parametrize("max_bytes", [1, 61, 130, 70_000])
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_reading_on_over_batches_without_records(kept: tuple[int, ...], max_bytes: int, is_committed: bool) -> None:
+def test_read_continues_over_batches_without_records(kept: tuple[int, ...], max_bytes: int, is_committed: bool) -> None:
     """A consumer gets each record, in order, and never a batch without records."""
     tiered = Tiered(sparse(*kept))
     found: list[int] = []
@@ -229,7 +230,7 @@ def test_reading_on_over_batches_without_records(kept: tuple[int, ...], max_byte
     assert found == [*kept[: len(found)]]
 
 
-def test_where_no_records_follow_the_empty_batches_take_the_reader_on() -> None:
+def test_trailing_empty_batches_are_returned() -> None:
     tiered = Tiered(sparse(1))
     local = tiered.log.local_log_start_offset
     assert headers_of(tiered.read(4).records)[0].base_offset == local
@@ -239,7 +240,7 @@ def test_where_no_records_follow_the_empty_batches_take_the_reader_on() -> None:
     assert tiered.read(4, 10, at_least_one=False).records == b""
 
 
-def test_what_fits_is_found_where_empty_batches_were_left_out() -> None:
+def test_read_limit_excludes_skipped_empty_batches() -> None:
     tiered = Tiered(sparse(0, 2, 23))
     records = tiered.read(0, 70_000)
     whole = headers_of(records.records)

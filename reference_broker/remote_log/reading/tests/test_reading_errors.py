@@ -1,4 +1,4 @@
-"""Errors of readers when objects are damaged or gone, or the store fails."""
+"""Errors of reads when objects are damaged or missing, or the store fails."""
 
 from itertools import pairwise
 
@@ -18,13 +18,13 @@ from reference_broker.wire.errors import ErrorCode
 # --- errors ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_not_listed_is_out_of_range() -> None:
+def test_unlisted_offset_returns_out_of_range() -> None:
     tiered = Tiered(plain)
     assert tiered.read(10_000) is ErrorCode.offset_out_of_range
 
 
 @pytest.mark.clause("RemoteLogManagerTest.testFindOffsetByTimestampWithSegmentNotReady")
-def test_while_it_is_not_known_what_is_listed_the_replica_is_not_available() -> None:
+def test_read_before_metadata_is_loaded_returns_replica_not_available() -> None:
     tiered = Tiered(plain)
     tiered.node.metadata.not_ready.add((tiered.log.topic_id, 0))
     assert tiered.read(0) is ErrorCode.replica_not_available
@@ -36,7 +36,7 @@ def test_while_it_is_not_known_what_is_listed_the_replica_is_not_available() -> 
 @pytest.mark.clause("RemoteIndexCacheTest.testRSMReturnCorruptedIndexFile")
 @pytest.mark.parametrize("kind", list(ObjectKind)[:4])
 @pytest.mark.parametrize("damage", ["gone", "short", "junk"])
-def test_damaged_objects_give_an_error_and_never_other_records(kind: ObjectKind, damage: str) -> None:
+def test_damaged_object_returns_error_and_no_other_records(kind: ObjectKind, damage: str) -> None:
     tiered = Tiered(transactional)
     objects = tiered.tier.store_memory.objects
     segment = next(each for each in tiered.tier.listed(tiered.partition) if each.has_transaction_index)
@@ -59,8 +59,8 @@ def test_damaged_objects_give_an_error_and_never_other_records(kind: ObjectKind,
 @pytest.mark.parametrize(
     ("deleted", "returned"), [(True, ErrorCode.offset_out_of_range), (False, ErrorCode.unknown_server_error)]
 )
-def test_a_reader_is_reset_only_if_the_segment_is_deleted(deleted: bool, returned: ErrorCode) -> None:
-    """A store whose folder is not mounted misses all objects, although they are listed."""
+def test_missing_object_returns_out_of_range_only_if_segment_is_deleted(deleted: bool, returned: ErrorCode) -> None:
+    """A store whose folder is not mounted has no objects, although they are listed."""
     tiered = Tiered(plain)
     segment = tiered.tier.listed(tiered.partition)[1]
     known = tiered.tier.known(tiered.partition)
@@ -74,7 +74,7 @@ def test_a_reader_is_reset_only_if_the_segment_is_deleted(deleted: bool, returne
     assert tiered.read(segment.start_offset) is returned
 
 
-def test_a_failing_store_gives_an_error_and_each_failure_makes_the_next_get_later() -> None:
+def test_failing_store_returns_error_and_backs_off() -> None:
     tiered = Tiered(plain)
     times: list[int] = []
 
@@ -84,7 +84,7 @@ def test_a_failing_store_gives_an_error_and_each_failure_makes_the_next_get_late
 
     tiered.node.ports.before = refuse
     for _ in range(9):
-        assert tiered.answered(tiered.node.manager.reader.read, 0, 100, ms=6000) is ErrorCode.unknown_server_error
+        assert tiered.result(tiered.node.manager.reader.read, 0, 100, ms=6000) is ErrorCode.unknown_server_error
     assert tiered.node.value("RemoteFetchErrorsPerSec") == 9
     tiered.node.ports.before = lambda _: None
     assert (
@@ -100,25 +100,25 @@ def test_a_failing_store_gives_an_error_and_each_failure_makes_the_next_get_late
     tiered.node.ports.before = refuse
     gets = 0
 
-    def ask(_: object = None) -> None:
+    def retry(_: object = None) -> None:
         nonlocal gets
         gets += 1
         if gets < 2000:
-            tiered.node.manager.reader.read(tiered.log, 0, 12, 100, ask)
+            tiered.node.manager.reader.read(tiered.log, 0, 12, 100, retry)
 
     for _ in range(100):
-        ask()
+        retry()
     tiered.tier.pass_ms(20_000)
     gaps = [b - a for a, b in pairwise(times[before:])]
-    assert len(times) - before < 12, "clients that ask again and again do not make the node do so"
+    assert len(times) - before < 12, "clients that retry at once do not make the node do so"
     assert all(FIRST_PAUSE_US <= gap <= LONGEST_PAUSE_US + 2000 for gap in gaps)
 
 
-def test_a_slow_object_delays_no_other_partition() -> None:
+def test_slow_object_delays_no_other_partition() -> None:
     tiered = Tiered(plain)
     slow = key_of(tiered.tier.listed(tiered.partition)[0], ObjectKind.OFFSET_INDEX)
     tiered.node.ports.delay_us = lambda operation: 3_600_000_000 if operation[0] == slow else 1000
-    answers: list[object] = []
-    tiered.node.manager.reader.read(tiered.log, 0, 0, 100, answers.append)
+    results: list[object] = []
+    tiered.node.manager.reader.read(tiered.log, 0, 0, 100, results.append)
     assert tiered.read(30, 100).records
-    assert answers == []
+    assert results == []

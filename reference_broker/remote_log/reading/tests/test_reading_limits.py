@@ -1,4 +1,4 @@
-"""What readings hold and ask for is bounded."""
+"""Limits of the memory and the requests of reads."""
 
 from dataclasses import replace
 from typing import Any
@@ -20,34 +20,34 @@ from reference_broker.wire.errors import ErrorCode
 
 
 @pytest.mark.clause("RemoteIndexCacheTest.testFetchIndexFromRemoteStorage")
-def test_readers_at_the_same_place_share_a_get() -> None:
+def test_reads_of_same_offset_share_one_get() -> None:
     tiered = Tiered(plain)
-    answers: list[Any] = []
+    results: list[Any] = []
     for _ in range(20):
-        tiered.node.manager.reader.read(tiered.log, 0, 0, 100, answers.append)
+        tiered.node.manager.reader.read(tiered.log, 0, 0, 100, results.append)
     tiered.tier.pass_ms(1000)
-    assert len(answers) == 20
-    assert len(set(answers)) == 1
+    assert len(results) == 20
+    assert len(set(results)) == 1
     assert len(tiered.gets) == 2
 
 
-def test_at_most_so_many_gets_are_under_way() -> None:
+def test_concurrent_gets_are_limited() -> None:
     def fill(log: PartitionLog) -> None:
         for _ in range(300):
             appended(log, batch_of(2))
 
     tiered = Tiered(fill)
-    answers: list[Any] = []
+    results: list[Any] = []
     tiered.node.ports.most_under_way = 0
     for segment in tiered.tier.listed(tiered.partition):
-        tiered.node.manager.reader.read(tiered.log, 0, segment.start_offset, 100, answers.append)
+        tiered.node.manager.reader.read(tiered.log, 0, segment.start_offset, 100, results.append)
     tiered.tier.pass_ms(1000)
-    assert len(answers) == 99
+    assert len(results) == 99
     assert tiered.node.ports.most_under_way == MOST_GETS
 
 
 @pytest.mark.clause("RemoteIndexCacheTest.testCacheEntryExpiry")
-def test_indexes_and_blocks_are_kept_within_their_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_indexes_and_blocks_stay_within_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     set_block_bytes(monkeypatch, 100)
     monkeypatch.setattr(reader, "BLOCKS_LIMIT_BYTES", 450)
     tiered = Tiered(plain, remote_log_index_file_cache_total_size_bytes="60")
@@ -60,7 +60,7 @@ def test_indexes_and_blocks_are_kept_within_their_limits(monkeypatch: pytest.Mon
     assert all(cache._kept for cache in caches)
 
 
-def test_the_next_block_comes_while_the_reader_takes_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_block_is_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     set_block_bytes(monkeypatch, 100)
 
     def fill(log: PartitionLog) -> None:
@@ -73,59 +73,59 @@ def test_the_next_block_comes_while_the_reader_takes_the_last_one(monkeypatch: p
     blocks = [name for name in tiered.gets if name.endswith(".log")]
     assert len(blocks) == 1 + reader.READ_AHEAD_BLOCKS
     tiered.gets.clear()
-    answers: list[Any] = []
-    tiered.node.manager.reader.read(tiered.log, 0, 2, batch_bytes, answers.append)
-    assert answers
-    assert answers[0].records, "it was read ahead, so nobody waits"
+    results: list[Any] = []
+    tiered.node.manager.reader.read(tiered.log, 0, 2, batch_bytes, results.append)
+    assert results
+    assert results[0].records, "it was read ahead, so no reader waits"
 
 
-def test_an_abandoned_reading_tells_nobody_and_its_block_is_kept() -> None:
+def test_abandoned_read_calls_back_nothing_and_caches_block() -> None:
     tiered = Tiered(plain)
-    answers: list[Any] = []
-    abandon = tiered.node.manager.reader.read(tiered.log, 0, 0, 100, answers.append)
+    results: list[Any] = []
+    abandon = tiered.node.manager.reader.read(tiered.log, 0, 0, 100, results.append)
     abandon()
     tiered.tier.pass_ms(1000)
-    assert answers == []
+    assert results == []
     tiered.gets.clear()
     assert tiered.read(0, 100).records
     assert len(tiered.gets) == 1, "the index was on its way"
 
 
-def test_what_nobody_waits_for_any_more_does_not_delay_others() -> None:
-    """More readings than gets at once are abandoned. Only those gets go on that have begun."""
+def test_abandoned_reads_do_not_delay_others() -> None:
+    """More reads than gets at once are abandoned. Only gets that have started continue."""
 
     def fill(log: PartitionLog) -> None:
         for _ in range(300):
             appended(log, batch_of(2))
 
-    tiered, answers = Tiered(fill), list[Any]()
+    tiered, results = Tiered(fill), list[Any]()
     read = tiered.node.manager.reader.read
     segments = tiered.tier.listed(tiered.partition)
-    abandons = [read(tiered.log, 0, each.start_offset, 100, answers.append) for each in segments[:-1]]
-    same = read(tiered.log, 0, segments[-2].start_offset, 100, answers.append)
-    read(tiered.log, 0, segments[-1].start_offset, 100, answers.append)
+    abandons = [read(tiered.log, 0, each.start_offset, 100, results.append) for each in segments[:-1]]
+    same = read(tiered.log, 0, segments[-2].start_offset, 100, results.append)
+    read(tiered.log, 0, segments[-1].start_offset, 100, results.append)
     for abandon in abandons:
         abandon()
     tiered.tier.pass_ms(1000)
-    assert len(answers) == 2, "one waits for what another one has abandoned"
+    assert len(results) == 2, "one waits for what another one has abandoned"
     assert len(tiered.gets) <= MOST_GETS + 2 * 3
     same()
 
 
-def test_a_get_that_waits_after_a_failure_is_not_begun_for_nobody() -> None:
-    tiered, answers = Tiered(plain), list[Any]()
+def test_abandoned_get_in_backoff_is_not_started() -> None:
+    tiered, results = Tiered(plain), list[Any]()
     tiered.node.ports.before = lambda name: UNAVAILABLE if name.startswith("Get") else None
     assert tiered.read(0) is ErrorCode.unknown_server_error
     calls = list[str]()
     tiered.node.ports.before = lambda name: calls.append(name)
-    abandon = tiered.node.manager.reader.read(tiered.log, 0, 0, 100, answers.append)
+    abandon = tiered.node.manager.reader.read(tiered.log, 0, 0, 100, results.append)
     abandon()
     tiered.tier.pass_ms(1000)
     assert not calls
     assert tiered.read(0).records
 
 
-def test_what_is_read_is_counted() -> None:
+def test_reads_are_counted() -> None:
     tiered = Tiered(plain)
     found = tiered.read(0, 100)
     assert tiered.node.value("RemoteFetchBytesPerSec") == len(found.records)

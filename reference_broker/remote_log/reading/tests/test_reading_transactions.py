@@ -1,4 +1,4 @@
-"""Readers of committed records get the aborted transactions, wherever their markers are."""
+"""Read-committed readers get the aborted transactions, wherever their markers are."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ from reference_broker.remote_log.reading.tests.reading_world import (
 
 @pytest.mark.clause("RemoteIndexCacheTest.testFetchIndexForMissingTransactionIndex")
 @pytest.mark.usefixtures("block_bytes")
-def test_readers_of_committed_records_are_told_what_was_aborted() -> None:
+def test_read_committed_returns_aborted_transactions() -> None:
     tiered = Tiered(transactional)
     assert any(segment.has_transaction_index for segment in tiered.tier.listed(tiered.partition))
     for offset in range(tiered.log.local_log_start_offset):
@@ -28,7 +28,7 @@ def test_readers_of_committed_records_are_told_what_was_aborted() -> None:
         assert len(found.aborted) == len({(each.producer_id, each.first_offset) for each in found.aborted})
 
 
-def test_a_transaction_that_is_aborted_in_the_local_log_is_told() -> None:
+def test_transaction_aborted_in_local_log_is_returned() -> None:
     def fill(log: PartitionLog) -> None:
         producers = Producers(log)
         producers.send(7, 2)
@@ -47,7 +47,7 @@ def test_a_transaction_that_is_aborted_in_the_local_log_is_told() -> None:
     assert (transaction.producer_id, transaction.first_offset) == (7, 0)
 
 
-def test_readers_of_all_records_are_told_of_no_transactions_and_pay_for_none() -> None:
+def test_read_uncommitted_reads_no_transaction_index() -> None:
     tiered = Tiered(transactional)
     assert tiered.read(0).aborted is None
     assert not any(name.endswith(".txnindex") for name in tiered.gets)
