@@ -7,6 +7,7 @@ Times are microseconds, seconds count from the start of the load.
 - publish delay: from the time at which it was due to the time at which it was sent,
 - response latency: both together, from the time at which it was due,
 - commit latency: of EndTxn, for each transaction that was committed or aborted,
+- connect latency: of a new connection in a storm, from the time at which it was due to its second response,
 - end-to-end latency: from the batch's timestamp to the time at which its values were verified. Timestamps have
   milliseconds, and so has this latency.
 """
@@ -19,7 +20,7 @@ import msgspec
 
 from bench.fleet.recorder import bounds_us, bucket_of
 
-MEASURES: Final = ("publish", "delay", "response", "commit", "end_to_end")
+MEASURES: Final = ("publish", "delay", "response", "commit", "connect", "end_to_end")
 
 
 class LoadSecond(msgspec.Struct):
@@ -36,6 +37,7 @@ class LoadSecond(msgspec.Struct):
     lag_us: int = 0
     aborted: int = 0  # records in transactions that are aborted by the plan
     transactions: int = 0  # that were committed
+    connections: int = 0  # of a storm, which had their responses
     waits_for_responses: int = 0  # partitions that had something to send, with all requests in flight, at worst
     waits_for_leaders: int = 0  # partitions without a connected leader, or with something to send again, at worst
 
@@ -82,7 +84,7 @@ def merged(parts: Iterable[Measures]) -> Measures:
     for part in parts:
         for at, each in part.seconds.items():
             second = total.second(at)
-            for name in ("offered", "sent", "acknowledged", "failed", "aborted", "read", "transactions"):
+            for name in ("offered", "sent", "acknowledged", "failed", "aborted", "read", "transactions", "connections"):
                 setattr(second, name, getattr(second, name) + getattr(each, name))
             for name in ("waits_for_responses", "waits_for_leaders"):
                 setattr(second, name, getattr(second, name) + getattr(each, name))

@@ -1,6 +1,7 @@
 """Runs a workload on a target: topics, workers, warm-up, the seconds that count, the rest of the reading, verdict."""
 
 import math
+import resource
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -28,8 +29,10 @@ from reference_broker.client.consumer import READ_UNCOMMITTED
 LOCUSTFILE: Final = Path(__file__).with_name("locustfile.py")
 DRAIN_S: Final = 60.0
 """How long readers may need after the load to read what was acknowledged."""
-JOIN_S: Final = 120.0
-"""How long readers may need until their groups have assigned all partitions."""
+SPARE_FILES: Final = 500
+"""What a worker has open beside idle connections."""
+PREPARE_S: Final = 120.0
+"""How long groups may need to assign all partitions, and how long the opening of idle connections may take."""
 NOT_MEASURED: Final = -1
 
 
@@ -166,6 +169,8 @@ def spec_of(workload: Workload, target: LoadTarget, options: LoadOptions, topics
         transactions=workload.crucible.transactions,
         workers=_local_workers(workload, options) + options.joining,
         groups=workload.crucible.groups,
+        connections=workload.crucible.connections,
+        connections_per_s=workload.crucible.connection_storm,
         out_dir=str(out_dir.resolve()),
     )
 
@@ -194,18 +199,21 @@ class _Leader:
 
 def _local_workers(workload: Workload, options: LoadOptions) -> int:
     """Return how many workers are started here: no more than there are clients, and one if nobody joins."""
-    clients = workload.producers + workload.readers
+    clients = workload.clients
     least = 0 if options.joining else 1
     return max(least, min(options.workers, clients - options.joining))
 
 
 def _complaint(workload: Workload, target: LoadTarget, options: LoadOptions) -> str:
-    """Return why workers from elsewhere cannot take part, or nothing."""
-    clients = workload.producers + workload.readers
+    """Return why the workers cannot play the workload, or nothing."""
+    clients = workload.clients
     if options.joining > clients:
         return f"{options.joining} workers are too many for {clients} clients"
     if why := _complaint_of_faults(workload, target, options):
         return why
+    files, connections = resource.getrlimit(resource.RLIMIT_NOFILE)[1], workload.crucible.connections
+    if connections / max(1, _local_workers(workload, options)) > files - SPARE_FILES:
+        return f"{connections:,} connections are more than a process may open here ({files:,} files): give more workers"
     if options.listen is not None and options.listen[0] not in ("127.0.0.1", "localhost", "::1") and target.cluster:
         return "brokers that are started here listen on 127.0.0.1, where workers of other machines have no way to them"
     return ""
@@ -250,7 +258,7 @@ class _WorkloadRun:
         """Start the workers, lead them through warm-up, load and the rest of the reading, and collect their results."""
         folder = Path(self._spec.out_dir)
         path = write_spec(self._spec, folder / "load-spec.json")
-        workers, clients = self._spec.workers, self._workload.producers + self._workload.readers
+        workers, clients = self._spec.workers, self._workload.clients
         users = workers * -(-clients // workers)
         cpu_s = [float(NOT_MEASURED)] * 2
         rss_bytes = NOT_MEASURED
@@ -262,8 +270,7 @@ class _WorkloadRun:
             LOCUSTFILE, workers - joining, users, path, folder / "logs", joining=joining, listen=listen
         ) as locust:
             locust.wait_until_ready()
-            if self._spec.groups:
-                self._form_groups(locust)
+            self._prepare(locust)
             locust.send_command("go")
             start_s = time.monotonic()
             self._report_progress_until(locust, start_s + self._first, "warm-up")
@@ -324,15 +331,22 @@ class _WorkloadRun:
         except BacklogError as error:
             return None, str(error)
 
-    def _form_groups(self, locust: LocustProcesses) -> None:
-        """Let the readers join their groups before the load begins, so that the first rebalance is not measured."""
-        workload = self._workload
-        wanted = workload.topics * workload.partitions_per_topic * workload.subscriptions_per_topic
-        self._progress(f"{self._target.name}: {workload.readers:,} readers join their groups")
-        locust.send_command("join")
-        late = self._await_sum(locust, "assigned", JOIN_S, "get all partitions from their groups", wanted)
+    def _prepare(self, locust: LocustProcesses) -> None:
+        """Let readers join their groups, and open idle connections, before the load begins. So neither the first
+        rebalance nor the opening is measured."""
+        workload, late, name = self._workload, "", self._target.name
+        connections = workload.crucible.connections
+        if connections or self._spec.groups:
+            locust.send_command("prepare")
+        if self._spec.groups:
+            wanted = workload.topics * workload.partitions_per_topic * workload.subscriptions_per_topic
+            self._progress(f"{name}: {workload.readers:,} readers join their groups")
+            late = self._await_sum(locust, "assigned", PREPARE_S, "get all partitions from their groups", wanted)
+        if connections and not late:
+            self._progress(f"{name}: opens {connections:,} idle connections")
+            late = self._await_sum(locust, "idle", PREPARE_S, f"open {connections:,} idle connections", connections)
         if late:
-            raise LoadError(f"{self._target.name}: {late}.")
+            raise LoadError(f"{name}: {late}.")
 
     @property
     def _has_cpu(self) -> bool:

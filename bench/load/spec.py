@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from bench.load.connections import ConnectionPlan, connection_plans
 from bench.load.producer import LoadPlan, TransactionPlan
 from bench.load.reader import ReadPlan
 from bench.load.workload import Transactions, writer_of
@@ -41,6 +42,8 @@ class LoadSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     partition_max_bytes: int = 1 << 20
     transactions: Transactions | None = None
     groups: bool = False
+    connections: int = 0
+    connections_per_s: float = 0.0
     request_timeout_ms: int = 30_000
     delivery_timeout_ms: int = 120_000
     workers: int = 1
@@ -116,8 +119,16 @@ def read_plans(spec: LoadSpec) -> Iterator[tuple[int, ReadPlan]]:
                 )
 
 
-def worker_plans(spec: LoadSpec, index: int) -> tuple[list[LoadPlan], list[tuple[int, ReadPlan]]]:
-    """Return the plans of one worker: each n-th. Readers go on where producers end, so that no worker has more clients
-    than Locust gives it users."""
+WorkerPlans = tuple[list[LoadPlan], list[tuple[int, ReadPlan]], list[ConnectionPlan]]
+
+
+def worker_plans(spec: LoadSpec, index: int) -> WorkerPlans:
+    """Return the plans of one worker: each n-th. Readers go on where producers end, and so on, so that no worker has
+    more clients than Locust gives it users."""
     producers, readers = load_plans(spec), list(read_plans(spec))
-    return producers[index :: spec.workers], readers[(index - len(producers)) % spec.workers :: spec.workers]
+    connections = connection_plans(spec.topics, spec.connections, spec.connections_per_s)
+    return (
+        producers[index :: spec.workers],
+        readers[(index - len(producers)) % spec.workers :: spec.workers],
+        connections[(index - len(producers) - len(readers)) % spec.workers :: spec.workers],
+    )

@@ -8,8 +8,6 @@ import os
 import resource
 import time
 from collections import Counter
-from collections.abc import Iterator
-from itertools import chain
 from typing import Any, Final
 
 import gevent
@@ -20,6 +18,7 @@ from locust.exception import StopUser
 
 from bench.fleet.recorder import bounds_us, bucket_of
 from bench.load.clients import Client, ProducerClient, ReaderClient, makers
+from bench.load.connections import Connected, ConnectionMaker
 from bench.load.group_reader import GroupLoadReader
 from bench.load.ledger import Read, Sent
 from bench.load.measures import LoadSecond, Measures
@@ -33,6 +32,7 @@ from bench.locust.generator import TICK_S, GeneratorMeter, Sample
 from bench.locust.messages import REPORT
 
 REPORT_INTERVAL_S: Final = 0.5
+AnyClient = ProducerClient | ReaderClient | ConnectionMaker
 PRODUCE: Final = ("PRODUCE", "batch")
 CONSUME: Final = ("CONSUME", "fetch")
 
@@ -41,11 +41,12 @@ class WorkerLoad:
     """One worker's share of the clients, and what they measured."""
 
     def __init__(self, environment: Any, spec: LoadSpec, index: int) -> None:
+        _allow_open_files()
         self.environment = environment
         self.index = index
         self.go = Event()
         self._rebalances = 0  # between the start of the load and its end
-        self.join = Event()  # for members of groups, before the load begins
+        self.early = Event()  # for clients that begin before the load
         self.start_us = 0
         self.closed = False
         self.failure = ""
@@ -59,15 +60,17 @@ class WorkerLoad:
         self._totals: Counter[str] = Counter()
         self._locust: dict[tuple[str, str], Counter[int]] = {PRODUCE: Counter(), CONSUME: Counter()}
         self._make_producer, self._make_reader = makers(spec.client)
-        producers, readers = worker_plans(spec, index)
+        producers, readers, connections = worker_plans(spec, index)
         self._producers = [self._producer(plan) for plan in producers]
         self._readers = [self._reader(*each) for each in readers]
-        self._waiting: Iterator[ProducerClient | ReaderClient] = chain(self._producers, self._readers)
-        self._running = len(self._producers) + len(self._readers)
+        self._makers = [ConnectionMaker(each, spec.bootstrap, self._connected) for each in connections]
+        clients: list[AnyClient] = [*self._producers, *self._readers, *self._makers]
+        self._waiting = iter(clients)
+        self._running = len(clients)
         self._producing = len(self._producers)
         self.meter = GeneratorMeter(time.monotonic(), time.process_time())
 
-    def take(self) -> ProducerClient | ReaderClient | None:
+    def take(self) -> AnyClient | None:
         """Return the next client without a user. None if all have one."""
         return next(self._waiting, None)
 
@@ -76,8 +79,8 @@ class WorkerLoad:
         self._producing -= client in self._producers
 
     def command(self, command: str) -> None:
-        if command == "join":
-            self.join.set()
+        if command == "prepare":
+            self.early.set()
         elif command == "go":
             self._rebalances = -self._assignments
             self.start_us = monotonic_us()
@@ -93,6 +96,8 @@ class WorkerLoad:
             self._rebalances += self._assignments
             for reader in self._readers:
                 reader.stop()
+            for maker in self._makers:
+                maker.stop()
         elif command == "close":
             self._close()
         self.report()
@@ -179,6 +184,14 @@ class WorkerLoad:
             return GroupLoadReader(plan, self._spec.bootstrap, taken)
         return self._make_reader(plan, self._spec.bootstrap, taken)
 
+    def _connected(self, each: Connected) -> None:
+        if each.error is not None:
+            self._read_errors[f"connect: {each.error}"] += 1
+            return
+        at = (each.end_us - self.start_us) // 1_000_000
+        self._measures.second(at).connections += 1
+        self._measures.latency("connect", at, each.end_us - each.due_us, 1)
+
     # Reports
 
     def prepare(self) -> None:
@@ -217,6 +230,7 @@ class WorkerLoad:
             "read": self._totals["read"],
             "lag": sum(each.lag for each in self._readers),
             "assigned": sum(len(each.assigned) for each in self._readers if isinstance(each, LoadReader)),
+            "idle": sum(each.held for each in self._makers),
             "producing": self._producing,
             "running": self._running,
             "worst_wanted_permille": sample.wanted_permille,
@@ -257,17 +271,24 @@ class WorkerLoad:
             buckets.clear()
 
 
+def _allow_open_files() -> None:
+    """Let this process have as many connections as the system allows it."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 class LoadUser(User):
     """A user for one client, from its start to its end."""
 
-    client: ProducerClient | ReaderClient | None = None
+    client: AnyClient | None = None
 
     @task
     def live(self) -> None:
         load: WorkerLoad = self.environment.load
         client = self.client = load.take()
         if client is not None:
-            (load.join if isinstance(client, GroupLoadReader) else load.go).wait()
+            is_early = isinstance(client, GroupLoadReader) or (isinstance(client, ConnectionMaker) and client.plan.idle)
+            (load.early if is_early else load.go).wait()
             try:
                 client.run()
             except Exception as failure:

@@ -14,6 +14,7 @@ import yaml
 
 from bench.fleet.values import smallest_size_bytes
 from bench.load.clients import CLIENTS, NATIVE
+from bench.load.connections import connection_plans
 from bench.load.faults import Fault
 
 KEYS: Final = {"NO_KEY": 0, "KEY_ROUND_ROBIN": 10_000, "RANDOM_NANO": 10_000}
@@ -46,6 +47,10 @@ class Extensions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     topic_config: dict[str, str | int | float | bool] = msgspec.field(default_factory=dict)
     """Settings of the topics, by Kafka's names."""
     transactions: Transactions | None = None
+    connections: Annotated[int, msgspec.Meta(ge=0, le=20_000)] = 0
+    """Idle connections beside the load."""
+    connection_storm: Annotated[float, msgspec.Meta(ge=0, le=5_000)] = 0.0
+    """New connections in a second, which close at once."""
     groups: bool = False
     """Readers are members of consumer groups, one for each subscription of a topic."""
     faults: list[Fault] = msgspec.field(default_factory=list)
@@ -106,6 +111,11 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     @property
     def readers(self) -> int:
         return self.topics * self.subscriptions_per_topic * self.consumer_per_subscription
+
+    @property
+    def clients(self) -> int:
+        own = self.crucible
+        return self.producers + self.readers + len(connection_plans((), own.connections, own.connection_storm))
 
 
 MOST_PARTITIONS: Final = 100_000
@@ -171,8 +181,8 @@ def _complaint(workload: Workload) -> str:
         return (
             f"it has {workload.topics * workload.partitions_per_topic:,} partitions; the most are {MOST_PARTITIONS:,}"
         )
-    if workload.producers + workload.readers > MOST_CLIENTS:
-        return f"it has {workload.producers + workload.readers:,} clients; the most are {MOST_CLIENTS:,}"
+    if workload.clients > MOST_CLIENTS:
+        return f"it has {workload.clients:,} clients; the most are {MOST_CLIENTS:,}"
     transactions = workload.crucible.transactions
     if transactions is not None and bool(transactions.records) == bool(transactions.seconds):
         return "crucible.transactions end after records or after seconds: give one of both"

@@ -101,12 +101,18 @@ def test_each_client_is_of_one_worker_and_none_has_more_than_users(
         records_per_s=0,
         value_bytes=100,
         batch_records=1,
+        connections=1_000,
+        connections_per_s=100,
         workers=workers,
     )
     dealt = [worker_plans(spec, each) for each in range(workers)]
-    found = [plan.process for own, _ in dealt for plan in own] + [plan.process for _, own in dealt for _, plan in own]
-    assert len(found) == len(set(found)) == 2 * (producers + consumers)
-    assert max(len(own) + len(readers) for own, readers in dealt) == -(-len(found) // workers)
+    found = [
+        *(plan.process for own, _, _ in dealt for plan in own),
+        *(plan.process for _, own, _ in dealt for _, plan in own),
+        *(plan.process for _, _, own in dealt for plan in own),
+    ]
+    assert len(found) == len(set(found)) == 2 * (producers + consumers) + 4
+    assert max(len(own) + len(readers) + len(idle) for own, readers, idle in dealt) == -(-len(found) // workers)
 
 
 def test_more_workers_than_clients_are_refused(tmp_path: Path) -> None:

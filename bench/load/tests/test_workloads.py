@@ -76,6 +76,8 @@ def test_there_are_presets() -> None:
             {"crucible": {"transactions": {"records": 5}, "client": "librdkafka"}},
             "the client librdkafka does not carry out crucible.transactions: only native does",
         ),
+        ({"crucible": {"connections": 30_000}}, "Expected `int` <= 20000 in `crucible.connections`"),
+        ({"crucible": {"connectionStorm": -1}}, "Expected `float` >= 0.0 in `crucible.connectionStorm`"),
         ({"consumerPerSubscription": 3, "partitionsPerTopic": 2}, "a consumer would have no partition"),
     ],
 )
