@@ -1,11 +1,11 @@
 """Removes what deleted topics left in the tier, with the states of KIP-405's RemotePartitionDeleteState.
 
-The leader of a partition of ``__remote_log_metadata`` does it for the partitions that it keeps. So it happens whoever
-has died. It reads the log that it leads. Each copy has the offset up to which its writer knew the cluster's metadata.
+The leader of a partition of ``__remote_log_metadata`` does it for the partitions whose events it has, whichever nodes
+have died. It reads the log that it leads. Each copy has the offset up to which its writer knew the cluster's metadata.
 Where a leader knows at least as much, and does not know the topic, the topic is deleted. Deliberately unlike Kafka,
 where the last leader of a deleted partition removes its segments, and they stay if it dies.
 
-An object may still be on its way to the store then. So for a day it is looked again whether any has come.
+An object may still be on its way to the store then. So the store is searched for late ones for a day.
 """
 
 from collections.abc import Callable
@@ -37,20 +37,23 @@ REMOVALS_AT_ONCE = 10
 SWEEP_INTERVAL_US = 3_600_000_000
 SWEPT_FOR_MS = 24 * 3_600_000
 POLL_US = 100_000
-"""A removal looks so often whether all events of its partition are known."""
+"""Interval at which a removal checks whether all events of its partition are known."""
 
 
 @dataclass(slots=True, eq=False)
 class _Scanned:
-    """How far a led partition of the topic was read, and the partitions that have events there and are not removed:
-    the topic's name, and how far the writer of the last copy knew the cluster's metadata. ``removed`` has the name and
-    the time of the removal in milliseconds of those that were removed within SWEPT_FOR_MS."""
+    """What was read of one led partition of ``__remote_log_metadata``."""
 
     led: Partition
     offset: int = 0
+    """How far it was read."""
     kept: dict[Key, tuple[str, int]] = field(default_factory=dict)
+    """The partitions that have events here and are not removed: the topic's name, and the offset up to which the writer
+    of the last copy knew the cluster's metadata."""
     removed: dict[Key, tuple[str, int]] = field(default_factory=dict)
+    """Those that were removed within SWEPT_FOR_MS: the topic's name, and the time of the removal in milliseconds."""
     sweeps_at_us: int = 0
+    """When to search the store for late objects."""
 
 
 class DeletedPartitions:

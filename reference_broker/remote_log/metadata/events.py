@@ -7,7 +7,7 @@ tables changes nothing.
 Values of records have Kafka's layout (RemoteLogMetadataSerde): the frame version 1, the API key and the record's
 version as varints, then the record. Records have no key. CustomMetadata, which Kafka leaves to plug-ins, has the leader
 epoch of the writer (int32). In the record of a segment the number of the copy (int32) and the offset of the cluster's
-metadata (int64) follow. In that of an update the state that the writer knows follows (int8, or -1).
+metadata (int64) follow. In that of an update the state that the writer expects follows (int8, or -1).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -85,7 +85,7 @@ NO_ATTEMPT = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteSegment:
-    """One copy of a segment (RemoteLogSegmentMetadata). A copy that is tried again has another ``segment_id``."""
+    """One copy of a segment (Kafka's RemoteLogSegmentMetadata). Each attempt to copy it has another ``segment_id``."""
 
     topic_id: bytes
     """16 bytes."""
@@ -98,23 +98,23 @@ class RemoteSegment:
     """The last offset of the segment, inclusive."""
     max_timestamp_ms: int
     broker_id: int
-    """Who wrote the last event of it."""
+    """The broker that wrote its last event."""
     event_timestamp_ms: int
-    """When the last event of it was written."""
+    """When its last event was written."""
     size_bytes: int
     leader_epochs: tuple[tuple[int, int], ...]
     """The leader epochs of the segment's records, each with its first offset in the segment."""
     uploader_epoch: int
-    """The leader epoch of the partition in which it is copied. It travels in CustomMetadata."""
+    """The leader epoch of the partition in which it is copied. (In CustomMetadata.)"""
     has_transaction_index: bool
     """Whether it has an object with aborted transactions."""
     state: SegmentState = SegmentState.COPY_SEGMENT_STARTED
     attempt: int = NO_ATTEMPT
-    """Which copy of ``uploader_epoch`` this is, from 1 on. ``RemoteLogMetadata.write`` sets it with the first event. It
-    travels in CustomMetadata, so that an event that is in the topic twice counts once."""
+    """The number of the copy in ``uploader_epoch``, from 1 on. ``RemoteLogMetadata.write`` sets it with the first
+    event, so that an event that is in the topic twice counts once. (In CustomMetadata.)"""
     metadata_offset: int = 0
-    """How far its writer knew the cluster's metadata. A node that knows more, and not the topic, knows that it is
-    deleted. ``RemoteLogMetadata.write`` sets it. It travels in CustomMetadata."""
+    """The offset up to which its writer knew the cluster's metadata. A node that knows more, and not the topic, knows
+    that it is deleted. ``RemoteLogMetadata.write`` sets it. (In CustomMetadata.)"""
 
     @property
     def next_offset(self) -> int:
@@ -140,7 +140,7 @@ class RemoteSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentUpdate:
-    """A segment's next state (RemoteLogSegmentMetadataUpdate)."""
+    """A segment's next state (Kafka's RemoteLogSegmentMetadataUpdate)."""
 
     topic_id: bytes
     topic: str
@@ -149,11 +149,11 @@ class SegmentUpdate:
     broker_id: int
     event_timestamp_ms: int
     uploader_epoch: int
-    """The leader epoch of who writes this. An older one than the newest that is known changes nothing."""
+    """The leader epoch of its writer. An event with an older one than the newest known is fenced."""
     state: SegmentState
-    known_as: SegmentState | None = None
-    """The state that its writer knows. If it is another one by then, this changes nothing: a copy whose end was written
-    late is not taken for a copy that was given up. None says that any state will do. It travels in CustomMetadata."""
+    expected_state: SegmentState | None = None
+    """The state that the segment must have, None for any. In another state the event changes nothing. So a copy whose
+    end was written late is not deleted as an abandoned one. (In CustomMetadata.)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,8 +174,8 @@ RemoteLogEvent: TypeAlias = RemoteSegment | SegmentUpdate | PartitionDelete
 def update_of(
     segment: RemoteSegment, state: SegmentState, broker_id: int, uploader_epoch: int, wall_ms: int
 ) -> SegmentUpdate:
-    """The event that brings ``segment`` from the state that it has to ``state``, written by this broker as leader of
-    the given epoch."""
+    """Return the event that brings ``segment`` from its present state to ``state``, written by this broker as the
+    leader of that epoch."""
     return SegmentUpdate(
         topic_id=segment.topic_id,
         topic=segment.topic,
@@ -185,20 +185,20 @@ def update_of(
         event_timestamp_ms=wall_ms,
         uploader_epoch=uploader_epoch,
         state=state,
-        known_as=segment.state,
+        expected_state=segment.state,
     )
 
 
 def lineage_of(log: PartitionLog) -> LeaderEpochStarts:
-    """Each leader epoch with the offset at which it began, as the log knows them."""
+    """Return each leader epoch of the log with its start offset."""
     return tuple(zip(log.epochs.epochs, log.epochs.starts, strict=True))
 
 
 def common_end(segment: RemoteSegment, lineage: LeaderEpochStarts, log_end_offset: int) -> int:
-    """One past the last offset that the segment shares with a log of these leader epochs.
+    """Return one past the last offset that the segment shares with a log of these leader epochs.
 
-    After an unclean election the segment may hold records that the log lost. They are not read.
-    Those before the log's start are gone as well, but they do not hide the rest.
+    After an unclean election the segment may have records that the log lost. They are not read. Those before the log's
+    start are gone as well, but they do not hide the rest.
     """
     starts = [start for _, start in lineage]
     ends = {epoch: end for (epoch, _), end in zip(lineage, [*starts[1:], log_end_offset], strict=True)}
@@ -336,7 +336,7 @@ def _record_of(event: RemoteLogEvent) -> RemoteLogRecord:
             broker_id=event.broker_id,
             event_timestamp_ms=event.event_timestamp_ms,
             custom_metadata=_OF_UPDATE.pack(
-                event.uploader_epoch, _ANY_STATE if event.known_as is None else event.known_as
+                event.uploader_epoch, _ANY_STATE if event.expected_state is None else event.expected_state
             ),
             remote_log_segment_state=event.state,
         )
@@ -370,7 +370,7 @@ def _event_of(record: RemoteLogRecord) -> RemoteLogEvent:
         )
     partition = record.remote_log_segment_id.topic_id_partition
     if isinstance(record, RemoteLogSegmentMetadataUpdateRecord):
-        epoch, known_as = _custom(_OF_UPDATE, record.custom_metadata)
+        epoch, expected_state = _custom(_OF_UPDATE, record.custom_metadata)
         return SegmentUpdate(
             topic_id=partition.id,
             topic=partition.name,
@@ -380,7 +380,7 @@ def _event_of(record: RemoteLogRecord) -> RemoteLogEvent:
             event_timestamp_ms=record.event_timestamp_ms,
             uploader_epoch=epoch,
             state=SegmentState(record.remote_log_segment_state),
-            known_as=None if known_as == _ANY_STATE else SegmentState(known_as),
+            expected_state=None if expected_state == _ANY_STATE else SegmentState(expected_state),
         )
     epoch, attempt, metadata_offset = _custom(_OF_SEGMENT, record.custom_metadata)
     segment = RemoteSegment(

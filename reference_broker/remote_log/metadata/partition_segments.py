@@ -1,9 +1,9 @@
 """The remote segments of one partition, as the events in ``__remote_log_metadata`` describe them.
 
 Only the newest leader of the partition adds or removes anything (P-11). An event with an older leader epoch than the
-newest that any event had changes nothing. Of two segments that contain an offset of a leader epoch, the one that was
-begun later owns it, whichever was finished first. A finished segment is *listed* as long as it owns an offset. Once
-lost or removed, an offset or a segment never comes back.
+newest that any event had changes nothing. Of two segments that contain an offset of a leader epoch, the one whose copy
+began later owns it, whichever was finished first. A finished segment is *listed* (Kafka's listRemoteLogSegments) as
+long as it owns an offset. Once lost or removed, an offset or a segment never comes back.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -144,27 +144,27 @@ _ListKey = tuple[int, int, int, bytes]
 
 
 class PartitionSegments:
-    """Changed by ``apply`` only."""
+    """The remote segments of one partition. Only ``apply`` and ``forget`` change them."""
 
     def __init__(self) -> None:
         self.generation = object()
-        """Another one after each ``forget``. What was found out in one of them says nothing about the next."""
+        """Another object after each ``forget``. What was found in one generation does not hold in the next."""
         self.removals = 0
-        """How many segments were taken from what is listed. So what was listed may be no more."""
+        """Number of segments whose deletion has begun. They may have been listed."""
         self.newest_epoch = -1
-        """The newest leader epoch that any event carried. Events of older ones change nothing."""
+        """The newest leader epoch of any event. Events of older ones are fenced."""
         self.last_attempt = 0
-        """The last copy that was begun in ``newest_epoch``. One that is not later was reported before."""
+        """The last copy that began in ``newest_epoch``. An event with this number or a lower one is a repeated one."""
         self.copied = CopiedOffsets()
-        """Of all copies that were finished, also of those that are gone. If a log had other remote records, their
-        events are missing here."""
+        """The offsets of all copies that were ever finished. If a log has other remote records, events were lost."""
         self.delete_state: DeleteState | None = None
-        """How far the deletion of the partition has come. While it is not None no copy is begun or finished."""
+        """The state of the partition's deletion, None if it is not deleted. A deleted one gets no further copy."""
         self._known: dict[bytes, RemoteSegment] = {}
         """Every segment that may have objects, by its ID."""
         self._owners: dict[int, OffsetOwners] = {}
-        """By leader epoch."""
+        """The owners of its offsets, by leader epoch."""
         self._listed: list[_ListKey] = []
+        """The listed segments, by their first offset."""
 
     # --- events -------------------------------------------------------------------------------------------------------
 
@@ -204,7 +204,7 @@ class PartitionSegments:
         if update.state is known.state:
             return ErrorCode.none
         # Decision segment-state (P-11): changed meanwhile, refused | as its writer knew
-        if update.known_as not in (None, known.state):
+        if update.expected_state not in (None, known.state):
             return ErrorCode.invalid_request
         is_finished = update.state is SegmentState.COPY_SEGMENT_FINISHED
         # Decision finished-copy (P-11): former leader's, refused | valid
@@ -302,9 +302,9 @@ class PartitionSegments:
         return known is not None and self._owns_any(known)
 
     def unfinished(self) -> tuple[RemoteSegment, ...]:
-        """Return the segments that may have objects and are not listed, in the order in which they were begun: copies
-        that go on or were given up, deletions that have begun, and segments whose offsets newer ones own. Their objects
-        are garbage, except those of a copy that goes on now."""
+        """Return the segments that may have objects and are not listed, in the order of their first events: copies in
+        progress or abandoned, deletions in progress, and segments whose offsets newer ones own. Their objects are
+        garbage, except those of a copy in progress."""
         listed = {segment_id for *_, segment_id in self._listed}
         return tuple(each for each in self._known.values() if each.segment_id not in listed)
 
@@ -330,9 +330,8 @@ class PartitionSegments:
         return None if owners is None or owners.end is None else owners.end - 1
 
     def listed_until(self, lineage: LeaderEpochStarts, offset: int) -> int:
-        """Return the first offset from ``offset`` on that is not listed, in a log with these leader epochs. What lies
-        between is listed without gaps. After
-        MAX_SEGMENTS_EXAMINED segments it returns, so the result may itself be listed: continue there."""
+        """Return the first offset from ``offset`` on that is not listed, in a log with these leader epochs. After
+        MAX_SEGMENTS_EXAMINED segments it returns an offset that may itself be listed: continue there."""
         for _ in range(MAX_SEGMENTS_EXAMINED):
             found = self._owned_at(lineage, offset)
             if found is None:
@@ -372,31 +371,32 @@ class RemoteLogMetadata(Protocol):
     """Kafka's RemoteLogMetadataManager. ``topic.py`` implements it with ``__remote_log_metadata``."""
 
     def watch(self, topic_id: bytes, topic: str, partition: int) -> None:
-        """Begin to learn of the partition's remote segments. Each call needs an ``unwatch``."""
+        """Begin to follow the partition's remote segments. Each call needs an ``unwatch``."""
         ...
 
     def unwatch(self, topic_id: bytes, partition: int) -> None:
-        """End it. After the last one what was known is forgotten. A partition that is not watched is no error."""
+        """End a ``watch``. After the last one the partition's segments are forgotten. A partition that is not watched
+        is no error."""
         ...
 
     def is_ready(self, topic_id: bytes, partition: int) -> bool:
-        """Return whether all is known that the leader of the topic's partition had when watching began. A leader that
-        was replaced, or has just begun, may know less than another: only ``write`` is certain."""
+        """Return whether all events are applied that the leader of the topic's partition had when watching began. A
+        leader that was replaced, or is new, may have fewer than another: only ``write`` is certain."""
         ...
 
     def of(self, topic_id: bytes, partition: int) -> PartitionSegments:
-        """Return what is known of a partition. It is the same object from ``watch`` until ``unwatch``, and changes as
-        events come. Nothing is known of a partition that is not watched."""
+        """Return the segments of a partition. It is the same object from ``watch`` until ``unwatch``, and changes as
+        events come. A partition that is not watched has none."""
         ...
 
     def write(self, event: RemoteLogEvent, done: Applied) -> None:
         """Write an event about a partition. ``done`` is called once, in an event of its own, when the
         event is replicated and applied here, with the error of ``PartitionSegments.apply``. Only NONE allows the next
-        step. Of a RemoteSegment ``apply`` keeps a copy with its ``attempt``.
+        step. ``apply`` stores a RemoteSegment with its ``attempt``.
 
-        REQUEST_TIMED_OUT: it was not seen within ``remote.log.metadata.consume.wait.ms``. It may be applied later, so
-        who copies tries again with a new segment ID. NOT_LEADER_OR_FOLLOWER: the partition is not watched.
-        UNKNOWN_TOPIC_OR_PARTITION: the topic is not there. Any other error is final, too: nothing was written.
+        REQUEST_TIMED_OUT: it was not read back within ``remote.log.metadata.consume.wait.ms``. It may be applied later,
+        so a copier retries with a new segment ID. NOT_LEADER_OR_FOLLOWER: the partition is not watched.
+        UNKNOWN_TOPIC_OR_PARTITION: the topic does not exist. With any other error nothing was written.
         """
         ...
 

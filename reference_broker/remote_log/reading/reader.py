@@ -1,7 +1,7 @@
 """Reads partitions from the remote tier, for consumers, look-ups by time, and replicas that begin there.
 
-It never blocks: each result comes at the end of the event or in a later one. What one partition waits for delays no
-other one, up to the limit of concurrent gets (``readings.MOST_GETS``).
+It never blocks: each result comes at the end of the event or in a later one. A partition does not delay the others, up
+to the limit of concurrent gets (``readings.MOST_GETS``).
 """
 
 from collections.abc import Callable, Sequence
@@ -38,17 +38,19 @@ from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import AbortedTransaction
 
 MOST_HEADERS: Final = 1000
-"""So many headers are looked at to find out what fits, which takes some 2 ms. What lies behind them is left out."""
+"""Limits the batch headers that are read to find out what fits, to some 2 ms. Later batches are omitted."""
 _NOT_KNOWN: Final = 1 << 63
 
 
 class Layout(NamedTuple):
-    """Where batches lie: the offset index of a segment, its base offset, and the byte at which the records begin that
-    were read."""
+    """Positions of the batches in records that were read from a segment."""
 
     offset_index: bytes = b""
+    """That of the segment."""
     base_offset: int = 0
+    """That of the segment."""
     position: int = 0
+    """The byte of the segment at which the records begin."""
 
     def batch_within(self, size: int, end_offset: int) -> int:
         """Return the last known place in the records, at most ``size``, of a batch that begins before ``end_offset``.
@@ -86,7 +88,7 @@ class RemoteRecords(NamedTuple):
 
 
 BLOCKS_LIMIT_BYTES: Final = 64 << 20
-"""Blocks of log objects are kept in so many bytes, those read ahead included."""
+"""Limits the cached blocks of log objects, those read ahead included."""
 READ_AHEAD_BLOCKS: Final = 1
 """Number of blocks after the last one that are fetched before a reader requests them."""
 

@@ -19,7 +19,7 @@ from reference_broker.records.batch import InvalidRecords
 from reference_broker.remote_log.objects import ObjectKind
 
 MOST_GETS: Final = 32
-"""How many gets are under way at most. With blocks of 1 MiB that is what they hold in memory beside the caches."""
+"""Limits the gets in flight. With blocks of 1 MiB it bounds their memory beside the caches."""
 FIRST_PAUSE_US: Final = 100_000
 LONGEST_PAUSE_US: Final = 5_000_000
 MOST_PAUSED: Final = 1000
@@ -38,8 +38,8 @@ class Range(NamedTuple):
 
 Got: TypeAlias = Callable[[bytes], None]
 Failed: TypeAlias = Callable[[StoreFailure], None]
-GiveUp: TypeAlias = Callable[[], None]
-"""Says that nobody waits any more. A get that has begun goes on."""
+Withdraw: TypeAlias = Callable[[], None]
+"""Withdraws a request for a range. A get that is in flight continues."""
 
 
 class Gets:
@@ -58,9 +58,9 @@ class Gets:
         self.under_way = 0
 
     def get(self, wanted: Range, got: Got, failed: Failed) -> Callable[[], bool]:
-        """Exactly one of the two is called, in a later event.
+        """Get a range. Exactly one of the two callbacks is called, in a later event.
 
-        Returns a function that takes the get back. It returns False if the get has begun, and so goes on."""
+        Return a function that cancels the get. It returns False if the get is in flight, and so continues."""
         number, timer = next(self._numbers), None
         _, until_us = self._pauses.get(wanted.key, (0, 0))
         if until_us > self._ports.now().mono_us:
@@ -68,13 +68,13 @@ class Gets:
         else:
             self._enqueue(number, wanted, got, failed)
 
-        def take_back() -> bool:
+        def cancel() -> bool:
             if timer is not None and self._ports.now().mono_us < until_us:
                 self._ports.cancel_timer(timer)
                 return True
             return self._waiting.pop(number, None) is not None
 
-        return take_back
+        return cancel
 
     def _enqueue(self, number: int, wanted: Range, got: Got, failed: Failed) -> None:
         self._waiting[number] = wanted, got, failed
@@ -110,11 +110,13 @@ class Gets:
 
 
 @dataclass(slots=True, eq=False)
-class _Coming:
-    """A range that is being fetched, and the callbacks that wait for it."""
+class _Fetching:
+    """A range that is being fetched."""
 
-    take_back: Callable[[], bool] = lambda: False
+    cancel: Callable[[], bool] = lambda: False
+    """Cancels the get, if it is not in flight yet."""
     waiting: list[tuple[Got, Failed]] = field(default_factory=list)
+    """The callbacks of the requests for it."""
 
 
 class RangeCache:
@@ -126,44 +128,44 @@ class RangeCache:
         self.limit_bytes = limit_bytes
         self.size_bytes = 0
         self._kept: OrderedDict[Range, bytes] = OrderedDict()
-        self._coming: dict[Range, _Coming] = {}
+        self._in_flight: dict[Range, _Fetching] = {}
 
     def find(self, wanted: Range) -> bytes | None:
-        """The bytes, if they are here."""
+        """Return the bytes, or None if they are not cached."""
         found = self._kept.get(wanted)
         if found is not None:
             self._kept.move_to_end(wanted)
         return found
 
-    def get(self, wanted: Range, got: Got, failed: Failed) -> GiveUp:
-        """Fetch a range that is not here. Exactly one of the two is called, in a later event, unless what is
-        returned is called before."""
-        coming = self._coming.get(wanted)
+    def get(self, wanted: Range, got: Got, failed: Failed) -> Withdraw:
+        """Fetch a range that is not cached. Exactly one of the two callbacks is called, in a later event, unless the
+        returned function withdraws the request before."""
+        fetching = self._in_flight.get(wanted)
         # Decision store-range (P-11): fetched | joins a get
-        if coming is None:
-            coming = self._coming[wanted] = _Coming()
-            coming.take_back = self._gets.get(wanted, partial(self._came, wanted), partial(self._failed, wanted))
+        if fetching is None:
+            fetching = self._in_flight[wanted] = _Fetching()
+            fetching.cancel = self._gets.get(wanted, partial(self._fetched, wanted), partial(self._failed, wanted))
         waiter = got, failed
-        coming.waiting.append(waiter)
+        fetching.waiting.append(waiter)
 
-        def give_up() -> None:
-            coming.waiting.remove(waiter)
-            if not coming.waiting and coming.take_back() and self._coming.get(wanted) is coming:
-                del self._coming[wanted]
+        def withdraw() -> None:
+            fetching.waiting.remove(waiter)
+            if not fetching.waiting and fetching.cancel() and self._in_flight.get(wanted) is fetching:
+                del self._in_flight[wanted]
 
-        return give_up
+        return withdraw
 
     def read_ahead(self, wanted: Range) -> None:
-        """Fetch a range that will be needed soon, if it is not here. If that fails nothing happens."""
-        if wanted not in self._kept and wanted not in self._coming:
+        """Fetch a range that will be needed soon, if it is not cached. A failure has no effect."""
+        if wanted not in self._kept and wanted not in self._in_flight:
             self.get(wanted, lambda _: None, lambda _: None)
 
-    def _came(self, wanted: Range, data: bytes) -> None:
+    def _fetched(self, wanted: Range, data: bytes) -> None:
         if len(data) <= self.limit_bytes:
             self._kept[wanted] = data
             self.size_bytes += len(data)
             self._drop_oldest()
-        for got, _ in tuple(self._coming.pop(wanted).waiting):
+        for got, _ in tuple(self._in_flight.pop(wanted).waiting):
             got(data)
 
     def resize(self, limit_bytes: int) -> None:
@@ -176,7 +178,7 @@ class RangeCache:
             self.size_bytes -= len(dropped)
 
     def _failed(self, wanted: Range, failure: StoreFailure) -> None:
-        for _, failed in tuple(self._coming.pop(wanted).waiting):
+        for _, failed in tuple(self._in_flight.pop(wanted).waiting):
             failed(failure)
 
 
@@ -185,7 +187,7 @@ Reading: TypeAlias = Generator[Range | None, bytes, FoundT]
 
 
 class ReadFailed(Exception):  # noqa: N818 - says what happened
-    """The store did not give ``wanted``, which a reading needs."""
+    """The store failed to return the range ``wanted``, which a reading needs."""
 
     def __init__(self, wanted: Range, failure: StoreFailure) -> None:
         super().__init__(failure.reason)
@@ -197,7 +199,7 @@ Failure: TypeAlias = ReadFailed | InvalidRecords | DiskError
 
 
 class Readings:
-    """``blocks`` keeps parts of segments, ``indexes`` whole objects of all other kinds."""
+    """Runs readings on two caches: ``blocks`` has parts of segments, ``indexes`` whole objects of all other kinds."""
 
     def __init__(self, ports: StorePorts, blocks_limit_bytes: int, indexes_limit_bytes: int) -> None:
         self._ports = ports
@@ -211,10 +213,10 @@ class Readings:
         found: Callable[[FoundT], None],
         failed: Callable[[Failure], None],
     ) -> Callable[[], None]:
-        """Run a reading. At the end of this event or in a later one, exactly one of the two is called.
+        """Run a reading. At the end of this event or in a later one, exactly one of the two callbacks is called.
 
-        Returns a function that abandons the reading, so that none is called. A get that is under way goes on, and what
-        it brings is kept. One that waits for others is not begun.
+        Return a function that abandons the reading, so that none is called. A get in flight continues, and its result
+        is cached. A get that waits for others is cancelled.
         """
         running = _Running(self._ports, self, reading, found, failed)
         self._ports.at_end(running.go_on)
@@ -241,16 +243,16 @@ class _Running:
         self._found = found
         self._failed = failed
         self._is_abandoned = False
-        self._give_up: GiveUp | None = None
-        """While it waits for a range."""
+        self._withdraw: Withdraw | None = None
+        """Set while it waits for a range."""
 
     def abandon(self) -> None:
-        """Give back what the reading holds."""
+        """Release the resources of the reading."""
         self._is_abandoned = True
         self._reading.close()
-        if self._give_up is not None:
-            self._give_up()
-            self._give_up = None
+        if self._withdraw is not None:
+            self._withdraw()
+            self._withdraw = None
 
     def go_on(self, data: bytes | None = None) -> None:
         self._step(lambda: self._walk(data))
@@ -259,7 +261,8 @@ class _Running:
         self._step(lambda: self._reading.throw(ReadFailed(wanted, failure)))
 
     def _walk(self, data: bytes | None) -> Range | None:
-        """Give the reading what the caches have. Returns what it waits for: a range, or the next slice."""
+        """Send the reading the ranges that are cached. Return the range that it waits for, or None at the end of a
+        slice."""
         wanted = next(self._reading) if data is None else self._reading.send(data)
         for _ in range(REMOTE_RANGES_PER_EVENT):
             if wanted is None:
@@ -271,7 +274,7 @@ class _Running:
         return wanted
 
     def _step(self, walk: Callable[[], Range | None]) -> None:
-        self._give_up = None
+        self._withdraw = None
         if self._is_abandoned:
             return
         try:
@@ -290,6 +293,6 @@ class _Running:
         cache = self._readings.cache_for(wanted)
         known = cache.find(wanted)
         if known is None:
-            self._give_up = cache.get(wanted, self.go_on, partial(self._refused, wanted))
+            self._withdraw = cache.get(wanted, self.go_on, partial(self._refused, wanted))
         else:
             later(self._ports, 0, lambda: self.go_on(known))

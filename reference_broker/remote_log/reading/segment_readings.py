@@ -134,11 +134,11 @@ def _checked(segment: RemoteSegment, header: BatchHeader, position: int) -> Batc
 
 WALK_BYTES: Final = 16 * 1024
 MOST_BYTES: Final = 4 << 20
-"""A read gives no more than this, unless its first batch is larger. To put so many bytes together takes some 2 ms."""
+"""Limits a read, unless its first batch is larger. Joining as many bytes takes some 2 ms."""
 EMPTY_LENGTH: Final = (HEADER_BYTES - 12).to_bytes(4, "big")
 """The length field of a batch without records, which counts what follows the field."""
 BOUNDARY_FROM_BYTES: Final = 64 * 1024
-"""A read of so many bytes ends at a batch that the index knows, so that its batches need not be walked over."""
+"""A read of at least this size ends at a batch that the index knows, so that its batches need not be walked over."""
 
 
 class Batches(NamedTuple):

@@ -57,11 +57,11 @@ def step(
     segment: RemoteSegment,
     state: SegmentState,
     by: int | None = None,
-    known_as: SegmentState | None = None,
+    expected_state: SegmentState | None = None,
 ) -> SegmentUpdate:
     """Return the next event of a segment, by the leader of epoch ``by``: the one that copied it, if not given."""
     update = update_of(segment, state, 1, segment.uploader_epoch if by is None else by, 3_000)
-    return replace(update, known_as=known_as)
+    return replace(update, expected_state=expected_state)
 
 
 def deletion(state: DeleteState, partition: int = 0, topic_id: bytes = TOPIC_ID) -> PartitionDelete:

@@ -210,6 +210,6 @@ def test_finished_segment_cannot_be_abandoned() -> None:
     """The leader that gives it up does not know that it finished."""
     segment = copy_of(1, 0, 100)
     known = after(segment)
-    assert known.apply(step(segment, DELETING, known_as=STARTED)) is ErrorCode.invalid_request
+    assert known.apply(step(segment, DELETING, expected_state=STARTED)) is ErrorCode.invalid_request
     assert listed(known) == [segment]
-    assert known.apply(step(segment, DELETING, known_as=FINISHED)) is ErrorCode.none
+    assert known.apply(step(segment, DELETING, expected_state=FINISHED)) is ErrorCode.none

@@ -91,7 +91,7 @@ class Model:
         if event.state is state:
             return True
         copy = self.copies[event.segment_id]
-        if event.known_as is not None and event.known_as is not state:
+        if event.expected_state is not None and event.expected_state is not state:
             return False
         if event.state is FINISHED:
             if state is not STARTED or self.deleted or event.uploader_epoch != copy.uploader_epoch:
@@ -149,8 +149,8 @@ class Events(RuleBasedStateMachine):
     def next_state(self, data: st.DataObject, state: SegmentState) -> None:
         copy = self.model.copies[data.draw(st.sampled_from(self.model.started[-4:]))]
         by = data.draw(st.sampled_from([copy.uploader_epoch, self.leader]))
-        known_as = data.draw(st.sampled_from([None, None, STARTED, FINISHED]))
-        self.apply(step(copy, state, by=by, known_as=known_as))
+        expected_state = data.draw(st.sampled_from([None, None, STARTED, FINISHED]))
+        self.apply(step(copy, state, by=by, expected_state=expected_state))
 
     @precondition(lambda self: self.events)
     @rule(data=st.data())

@@ -56,7 +56,7 @@ def test_cached_indexes_and_blocks_stay_within_limits(monkeypatch: pytest.Monkey
         tiered.read(offset, 200)
         assert all(cache.size_bytes <= cache.limit_bytes for cache in caches)
         assert all(cache.size_bytes == sum(map(len, cache._kept.values())) for cache in caches)
-        assert not any(cache._coming for cache in caches)
+        assert not any(cache._in_flight for cache in caches)
     assert all(cache._kept for cache in caches)
 
 
