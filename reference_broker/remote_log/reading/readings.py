@@ -199,7 +199,7 @@ Failure: TypeAlias = ReadFailed | InvalidRecords | DiskError
 
 
 class Readings:
-    """Runs readings on two caches: ``blocks`` has parts of segments, ``indexes`` whole objects of all other kinds."""
+    """Two caches for readings: ``blocks`` has parts of segments, ``indexes`` whole objects of all other kinds."""
 
     def __init__(self, ports: StorePorts, blocks_limit_bytes: int, indexes_limit_bytes: int) -> None:
         self._ports = ports
