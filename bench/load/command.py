@@ -2,9 +2,11 @@
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -84,7 +86,7 @@ def _entries(
         wanted = load if rate is None else replace(load, records_per_s=rate)
         if rate is not None:
             progress(f"{target.name}: {rate:,.0f} records/s")
-        result = run(workload, target, wanted, options.out / "runs", progress)
+        result = run(workload, target, wanted, run_folder(options.out / "runs", target.name), progress)
         return with_capacity(result, options.load, calibrations)
 
     if options.search:
@@ -92,6 +94,19 @@ def _entries(
         best = next((each.result for each in reversed(found.steps) if each.rate == found.rate), found.steps[-1].result)
         return [Entry(best, found)]
     return [Entry(at_rate(rate)) for rate in options.rates or (None,)]
+
+
+RUNS_KEPT: Final = 50
+"""The newest runs whose history stays."""
+
+
+def run_folder(runs: Path, target: str) -> Path:
+    """Return the folder of a new run. The oldest ones that are too many are removed."""
+    kept = sorted(each for each in runs.glob("[0-9]*") if each.is_dir())
+    for each in kept[: max(0, len(kept) - RUNS_KEPT + 1)]:
+        shutil.rmtree(each, ignore_errors=True)
+    label = re.sub(r"[^\w.@+-]+", "-", target).strip("-")
+    return runs / f"{datetime.now(UTC):%Y%m%d-%H%M%S-%f}-{label}"
 
 
 BUSY_PERMILLE: Final = 400

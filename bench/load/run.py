@@ -14,6 +14,7 @@ from typing import Final
 from bench.load.backlog import Backlog, BacklogError, build_and_drain, complaint_of_space
 from bench.load.driver import Driver
 from bench.load.faults import KILLED, LEADER, FaultPlayer
+from bench.load.history import write_judged
 from bench.load.progress import line
 from bench.load.results import LoadResult, collect
 from bench.load.spec import LoadSpec, write_spec
@@ -295,6 +296,8 @@ class _WorkloadRun:
             if self._await_sum(locust, "closed", DRAIN_S, "write their results", workers):
                 raise LoadError(f"Not all load workers wrote their results; see {folder / 'logs'}.")
         collected = collect(folder, workers, self._spec.idempotent)
+        exactly_once = self._spec.idempotent and not collected.rebalances
+        write_judged(folder, self._spec, exactly_once, collected.findings)
         seconds = collected.measures.seconds.values()
         return LoadResult(
             workload=self._workload,

@@ -8,6 +8,7 @@ import os
 import resource
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any, Final
 
 import gevent
@@ -20,6 +21,7 @@ from bench.fleet.recorder import bounds_us, bucket_of
 from bench.load.clients import Client, ProducerClient, ReaderClient, makers
 from bench.load.connections import Connected, ConnectionMaker
 from bench.load.group_reader import GroupLoadReader
+from bench.load.history import LoadHistory
 from bench.load.ledger import Read, Sent
 from bench.load.measures import LoadSecond, Measures
 from bench.load.producer import LoadPlan, LoadProducer, Settled, Waits, monotonic_us
@@ -59,6 +61,8 @@ class WorkerLoad:
         self._read_errors: Counter[str] = Counter()
         self._totals: Counter[str] = Counter()
         self._locust: dict[tuple[str, str], Counter[int]] = {PRODUCE: Counter(), CONSUME: Counter()}
+        # A worker of another machine has no such folder. Its history is missing.
+        self._history = LoadHistory(Path(spec.out_dir), index) if Path(spec.out_dir).is_dir() else None
         self._make_producer, self._make_reader = makers(spec.client)
         producers, readers, connections = worker_plans(spec, index)
         self._producers = [self._producer(plan) for plan in producers]
@@ -116,6 +120,8 @@ class WorkerLoad:
             clock = offset_of(self._clock, self.environment.exchange.measure_clock() or self._clock)
         errors = dict(self._read_errors)
         result = WorkerResult(self._measures, sent, reads, errors, cpu_s, rss_bytes, clock, self._rebalances)
+        if self._history is not None:
+            self._history.close(self._measures)
         self.environment.exchange.send_result(self.index, msgspec.json.encode(result))
         self.closed = True
 
@@ -123,6 +129,7 @@ class WorkerLoad:
 
     def _producer(self, plan: LoadPlan) -> ProducerClient:
         sent = self._sent[plan.process] = Sent()
+        spans = None if self._history is None else self._history.client(plan.process)
         measures, totals, latencies = self._measures, self._totals, self._locust[PRODUCE]
 
         def settled(each: Settled) -> None:
@@ -134,6 +141,8 @@ class WorkerLoad:
             delay_us = each.first_sent_us - each.due_us
             sending.max_slip_us = max(sending.max_slip_us, delay_us)
             sent.add(each.kind, each.error, each.first_sequence, each.first_sequence + records)
+            if spans is not None:
+                spans.add(each.kind, *each.where, plan.process, each.first_sequence, records, end_us - start_us)
             if each.kind == "aborted":
                 measures.second(at).aborted += records
                 return
@@ -161,6 +170,7 @@ class WorkerLoad:
     def _reader(self, subscription: int, plan: ReadPlan) -> ReaderClient:
         read = Read()
         self._reads.append((subscription, read))
+        spans = None if self._history is None else self._history.client(plan.process, subscription)
         measures, totals, latencies = self._measures, self._totals, self._locust[CONSUME]
 
         def taken(each: Taken) -> None:
@@ -171,6 +181,11 @@ class WorkerLoad:
             records = 0
             for span in each.spans:
                 read.add(*each.where, span.writer, span.first_sequence, span.count, span.valid)
+                if spans is not None:
+                    kind = "read" if span.valid and span.writer else "damaged"
+                    spans.add(
+                        kind, *each.where, span.writer, span.first_sequence, span.count, each.at_us - self.start_us
+                    )
                 records += span.count
             measures.second(at).read += records
             totals["read"] += records
@@ -222,6 +237,8 @@ class WorkerLoad:
         waits = self._waits()
         if self.start_us:
             self._note(self._measures.second((monotonic_us() - self.start_us) // 1_000_000), sample, waits)
+        if self._history is not None and self.start_us:
+            self._history.roll(monotonic_us() - self.start_us)
         self._update_locust()
         data = {
             "index": self.index,

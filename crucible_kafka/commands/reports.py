@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -24,6 +25,8 @@ OPEN = click.option("--open", "opened", is_flag=True, help="Open the page in the
 def report(run_dirs: Sequence[str], out: Path | None, baseline: str | None, opened: bool) -> None:
     """Let Spark judge and draw runs, also old ones again.
 
+    The runs of ``crucible bench WORKLOAD`` (.benchmarks/workloads/runs) are judged from their history, too.
+
     A run may be in S3 (s3://BUCKET/RUN), and its report is written there, or into runs if S3 refuses it. The AWS_*
     variables supply the credentials, and AWS_ENDPOINT_URL names another server.
     """
@@ -31,8 +34,11 @@ def report(run_dirs: Sequence[str], out: Path | None, baseline: str | None, open
     from crucible_kafka.verdicts import ROOT, open_worst, report_and_print, worst
     from reports import s3
     from reports.errors import SetupError
+    from reports.load_rows import RUN_NAME
 
     need_java()
+    if all((Path(each) / RUN_NAME).is_file() for each in run_dirs):
+        sys.exit(_report_loads([Path(each) for each in run_dirs]))
     places, rejected = [*run_dirs, *([baseline] if baseline else [])], dict[str, s3.RejectedReport]()
 
     def kept(one: s3.RejectedReport) -> None:
@@ -49,6 +55,25 @@ def report(run_dirs: Sequence[str], out: Path | None, baseline: str | None, open
         elif s3.is_remote(each):
             click.echo(f"  report in S3: {each.rstrip('/')}/report/index.html")
     sys.exit(worst(verdicts))
+
+
+def _report_loads(folders: Sequence[Path]) -> int:
+    """Judge runs of benchmarks. Return the exit code."""
+    from crucible_kafka.terminal import one_sentence, print_table, shown
+    from reports.errors import SetupError
+    from reports.jobs.load_ledger import judge_load
+    from reports.spark import spark_session
+
+    rows, is_clean = [], True
+    with one_sentence(SetupError), spark_session("crucible-load") as spark:
+        for folder in folders:
+            run, counts = judge_load(spark, folder)
+            found = asdict(counts)
+            is_clean = is_clean and not any(found[name] for name in found if name not in ("acknowledged", "read"))
+            differs = [name for name, count in found.items() if run.found[name] != count]
+            rows.append((str(shown(folder)), *(f"{count:,}" for count in found.values()), ", ".join(differs) or "same"))
+    print_table(("run", *(name.replace("_", " ") for name in found), "beside the ledger"), rows)
+    return 0 if is_clean else 1
 
 
 @click.command(

@@ -1,0 +1,205 @@
+"""The history of a load: rows that stand for many records, and the same verdict by Spark as by the ledger."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from bench.load.command import RUNS_KEPT, run_folder
+from bench.load.history import LoadHistory, Spans
+from bench.load.ledger import Findings, Read, Sent, judge
+from bench.load.measures import LoadSecond, Measures
+from reports.errors import SetupError
+from reports.load_rows import SPANS, LoadSpan
+from reports.schema import files_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WRITERS = ("p0", "p1")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that a client did: a producer's batch ended, or a reader took a span."""
+
+    client: int  # of three readers, of which two share the first subscription; -1: a producer
+    kind: str
+    partition: int
+    writer: str
+    first: int
+    records: int
+    at_us: int
+
+
+def drawn(seed: int) -> list[Event]:
+    """A history of small overlapping ranges, most of which are violations."""
+    chance = Random(seed)
+    events = []
+    for _ in range(chance.randrange(30)):
+        client = chance.choice((-1, -1, 0, 1, 2))
+        if client < 0:
+            kind, writer = chance.choice(("ok", "ok", "ok", "info", "fail", "aborted")), chance.choice(WRITERS)
+        else:
+            kind, writer = chance.choice((*["read"] * 8, "damaged")), chance.choice((*WRITERS, "unknown"))
+        place = (chance.randrange(2), writer, chance.randrange(30), chance.randint(1, 10))
+        events.append(Event(client, kind, *place, chance.randrange(2_500_000)))
+    return events
+
+
+def good(records: int) -> list[Event]:
+    """A load without a violation: two writers, whose batches of ten both subscriptions read."""
+    made = []
+    for at in range(0, records, 10):
+        for partition, writer in enumerate(WRITERS):
+            made.append(Event(-1, "ok", partition, writer, at, 10, at * 50_000))
+            made.extend(Event(client, "read", partition, writer, at, 10, at * 50_000) for client in ((partition, 2)))
+    return made
+
+
+def by_ledger(events: Sequence[Event], exactly_once: bool) -> Findings:
+    sent: dict[str, Sent] = {}
+    readers = [Read(), Read(), Read()]
+    for each in events:
+        if each.client < 0:
+            sent.setdefault(each.writer, Sent()).add(each.kind, None, each.first, each.first + each.records)
+        else:
+            readers[each.client].add("t", each.partition, each.writer, each.first, each.records, each.kind == "read")
+    return judge(sent, [readers[:2], readers[2:]], exactly_once)
+
+
+def write(folder: Path, events: Sequence[Event], start_thread: Callable[[Callable[[], None]], None]) -> LoadHistory:
+    history = LoadHistory(folder, 0, start_thread)
+    producers = {writer: history.client(writer) for writer in WRITERS}
+    readers = [history.client(f"r{number}", number // 2) for number in range(3)]
+    for each in events:
+        spans: Spans = producers[each.writer] if each.client < 0 else readers[each.client]
+        spans.add(each.kind, "t", each.partition, each.writer, each.first, each.records, each.at_us)
+    return history
+
+
+def later(threads: list[Callable[[], None]]) -> Callable[[Callable[[], None]], None]:
+    return threads.append
+
+
+def rows_of(events: Sequence[Event]) -> list[LoadSpan]:
+    """Return the rows that a history of these events writes."""
+    history = write(Path(), events, lambda _: None)
+    for each in history._clients:
+        each.end()
+    return [each for each in history._rows if isinstance(each, LoadSpan)]
+
+
+LATER = [Event(2, "read", partition, "p0", first, 10, 0) for partition, first in ((0, 0), (1, 20), (1, 10), (0, 10))]
+"""The third is reordered: what the fourth reads again comes later, though it continues the first."""
+
+
+def test_neighbours_of_a_second_are_one_row() -> None:
+    rows = rows_of(good(1_000))
+    assert sum(each.records for each in rows if each.kind == "ok") == 2_000
+    assert len(rows) == 2 * 3 * 50  # of two partitions, sent and read twice, in fifty seconds
+
+
+def test_what_was_read_before_ends_all_rows_of_its_reader() -> None:
+    """Otherwise a row would stand for records that came before it, and after it."""
+    rows = sorted(rows_of(LATER), key=lambda each: each.number)
+    assert [(each.number, each.partition, each.first_sequence, each.records) for each in rows] == [
+        (1, 0, 0, 10),
+        (2, 1, 20, 10),
+        (3, 1, 10, 10),
+        (4, 0, 10, 10),
+    ]
+
+
+def test_a_file_is_written_each_minute_and_the_last_at_the_end(tmp_path: Path) -> None:
+    threads: list[Callable[[], None]] = []
+    history = write(tmp_path, good(100), later(threads))
+    history.roll(61_000_000)
+    history.client("p9").add("ok", "t", 0, "p9", 0, 5, 62_000_000)
+    history.roll(63_000_000)
+    history._items.put(None)
+    threads[0]()
+    assert len(files_of(tmp_path, SPANS)) == 1
+    whole = LoadHistory(tmp_path / "whole", 3, later(threads))
+    whole.client("p9").add("ok", "t", 0, "p9", 0, 5, 62_000_000)
+    whole._ended.put(None)
+    whole.close(Measures(seconds={0: LoadSecond(offered=5)}))
+    threads[1]()
+    (name,) = files_of(tmp_path / "whole", SPANS)
+    assert pq.read_table(name).to_pylist()[0]["records"] == 5
+    assert pq.read_table(tmp_path / "whole/history/load_seconds-worker-3.parquet").to_pylist()[0]["offered"] == 5
+
+
+def test_old_runs_go(tmp_path: Path) -> None:
+    for number in range(RUNS_KEPT + 3):
+        (tmp_path / f"20260101-{number:06}-a").mkdir()
+    new = run_folder(tmp_path, "host:9092")
+    assert new.name.endswith("-host-9092")
+    assert len(list(tmp_path.iterdir())) == RUNS_KEPT - 1
+
+
+def by_spark(spark: "SparkSession", histories: Sequence[Sequence[Event]], exactly_once: bool) -> list[dict[str, Any]]:
+    """Return the counts of each history. Spark judges them in one go."""
+    from pyspark.sql.types import LongType, StructField, StructType
+
+    from reports.jobs.load_ledger import LoadCounts, load_counts
+    from reports.read_tables import struct_type
+
+    rows = [(run, *each.values()) for run, events in enumerate(histories) for each in rows_of(events)]
+    schema = StructType([StructField("run", LongType()), *struct_type(SPANS).fields])
+    found = load_counts(spark.createDataFrame(rows, schema), 2, exactly_once)
+    return [asdict(found.get(run, LoadCounts())) for run in range(len(histories))]
+
+
+def expected(events: Sequence[Event], exactly_once: bool) -> dict[str, Any]:
+    found = asdict(by_ledger(events, exactly_once))
+    del found["first_lost"]
+    return found
+
+
+PLANTED = {
+    "clean": good(60),
+    "lost": [each for each in good(60) if not (each.client == 2 and each.first == 20)],
+    "repeated": [*good(60), Event(0, "read", 0, "p0", 15, 7, 9_000_000)],
+    "by another reader": [*good(60), Event(1, "read", 0, "p0", 15, 7, 9_000_000)],
+    "reordered": [*good(60), Event(2, "read", 0, "p0", 80, 5, 0), Event(2, "read", 0, "p0", 70, 5, 0)],
+    "refused": [*good(60), Event(-1, "fail", 0, "p0", 70, 5, 0), Event(2, "read", 0, "p0", 72, 9, 0)],
+    "unknown": [*good(60), Event(-1, "info", 0, "p0", 70, 5, 0), Event(2, "read", 0, "p0", 70, 5, 0)],
+    "damaged": [*good(60), Event(2, "damaged", 0, "p0", 0, 5, 0)],
+    "nothing read": [each for each in good(60) if each.client < 0],
+    "read again later": [*good(60), *LATER],
+    "nothing": [],
+}
+
+
+@pytest.mark.spark
+def test_spark_judges_as_the_ledger_does(spark: "SparkSession") -> None:
+    histories = [*PLANTED.values(), *map(drawn, range(400))]
+    found = by_spark(spark, histories, True)
+    for name, counts in zip(PLANTED, found, strict=False):
+        violations = sum(counts.values()) - counts["acknowledged"] - counts["read"]
+        assert bool(violations) == (name not in ("clean", "unknown", "nothing")), name
+    for number, (history, counts) in enumerate(zip(histories, found, strict=True)):
+        assert counts == expected(history, True), number
+    kinds = {name for counts in found for name, count in counts.items() if count}
+    assert len(kinds) == 7
+
+
+@pytest.mark.spark
+def test_without_idempotence_repeats_are_no_violation(spark: "SparkSession") -> None:
+    (found,) = by_spark(spark, [PLANTED["repeated"]], False)
+    assert found == expected(PLANTED["repeated"], False)
+
+
+@pytest.mark.spark
+def test_a_history_that_is_not_whole_is_refused(spark: "SparkSession", tmp_path: Path) -> None:
+    from reports.jobs.load_ledger import judge_load, read_spans
+
+    with pytest.raises(SetupError, match="the history of 2 of 2 load workers is missing"):
+        read_spans(spark, tmp_path, 2)
+    with pytest.raises(SetupError, match=r"load-run.json cannot be read"):
+        judge_load(spark, tmp_path)

@@ -1,0 +1,115 @@
+"""The verdict of a benchmark's load from its history: what was lost, repeated, reordered, damaged or refused but read.
+
+``bench/load/ledger.py`` computes the same in the memory of the workers. The two share no code. Here spans of sequences
+are intervals: unions and differences are sweeps over their bounds, which cost one sort, however long the load was.
+"""
+
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812
+
+from reports.errors import SetupError
+from reports.jobs.expressions import before
+from reports.jobs.intervals import merged, subtracted
+from reports.load_rows import RUN_NAME, SPANS, JudgedLoad
+from reports.parts import read_progress
+from reports.read_tables import struct_type
+from reports.schema import files_of
+
+_WRITER = ("run", "subscription", "writer")
+_READER = ("run", "subscription", "client", "writer")
+_LENGTH = "last - first + 1"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCounts:
+    """Counts of records. ``acknowledged`` and ``lost`` count each subscription's own."""
+
+    acknowledged: int = 0
+    read: int = 0
+    lost: int = 0
+    repeated: int = 0
+    reordered: int = 0
+    damaged: int = 0
+    refused_but_read: int = 0
+
+
+def judge_load(spark: SparkSession, folder: Path) -> tuple[JudgedLoad, LoadCounts]:
+    """Judge a stored run. Raises SetupError if its folder is not one of a load, or not whole."""
+    try:
+        run = msgspec.json.decode((folder / RUN_NAME).read_bytes(), type=JudgedLoad)
+    except (OSError, msgspec.DecodeError) as error:
+        raise SetupError(f"{folder / RUN_NAME} cannot be read ({error}).") from error
+    spans = read_spans(spark, folder, run.workers).select(F.lit(0).alias("run"), "*")
+    return run, load_counts(spans, run.subscriptions, run.exactly_once).get(0, LoadCounts())
+
+
+def read_spans(spark: SparkSession, folder: Path, workers: int) -> DataFrame:
+    """Return the spans of a run. Raises SetupError if a worker's history is missing or not whole."""
+    closed = sum(each.closed for each in read_progress(folder))
+    if closed < workers:
+        raise SetupError(f"{folder}: the history of {workers - closed} of {workers} load workers is missing.")
+    return spark.read.schema(struct_type(SPANS)).parquet(*files_of(folder, SPANS))
+
+
+def load_counts(spans: DataFrame, subscriptions: int, exactly_once: bool) -> dict[int, LoadCounts]:
+    """Judge the spans of runs, which have the number of their run in the column ``run``. Return the counts by it.
+
+    Without ``exactly_once``, what is read twice is no violation.
+    """
+    closed = spans.select(
+        "*", F.col("first_sequence").alias("first"), (F.col("first_sequence") + F.col("records") - 1).alias("last")
+    )
+    numbers = spans.sparkSession.range(subscriptions).select(F.col("id").alias("subscription"))
+    sent = closed.where("subscription < 0").drop("subscription").crossJoin(F.broadcast(numbers))
+    taken = closed.where("subscription >= 0 and kind = 'read'")
+
+    # What each reader has read, and what a subscription's readers have read together of writers that sent anything.
+    by_reader = merged(taken, _READER, "first", "last")
+    by_known = by_reader.join(sent.select("run", "writer").distinct(), ["run", "writer"])
+    read = merged(by_known, _WRITER, "first", "last")
+    # What was acknowledged, and what was refused, once for each subscription.
+    ok = merged(sent.where("kind = 'ok'"), _WRITER, "first", "last")
+    refused = merged(sent.where("kind not in ('ok', 'info')"), _WRITER, "first", "last")
+
+    parts = {
+        "acknowledged": [(ok, 1)],
+        "read": [(read, 1)],
+        "lost": [(subtracted(ok, read, _WRITER), 1)],
+        "repeated": [(taken, 1), (by_reader, -1), (by_known, 1), (read, -1)] if exactly_once else [],
+        "reordered": [(behind(taken), 1), (_read_before(taken), -1)],
+        "damaged": [(closed.where("subscription >= 0 and kind = 'damaged'"), 1)],
+        "refused_but_read": [(refused, 1), (subtracted(refused, read, _WRITER), -1)],
+    }
+    sums = [
+        frame.groupBy("run").agg((sign * F.sum(F.expr(_LENGTH))).alias("records")).withColumn("name", F.lit(name))
+        for name, several in parts.items()
+        for frame, sign in several
+    ]
+    found: dict[int, dict[str, int]] = {}
+    for row in reduce(DataFrame.unionByName, sums).collect():
+        own = found.setdefault(row["run"], {})
+        own[row["name"]] = own.get(row["name"], 0) + row["records"]
+    return {run: LoadCounts(**counts) for run, counts in found.items()}
+
+
+def behind(taken: DataFrame) -> DataFrame:
+    """The parts of spans below the highest sequence that their reader took before, of this partition and writer."""
+    in_order = Window.partitionBy(*_READER, "topic", "partition").orderBy("number")
+    reached = taken.withColumn("reached", F.max("last").over(before(in_order)))
+    return reached.where("first <= reached").withColumn("last", F.least("last", "reached"))
+
+
+def _read_before(taken: DataFrame) -> DataFrame:
+    """What of those parts the same reader had read already, of whatever partition. Such records are repeated."""
+    late = behind(taken).select(*_READER, F.col("number").alias("late"), "first", "last")
+    earlier = taken.select(*_READER, "number", F.col("first").alias("from"), F.col("last").alias("to"))
+    pairs = late.join(earlier, list(_READER)).where("number < late and from <= last and to >= first")
+    clipped = pairs.select(
+        *_READER, "late", F.greatest("first", "from").alias("first"), F.least("last", "to").alias("last")
+    )
+    return merged(clipped, [*_READER, "late"], "first", "last")
