@@ -283,7 +283,7 @@ def _agreed(member: Member, ids: Sequence[tuple[int, int]], start: int, end: int
     event are not known yet, but they are of the leader's own epoch."""
     if fetch.offset == 0 == start:
         return 0, fetch.epoch  # An empty log is a prefix of each one.
-    ends_at = end
+    ends_at = end if fetch.epoch >= member.seen.epoch else min(end, member.seen.end_offset)
     for batch in reversed(member.batches.values()):
         if batch.epoch <= fetch.epoch or batch.base_offset < start:
             return (

@@ -102,16 +102,26 @@ class Voter:
         return " ".join(each.story for each in self.fetches.violations)
 
     def answers(
-        self, offset: int, epoch: int, validity: Validity | None, records: bytes = b"", *, start: int = 10
+        self,
+        offset: int,
+        epoch: int,
+        validity: Validity | None,
+        records: bytes = b"",
+        *,
+        start: int = 10,
+        appends_first: bool = False,
     ) -> str:
         """Return what is wrong with a leader's response to a fetch. Its log begins at ``start``, after a snapshot if
-        that is not 0."""
+        that is not 0. With ``appends_first`` the same event appends the first batch of its epoch."""
         replica, member = self.node.broker.replica, self.view.nodes[1]
         replica.store = SimpleNamespace(ids=[OffsetAndEpoch(start, 2)] if start else [])
         replica.log.start_offset = replica.log.log.log_start_offset = start
         replica.log.log.log_end_offset = 20
         member.seen = Seen(0, 5, True, 1, 20, 10, 20, 20)
         member.batches = {start: BatchIdentity(start, 3, 0, 14, False), 15: BatchIdentity(15, 5, 0, 19, False)}
+        if appends_first:
+            member.seen = member.seen._replace(end_offset=15)
+            del member.batches[15]
         request = fetch("c", 3, 5, OffsetAndEpoch(offset, epoch), 0, 0, 100)
         response = fetched(ErrorCode.none, 1, 5, 20, 10, validity or VALID, records)
         tag, check = Tag(FETCH, 1, ""), MetadataFetchAnswers(self.context)
@@ -257,6 +267,12 @@ def test_a_leader_compares_the_log_of_each_fetcher(
     """Its log has epoch 3 from 10 to 14 and epoch 5 from 15 to 19, and its snapshot ends at 10 in epoch 2."""
     assert voter.answers(offset, epoch, right) == ""
     assert f"a fetch from {offset} in epoch {epoch}: " in voter.answers(offset, epoch, wrong)
+
+
+@pytest.mark.parametrize(("offset", "epoch"), [(16, 3), (17, 4)])
+def test_the_first_batch_of_an_epoch_ends_the_one_before(voter: Voter, offset: int, epoch: int) -> None:
+    assert voter.answers(offset, epoch, EARLIER, appends_first=True) == ""
+    assert "epoch 3 ends at 15" in voter.answers(offset, epoch, Diverging(OffsetAndEpoch(20, 3)), appends_first=True)
 
 
 @pytest.mark.clause("T-8")
