@@ -164,8 +164,8 @@ class _Session:
     """What IncrementalExact keeps of a session."""
 
     responses: int = 0
-    first_sent: dict[PartitionName, None] = field(default_factory=dict)
-    """partitions of the first response to its last request"""
+    first_sent: dict[PartitionName, int] = field(default_factory=dict)
+    """partitions of the first response to its last request, with the leader epoch, -1 if the node did not lead"""
     changed_since: dict[PartitionName, None] = field(default_factory=dict)
     """partitions that changed before the second response to that request"""
     idle_epochs: dict[PartitionName, int] = field(default_factory=dict)
@@ -203,13 +203,14 @@ class IncrementalExact(FetchCheck):
                 self._check_repeated(at_us, fetch, session)
         session.responses += 1
         if not fetch.repeated:
-            session.first_sent = dict.fromkeys(fetch.data) if fetch.request.incremental else {}
+            session.first_sent = {each: _leader_epoch(fetch, each) for each in fetch.data if fetch.request.incremental}
             session.changed_since = {}
         for named, data in fetch.data.items():
             wanted = fetch.request.partitions.get(named)
             if wanted is not None:
                 sent = None if data.error_code else (data.high_watermark, data.log_start_offset)
-                if fetch.repeated and (named not in session.first_sent or sent != wanted.sent):
+                is_same = session.first_sent.get(named) == _leader_epoch(fetch, named) and sent == wanted.sent
+                if fetch.repeated and not is_same:
                     session.changed_since[named] = None
                 wanted.sent = sent
                 wanted.served = wanted.served or bool(data.records)
@@ -327,6 +328,11 @@ class IncrementalExact(FetchCheck):
         topic = named[0] if isinstance(named[0], str) else named[0].hex()
         who = f"{fetch.client_id}, session {fetch.session_id}, response to {fetch.request.number}"
         self.violated(at_us, f"{who}: {topic}-{named[1]} {what}")
+
+
+def _leader_epoch(fetch: CompletedFetch, named: PartitionName) -> int:
+    partition = fetch.led(named)
+    return -1 if partition is None else partition.leader_epoch
 
 
 def _end(fetch: CompletedFetch, partition: Partition) -> int:

@@ -338,6 +338,19 @@ def test_a_change_between_two_responses_to_a_request_is_sent_by_the_second_and_b
     assert talk.stories[1:] == ["t-1 was sent again, without records, and with (6, 1) as before"]
 
 
+@pytest.mark.clause("G-5", "G-6")
+def test_another_leader_between_two_responses_to_a_request_is_a_change() -> None:
+    """Between the two epochs there was an error to send."""
+    talk = session(FIRST_REVISION)
+    for log in talk.logs:
+        grow(log, 6)
+    talk.fetch({0: 6, 1: 6}, talk.line(0), talk.line(1), number=1)
+    talk.led["t", 1].leader_epoch += 2
+    for number in (1, 2):
+        talk.fetch({}, talk.line(0), talk.line(1), number=number)
+    assert talk.stories == ["t-0 was sent again, without records, and with (6, 0) as before"]
+
+
 @pytest.mark.clause("G-5")
 @pytest.mark.parametrize(("why", "right"), [("log end", True), ("named", True), ("left out", True), ("nothing", False)])
 def test_the_first_revision_has_further_reasons_to_send_a_partition(why: str, right: bool) -> None:
