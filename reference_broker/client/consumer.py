@@ -64,11 +64,13 @@ def remembered_after(position: int, horizon: int) -> int:
 
 
 class TakenBatch(NamedTuple):
-    """One batch of a response. ``data`` holds its bytes. The reader must skip records below ``from_offset``."""
+    """One batch of a response."""
 
     header: BatchHeader
     data: memoryview
+    """Its bytes."""
     from_offset: int
+    """The reader must skip records below it."""
 
 
 def _whole_batches(view: memoryview) -> Iterator[tuple[int, BatchHeader]]:
@@ -96,14 +98,14 @@ def is_damaged(records: Buffer) -> bool:
 
 @dataclass(slots=True)
 class Position:
-    """``offset`` is the next to read. ``leader_epoch`` is that of the last batch taken, or -1.
-
-    ``high_watermark`` and ``log_start_offset`` come from the last response. They are -1 before any response.
-    """
+    """A consumer's position in one partition."""
 
     offset: int
+    """The next one to read."""
     leader_epoch: int = -1
+    """That of the last batch read, or -1."""
     high_watermark: int = -1
+    """From the last response, -1 before any, as is ``log_start_offset``."""
     log_start_offset: int = -1
 
 

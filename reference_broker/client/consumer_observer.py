@@ -22,42 +22,43 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
-    """One partition of a Fetch response. ``before`` and ``after`` are the consumer's positions before and after the
-    response, or -1 if there was none. ``error`` comes from the broker, or is CORRUPT_MESSAGE if the batches cannot be
-    read."""
+    """One partition of a Fetch response."""
 
     where: TopicPartition
     data: PartitionData
     before: int
+    """The consumer's position before the response, or -1 if there was none."""
     after: int
+    """Its position after the response, or -1."""
     error: Error | int = ErrorCode.none
+    """From the broker, or CORRUPT_MESSAGE if the batches cannot be read."""
     batches: tuple["TakenBatch", ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class FetchResult:
-    """One Fetch response, as the consumer applied it.
-
-    ``problem`` says why the whole response cannot be used, and is None if it can. ``partition_count`` is the number
-    of partitions in it. ``partitions`` holds those of them that the consumer still waited for.
-    """
+    """One Fetch response, as the consumer applied it."""
 
     node_id: int
     response: FetchResponse
     problem: str | None
+    """Why the whole response cannot be used, None if it can."""
     partition_count: int
+    """Number of partitions in the response."""
     partitions: tuple[FetchedPartition, ...]
+    """Those of them that the consumer still waited for."""
 
 
 @dataclass(frozen=True, slots=True)
 class PositionReset:
-    """A position that moved without reading or seeking. ``from_offset`` is -1 if there was no position. ``reason`` is
-    no_offset, out_of_range, truncated or tombstones_missed."""
+    """A position that moved without reading or seeking."""
 
     partition: TopicPartition
     from_offset: int
+    """-1 if there was no position."""
     to_offset: int
     reason: str
+    """no_offset, out_of_range, truncated or tombstones_missed."""
     metadata_epoch: int
 
 

@@ -51,23 +51,22 @@ class ConsumerRecord(NamedTuple):
 
 @dataclass(slots=True)
 class AssignedPartition:
-    """The state of one assigned partition.
-
-    ``given`` is the offset after the last record given out, and ``given_epoch`` is that record's leader epoch (-1 if
-    unknown). ``reason`` says why the position is being reset (see ``PositionReset``). ``buffer`` holds records that
-    were fetched and not given out yet, each with its leader epoch. ``committed`` is the offset that is known to be
-    committed, or -1.
-    """
+    """The state of one assigned partition."""
 
     phase: Phase = Phase.UNPLACED
     given: int = NO_OFFSET
+    """The offset after the last record that the application got."""
     given_epoch: int = -1
+    """That record's leader epoch, -1 if unknown."""
     reason: str = "no_offset"
+    """Why the position is being reset (``PositionReset``)."""
     buffer: deque[tuple[int, ConsumerRecord]] = field(default_factory=deque)
+    """Records that were fetched and that the application has not got yet, each with its leader epoch."""
     passed: int = NO_OFFSET
     """The value that ``given`` gets once the buffer is empty. It may be higher than the offset after the last record,
     because batches without records for the application move it too."""
     committed: int = NO_OFFSET
+    """The offset that is known to be committed, or -1."""
     remembered_horizon: int = 0
     """The tombstone horizon below which it reads from the start again, or 0 (H-5)."""
     bootstrap_start: int = NO_OFFSET
@@ -94,12 +93,13 @@ class AssignedPartition:
 
 @dataclass(slots=True)
 class HeldPartitions:
-    """All partitions assigned to one consumer. ``state`` has the positions that fetches request. ``resets`` collects
-    positions that moved without reading or seeking."""
+    """All partitions assigned to one consumer."""
 
     held: dict[TopicPartition, AssignedPartition] = field(default_factory=dict)
     state: ConsumerState = field(default_factory=ConsumerState)
+    """The positions that fetches request."""
     resets: list[PositionReset] = field(default_factory=list)
+    """Positions that moved without reading or seeking."""
     observer: ConsumerObserver = field(default_factory=ConsumerObserver)
     _requested: dict[TopicPartition, AssignedPartition] = field(default_factory=dict)
     """The partitions for which the current fetch of committed offsets was sent. Its response must not place a partition

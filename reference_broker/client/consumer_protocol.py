@@ -29,15 +29,16 @@ _VERSION_BYTES: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One member's subscription, as its assignor wrote it. ``owned`` lists the partitions that it holds while it joins
-    (from version 1 on). ``generation_id`` is the generation in which it got them, or -1 (from version 2 on).
-    ``rack_id`` exists from version 3 on."""
+    """One member's subscription, as its assignor wrote it."""
 
     topics: tuple[str, ...]
     owned: tuple[TopicPartition, ...] = ()
+    """The partitions that it has while it joins (from version 1 on)."""
     generation_id: int = -1
+    """The generation in which it got them, or -1 (from version 2 on)."""
     user_data: bytes | None = None
     rack_id: str | None = None
+    """From version 3 on."""
 
 
 @dataclass(frozen=True, slots=True)

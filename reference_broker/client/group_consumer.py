@@ -70,22 +70,23 @@ class LaneRequest(NamedTuple):
 class ConsumerConfig:
     """How one consumer works. Durations are microseconds.
 
-    ``group`` is None for a consumer without a group. ``metadata_epoch`` turns on KIP-232's mechanism, and
-    ``fetch.leader_epochs`` turns on KIP-320's. Each works without the other. A commit is retried for
-    ``commit_deadline_us``. ``metadata_source`` chooses the node that gets the Metadata request. If it is None, nodes
-    take turns.
+    ``metadata_epoch`` (KIP-232) and ``fetch.leader_epochs`` (KIP-320) each work without the other.
     """
 
     bootstrap: tuple[NodeAddress, ...]
     group: GroupConfig | None = None
+    """None for a consumer without a group."""
     metadata_epoch: bool = True
+    """Whether KIP-232's mechanism is on."""
     fetch: FetchSettings = field(default_factory=FetchSettings)
     metadata_version: int = 13
     metadata_max_age_us: int = 300_000_000
     backoff_us: int = 100_000
     request_timeout_us: int = 5_000_000
     commit_deadline_us: int = 60_000_000
+    """How long a commit is retried."""
     metadata_source: MetadataSource | None = None
+    """Chooses the node that gets the Metadata request. With None, nodes take turns."""
 
     def __post_init__(self) -> None:
         """:raises ValueError: the settings contradict each other."""
@@ -104,11 +105,12 @@ class ConsumerConfig:
 
 @dataclass(slots=True)
 class GroupConsumer:
-    """A whole consumer. The caller calls ``subscribe`` or ``assign`` first, then runs the loop at the top of this file.
-    ``observer`` gets everything that the consumer requests, receives and does."""
+    """A whole consumer. The caller calls ``subscribe`` or ``assign`` first, then runs the loop at the top of this
+    file."""
 
     config: ConsumerConfig
     observer: ConsumerObserver = field(default_factory=ConsumerObserver)
+    """It gets everything that the consumer requests, receives and does."""
     metadata: MetadataRefresher = field(init=False)
     coordinator: GroupCoordinator | None = field(init=False, default=None)
     membership: GroupMembership | None = field(init=False, default=None)

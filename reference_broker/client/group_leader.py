@@ -162,16 +162,14 @@ ASSIGNORS: Final[Mapping[str, Assignor]] = {
 
 @dataclass(slots=True)
 class GroupLeader:
-    """What a member knows as the leader of its group.
-
-    ``counts`` holds the number of partitions of each topic as last learnt. ``assigned_by`` holds the numbers that the
-    last assignment was made from, 0 for a topic that did not exist. The numbers of ``wanted_topics`` must be learnt
-    before partitions can be assigned.
-    """
+    """What a member knows as the leader of its group."""
 
     counts: dict[str, int] = field(default_factory=dict)
+    """The number of partitions of each topic, as last known."""
     assigned_by: dict[str, int] = field(default_factory=dict)
+    """The numbers that the last assignment was made from, 0 for a topic that did not exist."""
     wanted_topics: tuple[str, ...] = ()
+    """The topics whose numbers must be known before partitions can be assigned."""
 
     def learn(self, counts: Mapping[str, int]) -> None:
         """Learn numbers of partitions. A wanted topic that is missing in ``counts`` does not exist."""

@@ -57,20 +57,18 @@ COOPERATIVE_PROTOCOLS: Final = ("cooperative-sticky",)
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """How one member takes part in its group. Durations are microseconds.
-
-    ``protocols`` lists assignors' names, the most wanted first. They are all eager or all cooperative (KIP-429).
-    ``instance_id`` makes it a static member (KIP-345), which sends no LeaveGroup. The coordinator removes the member if
-    no heartbeat comes within ``session_timeout_us``. In a rebalance it waits for ``rebalance_timeout_us`` for the
-    member to join again.
-    """
+    """How one member takes part in its group. Durations are microseconds."""
 
     group_id: str
     topics: tuple[str, ...]
     protocols: tuple[str, ...] = EAGER_PROTOCOLS
+    """The names of assignors, the most wanted first. They are all eager or all cooperative (KIP-429)."""
     instance_id: str | None = None
+    """It makes it a static member (KIP-345), which sends no LeaveGroup."""
     session_timeout_us: int = 45_000_000
+    """The coordinator removes the member if no heartbeat comes for this long."""
     rebalance_timeout_us: int = 300_000_000
+    """How long it waits in a rebalance for the member to join again."""
     heartbeat_interval_us: int = 3_000_000
     backoff_us: int = 100_000
     request_timeout_us: int = 5_000_000
@@ -167,21 +165,20 @@ AGAIN: Final = (
 
 @dataclass(slots=True)
 class GroupMembership:
-    """One member of a group.
-
-    ``generation`` and ``member_id`` are those of the last SyncGroup. Outside a group they are -1 and "". ``assignment``
-    holds the partitions that the member owns, in the coordinator's order. ``failure`` is the error for which it cannot
-    be a member, or None.
-    """
+    """One member of a group."""
 
     config: GroupConfig
     coordinator: GroupCoordinator
     state: MemberState = MemberState.OUT
     generation: int = NO_GENERATION
+    """That of the last SyncGroup, -1 outside a group."""
     member_id: str = ""
+    """That of the last SyncGroup, empty outside a group."""
     assignment: tuple[TopicPartition, ...] = ()
+    """The partitions that the member owns, in the coordinator's order."""
     is_leader: bool = False
     failure: Error | int | None = None
+    """The error for which it cannot be a member, or None."""
     _in_flight: int | None = None
     _sent_to: NodeAddress | None = None
     _events: list[GroupEvent] = field(default_factory=list)

@@ -41,7 +41,7 @@ GROUP_KEY_TYPE: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class GroupVersions:
-    """The API versions that a member speaks. ``offset_commit`` and ``offset_fetch`` may be drafts."""
+    """The API versions that a member speaks."""
 
     find_coordinator: int = 6
     join_group: int = 9
@@ -49,7 +49,9 @@ class GroupVersions:
     heartbeat: int = 4
     leave_group: int = 5
     offset_commit: int = 9
+    """It may be a draft."""
     offset_fetch: int = 9
+    """It may be a draft."""
 
     def with_metadata_epoch(self, version: int = DRAFT_VERSION) -> "GroupVersions":
         """Return the same versions, but with the drafts that carry the metadata epoch."""
@@ -58,14 +60,15 @@ class GroupVersions:
 
 @dataclass(frozen=True, slots=True)
 class GroupRequest:
-    """A request that the driver has to send. It goes to the node ``to``, or to any node if that is None. The driver
-    waits for the response for at most ``timeout_us``."""
+    """A request that the driver has to send."""
 
     api_key: int
     api_version: int
     body: object
     timeout_us: int
+    """How long the driver waits for the response."""
     to: NodeAddress | None = None
+    """The node to send it to, or None for any node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +133,7 @@ def join(
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A response to JoinGroup. ``members`` maps member IDs to subscription bytes, for the leader only. ``instance_ids``
-    has those of the static members among them."""
+    """A response to JoinGroup."""
 
     error: Error | int
     generation_id: int
@@ -140,7 +142,9 @@ class Joined:
     is_leader: bool
     skip_assignment: bool
     members: Mapping[str, bytes]
+    """Subscription bytes by member ID, for the leader only."""
     instance_ids: Mapping[str, str]
+    """Instance IDs by member ID, of the static members."""
 
 
 def joined(body: object) -> Joined:
@@ -223,20 +227,22 @@ _RETRIABLE: Final = frozenset(
 class GroupCoordinator:
     """The coordinator of one group, or of a transactional ID. All parts of a member that send to it share one. No I/O.
 
-    ``node`` is None while the coordinator is not known; a sender then calls ``next_request`` first. One FindCoordinator
-    is in flight at a time. Times are microseconds of one monotonic clock. ``failure`` is an error that a retry does not
-    cure (INVALID_GROUP_ID, no authorisation), or None. ``key_type`` is the type of the key in ``group_id``.
+    One FindCoordinator is in flight at a time. Times are microseconds of one monotonic clock.
     """
 
     group_id: str
+    """The group ID, or the transactional ID."""
     versions: GroupVersions = field(default_factory=GroupVersions)
     backoff_us: int = 100_000
     request_timeout_us: int = 3_000_000
     node: NodeAddress | None = None
+    """None while the coordinator is not known; a sender then calls ``next_request`` first."""
     failure: Error | int | None = None
+    """An error that a retry does not cure (INVALID_GROUP_ID, no authorisation), or None."""
     retry_at_us: int = 0
     is_requesting: bool = False
     key_type: int = GROUP_KEY_TYPE
+    """The type of the key in ``group_id``."""
 
     def next_request(self, now_us: int) -> GroupRequest | None:
         """Return FindCoordinator if the coordinator is unknown, none is in flight and the backoff is over."""

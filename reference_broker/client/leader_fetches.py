@@ -77,10 +77,12 @@ NO_REPLICA = -1
 
 @dataclass(frozen=True, slots=True)
 class _Preferred:
-    """``leader`` is the leader that named the follower ``node_id``."""
+    """A follower from which a partition is read."""
 
     node_id: int
+    """The follower."""
     leader: PartitionInfo
+    """The leader that named it."""
     until_us: int
 
 
@@ -131,11 +133,7 @@ class ReadReplicas:
 
 @dataclass(frozen=True, slots=True)
 class FetchSettings:
-    """Settings of all fetches of a consumer. With ``leader_epochs`` a fetch sends the epochs of the current leader and
-    of the last record (KIP-320). Without it both are -1. ``reset`` is the reset policy: earliest, latest or none.
-    ``rack`` is that of the consumer (``client.rack``), so that it may read from a follower there (KIP-392). With
-    ``read_committed`` it gets no record of a transaction that is open or aborted (KIP-98). With ``tombstone_horizon``
-    it begins again where it may have missed tombstones (H-3). All nodes must serve the draft and name topics by IDs."""
+    """Settings of all fetches of a consumer."""
 
     fetch_version: int = 17
     list_offsets_version: int = 10
@@ -144,11 +142,18 @@ class FetchSettings:
     max_bytes: int = 50 << 20
     partition_max_bytes: int = 1 << 20
     reset: str = "earliest"
+    """The reset policy: earliest, latest or none."""
     leader_epochs: bool = True
+    """Whether a fetch sends the epochs of the current leader and of the last record (KIP-320). Without it both are
+    -1."""
     request_timeout_us: int = 5_000_000
     rack: str = ""
+    """That of the consumer (``client.rack``), so that it may read from a follower there (KIP-392)."""
     read_committed: bool = False
+    """Whether it gets no record of a transaction that is open or aborted (KIP-98)."""
     tombstone_horizon: bool = False
+    """Whether it begins again where it may have missed tombstones (H-3). All nodes must serve the draft and name topics
+    by IDs."""
 
     @property
     def isolation_level(self) -> int:
@@ -162,19 +167,18 @@ class FetchSettings:
 
 @dataclass(slots=True)
 class NodeLane:
-    """The state of the requests to one node.
-
-    ``in_flight`` is the API key of the request in flight, or None. ``fetch_offsets`` are those of
-    the Fetch in flight. The response for a partition whose position has moved since is not used. Nothing is sent before
-    ``retry_at_us``. ``has_left`` says that the session was closed, after which nothing else is sent.
-    """
+    """The state of the requests to one node."""
 
     settings: FetchSettings
     handler: SessionHandler = field(default_factory=FetchSessionHandler)
     in_flight: int | None = None
+    """The API key of the request in flight, or None."""
     retry_at_us: int = 0
+    """Nothing is sent before this time."""
     fetch_offsets: dict[TopicPartition, int] = field(default_factory=dict)
+    """The offsets in the Fetch in flight. The response for a partition whose position has moved since is not used."""
     has_left: bool = False
+    """Whether the session was closed, after which nothing else is sent."""
 
     def list_offsets(self, node: NodeAddress, partitions: Mapping[TopicPartition, int]) -> GroupRequest:
         """Make ListOffsets. ``partitions`` maps each to its current leader epoch, or to -1 if that is not sent."""
@@ -247,7 +251,7 @@ _STALE_METADATA: Final = (
 
 @dataclass(slots=True)
 class LeaderFetches:
-    """``failures`` collects errors that no retry cures. Once ``leaves`` is set, only sessions are closed."""
+    """A consumer's requests to the leaders of its partitions."""
 
     settings: FetchSettings
     partitions: HeldPartitions
@@ -255,7 +259,9 @@ class LeaderFetches:
     backoff_us: int
     observer: ConsumerObserver = field(default_factory=ConsumerObserver)
     failures: list[Error | int] = field(default_factory=list)
+    """Errors that no retry cures."""
     leaves: bool = False
+    """Once it is set, only sessions are closed."""
     _lanes: dict[int, NodeLane] = field(default_factory=dict)
     _replicas: ReadReplicas = field(init=False)
 

@@ -33,10 +33,12 @@ NO_METADATA_EPOCH: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class EpochGuards:
-    """``leader_epochs`` turns on KIP-320's guard, ``metadata_epoch`` KIP-232's. A guard that is off drops nothing."""
+    """The guards against older metadata. One that is off drops nothing."""
 
     leader_epochs: bool = True
+    """KIP-320's."""
     metadata_epoch: bool = True
+    """KIP-232's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +50,24 @@ class NodeAddress:
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """``leader_id`` is -1 if there is no leader. ``leader_epoch`` is -1 if it is not known."""
+    """A partition's leader."""
 
     leader_id: int
+    """-1 if there is no leader."""
     leader_epoch: int
+    """-1 if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """``error_code`` is the topic's, 0 for none. ``topic_id`` is all zero if the broker gave none."""
+    """One topic of a Metadata response."""
 
     topic: str
     topic_id: bytes
+    """All zero if the broker gave none."""
     partitions: Mapping[int, PartitionInfo]
     error_code: int = 0
+    """The topic's, 0 for none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,12 +39,7 @@ the bootstrap addresses."""
 
 @dataclass(slots=True)
 class MetadataRefresher:
-    """One client's refreshing of its metadata.
-
-    ``refused`` counts the responses that the epoch guard dropped. ``is_requesting`` says that a request is in flight,
-    and ``stale`` that new metadata is wanted. The next request is due at ``due_at_us``. ``source`` chooses the node. If
-    it is None, known nodes and bootstrap addresses take turns.
-    """
+    """One client's refreshing of its metadata."""
 
     bootstrap: tuple[NodeAddress, ...]
     cache: MetadataCache
@@ -54,13 +49,18 @@ class MetadataRefresher:
     max_age_us: int = 300_000_000
     request_timeout_us: int = 5_000_000
     refused: int = 0
+    """Number of responses that the epoch guard dropped."""
     is_requesting: bool = False
+    """Whether a request is in flight."""
     stale: bool = True
+    """Whether new metadata is wanted."""
     due_at_us: int = 0
+    """When the next request is due."""
     min_metadata_epoch: int = NO_METADATA_EPOCH
     """Metadata is requested again until this epoch is reached."""
     draft_version: int = DRAFT_VERSION
     source: MetadataSource | None = None
+    """Chooses the node. With None, known nodes and bootstrap addresses take turns."""
     observer: ConsumerObserver = field(default_factory=ConsumerObserver)
     _once_more: bool = False
     _turn: int = 0

@@ -73,23 +73,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OffsetToCommit:
-    """``offset`` is the next one to read. ``leader_epoch`` is that of the last record read, or -1 if unknown (KIP-320).
-    ``metadata_epoch`` is that of the last accepted metadata, or -1. Only the draft version carries it. ``metadata`` is
-    the application's own text."""
+    """An offset that is to be committed."""
 
     offset: int
+    """The next one to read."""
     leader_epoch: int = -1
+    """That of the last record read, or -1 if unknown (KIP-320)."""
     metadata_epoch: int = NO_METADATA_EPOCH
+    """That of the last accepted metadata, or -1. Only the draft version has it."""
     metadata: str | None = ""
+    """The application's own text."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """``offset`` is -1 if none is committed. ``metadata_epoch`` is -1 if none is recorded."""
+    """An offset that is committed."""
 
     offset: int
+    """-1 if none is committed."""
     leader_epoch: int = -1
     metadata_epoch: int = NO_METADATA_EPOCH
+    """-1 if none is recorded."""
     metadata: str | None = ""
 
 
@@ -255,18 +259,17 @@ _OF_THE_GROUP: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The result of a commit.
-
-    ``errors`` has an error for each partition: NONE if it is committed, and REQUEST_TIMED_OUT if no response came
-    before the deadline, so that the outcome is unknown. ``group_error`` is the first error that concerns the
-    membership, or NONE. ``version`` is that of the last request, or -1 if none was sent.
-    """
+    """The result of a commit."""
 
     offsets: Mapping[TopicPartition, OffsetToCommit]
     errors: Mapping[TopicPartition, Error | int]
+    """By partition: NONE if it is committed, and REQUEST_TIMED_OUT if no response came before the deadline, so that the
+    outcome is unknown."""
     sent_as: MemberIdentity
     group_error: Error | int
+    """The first error that concerns the membership, or NONE."""
     version: int = NOT_SENT
+    """That of the last request, or -1 if none was sent."""
 
     @property
     def refused(self) -> tuple[TopicPartition, ...]:
@@ -281,13 +284,14 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The result of a fetch of offsets. If ``error`` is NONE, ``offsets`` has every requested partition.
-    ``version`` is as in ``Committed``."""
+    """The result of a fetch of offsets."""
 
     offsets: Mapping[TopicPartition, CommittedOffset]
+    """Every requested partition, if ``error`` is NONE."""
     error: Error | int
     sent_as: MemberIdentity
     version: int = NOT_SENT
+    """As in ``Committed``."""
 
 
 Result: TypeAlias = Committed | Fetched

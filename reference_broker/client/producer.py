@@ -41,8 +41,7 @@ class Next(Enum):
 
 @dataclass(slots=True)
 class ProducerBatch:
-    """``maybe_written`` says that an attempt ended without a response. ``base_offset`` is set once the batch is done.
-    It is -1 if the broker did not return it."""
+    """A batch of an idempotent producer."""
 
     where: TopicPartition
     producer_id: int
@@ -50,19 +49,20 @@ class ProducerBatch:
     base_sequence: int
     count: int
     maybe_written: bool = False
+    """Whether an attempt ended without a response."""
     base_offset: int = -1
+    """Set once the batch is done; -1 if the broker did not return it."""
 
 
 @dataclass(slots=True)
 class ProducerState:
-    """The state of one producer.
-
-    ``max_in_flight`` (1 to 5) limits the unsettled batches of one partition. If ``idempotent`` is False, batches carry
-    neither a producer ID nor a sequence (both are -1), and a lost batch must not be sent again.
-    """
+    """The state of one producer."""
 
     max_in_flight: int = 1
+    """Limits the unsettled batches of one partition, 1 to 5."""
     idempotent: bool = True
+    """If False, batches have neither a producer ID nor a sequence (both are -1), and a lost batch must not be
+    resent."""
     producer_id: int = -1
     producer_epoch: int = -1
     _next_sequence: dict[TopicPartition, int] = field(default_factory=dict)

@@ -48,16 +48,15 @@ class Wanted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FetchPlan:
-    """The session's part of one request. ``to_forget`` holds removed partitions with the topic ID that they had.
-
-    In the first revision ``session_epoch`` is the sequence number, which is 0 in a full request.
-    """
+    """The session's part of one request."""
 
     session_id: int
     session_epoch: int
+    """In the first revision the sequence number, which is 0 in a full request."""
     uses_topic_ids: bool
     to_send: Mapping[TopicPartition, Wanted]
     to_forget: tuple[tuple[TopicPartition, bytes], ...] = ()
+    """Removed partitions with the topic ID that they had."""
     first_revision: bool = False
 
     @property
@@ -142,30 +141,26 @@ RequestedPartitions: TypeAlias = tuple[tuple[TopicPartition, PartitionData], ...
 
 @dataclass(frozen=True, slots=True)
 class Handled:
-    """How a response was understood.
-
-    ``problem`` says why the response cannot be used: it has an error, or it does not fit the request. It is None if the
-    response can be used. ``partitions`` holds the response's partitions with their names, in its order. They are there
-    even with a problem, because histories record them.
-    """
+    """How a response was understood."""
 
     problem: str | None
+    """Why the response cannot be used: it has an error, or it does not fit the request. None if it can be used."""
     partitions: RequestedPartitions = ()
+    """The response's partitions with their names, in its order, even with a problem, because histories record them."""
 
 
 @dataclass(slots=True)
 class SessionHandler(ABC):
-    """The fetcher's half of a session, in either revision.
-
-    ``session_id`` is 0 before there is a session. ``partitions`` holds what the broker will hold for the session once
-    it has accepted all requests sent so far. ``in_flight`` is the plan that was built and not handled yet.
-    ``first_epoch`` is the first epoch, or sequence number, of each session.
-    """
+    """The fetcher's half of a session, in either revision."""
 
     first_epoch: int = FIRST_EPOCH
+    """The first epoch, or sequence number, of each session."""
     session_id: int = NO_SESSION_ID
+    """0 before there is a session."""
     partitions: dict[TopicPartition, Wanted] = field(default_factory=dict)
+    """The partitions that the broker has in the session once it has accepted all requests sent so far."""
     in_flight: FetchPlan | None = None
+    """The plan that was built and not handled yet."""
 
     @property
     @abstractmethod

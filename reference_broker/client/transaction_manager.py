@@ -133,13 +133,14 @@ class Outcome(Enum):
 
 @dataclass(slots=True)
 class OffsetsSend:
-    """Offsets of a group that take part in the transaction. ``left`` holds those without a response yet. ``error`` is
-    set if they will not be committed."""
+    """Offsets of a group that take part in the transaction."""
 
     identity: MemberIdentity
     left: dict[TopicPartition, OffsetToCommit]
+    """Those without a response yet."""
     is_added: bool
     error: Error | int | None = None
+    """Set if they will not be committed."""
 
     @property
     def is_done(self) -> bool:
@@ -172,16 +173,17 @@ _KEYS: Final = {
 
 @dataclass(slots=True)
 class TransactionManager:
-    """The state of one producer's transactions. ``identity`` is what its requests and batches carry. ``error`` is the
-    one that led to an error state. ``outcome`` is that of the last transaction that was to end, None while that is
-    under way."""
+    """The state of one producer's transactions."""
 
     config: TransactionConfig
     announced: Announced = field(default_factory=Announced)
     state: State = State.UNINITIALIZED
     identity: ProducerIdentity = field(default_factory=ProducerIdentity)
+    """The producer ID and epoch in its requests and batches."""
     error: TransactionError | None = None
+    """The error that led to an error state."""
     outcome: Outcome | None = None
+    """That of the last transaction that was to end, None while that is in progress."""
     adds_by_itself: bool = False
     coordinator: GroupCoordinator = field(init=False)
     _groups: dict[str, GroupCoordinator] = field(default_factory=dict)

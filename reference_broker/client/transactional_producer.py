@@ -70,17 +70,18 @@ class ProducerConfig:
 
 @dataclass(slots=True)
 class Delivery:
-    """Records of one call of ``send``. ``base_offset`` is the first one's offset once they are written, -1 before and
-    if the broker did not return it. ``error`` is why they were abandoned; ``is_unknown`` that they may be written all
-    the same."""
+    """Records of one call of ``send``."""
 
     where: TopicPartition
     records: tuple[Record, ...]
     due_us: int
     base_offset: int = -1
+    """The first one's offset once they are written, -1 before and if the broker did not return it."""
     is_written: bool = False
     error: Error | int | None = None
+    """Why they were abandoned."""
     is_unknown: bool = False
+    """Whether they may be written although they were abandoned."""
 
     @property
     def is_settled(self) -> bool:
