@@ -1,12 +1,15 @@
-"""A naive replay of all batches that a log ever held: producers, transactions, and what a reader of committed records
-may see. It is written from the clauses P-1 and X-4, X-5, and knows no files, snapshots or indexes."""
+"""A naive replay of all batches that a log ever had: producers, transactions, and the records of read_committed
+consumers.
+
+It is written from the clauses P-1 and X-4, X-5, and knows no files, snapshots or indexes.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 
 class Step(NamedTuple):
-    """One batch of a history. ``commit`` is None in a data batch, and tells the outcome in a marker."""
+    """One batch of a history. ``commit`` is None in a data batch, and the outcome in a marker."""
 
     first: int
     last: int
@@ -18,7 +21,8 @@ class Step(NamedTuple):
 
 
 class Past(NamedTuple):
-    """What the whole history says. ``producers``: (epoch, last sequence or -1, first offset of the open transaction or
+    """The result of the whole history. ``producers``: (epoch, last sequence or -1, first offset of the open transaction
+    or
     -1). ``ended``: (first offset, marker's offset, was it aborted, producer ID). ``batches``: those of each producer's
     epoch, as (first sequence, first offset, last offset)."""
 
@@ -32,7 +36,7 @@ class Past(NamedTuple):
         return min([high_watermark, *held])
 
     def is_aborted(self, producer_id: int, offset: int) -> bool:
-        """Whether the batch of a transaction at this offset was aborted."""
+        """Return whether the batch of a transaction at this offset was aborted."""
         return any(
             aborted and who == producer_id and first <= offset < marker for first, marker, aborted, who in self.ended
         )
@@ -45,18 +49,18 @@ def replayed_naively(history: Sequence[Step]) -> Past:
     for step in history:
         if step.producer_id < 0:
             continue
-        epoch, last, begun = producers.get(step.producer_id, (step.epoch, -1, -1))
+        epoch, last, open_from = producers.get(step.producer_id, (step.epoch, -1, -1))
         if step.epoch > epoch:
             epoch, last = step.epoch, -1
             batches[step.producer_id] = []
         if step.commit is not None:
-            if begun >= 0:
-                ended.append((begun, step.first, not step.commit, step.producer_id))
+            if open_from >= 0:
+                ended.append((open_from, step.first, not step.commit, step.producer_id))
             producers[step.producer_id] = (epoch, last, -1)
             continue
-        if step.transactional and begun < 0:
-            begun = step.first
+        if step.transactional and open_from < 0:
+            open_from = step.first
         last = step.sequence + step.last - step.first
-        producers[step.producer_id] = (epoch, last, begun)
+        producers[step.producer_id] = (epoch, last, open_from)
         batches.setdefault(step.producer_id, []).append((step.sequence, step.first, step.last))
     return Past(producers, ended, batches)

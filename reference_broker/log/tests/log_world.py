@@ -24,7 +24,7 @@ THREE_EACH = LogConfig(segment_bytes=300, index_interval_bytes=80, retention_ms=
 
 
 def at(ms: int) -> Now:
-    """``ms`` after the tests' start."""
+    """Return the time ``ms`` after the tests' start."""
     return Now(ms * 1000, START_MS + ms)
 
 
@@ -58,7 +58,7 @@ def appended(log: PartitionLog, data: bytes, *, now: Now = NOW, epoch: int = 0) 
 
 
 def filled(disk: Disk, config: LogConfig = THREE_EACH, batches: int = 12) -> PartitionLog:
-    """Batches of two records, from offset 0 on."""
+    """Append batches of two records, from offset 0 on."""
     log = opened(disk, config)
     for number in range(batches):
         appended(log, batch_of(2, timestamps=[number, number]))
@@ -66,13 +66,13 @@ def filled(disk: Disk, config: LogConfig = THREE_EACH, batches: int = 12) -> Par
 
 
 def sent(log: PartitionLog, producer_id: int, sequence: int, count: int = 1, *, epoch: int = 0, **how: Any) -> Appended:
-    """An idempotent producer's batch."""
+    """Return an idempotent producer's batch."""
     data = batch_of(count, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
     return appended(log, data, **how)
 
 
 def refused(log: PartitionLog, producer_id: int, sequence: int, count: int = 1, *, epoch: int = 0) -> Error:
-    """The error of such a batch, which changed nothing."""
+    """Return the error of such a batch, which changed nothing."""
     end, size = log.log_end_offset, log.size_bytes
     with pytest.raises(RecordsRefused) as refusal:
         sent(log, producer_id, sequence, count, epoch=epoch)
@@ -81,7 +81,7 @@ def refused(log: PartitionLog, producer_id: int, sequence: int, count: int = 1, 
 
 
 def marked(log: PartitionLog, data: bytes) -> Appended:
-    """A transaction marker, as the broker writes it."""
+    """Append a transaction marker, as the broker writes it."""
     result = log.append(NOW, data, 0, origin=BatchOrigin.BROKER)
     log.advance_high_watermark(log.log_end_offset)
     return result
@@ -92,7 +92,7 @@ def headers_of(data: bytes) -> list[BatchHeader]:
 
 
 def all_bytes(log: PartitionLog) -> bytes:
-    """The whole log, read as a client would."""
+    """Return the whole log, read as by a client."""
     offset, parts = log.log_start_offset, []
     while offset < log.log_end_offset:
         data = log.read(offset, 1 << 20, log.log_end_offset, True)

@@ -20,13 +20,14 @@ FIRST_FILE = f"{DIRECTORY}/{0:020d}.log"
 
 
 def headers_moved(batch: bytes, offset: int) -> bytes:
-    """The batch at an offset, which lies outside its CRC."""
+    """Return the batch at an offset, which its CRC does not cover."""
     return offset.to_bytes(8, "big") + batch[8:]
 
 
 def filled(disk: Disk, config: LogConfig = SMALL, batches: int = 12, *, each_synced: bool = False) -> PartitionLog:
-    """Batches of two records, five batches in each leader epoch. If each is synced before the next one comes, the log
-    has a recovery point."""
+    """Return a log with batches of two records, five batches in each leader epoch. If each is synced before the next
+    one,
+    the log has a recovery point."""
     log = opened(disk, config)
     for number in range(batches):
         appended(log, batch_of(2, timestamps=[number, number]), epoch=number // 5)

@@ -1,4 +1,4 @@
-"""A follower's append writes as many batches at once as belong together, and ends where one by one would end."""
+"""A follower's append writes adjacent batches at once, and its result equals appends one by one."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def one(offset: int, epoch: int = 0) -> bytes:
     return bytes(build([record], base_offset=offset, leader_epoch=epoch))
 
 
-def test_batches_for_one_segment_are_one_write() -> None:
+def test_batches_of_one_segment_are_one_write() -> None:
     disk = MemoryDisk()
     log = opened(disk)
     before = disk.appends
@@ -39,7 +39,7 @@ def test_batches_for_one_segment_are_one_write() -> None:
     "LogSegmentTest.testNonMonotonicTimestampForMultipleBatchesInMemoryRecords",
 )
 @pytest.mark.parametrize("segment_bytes", [100, 250, 1000, 1 << 20])
-def test_the_log_is_what_appends_one_by_one_make_it(segment_bytes: int) -> None:
+def test_log_equals_one_by_one_appends(segment_bytes: int) -> None:
     epochs = [0, 0, 0, 1, 1, 3, 3, 3, 3, 3, 4]
     batches = [one(offset, epoch) for offset, epoch in enumerate(epochs)]
     together, alone = MemoryDisk(), MemoryDisk()
@@ -63,7 +63,7 @@ def test_the_log_is_what_appends_one_by_one_make_it(segment_bytes: int) -> None:
     assert log.read(0, 1 << 20, 11) == other.read(0, 1 << 20, 11)
 
 
-def test_what_comes_before_a_batch_at_a_wrong_offset_stays() -> None:
+def test_batches_before_wrong_offset_are_kept() -> None:
     log = opened(MemoryDisk())
     with pytest.raises(RecordsRefused, match="offset 0, but the log ends at 2"):
         log.append_replicated(NOW, one(0) + one(1) + one(0))
@@ -71,7 +71,7 @@ def test_what_comes_before_a_batch_at_a_wrong_offset_stays() -> None:
 
 
 @pytest.mark.clause("UnifiedLogTest.testTruncateToEndOffsetClearsEpochCache")
-def test_an_empty_epoch_of_a_former_leader_is_forgotten_and_the_file_follows_with_the_next_batch() -> None:
+def test_empty_epoch_of_former_leader_is_removed() -> None:
     disk = MemoryDisk()
     log = opened(disk)
     log.append_replicated(NOW, one(0, 1))
@@ -85,7 +85,7 @@ def test_an_empty_epoch_of_a_former_leader_is_forgotten_and_the_file_follows_wit
 
 
 @pytest.mark.clause("UnifiedLogTest.testInvalidLeaderEpoch")
-def test_no_batch_is_of_a_later_epoch_than_its_leader() -> None:
+def test_batch_with_later_epoch_than_leader_is_rejected() -> None:
     log = opened(MemoryDisk())
     with pytest.raises(RecordsRefused, match="offset 2 has leader epoch 4, above 3"):
         log.append_replicated(NOW, one(0, 2) + one(1, 3) + one(2, 4) + one(3, 3), 3)
@@ -97,7 +97,7 @@ def test_no_batch_is_of_a_later_epoch_than_its_leader() -> None:
 
 @pytest.mark.parametrize("offset", [9, 2**31 + 9], ids=["inside a segment", "between two"])
 @pytest.mark.parametrize("start", [0, 1], ids=["empty log", "one record"])
-def test_a_disk_that_fails_at_a_gap_leaves_a_log_that_goes_on_without_it(start: int, offset: int) -> None:
+def test_disk_error_at_gap_leaves_usable_log(start: int, offset: int) -> None:
     """As with another leader, whose log is not cleaned yet."""
     failures = 0
     while True:

@@ -1,4 +1,4 @@
-"""The index files have Kafka's format, and know what the segment holds."""
+"""The index files have Kafka's format, and match the segment."""
 
 from bisect import bisect_right
 from dataclasses import replace
@@ -18,7 +18,7 @@ from reference_broker.records.batch import iterate
 
 
 @pytest.mark.clause("OffsetIndexTest.testEntry", "TimeIndexTest.testEntrySize", "TimeIndexTest.testParseEntry")
-def test_entries_point_at_batches_and_are_an_interval_apart() -> None:
+def test_index_entries_point_at_batches_at_interval() -> None:
     disk = MemoryDisk()
     log = opened(disk, LogConfig(segment_bytes=4000, index_interval_bytes=300))
     for number in range(60):
@@ -41,7 +41,7 @@ def test_entries_point_at_batches_and_are_an_interval_apart() -> None:
 
 
 @pytest.mark.clause("UnifiedLogTest.testBuildTimeIndexWhenNotAssigningOffsets")
-def test_a_followers_batches_are_indexed_by_time_too() -> None:
+def test_follower_batches_are_indexed_by_time() -> None:
     log = opened(MemoryDisk(), LogConfig(segment_bytes=10_000, index_interval_bytes=1))
     for number in range(100):
         log.append_replicated(NOW, batch_of(1, base_offset=100 + number, leader_epoch=0, timestamps=[number]))
@@ -51,7 +51,7 @@ def test_a_followers_batches_are_indexed_by_time_too() -> None:
 
 
 @pytest.mark.clause("OffsetIndexTest.appendTooMany")
-def test_a_full_index_rolls_the_segment() -> None:
+def test_full_index_rolls_segment() -> None:
     log = opened(MemoryDisk(), LogConfig(index_interval_bytes=0, segment_index_bytes=32))
     for _ in range(20):
         appended(log, batch_of(1))
@@ -63,7 +63,7 @@ def test_a_full_index_rolls_the_segment() -> None:
     "LogSegmentTest.testAppendForLogSegmentOffsetOverflowException",
     "LogSegmentTest.testTruncateEmptySegment",
 )
-def test_offsets_too_far_apart_for_32_bits_roll_the_segment() -> None:
+def test_offset_distance_beyond_32_bits_rolls_segment() -> None:
     log = opened(MemoryDisk())
     appended(log, batch_of(1))
     log.append_replicated(NOW, batch_of(1, base_offset=2**31 - 1, leader_epoch=0))
@@ -80,7 +80,7 @@ def test_offsets_too_far_apart_for_32_bits_roll_the_segment() -> None:
 )
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("start", [0, 1], ids=["empty log", "one record"])
-def test_a_gap_that_no_segment_can_hold_is_left_between_two(start: int, count: int) -> None:
+def test_gap_wider_than_segment_is_between_segments(start: int, count: int) -> None:
     """As a follower gets it from the leader of a compacted log."""
     disk, far = MemoryDisk(), 2**31 + 1
     config = LogConfig(segment_bytes=1000, index_interval_bytes=1, cleanup_policy="compact")
@@ -106,8 +106,8 @@ def test_a_gap_that_no_segment_can_hold_is_left_between_two(start: int, count: i
         assert again.truncate_to(5) == start
 
 
-def test_what_comes_before_such_a_gap_is_durable_before_what_follows() -> None:
-    """Otherwise a start would take records that a power loss took away for a part of the gap."""
+def test_records_before_wide_gap_are_durable_before_later_ones() -> None:
+    """Otherwise a start would take records that were removed by a power loss for a part of the gap."""
     ends = set()
     for seed in range(20):
         disk, far = SimDisk(Random(seed)), 2**31 + 9
@@ -123,7 +123,7 @@ def test_what_comes_before_such_a_gap_is_durable_before_what_follows() -> None:
 
 
 @pytest.mark.clause("OffsetIndexTest.randomLookupTest", "OffsetIndexTest.lookupExtremeCases")
-def test_a_look_up_begins_at_the_nearest_entry() -> None:
+def test_lookup_starts_at_nearest_entry() -> None:
     random = Random(1)
     index = OffsetIndex("index")
     assert [index.floor(offset) for offset in (0, 1, 92)] == [0, 0, 0]
@@ -145,7 +145,7 @@ def test_a_look_up_begins_at_the_nearest_entry() -> None:
     "OffsetIndexTest.testSanityLastOffsetEqualToBaseOffset",
     "OffsetIndexTest.testEntry",
 )
-def test_an_index_file_is_read_back_and_is_cut_with_its_segment() -> None:
+def test_index_file_round_trip_and_truncation() -> None:
     disk = MemoryDisk()
     index = OffsetIndex("index")
     for number in range(10):
@@ -172,7 +172,7 @@ def test_an_index_file_is_read_back_and_is_cut_with_its_segment() -> None:
     "TimeIndexTest.testTruncate",
     "TimeIndexTest.testEntry",
 )
-def test_a_time_index_tells_from_where_on_a_timestamp_may_be_found() -> None:
+def test_time_index_lookup() -> None:
     disk = MemoryDisk()
     times = TimeIndex("times")
     assert times.offset_before(100) == 0
@@ -192,7 +192,7 @@ def test_a_time_index_tells_from_where_on_a_timestamp_may_be_found() -> None:
 
 
 @pytest.mark.clause("LocalLogTest.testOffsetFromFile")
-def test_names_are_kafkas() -> None:
+def test_file_names_are_those_of_kafka() -> None:
     disk = MemoryDisk()
     log = opened(disk, LogConfig(segment_bytes=200, index_interval_bytes=0))
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Every family of assertions fires: a log whose state is spoiled on purpose says so."""
+"""Every family of assertions fires: a log whose state is corrupted on purpose raises."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,7 +29,7 @@ def spoils(story: str) -> Callable[[Callable[[PartitionLog], object]], Callable[
 
 @pytest.fixture
 def log() -> PartitionLog:
-    """Several segments with indexes, two epochs, a producer, an aborted transaction and an open one."""
+    """Return a log of several segments with indexes, two epochs, a producer, an aborted transaction and an open one."""
     log = opened(MemoryDisk(), CONFIG)
     for number in range(6):
         times = [number, number]
@@ -168,15 +168,13 @@ def _aborted_transaction_that_ends_before_it_begins(log: PartitionLog) -> None:
 
 
 @pytest.mark.parametrize(("story", "spoil"), SPOILED, ids=[spoil.__name__.strip("_") for _, spoil in SPOILED])
-def test_a_spoiled_log_is_found_by_its_check(
-    log: PartitionLog, story: str, spoil: Callable[[PartitionLog], object]
-) -> None:
+def test_corrupted_log_fails_validation(log: PartitionLog, story: str, spoil: Callable[[PartitionLog], object]) -> None:
     spoil(log)
     with pytest.raises(AssertionError, match=story):
         log.check_invariants()
 
 
-def test_what_is_in_closed_segments_is_omitted_on_request(log: PartitionLog) -> None:
+def test_validation_of_closed_segments_is_optional(log: PartitionLog) -> None:
     offsets = log.segments[0].offsets
     offsets.positions[0], offsets.positions[1] = offsets.positions[1], offsets.positions[0]
     log.check_invariants(closed_too=False)
@@ -185,12 +183,12 @@ def test_what_is_in_closed_segments_is_omitted_on_request(log: PartitionLog) -> 
 
 
 @pytest.mark.clause("LocalLogTest.testRollSegmentErrorWhenNextOffsetIsIllegal")
-def test_a_segment_that_overlaps_the_one_before_it_is_not_added(log: PartitionLog) -> None:
+def test_adding_overlapping_segment_raises(log: PartitionLog) -> None:
     with pytest.raises(AssertionError, match="overlaps the one before it"):
         log.segments.add(new_segment(DIRECTORY, log.log_end_offset - 1, 0))
 
 
-def test_only_segments_of_the_log_are_replaced_and_only_by_one_of_the_same_offsets(log: PartitionLog) -> None:
+def test_replacing_segments_with_other_offsets_raises(log: PartitionLog) -> None:
     first, second = log.segments[:2]
     stranger = new_segment(DIRECTORY, 0, 0)
     with pytest.raises(AssertionError, match="are not in the log"):
@@ -201,30 +199,30 @@ def test_only_segments_of_the_log_are_replaced_and_only_by_one_of_the_same_offse
 
 
 @pytest.mark.clause("LogSegmentTest.testAppendForLogSegmentOffsetOverflowException")
-def test_an_append_below_the_log_end_is_noticed(log: PartitionLog) -> None:
+def test_append_below_log_end_raises(log: PartitionLog) -> None:
     log.log_end_offset -= 1
     with pytest.raises(AssertionError, match="follows on one that ends at"):
         appended(log, batch_of(1), epoch=4)
 
 
-def test_a_sync_of_more_than_the_log_is_noticed(log: PartitionLog) -> None:
+def test_sync_beyond_log_end_raises(log: PartitionLog) -> None:
     with pytest.raises(AssertionError, match="covers more than the log"):
         log.mark_synced(SyncPoint((), log.log_end_offset + 1, log.durability.changes))
 
 
-def test_the_recovery_point_is_not_raised_backwards(log: PartitionLog) -> None:
+def test_lowering_recovery_point_raises(log: PartitionLog) -> None:
     with pytest.raises(AssertionError, match="would go back"):
         log.files.checkpoints.raise_recovery_point(0)
 
 
-def test_a_producers_batches_come_in_order(log: PartitionLog) -> None:
+def test_producer_batches_out_of_order_raise(log: PartitionLog) -> None:
     header = read_header(batch_of(1, producer_id=1, producer_epoch=0, base_sequence=12))
     with pytest.raises(AssertionError, match="producer 1 has a batch at offset 3, and its batch before that one ends"):
         log.producers.record(header, 3, START_MS)
 
 
 @pytest.mark.clause("OffsetIndexTest.appendOutOfOrder", "TimeIndexTest.testAppend")
-def test_index_entries_rise(log: PartitionLog) -> None:
+def test_index_entries_out_of_order_raise(log: PartitionLog) -> None:
     segment = log.segments[0]
     with pytest.raises(AssertionError, match="follows on one for offset"):
         segment.offsets.add(1000, 1000, 0)
@@ -232,7 +230,7 @@ def test_index_entries_rise(log: PartitionLog) -> None:
         segment.times.add(segment.max_timestamp_ms + 1, 0)
 
 
-def test_a_check_finds_nothing_wrong_with_a_log_in_use(log: PartitionLog) -> None:
+def test_log_in_use_passes_validation(log: PartitionLog) -> None:
     log.truncate_to(log.log_end_offset - 3)
     log.check_invariants()
     log.high_watermark = log.log_end_offset

@@ -11,7 +11,7 @@ UNKNOWN = (-1, -1)
 
 
 def epochs_of(*entries: tuple[int, int], disk: MemoryDisk | None = None) -> LeaderEpochs:
-    """Epoch and start offset of each entry, noted one after the other."""
+    """Return epoch and start offset of each entry, assigned one after the other."""
     epochs = LeaderEpochs(Checkpoint(disk or MemoryDisk(), FILE_NAME))
     for epoch, start in entries:
         epochs.assign(epoch, start)
@@ -43,7 +43,7 @@ def entries(epochs: LeaderEpochs) -> list[tuple[int, int]]:
     ],
     ids=["first", "again", "same start", "earlier start", "without records"],
 )
-def test_an_epoch_begins_once_and_takes_the_place_of_those_that_hold_no_record(
+def test_epoch_is_assigned_once_and_replaces_empty_ones(
     noted: list[tuple[int, int]], known: list[tuple[int, int]]
 ) -> None:
     epochs = epochs_of(*noted)
@@ -88,14 +88,14 @@ def test_an_epoch_begins_once_and_takes_the_place_of_those_that_hold_no_record(
         ([(0, 0), (0, 1), (1, 3), (1, 5), (2, 6), (2, 8)], 2, 9, (2, 9)),
     ],
 )
-def test_an_epoch_ends_where_the_next_one_begins(
+def test_epoch_ends_where_next_one_starts(
     noted: list[tuple[int, int]], requested: int, log_end: int, found: tuple[int, int]
 ) -> None:
     assert epochs_of(*noted).end_offset_for(requested, log_end) == EpochEndOffset(*found)
 
 
 @pytest.mark.clause("LeaderEpochFileCacheTest.shouldFetchEpochForGivenOffset")
-def test_the_epoch_in_force_at_an_offset() -> None:
+def test_epoch_for_offset() -> None:
     epochs = epochs_of((0, 10), (1, 20), (5, 30))
     assert [epochs.epoch_at(offset) for offset in (5, 10, 20, 25, 30, 50)] == [-1, 0, 1, 1, 5, 5]
 
@@ -126,7 +126,7 @@ THREE = [(2, 6), (3, 8), (4, 11)]
         (15, [(4, 15)]),
     ],
 )
-def test_the_epoch_in_force_at_the_log_start_begins_there(start: int, left: list[tuple[int, int]]) -> None:
+def test_epoch_at_log_start_starts_there(start: int, left: list[tuple[int, int]]) -> None:
     disk = MemoryDisk()
     epochs = epochs_of(*THREE, disk=disk)
     epochs.truncate_from_start(start)
@@ -140,7 +140,7 @@ def test_the_epoch_in_force_at_the_log_start_begins_there(start: int, left: list
     "LeaderEpochFileCacheTest.shouldWriteCheckpointOnTruncation",
 )
 @pytest.mark.parametrize(("end", "left"), [(12, THREE), (11, THREE[:2]), (9, THREE[:2]), (8, THREE[:1]), (0, [])])
-def test_epochs_that_begin_at_or_behind_the_end_are_forgotten(end: int, left: list[tuple[int, int]]) -> None:
+def test_epochs_at_or_beyond_end_are_truncated(end: int, left: list[tuple[int, int]]) -> None:
     disk = MemoryDisk()
     epochs = epochs_of(*THREE, disk=disk)
     epochs.drop(end)
@@ -158,7 +158,7 @@ def rows(disk: MemoryDisk) -> list[str] | None:
     "LeaderEpochFileCacheTest.shouldClearEarliestOnEmptyCache",
     "LeaderEpochFileCacheTest.shouldClearLatestOnEmptyCache",
 )
-def test_nothing_is_forgotten_where_nothing_is_known() -> None:
+def test_truncation_without_epochs() -> None:
     epochs = epochs_of()
     epochs.truncate_from_start(7)
     epochs.drop(7)
@@ -167,7 +167,7 @@ def test_nothing_is_forgotten_where_nothing_is_known() -> None:
 
 
 @pytest.mark.clause("LeaderEpochFileCacheTest.shouldClearAllEntries")
-def test_all_epochs_can_be_forgotten() -> None:
+def test_all_epochs_can_be_removed() -> None:
     disk = MemoryDisk()
     epochs = epochs_of(*THREE, disk=disk)
     epochs.clear()
@@ -179,7 +179,7 @@ def test_all_epochs_can_be_forgotten() -> None:
     "LeaderEpochCheckpointFileWithFailureHandlerTest.shouldPersistAndOverwriteAndReloadFile",
     "LeaderEpochCheckpointFileWithFailureHandlerTest.shouldRetainValuesEvenIfCheckpointIsRecreated",
 )
-def test_the_file_keeps_what_was_noted_last() -> None:
+def test_file_has_latest_epochs() -> None:
     disk = MemoryDisk()
     epochs_of(*THREE, disk=disk)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Where a log ends, what is committed, how far a reader gets, and what a follower's log takes."""
+"""Log end, high watermark, read limits, and appends of followers."""
 
 import pytest
 from hypothesis import given
@@ -28,7 +28,7 @@ from reference_broker.records.record import Record, build, read_records
     "UnifiedLogTest.testHighWatermarkMaintenance",
     "UnifiedLogTest.testMaybeUpdateHighWatermarkAsFollower",
 )
-def test_the_high_watermark_moves_forward_within_the_log_and_back_with_its_end() -> None:
+def test_high_watermark_moves_forward_and_is_truncated_with_log() -> None:
     log = opened(MemoryDisk())
     log.append(NOW, batch_of(3), 0)
     assert log.high_watermark == 0
@@ -50,7 +50,7 @@ def test_the_high_watermark_moves_forward_within_the_log_and_back_with_its_end()
     "UnifiedLogTest.testHighWatermarkMetadataUpdatedAfterSegmentRoll",
     "LocalLogTest.testWhenFetchOffsetHigherThanMaxOffset",
 )
-def test_a_reader_gets_what_is_below_the_high_watermark_also_after_a_roll() -> None:
+def test_read_ends_at_high_watermark_also_after_roll() -> None:
     log = opened(MemoryDisk())
 
     def found(offset: int, end: int | None = None) -> list[int]:
@@ -71,7 +71,7 @@ def test_a_reader_gets_what_is_below_the_high_watermark_also_after_a_roll() -> N
 
 
 @pytest.mark.clause("UnifiedLogTest.testSizeBasedLogRoll")
-def test_segments_roll_before_they_grow_too_large() -> None:
+def test_segments_roll_at_size_limit() -> None:
     size = len(batch_of(1))
     log = opened(MemoryDisk(), LogConfig(segment_bytes=5 * size))
     for count in range(1, 17):
@@ -81,8 +81,8 @@ def test_segments_roll_before_they_grow_too_large() -> None:
 
 
 @pytest.mark.clause("UnifiedLogTest.testAppendWithNoTimestamp", "UnifiedLogTest.testTimeBasedLogRollDuringAppend")
-def test_segments_without_timestamps_age_by_the_clock() -> None:
-    """As long as one of the two batches that are compared has no timestamp."""
+def test_segments_without_timestamps_age_by_clock() -> None:
+    """As long as one of the two compared batches has no timestamp."""
     log = opened(MemoryDisk(), LogConfig(segment_ms=1000))
 
     def append(ms: int, timestamp_ms: int) -> int:
@@ -99,14 +99,14 @@ def test_segments_without_timestamps_age_by_the_clock() -> None:
 
 
 @pytest.mark.clause("UnifiedLogTest.testAppendMessageWithNullPayload")
-def test_a_value_may_be_null() -> None:
+def test_null_value() -> None:
     log = opened(MemoryDisk())
     log.append(NOW, build([Record(timestamp_ms=START_MS)]), 0)
     assert [(record.offset, record.key, record.value) for record in read_records(all_bytes(log))] == [(0, None, None)]
 
 
 @pytest.mark.clause("UnifiedLogTest.testCompressedMessages", "LogSegmentTest.testReadFromMiddleOfBatch")
-def test_compressed_batches_are_read_as_a_whole_from_each_of_their_offsets() -> None:
+def test_compressed_batch_is_read_whole_from_each_offset() -> None:
     log = opened(MemoryDisk(), LogConfig(segment_bytes=110))
     for _ in range(2):
         log.append(NOW, batch_of(2, compression=Compression.GZIP), 0)
@@ -121,7 +121,7 @@ def test_compressed_batches_are_read_as_a_whole_from_each_of_their_offsets() -> 
     "LogSegmentTest.testReadOnEmptySegment",
     "LogSegmentTest.testReadAfterLast",
 )
-def test_a_log_of_an_empty_file_begins_where_its_name_says() -> None:
+def test_log_of_empty_file_starts_at_offset_of_name() -> None:
     disk = MemoryDisk()
     for suffix in (".log", ".index"):
         disk.write(f"{DIRECTORY}/{1024:020d}{suffix}", b"")
@@ -135,7 +135,7 @@ def test_a_log_of_an_empty_file_begins_where_its_name_says() -> None:
 
 
 def with_gaps(disk: MemoryDisk) -> tuple[PartitionLog, list[int]]:
-    """A follower's log of a leader whose log was cleaned, and the offsets of its records."""
+    """Return a follower's log of a leader whose log was cleaned, and the offsets of its records."""
     offsets = [*range(50), *range(50, 200, 7)]
     log = opened(disk, LogConfig(segment_bytes=200, index_interval_bytes=100))
     for offset in offsets:
@@ -149,9 +149,9 @@ def with_gaps(disk: MemoryDisk) -> tuple[PartitionLog, list[int]]:
     "LogSegmentTest.testReadBeforeFirstOffset",
     "LogSegmentTest.testReadFromGap",
 )
-def test_a_read_in_a_gap_finds_the_next_record_whatever_its_limit() -> None:
+def test_read_in_gap_returns_next_record() -> None:
     log, offsets = with_gaps(MemoryDisk())
-    assert not set(log.bases) <= set(offsets), "some segments begin in a gap"
+    assert not set(log.bases) <= set(offsets), "some segments start in a gap"
     for offset in range(offsets[-1] + 1):
         following = next(each for each in offsets if each >= offset)
         for limit in (1, 100, 100_000):
@@ -160,7 +160,7 @@ def test_a_read_in_a_gap_finds_the_next_record_whatever_its_limit() -> None:
 
 
 @pytest.mark.clause("UnifiedLogTest.testReadAtLogGap")
-def test_a_read_behind_the_last_batch_of_a_segment_goes_on_in_the_next_one() -> None:
+def test_read_after_last_batch_continues_in_next_segment() -> None:
     log, _ = with_gaps(MemoryDisk())
     first, second = log.segments[:2]
     first.truncate(log.disk, headers_of(log.read(0, 1, 200))[0].size_bytes, 1)
@@ -169,7 +169,7 @@ def test_a_read_behind_the_last_batch_of_a_segment_goes_on_in_the_next_one() -> 
 
 
 @pytest.mark.clause("UnifiedLogTest.testMessageSizeCheckInAppendAsFollower", "LogSegmentTest.testNextOffsetCalculation")
-def test_a_follower_does_not_judge_sizes() -> None:
+def test_follower_accepts_batches_of_any_size() -> None:
     log = opened(MemoryDisk(), LogConfig(max_message_bytes=70, segment_bytes=100))
     small, large = batch_of(1), batch_of(4, base_offset=5, leader_epoch=0)
     assert len(small) > 70
@@ -184,7 +184,7 @@ def test_a_follower_does_not_judge_sizes() -> None:
     "UnifiedLogTest.testAppendEmptyLogBelowLogStartOffsetThrowsException",
 )
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.LZ4])
-def test_a_batch_below_the_start_of_an_empty_log_is_refused_with_its_offsets(codec: Compression) -> None:
+def test_batch_below_start_of_empty_log_is_rejected(codec: Compression) -> None:
     log = opened(MemoryDisk())
     log.truncate_fully_and_start_at(7, NOW)
     with pytest.raises(UnexpectedOffset) as refused:
@@ -197,7 +197,7 @@ def test_a_batch_below_the_start_of_an_empty_log_is_refused_with_its_offsets(cod
 
 
 @pytest.mark.clause("UnifiedLogTest.testLogFlushesPartitionMetadataOnAppend")
-def test_the_topics_id_is_written_with_the_first_records() -> None:
+def test_topic_id_is_written_with_first_records() -> None:
     disk = MemoryDisk()
     log = opened(disk)
     log.topic_id = bytes(range(16))
@@ -208,7 +208,7 @@ def test_the_topics_id_is_written_with_the_first_records() -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_topics_id_that_a_killed_process_has_not_synced_is_synced_by_the_next_one(clean: bool) -> None:
+def test_unsynced_topic_id_is_synced_after_restart(clean: bool) -> None:
     disk = MemoryDisk()
     log = opened(disk)
     log.topic_id = bytes(range(16))
@@ -233,7 +233,7 @@ GOOD = batch_of(1, leader_epoch=0)
     ],
     ids=["no length", "no magic", "too short", "small length", "negative magic", "large magic", "no size"],
 )
-def test_a_follower_takes_nothing_that_is_no_batch(records: bytes) -> None:
+def test_follower_rejects_invalid_batch(records: bytes) -> None:
     disk = MemoryDisk()
     log = opened(disk)
     with pytest.raises(RecordsRefused):
@@ -242,7 +242,7 @@ def test_a_follower_takes_nothing_that_is_no_batch(records: bytes) -> None:
 
 
 @given(st.binary(min_size=1, max_size=200))
-def test_a_follower_takes_no_random_bytes(records: bytes) -> None:
+def test_follower_rejects_random_bytes(records: bytes) -> None:
     log = opened(MemoryDisk())
     with pytest.raises(RecordsRefused):
         log.append_replicated(NOW, records)
@@ -250,7 +250,7 @@ def test_a_follower_takes_no_random_bytes(records: bytes) -> None:
 
 
 @pytest.mark.clause("UnifiedLogTest.testAppendWithOutOfOrderOffsetsThrowsException")
-def test_batches_whose_offsets_go_back_are_refused() -> None:
+def test_batches_with_decreasing_offsets_are_rejected() -> None:
     log = opened(MemoryDisk())
     with pytest.raises(UnexpectedOffset):
         log.append_replicated(NOW, b"".join(batch_of(1, base_offset=at, leader_epoch=0) for at in (0, 1, 3, 2, 4)))
@@ -258,7 +258,7 @@ def test_batches_whose_offsets_go_back_are_refused() -> None:
 
 
 @pytest.mark.clause("UnifiedLogTest.testTruncateTo", "LogSegmentTest.shouldTruncateEvenIfOffsetPointsToAGapInTheLog")
-def test_a_cut_in_a_gap_ends_the_log_behind_the_record_before_it() -> None:
+def test_truncation_in_gap_ends_log_after_previous_record() -> None:
     log = opened(MemoryDisk())
     for offset in (0, 40, 43):
         log.append_replicated(NOW, batch_of(1, base_offset=offset, leader_epoch=0, timestamps=[offset]))
@@ -268,7 +268,7 @@ def test_a_cut_in_a_gap_ends_the_log_behind_the_record_before_it() -> None:
 
 
 @pytest.mark.parametrize("beyond", [0, 1])
-def test_a_cut_at_or_beyond_the_end_changes_nothing(beyond: int) -> None:
+def test_truncation_at_or_beyond_end_changes_nothing(beyond: int) -> None:
     log = opened(MemoryDisk())
     log.append(NOW, batch_of(3), 0)
     before = all_bytes(log)

@@ -1,4 +1,4 @@
-"""A log whose first segment is gone: what shows it, and where nobody can tell."""
+"""A log whose first segment is missing: detection, and cases where it cannot be detected."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def written(disk: MemoryDisk, *, clean: bool = True) -> PartitionLog:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_first_segment_that_is_gone_shows_by_the_first_leader_epoch(clean: bool) -> None:
+def test_missing_first_segment_is_detected_by_leader_epoch(clean: bool) -> None:
     disk = MemoryDisk()
     log = written(disk, clean=clean)
     assert not disk.exists(LOG_START)
@@ -33,11 +33,11 @@ def test_a_first_segment_that_is_gone_shows_by_the_first_leader_epoch(clean: boo
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_first_segment_that_is_gone_shows_by_the_log_start(clean: bool) -> None:
+def test_missing_first_segment_is_detected_by_log_start(clean: bool) -> None:
     disk = MemoryDisk()
     log = written(disk, clean=False)
-    begin = log.bases[1]
-    log.delete_records_before(begin)
+    start = log.bases[1]
+    log.delete_records_before(start)
     log.mark_synced(log.sync_point())
     if clean:
         stopped(log)
@@ -45,14 +45,14 @@ def test_a_first_segment_that_is_gone_shows_by_the_log_start(clean: bool) -> Non
     disk.delete(log.segments[0].path)
     again = opened(disk, SMALL, clean=clean)
     assert again.quarantine is not None
-    assert f"the records from offset {begin} to {log.bases[1]} before it are gone" in again.quarantine.why
-    assert (again.log_start_offset, again.log_end_offset) == (begin, begin)
+    assert f"the records from offset {start} to {log.bases[1]} before it are gone" in again.quarantine.why
+    assert (again.log_start_offset, again.log_end_offset) == (start, start)
 
 
 @pytest.mark.parametrize(("epochs", "clean"), [(None, True), (b"0\n0\n", True), (b"0\n0\n", False)])
-def test_without_a_known_start_a_log_begins_with_its_first_segment(epochs: bytes | None, clean: bool) -> None:
+def test_log_without_known_start_starts_at_first_segment(epochs: bytes | None, clean: bool) -> None:
     """As in a directory of Kafka, which keeps the log starts of all partitions in one file, and has no epochs of old
-    records. Its file of epochs is never missing after a crash."""
+    records. Its epoch file is never missing after a crash."""
     disk = MemoryDisk()
     log = filled(disk)
     if clean:
@@ -68,7 +68,7 @@ def test_without_a_known_start_a_log_begins_with_its_first_segment(epochs: bytes
     assert again.log_end_offset == log.log_end_offset
 
 
-def test_a_person_may_let_the_log_begin_with_what_is_left() -> None:
+def test_log_start_can_be_set_to_remaining_records_by_hand() -> None:
     disk = MemoryDisk()
     log = written(disk)
     disk.delete(log.segments[0].path)
@@ -82,7 +82,7 @@ def test_a_person_may_let_the_log_begin_with_what_is_left() -> None:
     assert (again.log_start_offset, again.log_end_offset) == (log.bases[1], log.log_end_offset)
 
 
-def test_a_beginning_that_a_power_loss_cut_short_is_no_damage() -> None:
+def test_deletion_interrupted_by_power_loss_is_not_damage() -> None:
     """The new first segment may be durable before the new log start is."""
     disk = MemoryDisk()
     log = written(disk)
@@ -96,9 +96,9 @@ def test_a_beginning_that_a_power_loss_cut_short_is_no_damage() -> None:
 
 @pytest.mark.clause("E-7")
 @pytest.mark.parametrize("epochs", ["whole", "torn", "missing"])
-def test_a_log_does_not_begin_behind_what_a_power_loss_took(epochs: str) -> None:
-    """Nothing was synced yet, and the name of the second segment alone has survived. A replica with such a log would
-    be elected later, and all others would delete what it lacks."""
+def test_log_does_not_start_after_records_lost_in_power_loss(epochs: str) -> None:
+    """Nothing was synced yet, and only the name of the second segment has survived. A replica with such a log would be
+    elected later, and all others would delete the records that it lacks."""
     disk = MemoryDisk()
     log = filled(disk)
     assert len(log.segments) > 1

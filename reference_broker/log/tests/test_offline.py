@@ -1,4 +1,4 @@
-"""A log whose file no longer is what the log knows of it, because an append and its undo failed."""
+"""A log whose file does not match its state, because an append and its undo failed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class TornDisk(MemoryDisk):
 
 @pytest.mark.clause("UnifiedLogTest.testAppendToOrReadFromLogInFailedLogDir")
 @pytest.mark.parametrize("segment_bytes", [1 << 20, 200], ids=["same segment", "new segment"])
-def test_after_an_undo_that_failed_the_log_is_offline_and_a_restart_cuts_the_rest_off(segment_bytes: int) -> None:
+def test_failed_undo_takes_log_offline_and_restart_truncates(segment_bytes: int) -> None:
     disk, config = TornDisk(), LogConfig(segment_bytes=segment_bytes)
     log = opened(disk, config)
     for _ in range(2):
@@ -48,8 +48,8 @@ def test_after_an_undo_that_failed_the_log_is_offline_and_a_restart_cuts_the_res
     assert appended(again, batch_of(1)).first_offset == end
 
 
-def test_a_cut_that_cannot_be_made_durable_ends_the_node_instead_of_being_tried_again() -> None:
-    """After a failed sync a second one succeeds without the bytes. So nobody may go on and try."""
+def test_failed_sync_of_truncation_ends_node() -> None:
+    """After a failed sync a second one succeeds without the bytes, so it must not be retried."""
 
     class Failing(MemoryDisk):
         def make_durable(self, path: str) -> None:
@@ -65,7 +65,7 @@ def test_a_cut_that_cannot_be_made_durable_ends_the_node_instead_of_being_tried_
     assert log.log_end_offset == 8
 
 
-def test_a_cut_whose_look_at_the_timestamps_fails_changes_nothing() -> None:
+def test_truncation_with_failed_read_changes_nothing() -> None:
     class Failing(MemoryDisk):
         fails = False
 
@@ -91,8 +91,8 @@ def test_a_cut_whose_look_at_the_timestamps_fails_changes_nothing() -> None:
 
 @pytest.mark.clause("E-7")
 @pytest.mark.parametrize("clean", [True, False])
-def test_the_file_of_a_segment_that_could_not_begin_is_no_damage(clean: bool) -> None:
-    """The disk makes the file and fails then. A smaller batch still fits into the segment before it."""
+def test_leftover_file_of_failed_roll_is_not_damage(clean: bool) -> None:
+    """The disk creates the file and then fails. A smaller batch still fits into the segment before it."""
 
     @dataclass(slots=True)
     class Full(MemoryDisk):

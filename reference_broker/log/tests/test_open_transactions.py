@@ -1,4 +1,4 @@
-"""Transactions in a log: where they begin and end, what they hold back, and all of it after a cut or a restart."""
+"""Transactions in a log: their start and end, the last stable offset, also after truncation or a restart."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ class Producers:
         self.next: dict[int, int] = {}
 
     def send(self, producer_id: int, count: int) -> int:
-        """A batch of a transaction. Returns its first offset."""
+        """Append a batch of a transaction. Return its first offset."""
         sequence = self.next.get(producer_id, 0)
         self.next[producer_id] = sequence + count
         how: dict[str, Any] = {
@@ -46,7 +46,7 @@ class Producers:
         self.log.append(NOW, batch_of(count), 0)
 
     def end(self, producer_id: int, *, commit: bool, epoch: int = 0, coordinator: int = 0) -> int:
-        """A marker. Returns its offset."""
+        """Append a marker. Return its offset."""
         marker = build_marker(
             commit=commit,
             producer_id=producer_id,
@@ -62,7 +62,7 @@ class Producers:
     "ProducerStateManagerTest.updateProducerTransactionState",
     "UnifiedLogTest.testActiveProducers",
 )
-def test_a_transaction_begins_with_its_first_batch_and_its_marker_leaves_the_sequences_alone() -> None:
+def test_transaction_starts_with_first_batch_and_marker_keeps_sequences() -> None:
     log = opened(MemoryDisk())
     producers = Producers(log)
     log.append(NOW, batch_of(1, producer_id=1, producer_epoch=0, base_sequence=0), 0)
@@ -87,7 +87,7 @@ def test_a_transaction_begins_with_its_first_batch_and_its_marker_leaves_the_seq
     "UnifiedLogTest.testFirstUnstableOffsetWithTransactionalData",
     "UnifiedLogTest.testLastStableOffsetWithMixedProducerData",
 )
-def test_the_last_stable_offset_waits_for_the_oldest_transaction_that_is_open_or_not_replicated() -> None:
+def test_last_stable_offset_is_first_unreplicated_or_open_transaction() -> None:
     log = opened(MemoryDisk())
     producers = Producers(log)
     producers.plain(3)
@@ -112,7 +112,7 @@ def test_the_last_stable_offset_waits_for_the_oldest_transaction_that_is_open_or
 
 
 @pytest.mark.clause("UnifiedLogTest.testFirstUnstableOffsetNoTransactionalData")
-def test_without_transactions_all_below_the_high_watermark_is_stable() -> None:
+def test_last_stable_offset_is_high_watermark_without_transactions() -> None:
     log = opened(MemoryDisk())
     Producers(log).plain(3)
     assert log.producers.first_unstable_offset(0) is None
@@ -121,7 +121,7 @@ def test_without_transactions_all_below_the_high_watermark_is_stable() -> None:
 
 
 @pytest.mark.clause("UnifiedLogTest.testFetchUpToLastStableOffset")
-def test_what_is_read_up_to_the_last_stable_offset_is_stable() -> None:
+def test_read_up_to_last_stable_offset() -> None:
     log = opened(MemoryDisk(), SMALL)
     producers = Producers(log)
 
@@ -149,7 +149,7 @@ def test_what_is_read_up_to_the_last_stable_offset_is_stable() -> None:
     "ProducerStateManagerTest.testSkipEmptyTransactions",
     "ProducerStateManagerTest.testAppendEmptyControlBatch",
 )
-def test_a_marker_of_no_transaction_and_an_empty_control_batch_end_nothing() -> None:
+def test_marker_without_transaction_ends_nothing() -> None:
     log = opened(MemoryDisk())
     producers = Producers(log)
     for commit in (True, False):
@@ -170,7 +170,7 @@ def test_a_marker_of_no_transaction_and_an_empty_control_batch_end_nothing() -> 
 
 
 @pytest.mark.clause("ProducerStateManagerTest.testProducerStateAfterFencingAbortMarker")
-def test_a_marker_that_fences_ends_the_transaction_and_its_epoch_stays_known() -> None:
+def test_fencing_marker_ends_transaction_and_keeps_epoch() -> None:
     log = opened(MemoryDisk())
     producers = Producers(log)
     producers.send(1, 1)
@@ -189,7 +189,7 @@ def test_a_marker_that_fences_ends_the_transaction_and_its_epoch_stays_known() -
     "UnifiedLogTest.testProducerIdMapTruncateFullyAndStartAt",
 )
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_cut_opens_a_transaction_again_or_takes_it_away(restarted: bool) -> None:
+def test_truncation_reopens_or_removes_transaction(restarted: bool) -> None:
     disk = MemoryDisk()
     log = opened(disk)
     producers = Producers(log)
@@ -223,7 +223,7 @@ def test_a_cut_opens_a_transaction_again_or_takes_it_away(restarted: bool) -> No
     "UnifiedLogTest.testRebuildTransactionalState",
 )
 @pytest.mark.parametrize("clean", [True, False])
-def test_transactions_are_known_again_after_a_restart(clean: bool) -> None:
+def test_transactions_are_restored_after_restart(clean: bool) -> None:
     disk = MemoryDisk()
     log = opened(disk, SMALL)
     producers = Producers(log)
@@ -258,7 +258,7 @@ def test_transactions_are_known_again_after_a_restart(clean: bool) -> None:
     "LogSegmentTest.testRecoverTransactionIndex",
 )
 @pytest.mark.parametrize("how", ["as the leader", "as a follower", "after a restart", "after a short restart"])
-def test_aborted_transactions_that_cross_are_told_with_their_first_offsets(how: str) -> None:
+def test_overlapping_aborted_transactions_have_first_offsets(how: str) -> None:
     disk = MemoryDisk()
     log = opened(disk, SMALL)
     producers = Producers(log)
@@ -302,7 +302,7 @@ def _play(producers: Producers, step: str) -> None:
     "UnifiedLogTest.testLastStableOffsetDoesNotExceedLogStartOffsetAfterSegmentDeletion",
 )
 @pytest.mark.parametrize("start", [5, 8])
-def test_the_last_stable_offset_does_not_lie_below_the_log_start(start: int) -> None:
+def test_last_stable_offset_is_not_below_log_start(start: int) -> None:
     log = opened(MemoryDisk())
     producers = Producers(log)
     producers.send(1, 5)

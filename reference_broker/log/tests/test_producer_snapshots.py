@@ -1,5 +1,4 @@
-"""Snapshots of producers: Kafka's bytes, when they are written, which of them a start loads, and what becomes of
-damaged ones."""
+"""Producer snapshots: Kafka's bytes, when they are written, which of them a start loads, and damaged ones."""
 
 from struct import pack
 
@@ -27,8 +26,8 @@ from reference_broker.wire.errors import ErrorCode
 
 
 def kafkas(*producers: tuple[int, int, int, int, int, int, int, int], version: int = 1) -> bytes:
-    """A file as Kafka writes it: ProducerSnapshot.json, version 1, with the version before it and the CRC-32C of all
-    that follows it."""
+    """Return a file as Kafka writes it: ProducerSnapshot.json, version 1, after its version and the CRC-32C of the
+    rest."""
     body = pack(">i", len(producers)) + b"".join(pack(">qhiqiqiq", *producer) for producer in producers)
     return pack(">hI", version, checksum(body)) + body
 
@@ -42,7 +41,8 @@ def snapshots(disk: MemoryDisk) -> list[int]:
 
 
 def filled(disk: MemoryDisk, rolls: int = 3) -> PartitionLog:
-    """Segments at 0, 2, 4 and so on. Producer 1 has a batch in each, and producer 2 begins with the second one."""
+    """Append segments at 0, 2, 4 and so on. Producer 1 has a batch in each, and producer 2 starts with the second
+    one."""
     log = opened(disk)
     for number in range(rolls + 1):
         if number:
@@ -55,7 +55,7 @@ def filled(disk: MemoryDisk, rolls: int = 3) -> PartitionLog:
 
 
 @pytest.mark.clause("P-2", "ProducerStateManagerTest.testReadWriteSnapshot")
-def test_the_bytes_are_kafkas() -> None:
+def test_snapshot_has_bytes_of_kafka() -> None:
     states = ProducerStates(1000, True)
     states.by_id = {
         7: Producer(3, (BatchMark(5, 6, 40, 41, 90), BatchMark(7, 9, 50, 52, 99)), 100, 4, -1),
@@ -67,11 +67,11 @@ def test_the_bytes_are_kafkas() -> None:
     known = dict(decoded(written))
     assert known[7] == Producer(3, (BatchMark(7, 9, 50, 52, 100),), 100, 4, -1)
     assert known[8] == states.by_id[8]
-    assert known[9] == states.by_id[9], "a sequence that began anew is found again"
+    assert known[9] == states.by_id[9], "a restarted sequence is found again"
 
 
 @pytest.mark.clause("P-4", "ProducerStateManagerTest.testLoadFromSnapshotRetainsNonExpiredProducers")
-def test_a_log_goes_on_with_the_snapshot_that_kafka_wrote() -> None:
+def test_snapshot_of_kafka_is_loaded() -> None:
     disk = MemoryDisk()
     log = opened(disk)
     log.append(NOW, batch_of(50), 0)
@@ -92,7 +92,7 @@ def test_a_log_goes_on_with_the_snapshot_that_kafka_wrote() -> None:
     "ProducerStateManagerTest.testLoadFromTruncatedSnapshotFile",
     "ProducerStateManagerTest.testLoadFromCorruptSnapshotFile",
 )
-def test_every_damage_of_a_file_is_found() -> None:
+def test_every_damage_of_file_is_detected() -> None:
     whole = kafkas((7, 3, 9, 52, 2, 100, 4, -1), (8, 2, -1, -1, 0, 120, 6, -1))
     for bit in range(8 * len(whole)):
         flipped = bytearray(whole)
@@ -111,7 +111,7 @@ def test_every_damage_of_a_file_is_found() -> None:
 @pytest.mark.parametrize("how", ["flipped", "cut", "emptied", "missing"])
 @pytest.mark.parametrize("damaged", [1, 2, 4])
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_damaged_snapshot_is_deleted_and_made_again(how: str, damaged: int, clean: bool) -> None:
+def test_damaged_snapshot_is_deleted_and_rebuilt(how: str, damaged: int, clean: bool) -> None:
     disk = MemoryDisk()
     log = filled(disk)
     stopped(log)
@@ -143,7 +143,7 @@ def test_a_damaged_snapshot_is_deleted_and_made_again(how: str, damaged: int, cl
     "ProducerStateManagerTest.testSkipSnapshotIfOffsetUnchanged",
     "UnifiedLogTest.testTakeSnapshotOnRollAndDeleteSnapshotOnRecoveryPointCheckpoint",
 )
-def test_one_is_written_at_each_roll_and_at_a_clean_stop() -> None:
+def test_snapshot_is_written_at_each_roll_and_clean_stop() -> None:
     disk = MemoryDisk()
     log = filled(disk)
     assert snapshots(disk) == [2, 4, 6]
@@ -156,7 +156,7 @@ def test_one_is_written_at_each_roll_and_at_a_clean_stop() -> None:
 
 
 @pytest.mark.clause("P-4")
-def test_only_what_follows_the_newest_is_replayed() -> None:
+def test_only_batches_after_newest_snapshot_are_replayed() -> None:
     disk = MemoryDisk()
     log = filled(disk)
     data = encoded_with_sequence(log, 77)
@@ -182,7 +182,7 @@ def encoded_with_sequence(log: PartitionLog, sequence: int) -> bytes:
     "UnifiedLogTest.testLogStartOffsetMovementDeletesSnapshots",
     "UnifiedLogTest.testDeleteSnapshotsOnIncrementLogStartOffset",
 )
-def test_snapshots_go_with_what_they_describe() -> None:
+def test_snapshots_are_deleted_with_their_segments() -> None:
     disk = MemoryDisk()
     log = filled(disk, 5)
     stopped(log)
@@ -194,7 +194,7 @@ def test_snapshots_go_with_what_they_describe() -> None:
     assert snapshots(disk) == [4, 6, 8]
     assert {who: each.last_sequence for who, each in log.producers.by_id.items()} == {1: 3, 2: 3}
     log = opened(disk, clean=False)
-    assert snapshots(disk) == [6, 8, 9], "the one at the log start tells of deleted records only"
+    assert snapshots(disk) == [6, 8, 9], "the one at the log start has deleted records only"
     log.truncate_fully_and_start_at(30, NOW)
     assert snapshots(disk) == []
 
@@ -205,7 +205,7 @@ def test_snapshots_go_with_what_they_describe() -> None:
     "LogLoaderTest.testLoadingLogKeepsLargestStrayProducerStateSnapshot",
     "UnifiedLogTest.testLoadingLogDeletesProducerStateSnapshotsPastLogEndOffset",
 )
-def test_of_those_that_belong_to_no_segment_only_the_newest_stays() -> None:
+def test_only_newest_snapshot_without_segment_is_kept() -> None:
     disk = MemoryDisk()
     stopped(filled(disk))
     content = disk.files[path_of(8)]
@@ -218,7 +218,7 @@ def test_of_those_that_belong_to_no_segment_only_the_newest_stays() -> None:
 
 
 @pytest.mark.clause("P-2")
-def test_a_roll_whose_snapshot_the_disk_refuses_goes_on() -> None:
+def test_roll_succeeds_if_snapshot_cannot_be_written() -> None:
     disk = MemoryDisk()
     log = filled(disk, 1)
     for allowed in range(6):
@@ -236,7 +236,7 @@ def test_a_roll_whose_snapshot_the_disk_refuses_goes_on() -> None:
 
 
 @pytest.mark.clause("P-6")
-def test_a_retry_of_an_older_batch_is_recognised_after_a_clean_restart() -> None:
+def test_duplicate_of_older_batch_is_detected_after_clean_restart() -> None:
     disk = MemoryDisk()
     log = opened(disk, LogConfig(segment_bytes=300))
     for number in range(9):
@@ -249,7 +249,7 @@ def test_a_retry_of_an_older_batch_is_recognised_after_a_clean_restart() -> None
 
 
 @pytest.mark.clause("ProducerStateManagerTest.testRemoveExpiredPidsOnReload", "P-7")
-def test_who_was_idle_for_too_long_is_not_loaded() -> None:
+def test_expired_producer_is_not_loaded() -> None:
     disk, config = MemoryDisk(), LogConfig(producer_id_expiration_ms=1000)
     log = opened(disk, config)
     sent(log, 1, 0)
@@ -261,7 +261,7 @@ def test_who_was_idle_for_too_long_is_not_loaded() -> None:
 
 
 @pytest.mark.clause("ProducerStateManagerTest.testCoordinatorFencedAfterReload")
-def test_the_epoch_of_a_coordinator_is_loaded() -> None:
+def test_coordinator_epoch_is_loaded() -> None:
     disk = MemoryDisk()
     log = opened(disk)
     marker = build_marker(commit=True, producer_id=1, producer_epoch=0, coordinator_epoch=7, timestamp_ms=NOW.wall_ms)
@@ -270,7 +270,7 @@ def test_the_epoch_of_a_coordinator_is_loaded() -> None:
     assert opened(disk).producers.by_id[1].coordinator_epoch == 7
 
 
-def test_a_snapshot_is_due_once_for_each_offset() -> None:
+def test_snapshot_is_written_once_per_offset() -> None:
     log = opened(MemoryDisk())
     files = ProducerSnapshots(log.disk, DIRECTORY, log.durability)
     assert not files.is_due(5, 5)
@@ -284,7 +284,7 @@ def test_a_snapshot_is_due_once_for_each_offset() -> None:
     "UnifiedLogTest.testProducerSnapshotAfterSegmentRollOnAppend",
     "UnifiedLogTest.testProducerIdMapOffsetUpdatedForNonIdempotentData",
 )
-def test_appends_that_roll_write_them_also_without_producers() -> None:
+def test_roll_without_producers_writes_snapshot() -> None:
     disk = MemoryDisk()
     log = opened(disk, LogConfig(segment_bytes=200))
     for _ in range(6):
@@ -294,7 +294,7 @@ def test_appends_that_roll_write_them_also_without_producers() -> None:
 
 
 @pytest.mark.clause("UnifiedLogTest.testCompactionDeletesProducerStateSnapshots")
-def test_a_swap_takes_those_below_its_end_along() -> None:
+def test_swap_removes_snapshots_within_its_range() -> None:
     log, disk = fresh()
     for number in range(15):
         put(log, ("same", str(number)), producer=(1, number))
@@ -309,10 +309,8 @@ def test_a_swap_takes_those_below_its_end_along() -> None:
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize(("log_start_offset", "is_known"), [(1, True), (2, False)])
 @pytest.mark.clause("P-4")
-def test_a_marker_before_the_log_start_makes_no_producer_known(
-    clean: bool, log_start_offset: int, is_known: bool
-) -> None:
-    """If it did, the next sequence of a producer whose batches were all deleted would be refused as out of order."""
+def test_marker_before_log_start_adds_no_producer(clean: bool, log_start_offset: int, is_known: bool) -> None:
+    """Otherwise the next sequence of a producer whose batches were all deleted would be rejected as out of order."""
     disk = MemoryDisk()
     log = opened(disk)
     log.append(NOW, batch_of(1, producer_id=9, producer_epoch=0, base_sequence=0, is_transactional=True), 0)

@@ -45,7 +45,7 @@ def test_each_producer_is_mapped_to_its_last_record() -> None:
 
 
 @pytest.mark.clause("P-1", "ProducerStateManagerTest.testNonTransactionalAppendWithOngoingTransaction")
-def test_an_open_transaction_is_remembered_until_its_marker() -> None:
+def test_open_transaction_is_kept_until_marker() -> None:
     log = opened(MemoryDisk())
     appended(log, batch_of(1))
     data = batch_of(2, producer_id=9, producer_epoch=1, base_sequence=0, is_transactional=True)
@@ -61,7 +61,7 @@ def test_an_open_transaction_is_remembered_until_its_marker() -> None:
     assert log.aborted_transactions(0, 1) == []
 
 
-def test_the_last_stable_offset_waits_for_the_markers_replication() -> None:
+def test_last_stable_offset_waits_for_replicated_marker() -> None:
     log = opened(MemoryDisk())
     data = batch_of(2, producer_id=9, producer_epoch=1, base_sequence=0, is_transactional=True)
     log.append(at(0), data, 0)
@@ -75,7 +75,7 @@ def test_the_last_stable_offset_waits_for_the_markers_replication() -> None:
 
 
 @pytest.mark.clause("P-6", "UnifiedLogTest.testDuplicateAppends")
-def test_retries_of_the_last_five_batches_are_answered_with_their_first_offsets() -> None:
+def test_duplicates_of_last_five_batches_return_original_offsets() -> None:
     log = opened(MemoryDisk())
     for number in range(7):
         sent(log, 1, 2 * number, 2)
@@ -126,7 +126,7 @@ def test_sequences_wrap_between_and_inside_batches() -> None:
     "ProducerStateManagerTest.testRejectNonZeroSequenceForDirectEpochBump",
     "UnifiedLogTest.testOldProducerEpoch",
 )
-def test_a_higher_epoch_starts_at_zero_and_fences_the_old_one() -> None:
+def test_higher_epoch_starts_at_zero_and_fences_old_one() -> None:
     log = opened(MemoryDisk())
     sent(log, 1, 0, 5)
     assert refused(log, 1, 5, epoch=1) == ErrorCode.out_of_order_sequence_number
@@ -142,7 +142,7 @@ def test_a_higher_epoch_starts_at_zero_and_fences_the_old_one() -> None:
     "ProducerStateManagerTest.testControlRecordBumpsProducerEpoch",
     "ProducerStateManagerTest.testOutOfSequenceAfterControlRecordEpochBump",
 )
-def test_a_marker_with_a_higher_epoch_fences_and_demands_sequence_zero() -> None:
+def test_marker_with_higher_epoch_fences_and_requires_sequence_zero() -> None:
     log = opened(MemoryDisk())
     marked(log, build_marker(commit=False, producer_id=1, producer_epoch=1, coordinator_epoch=0, timestamp_ms=START_MS))
     assert refused(log, 1, 0, epoch=0) == ErrorCode.invalid_producer_epoch
@@ -155,7 +155,7 @@ def test_a_marker_with_a_higher_epoch_fences_and_demands_sequence_zero() -> None
 
 
 @pytest.mark.clause("P-5")
-def test_an_unknown_producer_that_does_not_start_at_zero_is_rejected_and_nothing_written() -> None:
+def test_unknown_producer_not_starting_at_zero_is_rejected() -> None:
     disk = MemoryDisk()
     log = opened(disk, REJECT)
     assert refused(log, 1, 3) == ErrorCode.unknown_producer_id
@@ -166,7 +166,7 @@ def test_an_unknown_producer_that_does_not_start_at_zero_is_rejected_and_nothing
 
 
 @pytest.mark.clause("P-5")
-def test_the_accepting_policy_appends_it() -> None:
+def test_accepting_policy_appends_batch_of_unknown_producer() -> None:
     log = opened(MemoryDisk())
     sent(log, 1, 3)
     assert refused(log, 1, 3, 2) == ErrorCode.out_of_order_sequence_number
@@ -174,7 +174,7 @@ def test_the_accepting_policy_appends_it() -> None:
 
 
 @pytest.mark.clause("P-5", "LocalLogTest.testUpdateConfig")
-def test_the_policy_can_be_changed_while_running() -> None:
+def test_unknown_producer_policy_can_be_changed() -> None:
     log = opened(MemoryDisk())
     sent(log, 1, 3)
     log.config = replace(log.config, unknown_producer_id_policy="reject")
@@ -183,7 +183,7 @@ def test_the_policy_can_be_changed_while_running() -> None:
 
 @pytest.mark.clause("P-6", "ProducerStateManagerTest.testLoadFromSnapshotRetainsNonExpiredProducers")
 @pytest.mark.parametrize("clean", [True, False])
-def test_retries_after_a_restart_are_written_once(clean: bool) -> None:
+def test_duplicates_after_restart_are_written_once(clean: bool) -> None:
     disk = MemoryDisk()
     config = LogConfig(segment_bytes=600)
     log = opened(disk, config)
@@ -204,7 +204,7 @@ def test_retries_after_a_restart_are_written_once(clean: bool) -> None:
 
 
 @pytest.mark.clause("P-6")
-def test_a_follower_that_becomes_leader_knows_the_retries() -> None:
+def test_new_leader_detects_duplicates() -> None:
     leader, follower = opened(MemoryDisk()), opened(MemoryDisk())
     for number in range(6):
         sent(leader, 1, number)
@@ -223,7 +223,7 @@ def test_a_follower_that_becomes_leader_knows_the_retries() -> None:
     "UnifiedLogTest.testMultipleProducerIdsPerMemoryRecord",
     "UnifiedLogTest.testMultipleProducersWithDuplicatesInSingleAppend",
 )
-def test_a_follower_accepts_gaps_duplicates_and_unknown_producers() -> None:
+def test_follower_accepts_gaps_duplicates_and_unknown_producers() -> None:
     follower = opened(MemoryDisk())
     sent = [(1, 5), (2, 7), (1, 9), (2, 7), (1, 9), (3, 0)]
     batches = [
@@ -243,7 +243,7 @@ def test_a_follower_accepts_gaps_duplicates_and_unknown_producers() -> None:
     "UnifiedLogTest.testUpdateProducerIdMapWithCompactedData",
 )
 @pytest.mark.parametrize("is_empty", [False, True])
-def test_a_batch_that_was_cleaned_counts_with_all_its_sequences(is_empty: bool) -> None:
+def test_cleaned_batch_counts_with_all_sequences(is_empty: bool) -> None:
     records = [Record(offset=23 + delta, timestamp_ms=START_MS, value=b"v") for delta in (0, 3)]
     how: dict[str, Any] = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0, "leader_epoch": 0}
     batch = build(records, base_offset=23, keep_offsets=True, **how)
@@ -260,7 +260,7 @@ def test_a_batch_that_was_cleaned_counts_with_all_its_sequences(is_empty: bool) 
 
 
 @pytest.mark.clause("UnifiedLogTest.testProducerIdExpirationOnSegmentDeletion")
-def test_a_producer_stays_known_when_its_records_are_deleted() -> None:
+def test_producer_stays_known_after_record_deletion() -> None:
     log = opened(MemoryDisk(), LogConfig(segment_bytes=100, retention_bytes=1))
     for producer_id in (1, 2, 2):
         sent(log, producer_id, len(log.segments[1:]) if log.segments else 0)
@@ -274,7 +274,7 @@ def test_a_producer_stays_known_when_its_records_are_deleted() -> None:
     "UnifiedLogTest.testProducerIdMapTruncateTo",
     "UnifiedLogTest.testProducerIdMapTruncateToWithNoSnapshots",
 )
-def test_truncation_takes_the_producers_last_batches_back() -> None:
+def test_truncation_reverts_last_batches_of_producer() -> None:
     log = opened(MemoryDisk())
     for number in range(8):
         sent(log, 1, number)
@@ -289,7 +289,7 @@ def test_truncation_takes_the_producers_last_batches_back() -> None:
     "ProducerStateManagerTest.testPidExpirationTimeout",
     "UnifiedLogTest.testPeriodicProducerIdExpiration",
 )
-def test_a_producer_is_forgotten_when_its_last_record_is_old_enough() -> None:
+def test_producer_expires_with_age_of_last_record() -> None:
     log = opened(MemoryDisk(), LogConfig(producer_id_expiration_ms=1000))
     sent(log, 1, 0)
     assert log.expire_producers(at(999)) == 0
@@ -300,7 +300,7 @@ def test_a_producer_is_forgotten_when_its_last_record_is_old_enough() -> None:
 
 
 @pytest.mark.clause("P-7", "ProducerStateManagerTest.testProducersWithOngoingTransactionsDontExpire")
-def test_an_open_transaction_keeps_its_producer() -> None:
+def test_producer_with_open_transaction_does_not_expire() -> None:
     log = opened(MemoryDisk(), LogConfig(producer_id_expiration_ms=1000))
     appended(log, batch_of(1, producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True))
     assert log.expire_producers(at(10**9)) == 0
@@ -313,7 +313,7 @@ def test_an_open_transaction_keeps_its_producer() -> None:
 
 
 @pytest.mark.clause("P-7", "ProducerStateManagerTest.testRemoveExpiredPidsOnReload")
-def test_an_active_partition_forgets_by_itself_and_a_restart_forgets_too() -> None:
+def test_producers_expire_in_active_partition_and_at_restart() -> None:
     disk = MemoryDisk()
     config = LogConfig(producer_id_expiration_ms=1000, producer_id_expiration_check_interval_ms=5000)
     log = opened(disk, config)
@@ -326,7 +326,7 @@ def test_an_active_partition_forgets_by_itself_and_a_restart_forgets_too() -> No
     assert opened(disk, config, now=at(1000)).producers.by_id == {}
 
 
-def test_several_batches_of_one_append_are_judged_in_turn() -> None:
+def test_batches_of_one_append_are_checked_in_order() -> None:
     log = opened(MemoryDisk())
     first = batch_of(2, producer_id=1, producer_epoch=0, base_sequence=0)
     second = batch_of(2, producer_id=1, producer_epoch=0, base_sequence=2)
@@ -344,7 +344,7 @@ def test_several_batches_of_one_append_are_judged_in_turn() -> None:
 
 
 @pytest.mark.clause("ProducerStateManagerTest.testPrepareUpdateDoesNotMutate")
-def test_checking_changes_nothing() -> None:
+def test_check_changes_no_state() -> None:
     log = opened(MemoryDisk())
     sent(log, 1, 0)
     disk = log.disk

@@ -1,4 +1,4 @@
-"""Damage of what was durable: it is kept aside, the log is in quarantine, and that ends in time."""
+"""Damage of durable records: they are kept aside, the log is quarantined, and the quarantine ends in time."""
 
 from random import Random
 
@@ -20,7 +20,7 @@ from reference_broker.ports.disk import MemoryDisk
 from reference_broker.records.batch import iterate
 
 
-def test_damage_after_a_clean_stop_is_kept_aside_with_all_behind_it() -> None:
+def test_damage_after_clean_stop_sets_rest_aside() -> None:
     disk = MemoryDisk()
     log = opened(disk, SMALL)
     for number in range(12):
@@ -43,7 +43,7 @@ def test_damage_after_a_clean_stop_is_kept_aside_with_all_behind_it() -> None:
     assert opened(disk.copy(), SMALL, clean=False).quarantine == again.quarantine
 
 
-def test_damage_below_the_recovery_point_is_no_torn_tail() -> None:
+def test_damage_below_recovery_point_is_not_torn_tail() -> None:
     disk = MemoryDisk()
     log = filled(disk, each_synced=True)
     assert log.bases[2] <= log.files.recovery_point
@@ -58,7 +58,7 @@ def test_damage_below_the_recovery_point_is_no_torn_tail() -> None:
         assert kept == [f"{each.path}.damaged" for each in log.segments[damaged:]]
 
 
-def test_a_quarantine_ends_when_the_log_holds_everything_again() -> None:
+def test_quarantine_ends_when_log_has_all_records_again() -> None:
     disk = MemoryDisk()
     log = filled(disk)
     log.close_cleanly()
@@ -76,11 +76,11 @@ def test_a_quarantine_ends_when_the_log_holds_everything_again() -> None:
     assert again.release(again.log_end_offset)
     assert again.quarantine is None
     assert opened(disk.copy(), SMALL, clean=False).quarantine is None
-    assert [path for path in disk.files if path.endswith(".damaged")], "they are for whoever asks what happened"
+    assert [path for path in disk.files if path.endswith(".damaged")], "they are kept for analysis"
 
 
-def test_no_power_loss_brings_a_quarantine_back_that_has_ended() -> None:
-    """The replica may be elected, and takes records that nobody else has."""
+def test_ended_quarantine_survives_power_loss() -> None:
+    """The replica may be elected, and accepts records that no other replica has."""
     disk = SimDisk(Random(1))
     log = filled(disk)
     disk.make_durable(log.segments[-1].path)
@@ -95,7 +95,7 @@ def test_no_power_loss_brings_a_quarantine_back_that_has_ended() -> None:
     assert opened(disk, SMALL, clean=False).quarantine is None
 
 
-def test_a_second_damage_leaves_what_the_first_one_put_aside() -> None:
+def test_second_damage_keeps_earlier_files_set_aside() -> None:
     disk = MemoryDisk()
     log = filled(disk)
     log.close_cleanly()
@@ -110,8 +110,8 @@ def test_a_second_damage_leaves_what_the_first_one_put_aside() -> None:
     assert disk.exists(f"{FIRST_FILE}.2.damaged")
 
 
-def test_two_damages_that_show_one_after_the_other_are_both_kept_aside() -> None:
-    """The first segment is read with its CRCs only once the second one, whose header is bad, is gone."""
+def test_two_damages_found_in_sequence_are_both_set_aside() -> None:
+    """The first segment is read with its CRCs only after the second one, whose header is bad, is set aside."""
     disk = MemoryDisk()
     log = filled(disk, each_synced=True)
     first, second = log.segments[:2]
@@ -128,8 +128,8 @@ def test_two_damages_that_show_one_after_the_other_are_both_kept_aside() -> None
 
 
 @pytest.mark.parametrize("is_whole_file", [True, False])
-def test_an_end_that_was_durable_and_is_gone_is_damage(is_whole_file: bool) -> None:
-    """All batches that are left are good, so only the recovery point tells."""
+def test_missing_durable_end_is_damage(is_whole_file: bool) -> None:
+    """All remaining batches are valid, so only the recovery point shows it."""
     disk = MemoryDisk()
     log = filled(disk)
     stopped(log)
@@ -146,8 +146,8 @@ def test_an_end_that_was_durable_and_is_gone_is_damage(is_whole_file: bool) -> N
     assert again.quarantine.until == log.log_end_offset
 
 
-def test_a_deleted_segment_that_comes_back_is_refused() -> None:
-    """Below the recovery point nothing comes back by itself. Above it, it is what an unsynced deletion leaves."""
+def test_reappearing_deleted_segment_is_rejected() -> None:
+    """Below the recovery point no segment reappears by itself. Above it, it is left by an unsynced deletion."""
     disk = MemoryDisk()
     log = filled(disk, LogConfig())
     old = bytes(disk.files[FIRST_FILE])[: 71 * 2]
@@ -164,7 +164,7 @@ def test_a_deleted_segment_that_comes_back_is_refused() -> None:
     assert all_bytes(torn) == all_bytes(log)
 
 
-def test_an_epoch_that_goes_back_is_refused() -> None:
+def test_decreasing_epoch_is_damage() -> None:
     disk = MemoryDisk()
     log = filled(disk, LogConfig())
     end, size = log.log_end_offset, log.size_bytes
@@ -180,8 +180,8 @@ def test_an_epoch_that_goes_back_is_refused() -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("number", range(12))
-def test_a_batch_whose_base_offset_is_damaged_never_ends_the_node(number: int, clean: bool) -> None:
-    """No CRC covers it. A snapshot of producers tells where no batch can lie."""
+def test_damaged_base_offset_does_not_end_node(number: int, clean: bool) -> None:
+    """No CRC covers it. A producer snapshot shows where no batch can be."""
     for bit in range(64):
         disk = MemoryDisk()
         log = opened(disk, SMALL)

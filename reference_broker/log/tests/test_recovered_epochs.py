@@ -14,7 +14,7 @@ from reference_broker.ports.disk import MemoryDisk
 
 @pytest.mark.clause("LogLoaderTest.testLogRecoversForLeaderEpoch", "LogSegmentTest.testRecoveryRebuildsEpochCache")
 @pytest.mark.parametrize("rows", [b"", b"0\n", b"0\n2\n0 0\n", b"0\n1\nx y\n", b"0\n2\n3 0\n3 9\n", b"1\n1\n0 0\n"])
-def test_leader_epochs_come_from_the_batches_where_the_file_is_lost(rows: bytes) -> None:
+def test_epochs_are_read_from_batches_if_file_is_lost(rows: bytes) -> None:
     disk = MemoryDisk()
     log = filled(disk)
     disk.write(f"{DIRECTORY}/leader-epoch-checkpoint", rows)
@@ -25,8 +25,8 @@ def test_leader_epochs_come_from_the_batches_where_the_file_is_lost(rows: bytes)
 @pytest.mark.parametrize(
     "rows",
     [
-        b"0\n4\n0 0\n1 10\n2 20\n5 24\n",  # Of records that were cut off, before others came in their place.
-        b"0\n3\n0 0\n1 10\n3 20\n",  # Of records that a power loss took, while the ones that they replaced came back.
+        b"0\n4\n0 0\n1 10\n2 20\n5 24\n",  # Of truncated records, before others were written in their place.
+        b"0\n3\n0 0\n1 10\n3 20\n",  # Of records lost in a power loss, while the ones that they replaced reappeared.
         b"0\n3\n0 0\n1 10\n2 26\n",
         b"0\n3\n0 4\n1 6\n2 20\n",
         b"0\n2\n0 0\n2 20\n",
@@ -35,7 +35,7 @@ def test_leader_epochs_come_from_the_batches_where_the_file_is_lost(rows: bytes)
     ],
 )
 @pytest.mark.parametrize("clean", [False, True])
-def test_batches_are_right_where_the_epoch_file_says_otherwise(rows: bytes, clean: bool) -> None:
+def test_batches_override_epoch_file(rows: bytes, clean: bool) -> None:
     disk = MemoryDisk()
     log = filled(disk)
     disk.write(f"{DIRECTORY}/leader-epoch-checkpoint", rows)
@@ -47,7 +47,7 @@ def test_batches_are_right_where_the_epoch_file_says_otherwise(rows: bytes, clea
     "UnifiedLogTest.shouldTruncateLeaderEpochsWhenDeletingSegments",
     "UnifiedLogTest.shouldUpdateOffsetForLeaderEpochsWhenDeletingSegments",
 )
-def test_a_log_that_starts_inside_its_first_batches_writes_no_epochs_at_each_start() -> None:
+def test_log_starting_inside_batch_does_not_rewrite_epochs() -> None:
     disk = MemoryDisk()
     log = filled(disk)
     log.delete_records_before(11)
@@ -58,13 +58,13 @@ def test_a_log_that_starts_inside_its_first_batches_writes_no_epochs_at_each_sta
         assert disk.files[f"{DIRECTORY}/leader-epoch-checkpoint"] is before
 
 
-def test_the_epoch_file_has_kafkas_format() -> None:
+def test_epoch_file_has_format_of_kafka() -> None:
     disk = MemoryDisk()
     filled(disk)
     assert disk.files[f"{DIRECTORY}/leader-epoch-checkpoint"] == b"0\n3\n0 0\n1 10\n2 20\n"
 
 
-def test_epochs_are_synced_with_the_first_records_of_each() -> None:
+def test_epochs_are_synced_with_their_first_records() -> None:
     disk, path = MemoryDisk(), f"{DIRECTORY}/leader-epoch-checkpoint"
     log = filled(disk, batches=1)
     assert path in log.sync_point().paths

@@ -14,7 +14,7 @@ from reference_broker.records.tests.markers import build_marker
     "LogLoaderTest.testLoadProducersAfterDeleteRecordsOnSegment",
 )
 @pytest.mark.parametrize(("rolled", "known"), [(False, {1: 0, 2: 0}), (True, {2: 0})])
-def test_deleted_records_count_as_long_as_their_segment_is_there(rolled: bool, known: dict[int, int]) -> None:
+def test_deleted_records_count_while_segment_exists(rolled: bool, known: dict[int, int]) -> None:
     disk = MemoryDisk()
     log = opened(disk)
     sent(log, 1, 0)
@@ -30,7 +30,7 @@ def test_deleted_records_count_as_long_as_their_segment_is_there(rolled: bool, k
 
 
 @pytest.mark.clause("LogLoaderTest.testRecoverAfterNonMonotonicCoordinatorEpochWrite")
-def test_a_marker_of_an_older_coordinator_in_the_log_is_no_damage() -> None:
+def test_marker_of_older_coordinator_is_not_damage() -> None:
     disk, config = MemoryDisk(), LogConfig(producer_id_expiration_ms=1000)
     log = opened(disk, config)
     for time, coordinator in ((0, 5), (1000, 4)):

@@ -27,7 +27,7 @@ from reference_broker.ports.disk import DiskError, MemoryDisk
 @pytest.mark.clause("LogLoaderTest.testCleanShutdownFile", "LogLoaderTest.testLogRecoversToCorrectOffset")
 @pytest.mark.parametrize("config", [SMALL, LogConfig()])
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_reopened_log_is_the_same(config: LogConfig, clean: bool) -> None:
+def test_reopened_log_is_equal(config: LogConfig, clean: bool) -> None:
     disk = MemoryDisk()
     log = filled(disk, config)
     if clean:
@@ -41,7 +41,7 @@ def test_a_reopened_log_is_the_same(config: LogConfig, clean: bool) -> None:
     same(again, log)
 
 
-def test_a_torn_tail_at_every_byte_of_the_last_batch_costs_that_batch_only() -> None:
+def test_torn_tail_at_each_byte_loses_only_last_batch() -> None:
     disk = MemoryDisk()
     log = opened(disk, LogConfig())
     sent(log, 1, 0, 2)
@@ -61,7 +61,7 @@ def test_a_torn_tail_at_every_byte_of_the_last_batch_costs_that_batch_only() -> 
 
 
 @pytest.mark.clause("LogSegmentTest.testRecoveryWithCorruptMessage")
-def test_damage_at_every_byte_of_the_last_batch_is_cut() -> None:
+def test_damage_at_each_byte_of_last_batch_is_truncated() -> None:
     disk = MemoryDisk()
     log = opened(disk, LogConfig())
     for number in range(3):
@@ -72,13 +72,13 @@ def test_damage_at_every_byte_of_the_last_batch_is_cut() -> None:
         damaged = disk.copy()
         damaged.files[FIRST_FILE][position] ^= 0x80
         end = opened(damaged, clean=False).log_end_offset
-        # The base offset and the leader epoch lie outside the CRC: Kafka cannot see damage there either.
+        # The base offset and the leader epoch are outside the CRC: Kafka cannot detect damage there either.
         if position - kept in range(8, 12) or position - kept >= 16:
             assert end == 2
 
 
 @pytest.mark.parametrize("byte", [1, 2, 3, 4])
-def test_a_batch_at_an_offset_that_no_index_could_hold_is_damage(byte: int) -> None:
+def test_batch_beyond_index_range_is_damage(byte: int) -> None:
     """A flipped bit of a base offset is no flaw of its CRC."""
     disk = MemoryDisk()
     log = filled(disk, LogConfig(index_interval_bytes=0))
@@ -94,7 +94,7 @@ def test_a_batch_at_an_offset_that_no_index_could_hold_is_damage(byte: int) -> N
 
 
 @pytest.mark.clause("LogLoaderTest.testCorruptLog")
-def test_zeros_and_garbage_behind_the_last_batch_are_cut() -> None:
+def test_zeros_and_garbage_after_last_batch_are_truncated() -> None:
     for tail in (bytes(1000), b"\xff" * 1000, b"x" * 61, bytes(30)):
         disk = MemoryDisk()
         log = filled(disk, LogConfig())
@@ -106,7 +106,7 @@ def test_zeros_and_garbage_behind_the_last_batch_are_cut() -> None:
 
 
 @pytest.mark.clause("LogSegmentTest.testRecoveryWithCorruptMessage")
-def test_segments_behind_a_cut_go() -> None:
+def test_segments_after_truncation_are_deleted() -> None:
     disk = MemoryDisk()
     log = filled(disk)
     assert len(log.segments) >= 4
@@ -126,8 +126,8 @@ def test_segments_behind_a_cut_go() -> None:
     same(opened(disk.copy(), SMALL, clean=False), again)
 
 
-def test_a_segment_that_lost_whole_batches_is_cut_there_too() -> None:
-    """A power loss may take the end of an unsynced segment and leave the segment after it: no hole may stay."""
+def test_segment_with_lost_batches_truncates_later_ones() -> None:
+    """A power loss may remove the end of an unsynced segment and keep the segment after it: no gap may stay."""
     disk = MemoryDisk()
     log = filled(disk)
     shorter = log.segments[1]
@@ -139,7 +139,7 @@ def test_a_segment_that_lost_whole_batches_is_cut_there_too() -> None:
     assert len(headers_of(all_bytes(again))) == again.log_end_offset // 2
 
 
-def test_an_empty_segment_behind_lost_batches_goes() -> None:
+def test_empty_segment_after_lost_batches_is_deleted() -> None:
     disk = MemoryDisk()
     log = filled(disk, LogConfig(), batches=3)
     log.roll(NOW)
@@ -147,7 +147,7 @@ def test_an_empty_segment_behind_lost_batches_goes() -> None:
     assert opened(disk, clean=False).log_end_offset == 2
 
 
-def test_a_recovery_that_dies_at_any_point_is_finished_by_the_next_one() -> None:
+def test_interrupted_recovery_is_completed_by_next_start() -> None:
     disk = MemoryDisk()
     log = filled(disk)
     damaged = log.segments[1]
@@ -167,7 +167,7 @@ def test_a_recovery_that_dies_at_any_point_is_finished_by_the_next_one() -> None
     "LogLoaderTest.testLogRecoversToCorrectOffset",
     "LocalLogTest.testLogFlush",
 )
-def test_durable_segments_are_not_read_again_after_a_crash() -> None:
+def test_durable_segments_are_not_scanned_after_crash() -> None:
     disk = MemoryDisk()
     log = filled(disk, each_synced=True)
     appended(log, batch_of(2), epoch=2)
@@ -177,7 +177,7 @@ def test_durable_segments_are_not_read_again_after_a_crash() -> None:
     assert again.synced_offset >= log.bases[-3]
 
 
-def test_truncated_and_rewritten_records_are_scanned_again() -> None:
+def test_rewritten_records_are_scanned_again() -> None:
     disk = MemoryDisk()
     log = filled(disk, each_synced=True)
     point = log.files.recovery_point
@@ -191,8 +191,8 @@ def test_truncated_and_rewritten_records_are_scanned_again() -> None:
     assert opened(disk, SMALL, clean=False).log_end_offset == damaged.base_offset
 
 
-def test_a_record_rewritten_after_a_cut_inside_a_batch_is_scanned_again() -> None:
-    """The cut takes the whole batch, so the log ends below the requested offset."""
+def test_record_rewritten_after_truncation_inside_batch_is_scanned() -> None:
+    """The truncation removes the whole batch, so the log ends below the requested offset."""
     disk = MemoryDisk()
     log = filled(disk, each_synced=True)
     assert log.files.recovery_point > 5
@@ -214,7 +214,7 @@ def test_a_record_rewritten_after_a_cut_inside_a_batch_is_scanned_again() -> Non
 )
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("content", [None, b"", b"\x01\x02\x03", b"\xff" * 24, bytes(24), b"\x7f" * 24])
-def test_index_files_that_are_lost_or_damaged_are_made_anew(suffix: str, content: bytes | None) -> None:
+def test_lost_or_damaged_index_files_are_rebuilt(suffix: str, content: bytes | None) -> None:
     disk = MemoryDisk()
     log = filled(disk)
     log.close_cleanly()
@@ -228,8 +228,8 @@ def test_index_files_that_are_lost_or_damaged_are_made_anew(suffix: str, content
 
 @pytest.mark.clause("TimeIndexTest.testSanityCheck")
 @pytest.mark.parametrize("entry", [struct.pack(">qi", START_MS, 1000), struct.pack(">qi", START_MS + 1000, 0)])
-def test_a_time_index_that_is_of_another_segment_is_made_anew(entry: bytes) -> None:
-    """It could be, as far as its file says. After it, the next entry would go back."""
+def test_time_index_of_other_segment_is_rebuilt(entry: bytes) -> None:
+    """It could be, as far as its file shows. After it, the next entry would go back."""
     disk = MemoryDisk()
     log = filled(disk, LogConfig(index_interval_bytes=0))
     log.close_cleanly()
@@ -240,7 +240,7 @@ def test_a_time_index_that_is_of_another_segment_is_made_anew(entry: bytes) -> N
     appended(again, batch_of(1, timestamps=[60]))
 
 
-def test_after_a_clean_stop_the_recovery_point_is_the_end_even_if_the_next_start_dies_early() -> None:
+def test_recovery_point_after_clean_stop_is_log_end() -> None:
     disk = MemoryDisk()
     log = filled(disk)
     stopped(log)
@@ -254,7 +254,7 @@ def test_after_a_clean_stop_the_recovery_point_is_the_end_even_if_the_next_start
     assert disk.exists(f"{last.path}.damaged")
 
 
-def test_what_is_synced_is_not_noted_before_the_new_start_of_a_log_that_began_anew_is_durable() -> None:
+def test_recovery_point_is_not_written_before_new_log_start_is_durable() -> None:
     """A start would miss the records between the old log start and the new one, and take them for lost."""
     for seed in range(20):
         disk = SimDisk(Random(seed))
@@ -276,7 +276,7 @@ def test_what_is_synced_is_not_noted_before_the_new_start_of_a_log_that_began_an
     assert log.files.durable_end == 1002
 
 
-def test_what_is_synced_is_noted_while_a_deletion_waits_for_its_log_start() -> None:
+def test_recovery_point_is_written_while_deletion_waits() -> None:
     disk = SimDisk(Random(1))
     log = filled(disk)
     synced(disk, log)
@@ -288,7 +288,7 @@ def test_what_is_synced_is_noted_while_a_deletion_waits_for_its_log_start() -> N
 
 
 @pytest.mark.parametrize("bit", range(64))
-def test_a_flipped_bit_of_an_index_entry_is_found(bit: int) -> None:
+def test_flipped_bit_of_index_entry_is_detected(bit: int) -> None:
     disk = MemoryDisk()
     log = filled(disk, LogConfig(index_interval_bytes=0))
     log.close_cleanly()
@@ -308,7 +308,7 @@ def test_stray_index_files_are_deleted() -> None:
 
 
 @pytest.mark.clause("UnifiedLogTest.testLoadPartitionDirWithNoSegmentsShouldNotThrow")
-def test_an_empty_partition_has_no_files_and_stays_empty() -> None:
+def test_empty_partition_has_no_files() -> None:
     disk = MemoryDisk()
     for clean in (True, False):
         log = opened(disk, clean=clean)
@@ -319,7 +319,7 @@ def test_an_empty_partition_has_no_files_and_stays_empty() -> None:
     assert disk.files == {}
 
 
-def test_recovery_is_cut_into_slices() -> None:
+def test_recovery_takes_slices() -> None:
     disk = MemoryDisk()
     log = opened(disk, LogConfig())
     for _ in range(20):
@@ -329,7 +329,7 @@ def test_recovery_is_cut_into_slices() -> None:
         assert 5 <= len(slices) <= 8
 
 
-def test_the_log_start_survives_a_crash_whether_synced_or_not() -> None:
+def test_log_start_survives_crash() -> None:
     disk = MemoryDisk()
     log = filled(disk, LogConfig())
     log.delete_records_before(5)
@@ -350,7 +350,7 @@ def test_the_log_start_survives_a_crash_whether_synced_or_not() -> None:
 
 
 @pytest.mark.clause("LogLoaderTest.testLogEndLessThanStartAfterReopen")
-def test_a_log_that_lost_more_than_was_deleted_starts_anew_there() -> None:
+def test_log_with_end_below_log_start_restarts_there() -> None:
     disk = MemoryDisk()
     log = filled(disk, LogConfig())
     log.delete_records_before(20)
@@ -362,8 +362,9 @@ def test_a_log_that_lost_more_than_was_deleted_starts_anew_there() -> None:
 
 
 @pytest.mark.clause("E-6", "P-4")
-def test_a_torn_end_that_an_earlier_start_cut_off_is_synced_by_the_next_start() -> None:
-    """A kill between the two leaves no trace of the cut, and a power loss could bring the torn bytes back in front of
+def test_truncation_of_earlier_start_is_synced_by_next_start() -> None:
+    """A kill between the two leaves no trace of the truncation, and a power loss could restore the torn bytes in front
+    of
     later segments."""
     disk = MemoryDisk()
     stopped(filled(disk, LogConfig(), 2))

@@ -1,4 +1,4 @@
-"""Snapshots of producers that a segment due for upload lacks (P-8, P-9, P-10, P-13, P-14), against a naive replay."""
+"""Producer snapshots that a segment due for upload lacks (P-8, P-9, P-10, P-13, P-14), compared with a naive replay."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -48,7 +48,7 @@ class WatchedDisk(MemoryDisk):
 
 @dataclass
 class WrittenLog:
-    """A log, and the naive history of what was written to it."""
+    """A log, and the naive history of its writes."""
 
     disk: WatchedDisk = field(default_factory=WatchedDisk)
     history: list[Batch] = field(default_factory=list)
@@ -113,14 +113,14 @@ class WrittenLog:
         for who, known in wanted.items():
             one = found[who]
             assert (one.producer_epoch, one.last_timestamp_ms) == (known.epoch, START_MS + known.timestamp_ms)
-            assert one.current_txn_first_offset == known.begun
+            assert one.current_txn_first_offset == known.open_from
             assert one.coordinator_epoch == known.coordinator_epoch, f"of producer {who}"
-            if known.own_ms > now_ms - EXPIRATION_MS or known.begun >= 0:
+            if known.own_ms > now_ms - EXPIRATION_MS or known.open_from >= 0:
                 last = one.marks[-1].last_offset if one.marks else -1
                 assert (one.last_sequence, last) == (known.sequence, known.offset)
 
     def segment_reads(self) -> list[int]:
-        """The base offsets of the segments that were read."""
+        """Return the base offsets of the segments that were read."""
         return sorted({int(path[-24:-4]) for path, _ in self.disk.seen if path.endswith(".log")})
 
 
@@ -129,7 +129,7 @@ def _at(ms: int) -> Now:
 
 
 def counted(making: Sliced[Recreated]) -> tuple[Recreated, int]:
-    """Return the snapshot, and in how many slices it was made."""
+    """Return the snapshot, and the number of slices of its work."""
     slices = 1
     while True:
         try:
@@ -150,7 +150,7 @@ STEPS = st.lists(
     min_size=6,
     max_size=24,
 )
-"""What is done (send, let time pass, end a transaction, roll), by whom, its skew in ms, and how much."""
+"""Each step: an action (send, let time pass, end a transaction, roll), the producer, its skew in ms, and an amount."""
 
 
 @pytest.mark.thorough
@@ -163,11 +163,11 @@ STEPS = st.lists(
     later_ms=st.sampled_from([0, 1, 25, 49, 50, 51, 75, 99, 100, 101, 150]),
     target=st.integers(0, 11),
 )
-def test_it_equals_a_full_replay_and_nothing_earlier_is_read(
+def test_rebuilt_snapshot_equals_full_replay(
     steps: list[tuple[str, int, int, int]], spoilt: list[str], start: str, later_ms: int, target: int
 ) -> None:
-    """Timestamps are out of order, transactions lie across segments, snapshots are missing, torn or empty, and records
-    expire around the time of the upload."""
+    """Timestamps are out of order, transactions span segments, snapshots are missing, torn or empty, and records expire
+    around the time of the upload."""
     written, clock_ms = WrittenLog(), 0
     for kind, who, skew_ms, count in steps:
         if kind == "s":
@@ -190,7 +190,7 @@ def test_it_equals_a_full_replay_and_nothing_earlier_is_read(
     if start != "none":
         written.log.close_cleanly()
         written.log = opened(written.disk, CONFIG, clean=start == "clean")
-        for base in bases:  # What the start has written is not to be read here.
+        for base in bases:  # Snapshots that the start has written are not to be read here.
             if base not in whole:
                 written.log.segments.snapshots.delete(base)
     now_ms = clock_ms + later_ms
@@ -226,7 +226,7 @@ def _spoil(written: WrittenLog, base: int, how: str) -> bool:
 
 @pytest.mark.clause("P-9", "P-10")
 @pytest.mark.parametrize(("later_ms", "is_kept"), [(-1, True), (0, False), (1, False)])
-def test_a_producer_counts_until_its_last_record_is_as_old_as_the_expiration(later_ms: int, is_kept: bool) -> None:
+def test_producer_is_included_until_it_expires(later_ms: int, is_kept: bool) -> None:
     written = WrittenLog()
     written.send(0, 0)
     offset = written.roll()
@@ -238,7 +238,7 @@ def test_a_producer_counts_until_its_last_record_is_as_old_as_the_expiration(lat
 
 
 @pytest.mark.clause("P-9")
-def test_segments_before_the_first_young_one_are_not_read() -> None:
+def test_segments_before_first_unexpired_one_are_not_read() -> None:
     written = WrittenLog()
     for time_ms in (0, 10, 120, 20, 130):  # The fourth one is old, and lies behind a young one: no gaps.
         written.send(0, time_ms)
@@ -251,7 +251,7 @@ def test_segments_before_the_first_young_one_are_not_read() -> None:
 
 
 @pytest.mark.clause("P-9")
-def test_a_newer_whole_snapshot_spares_what_comes_before_it() -> None:
+def test_newer_snapshot_avoids_reading_earlier_segments() -> None:
     written = WrittenLog()
     for time_ms in range(4):
         written.send(0, time_ms)
@@ -264,7 +264,7 @@ def test_a_newer_whole_snapshot_spares_what_comes_before_it() -> None:
 
 
 @pytest.mark.clause("P-9")
-def test_an_older_snapshot_is_not_needed() -> None:
+def test_older_snapshot_is_not_needed() -> None:
     written = WrittenLog()
     for time_ms in (0, 0, 0, 150):
         written.send(0, time_ms)
@@ -276,7 +276,7 @@ def test_an_older_snapshot_is_not_needed() -> None:
 
 @pytest.mark.clause("P-10", "X-6")
 @pytest.mark.parametrize("snapshot", [False, True])
-def test_the_coordinator_epoch_of_a_marker_before_the_replay_is_found(snapshot: bool) -> None:
+def test_coordinator_epoch_of_earlier_marker_is_found(snapshot: bool) -> None:
     written = WrittenLog(coordinator_epoch=5)
     written.send(4, 0)
     written.end(4, 0)
@@ -296,8 +296,8 @@ def test_the_coordinator_epoch_of_a_marker_before_the_replay_is_found(snapshot: 
 
 @pytest.mark.clause("P-9", "P-10")
 @pytest.mark.parametrize("restart", ["none", "clean", "killed"])
-def test_a_transaction_that_is_open_there_is_found_however_old_it_is(restart: str) -> None:
-    """None of its records is young, and its marker lies beyond the snapshot."""
+def test_open_transaction_of_any_age_is_found(restart: str) -> None:
+    """None of its records is young, and its marker is beyond the snapshot."""
     written = WrittenLog()
     written.send(0, 0)
     written.roll()
@@ -319,8 +319,8 @@ def test_a_transaction_that_is_open_there_is_found_however_old_it_is(restart: st
 
 
 @pytest.mark.clause("P-10")
-def test_a_producer_whose_transaction_ended_late_keeps_its_last_batch() -> None:
-    """The marker is young, and the batch lies in a segment that is not."""
+def test_producer_with_late_marker_keeps_last_batch() -> None:
+    """The marker is young, and the batch is in a segment that is not."""
     written = WrittenLog()
     written.send(4, 0)
     written.roll()
@@ -337,7 +337,7 @@ def test_a_producer_whose_transaction_ended_late_keeps_its_last_batch() -> None:
 
 
 @pytest.mark.clause("P-9")
-def test_a_transaction_that_ended_before_the_young_records_is_not_read() -> None:
+def test_transaction_ended_before_unexpired_records_is_not_read() -> None:
     written = WrittenLog()
     written.send(4, 0)
     written.end(4, 0)
@@ -351,7 +351,7 @@ def test_a_transaction_that_ended_before_the_young_records_is_not_read() -> None
     assert written.recreated(offset, 200).from_offset == 2
 
 
-def test_nothing_of_the_same_segment_before_a_transaction_is_told() -> None:
+def test_replay_starts_at_transaction_within_segment() -> None:
     """The replay begins in the middle of a segment, at the place that its index knows."""
     written = WrittenLog()
     for _ in range(20):
@@ -365,7 +365,7 @@ def test_nothing_of_the_same_segment_before_a_transaction_is_told() -> None:
 
 
 @pytest.mark.clause("P-8", "P-13")
-def test_it_is_kept_as_the_logs_own_and_loads_through_the_ordinary_path() -> None:
+def test_rebuilt_snapshot_is_stored_and_loaded_normally() -> None:
     written = WrittenLog()
     written.send(0, 0, 3)
     written.send(4, 0)
@@ -383,7 +383,7 @@ def test_it_is_kept_as_the_logs_own_and_loads_through_the_ordinary_path() -> Non
 
 @pytest.mark.clause("P-14")
 @pytest.mark.parametrize("left", [0, 1, 2])
-def test_a_directory_with_snapshots_of_its_newest_segments_only(left: int) -> None:
+def test_directory_with_newest_snapshots_only(left: int) -> None:
     """All segments are due, one after the other, as time goes on."""
     written = WrittenLog()
     for number in range(12):
@@ -401,7 +401,7 @@ def test_a_directory_with_snapshots_of_its_newest_segments_only(left: int) -> No
     assert written.log.segments.snapshots.offsets == bases
 
 
-def test_it_is_made_in_slices() -> None:
+def test_snapshot_is_rebuilt_in_slices() -> None:
     written = WrittenLog()
     data = build([Record(timestamp_ms=START_MS, key=b"k", value=b"v")])
     for _ in range(3 * RECREATED_BATCHES_PER_SLICE):
@@ -411,7 +411,7 @@ def test_it_is_made_in_slices() -> None:
     assert counted(written.log.recreated(NOW, offset))[1] == 4
 
 
-def test_a_log_that_loses_records_meanwhile_is_looked_at_again() -> None:
+def test_truncation_during_rebuild_restarts_it() -> None:
     spoils: tuple[Callable[[PartitionLog], int], ...] = (
         lambda log: log.truncate_to(log.log_end_offset - 1),
         lambda log: log.delete_records_before(log.bases[-1]),
@@ -432,7 +432,7 @@ def test_a_log_that_loses_records_meanwhile_is_looked_at_again() -> None:
 
 
 @pytest.mark.clause("P-10")
-def test_records_that_are_in_the_tier_only_are_told_by_the_snapshot_where_the_local_ones_begin() -> None:
+def test_snapshot_at_local_log_start_covers_tiered_records() -> None:
     written = WrittenLog()
     written.send(4, 0)
     written.send(0, 0)

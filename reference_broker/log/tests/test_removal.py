@@ -1,4 +1,4 @@
-"""Truncation, durability marks, disks that fail, what is refused."""
+"""Truncation, durability marks, disk errors, rejected appends."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ from reference_broker.wire.errors import Error, ErrorCode
     "LocalLogTest.testRollSegmentThatAlreadyExists",
     "LogSegmentTest.testTruncateEmptySegment",
 )
-def test_segments_age_by_record_time_and_by_the_clock() -> None:
+def test_segments_roll_by_record_time_and_clock() -> None:
     log = opened(MemoryDisk(), LogConfig(segment_ms=1000))
     appended(log, batch_of(1, timestamps=[0]))
     appended(log, batch_of(1, timestamps=[1000]))
@@ -51,7 +51,7 @@ def test_segments_age_by_record_time_and_by_the_clock() -> None:
 
 
 @pytest.mark.clause("UnifiedLogTest.testTimeBasedLogRollJitter")
-def test_segments_roll_up_to_the_jitter_early_and_not_all_at_once() -> None:
+def test_roll_jitter_spreads_rolls() -> None:
     waited_ms = []
     for number in range(20):
         log = run_to_end(
@@ -64,7 +64,7 @@ def test_segments_roll_up_to_the_jitter_early_and_not_all_at_once() -> None:
 
 
 @pytest.mark.clause("LogLoaderTest.testRecoverWithEmptyActiveSegment")
-def test_an_empty_rolled_segment_keeps_the_end_offset_over_a_restart() -> None:
+def test_empty_rolled_segment_keeps_end_offset_after_restart() -> None:
     disk = MemoryDisk()
     log = filled(disk)
     log.roll(NOW)
@@ -76,7 +76,7 @@ def test_an_empty_rolled_segment_keeps_the_end_offset_over_a_restart() -> None:
         assert (again.log_start_offset, again.log_end_offset) == (24, 24)
 
 
-def test_a_sync_covers_what_was_appended_before_it() -> None:
+def test_sync_covers_earlier_appends() -> None:
     log = opened(MemoryDisk())
     appended(log, batch_of(3))
     point = log.sync_point()
@@ -89,7 +89,7 @@ def test_a_sync_covers_what_was_appended_before_it() -> None:
     assert (log.synced_offset, log.sync_point().paths) == (5, ())
 
 
-def test_a_sync_from_before_a_truncation_says_nothing_about_what_came_after() -> None:
+def test_sync_from_before_truncation_covers_no_later_appends() -> None:
     log = opened(MemoryDisk())
     appended(log, batch_of(1))
     log.mark_synced(log.sync_point())
@@ -107,7 +107,7 @@ def test_a_sync_from_before_a_truncation_says_nothing_about_what_came_after() ->
 
 
 @pytest.mark.parametrize("roll", [False, True])
-def test_a_failed_append_leaves_the_log_as_it_was(roll: bool) -> None:
+def test_failed_append_leaves_log_unchanged(roll: bool) -> None:
     disk = MemoryDisk()
     log = filled(disk, batches=3 if roll else 2)
     before, end = all_bytes(log), log.log_end_offset
@@ -127,7 +127,7 @@ def test_a_failed_append_leaves_the_log_as_it_was(roll: bool) -> None:
 
 
 @pytest.mark.clause("LogValidatorTest.checkInvalidChecksum")
-def test_several_batches_are_written_by_one_disk_append_or_not_at_all() -> None:
+def test_several_batches_are_one_atomic_write() -> None:
     disk = MemoryDisk()
     log = opened(disk)
     appended(log, batch_of(1))
@@ -144,7 +144,7 @@ def test_several_batches_are_written_by_one_disk_append_or_not_at_all() -> None:
     assert [header.base_offset for header in headers_of(all_bytes(log))] == [0, 1, 3]
 
 
-def test_append_time_is_stamped_and_returned() -> None:
+def test_log_append_time_is_set_and_returned() -> None:
     log = opened(MemoryDisk(), LogConfig(message_timestamp_type="LogAppendTime"))
     result = appended(log, batch_of(2, timestamps=[5, 9], producer_id=1, producer_epoch=0, base_sequence=0), now=at(77))
     assert result.log_append_time_ms == START_MS + 77
@@ -169,7 +169,7 @@ def test_append_time_is_stamped_and_returned() -> None:
         (build_control([leader_change(1, [1], [1], 0)]), ErrorCode.invalid_record),
     ],
 )
-def test_what_is_refused_leaves_no_file(data: bytes, error: Error) -> None:
+def test_rejected_append_leaves_no_file(data: bytes, error: Error) -> None:
     disk = MemoryDisk()
     log = opened(disk)
     with pytest.raises(RecordsRefused) as refusal:
@@ -179,7 +179,7 @@ def test_what_is_refused_leaves_no_file(data: bytes, error: Error) -> None:
 
 
 @pytest.mark.clause("UnifiedLogTest.testMessageSetSizeCheck")
-def test_a_produce_larger_than_a_segment_is_refused() -> None:
+def test_produce_larger_than_segment_is_rejected() -> None:
     log = opened(MemoryDisk(), LogConfig(segment_bytes=200))
     with pytest.raises(RecordsRefused) as refusal:
         log.append(NOW, batch_of(1) * 3, 0)
@@ -187,7 +187,7 @@ def test_a_produce_larger_than_a_segment_is_refused() -> None:
 
 
 @pytest.mark.clause("LogValidatorTest.testControlRecordsNotCompressed")
-def test_the_broker_may_append_control_batches_of_any_size() -> None:
+def test_control_batches_of_any_size_are_appended() -> None:
     log = opened(MemoryDisk())
     log.append(
         NOW,
@@ -199,7 +199,7 @@ def test_the_broker_may_append_control_batches_of_any_size() -> None:
     assert (first.is_control, first.compression, first.leader_epoch, second.base_offset) == (True, 0, 4, 1)
 
 
-def test_a_follower_refuses_what_it_has_and_what_is_damaged() -> None:
+def test_follower_rejects_duplicate_and_damaged_batches() -> None:
     leader, follower = filled(MemoryDisk()), opened(MemoryDisk(), THREE_EACH)
     data = all_bytes(leader)
     follower.append_replicated(NOW, data)
@@ -213,7 +213,7 @@ def test_a_follower_refuses_what_it_has_and_what_is_damaged() -> None:
 
 
 @pytest.mark.clause("LogSegmentTest.testReloadLargestTimestampAndNextOffsetAfterTruncation")
-def test_what_was_known_of_truncated_records_is_forgotten() -> None:
+def test_truncation_drops_state_of_records() -> None:
     log = opened(MemoryDisk(), LogConfig(index_interval_bytes=1 << 20))
     for number in range(4):
         appended(log, batch_of(1, timestamps=[number]))
@@ -229,7 +229,7 @@ def test_what_was_known_of_truncated_records_is_forgotten() -> None:
     assert offset_for_timestamp(log, START_MS + 1) is None
 
 
-def test_every_offset_is_found_whatever_the_index_knows() -> None:
+def test_every_offset_is_found_with_any_index() -> None:
     for interval in (0, 100, 300, 1 << 20):
         disk = MemoryDisk()
         config = LogConfig(index_interval_bytes=interval, segment_bytes=5000)
@@ -248,7 +248,7 @@ def test_every_offset_is_found_whatever_the_index_knows() -> None:
     "UnifiedLogTest.shouldTruncateLeaderEpochsWhenDeletingSegments",
     "UnifiedLogTest.shouldTruncateLeaderEpochCheckpointFileWhenTruncatingLog",
 )
-def test_epoch_ends() -> None:
+def test_end_offset_for_epoch() -> None:
     log = opened(MemoryDisk())
     for epoch in (1, 1, 4, 6):
         appended(log, batch_of(2), epoch=epoch)
@@ -273,7 +273,7 @@ def test_epoch_ends() -> None:
     assert log.end_offset_for_epoch(3).end_offset == 4
 
 
-def test_a_leader_notes_its_epoch_without_touching_the_disk_before_it_appends() -> None:
+def test_leader_epoch_is_written_with_first_append() -> None:
     disk = MemoryDisk()
     log = opened(disk)
     appended(log, batch_of(2), epoch=1)
@@ -286,7 +286,7 @@ def test_a_leader_notes_its_epoch_without_touching_the_disk_before_it_appends() 
     assert disk.files[checkpoint] == b"0\n2\n1 0\n4 2\n"
 
 
-def test_a_read_is_one_disk_read_where_the_reader_follows_on() -> None:
+def test_sequential_read_is_one_disk_read() -> None:
     disk = MemoryDisk()
     log = opened(disk, LogConfig(index_interval_bytes=400))
     for _ in range(200):
@@ -302,7 +302,7 @@ def test_a_read_is_one_disk_read_where_the_reader_follows_on() -> None:
     assert disk.reads == reads + 1
 
 
-def test_a_batch_that_holds_no_records_is_found_by_its_header() -> None:
+def test_batch_without_records_is_found_by_header() -> None:
     log = opened(MemoryDisk())
     data = bytearray(batch_of(2, timestamps=[3, 5]))
     data[61] = 0x7F
@@ -313,7 +313,7 @@ def test_a_batch_that_holds_no_records_is_found_by_its_header() -> None:
     assert (found.offset, found.timestamp_ms) == (0, START_MS + 5)
 
 
-def test_a_truncation_that_the_disk_ends_half_way_leaves_a_log_that_agrees_with_itself() -> None:
+def test_truncation_failing_half_way_leaves_consistent_log() -> None:
     whole = MemoryDisk()
     idempotent(whole)
     expected = idempotent(MemoryDisk())
@@ -342,7 +342,7 @@ def test_a_truncation_that_the_disk_ends_half_way_leaves_a_log_that_agrees_with_
     assert steps > 8, "it writes in many places"
 
 
-def test_a_truncation_that_cannot_read_what_remains_cuts_nothing() -> None:
+def test_truncation_with_failed_read_truncates_nothing() -> None:
     disk = MemoryDisk()
     log = idempotent(disk)
     before, producers = all_bytes(log), dict(log.producers.by_id)
@@ -356,8 +356,8 @@ def test_a_truncation_that_cannot_read_what_remains_cuts_nothing() -> None:
 
 
 @pytest.mark.clause("UnifiedLogTest.testLogReinitializeAfterManualDelete")
-def test_a_log_that_has_no_segment_yet_is_truncated_too() -> None:
-    """What is left of one that was to start anew when its node died."""
+def test_truncation_of_log_without_segments() -> None:
+    """Return the files of a log that was being restarted when its node died."""
     log = opened(MemoryDisk({f"{DIRECTORY}/log-start-offset-checkpoint": bytearray(b"0\n1\n55\n")}))
     assert log.log_end_offset == 55
     assert log.truncate_to(40) == log.log_end_offset == log.log_start_offset == 40

@@ -1,5 +1,5 @@
-"""Producers, open transactions, the last stable offset and the aborted transactions of a log, after whatever happened
-to it, against a naive replay of its history (P-4, P-6, P-12, X-13)."""
+"""Producers, open transactions, the last stable offset and the aborted transactions of a log after random histories,
+compared with a naive replay (P-4, P-6, P-12, X-13)."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -53,9 +53,9 @@ PRODUCERS = st.integers(0, 5)
     "ProducerStateManagerTest.testFirstUnstableOffsetAfterTruncation",
 )
 class ReplayMachine(RuleBasedStateMachine):
-    """``history`` has every batch that was written and not cut off since. ``olds`` are those before cuts that a power
-    loss may undo. ``was_killed``: no sync has come since a process died or a start has cut something off, and so an
-    append makes no cut durable."""
+    """``history`` has every batch that was written and not truncated since. ``olds`` are those before truncations that
+    a power loss may undo. ``was_killed``: there was no sync since a process died or a start has truncated, and so an
+    append makes no truncation durable."""
 
     @initialize(seed=st.integers(0, 1000))
     def start(self, seed: int) -> None:
@@ -70,14 +70,14 @@ class ReplayMachine(RuleBasedStateMachine):
         self.log = self._opened(clean=True)
         self.log.append(at(0), build([Record(timestamp_ms=START_MS, key=b"first", value=b"")]), 0)
         self.history.append(Step(0, 0, -1, -1))
-        self._sync()  # Of a log that was never synced nothing may be left but its last segment's name.
+        self._sync()  # A log that was never synced may keep only its last segment's name.
 
     def _opened(self, clean: bool) -> PartitionLog:
         log = run_to_end(open_log(self.disk, DIRECTORY, CONFIG, at(self.clock_ms), clean))
         assert log.quarantine is None
         return log
 
-    # --- what is done to the log --------------------------------------------------------------------------------------
+    # --- actions ------------------------------------------------------------------------------------------------------
 
     @rule(producer_id=PRODUCERS, count=st.integers(1, 3), keys=st.integers(0, 3), times=st.integers(1, 4))
     def send(self, producer_id: int, count: int, keys: int, times: int) -> None:
@@ -178,7 +178,8 @@ class ReplayMachine(RuleBasedStateMachine):
         self.log.mark_synced(point)
         self.olds, self.was_killed = [], False
 
-    # --- how it ends, and what becomes of its files ----------------------------------------------------------------
+    # --- ends of the log's life, and its files
+    # --------------------------------------------------------------------------
 
     @rule(damage=st.sampled_from(["", "", "flip", "cut", "empty", "missing"]), seed=st.integers(0, 99))
     def restart(self, damage: str, seed: int) -> None:
@@ -214,7 +215,7 @@ class ReplayMachine(RuleBasedStateMachine):
         self.disk.disk.process_started()
         self._damage(damage, Random(seed))
         self.log = self._opened(clean=False)
-        stored = {_told(header) for _, header in iterate(_all_of(self.log, 0))}
+        stored = {_step_of(header) for _, header in iterate(_all_of(self.log, 0))}
         for written in (self.history, *self.olds, *before):
             self.history = [step for step in written if step.last < self.log.log_end_offset]
             if stored <= {step._replace(commit=None) for step in self.history}:
@@ -246,7 +247,7 @@ class ReplayMachine(RuleBasedStateMachine):
                 flipped[bit // 8] ^= 1 << bit % 8
                 disk.write(path, flipped)
 
-    # --- what must hold -----------------------------------------------------------------------------------------------
+    # --- invariants ---------------------------------------------------------------------------------------------------
 
     @invariant()
     def as_a_replay(self) -> None:
@@ -260,7 +261,7 @@ class ReplayMachine(RuleBasedStateMachine):
         }
         wanted_state = past.producers
         if self.lost_start:  # As in Kafka, producers may be forgotten whose records were all deleted.
-            kept = {who for who, (_, _, begun) in past.producers.items() if begun >= log.log_start_offset}
+            kept = {who for who, (_, _, open_from) in past.producers.items() if open_from >= log.log_start_offset}
             assert kept <= set(known) <= set(past.producers)
             wanted_state = {who: past.producers[who] for who in known}
             # Physical: of a producer whose batches were all deleted, only a marker may be left (LogLoader replays from
@@ -294,14 +295,14 @@ class ReplayMachine(RuleBasedStateMachine):
         self._check_readers(log, end)
 
     def _known_by_a_marker(self, log_start_offset: int) -> set[int]:
-        """The producers that have a marker from the log start on, and no batch of records."""
+        """Return the producers that have a marker from the log start on, and no batch of records."""
         left = [step for step in self.history if step.last >= log_start_offset]
         return {step.producer_id for step in left if step.commit is not None} - {
             step.producer_id for step in left if step.commit is None
         }
 
     def _check_readers(self, log: PartitionLog, end: int) -> None:
-        """A reader of committed records (Kafka's CompletedFetch) skips exactly what was aborted, wherever it begins."""
+        """A read_committed consumer (Kafka's CompletedFetch) skips exactly the aborted batches, wherever it starts."""
         past = replayed_naively(self.history)
         begins = [header.base_offset for _, header in iterate(_all_of(log, log.log_start_offset))][::3]
         for begin in (offset for offset in begins if offset < end):
@@ -321,8 +322,8 @@ class ReplayMachine(RuleBasedStateMachine):
                     assert (header.producer_id in skipped) == aborted, f"offset {header.base_offset} from {begin}"
 
 
-def _told(header: BatchHeader) -> Step:
-    """What a batch's header tells of its step."""
+def _step_of(header: BatchHeader) -> Step:
+    """Return the step of a batch's header."""
     sequence = -1 if header.is_control else header.base_sequence
     is_transactional = header.is_transactional and not header.is_control
     who = header.producer_id, header.producer_epoch

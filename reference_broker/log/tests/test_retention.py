@@ -1,4 +1,4 @@
-"""Retention and deletion from the start: which segments go, and when the active one does."""
+"""Retention and deletion from the start: the deleted segments, and when the active one is deleted."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from reference_broker.ports.disk import MemoryDisk
     "UnifiedLogTest.shouldDeleteSizeBasedSegments",
     "UnifiedLogTest.shouldNotDeleteSizeBasedSegmentsWhenUnderRetentionSize",
 )
-def test_retention_by_bytes_keeps_at_least_that_much() -> None:
+def test_bytes_retention_keeps_at_least_limit() -> None:
     log = filled(MemoryDisk())
     total, first = log.size_bytes, log.segments[0].size_bytes
     log.config = replace(THREE_EACH, retention_bytes=total - first + 1)
@@ -26,7 +26,7 @@ def test_retention_by_bytes_keeps_at_least_that_much() -> None:
         log.read(5, 100)
 
 
-def test_retention_by_bytes_deletes_the_active_segment_only_where_it_keeps_nothing_as_in_kafka() -> None:
+def test_bytes_retention_deletes_active_segment_only_if_zero() -> None:
     log = filled(MemoryDisk())
     log.config = replace(THREE_EACH, retention_bytes=1)
     log.enforce_retention(at(10**12))
@@ -45,7 +45,7 @@ def test_retention_by_bytes_deletes_the_active_segment_only_where_it_keeps_nothi
     "UnifiedLogTest.testThatGarbageCollectingSegmentsDoesntChangeOffset",
     "UnifiedLogTest.testDeleteOldSegments",
 )
-def test_an_active_segment_that_is_too_old_is_rolled_and_deleted_as_in_kafka() -> None:
+def test_expired_active_segment_is_rolled_and_deleted() -> None:
     disk = MemoryDisk()
     log = filled(disk)
     log.config = replace(THREE_EACH, retention_ms=1000)
@@ -61,7 +61,7 @@ def test_an_active_segment_that_is_too_old_is_rolled_and_deleted_as_in_kafka() -
     assert opened(MemoryDisk()).enforce_retention(at(10**12)) == 0
 
 
-def test_an_old_active_segment_is_not_rolled_while_an_earlier_one_stays() -> None:
+def test_expired_active_segment_stays_while_earlier_one_stays() -> None:
     log = opened(MemoryDisk(), THREE_EACH)
     for time in (5000, 5000, 5000, 0):
         appended(log, batch_of(2, timestamps=[time, time]))
@@ -70,7 +70,7 @@ def test_an_old_active_segment_is_not_rolled_while_an_earlier_one_stays() -> Non
     assert log.bases == [0, 6]
 
 
-def test_an_old_active_segment_stays_while_not_all_of_it_is_committed() -> None:
+def test_expired_active_segment_stays_until_committed() -> None:
     log = filled(MemoryDisk())
     log.high_watermark = 23
     log.config = replace(THREE_EACH, retention_ms=1000)
@@ -82,7 +82,7 @@ def test_an_old_active_segment_stays_while_not_all_of_it_is_committed() -> None:
     "UnifiedLogTest.shouldDeleteTimeBasedSegmentsReadyToBeDeleted",
     "UnifiedLogTest.shouldNotDeleteTimeBasedSegmentsWhenNoneReadyToBeDeleted",
 )
-def test_retention_by_age_looks_at_the_largest_timestamp() -> None:
+def test_time_retention_uses_largest_timestamp() -> None:
     log = filled(MemoryDisk())
     log.config = replace(THREE_EACH, retention_ms=1000)
     newest = log.segments[0].max_timestamp_ms - START_MS
@@ -91,7 +91,7 @@ def test_retention_by_age_looks_at_the_largest_timestamp() -> None:
 
 
 @pytest.mark.clause("UnifiedLogTest.testSegmentDeletionWithHighWatermarkInitialization")
-def test_retention_stops_at_the_high_watermark() -> None:
+def test_retention_stops_at_high_watermark() -> None:
     log = filled(MemoryDisk())
     log.high_watermark = 11
     log.config = replace(THREE_EACH, retention_bytes=0)
@@ -104,7 +104,7 @@ def test_retention_stops_at_the_high_watermark() -> None:
     "UnifiedLogTest.shouldDeleteSegmentsReadyToBeDeletedWhenCleanupPolicyIsCompactAndDelete",
     "UnifiedLogTest.shouldDeleteStartOffsetBreachedSegmentsWhenPolicyDoesNotIncludeDelete",
 )
-def test_compacted_topics_lose_only_what_is_below_the_log_start() -> None:
+def test_compacted_topic_deletes_only_below_log_start() -> None:
     config = replace(THREE_EACH, cleanup_policy="compact", retention_bytes=0, retention_ms=1)
     log = filled(MemoryDisk(), config)
     assert log.enforce_retention(at(10**12)) == 0
@@ -117,7 +117,7 @@ def test_compacted_topics_lose_only_what_is_below_the_log_start() -> None:
 
 
 @pytest.mark.clause("UnifiedLogTest.testRetentionIdempotency")
-def test_a_segment_below_the_log_start_does_not_keep_older_records_from_going() -> None:
+def test_segment_below_log_start_does_not_block_retention() -> None:
     log = opened(MemoryDisk(), LogConfig(retention_ms=900))
     for time in (100, 0, 100):
         appended(log, batch_of(1, timestamps=[time]))
@@ -131,7 +131,7 @@ def test_a_segment_below_the_log_start_does_not_keep_older_records_from_going() 
 
 
 @pytest.mark.clause("UnifiedLogTest.testLogDeletionAfterDeleteRecords")
-def test_deleted_records_take_the_segments_that_lie_wholly_before_them() -> None:
+def test_delete_records_removes_whole_segments() -> None:
     log = filled(MemoryDisk())
     for start, first in ((1, 0), (6, 6), (11, 6), (24, 18)):
         assert log.delete_records_before(start) == start
@@ -139,7 +139,7 @@ def test_deleted_records_take_the_segments_that_lie_wholly_before_them() -> None
 
 
 @pytest.mark.clause("UnifiedLogTest.testCannotDeleteSegmentsAtOrAboveHighWatermark")
-def test_at_each_high_watermark_retention_takes_what_lies_below_it() -> None:
+def test_retention_at_each_high_watermark() -> None:
     log = filled(MemoryDisk(), replace(THREE_EACH, retention_ms=0), 9)
     for committed in range(19):
         log.high_watermark = committed
@@ -150,7 +150,7 @@ def test_at_each_high_watermark_retention_takes_what_lies_below_it() -> None:
 
 
 @pytest.mark.clause("UnifiedLogTest.testCannotIncrementLogStartOffsetPastHighWatermark")
-def test_records_are_not_deleted_beyond_the_high_watermark() -> None:
+def test_records_beyond_high_watermark_are_not_deleted() -> None:
     log = filled(MemoryDisk())
     log.high_watermark = 4
     with pytest.raises(OffsetOutOfRange):
@@ -165,7 +165,7 @@ def test_records_are_not_deleted_beyond_the_high_watermark() -> None:
     "LocalLogTest.testRemoveAndDeleteSegmentsAsync",
     "LocalLogTest.testDeleteSegmentFilesAsync",
 )
-def test_the_files_of_deleted_segments_go_once_the_new_log_start_is_durable() -> None:
+def test_segment_files_are_deleted_after_durable_log_start() -> None:
     disk = MemoryDisk()
     log = filled(disk)
     gone = [path for segment in log.segments[:2] for path in segment.paths if disk.exists(path)]

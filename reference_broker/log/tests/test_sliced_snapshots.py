@@ -1,4 +1,4 @@
-"""Snapshots of very many producers: no append waits for a whole one, and each says what was known at its roll."""
+"""Snapshots of very many producers: no append waits for a whole one, and each has the state at its roll."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def files(disk: MemoryDisk) -> list[str]:
 
 
 def crowded() -> tuple[MemoryDisk, PartitionLog]:
-    """A log that was rolled when it knew MANY producers."""
+    """Return a log that was rolled with MANY producers."""
     disk = MemoryDisk()
     log = opened(disk)
     for producer_id in range(MANY):
@@ -38,12 +38,12 @@ def crowded() -> tuple[MemoryDisk, PartitionLog]:
 
 
 def last_only(known: dict[int, Producer]) -> dict[int, Producer]:
-    """Kafka's file keeps the last batch of each."""
+    """Return the last batch of each producer, as in Kafka's file."""
     return {producer_id: each._replace(marks=each.marks[-1:]) for producer_id, each in known.items()}
 
 
 @pytest.mark.clause("P-2")
-def test_the_appends_after_a_roll_write_it_and_it_says_what_was_known_at_the_roll() -> None:
+def test_appends_after_roll_write_snapshot_of_roll() -> None:
     disk, log = crowded()
     at_roll = last_only(log.producers.by_id)
     assert files(disk) == []
@@ -53,12 +53,12 @@ def test_the_appends_after_a_roll_write_it_and_it_says_what_was_known_at_the_rol
         appends += 1
     assert files(disk) == [f"{MANY}.snapshot"]
     assert known_at(disk, MANY) == at_roll
-    assert appends == 9, "six slices to encode, and four to write, of which the first goes with the last of those"
+    assert appends == 9, "six slices to encode, and four to write, of which the first is done with the last of those"
     assert opened(disk, clean=False).producers.by_id == log.producers.by_id
 
 
 @pytest.mark.clause("P-2")
-def test_a_roll_encodes_nothing_of_it_and_an_append_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_roll_encodes_nothing_and_each_append_one_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[int] = []
     row = producer_state._row
 
@@ -76,7 +76,7 @@ def test_a_roll_encodes_nothing_of_it_and_an_append_a_slice(monkeypatch: pytest.
 
 
 @pytest.mark.clause("P-3")
-def test_a_clean_stop_finishes_it() -> None:
+def test_clean_stop_completes_snapshot() -> None:
     disk, log = crowded()
     sent(log, 3, 1)
     stopped(log)
@@ -86,7 +86,7 @@ def test_a_clean_stop_finishes_it() -> None:
 
 
 @pytest.mark.clause("P-2")
-def test_the_next_roll_finishes_what_is_unfinished() -> None:
+def test_next_roll_completes_unfinished_snapshot() -> None:
     disk, log = crowded()
     for sequence in range(1, 7):
         sent(log, 0, sequence)
@@ -97,7 +97,7 @@ def test_the_next_roll_finishes_what_is_unfinished() -> None:
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_cut_below_it_takes_it_along(which: int) -> None:
+def test_truncation_below_snapshot_discards_it(which: int) -> None:
     disk, log = crowded()
     for sequence in range(1, 7):
         sent(log, 0, sequence)
@@ -109,7 +109,7 @@ def test_a_cut_below_it_takes_it_along(which: int) -> None:
     assert (log.segments.snapshots.unfinished, files(disk)) == (None, [])
 
 
-def test_a_whole_file_for_the_same_offset_takes_its_place() -> None:
+def test_whole_snapshot_of_same_offset_replaces_unfinished_one() -> None:
     disk, log = crowded()
     whole = encoded(log.producers)
     for sequence in range(1, 7):
@@ -120,7 +120,7 @@ def test_a_whole_file_for_the_same_offset_takes_its_place() -> None:
     assert disk.files[f"{DIRECTORY}/{MANY:020d}.snapshot"] == whole
 
 
-def test_a_cut_above_it_leaves_it() -> None:
+def test_truncation_above_snapshot_keeps_it() -> None:
     disk, log = crowded()
     for sequence in range(1, 4):
         sent(log, 0, sequence)
@@ -131,7 +131,7 @@ def test_a_cut_above_it_leaves_it() -> None:
 
 @pytest.mark.clause("P-4")
 @pytest.mark.parametrize("allowed", [1, 2])
-def test_an_append_goes_on_where_the_disk_refuses_a_slice(allowed: int) -> None:
+def test_append_succeeds_if_slice_cannot_be_written(allowed: int) -> None:
     """One operation is the append itself."""
     disk, log = crowded()
     sequence = 0
@@ -148,7 +148,7 @@ def test_an_append_goes_on_where_the_disk_refuses_a_slice(allowed: int) -> None:
 
 
 @pytest.mark.clause("P-4")
-def test_a_start_decodes_it_in_slices() -> None:
+def test_start_decodes_snapshot_in_slices() -> None:
     disk, log = crowded()
     stopped(log)
     opening = open_log(disk, DIRECTORY, log.config, NOW, True)

@@ -1,4 +1,4 @@
-"""A log that begins in a remote tier: what stays here, what a start finds, where a replica begins anew."""
+"""A log that starts in a remote tier: its local records, the state that a start finds, restarts of replicas."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ HERE = "local-log-start-checkpoint"
 
 
 @pytest.mark.clause("UnifiedLogTest.testNoOpWhenRemoteLogStorageIsDisabled")
-def test_a_log_without_a_tier_begins_in_one_place_and_has_no_more_files() -> None:
+def test_log_without_tier_has_one_start_and_no_extra_files() -> None:
     disk = MemoryDisk()
     log = filled(disk, replace(NOT_TIERED, retention_bytes=400))
     log.enforce_retention(NOW)
@@ -24,7 +24,7 @@ def test_a_log_without_a_tier_begins_in_one_place_and_has_no_more_files() -> Non
 
 
 @pytest.mark.clause("UnifiedLogTest.testIncrementLocalLogStartOffsetAfterLocalLogDeletion")
-def test_only_segments_whose_copies_are_listed_go() -> None:
+def test_only_copied_segments_are_deleted_locally() -> None:
     disk = MemoryDisk()
     log = filled(disk)
     synced(log)
@@ -41,7 +41,7 @@ def test_only_segments_whose_copies_are_listed_go() -> None:
     "UnifiedLogTest.testRetentionOnLocalLogDeletionWhenRemoteLogCopyEnabledAndDefaultLocalRetentionBytes",
     "UnifiedLogTest.testRetentionOnLocalLogDeletionWhenRemoteLogCopyEnabledAndDefaultLocalRetentionMs",
 )
-def test_local_retention_counts_only_where_copies_are_made() -> None:
+def test_local_retention_applies_only_with_remote_copies() -> None:
     limits = replace(TIERED, local_retention_bytes=600, retention_bytes=100_000)
     assert (limits.effective_local_retention_bytes, limits.effective_local_retention_ms) == (600, -1)
     for config in (replace(limits, remote_storage_enable=False), replace(limits, remote_log_copy_disable=True)):
@@ -50,7 +50,7 @@ def test_local_retention_counts_only_where_copies_are_made() -> None:
 
 
 @pytest.mark.clause("UnifiedLogTest.testRetentionOnLocalLogDeletionWhenRemoteLogCopyDisabled")
-def test_without_copies_the_whole_log_becomes_shorter() -> None:
+def test_retention_without_copies_moves_log_start() -> None:
     log = shortened(MemoryDisk())
     log.config = replace(TIERED, remote_log_copy_disable=True, retention_bytes=0)
     log.enforce_retention(NOW)
@@ -58,22 +58,22 @@ def test_without_copies_the_whole_log_becomes_shorter() -> None:
 
 
 @pytest.mark.clause("UnifiedLogTest.testActiveSegmentDeletionDueToRetentionTimeBreachWithRemoteStorage")
-def test_an_old_active_segment_is_rolled_so_that_it_can_be_copied() -> None:
+def test_expired_active_segment_is_rolled_for_copy() -> None:
     log = filled(MemoryDisk(), replace(TIERED, local_retention_bytes=-2, local_retention_ms=50))
     synced(log)
     assert (log.enforce_retention(at(100)), log.bases[-1]) == (0, log.log_end_offset)
     assert log.enforce_retention(at(100)) == 0
 
 
-def test_nothing_goes_that_a_power_loss_could_take_from_the_rest() -> None:
-    """What is behind the deleted segments must be durable, and so must the producers before it."""
+def test_local_deletion_waits_for_durable_rest() -> None:
+    """Records after the deleted segments must be durable, and so must the producers before them."""
     log = filled(MemoryDisk())
     log.copied_end_offset = 12
     assert log.enforce_retention(NOW) == 0
 
 
 @pytest.mark.clause("P-10")
-def test_nothing_goes_without_a_whole_snapshot_of_the_producers() -> None:
+def test_local_deletion_needs_whole_producer_snapshot() -> None:
     disk = MemoryDisk()
     log = filled(disk)
     synced(log)
@@ -84,7 +84,7 @@ def test_nothing_goes_without_a_whole_snapshot_of_the_producers() -> None:
     assert log.segments.snapshots.damaged[0][0] == log.segments.snapshots.path(12)
 
 
-def test_a_read_says_whether_the_record_is_in_the_tier_or_nowhere() -> None:
+def test_read_below_local_start_distinguishes_tier_from_out_of_range() -> None:
     log = shortened(MemoryDisk())
     log.delete_records_before(3)
     for offset in (3, 11):
@@ -102,12 +102,12 @@ def test_a_read_says_whether_the_record_is_in_the_tier_or_nowhere() -> None:
     "LogLoaderTest.testLogStartOffsetWhenRemoteStorageIsEnabled",
 )
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
-def test_a_start_finds_the_log_as_it_was(clean: bool) -> None:
+def test_start_restores_tiered_log(clean: bool) -> None:
     disk = MemoryDisk()
     log = shortened(disk)
     log.delete_records_before(7)
     synced(log)
-    disk.delete(log.epochs.checkpoint.path)  # A power loss may take it.
+    disk.delete(log.epochs.checkpoint.path)  # A power loss may remove it.
     again = opened(disk, TIERED, clean=clean)
     assert (again.log_start_offset, again.local_log_start_offset, again.log_end_offset) == (7, 12, 24)
     assert (again.epochs.epochs, again.epochs.starts) == ([0, 1, 2], [7, 10, 20])
@@ -116,7 +116,7 @@ def test_a_start_finds_the_log_as_it_was(clean: bool) -> None:
 
 
 @pytest.mark.clause("UnifiedLogTest.testSegmentDeletionEnabledBeforeUploadToRemoteTierWhenLogStartOffsetMovedAhead")
-def test_the_log_start_passes_the_local_one() -> None:
+def test_log_start_may_pass_local_log_start() -> None:
     disk = MemoryDisk()
     log = shortened(disk)
     log.delete_records_before(15)
@@ -126,8 +126,8 @@ def test_the_log_start_passes_the_local_one() -> None:
     assert (again.log_start_offset, again.local_log_start_offset, again.bases[0]) == (15, 15, 12)
 
 
-def test_a_cut_below_the_local_records_empties_the_log() -> None:
-    """The leader then says where in the tier the replica begins, and the producers come from there."""
+def test_truncation_below_local_start_empties_log() -> None:
+    """The leader returns where in the tier the replica starts, and the producers are read from there."""
     disk = MemoryDisk()
     log = shortened(disk)
     assert log.truncate_to(8) == 0
@@ -139,8 +139,8 @@ def test_a_cut_below_the_local_records_empties_the_log() -> None:
     assert not [path for path in disk.files if HERE in path]
 
 
-def test_records_behind_a_cut_are_not_taken_for_copied() -> None:
-    """What the tier has there are other records, of an older leader epoch."""
+def test_truncation_lowers_copied_end() -> None:
+    """The tier has other records there, of an older leader epoch."""
     log = shortened(MemoryDisk())
     log.copied_end_offset = 24
     log.truncate_to(18)
@@ -152,7 +152,7 @@ def test_records_behind_a_cut_are_not_taken_for_copied() -> None:
     assert log.local_log_start_offset == 18
 
 
-def test_nothing_is_taken_for_copied_where_a_log_begins_anew() -> None:
+def test_restarted_log_has_no_copied_end() -> None:
     log = shortened(MemoryDisk())
     log.truncate_to(8)
     assert log.copied_end_offset == 0
@@ -163,7 +163,7 @@ def test_nothing_is_taken_for_copied_where_a_log_begins_anew() -> None:
 
 @pytest.mark.clause("P-11", "UnifiedLogTest.testTruncateFullyAndStart")
 @pytest.mark.parametrize("before", [0, 12], ids=["a new disk", "an old log"])
-def test_a_replica_begins_where_its_leader_has_records(before: int) -> None:
+def test_replica_starts_at_leaders_local_start(before: int) -> None:
     leader = filled(MemoryDisk())
     disk = MemoryDisk()
     log = filled(disk, batches=before)
@@ -183,7 +183,7 @@ def test_a_replica_begins_where_its_leader_has_records(before: int) -> None:
 
 
 @pytest.mark.clause("RemoteLogManagerTest.testCandidateLogSegmentsSkipsActiveSegment")
-def test_closed_segments_below_the_stable_offset_may_be_copied() -> None:
+def test_segments_below_last_stable_offset_may_be_copied() -> None:
     disk = MemoryDisk()
     log = filled(disk)
     assert [(each.base_offset, each.next_offset) for each in log.tierable(24, 24, 0)] == [(0, 6), (6, 12), (12, 18)]
@@ -194,7 +194,7 @@ def test_closed_segments_below_the_stable_offset_may_be_copied() -> None:
     assert (first.size_bytes, first.max_timestamp_ms) == (disk.size(first.path), at(2).wall_ms)
 
 
-def test_a_copied_segment_has_its_index_files_whatever_is_in_them() -> None:
+def test_copied_segment_has_all_index_files() -> None:
     disk = MemoryDisk()
     log = opened(disk, replace(TIERED, index_interval_bytes=10_000))
     for _ in range(6):

@@ -19,7 +19,7 @@ EPOCHS = [(0, 0), (1, 10), (2, 20)]
 
 
 def _synced(disk: MortalDisk, log: PartitionLog) -> None:
-    """The sync of the paths is one operation, at which the process may die, too."""
+    """Sync the paths as one operation, at which the process may die, too."""
     point = log.sync_point()
     disk.make_durable(point.paths[0])
     disk.disk.finish_sync(disk.disk.begin_sync(point.paths))
@@ -45,7 +45,8 @@ def _cut_into_the_tier(disk: MortalDisk, log: PartitionLog) -> None:
 def _deaths(
     change: Callable[[MortalDisk, PartitionLog], None], before: Callable[[MortalDisk, PartitionLog], None] | None = None
 ) -> Iterator[tuple[PartitionLog, PartitionLog]]:
-    """The log as it was before the change, and as a start finds it after each death in it, with and without power."""
+    """Yield the log as it was before the change, and as a start finds it after each death in it, with and without
+    power."""
     for loses_power in (False, True):
         for left in range(1000):
             disk = MortalDisk(SimDisk(Random(left)))
@@ -75,7 +76,7 @@ def _as_disk(disk: MortalDisk) -> Disk:
 
 
 @pytest.mark.clause("P-11")
-def test_local_retention_that_dies_anywhere_loses_neither_epochs_nor_producers() -> None:
+def test_death_in_local_retention_keeps_epochs_and_producers() -> None:
     whole = filled(MemoryDisk())
     found = set()
     for _, again in _deaths(_shorten):
@@ -91,10 +92,10 @@ def test_local_retention_that_dies_anywhere_loses_neither_epochs_nor_producers()
 
 @pytest.mark.clause("P-11")
 @pytest.mark.parametrize("before", [None, _shorten], ids=["a whole log", "a log that is in the tier already"])
-def test_a_replica_that_dies_while_it_begins_in_the_tier_is_whole_or_empty(
+def test_death_while_starting_in_tier_leaves_whole_or_empty_log(
     before: Callable[[MortalDisk, PartitionLog], None] | None,
 ) -> None:
-    """Never has it its leader's offsets without the producers and the epochs."""
+    """It never has its leader's offsets without the producers and the epochs."""
     whole = encoded(filled(MemoryDisk()).producers)
     found = set()
     for log, again in _deaths(_start_in_the_tier, before):
@@ -114,7 +115,7 @@ def test_a_replica_that_dies_while_it_begins_in_the_tier_is_whole_or_empty(
     assert found <= {0, 3, 24, 40}
 
 
-def test_a_cut_into_the_tier_that_dies_leaves_a_whole_log_or_an_empty_one() -> None:
+def test_death_in_truncation_into_tier_leaves_whole_or_empty_log() -> None:
     found = {
         (again.log_start_offset, again.log_end_offset, bool(again.producers.by_id))
         for _, again in _deaths(_cut_into_the_tier, _shorten)
@@ -122,8 +123,8 @@ def test_a_cut_into_the_tier_that_dies_leaves_a_whole_log_or_an_empty_one() -> N
     assert found == {(0, 24, True), (0, 0, False)}
 
 
-def test_a_log_that_began_anew_keeps_what_it_gets_then() -> None:
-    """The note that it was about to begin anew must not come back."""
+def test_restarted_log_keeps_later_records() -> None:
+    """The record that it was about to restart must not reappear."""
     for seed in range(20):
         disk = MortalDisk(SimDisk(Random(seed)))
         log = filled(_as_disk(disk))
@@ -137,7 +138,7 @@ def test_a_log_that_began_anew_keeps_what_it_gets_then() -> None:
         assert (again.log_start_offset, again.log_end_offset) == (0, 24)
 
 
-def test_a_disk_that_refuses_an_operation_ends_the_node_once_the_log_is_about_to_begin_anew() -> None:
+def test_disk_error_during_log_restart_ends_node() -> None:
     refused = 0
     for fail_after in range(100):
         disk = MemoryDisk()
@@ -155,7 +156,7 @@ def test_a_disk_that_refuses_an_operation_ends_the_node_once_the_log_is_about_to
     assert refused > 5
 
 
-def test_local_retention_that_the_disk_refuses_changes_nothing() -> None:
+def test_disk_error_in_local_retention_changes_nothing() -> None:
     disk = MemoryDisk()
     log = filled(disk)
     log.mark_synced(log.sync_point())
@@ -184,8 +185,8 @@ def _recreated(log: PartitionLog) -> list[bytes]:
 
 
 @pytest.mark.clause("P-8", "P-12")
-def test_a_snapshot_that_is_made_anew_is_whole_or_not_there_wherever_the_node_dies() -> None:
-    """A torn one is never loaded, and the next try makes the same."""
+def test_death_in_snapshot_rebuild_leaves_whole_or_no_snapshot() -> None:
+    """A torn one is never loaded, and the next attempt makes the same."""
     whole = filled(MemoryDisk())
     _lose_snapshots(MortalDisk(SimDisk(Random(0))), whole)
     wanted = _recreated(whole)

@@ -1,4 +1,4 @@
-"""The index of aborted transactions: Kafka's bytes, reading by a binary search, cutting, damage that a start finds."""
+"""The index of aborted transactions: Kafka's bytes, binary search, truncation, detection of damage at start."""
 
 from struct import pack
 
@@ -17,7 +17,7 @@ CONFIG = LogConfig(segment_bytes=100_000)
 
 
 def index_of(count: int) -> TransactionIndex:
-    """Transaction n has the offsets 10n to 10n + 9, and none is open beside it."""
+    """Return transactions of which the n-th has the offsets 10n to 10n + 9, and none overlaps."""
     index = TransactionIndex("d/a")
     for number in range(count):
         index.note(Aborted(number, 10 * number, 10 * number + 9, 10 * number + 10))
@@ -26,7 +26,7 @@ def index_of(count: int) -> TransactionIndex:
 
 
 @pytest.mark.clause("TransactionIndexTest.testAbortedTxnSerde")
-def test_the_bytes_are_kafkas() -> None:
+def test_index_has_bytes_of_kafka() -> None:
     disk, index = MemoryDisk(), TransactionIndex("d/a")
     assert index.write(disk) == (), "a segment without a marker has no file"
     index.note(Aborted(983493, 137, 299, 200))
@@ -40,14 +40,14 @@ def test_the_bytes_are_kafkas() -> None:
     "TransactionIndexTest.testLastOffsetMustIncrease", "TransactionIndexTest.testLastOffsetCannotDecrease"
 )
 @pytest.mark.parametrize("last", [9, 8])
-def test_markers_come_in_order(last: int) -> None:
+def test_markers_out_of_order_raise(last: int) -> None:
     with pytest.raises(AssertionError, match="follows on"):
         index_of(1).note(Aborted(5, 2, last, 10))
 
 
 @pytest.mark.clause("TransactionIndexTest.testCollectAbortedTransactions")
 @pytest.mark.parametrize("released", [False, True])
-def test_reading_finds_what_overlaps_and_little_more(released: bool) -> None:
+def test_lookup_reads_overlapping_entries_and_few_others(released: bool) -> None:
     disk, count = MemoryDisk(), 5000
     index = index_of(count)
     if released:
@@ -63,7 +63,7 @@ def test_reading_finds_what_overlaps_and_little_more(released: bool) -> None:
 
 
 @pytest.mark.clause("TransactionIndexTest.testCollectAbortedTransactions")
-def test_a_long_transaction_is_found_behind_shorter_ones() -> None:
+def test_long_transaction_is_found_after_shorter_ones() -> None:
     index = TransactionIndex("d/a")
     for entry in (Aborted(1, 20, 30, 5), Aborted(2, 5, 40, 41), Aborted(3, 50, 60, 61)):
         index.note(entry)
@@ -72,19 +72,19 @@ def test_a_long_transaction_is_found_behind_shorter_ones() -> None:
 
 
 @pytest.mark.clause("TransactionIndexTest.testTruncate")
-def test_a_cut_forgets_the_markers_that_are_gone() -> None:
+def test_truncation_removes_markers() -> None:
     disk, index = MemoryDisk(), index_of(6)
     index.write(disk)
     index.release()
     index.truncate(disk, 29)
     assert [entry.producer_id for entry in index.entries] == [0, 1]
-    assert not disk.files, "they are written anew with the next ones"
+    assert not disk.files, "they are rewritten with the next ones"
     assert index.write(disk)
     assert TransactionIndex("d/a").load(disk, NAMES)
 
 
 @pytest.mark.clause("TransactionIndexTest.testSanityCheck")
-def test_all_damage_is_found() -> None:
+def test_damage_is_detected() -> None:
     disk = MemoryDisk()
     index_of(3).write(disk)
     whole = bytes(disk.files["d/a.txnindex"])
@@ -102,7 +102,7 @@ def test_all_damage_is_found() -> None:
     assert not TransactionIndex("d/a").load(disk, NAMES[:1])
 
 
-def test_what_was_damaged_since_the_start_is_not_told() -> None:
+def test_entries_damaged_after_start_are_not_returned() -> None:
     disk, index = MemoryDisk(), index_of(3)
     index.write(disk)
     index.release()
@@ -114,7 +114,7 @@ def test_what_was_damaged_since_the_start_is_not_told() -> None:
 
 
 def played(disk: MemoryDisk) -> PartitionLog:
-    """Three segments. Each has markers, and the transactions of the second one began in the first."""
+    """Return a log of three segments. Each has markers, and the transactions of the second one start in the first."""
     log = opened(disk, CONFIG)
     producers = Producers(log)
     for who in (1, 2, 3):
@@ -135,7 +135,7 @@ def played(disk: MemoryDisk) -> PartitionLog:
 @pytest.mark.clause("LogLoaderTest.testFullTransactionIndexRecovery", "LogSegmentTest.testRecoverTransactionIndex")
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("how", ["flipped", "emptied", "missing", "whole"])
-def test_a_start_makes_a_damaged_index_anew(how: str, clean: bool) -> None:
+def test_start_rebuilds_damaged_index(how: str, clean: bool) -> None:
     disk = MemoryDisk()
     log = played(disk)
     wanted = log.segments.aborted_between(0, log.log_end_offset)

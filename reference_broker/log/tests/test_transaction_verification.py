@@ -1,4 +1,4 @@
-"""The first batch of a transaction in a log brings the guard of its wait (KIP-890)."""
+"""The first batch of a transaction in a log needs the guard of its verification (KIP-890)."""
 
 from dataclasses import replace
 
@@ -47,7 +47,7 @@ def end(log: PartitionLog, epoch: int = 0) -> None:
 
 
 @pytest.mark.clause("ProducerStateManagerTest.testEntryForVerification")
-def test_batches_that_wait_together_have_one_guard_and_the_first_that_is_written_voids_it(log: PartitionLog) -> None:
+def test_concurrent_verifications_share_guard_until_first_append(log: PartitionLog) -> None:
     guard = waits(log, batch())
     assert guard is not None
     assert waits(log, batch()) is guard
@@ -58,7 +58,7 @@ def test_batches_that_wait_together_have_one_guard_and_the_first_that_is_written
 
 
 @pytest.mark.clause("ProducerStateManagerTest.testSequenceAndEpochInVerificationEntry")
-def test_the_lowest_sequence_of_the_newest_epoch_goes_first(log: PartitionLog) -> None:
+def test_lowest_sequence_of_newest_epoch_is_appended_first(log: PartitionLog) -> None:
     guard = waits(log, batch(1))
     assert guard is not None
     for sequence, epoch, lowest in ((1, 0, (1, 0)), (0, 0, (0, 0)), (5, 0, (0, 0)), (2, 1, (2, 1)), (0, 0, (2, 1))):
@@ -67,7 +67,7 @@ def test_the_lowest_sequence_of_the_newest_epoch_goes_first(log: PartitionLog) -
 
 
 @pytest.mark.clause("UnifiedLogTest.testEnablingVerificationWhenRequestIsAtLogLayer")
-def test_without_a_guard_no_transaction_begins(log: PartitionLog) -> None:
+def test_transaction_does_not_start_without_guard(log: PartitionLog) -> None:
     assert error_of(log, batch(), None) is ErrorCode.invalid_txn_state
     guard = waits(log, batch())
     assert error_of(log, batch(), None) is ErrorCode.invalid_txn_state
@@ -76,7 +76,7 @@ def test_without_a_guard_no_transaction_begins(log: PartitionLog) -> None:
 
 @pytest.mark.clause("UnifiedLogTest.testDisabledVerificationClearsVerificationGuard")
 @pytest.mark.parametrize("raises_epoch", [False, True])
-def test_switched_off_no_guard_is_needed_and_one_that_waits_is_void(log: PartitionLog, raises_epoch: bool) -> None:
+def test_disabled_verification_needs_no_guard_and_voids_pending_one(log: PartitionLog, raises_epoch: bool) -> None:
     waits(log, batch(), raises_epoch=raises_epoch)
     log.config = replace(DEMANDED, transaction_verification_enable=False)
     log.append(NOW, batch(), 0)
@@ -86,14 +86,14 @@ def test_switched_off_no_guard_is_needed_and_one_that_waits_is_void(log: Partiti
 
 @pytest.mark.clause("ProducerStateManagerTest.testThrowOutOfOrderSequenceWithVerificationSequenceCheck")
 @pytest.mark.parametrize("is_demanded", [True, False])
-def test_the_sequence_counts_also_when_it_is_switched_off(log: PartitionLog, is_demanded: bool) -> None:
+def test_sequence_is_checked_with_disabled_verification(log: PartitionLog, is_demanded: bool) -> None:
     guard = waits(log, batch())
     log.config = replace(DEMANDED, transaction_verification_enable=is_demanded)
     assert error_of(log, batch(4), guard) is ErrorCode.out_of_order_sequence_number
     assert log.verification.guards == {7: guard}
 
 
-def test_the_guard_of_an_earlier_wait_opens_nothing(log: PartitionLog) -> None:
+def test_guard_of_earlier_verification_is_invalid(log: PartitionLog) -> None:
     earlier = waits(log, batch())
     end(log)
     later = waits(log, batch())
@@ -102,32 +102,32 @@ def test_the_guard_of_an_earlier_wait_opens_nothing(log: PartitionLog) -> None:
     log.append(NOW, batch(), 0, guard=later)
 
 
-def test_a_guard_is_of_one_producer(log: PartitionLog) -> None:
+def test_guard_is_of_one_producer(log: PartitionLog) -> None:
     guard = waits(log, batch())
     assert error_of(log, batch(producer=8), guard) is ErrorCode.invalid_txn_state
 
 
-def test_the_next_transaction_of_a_newer_epoch_waits_too(log: PartitionLog) -> None:
+def test_transaction_of_newer_epoch_needs_verification(log: PartitionLog) -> None:
     log.append(NOW, batch(), 0, guard=waits(log, batch()))
     assert waits(log, batch(0, epoch=1)) is not None
     assert error_of(log, batch(0, epoch=1), None) is ErrorCode.invalid_txn_state
 
 
-def test_an_old_epoch_is_told_before_the_guard_is(log: PartitionLog) -> None:
+def test_stale_epoch_is_checked_before_guard(log: PartitionLog) -> None:
     end(log, epoch=2)
     with pytest.raises(Exception, match="has epoch 2"):
         waits(log, batch(epoch=1))
     assert error_of(log, batch(epoch=1), None) is ErrorCode.invalid_producer_epoch
 
 
-def test_what_a_leader_sends_needs_no_guard_and_voids_one(log: PartitionLog) -> None:
+def test_replicated_batch_needs_no_guard_and_voids_one(log: PartitionLog) -> None:
     waits(log, batch())
     log.append_replicated(NOW, batch())
     assert log.verification.guards == {}
     assert log.producers.by_id[7].current_txn_first_offset == 0
 
 
-def test_a_retry_needs_none(log: PartitionLog) -> None:
+def test_duplicate_needs_no_guard(log: PartitionLog) -> None:
     log.append(NOW, batch(), 0, guard=waits(log, batch()))
     end(log)
     assert log.append(NOW, batch(), 0).duplicate

@@ -27,7 +27,7 @@ def filled(disk: Disk, config: LogConfig = TIERED, batches: int = 12) -> Partiti
 
 
 def synced(log: PartitionLog) -> None:
-    """All bytes of the log are durable."""
+    """Make all bytes of the log durable."""
     point = log.sync_point()
     if isinstance(log.disk, SimDisk):
         log.disk.finish_sync(log.disk.begin_sync(point.paths))
@@ -35,7 +35,7 @@ def synced(log: PartitionLog) -> None:
 
 
 def shortened(disk: Disk, copied: int = 12, config: LogConfig = TIERED) -> PartitionLog:
-    """A log whose records below the offset ``copied`` are listed in the tier, and no longer here."""
+    """Return a log whose records below the offset ``copied`` are listed in the tier, and deleted locally."""
     log = filled(disk, config)
     synced(log)
     log.copied_end_offset = copied

@@ -1,4 +1,4 @@
-"""Helpers of the cleaner's tests: a disk that knows what a power loss takes, keyed records, passes run by hand."""
+"""Helpers of the cleaner's tests: a disk that models power losses, keyed records, passes run by hand."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ COMPACTED = LogConfig(
 
 @dataclass(slots=True)
 class SyncingDisk(MemoryDisk):
-    """``durable``: by path, how many of its bytes survive a power loss."""
+    """``durable``: by path, the number of bytes that survive a power loss."""
 
     durable: dict[str, int] = field(default_factory=dict)
 
@@ -56,7 +56,7 @@ class SyncingDisk(MemoryDisk):
         return SyncingDisk(files, durable={path: len(content) for path, content in files.items()})
 
     def as_it_is(self) -> "SyncingDisk":
-        """After the process was killed: nothing is lost."""
+        """Return the disk after the process was killed: nothing is lost."""
         return SyncingDisk({path: bytearray(content) for path, content in self.files.items()}, durable=self.durable)
 
 
@@ -90,7 +90,7 @@ def put(
 
 
 def rolled(log: PartitionLog, now: Now = NOW) -> None:
-    """All that is there lies in closed segments now."""
+    """Roll the log, so that all records are in closed segments."""
     if log.segments and log.segments[-1].size_bytes:
         log.roll(now)
 
@@ -106,7 +106,7 @@ def carry_out(disk: SyncingDisk, step: Step) -> None:
 
 
 def cleaned(log: PartitionLog, disk: SyncingDisk, now: Now = NOW, buffer_bytes: int = BUFFER_BYTES) -> Cleaned:
-    """One whole pass."""
+    """Run one whole pass."""
     cleaning = Cleaning(log, dirty(log, now), now, buffer_bytes)
     for step in cleaning.run():
         carry_out(disk, step)
@@ -114,7 +114,7 @@ def cleaned(log: PartitionLog, disk: SyncingDisk, now: Now = NOW, buffer_bytes: 
 
 
 def contents(log: PartitionLog) -> list[tuple[BatchHeader, Record]]:
-    """Every record, read as a client would, and the header of its batch."""
+    """Return every record, read as by a client, and the header of its batch."""
     offset, found = log.log_start_offset, []
     while offset < log.log_end_offset:
         data = log.read(offset, 1 << 20, log.log_end_offset, True)
@@ -139,7 +139,7 @@ def all_headers(log: PartitionLog) -> list[BatchHeader]:
 
 
 def texts(log: PartitionLog) -> list[tuple[int, str, str | None]]:
-    """Offset, key and value of each record."""
+    """Return offset, key and value of each record."""
     return [
         (record.offset, (record.key or b"?").decode(), None if record.value is None else record.value.decode())
         for _, record in contents(log)

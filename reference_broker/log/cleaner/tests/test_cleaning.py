@@ -1,4 +1,4 @@
-"""What a pass keeps and what it takes away, as Kafka's LogCleaner does."""
+"""The records that a pass keeps and removes, as Kafka's LogCleaner does."""
 
 from dataclasses import replace
 
@@ -46,7 +46,7 @@ def three_rounds(log: PartitionLog) -> None:
     "LogCleanerTest.testBuildOffsetMap",
     "LogCleanerTest.testCleaningWithUncleanableSection",
 )
-def test_the_newest_record_of_each_key_stays_with_its_offset_and_time() -> None:
+def test_newest_record_of_each_key_keeps_offset_and_timestamp() -> None:
     log, disk = fresh()
     put(log, ("a", "1"), ("b", "1"), now=at(5))
     put(log, ("a", "2"), now=at(6))
@@ -62,7 +62,7 @@ def test_the_newest_record_of_each_key_stays_with_its_offset_and_time() -> None:
 
 @pytest.mark.clause("LogCleanerParameterizedIntegrationTest.cleanerTest")
 @pytest.mark.parametrize("codec", list(Compression))
-def test_compressed_batches_are_compressed_again(codec: Compression) -> None:
+def test_compressed_batches_are_recompressed(codec: Compression) -> None:
     log, disk = fresh(replace(COMPACTED, segment_bytes=1 << 20))
     put(log, *((f"k{number % 7}", "x" * number) for number in range(50)), codec=codec)
     put(log, ("k3", "end"), codec=codec)
@@ -73,7 +73,7 @@ def test_compressed_batches_are_compressed_again(codec: Compression) -> None:
     assert all_headers(log)[0].last_offset == 49
 
 
-def test_small_segments_become_one_and_their_bounds_stay_known() -> None:
+def test_small_segments_are_merged() -> None:
     log, disk = fresh()
     three_rounds(log)
     before = len(log.segments)
@@ -92,7 +92,7 @@ def test_small_segments_become_one_and_their_bounds_stay_known() -> None:
 
 
 @pytest.mark.clause("LogCleanerTest.testCleaningWithDeletes", "LogCleanerTest.testCleanTombstone")
-def test_a_tombstone_stays_for_its_retention_from_its_first_cleaning_on() -> None:
+def test_tombstone_is_kept_for_delete_retention_after_first_cleaning() -> None:
     log, disk = fresh()
     put(log, ("a", "1"), now=at(1))
     put(log, ("a", None), ("b", "1"), now=at(2))
@@ -118,7 +118,7 @@ def test_a_tombstone_stays_for_its_retention_from_its_first_cleaning_on() -> Non
     "LogCleanerManagerTest.testCleanableOffsetsForNone",
     "LogCleanerManagerTest.testCleanableOffsetsActiveSegment",
 )
-def test_neither_the_active_segment_nor_what_is_not_committed_is_touched() -> None:
+def test_active_segment_and_uncommitted_records_are_not_cleaned() -> None:
     log, _ = fresh()
     put(log, ("a", "1"))
     assert cleanable(log, NOW) is None
@@ -141,7 +141,7 @@ def _batch(key: str) -> bytes:
     "LogCleanerLagIntegrationTest.cleanerTest",
     "LogSegmentTest.testGetFirstBatchTimestamp",
 )
-def test_compaction_lags_hold_back_and_hurry() -> None:
+def test_minimum_and_maximum_compaction_lag() -> None:
     log, disk = fresh(replace(COMPACTED, min_compaction_lag_ms=100))
     put(log, ("a", "1"), now=at(0))
     rolled(log)
@@ -161,7 +161,7 @@ def test_compaction_lags_hold_back_and_hurry() -> None:
 
 
 @pytest.mark.clause("LogCleanerTest.testLogToClean", "LogCleanerTest.testLogToCleanWithUncleanableSection")
-def test_the_dirty_share_is_of_what_could_be_cleaned() -> None:
+def test_dirty_ratio_is_of_cleanable_part() -> None:
     log, disk = fresh()
     three_rounds(log)
     cleaned(log, disk)
@@ -176,7 +176,7 @@ def test_the_dirty_share_is_of_what_could_be_cleaned() -> None:
 
 
 @pytest.mark.clause("LogCleanerTest.testPartialSegmentClean", "LogCleanerTest.testBuildPartialOffsetMap")
-def test_a_map_that_is_full_leaves_the_rest_to_the_next_pass() -> None:
+def test_full_offset_map_leaves_rest_to_next_pass() -> None:
     log, disk = fresh()
     for number in range(30):
         put(log, (f"k{number}", "1"), (f"k{number}", "2"))
@@ -192,7 +192,7 @@ def test_a_map_that_is_full_leaves_the_rest_to_the_next_pass() -> None:
 
 
 @pytest.mark.clause("LogCleanerTest.testLogCleanerRetainsProducerLastSequence")
-def test_the_last_batch_of_a_producer_stays_empty_for_its_sequence() -> None:
+def test_last_batch_of_producer_is_kept_empty() -> None:
     log, disk = fresh()
     put(log, ("a", "1"), ("a", "2"), producer=(7, 0))
     put(log, ("a", "3"))
@@ -208,7 +208,7 @@ def test_the_last_batch_of_a_producer_stays_empty_for_its_sequence() -> None:
     put(again, ("a", "5"), producer=(7, 2))
 
 
-def test_leader_epochs_are_found_again_in_the_batches() -> None:
+def test_leader_epochs_are_recovered_from_cleaned_batches() -> None:
     log, disk = fresh()
     for number in range(8):
         put(log, ("a", str(number)), epoch=number // 2)
@@ -228,7 +228,7 @@ def test_leader_epochs_are_found_again_in_the_batches() -> None:
     "LogCleanerTest.testAbortMarkerRetentionWithEmptyBatch",
     "LogCleanerTest.testBasicTransactionAwareCleaning",
 )
-def test_aborted_records_go_and_their_marker_after_them() -> None:
+def test_aborted_records_are_removed_then_their_marker() -> None:
     log, disk = fresh()
     put(log, ("a", "1"))
     put(log, ("a", "aborted"), producer=(7, 0), transactional=True)
@@ -251,7 +251,7 @@ def test_aborted_records_go_and_their_marker_after_them() -> None:
     put(log, ("c", "2"))
     rolled(log)
     cleaned(log, disk, at(2))
-    assert _markers(log) == [2, 5]  # Of nothing now, but readers may still be on their way to it.
+    assert _markers(log) == [2, 5]  # Of nothing now, but readers may still need it.
     assert log.aborted_transactions(0, 10) == []
     put(log, ("c", "3"))
     rolled(log)
@@ -273,7 +273,7 @@ def _markers(log: PartitionLog) -> list[int]:
 
 
 @pytest.mark.clause("LogCleanerManagerTest.testUndecidedTransactionalDataNotCleanable")
-def test_an_open_transaction_holds_the_cleaner_back() -> None:
+def test_open_transaction_limits_cleaning() -> None:
     log, _ = fresh()
     put(log, ("a", "1"))
     rolled(log)
@@ -284,7 +284,7 @@ def test_an_open_transaction_holds_the_cleaner_back() -> None:
     assert dirty(log).end_offset == 1
 
 
-def test_damage_is_found_and_gets_no_right_checksum() -> None:
+def test_damaged_batch_is_detected_and_not_rewritten() -> None:
     log, disk = fresh()
     three_rounds(log)
     disk.files[log.segments[0].path][80] ^= 1
@@ -298,8 +298,8 @@ def test_damage_is_found_and_gets_no_right_checksum() -> None:
     "LogCleanerTest.testCleanSegmentsWithConcurrentSegmentDeletion",
     "LogCleanerManagerTest.testConcurrentLogCleanupAndLogTruncation",
 )
-@pytest.mark.parametrize("what", ["truncate", "delete", "start anew"])
-def test_a_log_that_loses_records_meanwhile_is_left_alone(what: str) -> None:
+@pytest.mark.parametrize("what", ["truncate", "delete", "restart"])
+def test_pass_ends_if_log_is_truncated(what: str) -> None:
     log, disk = fresh()
     three_rounds(log)
     put(log, ("a", "end"))
@@ -320,7 +320,7 @@ def test_a_log_that_loses_records_meanwhile_is_left_alone(what: str) -> None:
     assert texts(opened(disk, COMPACTED, clean=False)) == expected
 
 
-def test_a_full_disk_harms_nothing() -> None:
+def test_full_disk_loses_no_records() -> None:
     log, disk = fresh()
     three_rounds(log)
     expected = texts(log)
@@ -337,7 +337,7 @@ def test_a_full_disk_harms_nothing() -> None:
     "LogCleanerManagerTest.testUpdateCheckpointsShouldAddOffsetToPartition",
     "LogCleanerManagerTest.testMaybeTruncateCheckpointShouldTruncateData",
 )
-def test_truncation_below_the_checkpoint_lowers_it() -> None:
+def test_truncation_below_cleaner_checkpoint_lowers_it() -> None:
     log, disk = fresh()
     three_rounds(log)
     cleaned(log, disk)
@@ -352,27 +352,27 @@ def test_truncation_below_the_checkpoint_lowers_it() -> None:
 
 
 @pytest.mark.clause("LogCleanerManagerTest.testDirtyOffsetResetIfLargerThanEndOffset")
-def test_a_checkpoint_beyond_the_log_counts_for_nothing() -> None:
+def test_cleaner_checkpoint_beyond_log_is_ignored() -> None:
     log, disk = fresh()
     three_rounds(log)
     log.note_cleaned(1000)
     assert opened(disk, COMPACTED).cleaned_offset == 0
 
 
-def test_no_slice_is_long() -> None:
+def test_slices_are_short() -> None:
     log, disk = fresh(replace(COMPACTED, segment_bytes=1 << 24))
     put(log, *((f"k{number}", "value") for number in range(10_500)))
     put(log, *((f"k{number}", "value") for number in range(10_500)))
     rolled(log)
     cleaning = Cleaning(log, dirty(log), NOW, 1 << 24)
     steps = list(cleaning.run())
-    assert len(steps) >= 2 * 7  # 3,000 records a slice, each looked at twice.
+    assert len(steps) >= 2 * 7  # 3,000 records a slice, each read twice.
     assert max(step.io_bytes for step in steps) <= 1 << 20
     assert len(texts(log)) == 10_500
     assert disk.exists(log.segments[0].path)
 
 
-def test_readers_between_slices_see_every_newest_record() -> None:
+def test_readers_between_slices_see_newest_records() -> None:
     log, disk = fresh(replace(COMPACTED, segment_bytes=2000))
     for number in range(200):
         put(log, (f"k{number % 9}", str(number)))
@@ -385,8 +385,8 @@ def test_readers_between_slices_see_every_newest_record() -> None:
             assert log.read(offset, 1)
 
 
-def test_records_at_offsets_that_are_none_of_their_batch_are_damage() -> None:
-    """Whoever wrote them before the topic was compacted: they would supersede records that come after them."""
+def test_records_outside_offsets_of_batch_are_damage() -> None:
+    """They were written before the topic was compacted: they would supersede later records."""
     log, disk = fresh(replace(COMPACTED, cleanup_policy="delete"))
     plain = build([Record(timestamp_ms=START_MS, key=b"a", value=b"1")])
     at_nine = plain[:HEADER_BYTES] + shifted_offset(plain[HEADER_BYTES:], 9)

@@ -1,4 +1,4 @@
-"""A pass that dies at any operation on the disk: the next start has a log that lost nothing, and cleans it."""
+"""A pass that dies at any disk operation: the next start has a log without losses, and cleans it."""
 
 from dataclasses import replace
 
@@ -25,7 +25,8 @@ POLICIES = [COMPACTED, replace(COMPACTED, cleanup_policy="delete", retention_ms=
 
 
 def written() -> tuple[PartitionLog, SyncingDisk]:
-    """Durable, cleaned once, and dirty again; of several groups, the first of which has several segments."""
+    """Return a log that is durable, cleaned once, and dirty again, of several groups, the first of which has several
+    segments."""
     log, disk = fresh()
     for number in range(20):
         put(log, (f"k{number % 6}", str(number)), ("same", str(number)), epoch=number // 8, producer=(number % 2, 0))
@@ -53,7 +54,7 @@ def reopened(disk: SyncingDisk, policy: int = 0, *, clean: bool = False) -> Part
 @pytest.mark.clause("LogCleanerTest.testRecoveryAfterCrash")
 @pytest.mark.parametrize("policy", [0, 1])
 @pytest.mark.parametrize("power_loss", [False, True])
-def test_a_pass_that_dies_at_any_operation(power_loss: bool, policy: int) -> None:
+def test_pass_dying_at_each_operation_loses_no_records(power_loss: bool, policy: int) -> None:
     log, disk = written()
     wanted, end, epochs = newest(log), log.log_end_offset, (log.epochs.epochs[:], log.epochs.starts[:])
     whole_log, whole_disk = written()
@@ -84,7 +85,7 @@ def test_a_pass_that_dies_at_any_operation(power_loss: bool, policy: int) -> Non
 
 
 @pytest.mark.thorough
-def test_a_start_that_dies_at_any_operation_is_made_good_by_the_next() -> None:
+def test_start_dying_at_each_operation_is_completed_by_next() -> None:
     log, _ = written()
     wanted, end = newest(log), log.log_end_offset
     starts = 0
@@ -112,7 +113,7 @@ def test_a_start_that_dies_at_any_operation_is_made_good_by_the_next() -> None:
     assert starts > 50
 
 
-def test_a_clean_start_takes_a_swap_through_without_old_indexes() -> None:
+def test_clean_start_completes_swap_without_old_indexes() -> None:
     for operations in range(1000):
         log, disk = written()
         log.close_cleanly()
@@ -130,7 +131,7 @@ def test_a_clean_start_takes_a_swap_through_without_old_indexes() -> None:
             return
 
 
-def test_what_was_swapped_in_needs_no_scan_after_a_crash() -> None:
+def test_swapped_segments_need_no_scan_after_crash() -> None:
     log, disk = written()
     cleaned(log, disk)
     sync_all(log, disk)
@@ -141,7 +142,7 @@ def test_what_was_swapped_in_needs_no_scan_after_a_crash() -> None:
     assert again.recovered.verified_bytes < log.size_bytes / 2
 
 
-def test_a_lost_tail_is_told_from_a_hole() -> None:
+def test_lost_tail_is_distinguished_from_gap() -> None:
     log, disk = fresh()
     for number in range(12):
         put(log, ("k", str(number)))

@@ -1,4 +1,4 @@
-"""Where the dirty part of a log begins and ends, what its checkpoint says, and the map of its keys."""
+"""Start and end of the dirty part of a log, its checkpoint, and the map of its keys."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ def with_segments(*sizes: int) -> PartitionLog:
 
 
 @pytest.mark.clause("LogCleanerManagerTest.testDirtyOffsetResetIfSmallerThanStartOffset")
-def test_what_was_deleted_is_not_dirty() -> None:
+def test_deleted_records_are_not_dirty() -> None:
     log = with_segments(5, 5, 5)
     log.note_cleaned(2)
     log.delete_records_before(7)
@@ -32,7 +32,7 @@ def test_what_was_deleted_is_not_dirty() -> None:
     "LogCleanerManagerTest.testLogStartOffsetLargerThanActiveSegmentBaseOffset",
     "LogCleanerManagerTest.testDirtyOffsetLargerThanActiveSegmentBaseOffset",
 )
-def test_nothing_is_dirty_if_the_log_starts_or_is_clean_inside_the_active_segment() -> None:
+def test_nothing_is_dirty_if_clean_part_ends_in_active_segment() -> None:
     for earlier in ((), (5,)):
         log = with_segments(*earlier)
         for number in range(9):
@@ -44,7 +44,7 @@ def test_nothing_is_dirty_if_the_log_starts_or_is_clean_inside_the_active_segmen
 
 
 @pytest.mark.clause("LogCleanerManagerTest.testMaybeTruncateCheckpointShouldTruncateData")
-def test_a_cut_above_the_clean_part_leaves_the_checkpoint() -> None:
+def test_truncation_above_clean_part_keeps_checkpoint() -> None:
     log = with_segments(5, 5)
     log.note_cleaned(5)
     log.truncate_to(7)
@@ -54,7 +54,7 @@ def test_a_cut_above_the_clean_part_leaves_the_checkpoint() -> None:
 
 
 @pytest.mark.clause("LogCleanerParameterizedIntegrationTest.testCleansCombinedCompactAndDeleteTopic")
-def test_with_both_policies_a_log_is_cleaned_before_and_after_its_retention() -> None:
+def test_compact_and_delete_policy_cleans_and_retains() -> None:
     log, disk = fresh(replace(COMPACTED, cleanup_policy="compact,delete", retention_ms=1000))
     for number in range(30):
         put(log, (f"k{number % 7}", f"{number}"))
@@ -76,7 +76,7 @@ def test_with_both_policies_a_log_is_cleaned_before_and_after_its_retention() ->
     "OffsetMapTest.testLatestOffset",
     "OffsetMapTest.testUtilization",
 )
-def test_a_map_holds_the_newest_offset_of_as_many_keys_as_it_has_room_for() -> None:
+def test_offset_map_has_newest_offset_of_limited_keys() -> None:
     newest = OffsetMap(100 * BYTES_PER_KEY)
     keys = [b"%d" % number * (1 + 16 * (number % 2)) for number in range(100, 200)]
     assert (newest.latest_offset, newest.used_percent) == (-1, 0)

@@ -1,4 +1,4 @@
-"""Readers of a compacted log meet batches that the cleaner keeps without records. They read past them."""
+"""Readers of a compacted log skip batches that the cleaner keeps without records."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ from reference_broker.log.tests.log_world import opened
 
 
 def check_reads(log: PartitionLog, offset: int, end: int, max_bytes: int) -> None:
-    """Read on as a consumer does, against the headers of all batches in the files."""
+    """Read on as a consumer does, and compare with the headers of all batches in the files."""
     batches = [header for header in all_headers(log) if header.base_offset < end]
     while any(header.last_offset >= offset for header in batches):
         found = headers_in(log.read(offset, max_bytes, end, skips_empty=True))
@@ -52,7 +52,7 @@ def check_reads(log: PartitionLog, offset: int, end: int, max_bytes: int) -> Non
     restart=st.sampled_from(["none", "clean", "unclean"]),
     data=st.data(),
 )
-def test_no_read_is_of_empty_batches_alone_while_records_follow(
+def test_read_has_records_if_any_follow(
     writes: list[tuple[str, int, bool]],
     segment_bytes: int,
     max_bytes: int,
@@ -87,7 +87,7 @@ def test_no_read_is_of_empty_batches_alone_while_records_follow(
 
 
 def emptied_segments() -> PartitionLog:
-    """Ten segments of which the cleaner leaves an empty batch each, and then one with a record."""
+    """Ten segments of which the cleaner keeps an empty batch each, and then one with a record."""
     log, disk = fresh(replace(COMPACTED, segment_bytes=100))
     for number in range(10):
         put(log, ("a", str(number)), producer=(number, 0))
@@ -100,22 +100,22 @@ def emptied_segments() -> PartitionLog:
 
 
 @pytest.mark.parametrize("max_bytes", [1, 61, 1 << 20])
-def test_a_consumer_reads_past_empty_batches_of_many_segments_at_once(max_bytes: int) -> None:
+def test_consumer_skips_empty_batches_of_many_segments_at_once(max_bytes: int) -> None:
     log = emptied_segments()
     assert [header.base_offset for header in headers_in(log.read(0, max_bytes, skips_empty=True))] == [10]
 
 
-def test_a_follower_gets_every_batch() -> None:
+def test_follower_gets_empty_batches() -> None:
     log = emptied_segments()
     assert headers_in(log.read(0, 61))[0].base_offset == 0
 
 
-def test_if_no_records_follow_the_last_empty_batches_take_the_reader_to_the_end() -> None:
+def test_trailing_empty_batches_move_reader_to_end() -> None:
     log = emptied_segments()
     found = headers_in(log.read(0, 1 << 20, 10, skips_empty=True))
     assert (found[-1].last_offset, sum(header.record_count for header in found)) == (9, 0)
 
 
-def test_records_that_are_too_large_for_what_is_left_are_not_replaced_by_empty_batches() -> None:
+def test_records_beyond_limit_are_not_replaced_by_empty_batches() -> None:
     log = emptied_segments()
     assert log.read(0, 65, at_least_one=False, skips_empty=True) == b""

@@ -1,4 +1,4 @@
-"""What a pass reads and writes as a whole: groups of segments, gaps between them, large records, its counts."""
+"""Units of a pass: groups of segments, gaps between them, large records, its counts."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -35,7 +35,7 @@ def in_ten_segments() -> tuple[PartitionLog, SyncingDisk]:
 
 
 def sizes(**config: int) -> list[int]:
-    """How many of the ten segments became each of the new ones. All records stay."""
+    """Return how many of the ten segments became each of the new ones. All records stay."""
     log, disk = in_ten_segments()
     bases = [*log.bases]
     log.config = replace(COMPACTED, index_interval_bytes=0, **{"segment_bytes": 1 << 20, **config})  # type: ignore[arg-type]
@@ -46,7 +46,7 @@ def sizes(**config: int) -> list[int]:
 
 
 @pytest.mark.clause("LogCleanerTest.testSegmentGrouping")
-def test_neighbours_become_one_segment_as_far_as_bytes_and_index_entries_go() -> None:
+def test_segments_are_merged_within_byte_and_index_limits() -> None:
     log, _ = in_ten_segments()
     size, entries = log.segments[1].size_bytes, len(log.segments[1].offsets)
     assert entries == 2
@@ -58,7 +58,7 @@ def test_neighbours_become_one_segment_as_far_as_bytes_and_index_entries_go() ->
     assert SEGMENTS_PER_GROUP > 10
 
 
-def test_segments_of_which_nothing_is_left_become_one_whatever_their_sizes_were() -> None:
+def test_emptied_segments_are_merged() -> None:
     log, disk = fresh(replace(COMPACTED, segment_bytes=1000))
     for number in range(3 * SEGMENTS_PER_GROUP):
         put(log, ("the same key", "value" * 170 + str(number)))
@@ -78,7 +78,7 @@ def test_segments_of_which_nothing_is_left_become_one_whatever_their_sizes_were(
     "LogCleanerTest.testSegmentGroupingFollowingLoadOfZeroIndex",
 )
 @pytest.mark.parametrize(("last", "expected"), [(2**31 - 1, 1), (2**31, 2)])
-def test_neighbours_whose_offsets_are_too_far_apart_do_not_become_one(last: int, expected: int) -> None:
+def test_segments_with_distant_offsets_are_not_merged(last: int, expected: int) -> None:
     log, disk = fresh()
     put(log, ("a", "1"))
     log.roll(NOW)
@@ -96,8 +96,8 @@ def keyed(pair: tuple[str, str], offset: int) -> bytes:
 
 @pytest.mark.clause("LogCleanerTest.testCleaningBeyondMissingOffsets", "OffsetMapTest.testUpdateLatestOffset")
 @pytest.mark.parametrize("ends", [(11,), (15, 30)])
-def test_a_log_with_gaps_between_its_segments_is_clean_up_to_its_active_segment(ends: tuple[int, ...]) -> None:
-    """Other software leaves them, and a follower of a log with a very wide gap."""
+def test_log_with_gaps_is_clean_up_to_active_segment(ends: tuple[int, ...]) -> None:
+    """Other software leaves such gaps, and a follower of a log with a very wide gap does."""
     log, disk = fresh(replace(COMPACTED, segment_bytes=1 << 20))
     for end in ends:
         for offset in range(log.log_end_offset, log.log_end_offset + 10):
@@ -111,7 +111,7 @@ def test_a_log_with_gaps_between_its_segments_is_clean_up_to_its_active_segment(
 
 
 @pytest.mark.clause("LogCleanerTest.testBuildOffsetMapFakeLarge")
-def test_a_pass_goes_over_a_gap_that_no_segment_could_hold() -> None:
+def test_pass_crosses_gap_wider_than_segment() -> None:
     log, disk = fresh()
     far = 2**31 + 9
     for offset, key in ((0, "a"), (1, "b"), (far, "a"), (far + 1, "c")):
@@ -124,7 +124,7 @@ def test_a_pass_goes_over_a_gap_that_no_segment_could_hold() -> None:
 
 
 @pytest.mark.clause("LogCleanerTest.testCleanSegmentsRetainingLastEmptyBatch")
-def test_a_segment_of_which_nothing_is_left_keeps_its_last_batch_empty() -> None:
+def test_emptied_segment_keeps_last_batch_empty() -> None:
     log, disk = fresh(replace(COMPACTED, segment_bytes=1 << 20))
     for _ in range(2):
         for number in range(10):
@@ -133,12 +133,12 @@ def test_a_segment_of_which_nothing_is_left_keeps_its_last_batch_empty() -> None
     log.config = replace(log.config, segment_bytes=1)
     cleaned(log, disk)
     kept = [(header.last_offset, header.record_count) for header in all_headers(log) if header.base_offset < 10]
-    assert kept == [(0, 0), (9, 0)], "the first one begins its leader epoch"
+    assert kept == [(0, 0), (9, 0)], "the first one starts its leader epoch"
     assert log.bases == [0, 10, 20]
 
 
 @pytest.mark.clause("LogCleanerTest.testLogCleanerStats")
-def test_a_pass_counts_what_it_reads_keeps_and_writes() -> None:
+def test_pass_counts_read_kept_and_written_records() -> None:
     log, disk = fresh(replace(COMPACTED, segment_bytes=1 << 20))
     for number in range(5):
         put(log, (f"k{number % 2}", "value"))
@@ -152,7 +152,7 @@ def test_a_pass_counts_what_it_reads_keeps_and_writes() -> None:
 
 
 @pytest.mark.clause("LogCleanerTest.testLargeMessage", "LogCleanerTest.testMessageLargerThanMaxMessageSize")
-def test_records_of_any_size_are_cleaned_whatever_is_allowed_by_now() -> None:
+def test_records_beyond_current_size_limit_are_cleaned() -> None:
     log, disk = fresh(replace(COMPACTED, segment_bytes=1 << 24))
     for number in range(6):
         put(log, (f"k{number % 2}", f"{number}" * (1 << 18)))
@@ -167,7 +167,7 @@ def test_records_of_any_size_are_cleaned_whatever_is_allowed_by_now() -> None:
     "LogCleanerTest.testCorruptMessageSizeLargerThanBytesAvailable",
 )
 @pytest.mark.parametrize("damage", ["magic", "end"])
-def test_a_large_batch_that_is_damaged_is_found_and_left_alone(damage: str) -> None:
+def test_damaged_large_batch_is_detected_and_kept(damage: str) -> None:
     log, disk = fresh(replace(COMPACTED, segment_bytes=1 << 24))
     for number in range(3):
         put(log, ("k", f"{number}" * (1 << 18)))
@@ -184,7 +184,7 @@ def test_a_large_batch_that_is_damaged_is_found_and_left_alone(damage: str) -> N
 
 
 @pytest.mark.parametrize(("number", "offset"), [(2, 3), (2, 1), (1, 2), (3, 7), (2, 258), (3, 0)])
-def test_a_batch_whose_base_offset_is_damaged_takes_no_other_with_it(number: int, offset: int) -> None:
+def test_batch_with_damaged_base_offset_loses_no_other_batch(number: int, offset: int) -> None:
     log, disk = fresh(COMPACTED)
     for key in "abcdefgh":
         put(log, (key, "value"))
@@ -199,7 +199,7 @@ def test_a_batch_whose_base_offset_is_damaged_takes_no_other_with_it(number: int
 
 
 @pytest.mark.clause("LogCleanerTest.testCleaningWithUnkeyedMessages")
-def test_records_without_keys_go_from_a_topic_that_was_not_compacted_before() -> None:
+def test_records_without_keys_are_removed() -> None:
     log, disk = fresh(replace(COMPACTED, cleanup_policy="delete"))
     for codec in (Compression.NONE, Compression.GZIP):
         records = [Record(timestamp_ms=START_MS, value=b"no key"), Record(timestamp_ms=START_MS, key=b"a", value=b"1")]

@@ -1,4 +1,4 @@
-"""What a log loses at its end, by a power loss or a truncation, must not take more with it than that end."""
+"""A power loss or a truncation at the end of a log loses no more than that end."""
 
 from dataclasses import replace
 
@@ -25,8 +25,8 @@ def newest(log: PartitionLog) -> dict[str, str | None]:
     return {key: value for _, key, value in texts(log)}
 
 
-def test_a_durable_record_goes_only_for_one_that_is_durable_too() -> None:
-    """The disk loses all that was never synced, after each slice of a pass."""
+def test_durable_record_is_superseded_only_by_durable_one() -> None:
+    """The disk loses all unsynced data after each slice of a pass."""
     passes = 0
     for slices in range(100):
         log, disk = fresh()
@@ -51,8 +51,8 @@ def test_a_durable_record_goes_only_for_one_that_is_durable_too() -> None:
 
 @pytest.mark.parametrize("later", [1, 7])
 @pytest.mark.parametrize("clean_before", [False, True])
-def test_a_producer_stays_known_whose_newer_batches_are_cut_off(later: int, clean_before: bool) -> None:
-    """The log remembers five batches: the one that counts after the cut may not be among them."""
+def test_producer_stays_known_after_truncation_of_newer_batches(later: int, clean_before: bool) -> None:
+    """The log remembers five batches: the relevant one after the truncation may not be among them."""
     log, disk = fresh()
     put(log, ("a", "1"), producer=(7, 0))
     put(log, ("a", "2"), producer=(7, 1))
@@ -74,7 +74,7 @@ def test_a_producer_stays_known_whose_newer_batches_are_cut_off(later: int, clea
     assert not sent(log, 7, 2).duplicate
 
 
-def test_a_batch_that_no_cut_can_need_does_not_stay() -> None:
+def test_superseded_batch_below_high_watermark_is_removed() -> None:
     log, disk = fresh()
     for number in range(6):
         put(log, ("a", str(number)), producer=(7, number))
@@ -89,7 +89,7 @@ def test_a_batch_that_no_cut_can_need_does_not_stay() -> None:
     assert refused(again, 7, 9)
 
 
-def test_a_large_batch_that_is_cut_off_while_it_is_looked_at_is_no_damage() -> None:
+def test_large_batch_truncated_during_check_is_not_damage() -> None:
     log, _ = fresh(replace(COMPACTED, segment_bytes=1 << 24))
     put(log, *((f"k{number}", "x" * 200) for number in range(1500)))
     put(log, *((f"k{number}", "x" * 200) for number in range(900)))
@@ -101,8 +101,8 @@ def test_a_large_batch_that_is_cut_off_while_it_is_looked_at_is_no_damage() -> N
         list(steps)
 
 
-def test_a_pass_over_a_part_that_was_cut_before_the_first_slice_touches_nothing() -> None:
-    """What came in place of the part's records may lie above the high watermark."""
+def test_pass_over_truncated_part_changes_nothing() -> None:
+    """Records in place of the truncated ones may be above the high watermark."""
     log, _ = fresh()
     put(log, ("a", "1"), ("b", "1"))
     put(log, ("a", "2"))
@@ -118,9 +118,10 @@ def test_a_pass_over_a_part_that_was_cut_before_the_first_slice_touches_nothing(
 
 
 @pytest.mark.clause("LogLoaderTest.testLogRecoversForLeaderEpoch")
-def test_a_log_that_begins_in_a_hole_has_an_epoch_there_after_a_power_loss() -> None:
-    """A pass took the records, deletion the batch before them that began the epoch, and the power loss the epoch file.
-    Offsets 1 and 2 are the hole."""
+def test_log_starting_in_gap_has_leader_epoch_after_power_loss() -> None:
+    """A pass removed the records, deletion the batch before them that started the epoch, and the power loss the epoch
+    file.
+    Offsets 1 and 2 are the gap."""
     config = replace(COMPACTED, segment_bytes=250)
     log, disk = fresh(config)
     put(log, ("first", "x" * 150), epoch=3)
@@ -136,5 +137,5 @@ def test_a_log_that_begins_in_a_hole_has_an_epoch_there_after_a_power_loss() -> 
     again = opened(disk.after_power_loss(), config, clean=False)
     assert again.log_start_offset == 2
     assert [again.epoch_at(offset) for offset in range(2, 6)] == [3] * 4
-    assert again.end_offset_for_epoch(2).end_offset == 2  # A follower with other records there cuts them off.
+    assert again.end_offset_for_epoch(2).end_offset == 2  # A follower with other records there truncates them.
     assert opened(again.disk, config, clean=False).epochs.starts == [2]

@@ -1,4 +1,5 @@
-"""The cleaner against a naive model: all records that were ever appended. Passes run step by step between appends,
+"""The cleaner compared with a naive model: all records that were ever appended. Passes run step by step between
+appends,
 rolls, truncation, deletion, crashes and restarts."""
 
 from collections.abc import Iterator
@@ -32,11 +33,13 @@ class Written:
 
 @pytest.mark.clause("LogCleanerParameterizedIntegrationTest.cleanerTest")
 class CleanerMachine(RuleBasedStateMachine):
-    """``written``: by offset, all that was appended and not truncated. ``touched``: passes began that reach so far.
-    ``lost_power``: a power loss may have taken the epoch file. A hole at the log's start then counts to the first
-    batch.
-    ``superseded``: a newer record was there once, which a truncation may have taken away. ``looked_at``: by offset,
-    when the first pass began that may have given a tombstone its horizon."""
+    """Random histories of a log with a cleaner.
+
+    ``written``: by offset, all that was appended and not truncated. ``touched``: started passes reach this far.
+    ``lost_power``: a power loss may have removed the epoch file. A gap at the log's start then counts to the first
+    batch. ``superseded``: a newer record existed once, which a truncation may have removed. ``looked_at``: by offset,
+    when the first pass started that may have given a tombstone its horizon.
+    """
 
     @initialize(
         segment_bytes=st.sampled_from([150, 300, 1000, 1 << 20]),
@@ -141,7 +144,7 @@ class CleanerMachine(RuleBasedStateMachine):
             self.disk.sync(step.sync)
 
     def _passed(self) -> None:
-        """Below the pass's end each key is there once at most."""
+        """Below the pass's end each key exists once at most."""
         assert self.cleaning is not None
         self.steps = None
         end = self.cleaning.done.end_offset
@@ -173,8 +176,8 @@ class CleanerMachine(RuleBasedStateMachine):
 
     @rule(power_loss=st.booleans(), operations=st.integers(0, 12) | st.none())
     def die(self, power_loss: bool, operations: int | None) -> None:
-        """Perhaps in the middle of a pass. What was appended was synced before, so that the model knows what is left;
-        what the cleaner writes is durable where it says so."""
+        """Crash, perhaps during a pass. Appended records were synced before, so that the model knows what remains; the
+        cleaner's writes are durable where it says so."""
         sync_all(self.log, self.disk)
         if self.steps is not None and operations is not None:
             self.disk.fail_after = operations

@@ -1,4 +1,4 @@
-"""The cleaner's own reading of records, against the reader of all other parts."""
+"""The cleaner's own decoding of records, compared with the reader of all other parts."""
 
 import pytest
 from hypothesis import given
@@ -28,7 +28,7 @@ def plain_of(records: list[Record]) -> bytes:
 
 @pytest.mark.thorough
 @given(records=RECORDS, limit=st.integers(1, 13))
-def test_columns_say_what_the_reader_says(records: list[Record], limit: int) -> None:
+def test_columns_equal_decoded_records(records: list[Record], limit: int) -> None:
     batch = build(records)
     plain, header = bytes(batch[HEADER_BYTES:]), read_header(batch)
     position = 0
@@ -52,14 +52,14 @@ def test_columns_say_what_the_reader_says(records: list[Record], limit: int) -> 
 
 
 @pytest.mark.parametrize("delta", [0, 63, 64, 8191, 8192, 1 << 20, (1 << 31) - 1, -1, -65])
-def test_numbers_of_any_length_are_read(delta: int) -> None:
+def test_varints_of_any_length_are_decoded(delta: int) -> None:
     body = b"\0" + zigzag(0) + zigzag(delta) + zigzag(1) + b"k" + zigzag(-1) + zigzag(0)
     found, end = columns(zigzag(len(body)) + body, 0, 10)
     assert (found.offset_deltas, found.keys, found.valueless) == ([delta], [b"k"], [0])
     assert end == len(body) + 1
 
 
-def test_keys_are_told_from_an_offset_on() -> None:
+def test_keys_start_at_given_offset() -> None:
     found, _ = columns(plain_of([Record(key=b"a"), Record(value=b"none"), Record(key=b"b"), Record(key=b"c")]), 0, 10)
     assert found.keyed(100, 0) == ([b"a", b"b", b"c"], [100, 102, 103])
     assert found.keyed(100, 102) == ([b"b", b"c"], [102, 103])
@@ -69,7 +69,7 @@ def test_keys_are_told_from_an_offset_on() -> None:
 
 @pytest.mark.thorough
 @given(records=RECORDS, data=st.data())
-def test_a_cut_is_damage(records: list[Record], data: st.DataObject) -> None:
+def test_truncated_records_are_damage(records: list[Record], data: st.DataObject) -> None:
     plain = plain_of(records)
     ends = [record.end for record in extents(plain, columns(plain, 0, 100)[0].starts)]
     cut = data.draw(st.integers(1, len(plain) - 1).filter(lambda at: at not in ends) if len(plain) > 1 else st.just(1))
@@ -80,6 +80,6 @@ def test_a_cut_is_damage(records: list[Record], data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     "wrong", [b"\x01", b"\x02\0", b"\x0a\0\0\0\x0a" + b"k" * 5, b"\x06\0\0\0" + bytes(9), b"\xff" * 30]
 )
-def test_bytes_that_are_no_records_are_damage(wrong: bytes) -> None:
+def test_random_bytes_are_damage(wrong: bytes) -> None:
     with pytest.raises(InvalidRecords):
         columns(wrong, 0, 100)

@@ -1,4 +1,4 @@
-"""Batches that a pass need not look into again."""
+"""Batches that a pass need not decompress again."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def settled(headers: list[BatchHeader], newest: list[int], most: int = 100) -> l
     return [superseded.holds(header) for header in headers]
 
 
-def test_a_batch_without_a_newest_offset_is_held() -> None:
+def test_batch_without_newest_offset_is_superseded() -> None:
     headers = [header_at(0, 10), header_at(10, 5), header_at(15, 1)]
     assert settled(headers, [9, 15]) == [False, True, False]
     assert settled(headers, [10]) == [True, False, True]
@@ -30,7 +30,7 @@ def test_a_batch_without_a_newest_offset_is_held() -> None:
     assert settled(headers, []) == [True, True, True]
 
 
-def test_what_was_not_noted_is_looked_into() -> None:
+def test_unrecorded_batch_is_decompressed() -> None:
     assert settled([header_at(0, 2), header_at(2, 2), header_at(4, 2)], [], most=2) == [True, True, False]
     superseded = Superseded(2)
     assert list(superseded.settle([1, 2])) == []
@@ -39,13 +39,13 @@ def test_what_was_not_noted_is_looked_into() -> None:
     assert not superseded.holds(header_at(6, 2)), "its base offset is another"
 
 
-def test_many_keys_are_settled_in_slices() -> None:
+def test_many_keys_are_processed_in_slices() -> None:
     superseded = Superseded(2)
     superseded.note(header_at(0, 10))
     assert len(list(superseded.settle(range(3 * INDEXED_OFFSETS_PER_SLICE)))) == 2
 
 
-def test_superseded_batches_are_not_unpacked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_superseded_batches_are_not_decompressed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_into: list[int] = []
 
     def seen(header: BatchHeader, batch: memoryview):  # type: ignore[no-untyped-def]

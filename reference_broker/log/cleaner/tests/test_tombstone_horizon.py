@@ -1,4 +1,4 @@
-"""The tombstone horizon marker: what the cleaner does to it, and what it allows the cleaner (H-1, H-2)."""
+"""The tombstone horizon marker: its updates by the cleaner, and the tombstones that it allows to remove (H-1, H-2)."""
 
 import pytest
 
@@ -25,7 +25,7 @@ FILE = f"{DIRECTORY}/tombstone-horizon-checkpoint"
 
 
 def with_a_tombstone() -> tuple[PartitionLog, SyncingDisk]:
-    """Offset 1 deletes what offset 0 wrote. A first pass has given the tombstone its time to go."""
+    """Offset 1 deletes the key of offset 0. A first pass has given the tombstone its deletion time."""
     log, disk = fresh()
     put(log, ("a", "1"))
     put(log, ("a", None))
@@ -39,7 +39,7 @@ def with_a_tombstone() -> tuple[PartitionLog, SyncingDisk]:
 
 
 @pytest.mark.clause("H-1")
-def test_the_marker_stands_behind_the_last_tombstone_that_went_because_of_its_age() -> None:
+def test_marker_is_after_last_expired_tombstone() -> None:
     log, disk = with_a_tombstone()
     assert log.horizon.offset == 0, "delete.retention.ms is not over"
     cleaned(log, disk, OLD)
@@ -50,7 +50,7 @@ def test_the_marker_stands_behind_the_last_tombstone_that_went_because_of_its_ag
 
 
 @pytest.mark.clause("H-1")
-def test_a_tombstone_that_a_newer_record_replaces_moves_no_marker() -> None:
+def test_superseded_tombstone_moves_no_marker() -> None:
     log, disk = with_a_tombstone()
     put(log, ("a", "2"))
     rolled(log)
@@ -60,7 +60,7 @@ def test_a_tombstone_that_a_newer_record_replaces_moves_no_marker() -> None:
 
 
 @pytest.mark.clause("H-1")
-def test_no_power_loss_finds_tombstones_gone_and_no_marker() -> None:
+def test_marker_is_durable_before_tombstones_are_removed() -> None:
     log, disk = with_a_tombstone()
     sync_all(log, disk)
     for step in Cleaning(log, dirty(log, OLD), OLD, BUFFER_BYTES).run():
@@ -73,7 +73,7 @@ def test_no_power_loss_finds_tombstones_gone_and_no_marker() -> None:
 
 @pytest.mark.clause("H-2")
 @pytest.mark.parametrize(("limit", "left"), [(0, [1, 2, 3]), (1, [1, 2, 3]), (2, [2, 3])])
-def test_a_follower_removes_no_tombstone_at_or_beyond_its_leaders_marker(limit: int, left: list[int]) -> None:
+def test_follower_keeps_tombstones_at_or_beyond_leaders_marker(limit: int, left: list[int]) -> None:
     log, disk = with_a_tombstone()
     log.horizon.limit = limit
     cleaned(log, disk, OLD)
@@ -87,8 +87,8 @@ def test_a_follower_removes_no_tombstone_at_or_beyond_its_leaders_marker(limit: 
 
 
 @pytest.mark.clause("H-2")
-def test_a_pass_that_began_while_this_node_led_removes_no_tombstone_once_it_follows() -> None:
-    """The first segments of the log hold no tombstone and become one. Then the node follows another leader."""
+def test_pass_started_as_leader_keeps_tombstones_as_follower() -> None:
+    """The first segments of the log have no tombstone and are merged. Then the node follows another leader."""
     log, disk = fresh()
     for number in range(6):
         put(log, (f"k{number}", "x" * 150))
@@ -113,7 +113,7 @@ def test_a_pass_that_began_while_this_node_led_removes_no_tombstone_once_it_foll
 
 
 @pytest.mark.clause("H-2")
-def test_a_node_that_follows_while_its_marker_is_made_durable_keeps_the_tombstone() -> None:
+def test_leader_becoming_follower_during_marker_sync_keeps_tombstone() -> None:
     log, disk = with_a_tombstone()
     sync_all(log, disk)
     steps = Cleaning(log, dirty(log, OLD), OLD, BUFFER_BYTES).run()
@@ -128,7 +128,7 @@ def test_a_node_that_follows_while_its_marker_is_made_durable_keeps_the_tombston
 
 
 @pytest.mark.clause("H-2")
-def test_a_follower_removes_no_tombstone_before_its_leader_has_told_its_marker() -> None:
+def test_follower_keeps_tombstones_until_leaders_marker_is_known() -> None:
     log, disk = with_a_tombstone()
     log.horizon.prepare(3)
     log.horizon.settle()
@@ -139,7 +139,7 @@ def test_a_follower_removes_no_tombstone_before_its_leader_has_told_its_marker()
 
 @pytest.mark.clause("H-1")
 @pytest.mark.parametrize("content", [None, b"0\n1\n5\n", b"0\n2\n5\n", b"0\n2\nx\n0\n", b""])
-def test_a_clean_part_without_a_readable_file_may_lack_any_tombstone(content: bytes | None) -> None:
+def test_unreadable_marker_file_counts_as_marker_at_clean_end(content: bytes | None) -> None:
     """It was cleaned by software that kept no marker, or the file is damaged."""
     log, disk = with_a_tombstone()
     cleaned(log, disk, OLD)
@@ -151,14 +151,14 @@ def test_a_clean_part_without_a_readable_file_may_lack_any_tombstone(content: by
 
 
 @pytest.mark.clause("H-1", "H-2")
-def test_a_pass_that_removes_no_tombstone_says_so_for_the_next_start() -> None:
+def test_pass_without_removed_tombstones_is_recorded() -> None:
     _, disk = with_a_tombstone()
     again = opened(disk, config=COMPACTED)
     assert (again.horizon.offset, again.cleaned_offset) == (0, 3)
 
 
 @pytest.mark.clause("H-1")
-def test_no_power_loss_takes_an_earlier_marker_back() -> None:
+def test_power_loss_does_not_revert_marker() -> None:
     log, disk = with_a_tombstone()
     cleaned(log, disk, OLD)
     put(log, ("d", None))

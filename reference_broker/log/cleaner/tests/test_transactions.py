@@ -1,5 +1,6 @@
-"""What passes do to transactions: aborted records go, markers go after them, and readers of committed records see all
-that they saw before."""
+"""Passes over transactions: aborted records are removed, then their markers, and read_committed consumers see the same
+as
+before."""
 
 import pytest
 
@@ -31,7 +32,7 @@ class World:
         self.next: dict[int, int] = {}
 
     def put(self, producer_id: int, *keys: str) -> None:
-        """One batch of a transaction, whose values tell their offsets. Producer 0 has no transactions."""
+        """Append one batch of a transaction, whose values are their offsets. Producer 0 has no transactions."""
         end = self.log.log_end_offset
         pairs = [(key, f"{end + index}") for index, key in enumerate(keys)]
         if producer_id == 0:
@@ -49,7 +50,7 @@ class World:
         self.log.advance_high_watermark(self.log.log_end_offset)
 
     def clean(self, now: Now = NOW, *, again: bool = False) -> None:
-        """``again``: also what is clean."""
+        """Run a pass. ``again``: also over the clean part."""
         rolled(self.log)
         if again:
             self.log.note_cleaned(0)
@@ -57,18 +58,18 @@ class World:
 
     @property
     def offsets(self) -> list[int]:
-        """Those of all records and markers."""
+        """Return the offsets of all records and markers."""
         return [record.offset for _, record in contents(self.log)]
 
     @property
     def batches(self) -> list[int]:
-        """Where batches end, the empty ones too."""
+        """Return the ends of all batches, the empty ones too."""
         return [header.last_offset for header in all_headers(self.log)]
 
 
 def committed(log: PartitionLog) -> dict[str, str]:
-    """The newest value of each key, as a reader of committed records finds it with the aborted transactions that the
-    log tells."""
+    """Return the newest value of each key, as a read_committed consumer finds it with the log's aborted
+    transactions."""
     aborted = sorted(
         ((each.first_offset, each.producer_id) for each in log.aborted_transactions(0, log.log_end_offset)),
         reverse=True,
@@ -96,7 +97,7 @@ STEPS = "1:ab 2:bc 1:cd 1! 2! 1:bc 1- 2:de roll 1:ef 1! 2- 2:fg 2! 0:ab 1:xy rol
     "LogCleanerTest.testBasicTransactionAwareCleaning",
 )
 @pytest.mark.parametrize("keys", [1, 3, 100])
-def test_readers_of_committed_records_see_the_same_after_each_pass(keys: int) -> None:
+def test_read_committed_result_is_unchanged_by_each_pass(keys: int) -> None:
     world = World()
     log = world.log
     for step in STEPS.split():
@@ -128,7 +129,7 @@ def test_readers_of_committed_records_see_the_same_after_each_pass(keys: int) ->
     "LogCleanerTest.testCommittedTransactionSpanningSegments",
     "LogCleanerTest.testAbortedTransactionSpanningSegments",
 )
-def test_transactions_over_several_segments_are_cleaned_once_all_are_over() -> None:
+def test_transactions_over_several_segments_are_cleaned_once_completed() -> None:
     world = World()
     world.put(1, "a", "b")
     world.put(3, "b", "c")
@@ -151,7 +152,7 @@ def test_transactions_over_several_segments_are_cleaned_once_all_are_over() -> N
 @pytest.mark.clause(
     "X-11", "LogCleanerTest.testCommitMarkerRemoval", "LogCleanerTest.testDeletedBatchesWithNoMessagesRead"
 )
-def test_a_commit_marker_goes_once_no_batch_of_its_transaction_is_left() -> None:
+def test_commit_marker_is_removed_without_batches_of_transaction() -> None:
     world = World()
     world.put(0, "z")
     world.put(1, "a")
@@ -176,7 +177,7 @@ def test_a_commit_marker_goes_once_no_batch_of_its_transaction_is_left() -> None
     "LogCleanerTest.testAbortMarkerRetentionWithEmptyBatch",
     "LogCleanerTest.testAbortMarkerRemoval",
 )
-def test_the_markers_of_a_transaction_stay_while_an_empty_batch_of_it_does() -> None:
+def test_markers_stay_while_empty_batch_of_transaction_stays() -> None:
     """The batch has the producer's last sequence."""
     for commit, readers in ((True, []), (False, [(1, 1)])):
         world = World()
@@ -201,7 +202,7 @@ def test_the_markers_of_a_transaction_stay_while_an_empty_batch_of_it_does() -> 
 
 
 @pytest.mark.clause("LogCleanerTest.testCleanEmptyControlBatch")
-def test_a_marker_of_no_batch_leaves_an_empty_batch_for_its_producer() -> None:
+def test_removed_marker_leaves_empty_batch_for_producer() -> None:
     world = World()
     world.put(0, "z")
     world.end(1, commit=True)
@@ -214,7 +215,7 @@ def test_a_marker_of_no_batch_leaves_an_empty_batch_for_its_producer() -> None:
 
 
 @pytest.mark.clause("LogCleanerTest.testEmptyBatchRemovalWithSequenceReuse")
-def test_a_producer_that_begins_at_0_each_time_leaves_one_empty_batch() -> None:
+def test_producer_restarting_at_zero_leaves_one_empty_batch() -> None:
     """As Kafka's group coordinator does."""
     world = World()
     world.put(0, "z")
@@ -239,7 +240,7 @@ def test_a_producer_that_begins_at_0_each_time_leaves_one_empty_batch() -> None:
 
 
 @pytest.mark.clause("LogCleanerTest.testCleaningWithKeysConflictingWithTxnMarkerKeys")
-def test_a_record_whose_key_is_that_of_a_marker_supersedes_no_marker() -> None:
+def test_record_with_key_of_marker_supersedes_no_marker() -> None:
     world = World()
     world.put(1, "a")
     world.end(1, commit=True)
@@ -258,7 +259,7 @@ def test_a_record_whose_key_is_that_of_a_marker_supersedes_no_marker() -> None:
 
 
 @pytest.mark.clause("LogCleanerTest.testDuplicateCheckAfterCleaning")
-def test_retries_are_known_after_a_pass_and_a_restart() -> None:
+def test_duplicates_are_detected_after_pass_and_restart() -> None:
     log, disk = fresh()
 
     def sent(producer_id: int, keys: str) -> tuple[bool, int, int]:
