@@ -51,7 +51,7 @@ FEW_SNAPSHOTS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class DifferKind:
     """Two ways to play a script. With ``nodes`` 0 the seed decides how many nodes both have."""
 
     name: str
@@ -70,28 +70,28 @@ class Kind:
         return replace(self.left, nodes=nodes), replace(self.right, nodes=nodes)
 
 
-KINDS: Final[Mapping[str, Kind]] = {
+KINDS: Final[Mapping[str, DifferKind]] = {
     each.name: each
     for each in (
-        Kind("slices", Way(), Way(slice_items=1), ("whole slices", "slices of one item")),
-        Kind(
+        DifferKind("slices", Way(), Way(slice_items=1), ("whole slices", "slices of one item")),
+        DifferKind(
             "sessions",
             Way(incremental=False),
             Way(),
             ("full fetches", "incremental fetch sessions"),
             needs=Needs(polls=0.5),
         ),
-        Kind("nodes", Way(), Way(nodes=3), ("one node", "three nodes")),
+        DifferKind("nodes", Way(), Way(nodes=3), ("one node", "three nodes")),
         # A leader remembers the lowest sequence of batches that it could not verify, until it restarts (KIP-890). A
         # start deletes snapshots that describe deleted records only (Kafka's truncateAndReload).
-        Kind(
+        DifferKind(
             "restarts",
             Way(),
             Way(restarts=True),
             ("no restart", "restarts in pauses"),
             needs=Needs(deletes_of_producers=False, late_retries=False),
         ),
-        Kind(
+        DifferKind(
             "metadata",
             Way(restarts=True, settings=FEW_SNAPSHOTS),
             Way(restarts=True, settings=SMALL_SNAPSHOTS),
@@ -99,7 +99,7 @@ KINDS: Final[Mapping[str, Kind]] = {
             needs=Needs(pauses=4),
         ),
         # A replay does not find the producers of deleted segments, which a snapshot has.
-        Kind(
+        DifferKind(
             "producers",
             Way(restarts=True, drops_producer_snapshots=True),
             Way(restarts=True),
@@ -107,7 +107,7 @@ KINDS: Final[Mapping[str, Kind]] = {
             needs=Needs(deletes_of_producers=False, pauses=4),
         ),
         # ListOffsets for the largest timestamp (-3) looks at the local records only, as in Kafka.
-        Kind(
+        DifferKind(
             "tier",
             Way(),
             Way(tiered=True),
@@ -154,7 +154,7 @@ class DifferResult:
     difference: Difference | None = None
 
 
-def script(kind: Kind, seed: int) -> list[Operation]:
+def script(kind: DifferKind, seed: int) -> list[Operation]:
     return drawn(random_for(seed, "differ"), kind.needs)
 
 
@@ -184,7 +184,7 @@ def _next_us(at_us: int, step_us: int) -> int:
     return (at_us + step_us) // SLOT_US * SLOT_US
 
 
-def compare(kind: Kind, seed: int, found: DifferResult, mutant: str = "") -> Difference | None:
+def compare(kind: DifferKind, seed: int, found: DifferResult, mutant: str = "") -> Difference | None:
     """Play one seed both ways. Return the first difference."""
     left, right = kind.ways(seed)
     operations = script(kind, seed)
@@ -200,7 +200,7 @@ def compare(kind: Kind, seed: int, found: DifferResult, mutant: str = "") -> Dif
 
 
 def search_difference(
-    kind: Kind, seeds: Sequence[int], mutant: str = "", progress: Callable[[DifferResult], None] = lambda _: None
+    kind: DifferKind, seeds: Sequence[int], mutant: str = "", progress: Callable[[DifferResult], None] = lambda _: None
 ) -> DifferResult:
     """Play the seeds until the first difference. ``mutant`` is the name of the one that is applied. ``progress`` is
     called before each seed."""

@@ -52,7 +52,7 @@ class Needs:
 
 
 @dataclass(slots=True)
-class Drawing:
+class ScriptDrawing:
     """The model. ``topics`` has the number of partitions of each."""
 
     random: Random
@@ -271,37 +271,37 @@ class Drawing:
             self.add("delete_offset", group, *self.partition())
 
 
-WEIGHTS: Final[tuple[tuple[Callable[[Drawing], None], int], ...]] = (
-    (Drawing.create_topic, 2),
-    (Drawing.delete_topic, 1),
-    (Drawing.add_partitions, 1),
-    (Drawing.alter_config, 3),
-    (Drawing.describe, 2),
-    (Drawing.init_producer, 2),
-    (Drawing.produce, 14),
-    (Drawing.retry, 4),
-    (Drawing.init_transactional, 2),
-    (Drawing.transact, 6),
-    (Drawing.end_transaction, 5),
-    (Drawing.come_late, 1),
-    (Drawing.look_at_producers, 3),
-    (Drawing.delete_records, 2),
-    (Drawing.read, 4),
-    (Drawing.list_offsets, 4),
-    (Drawing.follow, 4),
-    (Drawing.unfollow, 1),
-    (Drawing.poll, 6),
-    (Drawing.join, 3),
-    (Drawing.leave, 1),
-    (Drawing.be_a_member, 4),
-    (Drawing.look_at_groups, 3),
-    (Drawing.delete_of_group, 1),
+WEIGHTS: Final[tuple[tuple[Callable[[ScriptDrawing], None], int], ...]] = (
+    (ScriptDrawing.create_topic, 2),
+    (ScriptDrawing.delete_topic, 1),
+    (ScriptDrawing.add_partitions, 1),
+    (ScriptDrawing.alter_config, 3),
+    (ScriptDrawing.describe, 2),
+    (ScriptDrawing.init_producer, 2),
+    (ScriptDrawing.produce, 14),
+    (ScriptDrawing.retry, 4),
+    (ScriptDrawing.init_transactional, 2),
+    (ScriptDrawing.transact, 6),
+    (ScriptDrawing.end_transaction, 5),
+    (ScriptDrawing.come_late, 1),
+    (ScriptDrawing.look_at_producers, 3),
+    (ScriptDrawing.delete_records, 2),
+    (ScriptDrawing.read, 4),
+    (ScriptDrawing.list_offsets, 4),
+    (ScriptDrawing.follow, 4),
+    (ScriptDrawing.unfollow, 1),
+    (ScriptDrawing.poll, 6),
+    (ScriptDrawing.join, 3),
+    (ScriptDrawing.leave, 1),
+    (ScriptDrawing.be_a_member, 4),
+    (ScriptDrawing.look_at_groups, 3),
+    (ScriptDrawing.delete_of_group, 1),
 )
 
 
 def drawn(random: Random, needs: Needs) -> list[Operation]:
     """Draw a script. At its end everything is looked at, when all is quiet."""
-    drawing = Drawing(random, needs)
+    drawing = ScriptDrawing(random, needs)
     for name in TOPICS[:2] if needs.deletes_of_producers else TOPICS:
         drawing._create(name)
     drawing.topics[COMPACTED] = 1
@@ -322,7 +322,7 @@ def drawn(random: Random, needs: Needs) -> list[Operation]:
     return drawing.operations
 
 
-def _look_at_all(drawing: Drawing) -> None:
+def _look_at_all(drawing: ScriptDrawing) -> None:
     for topic in (*TOPICS, COMPACTED):
         drawing.add("describe_topic", topic)
     for topic, partitions in drawing.topics.items():

@@ -28,7 +28,7 @@ from chaos.search.many_seeds import quickly
 from chaos.seeds import random_for
 from chaos.sim.decision_counts import watch
 from chaos.sim.one_seed import play_seed
-from chaos.sim.swarm import SETTINGS, SLICES, Drawing, materialised, other_fetchers
+from chaos.sim.swarm import SETTINGS, SLICES, SwarmDrawing, materialised, other_fetchers
 from chaos.sim.verdict import SimVerdict
 from reports.verdict import Outcome
 from scenarios.consistency import needed_by
@@ -178,7 +178,7 @@ class _Change:
         return self._with(self._drawn(self._at_s()))
 
     def _drawn(self, at_s: float) -> Fault:
-        drawing = Drawing(self._scenario, self._swarm, self._random, self._decays)
+        drawing = SwarmDrawing(self._scenario, self._swarm, self._random, self._decays)
         return drawing.one(self._name, self._random.choice(self._swarm.kinds), at_s)
 
     def _followed(self) -> Scenario:
@@ -298,7 +298,7 @@ def _counts(verdict: SimVerdict) -> tuple[int, ...]:
 
 
 @dataclass(slots=True)
-class Entry:
+class CorpusEntry:
     """A recipe of the corpus, the features that it was the first to reach, and the places of all outcomes that it
     reaches."""
 
@@ -315,7 +315,7 @@ class Corpus:
     """All kept recipes. With a ``folder`` each is a line of its ``corpus.jsonl`` as soon as it is kept."""
 
     folder: Path | None = None
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[CorpusEntry] = field(default_factory=list)
     seen: set[Feature] = field(default_factory=set)
     rounds: int = 0
 
@@ -327,7 +327,7 @@ class Corpus:
             return False
         self.seen |= new
         reaches = frozenset(place for place, times in enumerate(_counts(verdict)) if times)
-        self.entries.append(Entry(recipe, frozenset(new), reaches, verdict.events))
+        self.entries.append(CorpusEntry(recipe, frozenset(new), reaches, verdict.events))
         self._write(self.entries[-1])
         return True
 
@@ -336,7 +336,7 @@ class Corpus:
         """The places of all outcomes that some recipe reaches."""
         return frozenset(place for entry in self.entries for place in entry.reaches)
 
-    def _write(self, entry: Entry) -> None:
+    def _write(self, entry: CorpusEntry) -> None:
         if self.folder is None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -377,7 +377,7 @@ def read_corpus(folder: Path) -> tuple[Corpus, list[Recipe]]:
         if row["points"] != points_digest():
             old.append(recipe)
             continue
-        entry = Entry(recipe, frozenset(row["new"]), frozenset(row["reaches"]), row["events"])
+        entry = CorpusEntry(recipe, frozenset(row["new"]), frozenset(row["reaches"]), row["events"])
         corpus.entries.append(entry)
         corpus.seen |= entry.new
     if (folder / STATE).exists():

@@ -17,7 +17,7 @@ from chaos.seeds import number_for, random_for
 from chaos.sim.agenda import Agenda
 from chaos.sim.fault_scheduler import SimFaultScheduler
 from chaos.sim.links import Links
-from chaos.sim.machine import Machine, NodeDied, Watcher, nothing
+from chaos.sim.machine import Machine, ProcessKilled, Watcher, nothing
 from chaos.sim.network import CODED_SHARE, Network
 from chaos.sim.observer import Observer, TraceHash
 from chaos.sim.store import SimStore
@@ -248,7 +248,7 @@ class MachineFaultActions:
 
     def _die(self, power_loss: bool, silent: bool = False) -> NoReturn:
         self._machine.restart_after_us = self._fault_scheduler.restart_after_us(self._last_rule)
-        raise NodeDied(power_loss, silent)
+        raise ProcessKilled(power_loss, silent)
 
     def pause(self, for_us: int) -> None:
         self._machine.pause(self._fault_scheduler.clipped_us(for_us))

@@ -80,7 +80,7 @@ class Recorder:
 
     def enter(self, node_id: int, decided: Callable[[str], None] | None = None) -> None:
         """Note that from now on this node decides. ``decided`` is called with each outcome, ``NAME=OUTCOME``; it may
-        raise NodeDied."""
+        raise ProcessKilled."""
         self._node, self._decided = node_id, decided
         self._reached = []
 

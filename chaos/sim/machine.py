@@ -49,7 +49,7 @@ SYNC_US = (200, 4000)
 """The range from which the duration of each sync is drawn."""
 
 
-class NodeDied(BaseException):
+class ProcessKilled(BaseException):
     """Raised by kill, power_off and lose_host, so that they never return; no handler in the node may catch it.
 
     With ``silent`` the node's connections stay open at the other ends.
@@ -279,7 +279,7 @@ class Machine:
             self._decisions.enter(self.node_id, self.decided)
         try:
             act(*args)
-        except NodeDied as death:
+        except ProcessKilled as death:
             self._die(death.power_loss, death.silent)
         except (NodeFailed, StartRefused, DiskError) as failure:
             self._failed(failure)

@@ -159,7 +159,7 @@ def materialised(scenario: Scenario, seed: int) -> Scenario:
     swarm = scenario.swarm
     if swarm is None:
         return scenario
-    faults = tuple(Drawing(scenario, swarm, random_for(seed, "swarm")).all())
+    faults = tuple(SwarmDrawing(scenario, swarm, random_for(seed, "swarm")).all())
     needs = dict.fromkeys((*scenario.needs, *(need for fault in faults for need in needed_by(fault))))
     found = replace(scenario, faults=(*scenario.faults, *faults), needs=tuple(needs), swarm=None)
     return _varied(found, random_for(seed, "swarm-cluster"))
@@ -195,7 +195,7 @@ def other_fetchers(load: Load, random: Random, name: str) -> Fetchers:
     )
 
 
-class Drawing:
+class SwarmDrawing:
     """Draws one seed's faults. ``decays`` is the only node whose disk may decay, if that is decided already."""
 
     def __init__(self, scenario: Scenario, swarm: Swarm, random: Random, decays: int | None = None) -> None:
@@ -496,20 +496,20 @@ def _once(nth: int) -> Range:
     return Range(nth, nth)
 
 
-DRAW: dict[str, Callable[[Drawing, Fault], Fault]] = {
-    "node_killed": Drawing._killed,
-    "node_powered_off": Drawing._killed,
-    "node_terminated": Drawing._killed,
-    "node_paused": Drawing._duration,
-    "node_isolated": Drawing._isolated,
-    "clock_stepped": Drawing._clock,
-    "requests_replayed": Drawing._as_it_is,
-    "requests_forged": Drawing._as_it_is,
-    "node_cut_from_controller": Drawing._duration,
-    "disk_slowed": Drawing._slowed,
-    "disk_full": Drawing._duration,
-    "disk_error": Drawing._disk_error,
-    "disk_bit_flipped": Drawing._bit_flipped,
-    "request_damaged": Drawing._damaged,
-    "response_damaged": Drawing._damaged,
+DRAW: dict[str, Callable[[SwarmDrawing, Fault], Fault]] = {
+    "node_killed": SwarmDrawing._killed,
+    "node_powered_off": SwarmDrawing._killed,
+    "node_terminated": SwarmDrawing._killed,
+    "node_paused": SwarmDrawing._duration,
+    "node_isolated": SwarmDrawing._isolated,
+    "clock_stepped": SwarmDrawing._clock,
+    "requests_replayed": SwarmDrawing._as_it_is,
+    "requests_forged": SwarmDrawing._as_it_is,
+    "node_cut_from_controller": SwarmDrawing._duration,
+    "disk_slowed": SwarmDrawing._slowed,
+    "disk_full": SwarmDrawing._duration,
+    "disk_error": SwarmDrawing._disk_error,
+    "disk_bit_flipped": SwarmDrawing._bit_flipped,
+    "request_damaged": SwarmDrawing._damaged,
+    "response_damaged": SwarmDrawing._damaged,
 }

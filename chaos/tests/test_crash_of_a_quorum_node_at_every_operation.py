@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import pytest
 
 from chaos.sim.disk import SimDisk, Synced
-from chaos.sim.machine import Machine, NodeDied
+from chaos.sim.machine import Machine, ProcessKilled
 from chaos.sim.world import SimWorld
 from reference_broker.ports.disk import Buffer, DiskError
 from scenarios import loader
@@ -51,7 +51,7 @@ class MortalDisk(SimDisk):
             self._next_sync_fails = True
         elif way is not None:
             self._machine.restart_after_us = 300_000
-            raise NodeDied(way == "power")
+            raise ProcessKilled(way == "power")
 
     def append(self, path: str, buffers: Sequence[Buffer]) -> int:
         data = b"".join(buffers)
@@ -82,7 +82,7 @@ class MortalDisk(SimDisk):
         """No event of the node's: it dies beside it."""
         try:
             self._live_on()
-        except NodeDied as death:
+        except ProcessKilled as death:
             self._machine.kill_now(death.power_loss)
             return
         if self._next_sync_fails:
