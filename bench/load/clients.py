@@ -8,8 +8,10 @@ from bench.load.reader import LoadReader, ReadPlan, Taken
 from reference_broker.client.partitions import TopicPartition
 
 NATIVE: Final = "native"
-CLIENTS: Final = (NATIVE, "librdkafka", "kafka-python")
-"""Libraries whose clients run in Locust's users. ``native`` is this suite's own generator."""
+JAVA: Final = "java"
+CLIENTS: Final = (NATIVE, "librdkafka", "kafka-python", JAVA)
+"""``native`` is this suite's own generator, and ``java`` stands for Kafka's perf tests. All others are libraries whose
+clients run in Locust's users."""
 
 Bootstrap = Sequence[tuple[str, int]]
 
@@ -48,5 +50,5 @@ def makers(client: str) -> tuple[MakesProducer, MakesReader]:
         from bench.load import kafka_python
 
         return kafka_python.producer, kafka_python.reader
-    assert client == NATIVE, f"{client!r} is no client library"
+    assert client == NATIVE, f"{client!r} runs in no user of Locust"
     return LoadProducer, LoadReader

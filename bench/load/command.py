@@ -13,12 +13,12 @@ from typing import Final
 import msgspec
 
 from bench.load.calibration import Batches, Calibrations, full
-from bench.load.clients import NATIVE
+from bench.load.clients import JAVA, NATIVE
 from bench.load.comparison import FIGURES, Entry, compared, sentences, series_of
 from bench.load.openmessaging import Published, document_of, read_published
 from bench.load.page import lines, reasons, searched, write
 from bench.load.results import LoadResult
-from bench.load.run import LoadOptions, LoadTarget, run, started
+from bench.load.run import LoadError, LoadOptions, LoadTarget, run, started
 from bench.load.search import sustained_rate
 from bench.load.workload import Workload, read_workload
 from bench.machine import where_measured
@@ -71,6 +71,8 @@ def _entries(
     calibrations: Calibrations,
     progress: Callable[[str], None],
 ) -> list[Entry]:
+    if options.search and (options.load.client or workload.crucible.client) == JAVA:
+        raise LoadError("--max judges rates by measures of its own, and the client java has none: give --rates.")
     if options.search and (options.load.client or workload.crucible.client) == NATIVE:
         calibrations.known(full(workload.message_size, options.load.compression))
     stepwise = options.search or bool(options.rates)
@@ -151,7 +153,8 @@ def store(entries: Sequence[Entry], published: Sequence[Published], options: Ben
 def figures_of(entry: Entry) -> dict[str, float]:
     """Return the figures of a run that were measured, by name and unit, as the page shows them."""
     found = {f"{each.name}, {each.unit}": each.value(entry) for each in FIGURES}
-    return {name: value for name, value in found.items() if value is not None}
+    own = {name: value for name, value in found.items() if value is not None}
+    return {**own, "records verified": float(entry.result.findings.read)}
 
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]

@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Final
 
 from bench.load.clients import NATIVE
-from bench.load.results import LoadResult
+from bench.load.results import UNVERIFIED, LoadResult
 from bench.load.search import PRECISION, Sustained
 from reports.statistics.confidence import BUCKET, LEAST_UNITS, Interval, Ratio, median_interval, ratios
 
@@ -47,7 +47,9 @@ class Series:
         outcomes = [each.result.outcome for each in self.entries]
         if "FAILED" in outcomes:
             return "FAILED"
-        return INVALID if len(self.valid) * 2 <= len(outcomes) else "PASSED"
+        if len(self.valid) * 2 <= len(outcomes):
+            return INVALID
+        return UNVERIFIED if UNVERIFIED in outcomes else "PASSED"
 
 
 Key = tuple[str, str, str, float]

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from bench.load.measures import LoadSecond, max_us, mean_us, quantile_us
-from bench.load.results import LoadResult, backlog_of, has_percentile
+from bench.load.results import LoadResult, Stated, backlog_of, has_percentile
 
 PERIOD_S: Final = 10
 """OpenMessaging writes a value after this time (``WorkloadGenerator.printAndCollectStats``)."""
@@ -69,7 +69,23 @@ def document_of(result: LoadResult) -> dict[str, Any]:
         document[f"{name}Max"] = [unit(max_us(each)) for each in parts]
         document[f"{capital}Max"] = unit(max_us(whole))
         document[f"{capital}Quantiles"] = {str(percent): unit(each) for percent, each in _quantiles(whole)}
+    if result.stated is not None:
+        document |= _stated(result.stated)
     return document
+
+
+def _stated(stated: Stated) -> dict[str, Any]:
+    """Return the fields for which other tools state figures. The file has no field that could say so."""
+    labels = {label: share for label, share in PERCENTILES.items() if share in stated.quantiles_ms}
+    quantiles = {str(round(share * 100, 6)): value for share, value in stated.quantiles_ms.items()}
+    return {
+        "publishRate": [stated.sent_per_s],
+        "consumeRate": [stated.read_per_s],
+        "aggregatedPublishLatencyAvg": stated.mean_ms,
+        "aggregatedPublishLatencyMax": stated.max_ms,
+        **{f"aggregatedPublishLatency{label}": stated.quantiles_ms[share] for label, share in labels.items()},
+        "aggregatedPublishLatencyQuantiles": {**quantiles, "100.0": stated.max_ms},
+    }
 
 
 def _quantiles(histogram: Counter[int]) -> Iterator[tuple[float, float]]:

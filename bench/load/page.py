@@ -128,7 +128,7 @@ def _verified(runs: Sequence[LoadResult]) -> str:
 
 
 def _violations(runs: Sequence[LoadResult]) -> str:
-    return violations([each.findings for each in runs])
+    return NO_VALUE if all(each.stated for each in runs) else violations([each.findings for each in runs])
 
 
 def violations(findings: Sequence[Findings]) -> str:
@@ -192,7 +192,7 @@ def write(
         comparisons=list(sentences(columns)),
         published=published,
         has_intervals=any(len(each.entries) > 1 for each in every),
-        pictures=pictures,
+        pictures=[each for each in pictures if each],
         command=command,
         machine=machine if entries else "",
     )
@@ -238,7 +238,8 @@ def _middle(series: Series) -> LoadResult:
 
 
 def percentiles(every: Sequence[Series], measure: str, published: Sequence[Published] = ()) -> str:
-    """Return an SVG of a latency by percentile, whose axis has as much room for each nine. Each run has a line."""
+    """Return an SVG of a latency by percentile, whose axis has as much room for each nine. Each run has a line.
+    Nothing if no run has one."""
     with rc_context(STYLE):
         picture = Picture(figsize=(WIDTH_IN, HEIGHT_IN), layout="constrained")
         axes = picture.subplots()
@@ -249,6 +250,9 @@ def percentiles(every: Sequence[Series], measure: str, published: Sequence[Publi
                 shares = [each for each in SHARES if has_percentile(result.samples(measure), each)]
                 values = [quantile_us(histogram, each) / 1000 for each in shares]
                 label = f"{series.name} ({_samples(series, measure)} batches)" if number == 0 else None
+                if result.stated is not None and measure == "publish":
+                    shares, values = map(list, zip(*sorted(result.stated.quantiles_ms.items()), strict=True))
+                    label = f"{series.name} (as stated)" if number == 0 else None
                 width = 1.5 if len(series.entries) == 1 else 0.8
                 axes.plot([1 / (1 - each) for each in shares], values, color=colour, linewidth=width, label=label)
         for each, colour in zip(published, _colours(len(published), len(every)), strict=True):
@@ -261,6 +265,8 @@ def percentiles(every: Sequence[Series], measure: str, published: Sequence[Publi
                 axes.plot(
                     *zip(*points, strict=True), "--", color=colour, label=f"{each.name} ({each.records:,} records)"
                 )
+        if not any(len(each.get_xdata()) for each in axes.lines):  # type: ignore[arg-type]
+            return ""
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
@@ -334,7 +340,7 @@ tbody th { font-weight: 400; } .unit { color: #777; font-size: 12px; display: bl
 .ratio { color: #777; font-size: 12px; display: block; }
 .ratio.better { color: #2c6b2f; } .ratio.worse { color: #a3262a; }
 .FAILED { color: #a3262a; font-weight: 600; } .INVALID { color: #8a6d1f; font-weight: 600; }
-.PASSED { color: #2c6b2f; font-weight: 600; }
+.PASSED { color: #2c6b2f; font-weight: 600; } .UNVERIFIED { color: #555; font-weight: 600; }
 .picture svg { max-width: 100%; height: auto; display: block; margin: 0; }
 @media (max-width: 40rem) {
   body { margin: 1rem auto; }
@@ -365,8 +371,9 @@ more). Ratios are those of geometric means to the first target with the same wor
 all figures together. If one contains 1, no difference is shown.</p>
 {% endif %}
 <p class="note">Each value that was read is compared with what was sent. PASSED: no acknowledged record was lost,
-repeated, reordered or damaged. INVALID: the run says nothing of the brokers. The records of a batch have one latency,
-so batches are the samples, and a percentile with fewer than ten of them beyond it is not shown ({{ dash }}).</p>
+repeated, reordered or damaged. UNVERIFIED: tools that verify nothing have sent and read. INVALID: the run says nothing
+of the brokers. The records of a batch have one latency, so batches are the samples, and a percentile with fewer than
+ten of them beyond it is not shown ({{ dash }}).</p>
 {% if faults %}
 <h2>Faults</h2>
 <div class="wide"><table>

@@ -11,10 +11,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from bench.load import java_client
 from bench.load.backlog import Backlog, BacklogError, build_and_drain, complaint_of_space
+from bench.load.clients import JAVA
 from bench.load.driver import Driver
 from bench.load.faults import KILLED, LEADER, FaultPlayer
 from bench.load.history import write_judged
+from bench.load.ledger import Findings
+from bench.load.measures import Measures
 from bench.load.progress import line
 from bench.load.results import LoadResult, collect
 from bench.load.spec import LoadSpec, write_spec
@@ -122,6 +126,8 @@ def run(workload: Workload, target: LoadTarget, options: LoadOptions, out_dir: P
     out_dir.mkdir(parents=True, exist_ok=True)
     topics = [f"crucible-bench-{uuid.uuid4().hex[:8]}-{number}" for number in range(workload.topics)]
     spec = spec_of(workload, target, options, topics, out_dir)
+    if spec.client == JAVA and (complaint := java_client.complaint_of(spec, options.joining)):
+        raise LoadError(f"{workload.name}: {complaint}.")
     if target.folder is not None:
         seconds = sum(durations_s(workload, options))
         complaint = complaint_of_space(workload, spec.records_per_s, seconds, options.replication, target.folder)
@@ -130,6 +136,8 @@ def run(workload: Workload, target: LoadTarget, options: LoadOptions, out_dir: P
     try:
         config = {**options.driver.topic_settings, **workload.crucible.topic_settings}
         with topics_for(target.bootstrap, topics, workload.partitions_per_topic, options.replication, config):
+            if spec.client == JAVA:
+                return _played_by_tools(workload, target, options, spec, progress)
             return _WorkloadRun(workload, target, options, spec, progress).lead_workers()
     except TopicError as error:
         raise LoadError(f"{target.name}: {error}.") from error
@@ -181,6 +189,37 @@ def durations_s(workload: Workload, options: LoadOptions) -> tuple[float, float]
     return (
         workload.warmup_duration_minutes * 60 if options.warmup_s is None else options.warmup_s,
         workload.test_duration_minutes * 60 if options.seconds is None else options.seconds,
+    )
+
+
+def _played_by_tools(
+    workload: Workload, target: LoadTarget, options: LoadOptions, spec: LoadSpec, progress: Progress
+) -> LoadResult:
+    """Have Kafka's perf tests play a workload. Raise PeerError if they cannot."""
+    cluster = target.cluster
+    cpu_s = float(NOT_MEASURED) if cluster is None else cluster.cpu_s()
+    seconds = sum(durations_s(workload, options))
+    played = java_client.play(
+        spec, seconds, Path(spec.out_dir) / "logs", lambda text: progress(f"{target.name}: {text}")
+    )
+    stated = played.stated
+    return LoadResult(
+        workload=workload,
+        target=target.name,
+        client=spec.client,
+        first=0,
+        end=max(1, round(stated.sent / stated.sent_per_s)) if stated.sent_per_s else 1,
+        measures=Measures(),
+        findings=Findings(0, 0, 0, 0, 0, 0, 0),
+        errors={},
+        unfinished="",
+        wanted_records_per_s=spec.records_per_s,
+        brokers_cpu_s=NOT_MEASURED if cluster is None else cluster.cpu_s() - cpu_s,
+        brokers_rss_bytes=NOT_MEASURED if cluster is None else cluster.rss_bytes(),
+        generator_cpu_permille=round(1000 * played.cpu_s / max(1.0, seconds)),
+        generator_cpu_s=played.cpu_s,
+        generator_rss_bytes=played.rss_bytes,
+        stated=stated,
     )
 
 

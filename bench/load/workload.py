@@ -13,7 +13,7 @@ import msgspec
 import yaml
 
 from bench.fleet.values import smallest_size_bytes
-from bench.load.clients import CLIENTS, NATIVE
+from bench.load.clients import CLIENTS, JAVA, NATIVE
 from bench.load.connections import connection_plans
 from bench.load.faults import Fault
 
@@ -197,10 +197,11 @@ def complaint_of_client(workload: Workload, client: str) -> str:
         "crucible.transactions": workload.crucible.transactions,
         "crucible.groups": workload.crucible.groups,
         "consumerBacklogSizeGB": workload.consumer_backlog_size_gb,
+        **({"crucible.faults": workload.crucible.faults} if client == JAVA else {}),
     }
     wanted = [name for name, value in keys.items() if value]
     if wanted and client != NATIVE:
-        return f"the client {client} does not carry out {wanted[0]}: only {NATIVE} does"
+        return f"the client {client} does not carry out {wanted[0]}; {NATIVE} does"
     return ""
 
 

@@ -105,8 +105,9 @@ def _address(_: click.Context, __: click.Parameter, text: str | None) -> tuple[s
 )
 @click.option(
     "--client",
-    type=click.Choice(["native", "librdkafka", "kafka-python"]),
-    help="Library of producers and readers (default: the workload's, or native).",
+    type=click.Choice(["native", "librdkafka", "kafka-python", "java"]),
+    help="Library of producers and readers (default: the workload's, or native). java: Kafka's perf tests, which "
+    "verify nothing.",
 )
 @click.option(
     "--import",
