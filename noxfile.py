@@ -7,6 +7,12 @@ import nox
 nox.options.sessions = ["lint", "types", "tests"]
 nox.options.default_venv_backend = "none"
 
+WORKLOADS = [
+    f"docs/workloads/{name}.yaml"
+    for name in ("1-topic-16-partitions-1kb", "100-partitions", "end-to-end-latency", "fan-out-1-to-10")
+]
+"""What ``bench`` plays. Its figures are in .benchmarks/workloads, also as pytest-benchmark's JSON."""
+
 
 def _crucible(session: nox.Session, *words: str) -> None:
     session.run(sys.executable, "crucible_kafka", *words, *session.posargs, external=True)
@@ -38,10 +44,16 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Run the micro-benchmarks, and then measure a whole node."""
+    """Run the micro-benchmarks, measure a whole node, and play workloads on it. ``nox -s bench -- --peer kafka``
+    measures Apache Kafka, too."""
     words = ["-m", "pytest", "bench/micro", "--benchmark-only", "--benchmark-autosave"]
     session.run(sys.executable, *words, external=True)
     _crucible(session, "bench")
+    targets = ("reference", *(["kafka"] if "--peer" in session.posargs else []))
+    words = ["crucible_kafka", "bench", *WORKLOADS, "--repeat", "5", "--seconds", "20", "--warmup", "5"]
+    for target in targets:
+        words += ["--target", target]
+    session.run(sys.executable, *words, external=True)
 
 
 @nox.session

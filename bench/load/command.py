@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from bench.load import benchmark_json
 from bench.load.calibration import Batches, Calibrations, full
 from bench.load.clients import JAVA, NATIVE
 from bench.load.comparison import FIGURES, Entry, compared, sentences, series_of
@@ -136,7 +137,8 @@ def imported(options: BenchOptions) -> list[Published]:
 
 
 def store(entries: Sequence[Entry], published: Sequence[Published], options: BenchOptions) -> Path:
-    """Write each run as OpenMessaging's JSON and its figures, and the page. Return the page's path."""
+    """Write each run as OpenMessaging's JSON and its figures, all of them as pytest-benchmark's JSON, and the page.
+    Return the page's path."""
     options.out.mkdir(parents=True, exist_ok=True)
     number = 1 + max((int(each.name[:4]) for each in options.out.glob("[0-9][0-9][0-9][0-9]-*")), default=0)
     named = [(series.name, entry) for series in series_of(entries) for entry in series.entries]
@@ -146,6 +148,9 @@ def store(entries: Sequence[Entry], published: Sequence[Published], options: Ben
         path.write_text(json.dumps(document_of(entry.result)), encoding="utf-8")
         # OpenMessaging's own reader refuses fields that it does not know.
         path.with_suffix(".figures.json").write_text(json.dumps(figures_of(entry)), encoding="utf-8")
+    if entries:
+        stored = benchmark_json.document(series_of(entries))
+        (options.out / f"{number:04}-benchmarks.json").write_text(json.dumps(stored, indent=1), encoding="utf-8")
     command = " ".join(["./crucible", *sys.argv[1:]])
     return write(entries, options.out / f"{number:04}-page.html", command, where_measured(), published)
 

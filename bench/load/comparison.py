@@ -246,7 +246,7 @@ def _column(series: Series, base: Series | None) -> Column:
     found = {} if base is None else _ratios(base, series)
     estimates = []
     for figure in FIGURES:
-        values = _values(series, figure)
+        values = values_of(series, figure)
         interval = median_interval(values) if values else None
         at_least = figure is SUSTAINED and any(_is_open(each) for each in series.valid)
         beyond = _beyond(series) if figure is SUSTAINED else None
@@ -254,7 +254,7 @@ def _column(series: Series, base: Series | None) -> Column:
     return Column(series, "" if base is None else base.name, tuple(estimates))
 
 
-def _values(series: Series, figure: Figure) -> list[float]:
+def values_of(series: Series, figure: Figure) -> list[float]:
     """Return the valid runs' values, or nothing if a run lacks one. Without a valid run they are those of all runs,
     which are shown, but not compared."""
     values = [figure.value(each) for each in series.valid or series.entries]
@@ -280,7 +280,7 @@ def _ratios(base: Series, other: Series) -> dict[str, Ratio]:
     for figure in COMPARED:
         if figure is SUSTAINED and any(_is_open(each) for side in (base, other) for each in side.valid):
             continue
-        own = [_values(side, figure) for side in (base, other)]
+        own = [values_of(side, figure) for side in (base, other)]
         if not all(values and min(values) > 0 for values in own):
             continue
         figures.append(figure)

@@ -204,6 +204,7 @@ def test_a_figure_says_what_is_better_on_how_many_nodes_and_how_far(
         return Done(0, "")
 
     monkeypatch.setattr(bench, "ROWS", ("produce", "fetch"))
+    monkeypatch.setattr(bench, "WORKLOADS", {})
     ran = running(measure)
     work.begin("bench", LONG_S)
     outcome, detail = bench.play(work, time.monotonic() + LONG_S)
@@ -213,6 +214,46 @@ def test_a_figure_says_what_is_better_on_how_many_nodes_and_how_far(
         FigureRow("produce", "a rate", 3, "k/s", "higher", 11.0, 4.5, 2.5, 2.0, 3.0, 2, "kafka"),
         FigureRow("produce", "a time", 1, "ms", "lower", 2.0, 5.0, 2.5, 2.5, 2.5, 1, "kafka"),
     ]
+
+
+def planted_series(target: str, **values: list[float]) -> dict[str, Any]:
+    figures = [
+        {"name": name, "unit": "ms", "less_is_better": name != "rate", "values": own} for name, own in values.items()
+    ]
+    return {"target": target, "reasons": [], "figures": figures}
+
+
+def test_a_workload_that_is_played_on_both_brokers_is_a_row(
+    work: Work, running: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "ROWS", ())
+    monkeypatch.setattr(bench, "WORKLOADS", {"workload-a": "end-to-end-latency"})
+    ours = planted_series("reference", rate=[4.0, 2.0, 6.0], latency=[1.0, 2.0, 4.0], lacking=[1.0], zero=[0.0])
+    theirs = planted_series("kafka", rate=[2.0, 2.0, 2.0], latency=[2.0, 6.0, 4.0], lacking=[1.0, 2.0], zero=[1.0])
+    theirs["reasons"] = ["The load generator was the limit"]
+
+    def play(command: list[str]) -> Done:
+        folder = out_of(command)
+        folder.mkdir(parents=True)
+        (folder / "0001-benchmarks.json").write_text(json.dumps({"crucible": [ours, theirs]}))
+        (folder / "0002-0-reference.json").write_text("{}")
+        return Done(3, "")
+
+    ran = running(play)
+    work.begin("bench", LONG_S)
+    outcome, detail = bench.play(work, time.monotonic() + LONG_S)
+    assert outcome is Outcome.PASSED
+    assert detail == "workload-a could not be measured: The load generator was the limit"
+    assert Path(ran[0][ran[0].index("bench") + 1]).is_file()
+    assert work.journal.of(FigureRow) == [
+        FigureRow("workload-a", "rate", 1, "ms", "higher", 4.0, 2.0, 2.0, 1.0, 3.0, 3, "kafka"),
+        FigureRow("workload-a", "latency", 1, "ms", "lower", 2.0, 4.0, 2.0, 1.0, 3.0, 3, "kafka"),
+    ]
+
+
+def test_the_workloads_of_a_night_are_files() -> None:
+    assert len(bench.WORKLOADS) == 2
+    assert all((processes.ROOT / "docs/workloads" / f"{each}.yaml").is_file() for each in bench.WORKLOADS.values())
 
 
 def test_checks_fail_by_their_exit_code_and_one_without_time_says_nothing(
