@@ -60,7 +60,7 @@ def play(options: BenchOptions, progress: Callable[[str], None]) -> list[Entry]:
     for repetition in range(options.repeat):
         for workload in workloads:
             for text in options.targets if repetition % 2 == 0 else reversed(options.targets):
-                with started(text, progress) as target:
+                with started(text, progress, workload.crucible.broker_settings) as target:
                     entries.extend(_entries(workload, target, options, calibrations, progress))
     return entries
 

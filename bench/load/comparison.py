@@ -114,6 +114,15 @@ def _backlog(name: str) -> Callable[[Entry], float | None]:
     return value
 
 
+def _catch_up_s(entry: Entry) -> float | None:
+    return entry.result.catch_up.seconds if entry.result.catch_up is not None else None
+
+
+def _catch_up_rate(entry: Entry) -> float | None:
+    own = entry.result.catch_up
+    return own.records / own.seconds if own is not None and own.seconds else None
+
+
 def _percentile(measure: str, share: float) -> Callable[[Entry], float | None]:
     return lambda entry: entry.result.percentile_ms(measure, share)
 
@@ -177,6 +186,14 @@ FIGURES: Final = (
     ),
     _latency("new connection p50", "connect", 0.5),
     _latency("new connection p99", "connect", 0.99),
+    Figure(
+        "catching up",
+        "s",
+        True,
+        lambda entry: entry.result.catch_up.seconds if entry.result.catch_up else None,
+        decimals=1,
+    ),
+    Figure("read while catching up", "records/s", False, _catch_up_rate),
     Figure("transactions committed", "in a second", False, _rate_in_transactions("transactions"), decimals=1),
     Figure("aborted by the plan", "records/s", False, _rate_in_transactions("aborted")),
     _latency("EndTxn p50", "commit", 0.5),

@@ -72,7 +72,7 @@ def write_judged(folder: Path, spec: LoadSpec, exactly_once: bool, findings: Fin
     """Write how Spark has to judge the run, and what the ledger found (``RUN_NAME``)."""
     run = JudgedLoad(
         workers=spec.workers,
-        subscriptions=spec.subscriptions,
+        subscriptions=spec.subscriptions + spec.read_from_start,
         exactly_once=exactly_once,
         found=asdict(findings),
     )

@@ -9,6 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from bench.load.producer import SEQUENCES
+
 Range = tuple[int, int]
 
 
@@ -47,6 +49,22 @@ def without(ranges: Sequence[Range], others: Sequence[Range]) -> list[Range]:
             here += 1
         if place < end:
             left.append((place, end))
+    return left
+
+
+def not_superseded(missing: Sequence[Range], ok: Sequence[Range], keys: int) -> list[Range]:
+    """Return what of ``missing`` has no later sequence with the same key in ``ok``. Sequences of a key are ``keys``
+    apart, and partitions are further apart than their records."""
+    spans: dict[int, Range] = {}  # by partition
+    for first, end in ok:
+        low, _ = spans.setdefault(first // SEQUENCES, (first, end))
+        spans[first // SEQUENCES] = low, end
+    left = list(missing)
+    for distance in range(keys, max(end - first for first, end in spans.values()) + keys, keys):
+        if not left:
+            break
+        later = [(first + distance, end + distance) for first, end in left]
+        left = [(first - distance, end - distance) for first, end in without(later, ok)]
     return left
 
 
@@ -107,8 +125,13 @@ class Findings:
         return not (self.lost or self.repeated or self.reordered or self.damaged or self.refused_but_read)
 
 
-def judge(sent: Mapping[str, Sent], subscriptions: Sequence[Sequence[Read]], exactly_once: bool) -> Findings:
+def judge(
+    sent: Mapping[str, Sent], subscriptions: Sequence[Sequence[Read]], exactly_once: bool, compacted_keys: int = 0
+) -> Findings:
     """Compare what was sent with what each subscription's readers took.
+
+    ``compacted_keys`` is how many keys take turns in each partition of compacted topics, and 0 for others. There, a
+    record may be missing once a later one with its key was acknowledged.
 
     ``exactly_once`` says that producers are idempotent, so a record read twice is a violation. Otherwise it is not
     counted: a batch without a sequence may be written again.
@@ -128,6 +151,8 @@ def judge(sent: Mapping[str, Sent], subscriptions: Sequence[Sequence[Read]], exa
             read += count(taken)
             acknowledged += count(own.ok)
             missing = without(own.ok, taken)
+            if compacted_keys and missing:
+                missing = not_superseded(missing, own.ok, compacted_keys)
             lost += count(missing)
             refused += count(own.fail) - count(without(own.fail, taken))
             if missing and not first_lost:

@@ -44,6 +44,7 @@ class ReadPlan:
     max_bytes: int = 50 * 2**20
     partition_max_bytes: int = 2**20
     isolation_level: int = 0
+    catches_up: bool = False  # begins at the start of the log once the seconds that count begin
     group_id: str = ""  # empty: the reader is assigned its partitions by the plan
     fetch_sessions: bool = True
     request_timeout_ms: int = 30_000
@@ -127,6 +128,11 @@ class LoadReader:
         counts 1."""
         positions = [self._state.positions[each] for each in self.assigned]
         return sum(1 if each.high_watermark < 0 else max(0, each.high_watermark - each.offset) for each in positions)
+
+    @property
+    def knows_lag(self) -> bool:
+        """Whether all partitions have had a response."""
+        return all(self._state.positions[each].high_watermark >= 0 for each in self.assigned)
 
     def _send(self, link: _Link, now_us: int) -> None:
         wanted = self._wanted(link)

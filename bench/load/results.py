@@ -34,6 +34,13 @@ def has_percentile(samples: int, share: float) -> bool:
     return samples * (1 - share) >= LEAST_BEYOND - 1e-6
 
 
+class CatchUp(msgspec.Struct, frozen=True):
+    """What readers did that began at the start of the log."""
+
+    seconds: float  # until they had no more than ``DRAINED_RECORDS`` to read
+    records: int  # that they read in this time
+
+
 class WorkerResult(msgspec.Struct):
     """What one worker writes at its end. Ranges are those of ``ledger``."""
 
@@ -46,6 +53,7 @@ class WorkerResult(msgspec.Struct):
     rss_bytes: int = 0  # the most memory
     clock: ClockOffset = SAME_CLOCK
     rebalances: int = 0  # assignments of members during the load
+    catch_ups: list[CatchUp] = []  # of each reader that has caught up
 
 
 def result_path(folder: Path, index: int) -> Path:
@@ -84,6 +92,7 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
     generator_rss_bytes: int = 0  # of all workers
     backlog: Backlog | None = None  # None: none was wanted, or it was not drained
     rebalances: int = 0  # assignments of members of groups during the load
+    catch_up: CatchUp | None = None  # of the last reader, and all records; None: none was wanted, or none has caught up
     generator_capacity: float = 0.0
     """Records a second that the generator reaches against a sink, with such batches; 0: not known."""
     clocks: list[ClockOffset] = []  # of the workers, in their order
@@ -268,10 +277,11 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
     rss_bytes: int
     clocks: list[ClockOffset]
     rebalances: int
+    catch_up: CatchUp | None
 
 
-def collect(folder: Path, workers: int, exactly_once: bool) -> Collected:
-    """Read what all workers wrote, and judge it."""
+def collect(folder: Path, workers: int, exactly_once: bool, compacted_keys: int = 0) -> Collected:
+    """Read what all workers wrote, and judge it, as ``ledger.judge``."""
     results = [
         msgspec.json.decode(result_path(folder, each).read_bytes(), type=WorkerResult) for each in range(workers)
     ]
@@ -287,17 +297,19 @@ def collect(folder: Path, workers: int, exactly_once: bool) -> Collected:
             subscriptions.setdefault(number, []).append(Read(writers, repeated, reordered, damaged))
         for name, count in result.read_errors.items():
             errors[name] = errors.get(name, 0) + count
+    ups = [up for each in results for up in each.catch_ups]
     rebalances = sum(each.rebalances for each in results)
     readers: Sequence[Sequence[Read]] = [subscriptions[each] for each in sorted(subscriptions)]
     return Collected(
         measures=merged(each.measures for each in results),
         # After a rebalance, members read again what was not committed.
-        findings=judge(sent, readers, exactly_once and not rebalances),
+        findings=judge(sent, readers, exactly_once and not rebalances, compacted_keys),
         errors=errors,
         cpu_s=sum(each.cpu_s for each in results),
         rss_bytes=sum(each.rss_bytes for each in results),
         clocks=[each.clock for each in results],
         rebalances=rebalances,
+        catch_up=CatchUp(max(each.seconds for each in ups), sum(each.records for each in ups)) if ups else None,
     )
 
 

@@ -4,11 +4,12 @@ import math
 import resource
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Final
 
 from bench.load import java_client
@@ -23,7 +24,7 @@ from bench.load.progress import line
 from bench.load.results import LoadResult, collect
 from bench.load.spec import LoadSpec, write_spec
 from bench.load.topics import TopicError, leader_of, topics_for
-from bench.load.workload import Workload, complaint_of_client
+from bench.load.workload import Workload, complaint_of_client, complaint_of_topics, is_compacted
 from bench.locust.processes import LocustProcesses, WorkerDiedError
 from bench.peers.cluster import PeerCluster, launched
 from bench.peers.node import PeerError
@@ -77,8 +78,10 @@ Progress = Callable[[str], None]
 
 
 @contextmanager
-def started(text: str, progress: Progress) -> Iterator[LoadTarget]:
+def started(text: str, progress: Progress, settings: Mapping[str, str] = MappingProxyType({})) -> Iterator[LoadTarget]:
     """Yield a target by its name (``bench/targets``), started for as long as the block lasts, or as it runs already.
+
+    ``settings`` are those of brokers that are started, by Kafka's names.
 
     :raises LoadError: it is not known, or does not start.
     """
@@ -87,6 +90,8 @@ def started(text: str, progress: Progress) -> Iterator[LoadTarget]:
     except TargetError as error:
         raise LoadError(str(error)) from error
     if chosen.file.addresses:
+        if settings:
+            progress(f"{text}: runs already, so brokerConfig sets nothing; it needs {', '.join(settings)}")
         yield LoadTarget(text, [_address(each) for each in chosen.file.addresses], None)
         return
     if "/" not in text.rpartition(".toml")[2]:
@@ -94,15 +99,15 @@ def started(text: str, progress: Progress) -> Iterator[LoadTarget]:
     progress(f"{text}: starts {chosen.nodes} {'node' if chosen.nodes == 1 else 'nodes'}")
     with (
         TemporaryDirectory(prefix="crucible-bench-", ignore_cleanup_errors=True) as folder,
-        _cluster(chosen, Path(folder)) as cluster,
+        _cluster(chosen, Path(folder), settings) as cluster,
     ):
         yield LoadTarget(text, [("127.0.0.1", port) for port in cluster.ports], cluster, Path(folder))
 
 
 @contextmanager
-def _cluster(chosen: Chosen, folder: Path) -> Iterator[PeerCluster]:
+def _cluster(chosen: Chosen, folder: Path, settings: Mapping[str, str]) -> Iterator[PeerCluster]:
     try:
-        with launched(chosen, folder) as cluster:
+        with launched(chosen, folder, settings) as cluster:
             yield cluster
     except PeerError as error:
         raise LoadError(str(error)) from error
@@ -123,6 +128,9 @@ def run(workload: Workload, target: LoadTarget, options: LoadOptions, out_dir: P
         raise LoadError(f"{workload.name}: {complaint}.")
     if complaint := _complaint(workload, target, options):
         raise LoadError(f"{target.name}: {complaint}.")
+    config = topic_settings(workload, options)
+    if complaint := complaint_of_topics(workload, config):
+        raise LoadError(f"{workload.name}: {complaint}.")
     out_dir.mkdir(parents=True, exist_ok=True)
     topics = [f"crucible-bench-{uuid.uuid4().hex[:8]}-{number}" for number in range(workload.topics)]
     spec = spec_of(workload, target, options, topics, out_dir)
@@ -134,7 +142,6 @@ def run(workload: Workload, target: LoadTarget, options: LoadOptions, out_dir: P
         if complaint:
             raise LoadError(f"{workload.name}: {complaint}.")
     try:
-        config = {**options.driver.topic_settings, **workload.crucible.topic_settings}
         with topics_for(target.bootstrap, topics, workload.partitions_per_topic, options.replication, config):
             if spec.client == JAVA:
                 return _played_by_tools(workload, target, options, spec, progress)
@@ -178,10 +185,16 @@ def spec_of(workload: Workload, target: LoadTarget, options: LoadOptions, topics
         transactions=workload.crucible.transactions,
         workers=_local_workers(workload, options) + options.joining,
         groups=workload.crucible.groups,
+        read_from_start=workload.crucible.read_from_start,
         connections=workload.crucible.connections,
         connections_per_s=workload.crucible.connection_storm,
         out_dir=str(out_dir.resolve()),
     )
+
+
+def topic_settings(workload: Workload, options: LoadOptions) -> dict[str, str]:
+    """Return the settings of the topics. The workload's own come before the driver file's."""
+    return {**options.driver.topic_settings, **workload.crucible.topic_settings}
 
 
 def durations_s(workload: Workload, options: LoadOptions) -> tuple[float, float]:
@@ -319,6 +332,8 @@ class _WorkloadRun:
             # The seconds of building and draining count, as OpenMessaging's do.
             end = math.ceil(time.monotonic() - start_s) if backlog else self._first
             end += self._seconds
+            if self._spec.read_from_start:
+                locust.send_command("catch_up")
             self._report_progress_until(locust, start_s + end, "load", start_s)
             self._player.finish(lambda: time.monotonic() - start_s)
             cpu_s[1] = self._cpu_s()
@@ -334,9 +349,11 @@ class _WorkloadRun:
             locust.send_command("close")
             if self._await_sum(locust, "closed", DRAIN_S, "write their results", workers):
                 raise LoadError(f"Not all load workers wrote their results; see {folder / 'logs'}.")
-        collected = collect(folder, workers, self._spec.idempotent)
+        compacted = is_compacted(topic_settings(self._workload, self._options))
+        collected = collect(folder, workers, self._spec.idempotent, self._workload.keys if compacted else 0)
         exactly_once = self._spec.idempotent and not collected.rebalances
-        write_judged(folder, self._spec, exactly_once, collected.findings)
+        if not compacted:  # Spark does not know which records are superseded.
+            write_judged(folder, self._spec, exactly_once, collected.findings)
         seconds = collected.measures.seconds.values()
         return LoadResult(
             workload=self._workload,
@@ -349,6 +366,7 @@ class _WorkloadRun:
             findings=collected.findings,
             errors=collected.errors,
             rebalances=collected.rebalances,
+            catch_up=collected.catch_up,
             unfinished=unfinished,
             wanted_records_per_s=self._spec.records_per_s,
             brokers_cpu_s=cpu_s[1] - cpu_s[0] if self._has_cpu else NOT_MEASURED,

@@ -42,6 +42,7 @@ class LoadSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     partition_max_bytes: int = 1 << 20
     transactions: Transactions | None = None
     groups: bool = False
+    read_from_start: bool = False
     connections: int = 0
     connections_per_s: float = 0.0
     request_timeout_ms: int = 30_000
@@ -97,7 +98,8 @@ def _transaction_plan(spec: LoadSpec, number: int) -> TransactionPlan | None:
 
 
 def read_plans(spec: LoadSpec) -> Iterator[tuple[int, ReadPlan]]:
-    """Yield a subscription's number and a plan for each of its readers. They share the partitions of each topic."""
+    """Yield a subscription's number and a plan for each of its readers, which share the partitions of each topic.
+    Readers that catch up are a subscription of their own, the last one."""
     for subscription in range(spec.subscriptions):
         for topic in spec.topics:
             for consumer in range(spec.consumers):
@@ -117,6 +119,20 @@ def read_plans(spec: LoadSpec) -> Iterator[tuple[int, ReadPlan]]:
                         fetch_sessions=spec.fetch_sessions,
                     ),
                 )
+    if spec.read_from_start:
+        yield from ((spec.subscriptions, _catch_up_plan(spec, topic)) for topic in spec.topics)
+
+
+def _catch_up_plan(spec: LoadSpec, topic: str) -> ReadPlan:
+    return ReadPlan(
+        f"catch-up.{topic}",
+        tuple(TopicPartition(topic, each) for each in range(spec.partitions)),
+        max_bytes=spec.fetch_max_bytes,
+        partition_max_bytes=spec.partition_max_bytes,
+        isolation_level=spec.isolation_level if spec.transactions is None else READ_COMMITTED,
+        fetch_sessions=spec.fetch_sessions,
+        catches_up=True,
+    )
 
 
 WorkerPlans = tuple[list[LoadPlan], list[tuple[int, ReadPlan]], list[ConnectionPlan]]

@@ -8,6 +8,7 @@ import os
 import resource
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from locust import User, task
 from locust.exception import StopUser
 
 from bench.fleet.recorder import bounds_us, bucket_of
+from bench.load.backlog import DRAINED_RECORDS
 from bench.load.clients import Client, ProducerClient, ReaderClient, makers
 from bench.load.connections import Connected, ConnectionMaker
 from bench.load.group_reader import GroupLoadReader
@@ -26,7 +28,7 @@ from bench.load.ledger import Read, Sent
 from bench.load.measures import LoadSecond, Measures
 from bench.load.producer import LoadPlan, LoadProducer, Settled, Waits, monotonic_us
 from bench.load.reader import LoadReader, ReadPlan, Taken
-from bench.load.results import WorkerResult
+from bench.load.results import CatchUp, WorkerResult
 from bench.load.spec import LoadSpec, worker_plans
 from bench.load.transactional import TransactionalLoadProducer
 from bench.locust.clock import SAME_CLOCK, UNCORRECTED_VARIABLE, WALL, Round, offset_of
@@ -48,6 +50,9 @@ class WorkerLoad:
         self.index = index
         self.go = Event()
         self._rebalances = 0  # between the start of the load and its end
+        self.late = Event()  # for readers that begin with the seconds that count
+        self._late_us = 0
+        self._catch_ups: list[CatchUp] = []
         self.early = Event()  # for clients that begin before the load
         self.start_us = 0
         self.closed = False
@@ -90,6 +95,9 @@ class WorkerLoad:
             self.start_us = monotonic_us()
             self._cpu_start_s = time.process_time()
             self.go.set()
+        elif command == "catch_up":
+            self._late_us = monotonic_us()
+            self.late.set()
         elif command == "stop_producers":
             for producer in self._producers:
                 producer.stop()
@@ -119,7 +127,9 @@ class WorkerLoad:
         if self._clock is not None:
             clock = offset_of(self._clock, self.environment.exchange.measure_clock() or self._clock)
         errors = dict(self._read_errors)
-        result = WorkerResult(self._measures, sent, reads, errors, cpu_s, rss_bytes, clock, self._rebalances)
+        result = WorkerResult(
+            self._measures, sent, reads, errors, cpu_s, rss_bytes, clock, self._rebalances, self._catch_ups
+        )
         if self._history is not None:
             self._history.close(self._measures)
         self.environment.exchange.send_result(self.index, msgspec.json.encode(result))
@@ -173,11 +183,10 @@ class WorkerLoad:
         spans = None if self._history is None else self._history.client(plan.process, subscription)
         measures, totals, latencies = self._measures, self._totals, self._locust[CONSUME]
 
-        def taken(each: Taken) -> None:
+        def verified(each: Taken) -> int:
+            """Return how many records the ledger got."""
             if each.error:
                 self._read_errors[each.error] += 1
-                return
-            at = (each.at_us - self.start_us) // 1_000_000
             records = 0
             for span in each.spans:
                 read.add(*each.where, span.writer, span.first_sequence, span.count, span.valid)
@@ -187,6 +196,13 @@ class WorkerLoad:
                         kind, *each.where, span.writer, span.first_sequence, span.count, each.at_us - self.start_us
                     )
                 records += span.count
+            return records
+
+        def taken(each: Taken) -> None:
+            records = verified(each)
+            if not records:
+                return
+            at = (each.at_us - self.start_us) // 1_000_000
             measures.second(at).read += records
             totals["read"] += records
             now_ms = WALL.now_ns() / 1e6
@@ -195,9 +211,25 @@ class WorkerLoad:
                 measures.latency("end_to_end", at, latency_us, count)
                 latencies[bucket_of(latency_us)] += 1
 
+        if plan.catches_up:
+            return self._catch_up_reader(verified, plan)
         if plan.group_id:
             return GroupLoadReader(plan, self._spec.bootstrap, taken)
         return self._make_reader(plan, self._spec.bootstrap, taken)
+
+    def _catch_up_reader(self, verified: Callable[[Taken], int], plan: ReadPlan) -> LoadReader:
+        """What it reads is verified as ever, and counts neither for the rate of the others nor for their latency."""
+        records, is_behind = 0, True
+
+        def taken(each: Taken) -> None:
+            nonlocal records, is_behind
+            records += verified(each)
+            if is_behind and reader.knows_lag and reader.lag <= DRAINED_RECORDS:
+                is_behind = False
+                self._catch_ups.append(CatchUp((each.at_us - self._late_us) / 1e6, records))
+
+        reader = LoadReader(plan, self._spec.bootstrap, taken)
+        return reader
 
     def _connected(self, each: Connected) -> None:
         if each.error is not None:
@@ -305,7 +337,8 @@ class LoadUser(User):
         client = self.client = load.take()
         if client is not None:
             is_early = isinstance(client, GroupLoadReader) or (isinstance(client, ConnectionMaker) and client.plan.idle)
-            (load.early if is_early else load.go).wait()
+            is_late = isinstance(client, LoadReader) and client.plan.catches_up
+            (load.early if is_early else load.late if is_late else load.go).wait()
             try:
                 client.run()
             except Exception as failure:

@@ -51,6 +51,10 @@ class Extensions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Idle connections beside the load."""
     connection_storm: Annotated[float, msgspec.Meta(ge=0, le=5_000)] = 0.0
     """New connections in a second, which close at once."""
+    read_from_start: bool = False
+    """One more reader of each topic begins with the seconds that count, at the start of the log."""
+    broker_config: dict[str, str | int | float | bool] = msgspec.field(default_factory=dict)
+    """Settings of brokers that this suite starts, by Kafka's names."""
     groups: bool = False
     """Readers are members of consumer groups, one for each subscription of a topic."""
     faults: list[Fault] = msgspec.field(default_factory=list)
@@ -62,10 +66,16 @@ class Extensions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     @property
     def topic_settings(self) -> dict[str, str]:
         """``topic_config`` as CreateTopics carries it."""
-        return {
-            name: str(value).lower() if isinstance(value, bool) else str(value)
-            for name, value in self.topic_config.items()
-        }
+        return _texts(self.topic_config)
+
+    @property
+    def broker_settings(self) -> dict[str, str]:
+        """``broker_config`` as a file of properties has it."""
+        return _texts(self.broker_config)
+
+
+def _texts(settings: Mapping[str, str | int | float | bool]) -> dict[str, str]:
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in settings.items()}
 
 
 class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
@@ -115,7 +125,8 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     @property
     def clients(self) -> int:
         own = self.crucible
-        return self.producers + self.readers + len(connection_plans((), own.connections, own.connection_storm))
+        beside = len(connection_plans((), own.connections, own.connection_storm)) + self.topics * own.read_from_start
+        return self.producers + self.readers + beside
 
 
 MOST_PARTITIONS: Final = 100_000
@@ -196,12 +207,26 @@ def complaint_of_client(workload: Workload, client: str) -> str:
     keys = {
         "crucible.transactions": workload.crucible.transactions,
         "crucible.groups": workload.crucible.groups,
+        "crucible.readFromStart": workload.crucible.read_from_start,
         "consumerBacklogSizeGB": workload.consumer_backlog_size_gb,
         **({"crucible.faults": workload.crucible.faults} if client == JAVA else {}),
     }
     wanted = [name for name, value in keys.items() if value]
     if wanted and client != NATIVE:
         return f"the client {client} does not carry out {wanted[0]}; {NATIVE} does"
+    return ""
+
+
+def is_compacted(topic_settings: Mapping[str, str]) -> bool:
+    return "compact" in topic_settings.get("cleanup.policy", "")
+
+
+def complaint_of_topics(workload: Workload, topic_settings: Mapping[str, str]) -> str:
+    """Return why the workload cannot be verified on topics with these settings; empty if it can."""
+    if is_compacted(topic_settings) and not workload.keys:
+        return "cleanup.policy compact needs keys: set keyDistributor to KEY_ROUND_ROBIN"
+    if is_compacted(topic_settings) and workload.producers_per_topic > 1:
+        return "cleanup.policy compact needs producersPerTopic 1, so that the last record of each key is known"
     return ""
 
 

@@ -72,6 +72,28 @@ def test_a_worker_that_other_programs_starve_ends_invalid(tmp_path: Path) -> Non
     assert found.reason.startswith("The load generator was the limit")
 
 
+def test_a_reader_catches_up_from_the_remote_tier(tmp_path: Path) -> None:
+    own = {
+        "readFromStart": True,
+        "topicConfig": {"remote.storage.enable": True, "segment.bytes": 1 << 20, "local.retention.bytes": 1 << 20},
+        "brokerConfig": {
+            "remote.log.storage.system.enable": True,
+            "remote.log.manager.task.interval.ms": 200,
+            "log.retention.check.interval.ms": 200,
+        },
+    }
+    table = {"messageSize": 1000, "producerRate": 4_000, "crucible": own}
+    workload = workload_of(table, "w", "w")
+    with started("reference", lambda _: None, workload.crucible.broker_settings) as target:
+        found = run(workload, target, LoadOptions(seconds=3, warmup_s=5), tmp_path, lambda _: None)
+        assert target.folder is not None
+        segments = list((target.folder / "tier").rglob("*.log"))
+    assert segments
+    assert found.findings.is_clean
+    assert found.catch_up is not None
+    assert found.catch_up.records > 15_000
+
+
 def test_transactions_on_the_reference_broker(tmp_path: Path) -> None:
     transactions = {"seconds": 0.05, "abortRatio": 0.25}
     table = {"partitionsPerTopic": 4, "messageSize": 200, "producerRate": 2_000}

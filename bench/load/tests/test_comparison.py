@@ -49,7 +49,7 @@ def test_targets_take_turns_in_alternating_order(tmp_path: Path, monkeypatch: py
     order: list[str] = []
 
     @contextmanager
-    def started(text: str, _: object) -> Iterator[LoadTarget]:
+    def started(text: str, *_: object) -> Iterator[LoadTarget]:
         order.append(text)
         yield LoadTarget(text, [], None)
 

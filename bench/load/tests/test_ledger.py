@@ -87,6 +87,22 @@ def test_repeats_are_allowed_without_idempotence() -> None:
     assert judge(sent((0, 30)), [read((0, 30), (20, 30))], exactly_once=False).is_clean
 
 
+def test_in_a_compacted_topic_only_the_last_record_of_a_key_must_be_read() -> None:
+    far = 1 << 40
+    written = sent((0, 35), (far, far + 12))
+    found = judge(written, [read((25, 35), (far + 2, far + 12))], exactly_once=True, compacted_keys=10)
+    assert found.is_clean
+    found = judge(written, [read((26, 35), (far + 5, far + 12))], exactly_once=True, compacted_keys=10)
+    assert found.lost == 1 + 3
+    assert found.first_lost == "subscription 0 never read the sequences 25 to 25 of p0"
+    assert judge(written, [read((25, 35))], exactly_once=True).lost == 25 + 12
+
+
+def test_a_record_that_a_later_one_skips_is_superseded_by_the_next() -> None:
+    written = sent((0, 10), (20, 30), fail=((10, 20),))
+    assert judge(written, [read((20, 30))], exactly_once=True, compacted_keys=10).is_clean
+
+
 def test_each_subscription_must_read_all() -> None:
     found = judge(sent((0, 30)), [read((0, 30)), read((0, 10))], exactly_once=True)
     assert found.lost == 20

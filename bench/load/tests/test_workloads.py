@@ -6,7 +6,7 @@ import pytest
 
 from bench.load.run import LoadOptions, LoadTarget, spec_of
 from bench.load.spec import LoadSpec, load_plans, read_plans
-from bench.load.workload import Workload, WorkloadError, read_workload, workload_of
+from bench.load.workload import Workload, WorkloadError, complaint_of_topics, read_workload, workload_of
 
 PRESETS = sorted((Path(__file__).parents[3] / "docs" / "workloads").glob("*.yaml"))
 PUBLISHED = """
@@ -41,7 +41,7 @@ def test_a_preset_is_read(path: Path) -> None:
 
 
 def test_there_are_presets() -> None:
-    assert len(PRESETS) >= 4
+    assert len(PRESETS) >= 10
 
 
 @pytest.mark.parametrize(
@@ -144,6 +144,32 @@ def test_members_of_a_group_name_their_topic_by_all_partitions() -> None:
     assert len({plan.group_id for plan in plans}) == 4
     assert {len(plan.partitions) for plan in plans} == {4}
     assert {plan.group_id for _, plan in read_plans(spec())} == {""}
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({}, "cleanup.policy compact needs keys: set keyDistributor to KEY_ROUND_ROBIN"),
+        (
+            {"keyDistributor": "KEY_ROUND_ROBIN", "producersPerTopic": 2},
+            "cleanup.policy compact needs producersPerTopic 1, so that the last record of each key is known",
+        ),
+        ({"keyDistributor": "KEY_ROUND_ROBIN"}, ""),
+    ],
+)
+def test_compacted_topics_need_keys_of_one_producer(fields: dict[str, object], complaint: str) -> None:
+    workload = workload_of(fields, "w", "w")
+    assert complaint_of_topics(workload, {"cleanup.policy": "compact,delete"}) == complaint
+    assert not complaint_of_topics(workload, {"cleanup.policy": "delete"})
+
+
+def test_a_reader_that_catches_up_is_a_subscription_of_its_own() -> None:
+    made = spec(topics=2, partitionsPerTopic=3, subscriptionsPerTopic=2, crucible={"readFromStart": True})
+    late = [(number, plan) for number, plan in read_plans(made) if plan.catches_up]
+    assert [number for number, _ in late] == [2, 2]
+    assert [len(plan.partitions) for _, plan in late] == [3, 3]
+    assert not [plan for _, plan in read_plans(spec()) if plan.catches_up]
+    assert workload_of({"topics": 2, "crucible": {"readFromStart": True}}, "w", "w").clients == 6
 
 
 def test_keys_take_turns() -> None:
