@@ -1,11 +1,11 @@
-"""The partitions of one coordinator's topic that this node leads: loaded, served, refused, dropped.
+"""The partitions of one coordinator's topic that this node leads (Kafka's CoordinatorRuntime, its shards).
 
 A partition that this node begins to lead is loaded first. Until that is done its clients receive
 COORDINATOR_LOAD_IN_PROGRESS. A partition that this node no longer leads is dropped at once.
 
 The load reads up to the end of the log, not only to the high watermark, since records of the former coordinator above
 it may still be replicated. Damaged records and records of other kinds are skipped, with a note for each damaged one:
-one bad record must not take away everything in the partition. Where the log itself cannot be read on, the partition is
+one bad record must not cost all others of the partition. Where the log itself cannot be read on, the partition is
 refused, because what follows is not known. A disk error may pass, so the partition is loaded again later.
 """
 
@@ -33,11 +33,11 @@ class CoordinatorShard:
         self.led = led
         self.index = led.index
         self.is_loaded = False
-        """Its content is served."""
+        """Whether its content is served."""
         self.is_refused = False
-        """Its log cannot be read, so its content is unknown."""
+        """Whether its log cannot be read, so that its content is unknown."""
         self.is_led = True
-        """No other node has taken over, as far as this one knows."""
+        """Whether no other node leads it, as far as this one knows."""
         self.loaded_end = 0
         """The end of the log when it was loaded. The former coordinator may have acknowledged any record below it."""
 
@@ -97,7 +97,7 @@ class Loading:
             if self.records % COORDINATOR_RECORDS_PER_SLICE == 0:
                 self.playback.batch_replayed()
                 yield
-                # Decision coordinator-load (X-2): another leads, given up | goes on
+                # Decision coordinator-load (X-2): another leads, abandoned | goes on
                 if not self.target.is_led:
                     return
         self.target.loaded_end = self.target.led.log.log_end_offset
@@ -131,7 +131,7 @@ class Loading:
 
     def _replay(self, header: BatchHeader, record: Record) -> None:
         self._end_offset = min(max(self._end_offset, record.offset + 1), self.target.led.log.log_end_offset)
-        # Decision coordinator-record (X-2): damaged, left out | replayed
+        # Decision coordinator-record (X-2): damaged, skipped | replayed
         try:
             self.playback.replay(header, record, self._end_offset)
         except DamagedRecord as damaged:
@@ -152,19 +152,19 @@ P = TypeVar("P", bound=CoordinatorShard)
 class Coordinator(Protocol[P]):
     """The coordinator that owns the partitions."""
 
-    def begin(self, partition: Partition) -> P:
+    def new_shard(self, partition: Partition) -> P:
         """Return the state of a partition that this node begins to lead, with nothing loaded."""
         ...
 
-    def playback(self, found: P) -> Playback:
+    def new_playback(self, shard: P) -> Playback:
         """Return the playback that replays the records while the partition is loaded."""
         ...
 
-    def loaded(self, found: P) -> None:
+    def loaded(self, shard: P) -> None:
         """The partition is served from now on."""
         ...
 
-    def unloaded(self, found: P) -> None:
+    def unloaded(self, shard: P) -> None:
         """The partition was served and is closed now."""
         ...
 
@@ -232,7 +232,7 @@ class CoordinatorShards(Generic[P]):
             return
         if known is not None:
             self._drop(known)
-        self._begin(partition)
+        self._start_loading(partition)
 
     def stops_leading(self, partition: Partition) -> None:
         """Another node leads the partition. Pending acknowledgements of its records have failed already."""
@@ -241,50 +241,50 @@ class CoordinatorShards(Generic[P]):
             del self._by_index[partition.index]
             self._drop(known)
 
-    def _begin(self, partition: Partition) -> None:
-        found = self._coordinator.begin(partition)
-        self._by_index[partition.index] = found
+    def _start_loading(self, partition: Partition) -> None:
+        shard = self._coordinator.new_shard(partition)
+        self._by_index[partition.index] = shard
         if partition.log.log_end_offset == partition.log.log_start_offset:
-            self._serve(found, 0)
+            self._serve(shard, 0)
             return
         self._loading.value += 1
-        self._loads.add(self._load(found, self._ports.now().mono_us))
+        self._loads.add(self._load(shard, self._ports.now().mono_us))
 
-    def _load(self, found: P, began_us: int) -> Sliced[None]:
-        loading = Loading(self._ports, found, self._coordinator.playback(found))
+    def _load(self, shard: P, began_us: int) -> Sliced[None]:
+        loading = Loading(self._ports, shard, self._coordinator.new_playback(shard))
         try:
             yield from loading.run()
         except (InvalidRecords, DiskError) as failure:
-            if found.is_led:
-                self._load_failed(found, failure)
+            if shard.is_led:
+                self._load_failed(shard, failure)
         else:
-            if found.is_led:
+            if shard.is_led:
                 self._loading.value -= 1
                 self._load_time_ms.record((self._ports.now().mono_us - began_us) // 1000)
-                self._serve(found, loading.records)
+                self._serve(shard, loading.records)
 
-    def _load_failed(self, found: P, failure: InvalidRecords | DiskError) -> None:
+    def _load_failed(self, shard: P, failure: InvalidRecords | DiskError) -> None:
         """If the log itself cannot be read on, clients receive NOT_COORDINATOR, as in Kafka, until another replica
         leads the partition. A disk error may pass, for instance a lack of file descriptors, so the load is retried.
         Until then clients receive COORDINATOR_LOAD_IN_PROGRESS. Unlike Kafka, which serves the partition only after the
         next change of leader."""
-        self._ports.note("coordinator_load_failed", ("partition", found.led.log.directory), ("reason", str(failure)))
+        self._ports.note("coordinator_load_failed", ("partition", shard.led.log.directory), ("reason", str(failure)))
         # Decision failed-coordinator-load (X-2): retried | refused
         if isinstance(failure, DiskError):
-            later(self._ports, RELOAD_US, lambda: self._reload(found))
+            later(self._ports, RELOAD_US, lambda: self._reload(shard))
         else:
-            found.is_refused = True
+            shard.is_refused = True
             self._loading.value -= 1
 
-    def _reload(self, found: P) -> None:
-        if self._by_index.get(found.index) is found:
-            self._drop(found)
-            self._begin(found.led)
+    def _reload(self, shard: P) -> None:
+        if self._by_index.get(shard.index) is shard:
+            self._drop(shard)
+            self._start_loading(shard.led)
 
-    def _serve(self, found: P, records: int) -> None:
-        found.is_loaded = True
-        self._ports.note(f"{self._prefix}_loaded", ("partition", found.index), ("records", records))
-        self._coordinator.loaded(found)
+    def _serve(self, shard: P, records: int) -> None:
+        shard.is_loaded = True
+        self._ports.note(f"{self._prefix}_loaded", ("partition", shard.index), ("records", records))
+        self._coordinator.loaded(shard)
 
     def _drop(self, known: P) -> None:
         was_loaded = known.is_loaded

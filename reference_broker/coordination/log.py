@@ -65,7 +65,7 @@ class CoordinatorLog:
     def append(
         self,
         records: Sequence[KeyAndValue],
-        taken: Callable[[int], None],
+        appended: Callable[[int], None],
         written: ReplicatedCallback,
         producer: TransactionProducer = NO_PRODUCER,
         spare_bytes: int = 0,
@@ -75,7 +75,7 @@ class CoordinatorLog:
         With a ``producer`` they are part of its transaction. INVALID_PRODUCER_EPOCH means that a newer epoch is known.
         RECORD_LIST_TOO_LARGE is also returned where the batch would not fit with ``spare_bytes`` more.
 
-        Once the records are in the log, ``taken`` is called at once, with one past the last record. ``written`` is
+        Once the records are in the log, ``appended`` is called at once, with one past the last record. ``written`` is
         called when they are replicated, or when nothing was appended. It gets REQUEST_TIMED_OUT after the timeout; the
         records may be replicated later."""
         refusal = self._refusal(producer)
@@ -95,7 +95,7 @@ class CoordinatorLog:
             written(ErrorCode.record_list_too_large)
             return
         try:
-            appended = led.log.append(now, batch, led.leader_epoch, origin=BatchOrigin.BROKER)
+            found = led.log.append(now, batch, led.leader_epoch, origin=BatchOrigin.BROKER)
         except RecordsRefused as refused:
             written(refused.error)
             return
@@ -103,8 +103,8 @@ class CoordinatorLog:
             self._ports.note("append_failed", ("partition", led.log.directory), ("reason", str(failure)))
             written(ErrorCode.kafka_storage_error)
             return
-        end_offset = appended.last_offset + 1
-        taken(end_offset)
+        end_offset = found.last_offset + 1
+        appended(end_offset)
         self._leaders.appended(led)
         plan_timed_flush(self._ports, led)
         if len(led.log.segments) > segments > 0:

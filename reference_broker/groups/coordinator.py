@@ -95,24 +95,24 @@ class GroupCoordinator:
 
     # --- partitions that come and go ----------------------------------------------------------------------------------
 
-    def begin(self, partition: Partition) -> OffsetsPartition:
+    def new_shard(self, partition: Partition) -> OffsetsPartition:
         log = CoordinatorLog(self._ports, self._config.offsets_commit_timeout_ms, self._leaders, partition)
         return OffsetsPartition(
             self._ports, log, OffsetsRetention(self._config.offsets_retention_minutes), self.metrics
         )
 
-    def playback(self, found: OffsetsPartition) -> OffsetsPlayback:
-        return OffsetsPlayback(self._ports, found)
+    def new_playback(self, shard: OffsetsPartition) -> OffsetsPlayback:
+        return OffsetsPlayback(self._ports, shard)
 
-    def loaded(self, found: OffsetsPartition) -> None:
-        self.membership.loaded(found)
-        missing = [topic for topic in found.offsets.topics() if topic not in self._image().topics]
+    def loaded(self, shard: OffsetsPartition) -> None:
+        self.membership.loaded(shard)
+        missing = [topic for topic in shard.offsets.topics() if topic not in self._image().topics]
         # Decision offsets-of-deleted-topics (M-8): removed after loading | none
         if missing:  # They were deleted before their coordinator could remove the offsets.
             self._cleanup.forget_topics(missing)
 
-    def unloaded(self, found: OffsetsPartition) -> None:
-        self.membership.unloaded(found)
+    def unloaded(self, shard: OffsetsPartition) -> None:
+        self.membership.unloaded(shard)
 
     def image_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:  # noqa: ARG002 - the listener's form
         """Remove the offsets of deleted topics."""

@@ -190,11 +190,11 @@ class OffsetsPartition(CoordinatorShard):
         producer: TransactionProducer = NO_PRODUCER,
     ) -> bool:
         """Return whether the records are in the log."""
-        is_taken = False
+        is_appended = False
 
-        def taken(end_offset: int) -> None:
-            nonlocal is_taken
-            is_taken = True
+        def appended(end_offset: int) -> None:
+            nonlocal is_appended
+            is_appended = True
             if changes:
                 self.offsets.appended(end_offset, changes, producer.producer_id)
                 group_id = changes[0][0].group
@@ -207,9 +207,9 @@ class OffsetsPartition(CoordinatorShard):
             self.make_visible()  # This comes first: the callback may read the offsets at once.
             written(client_error(error))
 
-        self._log.append(records, taken, acknowledged, producer)
+        self._log.append(records, appended, acknowledged, producer)
         self.make_visible()
-        return is_taken
+        return is_appended
 
     def partition_changed(self, partition: Partition) -> None:  # noqa: ARG002 - the watcher's form
         """Called when the log of the led partition, or its high watermark, has moved."""

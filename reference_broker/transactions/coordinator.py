@@ -328,7 +328,7 @@ class TransactionCoordinator:
 
     # --- partitions ---------------------------------------------------------------------------------------------------
 
-    def begin(self, partition: Partition) -> TransactionsPartition:
+    def new_shard(self, partition: Partition) -> TransactionsPartition:
         log = CoordinatorLog(self._ports, self._config.request_timeout_ms, self._leaders, partition)
         expiration_ms = self._config.transactional_id_expiration_ms
         return TransactionsPartition(self._ports, log, self._deferred, self._feature_level, expiration_ms)
@@ -336,13 +336,13 @@ class TransactionCoordinator:
     def _feature_level(self) -> int:
         return transaction_version(self._image())
 
-    def playback(self, found: TransactionsPartition) -> TransactionsPlayback:
-        return TransactionsPlayback(found)
+    def new_playback(self, shard: TransactionsPartition) -> TransactionsPlayback:
+        return TransactionsPlayback(shard)
 
-    def loaded(self, found: TransactionsPartition) -> None:
-        found.when_settled(lambda: self._completion.resume(found))
+    def loaded(self, shard: TransactionsPartition) -> None:
+        shard.when_settled(lambda: self._completion.resume(shard))
 
-    def unloaded(self, found: TransactionsPartition) -> None:
+    def unloaded(self, shard: TransactionsPartition) -> None:
         """The log has failed all pending requests with NOT_COORDINATOR."""
 
 

@@ -33,10 +33,10 @@ def unknown_partition_taken_for_deleted(original: Function, self: Any, delivery:
 
 
 @mutant("reference_broker.transactions.coordinator:TransactionCoordinator.loaded")
-def resumed_before_replicated(original: Function, self: Any, found: Any) -> None:
+def resumed_before_replicated(original: Function, self: Any, shard: Any) -> None:
     """A coordinator that takes over sends the markers of decisions that it loaded before they are replicated. The next
     one may lack them, and decide otherwise (X-2, X-3)."""
-    self._completion.resume(found)
+    self._completion.resume(shard)
 
 
 @mutant("reference_broker.transactions.timeouts:Timeouts._time_out")
