@@ -14,7 +14,7 @@ from typing import Any, Final
 from bench.load.comparison import COMPARED, Figure, Series, values_of
 from bench.machine import commit, machine
 
-SECONDS: Final = {"ms": 1e-3, "s for a million records": 1e-6}
+SECONDS: Final = {"s": 1.0, "ms": 1e-3, "s for a million records": 1e-6}
 """The seconds that a unit of time stands for."""
 PER_SECOND: Final = "records/s"
 VERSION: Final = "5.1.0"

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -118,8 +119,8 @@ BUSY_PERMILLE: Final = 400
 
 def with_capacity(result: LoadResult, options: LoadOptions, calibrations: Calibrations) -> LoadResult:
     """Return the result with what the generator reaches alone with such batches, if that is known or the run comes near
-    it. The figures are of the native client."""
-    if result.client != NATIVE or not result.batch_records:
+    it. The figures are of the native client on this machine."""
+    if result.client != NATIVE or options.joining or not result.batch_records:
         return result
     batches = Batches(result.workload.message_size, result.batch_records, options.compression)
     is_near = result.wanted_permille >= BUSY_PERMILLE
@@ -151,7 +152,7 @@ def store(entries: Sequence[Entry], published: Sequence[Published], options: Ben
     if entries:
         stored = benchmark_json.document(series_of(entries))
         (options.out / f"{number:04}-benchmarks.json").write_text(json.dumps(stored, indent=1), encoding="utf-8")
-    command = " ".join(["./crucible", *sys.argv[1:]])
+    command = shlex.join(["./crucible", *sys.argv[1:]])
     return write(entries, options.out / f"{number:04}-page.html", command, where_measured(), published)
 
 

@@ -30,6 +30,12 @@ LABELS: Final = {
     "response": "Response latency: from the time at which a batch was due",
     "end_to_end": "End-to-end latency: from the batch's timestamp",
 }
+SAMPLES: Final = {
+    "publish": ("publish latency, delay", "batches a run"),
+    "end_to_end": ("end-to-end", "batches a run"),
+    "commit": ("EndTxn", "transactions a run"),
+    "connect": ("connections", "a run"),
+}
 NO_VALUE: Final = "–"
 VIOLATIONS: Final = {
     "lost": "lost",
@@ -62,15 +68,13 @@ class Line:
 def lines(columns: Sequence[Column], published: Sequence[Published] = ()) -> list[Line]:
     """Return the table: what is known of at least one series."""
     found = [_figure_line(at, figure, columns, published) for at, figure in enumerate(FIGURES)]
-    found = [line for line in found if any(cell.text not in ("", NO_VALUE) for cell in line.cells)]
     nothing = tuple(Cell(NO_VALUE) for _ in published)
-    measures = {"publish": "publish latency, delay", "end_to_end": "end-to-end"}
-    for measure, name in measures.items():
+    for measure, (name, unit) in SAMPLES.items():
         cells = tuple(Cell(_samples(each.series, measure)) for each in columns)
         records = tuple(
-            Cell(f"{each.records:,} records" if each.quantiles_ms[measure] else NO_VALUE) for each in published
+            Cell(f"{each.records:,} records" if each.quantiles_ms.get(measure) else NO_VALUE) for each in published
         )
-        found.append(Line(f"samples: {name}", "batches a run", cells + records))
+        found.append(Line(f"samples: {name}", unit, cells + records))
     runs = [[each.result for each in column.series.entries] for column in columns]
     for name, unit, text in (
         ("generator: processor", "busiest worker", _generator_share),
@@ -81,7 +85,7 @@ def lines(columns: Sequence[Column], published: Sequence[Published] = ()) -> lis
         ("runs", "", _valid),
     ):
         found.append(Line(name, unit, tuple(Cell(text(each)) for each in runs) + nothing))
-    return found
+    return [line for line in found if any(cell.text not in ("", NO_VALUE) for cell in line.cells)]
 
 
 def _figure_line(at: int, figure: Figure, columns: Sequence[Column], published: Sequence[Published]) -> Line:
@@ -107,7 +111,8 @@ def _published(figure: Figure, result: Published) -> str:
 
 
 def _samples(series: Series, measure: str) -> str:
-    return f"{int(median(each.result.samples(measure) for each in series.entries)):,}"
+    count = int(median(each.result.samples(measure) for each in series.entries))
+    return f"{count:,}" if count else NO_VALUE
 
 
 def _generator_share(runs: Sequence[LoadResult]) -> str:

@@ -17,10 +17,13 @@ Report = Mapping[str, int]
 
 
 def line(before: Report, report: Report, seconds: float, wanted_per_s: float) -> str:
-    """Return what happened between two reports that are ``seconds`` apart. ``wanted_per_s`` is 0 without a schedule."""
+    """Return what happened between two reports that are ``seconds`` apart. ``wanted_per_s`` is 0 without a schedule.
+
+    Nothing is before the first report, when clients connect, so that it is not remarked on.
+    """
     acknowledged, read = (report[name] - before.get(name, 0) for name in ("acknowledged", "read"))
     text = f"{acknowledged:,} records acknowledged, {read:,} read, {report['lag']:,} to read"
-    if not wanted_per_s or acknowledged >= NEARLY * wanted_per_s * seconds:
+    if not before or not wanted_per_s or acknowledged >= NEARLY * wanted_per_s * seconds:
         return text
     return f"{text}; below {wanted_per_s:,.0f}/s: {'; '.join(causes(before, report)) or 'no cause is seen'}"
 

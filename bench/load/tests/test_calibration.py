@@ -103,6 +103,7 @@ def test_figures_of_the_native_client_say_nothing_of_others(tmp_path: Path) -> N
     kept = calibrations(tmp_path, Sink())
     other = msgspec.structs.replace(near(), client="librdkafka")
     assert with_capacity(other, LoadOptions(), kept) == other
+    assert with_capacity(near(), LoadOptions(joining=1), kept) == near(), "nor of other machines"
 
 
 def test_a_search_ends_near_what_the_generator_reaches_alone(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ WHERE = tuple(TopicPartition("t", index) for index in range(4))
 def test_a_second_that_reaches_the_rate_needs_no_cause() -> None:
     after = FINE | {"acknowledged": 950, "read": 900, "lag": 50, "waits_for_responses": 3}
     assert line(FINE, after, 1.0, 1_000) == "950 records acknowledged, 900 read, 50 to read"
+    assert line({}, after, 2.0, 1_000) == "950 records acknowledged, 900 read, 50 to read"
     assert line(FINE, after, 1.0, 0) == "950 records acknowledged, 900 read, 50 to read"
     assert line(FINE, after, 2.0, 1_000).endswith(
         "below 1,000/s: the brokers: 3 partitions wait for responses, with all requests in flight"
