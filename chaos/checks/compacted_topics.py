@@ -8,6 +8,7 @@ X-11: from some time on a reader may miss a record, because a cleaner may have r
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TypeAlias
 
 from chaos.checks.check import Check
@@ -156,11 +157,13 @@ def _passed_us(
     for span in history.runs:
         if span.kind == "read":
             levels[span.process] = max(levels.get(span.process, 0), span.isolation)
+    unpolled = _unpolled(history)
     moves = [
         (operation.complete_us, partition_of(row), row.fetch_offset, row.next_offset)
         for row in history.positions
         if row.error is None
         and levels.get(row.process, 0) >= level
+        and (row.process, row.index, partition_of(row)) not in unpolled
         and (operation := history.operation_of.get((row.process, row.index))) is not None
         and operation.type == "ok"
     ]
@@ -171,6 +174,25 @@ def _passed_us(
         passed = slice(bisect_left(ahead, first), bisect_left(ahead, end))
         found[where].update(dict.fromkeys(ahead[passed], at_us))
         del ahead[passed]
+    return found
+
+
+@computed_once
+def _unpolled(history: History) -> dict[tuple[str, int, TopicPartition], None]:
+    """Return the responses to members of groups of which nothing was read, and after which they did not go on.
+
+    Kafka: records that a consumer has fetched and not returned by poll are dropped when it leaves.
+    """
+    read = {(span.process, span.index, partition_of(span)): None for span in history.runs if span.kind == "read"}
+    members = dict.fromkeys(row.process for row in history.memberships)
+    found: dict[tuple[str, int, TopicPartition], None] = {}
+    rows = [row for row in history.positions if row.process in members and row.error is None]
+    for (process, where), own in grouped(rows, lambda row: (row.process, partition_of(row))).items():
+        own.sort(key=lambda row: row.index)
+        for row, following in zip_longest(own, own[1:]):
+            goes_on = following is not None and following.fetch_offset == row.next_offset
+            if not goes_on and (process, row.index, where) not in read:
+                found[process, row.index, where] = None
     return found
 
 
