@@ -147,8 +147,7 @@ class LotProducer:
                 sender.serve()
                 if len(open_lots) > 64:
                     open_lots = [each for each in open_lots if each.open]
-                if not number % 16:
-                    time.sleep(0)  # Other greenlets have their turn even if lots are late.
+                time.sleep(0)  # Other greenlets have their turn even if lots are late.
             while any(each.open for each in open_lots):
                 sender.serve()
                 time.sleep(SERVE_S)

@@ -6,8 +6,9 @@ what they report, also one JSON object a line. Only Locust processes import this
 
 import json
 import sys
-from collections.abc import Callable, Iterable
-from typing import Any
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 import gevent
 from gevent.fileobject import FileObjectPosix
@@ -16,6 +17,10 @@ from locust.runners import MasterRunner, WorkerRunner
 COMMAND = "crucible_command"
 REPORT = "crucible_report"
 """Names of messages between master and workers."""
+AT: Final = "at_s"
+"""When a report came, by the master's monotonic clock. It is no sum."""
+SILENT_S: Final = 60
+"""As long as Locust waits for a heartbeat here: a worker may be silent while the machine is busy."""
 
 
 def register(
@@ -31,7 +36,11 @@ def register(
         environment.runner.register_message(COMMAND, lambda msg, **_: on_command(msg.data["cmd"]), concurrent=True)
     elif isinstance(environment.runner, MasterRunner):
         reports: dict[int, dict[str, Any]] = {}
-        environment.runner.register_message(REPORT, lambda msg, **_: reports.update({msg.data["index"]: msg.data}))
+
+        def take_report(msg: Any, **_: Any) -> None:
+            reports[msg.data["index"]] = {**msg.data, AT: time.monotonic()}
+
+        environment.runner.register_message(REPORT, take_report)
         gevent.spawn(_read_commands, environment, before_command)
         gevent.spawn(_print_reports, reports)
 
@@ -47,11 +56,24 @@ def sums(reports: Iterable[dict[str, Any]]) -> dict[str, int]:
     total: dict[str, int] = {}
     for report in reports:
         for key, value in report.items():
+            if key == AT:
+                continue
             if key.startswith("worst_"):
                 total[key] = max(total.get(key, 0), int(value))
             elif key not in ("index", "failure"):
                 total[key] = total.get(key, 0) + int(value)
     return total
+
+
+def failure_of(reports: Mapping[int, dict[str, Any]], now_s: float) -> str:
+    """Return why a worker has failed or seems to be gone, by the last reports; empty if none has. A worker of another
+    machine may vanish, and Locust's master then goes on without it."""
+    for index, report in reports.items():
+        if report["failure"]:
+            return str(report["failure"])
+        if not report.get("closed") and now_s - report[AT] > SILENT_S:
+            return f"worker {index} has sent nothing for {SILENT_S} s"
+    return ""
 
 
 def say(event: str, **fields: Any) -> None:
@@ -63,7 +85,7 @@ def _print_reports(reports: dict[int, dict[str, Any]]) -> None:
     while True:
         gevent.sleep(0.2)
         if reports:
-            failure = next((each["failure"] for each in reports.values() if each["failure"]), "")
+            failure = failure_of(reports, time.monotonic())
             say("report", workers=len(reports), failure=failure, **sums(reports.values()))
 
 
