@@ -18,20 +18,23 @@ ANY_ADDRESS = ("0.0.0.0", "::", "0:0:0:0:0:0:0:0")
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """``host`` is empty for all interfaces. Port 0 lets the system choose."""
+    """A listener that a node opens."""
 
     name: str
     host: str
+    """Empty for all interfaces."""
     port: int
+    """0 lets the system choose."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The address at which others reach this node, on the listener ``name``."""
+    """The address at which others reach this node."""
 
     host: str
     port: int
     name: str = DEFAULT_NAME
+    """The name of the listener."""
 
 
 @dataclass(frozen=True, slots=True)

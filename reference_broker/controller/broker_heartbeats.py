@@ -34,20 +34,22 @@ CHECKS_PER_SESSION = 6
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """``metadata_offset`` is the last offset of the metadata log that the broker has published."""
+    """The content of a BrokerHeartbeat."""
 
     broker_id: int
     broker_epoch: int
     metadata_offset: int
+    """The last offset of the metadata log that the broker has published."""
     want_fence: bool
     want_shut_down: bool
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatResult:
-    """Describes the published state. ``is_caught_up`` says that the broker knows its own registration."""
+    """The response to a BrokerHeartbeat, from the published state."""
 
     is_caught_up: bool
+    """Whether the broker knows its own registration."""
     is_fenced: bool
     should_shut_down: bool
 

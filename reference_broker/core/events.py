@@ -55,11 +55,12 @@ class PeerUp(NamedTuple):
 
 
 class PeerReply(NamedTuple):
-    """The reply to a Send. ``token`` is the Send's."""
+    """The reply to a Send."""
 
     peer: int
     channel: Channel
     token: int
+    """The Send's."""
     body: object
 
 
@@ -122,21 +123,23 @@ Event: TypeAlias = (
 
 
 class Reply(NamedTuple):
-    """The response to one Request. With ``body`` None no frame is sent (produce with acks=0); the request is done."""
+    """The response to one Request."""
 
     connection: int
     correlation_id: int
     api_key: int
     api_version: int
     body: object | None
+    """With None no frame is sent (produce with acks=0), and the request is done."""
     tag: Tag
 
 
 class Close(NamedTuple):
-    """Close the connection after what was sent before. ``reason`` is one line for the log."""
+    """Close the connection after what was sent before."""
 
     connection: int
     reason: str
+    """One line for the log."""
 
 
 class Send(NamedTuple):

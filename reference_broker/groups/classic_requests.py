@@ -45,7 +45,7 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True)
 class JoinResponse:
-    """The response to JoinGroup. Only the leader's has ``members``."""
+    """The response to JoinGroup."""
 
     error: Error
     member_id: str = UNKNOWN_MEMBER
@@ -55,6 +55,7 @@ class JoinResponse:
     leader: str = ""
     skip_assignment: bool = False
     members: tuple[JoinedMember, ...] = ()
+    """Only the leader's response has them."""
 
 
 @dataclass(frozen=True, slots=True)

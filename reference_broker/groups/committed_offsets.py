@@ -149,11 +149,12 @@ class PendingOffsets:
 
 
 class OffsetsBatch(NamedTuple):
-    """Commits on their way. ``producer_id`` is NO_PRODUCER_ID outside of transactions."""
+    """Commits that are in the log and not visible yet."""
 
     end_offset: int
     changes: Sequence[Change]
     producer_id: int
+    """NO_PRODUCER_ID outside of transactions."""
 
 
 class Marker(NamedTuple):

@@ -53,9 +53,10 @@ class GroupKey:
 
 @dataclass(frozen=True, slots=True)
 class UnknownKey:
-    """The key of a record that is not read here. ``kind`` is its version number."""
+    """The key of a record that is not read here."""
 
     kind: int
+    """Its version number."""
 
 
 RecordKey: TypeAlias = OffsetKey | GroupKey | UnknownKey

@@ -38,10 +38,11 @@ from reference_broker.records.batch import InvalidRecords
 
 @dataclass(frozen=True, slots=True)
 class MetadataBatch:
-    """Records that were appended together. ``provenance`` is that of the last one."""
+    """Records that were appended together."""
 
     records: tuple[MetadataRecord, ...]
     provenance: Provenance
+    """That of the last record."""
     size_bytes: int = 0
 
     @property

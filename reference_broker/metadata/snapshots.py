@@ -353,11 +353,12 @@ class SnapshotGenerator:
 
 @dataclass(slots=True, eq=False)
 class _Attempt:
-    """One snapshot being made. ``record_bytes`` is the size of the records since the snapshot before."""
+    """One snapshot that is being made."""
 
     id: OffsetAndEpoch
     started_us: int
     record_bytes: int
+    """The size of the records since the snapshot before."""
 
 
 def load_snapshot(disk: Disk, snapshot: OffsetAndEpoch) -> Sliced[MetadataImage]:

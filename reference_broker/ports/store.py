@@ -92,10 +92,11 @@ class FailureKind(StrEnum):
 
 
 class StoreFailure(NamedTuple):
-    """``reason`` is one line for people."""
+    """The failure of a call of the object store."""
 
     kind: FailureKind
     reason: str
+    """One line for people."""
 
 
 StoreOperation: TypeAlias = Put | PutFile | Get | ListObjects | Delete
@@ -118,9 +119,10 @@ def _is_key(key: str) -> bool:
 
 @dataclass(slots=True)
 class MemoryStore:
-    """``objects`` holds the content by key."""
+    """An object store in memory, for the simulator and tests."""
 
     objects: dict[str, bytes] = field(default_factory=dict)
+    """The content by key."""
 
     def carry_out(self, operation: StoreOperation, disk: Disk) -> StoreResult | StoreFailure:
         """Do the operation at once, for a node with this disk."""

@@ -61,10 +61,11 @@ class RaftResponse:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """A Vote request. ``voter_id`` is the voter that it is meant for, or -1 if the request does not say."""
+    """A Vote request."""
 
     cluster_id: str | None
     voter_id: int
+    """The voter that it is meant for, or -1 if the request does not say."""
     candidate_id: int
     epoch: int
     end: OffsetAndEpoch
@@ -73,14 +74,14 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class EpochRequest:
-    """A BeginQuorumEpoch or EndQuorumEpoch request. ``successors`` are the voters that a resigning leader prefers,
-    best first."""
+    """A BeginQuorumEpoch or EndQuorumEpoch request."""
 
     cluster_id: str | None
     voter_id: int
     leader_id: int
     epoch: int
     successors: tuple[int, ...] = ()
+    """The voters that a resigning leader prefers, best first."""
 
 
 def vote(request: Vote) -> "vote_request.VoteRequest":

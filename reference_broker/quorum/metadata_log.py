@@ -94,11 +94,11 @@ class Snapshots(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """The values of records that were appended together. ``provenance`` is that of the last one. A control batch has no
-    values."""
+    """The values of records that were appended together. A control batch has none."""
 
     values: tuple[bytes, ...]
     provenance: Provenance
+    """That of the last record."""
     size_bytes: int
 
 
@@ -109,10 +109,10 @@ class Valid:
 
 @dataclass(frozen=True, slots=True)
 class Diverging:
-    """The fetcher must cut its log. ``end`` is this log's largest epoch not above the fetcher's, and where that epoch
-    ends."""
+    """The fetcher must truncate its log."""
 
     end: OffsetAndEpoch
+    """This log's largest epoch not above the fetcher's, and where that epoch ends."""
 
 
 @dataclass(frozen=True, slots=True)

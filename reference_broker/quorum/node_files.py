@@ -37,12 +37,13 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class QuorumState:
-    """The content of quorum-state. An ID of -1 means none. ``voters`` holds node IDs."""
+    """The content of quorum-state. An ID of -1 means none."""
 
     leader_id: int
     leader_epoch: int
     voted_id: int
     voters: tuple[int, ...]
+    """Node IDs."""
 
 
 def read_identity(disk: Disk, node_id: int) -> Identity | None:

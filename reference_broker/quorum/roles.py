@@ -146,12 +146,12 @@ class QuorumTiming:
 
 
 class ElectionState(NamedTuple):
-    """What is known of an epoch (Kafka's ElectionState). ``voted_id`` is the node that got this node's vote. The IDs
-    are -1 if there is none."""
+    """What is known of an epoch (Kafka's ElectionState). The IDs are -1 if there is none."""
 
     epoch: int
     leader_id: int
     voted_id: int
+    """The node that got this node's vote."""
 
 
 Step: TypeAlias = Callable[[], Role | None]

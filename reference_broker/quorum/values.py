@@ -62,14 +62,14 @@ class ReplicaDescription:
 
 @dataclass(frozen=True, slots=True)
 class QuorumDescription:
-    """The content of a DescribeQuorum response. ``observers`` are those that sent the leader a request in the last five
-    minutes."""
+    """The content of a DescribeQuorum response."""
 
     leader_id: int
     leader_epoch: int
     high_watermark: int
     voters: tuple[ReplicaDescription, ...]
     observers: tuple[ReplicaDescription, ...]
+    """Those that sent the leader a request in the last five minutes."""
 
 
 class QuorumListener(Protocol):
@@ -111,9 +111,10 @@ class Rediscover:
 
 @dataclass(frozen=True, slots=True)
 class LeaderChanged:
-    """The node reported another leader or another epoch. ``leader_id`` is -1 if it knows no leader."""
+    """The node reported another leader or another epoch."""
 
     leader_id: int
+    """-1 if it knows no leader."""
     leader_epoch: int
 
 

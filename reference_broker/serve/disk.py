@@ -117,11 +117,12 @@ class OpenFiles:
 
 
 class FolderSync(NamedTuple):
-    """An open folder, whose first ``changes`` changes must become durable."""
+    """A sync of an open folder."""
 
     descriptor: int
     folder: KnownFolder
     changes: int
+    """Number of changes of names, the first ones, that must become durable."""
 
 
 class FolderSyncs:

@@ -34,10 +34,11 @@ class SyncedDisk(Protocol[OpenedT]):
 
 
 class _Piece(NamedTuple):
-    """Some files of a Sync, from the file number ``start`` on."""
+    """Some files of a Sync."""
 
     sync: Sync
     start: int
+    """The number of the first one."""
 
 
 class FileSyncs(Generic[OpenedT]):

@@ -34,10 +34,11 @@ MOST_WAITING = 64
 
 @dataclass(slots=True)
 class UpdateMetadata:
-    """The handler of one node. ``waiting`` holds the pending requests. The first one is being applied."""
+    """The handler of one node."""
 
     broker: Broker
     waiting: deque[tuple[Call, Request]] = field(default_factory=deque)
+    """The pending requests. The first one is being applied."""
 
     def handle(self, call: Call, body: Request) -> UpdateMetadataResponse1000 | None:
         """Respond when the update is applied or refused."""

@@ -96,10 +96,12 @@ PartitionSearch: TypeAlias = Sliced[ListOffsetsPartitionResponse]
 
 
 class RemoteOffset(NamedTuple):
-    """The first record at or after the timestamp that the tier has before ``end_offset``, an error, or None."""
+    """The result of a search by timestamp in the remote tier."""
 
     end_offset: int
+    """It covers the records before this offset."""
     found: FoundOffset | Error | None
+    """The first record at or after the timestamp, an error, or None if there is no such record."""
 
 
 RemoteOffsets: TypeAlias = Mapping[tuple[str, int], RemoteOffset]

@@ -43,11 +43,12 @@ UNITS_PER_DELETION = 30
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """The result of one entry at this leader. The logs of all its replicas must start at ``offset`` or later."""
+    """The result of one entry at this leader."""
 
     partition: Partition | None
     error: ErrorCode
     offset: int = _NO_LOW_WATERMARK
+    """The logs of all replicas must start here or later."""
 
 
 def handle(broker: Broker, call: Call, body: DeleteRecordsRequest) -> None:

@@ -204,15 +204,16 @@ NO_BROKER_EPOCH = -1
 
 
 class Incarnation(NamedTuple):
-    """One start of a broker. ``incarnation_id`` has 16 bytes."""
+    """One start of a broker."""
 
     broker_id: int
     incarnation_id: bytes
+    """16 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a broker says of itself. ``features`` holds (name, lowest level, highest level)."""
+    """The content of a BrokerRegistration."""
 
     broker_id: int
     cluster_id: str
@@ -220,6 +221,7 @@ class Registration:
     listeners: tuple[tuple[str, str, int, int], ...]
     """(name, host, port, security protocol)."""
     features: tuple[tuple[str, int, int], ...]
+    """(name, lowest level, highest level)."""
     rack: str | None
     log_dirs: tuple[bytes, ...]
     previous_broker_epoch: int = NO_BROKER_EPOCH
@@ -281,7 +283,7 @@ def registering(registration: Registration, broker_epoch: int) -> RegisterBroker
 @dataclass(slots=True)
 class Restart(Change[None]):
     """The first change of a registration. Without it a new incarnation would lead, and be in sync, with what the old
-    one may have lost. ``problem`` says why the broker may not register."""
+    one may have lost."""
 
     name = "a broker has restarted"
     atomic = False
@@ -292,6 +294,7 @@ class Restart(Change[None]):
     own: Incarnation | None
     """The broker in this process, if there is one."""
     problem: Refusal | None = None
+    """Why the broker may not register, or None."""
 
     def plan(self, context: PlanContext) -> Sliced[Records]:
         self.judge(context.latest)

@@ -38,10 +38,12 @@ class Election(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Elected:
-    """``leader`` is -1 if nobody can lead. ``unclean`` says that it may lack committed records."""
+    """The result of an election."""
 
     leader: int
+    """-1 if no replica can lead."""
     unclean: bool = False
+    """Whether it may lack committed records."""
 
 
 def elect(

@@ -159,13 +159,14 @@ ElectionOutcomes: TypeAlias = Sequence[tuple[str, Sequence[PartitionOutcome]]]
 
 @dataclass(slots=True)
 class RequestedElections(Change[ElectionOutcomes | Refusal]):
-    """``requested`` is None for all partitions. Then those that need no election have no outcome."""
+    """ElectLeaders: elections of preferred leaders, or unclean ones."""
 
     name = "elect leaders"
     atomic = False
 
     election: Election
     requested: RequestedPartitions | None
+    """None for all partitions. Then those that need no election have no outcome."""
     found: list[tuple[str, list[PartitionOutcome]]] = field(default_factory=list)
 
     def plan(self, context: PlanContext) -> Sliced[Records]:

@@ -58,12 +58,13 @@ class _Rack:
 
 @dataclass(slots=True)
 class _Racks:
-    """``offset`` is the index of the rack that gets the next leader."""
+    """The racks in the order in which replicas are placed."""
 
     random: RandomSource
     racks: list[_Rack]
     unfenced: int
     offset: int
+    """The index of the rack that gets the next leader."""
     epoch: int = 0
 
     def place(self, replication_factor: int) -> tuple[int, ...]:

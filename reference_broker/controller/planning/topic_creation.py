@@ -46,7 +46,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTopic:
-    """A topic that can be created. ``records`` can be called once, because it uses up ``replicas``."""
+    """A topic that can be created."""
 
     name: str
     topic_id: bytes
@@ -54,6 +54,7 @@ class PlannedTopic:
     partitions: int
     replication_factor: int
     replicas: Replicas
+    """``records`` uses them up, so it can be called once."""
     image: MetadataImage
 
     def records(self) -> Iterator[MetadataRecord]:

@@ -82,10 +82,11 @@ class SnapshotDamaged(Exception):  # noqa: N818 - says what the file is
 
 @dataclass(frozen=True, slots=True)
 class SnapshotBatch:
-    """``data`` is the whole batch, whose CRC was checked. A control batch is the header or the footer."""
+    """A batch of a snapshot. A control batch is the header or the footer."""
 
     header: BatchHeader
     data: memoryview
+    """The whole batch, whose CRC was checked."""
 
 
 def header_batch(snapshot: OffsetAndEpoch, timestamp_ms: int) -> bytes:

@@ -231,10 +231,11 @@ def _batch_of(segment: RemoteSegment, position: int, offset: int) -> Reading[tup
 
 
 class AbortedSoFar(NamedTuple):
-    """``is_complete``: no segment after these has a marker of a transaction that began before the end."""
+    """Aborted transactions of some segments."""
 
     found: tuple[Aborted, ...]
     is_complete: bool
+    """Whether no later segment has a marker of a transaction that began before the end."""
 
 
 def aborted_in_segments(
