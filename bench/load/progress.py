@@ -16,14 +16,17 @@ Report = Mapping[str, int]
 """Sums over the workers' last reports (``bench/locust/messages.py``)."""
 
 
-def line(before: Report, report: Report, seconds: float, wanted_per_s: float) -> str:
-    """Return what happened between two reports that are ``seconds`` apart. ``wanted_per_s`` is 0 without a schedule.
+def line(before: Report, report: Report, wanted_per_s: float) -> str:
+    """Return what happened between two reports, in records a second. ``wanted_per_s`` is 0 without a schedule.
 
     Nothing is before the first report, when clients connect, so that it is not remarked on.
     """
-    acknowledged, read = (report[name] - before.get(name, 0) for name in ("acknowledged", "read"))
-    text = f"{acknowledged:,} records acknowledged, {read:,} read, {report['lag']:,} to read"
-    if not before or not wanted_per_s or acknowledged >= NEARLY * wanted_per_s * seconds:
+    seconds = (report["worst_at_us"] - before.get("worst_at_us", 0)) / 1e6
+    if seconds <= 0:
+        return "the workers have not reported since"
+    acknowledged, read = ((report[name] - before.get(name, 0)) / seconds for name in ("acknowledged", "read"))
+    text = f"{acknowledged:,.0f}/s acknowledged, {read:,.0f}/s read, {report['lag']:,} to read"
+    if not before or not wanted_per_s or acknowledged >= NEARLY * wanted_per_s:
         return text
     return f"{text}; below {wanted_per_s:,.0f}/s: {'; '.join(causes(before, report)) or 'no cause is seen'}"
 

@@ -428,10 +428,9 @@ class _WorkloadRun:
             report = locust.report()
             if report is None or time.monotonic() < since_s + min(1.0, left_s):
                 continue
-            now_s = time.monotonic()
-            text = line(before, report, now_s - since_s, self._spec.records_per_s)
+            text = line(before, report, self._spec.records_per_s)
             before = self._last = report
-            since_s = now_s
+            since_s = time.monotonic()
             self._progress(f"{self._target.name}: {phase}, {max(0.0, left_s - 1):.0f} s left: {text}")
 
     def _await_sum(self, locust: LocustProcesses, key: str, limit_s: float, what: str, value: int = 0) -> str:

@@ -284,6 +284,7 @@ class WorkerLoad:
             "running": self._running,
             "worst_wanted_permille": sample.wanted_permille,
             "worst_lag_us": sample.lag_us,
+            "worst_at_us": monotonic_us() - self.start_us if self.start_us else 0,
             "waits_for_responses": waits.for_responses,
             "waits_for_leaders": waits.for_leaders,
             "closed": self.closed,

@@ -13,18 +13,26 @@ from reference_broker.client.partitions import TopicPartition
 from reference_broker.records.batch import Buffer
 from reference_broker.wire.errors import ErrorCode
 
-FINE = {"acknowledged": 0, "read": 0, "lag": 0, "failed": 0}
+FINE = {"acknowledged": 0, "read": 0, "lag": 0, "failed": 0, "worst_at_us": 3_000_000}
+LATER = FINE | {"worst_at_us": 4_000_000}
 WHERE = tuple(TopicPartition("t", index) for index in range(4))
 
 
 def test_a_second_that_reaches_the_rate_needs_no_cause() -> None:
-    after = FINE | {"acknowledged": 950, "read": 900, "lag": 50, "waits_for_responses": 3}
-    assert line(FINE, after, 1.0, 1_000) == "950 records acknowledged, 900 read, 50 to read"
-    assert line({}, after, 2.0, 1_000) == "950 records acknowledged, 900 read, 50 to read"
-    assert line(FINE, after, 1.0, 0) == "950 records acknowledged, 900 read, 50 to read"
-    assert line(FINE, after, 2.0, 1_000).endswith(
-        "below 1,000/s: the brokers: 3 partitions wait for responses, with all requests in flight"
+    after = LATER | {"acknowledged": 950, "read": 900, "lag": 50, "waits_for_responses": 3}
+    fine = "950/s acknowledged, 900/s read, 50 to read"
+    assert line(FINE, after, 1_000) == line(FINE, after, 0) == fine
+    assert line({}, after | {"worst_at_us": 1_000_000}, 5_000) == fine
+    assert line(FINE, after, 2_000) == (
+        f"{fine}; below 2,000/s: the brokers: 3 partitions wait for responses, with all requests in flight"
     )
+
+
+def test_rates_are_those_of_the_time_between_reports() -> None:
+    """Workers report twice a second, so that a second of the master has one report to three."""
+    late = FINE | {"acknowledged": 500, "worst_at_us": 3_500_000}
+    assert line(FINE, late, 1_000) == "1,000/s acknowledged, 0/s read, 0 to read"
+    assert line(FINE, FINE, 1_000) == "the workers have not reported since"
 
 
 @pytest.mark.parametrize(
@@ -38,13 +46,13 @@ def test_a_second_that_reaches_the_rate_needs_no_cause() -> None:
     ],
 )
 def test_each_cause_has_its_words(report: dict[str, int], words: str) -> None:
-    (found,) = causes(FINE, FINE | report)
+    (found,) = causes(FINE, LATER | report)
     assert found.startswith(words)
-    assert line(FINE, FINE | report, 1.0, 1_000).endswith(f"below 1,000/s: {found}")
+    assert line(FINE, LATER | report, 1_000).endswith(f"below 1,000/s: {found}")
 
 
 def test_no_cause_is_made_up() -> None:
-    assert line(FINE, FINE, 1.0, 1_000).endswith("below 1,000/s: no cause is seen")
+    assert line(FINE, LATER, 1_000).endswith("below 1,000/s: no cause is seen")
 
 
 def test_a_result_says_why_the_rate_was_not_reached() -> None:
