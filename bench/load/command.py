@@ -189,5 +189,6 @@ def remarks(entries: Sequence[Entry]) -> list[str]:
 
 
 def exit_code(entries: Sequence[Entry]) -> int:
-    outcomes = {each.result.outcome for each in entries}
+    """Return what the worst series stands for. INVALID runs of a series of which most are valid do not count."""
+    outcomes = {each.outcome for each in series_of(entries)}
     return EXIT_FAILED if "FAILED" in outcomes else EXIT_INVALID if "INVALID" in outcomes else 0

@@ -10,7 +10,7 @@ from jinja2 import Environment
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Picture
-from matplotlib.ticker import StrMethodFormatter
+from matplotlib.ticker import LogLocator, StrMethodFormatter
 
 from bench.drawing import INK, STYLE, WIDTH_IN, svg
 from bench.load.comparison import FIGURES, Column, Entry, Estimate, Figure, Series, compared, sentences, series_of
@@ -225,7 +225,7 @@ def rates(every: Sequence[Series], published: Sequence[Published] = ()) -> str:
             places = [PERIOD_S * (at + 1) for at in range(len(each.publish_rates))]
             axes.plot(places, each.publish_rates, "-", color=colour, label=each.name)
             axes.plot(places[: len(each.consume_rates)], each.consume_rates, ":", color=colour)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, axes.get_ylim()[1] * 1.05)
         # A published run may be much longer than ours.
         axes.set_xlim(0, max((each.result.end for series in every for each in series.entries), default=None))
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
@@ -273,11 +273,9 @@ def percentiles(every: Sequence[Series], measure: str, published: Sequence[Publi
         if not any(len(each.get_xdata()) for each in axes.lines):  # type: ignore[arg-type]
             return ""
         axes.set_xscale("log")
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+        _log_ms(axes)
         axes.set_xlim(1.2, 11_000)
         axes.set_xticks([2, 10, 100, 1_000, 10_000], ["50", "90", "99", "99.9", "99.99"])
-        axes.minorticks_off()
         axes.set_xlabel("percentile (drawn as far as ten samples lie beyond it)")
         axes.set_ylabel("ms")
         axes.set_title(LABELS[measure], fontsize=10, loc="left", color=INK)
@@ -303,11 +301,12 @@ def against_rate(entries: Sequence[Entry]) -> str:
                 for result in ([step.result for step in each.search.steps] if each.search else [each.result])
             ]
             for share, style in ((0.5, ":"), (0.99, "-")):
-                points = sorted((each.rate("acknowledged"), each.percentile_ms("response", share)) for each in results)
+                found = [(each.rate("acknowledged"), each.percentile_ms("response", share)) for each in results]
+                points = sorted((rate, latency_ms) for rate, latency_ms in found if latency_ms is not None)
+                places, latencies_ms = [rate for rate, _ in points], [latency_ms for _, latency_ms in points]
                 label = f"{target}: p{share * 100:g}"
-                axes.plot(*zip(*points, strict=True), style, marker="o", markersize=3, color=colour, label=label)
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+                axes.plot(places, latencies_ms, style, marker="o", markersize=3, color=colour, label=label)
+        _log_ms(axes)
         axes.set_xlim(left=0)
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axes.set_xlabel("records acknowledged in a second")
@@ -319,6 +318,14 @@ def against_rate(entries: Sequence[Entry]) -> str:
 
 def _colours(count: int, first: int = 0) -> list[str]:
     return [COLOURS[(first + number) % len(COLOURS)] for number in range(count)]
+
+
+def _log_ms(axes: Axes) -> None:
+    """Make the axis of latencies logarithmic, with three marks for each decade, since many pictures have but one."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+    axes.minorticks_off()
 
 
 def _legend(picture: Picture, axes: Axes) -> None:
@@ -350,7 +357,7 @@ tbody th { font-weight: 400; } .unit { color: #777; font-size: 12px; display: bl
 @media (max-width: 40rem) {
   body { margin: 1rem auto; }
   .picture svg { max-width: none; width: 40rem; }
-  td { white-space: normal; min-width: 7rem; }
+  td { white-space: normal; min-width: 8.5rem; }
 }
 code { font-size: 13px; overflow-wrap: anywhere; }
 .note { color: #555; font-size: 13px; }

@@ -137,6 +137,7 @@ def test_an_invalid_run_is_left_out_and_counted(tmp_path: Path) -> None:
     (column,) = columns(entries).values()
     assert estimate(column, "publish latency p99").text == "5.0"
     assert column.series.outcome == "PASSED"
+    assert (exit_code(entries), exit_code([bad])) == (0, 3)
     alone = columns([bad])["a"]
     assert alone.series.outcome == "INVALID"
     assert estimate(alone, "acknowledged").text == "1,000"  # It is shown, with its outcome.
@@ -192,7 +193,8 @@ def test_the_page_has_verdicts_figures_pictures_and_how_to_repeat_it(tmp_path: P
     assert "./crucible bench w.yaml" in text
     assert "a machine" in text
     assert exit_code([lost]) == 1
-    curve = write([*runs("a", 5), *runs("a", 6, rate=2_000)], tmp_path / "c.html", "./c", "m").read_text()
+    nothing = [Entry(result(rate, acknowledged=0, target="a")) for rate in (4_000, 8_000)]
+    curve = write([*runs("a", 5), *runs("a", 6, rate=2_000), *nothing], tmp_path / "c.html", "./c", "m").read_text()
     assert curve.count("<svg") == 6
     assert "Response latency against the rate" in curve
 
