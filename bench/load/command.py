@@ -20,7 +20,7 @@ from bench.load.comparison import FIGURES, Entry, compared, sentences, series_of
 from bench.load.openmessaging import Published, document_of, read_published
 from bench.load.page import lines, reasons, searched, write
 from bench.load.results import LoadResult
-from bench.load.run import LoadError, LoadOptions, LoadTarget, run, started
+from bench.load.run import LoadError, LoadOptions, LoadTarget, MakesLinks, run, started
 from bench.load.search import sustained_rate
 from bench.load.workload import Workload, read_workload
 from bench.machine import where_measured
@@ -46,6 +46,7 @@ class BenchOptions:
     repeat: int = 1
     published: Sequence[Path] = ()  # results of OpenMessaging Benchmark, to be drawn beside our own
     out: Path = OUT
+    make_links: MakesLinks | None = None  # for faults of links
 
 
 def play(options: BenchOptions, progress: Callable[[str], None]) -> list[Entry]:
@@ -61,7 +62,9 @@ def play(options: BenchOptions, progress: Callable[[str], None]) -> list[Entry]:
     for repetition in range(options.repeat):
         for workload in workloads:
             for text in options.targets if repetition % 2 == 0 else reversed(options.targets):
-                with started(text, progress, workload.crucible.broker_settings) as target:
+                has_links = any(each.hits_link for each in workload.crucible.faults)
+                make_links = options.make_links if has_links else None
+                with started(text, progress, workload.crucible.broker_settings, make_links) as target:
                     entries.extend(_entries(workload, target, options, calibrations, progress))
     return entries
 

@@ -1,8 +1,10 @@
-"""Faults in a workload: a node is killed or paused while the load goes on, and the report shows what that cost.
+"""Faults in a workload: a node is killed or paused, or its link to clients is cut or delayed, while the load goes on.
+The report shows what that cost.
 
 A workload lists them under ``crucible: faults:``, with the words of scenarios (``scenarios/fault_kinds.py``): kind,
 node, ``atS`` (a second of the measurement), and how long the node is gone. Any target can play them whose nodes the
-suite starts. A fault counts only with evidence: the kernel says that the process ended by SIGKILL, or is stopped.
+suite starts. A fault counts only with evidence: the kernel says that the process ended by SIGKILL, or is stopped, or a
+request through the link got no response, or a late one.
 
 ``FaultPlayer`` has no thread of its own, because a node must not outlive the thread that starts it (``children.py``).
 Who leads the run calls ``do_due`` often.
@@ -13,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from heapq import heappop, heappush
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Protocol
 
 import msgspec
 import psutil
@@ -21,9 +23,13 @@ import psutil
 from bench.load.measures import Measures, quantile_us
 from bench.peers.cluster import PeerCluster
 from bench.peers.node import BrokerNode, responds
+from bench.ports import API_VERSIONS_0
+from reference_broker.blocking.transport import Connection, TransportError
 
 KILLED: Final = "node_killed"
 PAUSED: Final = "node_paused"
+CUT: Final = "link_cut"
+DELAYED: Final = "link_delayed"
 LEADER: Final = "leader"
 BASELINE_S: Final = 10
 RECOVERED_SHARE: Final = 0.95
@@ -34,19 +40,52 @@ RECOVERED_S: Final = 3
 with a 99th percentile of at most twice the baseline's (50 ms are never too much)."""
 _READY_EVERY_S: Final = 0.1
 STOPPED_LIMIT_S: Final = 0.5
+PROBE_S: Final = 1.0
+"""A request through a link that is cut waits no longer, because nothing else happens meanwhile."""
 
 
 class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
-    kind: Literal["node_killed", "node_paused"]
+    kind: Literal["node_killed", "node_paused", "link_cut", "link_delayed"]
     at_s: Annotated[float, msgspec.Meta(ge=0)]  # from the start of the measurement
     node: int | Literal["leader"] = LEADER  # of the first partition, when the fault is due
     restart_after_s: Annotated[float, msgspec.Meta(ge=0, le=600)] = 5.0  # of node_killed
-    duration_s: Annotated[float, msgspec.Meta(gt=0, le=600)] = 5.0  # of node_paused
+    duration_s: Annotated[float, msgspec.Meta(gt=0, le=600)] = 5.0  # of all others
+    delay_ms: Annotated[int, msgspec.Meta(ge=1, le=60_000)] = 100  # of responses, by link_delayed
+    jitter_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)] = 0
+
+    @property
+    def hits_link(self) -> bool:
+        return self.kind in (CUT, DELAYED)
 
     @property
     def gone_s(self) -> float:
         """How long the node does nothing, without the time of its start."""
         return self.restart_after_s if self.kind == KILLED else self.duration_s
+
+
+class LinkError(Exception):
+    """A link could not be made or changed. The message is one sentence."""
+
+
+class ClientLinks(Protocol):
+    """Proxies between clients and nodes. ``addresses`` are those of the nodes for clients, in the order of the nodes.
+    Each method raises LinkError."""
+
+    addresses: Sequence[tuple[str, int]]
+
+    def connect(self, ports: Sequence[int]) -> None:
+        """Pass connections on to the nodes, which listen at these ports of loopback."""
+        ...
+
+    def cut(self, number: int) -> None:
+        """Let all bytes to and from a node vanish. Connections stay open."""
+        ...
+
+    def delay(self, number: int, delay_ms: int, jitter_ms: int) -> None:
+        """Delay responses of a node."""
+        ...
+
+    def heal(self, number: int) -> None: ...
 
 
 class FiredFault(msgspec.Struct, kw_only=True):
@@ -64,11 +103,17 @@ class FaultPlayer:
     and ``first_s`` is when the measurement starts. Times are seconds since the start of the load."""
 
     def __init__(
-        self, faults: Sequence[Fault], cluster: PeerCluster | None, first_s: float, leader: Callable[[], int]
+        self,
+        faults: Sequence[Fault],
+        cluster: PeerCluster | None,
+        first_s: float,
+        leader: Callable[[], int],
+        links: ClientLinks | None = None,
     ) -> None:
         self.fired = [FiredFault(fault=each) for each in faults]
         self._cluster = cluster
         self._leader = leader
+        self._links = links
         self._due: list[tuple[float, int, Callable[[float], None]]] = []
         self._made = 0
         for each in self.fired:
@@ -90,7 +135,9 @@ class FaultPlayer:
             if each.at_s < 0 or each.restored_s >= 0:
                 continue
             member = self._member(each.node)
-            if each.fault.kind == PAUSED:
+            if each.fault.hits_link:
+                self._heal(each, member, clock())
+            elif each.fault.kind == PAUSED:
                 member.strike(signal.SIGCONT)
             else:
                 if member.ended():
@@ -114,7 +161,10 @@ class FaultPlayer:
         if member.process is None or member.ended():
             return  # Another fault has killed it, so there is no evidence of this one.
         pid = member.process.pid
-        if fired.fault.kind == KILLED:
+        if fired.fault.hits_link:
+            self._strain(fired, member)
+            self._at(now_s + fired.fault.gone_s, partial(self._heal, fired, member))
+        elif fired.fault.kind == KILLED:
             member.strike(signal.SIGKILL)
             member.reap()
             if member.process.returncode == -signal.SIGKILL:
@@ -125,6 +175,31 @@ class FaultPlayer:
             if _is_stopped(pid):
                 fired.evidence = f"process {pid} of node {member.node_id} was in the state stopped"
             self._at(now_s + fired.fault.gone_s, lambda then_s: self._resume(fired, member, then_s))
+
+    def _strain(self, fired: FiredFault, member: BrokerNode) -> None:
+        """Cut or delay a node's link, and see what becomes of a request through it."""
+        (links, number), fault = self._link_of(member), fired.fault
+        if fault.kind == CUT:
+            links.cut(number)
+            limit_s = min(PROBE_S, fault.duration_s / 2)
+            if _response_s(links.addresses[number], limit_s) is None:
+                fired.evidence = f"a request to node {member.node_id} had no response within {limit_s:g} s"
+            return
+        links.delay(number, fault.delay_ms, fault.jitter_ms)
+        taken_s = _response_s(links.addresses[number], PROBE_S + (fault.delay_ms + fault.jitter_ms) / 1000)
+        if taken_s is not None and taken_s * 1000 >= fault.delay_ms - fault.jitter_ms:
+            fired.evidence = f"a response of node {member.node_id} took {taken_s * 1000:,.0f} ms"
+
+    def _heal(self, fired: FiredFault, member: BrokerNode, now_s: float) -> None:
+        links, number = self._link_of(member)
+        links.heal(number)
+        fired.restored_s = now_s
+
+    def _link_of(self, member: BrokerNode) -> tuple[ClientLinks, int]:
+        """Return the links and the number of a node's own."""
+        assert self._links is not None, "without links their faults are refused before the run"
+        assert self._cluster is not None, "and so they are without nodes"
+        return self._links, list(self._cluster.members).index(member)
 
     def _restart(self, fired: FiredFault, member: BrokerNode) -> None:
         member.launch()
@@ -139,6 +214,17 @@ class FaultPlayer:
     def _resume(self, fired: FiredFault, member: BrokerNode, now_s: float) -> None:
         member.strike(signal.SIGCONT)
         fired.restored_s = now_s
+
+
+def _response_s(address: tuple[str, int], limit_s: float) -> float | None:
+    """Return how long a node needs to respond to ApiVersions; None if it does not within the limit."""
+    try:
+        with Connection.open(*address, int(limit_s * 1e6)) as connection:
+            began_s = time.monotonic()
+            connection.exchange(API_VERSIONS_0)
+            return time.monotonic() - began_s
+    except TransportError:
+        return None
 
 
 def _is_stopped(pid: int) -> bool:

@@ -5,7 +5,7 @@ import resource
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +16,7 @@ from bench.load import java_client
 from bench.load.backlog import Backlog, BacklogError, build_and_drain, complaint_of_space
 from bench.load.clients import JAVA
 from bench.load.driver import Driver
-from bench.load.faults import KILLED, LEADER, FaultPlayer
+from bench.load.faults import KILLED, LEADER, ClientLinks, FaultPlayer, LinkError
 from bench.load.history import write_judged
 from bench.load.ledger import Findings
 from bench.load.measures import Measures
@@ -26,7 +26,7 @@ from bench.load.spec import LoadSpec, write_spec
 from bench.load.topics import TopicError, leader_of, topics_for
 from bench.load.workload import Workload, complaint_of_client, complaint_of_topics, is_compacted
 from bench.locust.processes import LocustProcesses, WorkerDiedError
-from bench.peers.cluster import PeerCluster, launched
+from bench.peers.cluster import PeerCluster, target_cluster
 from bench.peers.node import PeerError
 from bench.targets.loader import find
 from bench.targets.model import Chosen, TargetError
@@ -72,16 +72,25 @@ class LoadTarget:
     bootstrap: Sequence[tuple[str, int]]
     cluster: PeerCluster | None
     folder: Path | None = None  # has the brokers' data; None if nobody here knows it
+    links: ClientLinks | None = None  # between clients and nodes, for faults
 
 
 Progress = Callable[[str], None]
+MakesLinks = Callable[[int], AbstractContextManager[ClientLinks]]
+"""Makes links to so many nodes."""
 
 
 @contextmanager
-def started(text: str, progress: Progress, settings: Mapping[str, str] = MappingProxyType({})) -> Iterator[LoadTarget]:
+def started(
+    text: str,
+    progress: Progress,
+    settings: Mapping[str, str] = MappingProxyType({}),
+    make_links: MakesLinks | None = None,
+) -> Iterator[LoadTarget]:
     """Yield a target by its name (``bench/targets``), started for as long as the block lasts, or as it runs already.
 
-    ``settings`` are those of brokers that are started, by Kafka's names.
+    ``settings`` are those of brokers that are started, by Kafka's names. With ``make_links`` clients reach their nodes
+    through links.
 
     :raises LoadError: it is not known, or does not start.
     """
@@ -99,15 +108,39 @@ def started(text: str, progress: Progress, settings: Mapping[str, str] = Mapping
     progress(f"{text}: starts {chosen.nodes} {'node' if chosen.nodes == 1 else 'nodes'}")
     with (
         TemporaryDirectory(prefix="crucible-bench-", ignore_cleanup_errors=True) as folder,
-        _cluster(chosen, Path(folder), settings) as cluster,
+        _linked(chosen, make_links) as links,
+        _cluster(chosen, Path(folder), settings, links) as cluster,
     ):
-        yield LoadTarget(text, [("127.0.0.1", port) for port in cluster.ports], cluster, Path(folder))
+        addresses = [("127.0.0.1", port) for port in cluster.ports] if links is None else links.addresses
+        yield LoadTarget(text, addresses, cluster, Path(folder), links)
 
 
 @contextmanager
-def _cluster(chosen: Chosen, folder: Path, settings: Mapping[str, str]) -> Iterator[PeerCluster]:
+def _linked(chosen: Chosen, make_links: MakesLinks | None) -> Iterator[ClientLinks | None]:
+    node = chosen.file.node
+    if make_links is None or node is None:
+        yield None
+        return
+    if not any("{advertised}" in text for _, text in (*node.files, *node.words)):
+        raise LoadError(f"{chosen.text}: its file has no {{advertised}}, so clients cannot be led through links.")
     try:
-        with launched(chosen, folder, settings) as cluster:
+        with make_links(chosen.nodes) as links:
+            yield links
+    except LinkError as error:
+        raise LoadError(str(error)) from error
+
+
+@contextmanager
+def _cluster(
+    chosen: Chosen, folder: Path, settings: Mapping[str, str], links: ClientLinks | None
+) -> Iterator[PeerCluster]:
+    advertised = [] if links is None else [f"{host}:{port}" for host, port in links.addresses]
+    try:
+        with target_cluster(chosen, folder, settings, advertised=advertised) as cluster:
+            if links is not None:
+                links.connect(cluster.ports)
+            cluster.launch()
+            cluster.await_ready()
             yield cluster
     except PeerError as error:
         raise LoadError(str(error)) from error
@@ -148,7 +181,7 @@ def run(workload: Workload, target: LoadTarget, options: LoadOptions, out_dir: P
             return _WorkloadRun(workload, target, options, spec, progress).lead_workers()
     except TopicError as error:
         raise LoadError(f"{target.name}: {error}.") from error
-    except (WorkerDiedError, PeerError) as error:
+    except (WorkerDiedError, PeerError, LinkError) as error:
         raise LoadError(str(error)) from error
 
 
@@ -278,6 +311,8 @@ def _complaint_of_faults(workload: Workload, target: LoadTarget, options: LoadOp
         return "faults need nodes that are started here, and these brokers run elsewhere"
     if faults and workload.consumer_backlog_size_gb:
         return "faults do not go together with a backlog, whose duration nobody knows before"
+    if any(each.hits_link for each in faults) and target.links is None:
+        return "faults of links need links through Toxiproxy, which nobody has made"
     _, seconds = durations_s(workload, options)
     for each in faults:
         if each.at_s >= seconds:
@@ -305,6 +340,7 @@ class _WorkloadRun:
             target.cluster,
             self._first,
             lambda: leader_of(target.bootstrap, spec.topics[0]),
+            target.links,
         )
 
     def lead_workers(self) -> LoadResult:

@@ -203,6 +203,7 @@ def _play_workloads(
     from bench.load.openmessaging import PublishedError
     from bench.load.run import LoadError, LoadOptions
     from bench.load.workload import WorkloadError
+    from crucible_kafka.bench_links import toxiproxy_links
     from crucible_kafka.terminal import one_sentence, print_table, progress, shown
 
     if listen and not joining:
@@ -227,8 +228,7 @@ def _play_workloads(
         driver=driver,
     )
     options = BenchOptions(workloads, targets or ("reference",), load, rates, search, p99_limit_ms, repeat, published)
-    if out is not None:
-        options = replace(options, out=out)
+    options = replace(options, make_links=toxiproxy_links, out=options.out if out is None else out)
     with one_sentence(WorkloadError, LoadError, PublishedError, CalibrationError):
         others = imported(options)
         entries = play(options, progress)
