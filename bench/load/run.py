@@ -437,7 +437,10 @@ class _WorkloadRun:
         if self._spec.groups:
             wanted = workload.topics * workload.partitions_per_topic * workload.subscriptions_per_topic
             self._progress(f"{name}: {workload.readers:,} readers join their groups")
-            late = self._await_sum(locust, "assigned", PREPARE_S, "get all partitions from their groups", wanted)
+            # The first members may have all partitions until the others have joined.
+            what = "get partitions from their groups"
+            late = self._await_sum(locust, "members", PREPARE_S, what, workload.readers)
+            late = late or self._await_sum(locust, "assigned", PREPARE_S, what, wanted)
         if connections and not late:
             self._progress(f"{name}: opens {connections:,} idle connections")
             late = self._await_sum(locust, "idle", PREPARE_S, f"open {connections:,} idle connections", connections)

@@ -110,7 +110,7 @@ def test_partitions_pass_to_a_member_that_comes(target: LoadTarget) -> None:
 
 
 def test_a_workload_with_groups(target: LoadTarget, tmp_path: Path) -> None:
-    table = {"partitionsPerTopic": 6, "producerRate": 2_000, "messageSize": 200, "consumerPerSubscription": 2}
+    table = {"partitionsPerTopic": 6, "producerRate": 2_000, "messageSize": 200, "consumerPerSubscription": 5}
     workload = workload_of({**table, "crucible": {"groups": True}}, "w", "w")
     found = run(workload, target, LoadOptions(seconds=3, warmup_s=1), tmp_path, lambda _: None)
     assert found.findings.is_clean
