@@ -253,7 +253,7 @@ class FetchWaits(ReplicaCheck, FetchCheck):
         those may take several events."""
         if not node.ready:
             return False  # It serves nothing yet, and has no image.
-        node_id, image, settled = node.broker.node_id, node.broker.replica.loader.image, is_settled(node)
+        node_id, image, settled = node.broker.node_id, node.broker.quorum_node.loader.image, is_settled(node)
         known = self._roles.get(node_id)
         if known is not None and known[0] is node and known[1] is image and known[2] and settled:
             return False

@@ -103,7 +103,7 @@ class ResponsesReplicated(OffsetsCheck):
                 self.violated(at_us, f"node {node.broker.node_id} {each}")
 
     def _partition(self, node: "Node", group: str) -> OffsetsPartition | None:
-        topic = node.broker.replica.loader.image.topics.get(OFFSETS_TOPIC)
+        topic = node.broker.quorum_node.loader.image.topics.get(OFFSETS_TOPIC)
         return None if topic is None else self.offsets.led_by(node, offsets_partition(group, len(topic.partitions)))
 
     def _wrong_commits(self, node: "Node", of: _Parked, response: Any, transactional: bool) -> Iterator[str]:
@@ -430,7 +430,7 @@ class RemovalsDue(OffsetsCheck):
         if change.now is not None or before is None or partition.losses or self._deletions.may_have(change.key):
             return
         broker = node.broker
-        if topic not in broker.replica.loader.image.topics:
+        if topic not in broker.quorum_node.loader.image.topics:
             return
         group, now_ms = partition.state.groups.get(group_id), broker.now.wall_ms
         from_ms = before.committed_ms

@@ -632,7 +632,7 @@ class GroupMoves(Check):
 
 def _index_of(node: "Node", group_id: str) -> int:
     """Return which partition of the offsets topic has the group, -1 while the topic is unknown."""
-    topic = node.broker.replica.loader.image.topics.get(OFFSETS_TOPIC)
+    topic = node.broker.quorum_node.loader.image.topics.get(OFFSETS_TOPIC)
     return -1 if topic is None else offsets_partition(group_id, len(topic.partitions))
 
 

@@ -177,7 +177,7 @@ class ProposalsHonest(ReplicaCheck):
             self._progress.appended(copy.node_id, partition.key, before.end_offset)
 
     def _judge(self, at_us: int, node: "Node", led: Partition, proposed: Proposed) -> None:
-        image, node_id = node.broker.replica.loader.image, node.broker.node_id
+        image, node_id = node.broker.quorum_node.loader.image, node.broker.node_id
         topic = image.topic_by_id(led.topic_id)
         if topic is None or node._publisher.is_behind:
             return
@@ -217,7 +217,7 @@ class ProposalsHonest(ReplicaCheck):
                 )
 
     def _is_kept(self, at_us: int, node: "Node", led: Partition) -> None:
-        topic = node.broker.replica.loader.image.topic_by_id(led.topic_id)
+        topic = node.broker.quorum_node.loader.image.topic_by_id(led.topic_id)
         if topic is None or led.followers is None or node._publisher.is_behind:
             return
         state = topic.partitions[led.index]
@@ -264,7 +264,7 @@ class LaggingLeave(ReplicaCheck):
             return
         for (leader_id, key), term in progress.terms.items():
             led = node.broker.partitions.by_id.get(key) if leader_id == node_id else None
-            topic = node.broker.replica.loader.image.topic_by_id(key[0])
+            topic = node.broker.quorum_node.loader.image.topic_by_id(key[0])
             if led is None or topic is None or led.leader_epoch != term.leader_epoch or term.node is not node:
                 continue
             for member in topic.partitions[key[1]].isr:
@@ -354,7 +354,7 @@ class ShrinksProposed(ReplicaCheck):
             self._controllers[node_id], self._known_us[node_id] = known, at_us
         if seen.leads:
             return  # Physical: an active controller proposes to itself, without a message.
-        image = node.broker.replica.loader.image
+        image = node.broker.quorum_node.loader.image
         for (leader_id, key), term in progress.terms.items():
             led = node.broker.partitions.by_id.get(key) if leader_id == node_id else None
             topic = image.topic_by_id(key[0])
@@ -444,7 +444,7 @@ class OldProposalsRefused(Check):
 
     @staticmethod
     def _read(node: "Node", body: Any) -> _Claims:
-        image = node.broker.replica.loader.image
+        image = node.broker.quorum_node.loader.image
         broker = image.brokers.get(int(body.broker_id))
         stale = {}
         for topic_id, each in altered(body):
@@ -489,7 +489,7 @@ class MinIsrKept(Check):
             self._images.pop(node_id, None)
         if not node.listening:
             return
-        image, before = node.broker.replica.loader.image, self._images.get(node_id)
+        image, before = node.broker.quorum_node.loader.image, self._images.get(node_id)
         if image is before:
             return
         self._images[node_id] = image

@@ -478,7 +478,7 @@ class UpdatesSentAtOnce(Check):
         known = self._controllers.get(node.broker.node_id)
         if known is None or known.node is not node:
             known = self._controllers[node.broker.node_id] = _Controller(node, at_us)
-        if at_us - known.seen_us > STILL_US or node.broker.replica.controller.is_writing_transaction:
+        if at_us - known.seen_us > STILL_US or node.broker.quorum_node.controller.is_writing_transaction:
             known.held_us = at_us
         known.seen_us = at_us
         if known.sent and isinstance(event, (PeerReply, PeerDown)) and event.peer in known.sent:
@@ -499,7 +499,7 @@ class UpdatesSentAtOnce(Check):
 
     def _took_over(self, at_us: int, node: "Node", known: _Controller) -> None:
         """Judge a controller that has not committed an epoch yet."""
-        replica = node.broker.replica
+        replica = node.broker.quorum_node
         if not replica.quorum.is_leader or replica.loader.image.features.get(FEATURE, 0) < 1:
             known.active_us = -1
         # Physical: while records wait for a majority, the epoch does, too.

@@ -335,7 +335,7 @@ class SnapshotResponses(FetchCheck):
                 found = self._pending.pop(node_id, effect)
                 response = _read_response(effect.body)
                 if found is not None and response is not None:
-                    wrong = _wrong(node.broker.replica, found, response, effect.api_version == DRAFT)
+                    wrong = _wrong(node.broker.quorum_node, found, response, effect.api_version == DRAFT)
                     if wrong:
                         story = f"node-{node_id}, fetch of {found.place[0]}, snapshot {found.snapshot} from byte"
                         self.violated(at_us, f"{story} {found.position} in epoch {found.epoch}; response: {wrong}")
@@ -378,7 +378,7 @@ class SnapshotRequested(Check):
             return
         self.evidence += 1
         node_id, wrong = node.broker.node_id, ""
-        named, epoch = self._named.get(node_id, {}).get(effect.peer), node.broker.replica.quorum.epoch
+        named, epoch = self._named.get(node_id, {}).get(effect.peer), node.broker.quorum_node.quorum.epoch
         disk, part = node.broker.disk, f"{_path(*request.snapshot)}.part"
         with WatchedDisk.unwatched():
             held = disk.size(part) if disk.exists(part) else 0
@@ -467,7 +467,7 @@ class SnapshotsKept(Check):
                 if effect.what == LOG_DELETED:
                     self._log_deleted(at_us, node, int(fields["offset"]))
                 elif effect.what == INSTALLED:
-                    self._log_deleted(at_us, node, node.broker.replica.log.start_offset)
+                    self._log_deleted(at_us, node, node.broker.quorum_node.log.start_offset)
                 else:
                     snapshot = int(fields["end_offset"]), int(fields["epoch"])
                     gone = self._gone.setdefault(node_id, set())
@@ -494,7 +494,7 @@ class SnapshotsKept(Check):
 
     def _log_deleted(self, at_us: int, node: "Node", offset: int) -> None:
         self.evidence += 1
-        store = node.broker.replica.store
+        store = node.broker.quorum_node.store
         for each in store.ids:
             if each[0] >= offset:
                 data = durable_bytes(node, _path(*each))
@@ -510,7 +510,7 @@ class SnapshotsKept(Check):
         self.evidence += 1
         node_id, config = node.broker.node_id, node.broker.config
         who = f"node {node_id} deletes its snapshot {snapshot}"
-        newer = [tuple(each) for each in node.broker.replica.store.ids if tuple(each) > snapshot]
+        newer = [tuple(each) for each in node.broker.quorum_node.store.ids if tuple(each) > snapshot]
         if not newer:
             self.violated(at_us, f"{who}, which is its newest (S-15)")
             return
@@ -648,7 +648,7 @@ class SnapshotMetricsExact(Check):
         known = self._nodes.get(node.broker.node_id)
         if known is None or not node.listening:
             return
-        store = node.broker.replica.store
+        store = node.broker.quorum_node.store
         ids = tuple(store.ids)
         if ids != known.held:
             for each in ids:

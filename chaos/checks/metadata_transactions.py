@@ -105,7 +105,7 @@ class PublishedWhenCommitted(TransactionCheck):
                 continue
             self.evidence += 1
             offset = int(dict(effect.fields)["offset"])
-            committed = node.broker.replica.quorum.high_watermark
+            committed = node.broker.quorum_node.quorum.high_watermark
             if offset >= committed:
                 self.violated(
                     at_us,

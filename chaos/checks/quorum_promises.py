@@ -166,12 +166,12 @@ class FetchFromDurableEnd(QuorumCheck):
             return
         self.evidence += 1
         self._durable[member.node_id] = named
-        who, log = f"node {member.node_id} fetches from {offset} in epoch {epoch}", node.broker.replica.log.log
+        who, log = f"node {member.node_id} fetches from {offset} in epoch {epoch}", node.broker.quorum_node.log.log
         if offset != log.log_end_offset:
             self.violated(at_us, f"{who}, and its log ends at {log.log_end_offset} (KIP-595)")
             return
         if offset == log.log_start_offset:  # S-9: a snapshot has replaced the log, which ends where the snapshot does.
-            ids = [(int(each.offset), int(each.epoch)) for each in node.broker.replica.store.ids]
+            ids = [(int(each.offset), int(each.epoch)) for each in node.broker.quorum_node.store.ids]
             if (offset, epoch) not in ids:
                 self.violated(at_us, f"{who}, and its log is empty after one of the snapshots {ids} (S-9)")
             return
@@ -235,7 +235,7 @@ class MetadataFetchAnswers(QuorumCheck):
         if not member.seen.leads:  # It was elected, or answers for the first time, in this event.
             return
         self.evidence += 1
-        replica = node.broker.replica
+        replica = node.broker.quorum_node
         start, end = replica.log.start_offset, replica.log.log.log_end_offset
         records, wrong = data.records or b"", ""
         is_of_epoch = fetch.epoch == member.seen.epoch and start < fetch.offset <= end
@@ -349,7 +349,7 @@ class DivergenceCut(QuorumCheck):
     def _judge(self, at_us: int, node: "Node", member: Member, diverging: tuple[int, int]) -> None:
         """Judge a log that was cut in this event, by its batches before the event."""
         end, epoch = diverging
-        start, now = member.seen.start_offset, node.broker.replica.log.log.log_end_offset
+        start, now = member.seen.start_offset, node.broker.quorum_node.log.log.log_end_offset
         own_end = next((each.base_offset for each in member.batches.values() if each.epoch > epoch), None)
         own_end = max(start, member.seen.end_offset if own_end is None else own_end)
         has_epoch = any(each.epoch == epoch for each in member.batches.values() if each.base_offset >= start)
@@ -455,7 +455,7 @@ class OneVotePerEpoch(QuorumCheck):
         if requested is None or one is None or int(one.error_code):
             return
         self.evidence += 1
-        end = node.broker.replica.log.end
+        end = node.broker.quorum_node.log.end
         if not one.vote_granted:
             if requested.is_binding and requested.end >= (end.epoch, end.offset):
                 self._refused(at_us, node, requested, one)

@@ -133,7 +133,7 @@ class QuorumView:
         if member.replica is None:
             if not node.listening:
                 return
-            member.replica = node.broker.replica
+            member.replica = node.broker.quorum_node
         quorum, log, before = member.replica.quorum, member.replica.log.log, member.seen
         numbers = (
             incarnation,

@@ -252,7 +252,7 @@ class ReplicaView:
     def isr_known_to(self, node: "Node", partition: Replicated) -> tuple[tuple[int, ...], int]:
         """Return the ISR and the min.insync.replicas in the metadata that the node has published. While it applies a
         large publication, it is unknown which of them it uses, and nothing is required."""
-        image = node.broker.replica.loader.image
+        image = node.broker.quorum_node.loader.image
         topic = image.topic_by_id(partition.key[0])
         if topic is None or node._publisher.is_behind:
             return (), 0

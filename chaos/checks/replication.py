@@ -306,7 +306,7 @@ class HighWatermarkByRequests(ReplicaCheck):
             self.violated(at_us, f"{who}, and only {isr} are in sync, of at least {min_isr} (E-2)")
         if mark > _counted_end(led.log):
             self.violated(at_us, f"{who}, and its own log is synced up to {led.log.synced_offset} (flush.messages)")
-        image = node.broker.replica.loader.image
+        image = node.broker.quorum_node.loader.image
         proposed = self._progress.proposal(node_id, led, _partition_epoch(node, partition))
         for member in dict.fromkeys((*isr, *(() if proposed is None else proposed.isr))):
             if member == node_id:
@@ -364,7 +364,7 @@ def _counted_end(log: PartitionLog) -> int:
 
 
 def _partition_epoch(node: "Node", partition: Replicated) -> int:
-    topic = node.broker.replica.loader.image.topic_by_id(partition.key[0])
+    topic = node.broker.quorum_node.loader.image.topic_by_id(partition.key[0])
     return -1 if topic is None else topic.partitions[partition.key[1]].partition_epoch
 
 
@@ -538,7 +538,7 @@ class FetchesFromLogEnd(ReplicaCheck):
                 f"{who} fetches from {each.fetch_offset} with log start {each.log_start_offset}, and its log is "
                 f"{log.log_start_offset}..{log.log_end_offset} (F-12, F-13)",
             )
-        topic = node.broker.replica.loader.image.topic_by_id(followed.topic_id)
+        topic = node.broker.quorum_node.loader.image.topic_by_id(followed.topic_id)
         if topic is not None and not node._publisher.is_behind:
             epoch = topic.partitions[followed.index].leader_epoch
             if each.current_leader_epoch != epoch:

@@ -401,7 +401,7 @@ def _effects_of(node: "Node", body: Any, requested_us: int, reply: Reply) -> Ite
         owner = int(response.producer_id), int(response.producer_epoch)
         yield _Effect(requested_us, str(body.transactional_id), *owner, "InitProducerId")
     elif reply.api_key == ADD_OFFSETS:
-        count = len(node.broker.replica.loader.image.topics[OFFSETS_TOPIC].partitions)
+        count = len(node.broker.quorum_node.loader.image.topics[OFFSETS_TOPIC].partitions)
         added = frozenset([(OFFSETS_TOPIC, offsets_partition(str(body.group_id), count))])
         owner = int(body.producer_id), int(body.producer_epoch)
         yield _Effect(requested_us, str(body.transactional_id), *owner, "AddOffsetsToTxn", partitions=added)
@@ -590,7 +590,7 @@ class MarkersDecided(StateCheck, ProducerCheck):
         return max((each.log.high_watermark for each in self._logs_of(where)), default=0)
 
     def _is_excused(self, node: "Node", where: TopicPartition, before: StateValue) -> bool:
-        topic = node.broker.replica.loader.image.topics.get(where[0])
+        topic = node.broker.quorum_node.loader.image.topics.get(where[0])
         if topic is None or where[1] >= len(topic.partitions) or where in self.context.replicas.excused:
             return True
         states = [each.states.get(before.producer_id) for each in self._logs_of(where)]
@@ -858,7 +858,7 @@ class EndingsInTime(StateCheck):
 
 
 def _leaderless(node: "Node", where: TopicPartition) -> bool:
-    image = node.broker.replica.loader.image
+    image = node.broker.quorum_node.loader.image
     topic = image.topics.get(where[0])
     if topic is None or where[1] >= len(topic.partitions):
         return False
@@ -899,7 +899,7 @@ class WritesVerified(StateCheck, ProducerCheck):
         body: Any = event.body
         node_id = node.broker.node_id
         if event.api_key == TXN_OFFSET_COMMIT:
-            topic = node.broker.replica.loader.image.topics.get(OFFSETS_TOPIC)
+            topic = node.broker.quorum_node.loader.image.topics.get(OFFSETS_TOPIC)
             count = 0 if topic is None else len(topic.partitions)
             where = OFFSETS_TOPIC, offsets_partition(str(body.group_id), count)
             self._arrived.setdefault((node_id, where, int(body.producer_id), int(body.producer_epoch), -1), at_us)

@@ -103,7 +103,7 @@ class Watch(PassiveHook):
         if self.digest is None:
             if not self._node.listening:
                 return False
-            loader: MetadataLoader = self._node.broker.replica.loader
+            loader: MetadataLoader = self._node.broker.quorum_node.loader
             self.digest = Digest(loader.image)
             loader.subscribe(self._published)
             if loader.image.provenance.offset >= 0:

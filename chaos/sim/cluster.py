@@ -130,7 +130,7 @@ class SimCluster:
             interceptor.load_from(load_from_us)
         for machine in self.machines:
             if machine.node is not None:
-                machine.node.broker.replica.generator.count_from(load_from_us)
+                machine.node.broker.quorum_node.generator.count_from(load_from_us)
 
     def heal(self) -> None:
         """End faults, and start dead nodes again."""

@@ -373,7 +373,7 @@ def state_of(machine: Machine) -> str:
         return "starting"
     if machine.paused:
         return "paused"
-    replica = node.broker.replica
+    replica = node.broker.quorum_node
     if replica.quorum.leader_id < 0:
         return "electing"
     if replica.loader.in_transaction:

@@ -50,7 +50,7 @@ class Observer:
         if not self._attached and self._node.listening:
             self._attached = self.digest.attach()
             if self._attached and self._suite.replicas.expected:
-                loader = self._node.broker.replica.loader
+                loader = self._node.broker.quorum_node.loader
                 self._suite.replicas.image(now.mono_us, self._node_id, None, loader.image)
                 loader.subscribe(self._image)
         self._suite.acted(now.mono_us, self._node, event, effects)

@@ -154,7 +154,7 @@ class Cluster:
             size=lambda _: len(self.checkpoint),
             read=lambda _, __, size: self.checkpoint[:size],
         )
-        broker = SimpleNamespace(node_id=number, partitions=partitions, replica=replica, disk=disk)
+        broker = SimpleNamespace(node_id=number, partitions=partitions, quorum_node=replica, disk=disk)
         return SimpleNamespace(broker=broker, _publisher=publisher, ready=False, listening=True)
 
     def observe(self, *numbers: int) -> None:

@@ -47,7 +47,7 @@ class Node:
         replica = SimpleNamespace(loader=self.loader)
         self.node: Any = SimpleNamespace(
             broker=SimpleNamespace(
-                node_id=0, partitions=partitions, config=config, controller=controller, replica=replica
+                node_id=0, partitions=partitions, config=config, controller=controller, quorum_node=replica
             ),
             ready=True,
             _publisher=SimpleNamespace(is_behind=False),

@@ -73,7 +73,7 @@ class World:
             disk=self.disk,
             config=SimpleNamespace(offsets_retention_minutes=1),
             partitions=SimpleNamespace(by_name={("__consumer_offsets", 0): led}, by_id={(OFFSETS_ID, 0): led}),
-            replica=SimpleNamespace(loader=SimpleNamespace(image=SimpleNamespace(topics=topics))),
+            quorum_node=SimpleNamespace(loader=SimpleNamespace(image=SimpleNamespace(topics=topics))),
             groups=SimpleNamespace(active=lambda: [self.target]),
             now=Now(0, 0),
         )

@@ -236,7 +236,7 @@ class Coordinator:
                 config=CONFIG,
                 now=SimpleNamespace(mono_us=0),
                 groups=SimpleNamespace(active=lambda: [self.partition] if self.partition else []),
-                replica=SimpleNamespace(loader=SimpleNamespace(image=SimpleNamespace(topics=topics))),
+                quorum_node=SimpleNamespace(loader=SimpleNamespace(image=SimpleNamespace(topics=topics))),
             )
         )
 

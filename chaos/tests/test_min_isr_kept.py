@@ -25,7 +25,7 @@ def stories(*images: MetadataImage) -> list[str]:
     for number, each in enumerate(images):
         loader = SimpleNamespace(image=each)
         node: Any = SimpleNamespace(
-            listening=True, broker=SimpleNamespace(node_id=0, replica=SimpleNamespace(loader=loader))
+            listening=True, broker=SimpleNamespace(node_id=0, quorum_node=SimpleNamespace(loader=loader))
         )
         check.inspect(number, 0, node, None if number == 0 else SimpleNamespace(), False)  # type: ignore[arg-type]
     return [each.story for each in check.violations]

@@ -82,7 +82,7 @@ class Replica:
         image = replace(self.image, provenance=Provenance(last if self.published is None else self.published))
         loader = SimpleNamespace(last_offset=last, image=image)
         replica = SimpleNamespace(quorum=self, log=log, loader=loader, store=SimpleNamespace(ids=self.snapshots))
-        return SimpleNamespace(listening=True, broker=SimpleNamespace(node_id=self.node_id, replica=replica))
+        return SimpleNamespace(listening=True, broker=SimpleNamespace(node_id=self.node_id, quorum_node=replica))
 
 
 class Quorum:

@@ -56,7 +56,7 @@ class Voter:
         )
         replica = SimpleNamespace(quorum=self.quorum, log=log)
         self.node: Any = SimpleNamespace(
-            listening=True, broker=SimpleNamespace(node_id=1, disk=self.disk, replica=replica)
+            listening=True, broker=SimpleNamespace(node_id=1, disk=self.disk, quorum_node=replica)
         )
         self.restart(0)
 
@@ -113,7 +113,7 @@ class Voter:
     ) -> str:
         """Return what is wrong with a leader's response to a fetch. Its log begins at ``start``, after a snapshot if
         that is not 0. With ``appends_first`` the same event appends the first batch of its epoch."""
-        replica, member = self.node.broker.replica, self.view.nodes[1]
+        replica, member = self.node.broker.quorum_node, self.view.nodes[1]
         replica.store = SimpleNamespace(ids=[OffsetAndEpoch(start, 2)] if start else [])
         replica.log.start_offset = replica.log.log.log_start_offset = start
         replica.log.log.log_end_offset = 20
@@ -218,7 +218,7 @@ def test_a_new_process_has_the_vote_of_the_one_before(voter: Voter, epoch: int, 
 def test_a_voter_fetches_from_the_durable_end_of_its_log(
     voter: Voter, end: OffsetAndEpoch, synced: bool, words: str
 ) -> None:
-    voter.node.broker.replica.log.log.log_start_offset = 0
+    voter.node.broker.quorum_node.log.log.log_start_offset = 0
     log = "__cluster_metadata-0/00000000000000000000.log"
     voter.disk.append(log, [b"first"])
     voter.disk.make_durable(log)
@@ -235,7 +235,7 @@ def test_a_voter_fetches_from_the_durable_end_of_its_log(
 def test_a_voter_fetches_from_the_end_of_the_snapshot_that_replaced_its_log(
     voter: Voter, epoch: int, right: bool
 ) -> None:
-    voter.node.broker.replica.store = SimpleNamespace(ids=[OffsetAndEpoch(10, 4)])
+    voter.node.broker.quorum_node.store = SimpleNamespace(ids=[OffsetAndEpoch(10, 4)])
     assert ("snapshots [(10, 4)]" in voter.fetch(OffsetAndEpoch(10, epoch))) is not right
 
 

@@ -488,7 +488,7 @@ class Leader:
         self.node.broker.config = SimpleNamespace(replica_lag_time_max_ms=1000)
         self.check.acted(cluster.now_us, self.node, None, [])
         self.brokers: dict[int, Any] = {each: SimpleNamespace(broker_epoch=7) for each in (1, 2)}
-        self.node.broker.replica.loader.image = replace(cluster.image(), brokers=self.brokers)
+        self.node.broker.quorum_node.loader.image = replace(cluster.image(), brokers=self.brokers)
         self.fetch(1, 3)
         self.fetch(2, 3)
 
@@ -577,7 +577,7 @@ def test_a_high_watermark_that_moves_below_the_minimum_is_a_violation(cluster: C
     leader = Leader(cluster)
     cluster.append(batch(3, 0))
     cluster.change(isr=(0,))
-    leader.node.broker.replica.loader.image = cluster.image()
+    leader.node.broker.quorum_node.loader.image = cluster.image()
     leader.moves(4)
     assert ["only (0,) are in sync, of at least 2" in each for each in leader.stories()] == [True]
 
@@ -637,7 +637,7 @@ class Proposer(Leader):
 
     def commits(self, isr: tuple[int, ...]) -> None:
         self.cluster.change(isr=isr)
-        self.node.broker.replica.loader.image = replace(self.cluster.image(), brokers=self.brokers)
+        self.node.broker.quorum_node.loader.image = replace(self.cluster.image(), brokers=self.brokers)
 
     def happens(self, event: Any, *effects: Any) -> None:
         for check in (self.check, self.proposals):
@@ -997,7 +997,7 @@ def test_the_controller_refuses_old_proposals(
     cluster: Cluster, leader_epoch: int, partition_epoch: int, broker_epoch: int, error: int, *, right: bool
 ) -> None:
     node = cluster.node(0)
-    node.broker.replica.loader.image = replace(
+    node.broker.quorum_node.loader.image = replace(
         cluster.image(),
         brokers={1: SimpleNamespace(broker_epoch=7)},  # type: ignore[dict-item]
     )

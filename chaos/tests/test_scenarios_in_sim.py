@@ -591,7 +591,7 @@ def test_the_demo_meets_its_states_also_where_the_load_begins_late(monkeypatch: 
     def armed(cluster: SimCluster, load_from_us: int) -> None:
         arm(cluster, load_from_us)
         nodes = [machine.node for machine in cluster.machines if machine.node is not None]
-        counted.extend(node.broker.replica.generator._last_us - load_from_us for node in nodes)
+        counted.extend(node.broker.quorum_node.generator._last_us - load_from_us for node in nodes)
 
     load, arm, counted = SimWorld._load, SimCluster.arm, list[int]()
     monkeypatch.setattr(SimWorld, "_load", late)

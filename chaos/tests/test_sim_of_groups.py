@@ -59,7 +59,7 @@ def test_a_feature_is_finalized_where_all_know_it(is_known: bool) -> None:
     assert verdict.outcome is (Outcome.PASSED if is_known else Outcome.INVALID), (verdict.violations, verdict.reasons)
     for machine in world.cluster.machines:
         assert machine.node is not None
-        image = machine.node.broker.replica.loader.image
+        image = machine.node.broker.quorum_node.loader.image
         assert image.features.get(FEATURE, 0) == int(is_known)
 
 

@@ -28,7 +28,7 @@ class Watched:
     def __post_init__(self) -> None:
         store = SimpleNamespace(ids=self.held, size=lambda each: each[0] * 100)
         replica = SimpleNamespace(store=store)
-        broker = SimpleNamespace(node_id=0, metrics=self.metrics, replica=replica)
+        broker = SimpleNamespace(node_id=0, metrics=self.metrics, quorum_node=replica)
         self.process.listening, self.process.broker = True, broker
         self.check.acted(0, self.process, None, ())
         self.sees(0)

@@ -31,7 +31,9 @@ def story(wanted: SnapshotRequest, piece: Piece, *, leads: bool = True, version:
     """What the check says of one response, from the first words that are not about the request."""
     store = SimpleNamespace(ids=(HELD,), size=lambda _: len(BYTES), read=lambda _, at, size: BYTES[at : at + size])
     quorum = SimpleNamespace(epoch=5, is_leader=leads)
-    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, replica=SimpleNamespace(store=store, quorum=quorum)))
+    node: Any = SimpleNamespace(
+        broker=SimpleNamespace(node_id=0, quorum_node=SimpleNamespace(store=store, quorum=quorum))
+    )
     body = request_for(
         wanted.cluster_id, wanted.replica_id, wanted.leader_epoch, wanted.id, wanted.position, wanted.max_bytes
     )

@@ -124,7 +124,7 @@ class Node:
         self.ids: list[OffsetAndEpoch] = []
         store = SimpleNamespace(ids=self.ids, size=lambda each: self.disk.size(path(each)))
         replica = SimpleNamespace(quorum=SimpleNamespace(epoch=5), store=store, log=SimpleNamespace(start_offset=0))
-        broker = SimpleNamespace(node_id=1, disk=self.disk, replica=replica, config=BrokerConfig.parse({}))
+        broker = SimpleNamespace(node_id=1, disk=self.disk, quorum_node=replica, config=BrokerConfig.parse({}))
         self.node: Any = SimpleNamespace(broker=broker, listening=True)
         self.requested, self.kept = SnapshotRequested(check_context()), SnapshotsKept(check_context())
         self.now_us = 0

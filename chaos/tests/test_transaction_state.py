@@ -226,7 +226,7 @@ class World:
             disk=self.disk,
             config=self.config,
             partitions=partitions,
-            replica=SimpleNamespace(loader=loader),
+            quorum_node=SimpleNamespace(loader=loader),
             transactions=SimpleNamespace(active=lambda: [self.target]),
         )
         publisher = SimpleNamespace(is_behind=False, log_of=lambda _: None, logs_not_led=list)

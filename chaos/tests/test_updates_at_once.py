@@ -31,7 +31,7 @@ class Controller:
         self.quorum = SimpleNamespace(is_leader=True, high_watermark=5)
         log = SimpleNamespace(log=SimpleNamespace(log_end_offset=5))
         replica = SimpleNamespace(controller=self.state, quorum=self.quorum, log=log, loader=loader)
-        self.node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, loader=loader, replica=replica))
+        self.node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, loader=loader, quorum_node=replica))
 
     def acts(self, event: Any = None, *effects: Any) -> bool:
         """Return whether the check sees a breach in it."""

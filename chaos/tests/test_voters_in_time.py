@@ -45,7 +45,7 @@ class Voter:
         )
         self.log = SimpleNamespace(log_start_offset=0, log_end_offset=20, synced_offset=20)
         replica = SimpleNamespace(log=SimpleNamespace(log=self.log, start_offset=0))
-        self.node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=1, config=config, replica=replica))
+        self.node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=1, config=config, quorum_node=replica))
         self.at_us = 0
         self.member = self.view.nodes[1]
         self.member.replica = replica

@@ -41,7 +41,7 @@ class Broker:
     """What the core does for handlers, as effects: timers, syncs, requests to other nodes, notes."""
     metrics: Metrics
     partitions: Partitions
-    replica: MetadataQuorumNode
+    quorum_node: MetadataQuorumNode
     """The node's part in the metadata quorum. Its content exists once the node is listening."""
     fetch_sessions: FetchSessionCache
     replication: Replication
@@ -64,24 +64,24 @@ class Broker:
 
     @property
     def controller(self) -> Controller:
-        return self.replica.controller
+        return self.quorum_node.controller
 
     @property
     def lifecycle(self) -> BrokerLifecycle:
-        return self.replica.lifecycle
+        return self.quorum_node.lifecycle
 
     @property
     def quorum(self) -> Quorum:
-        return self.replica.quorum
+        return self.quorum_node.quorum
 
     @property
     def loader(self) -> MetadataLoader:
-        return self.replica.loader
+        return self.quorum_node.loader
 
     @property
     def snapshots(self) -> SnapshotStore:
-        return self.replica.store
+        return self.quorum_node.store
 
     @property
     def snapshot_checks(self) -> SnapshotChecks:
-        return self.replica.checks
+        return self.quorum_node.checks

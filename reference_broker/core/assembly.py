@@ -40,35 +40,35 @@ def build_broker(
     """Build the parts, each with what it needs of the others. Read the file of high watermarks. Raise DiskError."""
     metrics = Metrics()
     partitions = Partitions()
-    replica = MetadataQuorumNode(
+    quorum_node = MetadataQuorumNode(
         NodeSetup(node_id, config, disk, ports, lambda purpose: KeyedRandom(seed, purpose), tuple(endpoints), metrics)
     )
-    replication = replication_of(ports, node_id, config, disk, replica, metrics, partitions)
+    replication = replication_of(ports, node_id, config, disk, quorum_node, metrics, partitions)
     groups = GroupCoordinator(
-        ports, config, replication.leaders, lambda: replica.loader.image, metrics, KeyedRandom(seed, "groups")
+        ports, config, replication.leaders, lambda: quorum_node.loader.image, metrics, KeyedRandom(seed, "groups")
     )
     verifier = AddPartitionsToTxnManager(
-        ports, node_id, lambda: replica.loader.image, serve_locally, metrics, config.request_timeout_ms
+        ports, node_id, lambda: quorum_node.loader.image, serve_locally, metrics, config.request_timeout_ms
     )
     groups.commits.verifier = OffsetsVerifier(ports, lambda: broker.config, verifier)
     markers = MarkerWriter(
-        ports, partitions, replication.leaders, lambda: replica.loader.image, config.request_timeout_ms, groups
+        ports, partitions, replication.leaders, lambda: quorum_node.loader.image, config.request_timeout_ms, groups
     )
     transactions = TransactionCoordinator(
         ports,
         node_id,
         config,
         replication.leaders,
-        lambda: replica.loader.image,
+        lambda: quorum_node.loader.image,
         metrics,
         markers,
-        ProducerIdManager(node_id, lambda: replica.lifecycle.channel, lambda: replica.controller.broker_epoch),
+        ProducerIdManager(node_id, lambda: quorum_node.lifecycle.channel, lambda: quorum_node.controller.broker_epoch),
     )
     replication.listeners += [groups, transactions]
     remote_log = None
     if config.remote_log_storage_system_enable:
         remote_log = _build_remote_tier(
-            ports, node_id, config, seed, replica, replication, partitions, metrics, serve_locally
+            ports, node_id, config, seed, quorum_node, replication, partitions, metrics, serve_locally
         )
     broker = Broker(
         node_id=node_id,
@@ -78,7 +78,7 @@ def build_broker(
         ports=ports,
         metrics=metrics,
         partitions=partitions,
-        replica=replica,
+        quorum_node=quorum_node,
         fetch_sessions=FetchSessionCache(
             config.max_incremental_fetch_session_cache_slots,
             KeyedRandom(seed, "fetch-sessions"),
@@ -103,7 +103,7 @@ def _build_remote_tier(
     node_id: int,
     config: BrokerConfig,
     seed: int,
-    replica: MetadataQuorumNode,
+    quorum_node: MetadataQuorumNode,
     replication: Replication,
     partitions: Partitions,
     metrics: Metrics,
@@ -118,17 +118,17 @@ def _build_remote_tier(
     from reference_broker.remote_log.reading.reader import RemoteStarts
 
     def create(wanted: "NewTopic", over: Done) -> None:
-        if replica.lifecycle.channel.has_leader:
-            request_creation(replica.lifecycle.channel, wanted, over)
+        if quorum_node.lifecycle.channel.has_leader:
+            request_creation(quorum_node.lifecycle.channel, wanted, over)
         else:
             over()
 
     metadata = RemoteLogMetadataTopic(
-        MetadataContext(ports, node_id, config, lambda: replica.loader.image, serve_locally, create)
+        MetadataContext(ports, node_id, config, lambda: quorum_node.loader.image, serve_locally, create)
     )
     random = KeyedRandom(seed, "remote-log")
     interval_us = config.remote_log_manager_task_interval_ms * 1000
-    deleted = DeletedPartitions(ports, node_id, metadata, lambda: replica.loader.image, partitions, interval_us)
+    deleted = DeletedPartitions(ports, node_id, metadata, lambda: quorum_node.loader.image, partitions, interval_us)
     manager = RemoteLogManager(ports, node_id, config, metadata, metrics, random, deleted)
     replication.replica_listeners.append(manager)
     replication.fetchers.tier = RemoteStarts(manager.reader)

@@ -84,7 +84,7 @@ class Housekeeping:
         another topic. If logs were deleted meanwhile, others are skipped until the next round. The metadata log notes
         each sync by itself, so here its note only becomes durable."""
         broker = self.broker
-        paths = [broker.replica.log.log.files.synced_note]
+        paths = [broker.quorum_node.log.log.files.synced_note]
         done = 0
         while due := self._logs()[done : done + HOUSEKEPT_PARTITIONS_PER_SLICE]:
             for log in due:

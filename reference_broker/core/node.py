@@ -257,7 +257,7 @@ class Node:
     def _start(self) -> None:
         read_identity(self.broker.disk, self.broker.node_id)  # Refuses another node's directory before it changes it.
         self._last_end = read_mark(self.broker.disk)
-        run_slices(self.broker.ports, self.broker.replica.load(self._last_end.clean), self._loaded)
+        run_slices(self.broker.ports, self.broker.quorum_node.load(self._last_end.clean), self._loaded)
 
     def _loaded(self) -> None:
         """Remove the mark of the last clean shutdown: the directory is this node's, and can be read. A start that was
@@ -268,23 +268,23 @@ class Node:
     def _take_part(self) -> None:
         if self._stopping:
             return
-        replica = self.broker.replica
-        replica.loader.subscribe(self._publisher_follows)  # First: partitions must exist before clients see them.
-        replica.loader.subscribe(self._settings_changed)
+        quorum_node = self.broker.quorum_node
+        quorum_node.loader.subscribe(self._publisher_follows)  # First: partitions must exist before clients see them.
+        quorum_node.loader.subscribe(self._settings_changed)
         feed_metadata(self.broker)
-        replica.loader.subscribe(self.broker.replication.leaders.image_changed)
-        replica.loader.subscribe(self.broker.groups.image_changed)
+        quorum_node.loader.subscribe(self.broker.replication.leaders.image_changed)
+        quorum_node.loader.subscribe(self.broker.groups.image_changed)
         if self.broker.remote_log is not None:
-            replica.loader.subscribe(self.broker.remote_log.image_changed)
-        replica.loader.subscribe(self._cleaner.topics.image_changed)
-        replica.loader.subscribe(lambda _, image: self._image_changed(image))
-        replica.lifecycle.previous_broker_epoch = self._last_end.broker_epoch
-        self._publisher.on_caught_up = lambda: self._image_changed(replica.loader.image)
-        replica.lifecycle.on_registered = lambda: self._image_changed(replica.loader.image)
-        replica.controller.serve_locally = self._serve_locally
-        replica.controller.on_bug = self._change_failed
+            quorum_node.loader.subscribe(self.broker.remote_log.image_changed)
+        quorum_node.loader.subscribe(self._cleaner.topics.image_changed)
+        quorum_node.loader.subscribe(lambda _, image: self._image_changed(image))
+        quorum_node.lifecycle.previous_broker_epoch = self._last_end.broker_epoch
+        self._publisher.on_caught_up = lambda: self._image_changed(quorum_node.loader.image)
+        quorum_node.lifecycle.on_registered = lambda: self._image_changed(quorum_node.loader.image)
+        quorum_node.controller.serve_locally = self._serve_locally
+        quorum_node.controller.on_bug = self._change_failed
         self.listening = True
-        replica.start()
+        quorum_node.start()
 
     def _publisher_follows(self, delta: MetadataDelta, image: MetadataImage) -> None:
         if self._opening:
@@ -309,7 +309,7 @@ class Node:
         """
         if self.ready or self._stopping:
             return
-        lifecycle = self.broker.replica.lifecycle
+        lifecycle = self.broker.quorum_node.lifecycle
         if not lifecycle.is_registered:
             return
         if not self._opening:
@@ -324,8 +324,8 @@ class Node:
 
     def _logs_are_open(self) -> None:
         """Report lost replicas to the controller, before the broker leads anything."""
-        replica = self.broker.replica
-        replica.assignment.report(self._publisher.misplaced(), replica.lifecycle.want_unfenced)
+        quorum_node = self.broker.quorum_node
+        quorum_node.assignment.report(self._publisher.misplaced(), quorum_node.lifecycle.want_unfenced)
 
     def _opened_all(self) -> None:
         self.ready = True
@@ -348,15 +348,15 @@ class Node:
             if not self._closing:
                 self._closing = True
                 self.listening = False
-                replica.halt()
+                quorum_node.halt()
                 self._cleaner.halted = True
                 self.broker.replication.halt()
-                epoch = replica.lifecycle.registered_epoch
+                epoch = quorum_node.lifecycle.registered_epoch
                 sync_and_mark(self.broker.ports, self.broker.disk, self.logs, epoch, self._stop)
 
-        replica = self.broker.replica
+        quorum_node = self.broker.quorum_node
         self._timers.set(self.broker.now.mono_us + LEAVE_LIMIT_US, leave)
-        replica.shut_down(leave)
+        quorum_node.shut_down(leave)
 
     def _stop(self) -> None:
         self.stopped = True
@@ -453,7 +453,7 @@ class Node:
         """Yield the logs of all replicas here, with the metadata log last."""
         yield from (partition.log for partition in self.broker.partitions.by_name.values())
         yield from self._publisher.logs_not_led()
-        yield self.broker.replica.log.log
+        yield self.broker.quorum_node.log.log
 
 
 def _request_counter(metrics: Metrics, api_key: int) -> Counter:

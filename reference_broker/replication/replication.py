@@ -71,7 +71,7 @@ def replication_of(
     node_id: int,
     config: BrokerConfig,
     disk: Disk,
-    replica: MetadataQuorumNode,
+    quorum_node: MetadataQuorumNode,
     metrics: Metrics,
     partitions: Partitions,
 ) -> Replication:
@@ -84,8 +84,8 @@ def replication_of(
     high_watermarks = HighWatermarks(disk, ports, config.replica_high_watermark_checkpoint_interval_ms)
     lag = FetchLag(metrics.gauge("kafka.server", "ReplicaFetcherManager", "MaxLag", clientId="Replica"))
     return Replication(
-        Leaders(ports, node_id, config, replica, high_watermarks, metrics),
+        Leaders(ports, node_id, config, quorum_node, high_watermarks, metrics),
         Fetchers(
-            ports, node_id, config, lambda: replica.lifecycle.registered_epoch, high_watermarks.moved, lag, changed
+            ports, node_id, config, lambda: quorum_node.lifecycle.registered_epoch, high_watermarks.moved, lag, changed
         ),
     )

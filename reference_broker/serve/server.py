@@ -387,7 +387,7 @@ def _waits_for(node: "Node") -> str:
             f"no leader is known: a majority of the voters {voters} must run, and be reached at their addresses in "
             "controller.quorum.voters"
         )
-    if not node.broker.replica.lifecycle.is_registered:
+    if not node.broker.quorum_node.lifecycle.is_registered:
         return f"the controller, node {quorum.leader_id}, must register it, which takes a majority of the voters"
     return "its partitions are being opened, or the controller has not let it in"
 

@@ -107,7 +107,7 @@ class NodeInstrumentation:
         if isinstance(load_from_us, int):
             self._interceptor.load_from(load_from_us)
             assert self._node is not None
-            self._node.broker.replica.generator.count_from(self._spec.origin_us + load_from_us)
+            self._node.broker.quorum_node.generator.count_from(self._spec.origin_us + load_from_us)
         if command.get("disarm"):
             self._interceptor.disarm()
             self._losses.disarm()

@@ -92,6 +92,6 @@ def test_the_interval_of_snapshots_counts_from_the_load() -> None:
     inside._spec, inside._node = SimpleNamespace(origin_us=5_000), node  # type: ignore[assignment]
     inside._interceptor = inside._disk_faults = inside._losses = Mock()
     inside.handle_command({"disarm": True})
-    node.broker.replica.generator.count_from.assert_not_called()
+    node.broker.quorum_node.generator.count_from.assert_not_called()
     inside.handle_command({"load_from_us": 700})
-    node.broker.replica.generator.count_from.assert_called_once_with(5_700)
+    node.broker.quorum_node.generator.count_from.assert_called_once_with(5_700)

@@ -68,7 +68,7 @@ def judged_log(
     checks = ChecksInside(0, 1000, (guarantee,), outlet)
     quorum = SimpleNamespace(high_watermark=0, epoch=1, leader_id=1, is_leader=True)
     loader = SimpleNamespace(image=SimpleNamespace(features=features or {}))
-    node = node_of(replica=SimpleNamespace(quorum=quorum, log=log, loader=loader))
+    node = node_of(quorum_node=SimpleNamespace(quorum=quorum, log=log, loader=loader))
     checks.built(node)
     for value in values:
         log.append(value)

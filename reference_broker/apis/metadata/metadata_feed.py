@@ -49,7 +49,7 @@ def feed_metadata(broker: Broker) -> None:
         leader.value = broker.quorum.shown_leader_id
 
     loader.subscribe(published)
-    broker.replica.on_leader_changed = leader_changed
+    broker.quorum_node.on_leader_changed = leader_changed
 
 
 def _apply(broker: Broker, delta: MetadataDelta, image: MetadataImage) -> None:

@@ -163,7 +163,7 @@ class AdminWorld:
             ports=self.ports,
             metrics=metrics,
             partitions=partitions,
-            replica=replica,
+            quorum_node=replica,
             replication=replication,
             groups=groups,
             markers=markers,

@@ -227,7 +227,7 @@ class World:
             ports=ports,
             metrics=self.metrics,
             partitions=self.partitions,
-            replica=replica,
+            quorum_node=replica,
             fetch_sessions=cache,
             replication=replication,
             groups=unused,

@@ -52,7 +52,7 @@ class ReplicatedWorld(leader_world.World):
             ports=ports,
             metrics=self.metrics,
             partitions=led,
-            replica=replica,
+            quorum_node=replica,
             replication=replication,
             fetch_sessions=FetchSessionCache(100, Random(2), self.metrics, self.note),
             groups=unused,

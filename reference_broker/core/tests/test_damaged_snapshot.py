@@ -31,7 +31,7 @@ def with_a_damaged_leader() -> tuple[ClusterWorld, int]:
     node = world.members[leader].node
     newest = node.broker.snapshots.latest
     assert newest is not None
-    assert node.broker.replica.log.start_offset > 0, "the log must not reach back to its beginning"
+    assert node.broker.quorum_node.log.start_offset > 0, "the log must not reach back to its beginning"
     world.disks[leader].files[snapshot_path(newest)][150] ^= 1
     world.disks[away] = MemoryDisk()
     return world, away

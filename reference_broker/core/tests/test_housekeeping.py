@@ -50,7 +50,7 @@ def test_recovery_points_are_written_in_slices_except_of_deleted_logs() -> None:
     synced: list[str] = []
     broker: Any = SimpleNamespace(
         partitions=Partitions(),
-        replica=SimpleNamespace(log=SimpleNamespace(log=logs[0])),
+        quorum_node=SimpleNamespace(log=SimpleNamespace(log=logs[0])),
         ports=SimpleNamespace(sync=lambda paths, _: synced.extend(paths)),
     )
     slices = Housekeeping(broker, other_logs=lambda: logs)._checkpoint_synced()

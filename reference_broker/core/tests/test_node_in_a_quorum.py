@@ -61,7 +61,7 @@ def test_directory_identity_is_written_after_durable_log() -> None:
         request = member.follow()
         member.hold_syncs = True
         member.first_records(request)
-        log = member.node.broker.replica.log
+        log = member.node.broker.quorum_node.log
         assert member.node.broker.quorum.high_watermark == 1
         while META_PROPERTIES + TEMPORARY_SUFFIX not in synced_paths(member.effects):
             assert log.synced_offset == 0 or not member.syncs
@@ -89,7 +89,7 @@ def test_forced_stop_leaves_quorum_before_clean_shutdown_file() -> None:
     """The others do not respond, perhaps for longer than the node may wait."""
     world = NodeWorld(controller_quorum_request_timeout_ms="60000")
     world.create("t")
-    log = world.node.broker.replica.log
+    log = world.node.broker.quorum_node.log
     world.hold_syncs = True
     world.shut_down()
     world.advance(5_000)

@@ -152,14 +152,14 @@ def test_clean_stop_keeps_broker_epoch_for_next_start() -> None:
     world.produce("t")
     world.run(600)  # A follower gets the high watermark with its next fetch.
     number = next(n for n in world.members if n != world.controller)
-    epoch = world.members[number].node.broker.replica.lifecycle.registered_epoch
+    epoch = world.members[number].node.broker.quorum_node.lifecycle.registered_epoch
     world.shut_down(number)
     disk = world.disks[number]
     assert bytes(disk.files[CLEAN_SHUTDOWN_FILE]) == b'{"version":0,"brokerEpoch":%d}\n' % epoch
     assert b"t 0 1\n" in bytes(disk.files["replication-offset-checkpoint"])
     world.start(number)
     world.ready()
-    lifecycle = world.members[number].node.broker.replica.lifecycle
+    lifecycle = world.members[number].node.broker.quorum_node.lifecycle
     assert lifecycle.previous_broker_epoch == epoch
     assert world.log(number, "t").high_watermark == 1
     assert not disk.exists(CLEAN_SHUTDOWN_FILE)

@@ -72,7 +72,7 @@ class ProducingWorld(TransactionsWorld):
 
     def close(self, member: Member) -> None:
         """Stop cleanly while the cluster agrees at once. The node receives responses for a while."""
-        leaving: Any = member.node.broker.replica
+        leaving: Any = member.node.broker.quorum_node
         leaving.shut_down = lambda left: left()
         self._take(member, member.node.shutdown(self.now))
 

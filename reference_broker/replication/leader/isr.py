@@ -128,7 +128,7 @@ class IsrProposals:
 
     _ports: Ports
     _node_id: int
-    _replica: MetadataQuorumNode
+    _quorum_node: MetadataQuorumNode
     _refused: Callable[[Partition], None]
     """Is called when a response refuses a proposal that is still the partition's current one."""
     _failures: Counter
@@ -154,7 +154,7 @@ class IsrProposals:
         if not sent:
             return
         self._is_in_flight = True
-        channel, version = self._replica.lifecycle.channel, VERSIONS[ApiKey.ALTER_PARTITION][1]
+        channel, version = self._quorum_node.lifecycle.channel, VERSIONS[ApiKey.ALTER_PARTITION][1]
         responded = partial(self._responded, sent)
         channel.send_request(ApiKey.ALTER_PARTITION, version, self._request(sent), responded, self._failed)
 
@@ -182,7 +182,7 @@ class IsrProposals:
             )
         return request_schema.AlterPartitionRequest(
             broker_id=BrokerId(self._node_id),
-            broker_epoch=i64(self._replica.lifecycle.registered_epoch),
+            broker_epoch=i64(self._quorum_node.lifecycle.registered_epoch),
             topics=tuple(
                 request_schema.TopicData(topic_id=UUID(bytes=topic_id), partitions=tuple(partitions))
                 for topic_id, partitions in topics.items()

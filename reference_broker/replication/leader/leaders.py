@@ -47,11 +47,11 @@ class BrokerStates:
     """Whether brokers are alive and may join an ISR, and which replicas are here, by the metadata image."""
 
     _node_id: int
-    _replica: MetadataQuorumNode
+    _quorum_node: MetadataQuorumNode
 
     def is_eligible(self, state: FollowerState) -> bool:
         """Whether it may join: it is not fenced, not leaving, and of the incarnation in the metadata (KIP-903)."""
-        broker = self._replica.controller.image.brokers.get(state.replica_id)
+        broker = self._quorum_node.controller.image.brokers.get(state.replica_id)
         if broker is None or broker.fenced or broker.in_controlled_shutdown:
             return False
         return state.broker_epoch == broker.broker_epoch
@@ -66,16 +66,16 @@ class BrokerStates:
         This node knows its own epoch before the metadata has it.
         """
         if replica_id == self._node_id:
-            return self._replica.lifecycle.registered_epoch
-        broker = self._replica.controller.image.brokers.get(replica_id)
+            return self._quorum_node.lifecycle.registered_epoch
+        broker = self._quorum_node.controller.image.brokers.get(replica_id)
         return UNKNOWN_EPOCH if broker is None else broker.broker_epoch
 
     def is_alive(self, replica_id: int) -> bool:
-        broker = self._replica.controller.image.brokers.get(replica_id)
+        broker = self._quorum_node.controller.image.brokers.get(replica_id)
         return broker is not None and not broker.fenced
 
     def has_replica_here(self, topic: str, index: int) -> bool:
-        known = self._replica.controller.image.topics.get(topic)
+        known = self._quorum_node.controller.image.topics.get(topic)
         if known is None or index >= len(known.partitions):
             return False
         return self._node_id in known.partitions[index].replicas
@@ -89,7 +89,7 @@ class Leaders:
         ports: Ports,
         node_id: int,
         config: BrokerConfig,
-        replica: MetadataQuorumNode,
+        quorum_node: MetadataQuorumNode,
         high_watermarks: HighWatermarks,
         metrics: Metrics,
     ) -> None:
@@ -98,11 +98,11 @@ class Leaders:
         self._node_id = node_id
         self._max_lag_ms = config.replica_lag_time_max_ms
         self._prefers_followers = bool(config.replica_selector_class)
-        self._brokers = BrokerStates(node_id, replica)
+        self._brokers = BrokerStates(node_id, quorum_node)
         self._acks = Acknowledgements(ports, acks_of)
         self._deletions = Acknowledgements(ports, deletions_of)
         self._metrics = ReplicaMetrics(metrics)
-        self._proposals = IsrProposals(ports, node_id, replica, self._isr_refused, self._metrics.failed_isr_updates)
+        self._proposals = IsrProposals(ports, node_id, quorum_node, self._isr_refused, self._metrics.failed_isr_updates)
         self._lag_check = LagCheck(ports, self._max_lag_ms, self._check_lag)
         self._to_notify: list[Partition] = []
         """Partitions whose watchers ``notify_watchers`` will call."""

@@ -45,7 +45,7 @@ class MetadataCluster(ClusterWorld):
             broker.ports, number, broker.config, lambda: broker.loader.image, node._serve_locally, create
         )
         topic = self.topics[number] = RemoteLogMetadataTopic(context)
-        broker.replica.loader.subscribe(lambda *_: topic.image_changed())
+        broker.quorum_node.loader.subscribe(lambda *_: topic.image_changed())
 
     def at(self, number: int, work: Callable[[RemoteLogMetadataTopic], Any]) -> Any:
         """Run work at a node, and let its requests be served."""
