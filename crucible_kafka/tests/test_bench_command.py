@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from crucible_kafka.commands.bench import bench
+from crucible_kafka.commands.bench import bench, worker
 
 
 @pytest.mark.live
@@ -19,6 +19,13 @@ def test_the_command_writes_a_page(tmp_path: Path) -> None:
     assert len(list((tmp_path / "out").glob("0001-0-reference.json"))) == 1
 
 
+def test_a_worker_needs_an_address() -> None:
+    for words in ([], ["--join", "somewhere"]):
+        ended = CliRunner().invoke(worker, words)
+        assert ended.exit_code == 2
+        assert "--join" in ended.output
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
@@ -27,6 +34,8 @@ def test_the_command_writes_a_page(tmp_path: Path) -> None:
         (["none.yaml", "--peer", "kafka"], "leave them out"),
         (["none.yaml", "--max", "--rates", "10k"], "leave --rates out"),
         (["none.yaml", "--rates", "fast"], "give rates such as"),
+        (["none.yaml", "--listen", "127.0.0.1:5557"], "say with --expect-workers how many"),
+        (["none.yaml", "--expect-workers", "1", "--listen", "5557"], "give HOST:PORT"),
         (["--calibrate", "--row", "fetch"], "goes with --peer, --quick and --out only"),
     ],
 )
