@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
+from bench.fleet.parquet_sink import native_thread
 from bench.load.command import RUNS_KEPT, run_folder
-from bench.load.history import LoadHistory, Spans
+from bench.load.history import LoadHistory, Spans, write_judged
 from bench.load.ledger import Findings, Read, Sent, judge
 from bench.load.measures import LoadSecond, Measures
+from bench.load.run import LoadOptions, LoadTarget, spec_of
+from bench.load.workload import workload_of
 from reports.errors import SetupError
 from reports.load_rows import SPANS, LoadSpan
 from reports.schema import files_of
@@ -20,6 +23,7 @@ from reports.schema import files_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+TARGET = LoadTarget("reference", [("127.0.0.1", 9092)], None)
 WRITERS = ("p0", "p1")
 
 
@@ -203,3 +207,17 @@ def test_a_history_that_is_not_whole_is_refused(spark: "SparkSession", tmp_path:
         read_spans(spark, tmp_path, 2)
     with pytest.raises(SetupError, match=r"load-run.json cannot be read"):
         judge_load(spark, tmp_path)
+
+
+@pytest.mark.spark
+def test_a_stored_run_is_judged(spark: "SparkSession", tmp_path: Path) -> None:
+    from reports.jobs.load_ledger import judge_load
+
+    history = write(tmp_path, PLANTED["lost"], native_thread)
+    history.close(Measures())
+    spec = spec_of(workload_of({"subscriptionsPerTopic": 2}, "w", "w"), TARGET, LoadOptions(), ["t"], tmp_path)
+    write_judged(tmp_path, spec, True, by_ledger(PLANTED["lost"], True))
+    run, counts = judge_load(spark, tmp_path)
+    assert (run.workers, run.subscriptions, run.exactly_once) == (1, 2, True)
+    assert {name: run.found[name] for name in asdict(counts)} == asdict(counts)
+    assert counts.lost == 20
