@@ -190,6 +190,9 @@ def spec_of(workload: Workload, target: LoadTarget, options: LoadOptions, topics
     driver = options.driver
     most = max(1, driver.batch_bytes // workload.message_size)
     lingering = int(rate / workload.producers * driver.linger_ms / 1000)
+    transactions = workload.crucible.transactions
+    if transactions is not None and transactions.records:
+        most = min(most, transactions.records)
     return LoadSpec(
         bootstrap=list(target.bootstrap),
         topics=topics,

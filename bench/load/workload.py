@@ -27,12 +27,19 @@ Minutes = Annotated[float, msgspec.Meta(gt=0, le=7 * 24 * 60)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
+MOST_RECORDS_PER_S: Final = 100_000_000
+"""No machine makes more records than this in a second."""
+
+
 class WorkloadError(Exception):
     """The message is one sentence that names the file and the key."""
 
 
 class Transactions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
-    """How producers' transactions end: after a number of records, or after seconds. Readers are read_committed."""
+    """How producers' transactions end: after a number of records, or after seconds. Readers are read_committed.
+
+    Transactions have whole batches. A batch has no more records than a transaction.
+    """
 
     records: NotNegative = 0
     seconds: Annotated[float, msgspec.Meta(ge=0, le=600)] = 0.0
@@ -97,7 +104,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     subscriptions_per_topic: NotNegative = 1
     consumer_per_subscription: Positive = 1
     producers_per_topic: Positive = 1
-    producer_rate: NotNegative = 0
+    producer_rate: Annotated[int, msgspec.Meta(ge=0, le=MOST_RECORDS_PER_S)] = 0
     consumer_backlog_size_gb: Annotated[float, msgspec.Meta(ge=0)] = msgspec.field(
         default=0, name="consumerBacklogSizeGB"
     )
@@ -204,13 +211,16 @@ def _complaint(workload: Workload) -> str:
 
 def complaint_of_client(workload: Workload, client: str) -> str:
     """Return what of the workload another client than the native one does not carry out; empty if nothing."""
-    keys = {
+    keys: dict[str, object] = {
         "crucible.transactions": workload.crucible.transactions,
         "crucible.groups": workload.crucible.groups,
         "crucible.readFromStart": workload.crucible.read_from_start,
         "consumerBacklogSizeGB": workload.consumer_backlog_size_gb,
-        **({"crucible.faults": workload.crucible.faults} if client == JAVA else {}),
     }
+    if client == JAVA:
+        own = workload.crucible
+        keys |= {"crucible.faults": own.faults, "crucible.connections": own.connections}
+        keys |= {"crucible.connectionStorm": own.connection_storm}
     wanted = [name for name, value in keys.items() if value]
     if wanted and client != NATIVE:
         return f"the client {client} does not carry out {wanted[0]}; {NATIVE} does"

@@ -51,6 +51,11 @@ def test_there_are_presets() -> None:
         ({"topics": 0}, "Expected `int` >= 1 in `topics`"),
         ({"messageSise": 100}, "unknown field `messageSise`"),
         ({"producerRate": -1}, "Expected `int` >= 0 in `producerRate`"),
+        ({"producerRate": 10**12}, "Expected `int` <= 100000000 in `producerRate`"),
+        (
+            {"crucible": {"connections": 5, "client": "java"}},
+            "the client java does not carry out crucible.connections; native does",
+        ),
         ({"testDurationMinutes": 0}, "Expected `float` > 0.0 in `testDurationMinutes`"),
         ({"messageSize": 4}, "too small for a value that proves itself: at least 17"),
         ({"keyDistributor": "BY_DAY"}, "keyDistributor 'BY_DAY' is none of NO_KEY, KEY_ROUND_ROBIN, RANDOM_NANO"),
@@ -125,6 +130,13 @@ def test_settings_of_topics_are_text_for_kafka() -> None:
 def test_fetch_sessions_can_be_left_out() -> None:
     assert all(plan.fetch_sessions for _, plan in read_plans(spec()))
     assert not any(plan.fetch_sessions for _, plan in read_plans(spec(crucible={"fetchSessions": False})))
+
+
+def test_a_batch_has_no_more_records_than_a_transaction() -> None:
+    (plan,) = load_plans(spec(messageSize=100, crucible={"transactions": {"records": 5}}))
+    assert plan.batch_records == 5
+    (plan,) = load_plans(spec(messageSize=100, crucible={"transactions": {"seconds": 5}}))
+    assert plan.batch_records == 163
 
 
 def test_producers_have_transactional_ids_of_their_own_and_readers_are_read_committed() -> None:
