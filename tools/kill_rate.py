@@ -23,7 +23,7 @@ from typing import Any
 import click
 
 from chaos.mutants.mutant import Mutant, MutantError, applied
-from chaos.mutants.registry import all_mutants, by_name, unplanned_mutants
+from chaos.mutants.registry import all_mutants, by_name, second_unplanned_mutants, unplanned_mutants
 from chaos.search.children import ChildDiedError, in_children
 from chaos.search.guided import Corpus, Recipe, read_corpus, recipes_near, scheduled
 from chaos.search.many_seeds import quickly
@@ -139,10 +139,20 @@ def report(rows: Sequence[dict[str, Any]], seconds: float) -> str:
     return "\n".join(lines)
 
 
+def chosen_mutants(names: str, unplanned: bool, second_set: bool) -> tuple[Mutant, ...]:
+    """Return the named mutants, or else all of a set. Raise MutantError for an unknown name."""
+    if names:
+        return tuple(by_name(each) for each in names.split(","))
+    if second_set:
+        return second_unplanned_mutants()
+    return unplanned_mutants() if unplanned else all_mutants()
+
+
 @click.command()
 @click.option("--corpus", "folder", type=click.Path(path_type=Path), help="Folder of a guided search.")
 @click.option("--random", "at_random", is_flag=True, help="Play seeds without a corpus.")
-@click.option("--unplanned", is_flag=True, help="The mutants that no scenario names.")
+@click.option("--unplanned", is_flag=True, help="The mutants that no scenario names, of both sets.")
+@click.option("--second-set", is_flag=True, help="The second set of the mutants that no scenario names.")
 @click.option("--seconds", default=60.0, show_default=True, help="Processor time for each mutant.")
 @click.option("--subject", default="", help="Only mutants whose name or target contains this.")
 @click.option("--mutants", "names", default="", help="Only these mutants, with commas between them.")
@@ -152,6 +162,7 @@ def main(
     folder: Path | None,
     at_random: bool,
     unplanned: bool,
+    second_set: bool,
     seconds: float,
     subject: str,
     names: str,
@@ -162,11 +173,7 @@ def main(
     if at_random == (folder is not None):
         raise click.UsageError("give either --corpus or --random")
     try:
-        mutants = (
-            [by_name(each) for each in names.split(",")]
-            if names
-            else [*(unplanned_mutants() if unplanned else all_mutants())]
-        )
+        mutants = chosen_mutants(names, unplanned, second_set)
     except MutantError as error:
         raise click.UsageError(str(error)) from error
     wanted = [each.name for each in mutants if subject in each.name or subject in each.target]

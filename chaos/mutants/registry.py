@@ -21,6 +21,7 @@ from chaos.mutants import (
     unplanned,
 )
 from chaos.mutants.mutant import Mutant, MutantError
+from chaos.mutants.unplanned import second
 from scenarios import loader
 from scenarios.fields import did_you_mean
 from scenarios.ledger import MutantSearch
@@ -42,9 +43,16 @@ def all_mutants() -> tuple[Mutant, ...]:
 
 
 def unplanned_mutants() -> tuple[Mutant, ...]:
-    """Return the mutants that no scenario names, in the order of the files and of the definitions in each file. They
-    are not in ``all_mutants``, since nothing is proven by them: they measure how many defects the simulator kills."""
-    return tuple(each for file in unplanned.FILES for each in vars(file).values() if isinstance(each, Mutant))
+    """Return the mutants of both sets that no scenario names, in the order of the files and of the definitions in each
+    file. They are not in ``all_mutants``, since nothing is proven by them: they measure how many defects the simulator
+    kills."""
+    first = (each for file in unplanned.FILES for each in vars(file).values() if isinstance(each, Mutant))
+    return (*first, *second_unplanned_mutants())
+
+
+def second_unplanned_mutants() -> tuple[Mutant, ...]:
+    """Return the second set of the mutants that no scenario names, all of which were chosen before any was played."""
+    return tuple(each for file in second.FILES for each in vars(file).values() if isinstance(each, Mutant))
 
 
 def rule_mutants() -> tuple[Mutant, ...]:

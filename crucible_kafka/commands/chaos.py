@@ -77,9 +77,12 @@ def proxy(
 
 
 @click.command(
-    epilog="\b\nExamples:\n  ./crucible mutants\n  ./crucible sim --all --with-mutants --seeds 200 --seed 1000"
+    epilog="\b\nExamples:\n  ./crucible mutants\n  ./crucible mutants --second-set\n"
+    "  ./crucible sim --all --with-mutants --seeds 200 --seed 1000"
 )
-def mutants() -> None:
+@click.option("--unplanned", is_flag=True, help="List the mutants that no scenario names instead, of both sets.")
+@click.option("--second-set", is_flag=True, help="List only the second set of those.")
+def mutants(unplanned: bool, second_set: bool) -> None:
     """List the mutants, one line each: its name, the clauses that it lacks, the numbers of the scenarios that must
     kill it. Then it says by which guarantees, in which world, after how many seeds and at which commit each was last
     killed, or why real processes cannot show it. A kill older than 30 days, or than 300 commits of the room whose
@@ -87,12 +90,20 @@ def mutants() -> None:
 
     Tests, nights and every command with --with-mutants remember what they saw, in runs/mutants.jsonl. The test of a
     commit plays a part of the mutants, each with the seed that kills it fastest; the night plays all.
+
+    Mutants that no scenario names have their target and their defect instead.
     """
     from datetime import date
 
-    from chaos.mutants.registry import by_name, live_standing, table
+    from chaos.mutants.registry import by_name, live_standing, second_unplanned_mutants, table, unplanned_mutants
     from scenarios.ledger import is_stale, last
 
+    if unplanned or second_set:
+        for each in second_unplanned_mutants() if second_set else unplanned_mutants():
+            lacking = ", ".join(each.clauses) or "no clause"
+            defect = " ".join((each.replacement.__doc__ or "").split())
+            click.echo(f"{each.name} | {lacking} | {each.target}\n        {defect}")
+        return
     searches = last()
     for name, numbers in table():
         lacking = ", ".join(by_name(name).clauses) or "no clause"

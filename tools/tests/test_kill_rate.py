@@ -17,7 +17,7 @@ from reports.verdict import Outcome
 from scenarios import loader
 from scenarios.model import Scenario
 from tools import kill_rate
-from tools.kill_rate import guided_plays, lost_power, main, random_plays, report, tried
+from tools.kill_rate import chosen_mutants, guided_plays, lost_power, main, random_plays, report, tried
 
 MUTANT = "no_epoch_comparison"
 CONCERNED, OTHER, SWARM = (loader.find(each) for each in ("02-duplicated-request", "14", "swarm"))
@@ -50,6 +50,14 @@ def test_what_was_played_is_not_played_again(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "1 of 1 mutants killed" in result.output
     assert len(out.read_text().splitlines()) == 1
+
+
+def test_the_second_set_can_be_chosen_alone() -> None:
+    """The first set was played when it was written, so its rate is another one."""
+    both, second = chosen_mutants("", True, False), chosen_mutants("", False, True)
+    assert set(second) < set(both)
+    assert all(".unplanned.second." in each.replacement.__module__ for each in second)
+    assert not any(".unplanned.second." in each.replacement.__module__ for each in set(both) - set(second))
 
 
 def test_random_seeds_are_those_of_scenarios_of_the_clause_and_of_swarms_in_turn() -> None:

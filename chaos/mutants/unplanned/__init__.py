@@ -1,5 +1,5 @@
 """Mutants that no scenario names: defects chosen by reading the broker alone, to measure how many of them the simulator
-kills."""
+kills. ``FILES`` has the first set. The second one, in ``second``, was written later, as a measurement of its own."""
 
 from chaos.mutants.unplanned import (
     fetch_sessions,
