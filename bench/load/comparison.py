@@ -64,21 +64,28 @@ def _key(entry: Entry) -> Key:
 
 def series_of(entries: Sequence[Entry]) -> list[Series]:
     """Return the series in the order of their first runs. Names contain the target, and what else differs."""
-    keys = list(dict.fromkeys(map(_key, entries)))
-    has_clients = {client for _, client, _, _ in keys} != {NATIVE}
-    several_workloads = len({workload for _, _, workload, _ in keys}) > 1
-    several_rates = len({rate for *_, rate in keys}) > 1
+    found = []
+    for curve in curves_of(entries):
+        keys = list(dict.fromkeys(map(_key, curve.entries)))
+        for key in keys:
+            *_, rate = key
+            rated = "--max" if rate < 0 else f"{rate:,.0f}/s" if rate else "no limit"
+            name = curve.name if len(keys) == 1 else f"{curve.name}, {rated}"
+            found.append(Series(name, tuple(each for each in curve.entries if _key(each) == key)))
+    firsts = list(dict.fromkeys(map(_key, entries)))
+    return sorted(found, key=lambda each: firsts.index(_key(each.entries[0])))
+
+
+def curves_of(entries: Sequence[Entry]) -> list[Series]:
+    """Return the runs of each target, client and workload, whatever their rates."""
+    keys = list(dict.fromkeys(_key(each)[:3] for each in entries))
+    has_clients = {client for _, client, _ in keys} != {NATIVE}
+    several_workloads = len({workload for *_, workload in keys}) > 1
     found = []
     for key in keys:
-        target, client, workload, rate = key
-        parts = [target]
-        if has_clients:
-            parts.append(client)
-        if several_workloads:
-            parts.append(workload)
-        if several_rates:
-            parts.append("--max" if rate < 0 else f"{rate:,.0f}/s" if rate else "no limit")
-        found.append(Series(", ".join(parts), tuple(each for each in entries if _key(each) == key)))
+        target, client, workload = key
+        parts = [target, *([client] if has_clients else []), *([workload] if several_workloads else [])]
+        found.append(Series(", ".join(parts), tuple(each for each in entries if _key(each)[:3] == key)))
     return found
 
 

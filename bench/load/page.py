@@ -13,7 +13,18 @@ from matplotlib.figure import Figure as Picture
 from matplotlib.ticker import LogLocator, StrMethodFormatter
 
 from bench.drawing import INK, STYLE, WIDTH_IN, svg
-from bench.load.comparison import FIGURES, Column, Entry, Estimate, Figure, Series, compared, sentences, series_of
+from bench.load.comparison import (
+    FIGURES,
+    Column,
+    Entry,
+    Estimate,
+    Figure,
+    Series,
+    compared,
+    curves_of,
+    sentences,
+    series_of,
+)
 from bench.load.ledger import Findings
 from bench.load.measures import quantile_us
 from bench.load.openmessaging import PERIOD_S, Published
@@ -186,10 +197,11 @@ def write(
     names = [each.name for each in every] + [each.name for each in published]
     pictures = [rates(every, published)]
     pictures += [percentiles(every, measure, published) for measure in LABELS]
-    if any(entry.search is not None for entry in entries) or has_curve(entries):
-        pictures.append(against_rate(entries))
+    curves = [each for each in curves_of(entries) if has_curve(each)]
+    if curves:
+        pictures.append(against_rate(curves))
     html = _TEMPLATE.render(
-        title=", ".join(dict.fromkeys(workloads)),
+        title="; ".join(dict.fromkeys(workloads)),
         names=names,
         lines=lines(columns, published),
         faults=[(each.name, fault) for each in every for run in each.entries for fault in run.result.fault_figures],
@@ -283,28 +295,28 @@ def percentiles(every: Sequence[Series], measure: str, published: Sequence[Publi
         return svg(picture)
 
 
-def has_curve(entries: Sequence[Entry]) -> bool:
-    return len({each.result.wanted_records_per_s for each in entries if each.search is None}) > 1
+def has_curve(curve: Series) -> bool:
+    """Return whether there are several rates to draw."""
+    rates = {each.result.wanted_records_per_s for each in curve.entries}
+    return len(rates) > 1 or any(each.search is not None for each in curve.entries)
 
 
-def against_rate(entries: Sequence[Entry]) -> str:
+def against_rate(curves: Sequence[Series]) -> str:
     """Return an SVG of percentiles of the response latency against the rate that was acknowledged."""
     with rc_context(STYLE):
         picture = Picture(figsize=(WIDTH_IN, HEIGHT_IN), layout="constrained")
         axes = picture.subplots()
-        targets = list(dict.fromkeys(each.result.target for each in entries))
-        for target, colour in zip(targets, _colours(len(targets)), strict=True):
+        for curve, colour in zip(curves, _colours(len(curves)), strict=True):
             results = [
                 result
-                for each in entries
-                if each.result.target == target
+                for each in curve.entries
                 for result in ([step.result for step in each.search.steps] if each.search else [each.result])
             ]
             for share, style in ((0.5, ":"), (0.99, "-")):
                 found = [(each.rate("acknowledged"), each.percentile_ms("response", share)) for each in results]
                 points = sorted((rate, latency_ms) for rate, latency_ms in found if latency_ms is not None)
                 places, latencies_ms = [rate for rate, _ in points], [latency_ms for _, latency_ms in points]
-                label = f"{target}: p{share * 100:g}"
+                label = f"{curve.name}: p{share * 100:g}"
                 axes.plot(places, latencies_ms, style, marker="o", markersize=3, color=colour, label=label)
         _log_ms(axes)
         axes.set_xlim(left=0)

@@ -10,9 +10,9 @@ import pytest
 
 from bench.load import command
 from bench.load.command import BenchOptions, exit_code, play, remarks, store, table_of
-from bench.load.comparison import COMPARED, FIGURES, Column, Entry, Estimate, compared, sentences, series_of
+from bench.load.comparison import COMPARED, FIGURES, Column, Entry, Estimate, compared, curves_of, sentences, series_of
 from bench.load.ledger import Findings
-from bench.load.page import write
+from bench.load.page import has_curve, write
 from bench.load.results import LoadResult
 from bench.load.run import LoadOptions, LoadTarget
 from bench.load.search import sustained_rate
@@ -122,7 +122,15 @@ def test_two_runs_are_not_compared() -> None:
 def test_only_runs_of_the_same_workload_and_rate_are_compared() -> None:
     found = columns(runs("a", 5, 5, 5), runs("b", 5, 5, 5, rate=2_000), runs("b", 5, 5, 5, workload="v"))
     assert [each.base for each in found.values()] == ["", "", ""]
-    assert list(found) == ["a, w, 1,000/s", "b, w, 2,000/s", "b, v, 1,000/s"]
+    assert list(found) == ["a, w", "b, w", "b, v"]
+
+
+def test_rates_are_named_where_one_target_has_several() -> None:
+    entries = [*runs("a", 5), *runs("b", 5), *runs("a", 5, rate=2_000), *runs("b", 5, rate=2_000)]
+    assert [each.name for each in series_of(entries)] == ["a, 1,000/s", "b, 1,000/s", "a, 2,000/s", "b, 2,000/s"]
+    assert [has_curve(each) for each in curves_of(entries)] == [True, True]
+    other = [*runs("a", 5), *runs("a", 5, rate=2_000, workload="v")]
+    assert [(each.name, has_curve(each)) for each in curves_of(other)] == [("a, w", False), ("a, v", False)]
 
 
 def test_clients_are_compared_on_one_target() -> None:
