@@ -163,7 +163,7 @@ class ProgressView:
         known = self.terms.get(key)
         if known is not None and known.node is node and known.leader_epoch == led.leader_epoch:
             return known
-        term = self.terms[key] = LeaderTerm(node, led.leader_epoch, at_us, led.log.log_end_offset)
+        term = self.terms[key] = LeaderTerm(node, led.leader_epoch, at_us, _start_offset(led))
         if known is not None and known.node is node and known.leader_epoch + 1 == led.leader_epoch:
             term.followers = known.followers
             for each in term.followers.values():
@@ -307,6 +307,12 @@ class ProgressView:
                 self.proposals.pop((node_id, key), None)
             elif int(each.error_code) == 0 and proposed is not None:
                 self.accepted.append((key, proposed, int(each.partition_epoch)))
+
+
+def _start_offset(led: Partition) -> int:
+    """Return where the log ended when its leader epoch began. It may have grown since then, before the first look."""
+    epochs = led.log.epochs
+    return epochs.starts[-1] if epochs.latest == led.leader_epoch else led.log.log_end_offset
 
 
 def altered(body: Any) -> Iterator[tuple[bytes, Any]]:

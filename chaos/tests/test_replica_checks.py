@@ -675,6 +675,19 @@ def test_a_replica_joins_when_it_has_requested_the_high_watermark(cluster: Clust
     assert ["replica 2 has requested 3" in each for each in proposer.stories()] == [True]
 
 
+@pytest.mark.parametrize(("began_at", "is_red"), [(3, False), (4, True)])
+def test_an_epoch_began_before_the_leader_appended_to_it(cluster: Cluster, began_at: int, *, is_red: bool) -> None:
+    """The first look at the leader may come after that."""
+    cluster.epochs[0] = 1
+    log = cluster.logs[0]
+    log.epochs.empty = [1]
+    cluster.append(batch(3, 1), to=(0,))
+    log.epochs.beyond = began_at - len(log.held)
+    proposer = Proposer(cluster)
+    proposer.proposes((0, 1, 2))
+    assert [f"its epoch began at {began_at}" in each for each in proposer.stories()] == [True] * is_red
+
+
 @pytest.mark.parametrize(
     ("fields", "story"), [({"partition_epoch": 0}, "partition epoch 0"), ({"broker_epoch": 8}, "with epoch 8")]
 )
