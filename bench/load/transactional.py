@@ -99,9 +99,11 @@ class TransactionalLoadProducer(LoadProducer):
 
     def _wait_us(self) -> int:
         wait_us = super()._wait_us()
-        if self._first_us and self._transaction.duration_us:
-            wait_us = min(wait_us, max(0, self._first_us + self._transaction.duration_us - monotonic_us()))
-        return wait_us
+        end_us = self._first_us + self._transaction.duration_us
+        if self._first_us and monotonic_us() < end_us:
+            # After that it waits for the responses, as long as they need.
+            wait_us = min(wait_us, end_us - monotonic_us())
+        return max(wait_us, 0)
 
     # Batches
 

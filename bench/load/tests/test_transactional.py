@@ -1,6 +1,7 @@
 """The transactional load producer against a broker that knows the rules of transactions, and that fails as scripted."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -126,6 +127,19 @@ def test_the_planned_share_is_aborted_and_not_acknowledged(level: int) -> None:
     assert set(sequences(sink.broker.committed)) == numbers(sent.ok)
     assert set(sequences(sink.broker.aborted)) == numbers(sent.fail)
     assert not sent.errors
+
+
+def test_a_producer_sleeps_while_the_responses_of_its_last_batches_are_late() -> None:
+    """Two transactions of 10 ms, whose requests need 300 ms each."""
+
+    def late(key: ApiKey, _: int) -> Scripted:
+        if key is ApiKey.PRODUCE:
+            time.sleep(0.3)
+        return ErrorCode.none
+
+    begin_s = time.thread_time()
+    produced(TransactionSink(2, late), TransactionPlan("tx", duration_us=10_000), 2)
+    assert time.thread_time() - begin_s < 0.2
 
 
 def test_a_transaction_ends_by_time() -> None:
