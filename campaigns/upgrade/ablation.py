@@ -18,7 +18,7 @@ from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.producer_replay import Recreated, recreated, recreated_from
-from reference_broker.log.producer_state import Producer
+from reference_broker.log.producer_state import ProducerStateEntry
 from reference_broker.log.segments import Segments
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import run_to_end
@@ -34,18 +34,18 @@ REPEATS = 3
 MAX_OPEN_FILES = 64
 
 Making = Generator[None, None, Recreated]
-Way = Callable[[Segments, int, int, int, Mapping[int, Producer]], Making]
+Way = Callable[[Segments, int, int, int, Mapping[int, ProducerStateEntry]], Making]
 
 
 def everything(
-    segments: Segments, offset: int, now_ms: int, expiration_ms: int, live: Mapping[int, Producer]
+    segments: Segments, offset: int, now_ms: int, expiration_ms: int, live: Mapping[int, ProducerStateEntry]
 ) -> Making:
     """From the newest snapshot, or from the beginning of the log."""
     return recreated_from(segments, segments.bases[0], offset, now_ms, expiration_ms, live)
 
 
 def last_segment(
-    segments: Segments, offset: int, now_ms: int, expiration_ms: int, live: Mapping[int, Producer]
+    segments: Segments, offset: int, now_ms: int, expiration_ms: int, live: Mapping[int, ProducerStateEntry]
 ) -> Making:
     """Only the segment that is to be uploaded."""
     begin = segments.bases[segments.bases.index(offset) - 1]

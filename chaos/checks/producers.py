@@ -163,7 +163,7 @@ class ProducersReplayed(Check):
             producer = log.producers.by_id.get(producer_id)
             if producer is None:
                 continue  # It was idle for too long (P-7), which forgotten-producer-refused judges.
-            offset = producer.marks[-1].last_offset if producer.marks else -1
+            offset = producer.batch_metadata[-1].last_offset if producer.batch_metadata else -1
             known = producer.producer_epoch, producer.last_sequence, offset
             if known != wanted:
                 self.violated(

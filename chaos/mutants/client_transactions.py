@@ -16,7 +16,7 @@ from reference_broker.transactions.transaction import DECIDED, TransactionState
 from reference_broker.wire.errors import Error, ErrorCode
 
 APIS = "reference_broker.apis.transactions"
-PRODUCERS = "reference_broker.log.producer_state:ProducerStates"
+PRODUCERS = "reference_broker.log.producer_state:ProducerStateManager"
 OFFSETS = "reference_broker.groups.committed_offsets:CommittedOffsets"
 TIMEOUTS = "reference_broker.transactions.timeouts:Timeouts"
 LOADED = "reference_broker.transactions.transactions_partition:read_transaction"

@@ -7,7 +7,7 @@ from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
 
-STATES = "reference_broker.log.producer_state:ProducerStates"
+STATES = "reference_broker.log.producer_state:ProducerStateManager"
 
 
 @mutant(f"{STATES}._check_one")

@@ -439,7 +439,7 @@ def epoch_begins_one_record_late(original: Function, self: Any, epoch: int, star
 @mutant("reference_broker.log.producer_state:_row")
 def marker_time_not_in_snapshot(original: Function, producer_id: int, producer: Any) -> bytes:
     """A producer snapshot has the time of a producer's last batch, and not that of its marker behind it (P-2, P-7)."""
-    marks = producer.marks
+    marks = producer.batch_metadata
     row: bytes = original(
         producer_id, producer._replace(last_timestamp_ms=marks[-1].timestamp_ms) if marks else producer
     )

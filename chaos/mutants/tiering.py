@@ -9,7 +9,7 @@ from zlib import crc32
 
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.log.producer_replay import Recreated
-from reference_broker.log.producer_state import ProducerStates, encoded
+from reference_broker.log.producer_state import ProducerStateManager, encoded
 from reference_broker.log.segments import Segments
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.store import Put
@@ -31,7 +31,7 @@ SNAPSHOT = f".{ObjectKind.PRODUCER_SNAPSHOT}"
 
 def _nobody(log: Any) -> bytes:
     """A snapshot without producers."""
-    return encoded(ProducerStates(log.config.producer_id_expiration_ms, reject_unknown=False))
+    return encoded(ProducerStateManager(log.config.producer_id_expiration_ms, reject_unknown=False))
 
 
 @mutant("reference_broker.remote_log.copier:Copier._written")
@@ -133,7 +133,7 @@ def remote_state_not_restored(
     log_start_offset: int,
     epochs: Any,
     snapshot: bytes,
-    producers: ProducerStates,
+    producers: ProducerStateManager,
 ) -> None:
     """A replica that begins behind the remote segments has no producer state of their records (P-6, P-11)."""
     original(self, now, offset, log_start_offset, epochs, _nobody(self), producers.emptied())

@@ -360,8 +360,10 @@ class LogScript(Script):
                 producer_id,
                 each.producer_epoch,
                 each.last_sequence,
-                each.marks[-1].last_offset if each.marks else -1,
-                each.marks[-1].last_offset - each.marks[-1].first_offset if each.marks else 0,
+                each.batch_metadata[-1].last_offset if each.batch_metadata else -1,
+                each.batch_metadata[-1].last_offset - each.batch_metadata[-1].first_offset
+                if each.batch_metadata
+                else 0,
                 each.last_timestamp_ms,
                 each.coordinator_epoch,
                 each.current_txn_first_offset,

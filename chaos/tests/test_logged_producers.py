@@ -185,8 +185,8 @@ def test_a_producer_that_is_not_its_replay_is_a_violation(what: str) -> None:
 def test_a_batch_that_is_not_remembered_is_a_violation() -> None:
     world = written()
     known = world.log.producers.by_id[7]
-    assert len(known.marks) == 5
-    world.log.producers.by_id[7] = known._replace(marks=known.marks[1:])
+    assert len(known.batch_metadata) == 5
+    world.log.producers.by_id[7] = known._replace(batch_metadata=known.batch_metadata[1:])
     assert world.looked(thorough=True) == ["producers-replayed"]
 
 
@@ -241,7 +241,7 @@ def test_batches_below_the_log_start_may_be_forgotten() -> None:
     world.restart()
     assert world.looked() == []
     known = world.log.producers.by_id[7]
-    world.log.producers.by_id[7] = known._replace(marks=known.marks[:-1])
+    world.log.producers.by_id[7] = known._replace(batch_metadata=known.batch_metadata[:-1])
     assert world.looked(thorough=True) == ["producers-replayed"]
 
 

@@ -108,7 +108,7 @@ def without_snapshot(world: Rolled) -> None:
 
 def with_stale_snapshot(world: Rolled) -> None:
     known = world.log.producers.by_id[6]
-    world.log.producers.by_id[6] = known._replace(marks=known.marks[:-1])
+    world.log.producers.by_id[6] = known._replace(batch_metadata=known.batch_metadata[:-1])
     world.log.segments.snapshots.write(BATCHES, world.log.producers)
     world.log.producers.by_id[6] = known
 

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from reference_broker.log.config import LogConfig
-from reference_broker.log.producer_state import BatchMark, ProducerStates
+from reference_broker.log.producer_state import BatchMetadata, ProducerStateManager
 from reference_broker.log.segment import MAX_RELATIVE_OFFSET
 from reference_broker.log.transaction_verification import VerificationGuard, VerificationStates
 from reference_broker.ports.slicing import Sliced, run_to_end
@@ -166,9 +166,9 @@ def undamaged(view: memoryview) -> Batches:
         raise RecordsRefused(invalid.error, invalid.message) from invalid
 
 
-def marks_of_retry(
-    producers: ProducerStates, batches: Batches, verification: VerificationStates, guard: VerificationGuard | None
-) -> list[BatchMark] | None:
+def duplicate_batches(
+    producers: ProducerStateManager, batches: Batches, verification: VerificationStates, guard: VerificationGuard | None
+) -> list[BatchMetadata] | None:
     """Return the remembered batches if these are a retry, or None if they are new. Raise RecordsRefused, also for a
     batch of a transaction that is neither open nor verified here."""
     try:

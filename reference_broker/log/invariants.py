@@ -11,7 +11,7 @@ from operator import lt
 
 from reference_broker.log.durability import Durability
 from reference_broker.log.leader_epochs import LeaderEpochs
-from reference_broker.log.producer_state import REMEMBERED_BATCHES, Producer, ProducerStates
+from reference_broker.log.producer_state import REMEMBERED_BATCHES, ProducerStateEntry, ProducerStateManager
 from reference_broker.log.segment import Segment
 from reference_broker.log.segments import Segments
 
@@ -104,7 +104,7 @@ def check_epochs(epochs: LeaderEpochs, log_start_offset: int, log_end_offset: in
         )
 
 
-def check_producers(producers: ProducerStates, log_end_offset: int) -> None:
+def check_producers(producers: ProducerStateManager, log_end_offset: int) -> None:
     begun: dict[int, int] = {}
     for producer_id, producer in producers.by_id.items():
         _check_producer(producer_id, producer, log_end_offset)
@@ -115,10 +115,10 @@ def check_producers(producers: ProducerStates, log_end_offset: int) -> None:
     )
 
 
-def _check_producer(producer_id: int, producer: Producer, log_end_offset: int) -> None:
+def _check_producer(producer_id: int, producer: ProducerStateEntry, log_end_offset: int) -> None:
     """Check offsets only. A follower takes over whatever sequences its leader has. The simulator's checks of the whole
     cluster judge those."""
-    marks = producer.marks
+    marks = producer.batch_metadata
     assert len(marks) <= REMEMBERED_BATCHES, f"producer {producer_id}: {len(marks)} batches are remembered"
     end = marks[0].first_offset - 1 if marks else -1
     for mark in marks:

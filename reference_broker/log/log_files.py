@@ -12,7 +12,7 @@ from reference_broker.log.checkpoints import EpochStart, write_partition_metadat
 from reference_broker.log.config import LogConfig
 from reference_broker.log.durability import SyncPoint
 from reference_broker.log.producer_replay import MAX_OFFSET
-from reference_broker.log.producer_state import SNAPSHOT_SUFFIX, ProducerStates
+from reference_broker.log.producer_state import SNAPSHOT_SUFFIX, ProducerStateManager
 from reference_broker.log.recovery import Recovered
 from reference_broker.log.retention import TierableSegment, count_before
 from reference_broker.log.segment import MAX_RELATIVE_OFFSET, Segment
@@ -61,7 +61,7 @@ class LogFiles:
         log_end_offset: int,
         log_start_offset: int,
         topic_id: bytes,
-        producers: ProducerStates,
+        producers: ProducerStateManager,
     ) -> bool:
         """Make one disk append. If a new segment is due, it is started first. Return whether it was.
 
@@ -124,7 +124,7 @@ class LogFiles:
         now: Now,
         base_offset: int,
         log_start_offset: int,
-        producers: ProducerStates,
+        producers: ProducerStateManager,
         buffers: Sequence[Buffer] = (),
     ) -> None:
         """Write the indexes of the active segment and start one at ``base_offset``, which is the log end offset.
@@ -147,7 +147,7 @@ class LogFiles:
             with suppress(DiskError):
                 segments.snapshots.begin(segments.bases[-1], producers)
 
-    def snapshot_if_due(self, offset: int, log_start_offset: int, producers: ProducerStates) -> None:
+    def snapshot_if_due(self, offset: int, log_start_offset: int, producers: ProducerStateManager) -> None:
         segments = self.segments
         if segments and segments.snapshots.is_due(offset, log_start_offset):
             segments.snapshots.write(offset, producers)
@@ -288,7 +288,7 @@ class LogFiles:
         """The file that ``note_synced`` writes."""
         return self.checkpoints.synced_path
 
-    def close_cleanly(self, log_end_offset: int, log_start_offset: int, producers: ProducerStates) -> None:
+    def close_cleanly(self, log_end_offset: int, log_start_offset: int, producers: ProducerStateManager) -> None:
         """Write the index files and a snapshot of the producers, so that a clean start need not scan. Everything is
         synced afterwards.
 

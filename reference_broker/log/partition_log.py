@@ -15,8 +15,8 @@ from reference_broker.log.appending import (
     LogAppend,
     RecordsRefused,
     UnexpectedOffset,
+    duplicate_batches,
     later_epoch,
-    marks_of_retry,
     next_append,
     numbered,
     undamaged,
@@ -29,7 +29,7 @@ from reference_broker.log.config import LogConfig
 from reference_broker.log.durability import SyncPoint
 from reference_broker.log.log_files import LogFiles
 from reference_broker.log.producer_replay import Recreated, recreated, replayed
-from reference_broker.log.producer_state import ProducerStates, encoded
+from reference_broker.log.producer_state import ProducerStateManager, encoded
 from reference_broker.log.quarantine import FILE_NAME as QUARANTINE_FILE
 from reference_broker.log.reading import MovedToRemote, OffsetOutOfRange
 from reference_broker.log.recovery import Recovered
@@ -334,11 +334,11 @@ class PartitionLog:
             if now.wall_ms - self.producers.swept_ms >= self._config.producer_id_expiration_check_interval_ms:
                 self.expire_producers(now)
             has_producer = len(batches) > 1 or batches[0][1].producer_id >= 0
-            marks = marks_of_retry(self.producers, batches, self.verification, guard) if has_producer else None
+            duplicates = duplicate_batches(self.producers, batches, self.verification, guard) if has_producer else None
             # Decision append-retry (P-6): written before | new
-            if marks is not None:
-                time_ms = marks[-1].timestamp_ms if self._stamps_append_time else -1
-                first, last = marks[0].first_offset, marks[-1].last_offset
+            if duplicates is not None:
+                time_ms = duplicates[-1].timestamp_ms if self._stamps_append_time else -1
+                first, last = duplicates[0].first_offset, duplicates[-1].last_offset
                 return Appended(first, last, time_ms, self.log_start_offset, duplicate=True)
             if self.must_decode_records and self._rules.codec is not None:
                 view = with_codec_at_once(view, batches, self._rules, self._config)
@@ -495,7 +495,7 @@ class PartitionLog:
         log_start_offset: int,
         epochs: Sequence[EpochStart],
         snapshot: bytes,
-        producers: ProducerStates,
+        producers: ProducerStateManager,
     ) -> None:
         """Empty the log, which goes on at ``offset``: the records from ``log_start_offset`` up to there are in the
         remote tier (P-11). ``epochs`` are the leader epochs that began before ``offset``. ``snapshot`` is Kafka's

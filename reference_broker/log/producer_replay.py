@@ -22,10 +22,10 @@ from typing import NamedTuple
 from reference_broker.log.indexes import Aborted
 from reference_broker.log.producer_state import (
     REMEMBERED_BATCHES,
-    BatchMark,
-    Producer,
-    ProducerStates,
-    mark_of,
+    BatchMetadata,
+    ProducerStateEntry,
+    ProducerStateManager,
+    batch_metadata_of,
     pieces_of,
     restored,
 )
@@ -44,8 +44,8 @@ high watermark soon passes older markers."""
 
 
 def replayed(
-    segments: Segments, empty: ProducerStates, log_start_offset: int, end_offset: int = MAX_OFFSET
-) -> Sliced[ProducerStates]:
+    segments: Segments, empty: ProducerStateManager, log_start_offset: int, end_offset: int = MAX_OFFSET
+) -> Sliced[ProducerStateManager]:
     """Return the state after the batches that end before ``end_offset``, in slices. ``empty`` has the settings.
 
     It comes from the newest whole snapshot and the batches behind that, or from all batches. Segments behind the
@@ -64,7 +64,7 @@ def replayed(
     return states
 
 
-def index_again(segments: Segments, empty: ProducerStates, unknown: Sequence[Segment]) -> Sliced[None]:
+def index_again(segments: Segments, empty: ProducerStateManager, unknown: Sequence[Segment]) -> Sliced[None]:
     """Find the aborted transactions of segments whose index is not known, the oldest first. Raise DiskError."""
     states, at = empty.emptied(), -1
     for segment in unknown:
@@ -79,7 +79,7 @@ def index_again(segments: Segments, empty: ProducerStates, unknown: Sequence[Seg
 
 
 def _walk(
-    segments: Segments, offset: int, end_offset: int, states: ProducerStates, log_start_offset: int = 0
+    segments: Segments, offset: int, end_offset: int, states: ProducerStateManager, log_start_offset: int = 0
 ) -> Sliced[None]:
     """Note the batches from ``offset`` on that end before ``end_offset``, but no marker before ``log_start_offset`` of
     a producer that is not known. The places of snapshots that Kafka would have there, too (the last two segments), get
@@ -109,7 +109,9 @@ def _walk(
                 yield
 
 
-def noted(disk: Disk, segment: Segment, position: int, header: BatchHeader, states: ProducerStates) -> Aborted | None:
+def noted(
+    disk: Disk, segment: Segment, position: int, header: BatchHeader, states: ProducerStateManager
+) -> Aborted | None:
     """Note one batch of a producer. Return the transaction that it aborts, if it does. Raise DiskError."""
     if not header.is_control:
         states.record(header, header.base_offset, header.max_timestamp_ms)
@@ -118,11 +120,11 @@ def noted(disk: Disk, segment: Segment, position: int, header: BatchHeader, stat
     return states.record_control(header, header.base_offset, header.max_timestamp_ms, batch)
 
 
-def _refill(segments: Segments, end_offset: int, states: ProducerStates) -> Sliced[None]:
+def _refill(segments: Segments, end_offset: int, states: ProducerStateManager) -> Sliced[None]:
     """Find what a snapshot at ``end_offset`` lacks in the batches before it: the last five batches of each producer,
     so that a retry that comes after a restart is recognised (P-6; Kafka refuses it), and the completed transactions
     whose markers the high watermark may not have passed (X-13)."""
-    marks: dict[int, list[BatchMark]] = {}
+    marks: dict[int, list[BatchMetadata]] = {}
     begun: dict[int, int] = {}
     places, is_all = _before(segments, end_offset)
     states.completed_from = 0
@@ -139,13 +141,13 @@ def _refill(segments: Segments, end_offset: int, states: ProducerStates) -> Slic
                 begun.setdefault(producer_id, offset)
             producer = states.by_id.get(producer_id)
             if producer is not None and header.producer_epoch == producer.producer_epoch:
-                marks.setdefault(producer_id, []).append(mark_of(header, offset, header.max_timestamp_ms))
+                marks.setdefault(producer_id, []).append(batch_metadata_of(header, offset, header.max_timestamp_ms))
         if count % REPLAYED_BATCHES_PER_SLICE == 0:
             yield
     for producer_id, found in marks.items():
         producer = states.by_id[producer_id]
-        if producer.marks and found[-1].last_offset == producer.marks[-1].last_offset:
-            states.by_id[producer_id] = producer._replace(marks=tuple(found[-REMEMBERED_BATCHES:]))
+        if producer.batch_metadata and found[-1].last_offset == producer.batch_metadata[-1].last_offset:
+            states.by_id[producer_id] = producer._replace(batch_metadata=tuple(found[-REMEMBERED_BATCHES:]))
 
 
 def _before(segments: Segments, end_offset: int) -> tuple[Iterator[BatchHeader], bool]:
@@ -179,7 +181,7 @@ class Recreated(NamedTuple):
 
 
 def recreated(
-    segments: Segments, offset: int, now_ms: int, expiration_ms: int, live: Mapping[int, Producer]
+    segments: Segments, offset: int, now_ms: int, expiration_ms: int, live: Mapping[int, ProducerStateEntry]
 ) -> Sliced[Recreated]:
     """Make the snapshot at ``offset``, where a segment begins. In slices. Snapshots that are found damaged are
     deleted (P-12). ``live`` are the producers that the log knows now.
@@ -192,10 +194,10 @@ def recreated(
 
 
 def recreated_from(
-    segments: Segments, begin: int, offset: int, now_ms: int, expiration_ms: int, live: Mapping[int, Producer]
+    segments: Segments, begin: int, offset: int, now_ms: int, expiration_ms: int, live: Mapping[int, ProducerStateEntry]
 ) -> Sliced[Recreated]:
     """Do the same from ``begin`` on, or from a newer snapshot that exists."""
-    states = ProducerStates(expiration_ms, reject_unknown=False)
+    states = ProducerStateManager(expiration_ms, reject_unknown=False)
     known = segments.snapshots.newest(begin, offset)
     # Decision recreation-begin (P-9): newer snapshot | replay alone
     if known is not None:
@@ -228,7 +230,7 @@ def replay_start(segments: Segments, offset: int, expired_ms: int) -> int:
     return young.base_offset if young.open_from < 0 else young.open_from
 
 
-def _replay(segments: Segments, begin: int, offset: int, states: ProducerStates) -> Sliced[tuple[int, set[int]]]:
+def _replay(segments: Segments, begin: int, offset: int, states: ProducerStateManager) -> Sliced[tuple[int, set[int]]]:
     """Return how many bytes were read, and which producers begin here with their very first batch."""
     fresh: set[int] = set()
     disk, cuts, count, read_bytes = segments.disk, segments.durability.last_cut, 0, 0
@@ -254,7 +256,7 @@ def _replay(segments: Segments, begin: int, offset: int, states: ProducerStates)
 
 
 def _find_coordinator_epochs(
-    segments: Segments, begin: int, states: ProducerStates, wanted: set[int], fresh: set[int]
+    segments: Segments, begin: int, states: ProducerStateManager, wanted: set[int], fresh: set[int]
 ) -> Sliced[int]:
     """Find the coordinator epochs of producers whose last marker lies before ``begin``: without it a marker of an old
     coordinator would be taken (X-6). Goes back from segment to segment, until each of ``wanted`` has one or a snapshot

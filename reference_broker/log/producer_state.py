@@ -46,7 +46,7 @@ REMEMBERED_BATCHES = 5
 retry is one of its last five batches."""
 
 
-class BatchMark(NamedTuple):
+class BatchMetadata(NamedTuple):
     """One remembered batch. A retry is recognised by its first and last sequence."""
 
     first_sequence: int
@@ -56,11 +56,11 @@ class BatchMark(NamedTuple):
     timestamp_ms: int
 
 
-class Producer(NamedTuple):
-    """The state of one producer ID. It is never changed: each batch makes a new one."""
+class ProducerStateEntry(NamedTuple):
+    """The state of one producer ID. It is immutable: each batch makes a new one."""
 
     producer_epoch: int
-    marks: tuple[BatchMark, ...] = ()
+    batch_metadata: tuple[BatchMetadata, ...] = ()
     """The last five batches of this epoch, oldest first. There are none after a transaction marker that raised the
     epoch."""
     last_timestamp_ms: int = -1
@@ -71,24 +71,24 @@ class Producer(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        return self.marks[-1].last_sequence if self.marks else NO_SEQUENCE
+        return self.batch_metadata[-1].last_sequence if self.batch_metadata else NO_SEQUENCE
 
-    def retried(self, header: BatchHeader) -> BatchMark | None:
+    def find_duplicate_batch(self, header: BatchHeader) -> BatchMetadata | None:
         """Return the remembered batch of this epoch that ``header`` is a retry of, if it is one."""
-        for mark in reversed(self.marks):
-            if mark.first_sequence == header.base_sequence and mark.last_sequence == header.last_sequence:
-                return mark if header.producer_epoch == self.producer_epoch else None
+        for batch in reversed(self.batch_metadata):
+            if batch.first_sequence == header.base_sequence and batch.last_sequence == header.last_sequence:
+                return batch if header.producer_epoch == self.producer_epoch else None
         return None
 
 
 @dataclass(slots=True)
-class ProducerStates:
+class ProducerStateManager:
     """The state of all producers of a log."""
 
     expiration_ms: int
     reject_unknown: bool
     """The policy of P-5."""
-    by_id: dict[int, Producer] = field(default_factory=dict)
+    by_id: dict[int, ProducerStateEntry] = field(default_factory=dict)
     completed: list[tuple[int, int]] = field(default_factory=list)
     """The first offset and the marker's offset of the transactions that have ended, but whose marker the high watermark
     has not passed yet. They hold back the last stable offset."""
@@ -100,19 +100,19 @@ class ProducerStates:
     """The time of the last expiry."""
 
     @staticmethod
-    def of(config: LogConfig, wall_ms: int) -> "ProducerStates":
+    def of(config: LogConfig, wall_ms: int) -> "ProducerStateManager":
         """Make the state of a log without producers."""
         rejects = config.unknown_producer_id_policy != "accept"
-        return ProducerStates(config.producer_id_expiration_ms, rejects, swept_ms=wall_ms)
+        return ProducerStateManager(config.producer_id_expiration_ms, rejects, swept_ms=wall_ms)
 
     def configure(self, config: LogConfig) -> None:
         self.expiration_ms = config.producer_id_expiration_ms
         self.reject_unknown = config.unknown_producer_id_policy != "accept"
 
-    def check(self, batches: Sequence[BatchHeader]) -> list[BatchMark] | None:
+    def check(self, batches: Sequence[BatchHeader]) -> list[BatchMetadata] | None:
         """Validate a client's batches without changing anything.
 
-        Return None if they are to be appended. Return their marks if all of them were written before. Raise
+        Return None if they are to be appended. Return what is remembered of them if all were written before. Raise
         InvalidRecords with one of these errors:
 
         - INVALID_PRODUCER_EPOCH: the epoch is older than the known one.
@@ -125,25 +125,25 @@ class ProducerStates:
             header = batches[0]
             if header.producer_id < 0:
                 return None
-            mark = self._check_one(self.by_id.get(header.producer_id), header)
-            return None if mark is None else [mark]
+            duplicate = self._check_one(self.by_id.get(header.producer_id), header)
+            return None if duplicate is None else [duplicate]
         return self._check_many(batches)
 
-    def _check_many(self, batches: Sequence[BatchHeader]) -> list[BatchMark] | None:
-        staged: dict[int, Producer] = {}
-        marks = []
+    def _check_many(self, batches: Sequence[BatchHeader]) -> list[BatchMetadata] | None:
+        staged: dict[int, ProducerStateEntry] = {}
+        duplicates = []
         for header in batches:
             known = staged.get(header.producer_id) or self.by_id.get(header.producer_id)
-            mark = self._check_one(known, header) if header.producer_id >= 0 else None
-            if mark is not None:
-                marks.append(mark)
+            duplicate = self._check_one(known, header) if header.producer_id >= 0 else None
+            if duplicate is not None:
+                duplicates.append(duplicate)
                 continue
             staged[header.producer_id] = _advanced(known, header, header.base_offset, NO_TIMESTAMP)
-        if marks and len(marks) != len(batches):
+        if duplicates and len(duplicates) != len(batches):
             raise _out_of_order(batches[0], "some of the batches were written before, others were not")
-        return marks or None
+        return duplicates or None
 
-    def _check_one(self, producer: Producer | None, header: BatchHeader) -> BatchMark | None:
+    def _check_one(self, producer: ProducerStateEntry | None, header: BatchHeader) -> BatchMetadata | None:
         first, epoch = header.base_sequence, header.producer_epoch
         # Decision batch-producer (P-5): unknown | known
         if producer is None:
@@ -165,10 +165,10 @@ class ProducerStates:
             if first != 0:
                 raise _out_of_order(header, f"a new epoch starts at 0, not {first}")
             return None
-        mark = producer.retried(header)
+        duplicate = producer.find_duplicate_batch(header)
         # Decision batch-sequence (P-6): written before | not remembered
-        if mark is not None:
-            return mark
+        if duplicate is not None:
+            return duplicate
         expected = _next_sequence(producer.last_sequence)
         # Decision sequence-order (P-6): out of order | next
         if first != expected:
@@ -185,9 +185,11 @@ class ProducerStates:
         """Note a data batch that was written, replicated, or read from the log. It was validated before."""
         producer_id = header.producer_id
         producer = self.by_id.get(producer_id)
-        assert producer is None or not producer.marks or first_offset > producer.marks[-1].last_offset, (
+        assert (
+            producer is None or not producer.batch_metadata or first_offset > producer.batch_metadata[-1].last_offset
+        ), (
             f"producer {producer_id} has a batch at offset {first_offset}, and its batch before that one ends at "
-            f"{producer.marks[-1].last_offset}"
+            f"{producer.batch_metadata[-1].last_offset}"
         )
         producer = self.by_id[producer_id] = _advanced(producer, header, first_offset, timestamp_ms)
         if producer.current_txn_first_offset >= 0:
@@ -205,10 +207,10 @@ class ProducerStates:
         """Note a transaction marker: the transaction is over. If the marker raises the epoch, the next sequence is 0.
         Return the transaction if it was aborted."""
         assert type_ in (ControlType.ABORT, ControlType.COMMIT), f"control type {type_} ends no transaction"
-        known = self.by_id.get(header.producer_id) or Producer(header.producer_epoch)
-        self.by_id[header.producer_id] = Producer(
+        known = self.by_id.get(header.producer_id) or ProducerStateEntry(header.producer_epoch)
+        self.by_id[header.producer_id] = ProducerStateEntry(
             max(header.producer_epoch, known.producer_epoch),
-            () if header.producer_epoch > known.producer_epoch else known.marks,
+            () if header.producer_epoch > known.producer_epoch else known.batch_metadata,
             timestamp_ms,
             max(known.coordinator_epoch, coordinator_epoch),
         )
@@ -239,7 +241,7 @@ class ProducerStates:
             return NO_TIMESTAMP
         return self.by_id[min(self.open_transactions, key=self.open_transactions.__getitem__)].last_timestamp_ms
 
-    def keep_completed(self, known: "ProducerStates", end_offset: int) -> None:
+    def keep_completed(self, known: "ProducerStateManager", end_offset: int) -> None:
         """Copy the completed transactions that were known before the log was truncated at ``end_offset``. A snapshot
         does not have them."""
         self.completed = [each for each in known.completed if each[1] < end_offset]
@@ -259,16 +261,16 @@ class ProducerStates:
             del self.by_id[producer_id]
         return len(expired)
 
-    def restore(self, producers: Iterable[tuple[int, Producer]]) -> None:
+    def restore(self, producers: Iterable[tuple[int, ProducerStateEntry]]) -> None:
         """Add some of the producers of a snapshot."""
         for producer_id, producer in producers:
             self.by_id[producer_id] = producer
             if producer.current_txn_first_offset >= 0:
                 self.open_transactions[producer_id] = producer.current_txn_first_offset
 
-    def emptied(self) -> "ProducerStates":
+    def emptied(self) -> "ProducerStateManager":
         """Return a new state with the same settings and without producers."""
-        return ProducerStates(self.expiration_ms, self.reject_unknown, swept_ms=self.swept_ms)
+        return ProducerStateManager(self.expiration_ms, self.reject_unknown, swept_ms=self.swept_ms)
 
     def clear(self) -> None:
         self.by_id.clear()
@@ -277,19 +279,21 @@ class ProducerStates:
         self.completed_from = 0
 
 
-def _advanced(known: Producer | None, header: BatchHeader, first_offset: int, timestamp_ms: int) -> Producer:
-    epoch, marks, _, coordinator_epoch, begun = known or Producer(header.producer_epoch)
+def _advanced(
+    known: ProducerStateEntry | None, header: BatchHeader, first_offset: int, timestamp_ms: int
+) -> ProducerStateEntry:
+    epoch, batch_metadata, _, coordinator_epoch, begun = known or ProducerStateEntry(header.producer_epoch)
     if header.producer_epoch != epoch:
-        marks = ()
+        batch_metadata = ()
     if begun < 0 and header.is_transactional:
         begun = first_offset
-    marks = (*marks[1 - REMEMBERED_BATCHES :], mark_of(header, first_offset, timestamp_ms))
-    return Producer(header.producer_epoch, marks, timestamp_ms, coordinator_epoch, begun)
+    batch_metadata = (*batch_metadata[1 - REMEMBERED_BATCHES :], batch_metadata_of(header, first_offset, timestamp_ms))
+    return ProducerStateEntry(header.producer_epoch, batch_metadata, timestamp_ms, coordinator_epoch, begun)
 
 
-def mark_of(header: BatchHeader, first_offset: int, timestamp_ms: int) -> BatchMark:
+def batch_metadata_of(header: BatchHeader, first_offset: int, timestamp_ms: int) -> BatchMetadata:
     last_offset = first_offset + header.last_offset_delta
-    return BatchMark(header.base_sequence, header.last_sequence, first_offset, last_offset, timestamp_ms)
+    return BatchMetadata(header.base_sequence, header.last_sequence, first_offset, last_offset, timestamp_ms)
 
 
 def _next_sequence(last: int) -> int:
@@ -309,7 +313,7 @@ SNAPSHOT_VERSION = 1
 _HEAD = Struct(">hI")
 _COUNT = Struct(">i")
 _PRODUCER = Struct(">qhiqiqiq")
-_NO_MARK = BatchMark(-1, -1, -1, -1, -1)
+_NO_BATCH = BatchMetadata(-1, -1, -1, -1, -1)
 _new = tuple.__new__
 """Makes a named tuple of values that are known to be right."""
 
@@ -321,12 +325,12 @@ class SnapshotDamaged(Exception):  # noqa: N818 - says what was found
     """The bytes are no snapshot, or no longer what was written."""
 
 
-def encoded(states: ProducerStates) -> bytes:
+def encoded(states: ProducerStateManager) -> bytes:
     """Return the file for a state."""
     return b"".join(run_to_end(pieces_of(states.by_id)))
 
 
-def pieces_of(producers: Mapping[int, Producer]) -> Sliced[list[bytes]]:
+def pieces_of(producers: Mapping[int, ProducerStateEntry]) -> Sliced[list[bytes]]:
     """Return the pieces of the file: its head, and the producers. Yield between two pieces."""
     pieces = [_COUNT.pack(len(producers))]
     crc = checksum(pieces[0])
@@ -340,13 +344,13 @@ def pieces_of(producers: Mapping[int, Producer]) -> Sliced[list[bytes]]:
     return pieces
 
 
-def _row(producer_id: int, producer: Producer) -> bytes:
-    epoch, marks, timestamp_ms, coordinator_epoch, begun = producer
-    _, sequence, first, last, _ = marks[-1] if marks else _NO_MARK
+def _row(producer_id: int, producer: ProducerStateEntry) -> bytes:
+    epoch, batch_metadata, timestamp_ms, coordinator_epoch, begun = producer
+    _, sequence, first, last, _ = batch_metadata[-1] if batch_metadata else _NO_BATCH
     return _PRODUCER.pack(producer_id, epoch, sequence, last, last - first, timestamp_ms, coordinator_epoch, begun)
 
 
-def decoded(data: bytes) -> Iterator[tuple[int, Producer]]:
+def decoded(data: bytes) -> Iterator[tuple[int, ProducerStateEntry]]:
     """Return the producers of a file with their IDs. Raise SnapshotDamaged."""
     try:
         version, crc = _HEAD.unpack_from(data)
@@ -364,16 +368,16 @@ def decoded(data: bytes) -> Iterator[tuple[int, Producer]]:
     return map(_producer, _PRODUCER.iter_unpack(memoryview(data)[start:]))
 
 
-def _producer(row: tuple[int, ...]) -> tuple[int, Producer]:
+def _producer(row: tuple[int, ...]) -> tuple[int, ProducerStateEntry]:
     producer_id, epoch, sequence, last, delta, timestamp_ms, coordinator_epoch, begun = row
-    marks: tuple[BatchMark, ...] = ()
+    batch_metadata: tuple[BatchMetadata, ...] = ()
     if last >= 0:
         first_sequence = sequence - delta if sequence >= delta else sequence - delta + MAX_SEQUENCE + 1
-        marks = (_new(BatchMark, (first_sequence, sequence, last - delta, last, timestamp_ms)),)
-    return producer_id, _new(Producer, (epoch, marks, timestamp_ms, coordinator_epoch, begun))
+        batch_metadata = (_new(BatchMetadata, (first_sequence, sequence, last - delta, last, timestamp_ms)),)
+    return producer_id, _new(ProducerStateEntry, (epoch, batch_metadata, timestamp_ms, coordinator_epoch, begun))
 
 
-def restored(states: ProducerStates, producers: Iterator[tuple[int, Producer]]) -> Sliced[None]:
+def restored(states: ProducerStateManager, producers: Iterator[tuple[int, ProducerStateEntry]]) -> Sliced[None]:
     """Fill an empty state with the producers of a file, in slices."""
     while some := list(islice(producers, PRODUCERS_PER_SLICE)):
         if states.by_id:
@@ -427,7 +431,7 @@ class ProducerSnapshots:
             if offset not in known:
                 self.delete(offset)
 
-    def newest(self, first_offset: int, end_offset: int) -> tuple[int, Iterator[tuple[int, Producer]]] | None:
+    def newest(self, first_offset: int, end_offset: int) -> tuple[int, Iterator[tuple[int, ProducerStateEntry]]] | None:
         """Read the newest whole snapshot in [first_offset, end_offset]. Delete the damaged ones that it finds before
         that. Return its offset and its producers, which are decoded as they are taken. Raise DiskError."""
         while at := bisect_right(self.offsets, end_offset):
@@ -442,7 +446,7 @@ class ProducerSnapshots:
                 self.delete(offset)
         return None
 
-    def load(self, states: ProducerStates, first_offset: int, end_offset: int) -> Sliced[int | None]:
+    def load(self, states: ProducerStateManager, first_offset: int, end_offset: int) -> Sliced[int | None]:
         """Fill an empty state from the newest whole snapshot in [first_offset, end_offset], in slices, and return its
         offset. Return None if there is none. Raise DiskError."""
         self._loaded = -1
@@ -457,13 +461,13 @@ class ProducerSnapshots:
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
-    def write(self, offset: int, states: ProducerStates) -> None:
+    def write(self, offset: int, states: ProducerStateManager) -> None:
         """Write the state before ``offset``. A process that is killed leaves a whole file or none. A power loss may
         leave any part of it until it is synced with the log. Raise DiskError."""
         self.begin(offset, states)
         self.finish()
 
-    def begin(self, offset: int, states: ProducerStates) -> None:
+    def begin(self, offset: int, states: ProducerStateManager) -> None:
         """Begin to write the state before ``offset``. That of few producers is written now, and of more a slice with
         each ``go_on``. One that is not finished by now is finished first: each roll has its snapshot (P-2). Raise
         DiskError."""
@@ -501,7 +505,7 @@ class ProducerSnapshots:
             self.unfinished = self._work = None
             raise
 
-    def _writing(self, offset: int, producers: Mapping[int, Producer]) -> Sliced[None]:
+    def _writing(self, offset: int, producers: Mapping[int, ProducerStateEntry]) -> Sliced[None]:
         pieces = yield from pieces_of(producers)
         path = self.path(offset)
         self.disk.write(path + NEW_SUFFIX, b"".join(pieces[:PIECES_A_WRITE]))

@@ -15,7 +15,7 @@ from reference_broker.log.indexes import TRANSACTION_CHECKSUM_SUFFIX, TRANSACTIO
 from reference_broker.log.leader_epochs import FILE_NAME as LEADER_EPOCH_FILE
 from reference_broker.log.leader_epochs import LeaderEpochs
 from reference_broker.log.producer_replay import index_again, replayed
-from reference_broker.log.producer_state import ProducerStates, SnapshotDamaged, decoded, offset_of
+from reference_broker.log.producer_state import ProducerStateManager, SnapshotDamaged, decoded, offset_of
 from reference_broker.log.quarantine import Damage, LogDamaged, Quarantine, is_segment, read_quarantine
 from reference_broker.log.segment import (
     MAX_RELATIVE_OFFSET,
@@ -80,7 +80,7 @@ class Recovered:
 
     segments: Segments
     epochs: LeaderEpochs
-    producers: ProducerStates
+    producers: ProducerStateManager
     checkpoints: OffsetCheckpoints
     log_start_offset: int
     """It is beyond the end of the last segment if a power loss took the records behind a log start to which
@@ -108,7 +108,7 @@ class Recovery:
         self.epochs = LeaderEpochs(Checkpoint(disk, f"{directory}/{LEADER_EPOCH_FILE}"), self.durability.changed)
         self.checkpoints = OffsetCheckpoints(disk, directory)
         self.horizon = TombstoneHorizon(disk, directory)
-        self.producers = ProducerStates.of(config, now.wall_ms)
+        self.producers = ProducerStateManager.of(config, now.wall_ms)
         self.log_start_offset = self.local_start = 0
         self.cleaned_offset = 0
         self.is_compacted = config.is_compacted

@@ -10,7 +10,7 @@ marker, since it is over.
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from reference_broker.log.producer_state import Producer
+from reference_broker.log.producer_state import ProducerStateEntry
 from reference_broker.records.batch import BatchHeader, InvalidRecords
 from reference_broker.wire.errors import ErrorCode
 
@@ -60,7 +60,7 @@ class VerificationStates:
     """By producer ID."""
 
     def begin(
-        self, known: Producer | None, batch: TransactionalBatch, *, raises_epoch: bool, wall_ms: int
+        self, known: ProducerStateEntry | None, batch: TransactionalBatch, *, raises_epoch: bool, wall_ms: int
     ) -> VerificationGuard | None:
         """Return the guard with which a producer's transactional batch may be appended once it is verified, or None if
         the transaction is open here already. Raise InvalidRecords (INVALID_PRODUCER_EPOCH) for an older epoch."""
@@ -76,7 +76,9 @@ class VerificationStates:
             guard.wait(batch.base_sequence, batch.producer_epoch)
         return guard
 
-    def check_client(self, known: Producer | None, header: BatchHeader, guard: VerificationGuard | None) -> None:
+    def check_client(
+        self, known: ProducerStateEntry | None, header: BatchHeader, guard: VerificationGuard | None
+    ) -> None:
         """Validate a client's transactional batch that is to be appended now, unless it is a retry. Raise
         InvalidRecords with one of these errors:
 
@@ -85,14 +87,16 @@ class VerificationStates:
         - OUT_OF_ORDER_SEQUENCE_NUMBER: an earlier batch still waits, or a transaction of version 2 of a producer
           without batches does not begin with sequence 0.
         """
-        if known is not None and known.retried(header) is not None:
+        if known is not None and known.find_duplicate_batch(header) is not None:
             return
         self.check(known, header, guard)
         there = self.guards.get(header.producer_id)
         if there is not None:
             _check_sequence(known, header, there)
 
-    def check(self, known: Producer | None, batch: TransactionalBatch, guard: VerificationGuard | None) -> None:
+    def check(
+        self, known: ProducerStateEntry | None, batch: TransactionalBatch, guard: VerificationGuard | None
+    ) -> None:
         """Validate a transactional batch of the node itself, which has no sequence. Raise InvalidRecords as
         ``check_client`` does."""
         if _is_open(known, batch):
@@ -120,12 +124,12 @@ class VerificationStates:
             del self.guards[producer_id]
 
 
-def _is_open(known: Producer | None, batch: TransactionalBatch) -> bool:
+def _is_open(known: ProducerStateEntry | None, batch: TransactionalBatch) -> bool:
     """Whether the batch belongs to the transaction that is open here. That of a newer epoch is another one."""
     return known is not None and known.current_txn_first_offset >= 0 and known.producer_epoch == batch.producer_epoch
 
 
-def _check_epoch(known: Producer | None, batch: TransactionalBatch) -> None:
+def _check_epoch(known: ProducerStateEntry | None, batch: TransactionalBatch) -> None:
     if known is not None and batch.producer_epoch < known.producer_epoch:
         raise InvalidRecords(
             ErrorCode.invalid_producer_epoch,
@@ -134,9 +138,9 @@ def _check_epoch(known: Producer | None, batch: TransactionalBatch) -> None:
         )
 
 
-def _check_sequence(known: Producer | None, header: BatchHeader, there: VerificationGuard) -> None:
+def _check_sequence(known: ProducerStateEntry | None, header: BatchHeader, there: VerificationGuard) -> None:
     first = header.base_sequence
-    begins_late = there.raises_epoch and first != 0 and (known is None or not known.marks)
+    begins_late = there.raises_epoch and first != 0 and (known is None or not known.batch_metadata)
     # Decision earlier-batch-waits (X-9): refused | first in order
     if begins_late or first > there.lowest_sequence:
         expected = 0 if begins_late else there.lowest_sequence

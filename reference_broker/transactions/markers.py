@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from reference_broker.log.partition_log import BatchOrigin, RecordsRefused
-from reference_broker.log.producer_state import Producer
+from reference_broker.log.producer_state import ProducerStateEntry
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC, TopicPartition
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.ports.disk import DiskError
@@ -21,7 +21,7 @@ from reference_broker.replication.syncing import must_sync, nobody_waits, plan_t
 from reference_broker.wire.errors import Error, ErrorCode
 
 MAX_PRODUCER_EPOCH = 2**15 - 1
-_UNKNOWN = Producer(-1)
+_UNKNOWN = ProducerStateEntry(-1)
 EPOCH_RAISED_FROM = 2
 """The ``transaction.version`` from which the coordinator raises the producer's epoch before each marker."""
 
@@ -39,7 +39,7 @@ class Marker:
     """That of the transaction, 0 if the request has none."""
 
 
-def refusal_of(marker: Marker, known: Producer | None) -> Error:
+def refusal_of(marker: Marker, known: ProducerStateEntry | None) -> Error:
     """Judge a marker by what the partition knows of the producer. Returns one of these errors:
 
     - INVALID_REQUEST: no producer has a negative ID.
@@ -62,7 +62,7 @@ def refusal_of(marker: Marker, known: Producer | None) -> Error:
     return ErrorCode.none
 
 
-def _is_late(marker: Marker, known: Producer) -> bool:
+def _is_late(marker: Marker, known: ProducerStateEntry) -> bool:
     return (
         marker.transaction_version >= EPOCH_RAISED_FROM
         and marker.producer_epoch == known.producer_epoch != MAX_PRODUCER_EPOCH

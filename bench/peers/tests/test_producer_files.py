@@ -98,4 +98,4 @@ def test_a_log_of_ours_starts_with_the_files_that_kafka_wrote(tmp_path: Path) ->
         path.unlink()
     again = _opened(copied, clean=False).producers.by_id[producer_id]
     assert (again.producer_epoch, again.last_sequence) == (known.producer_epoch, known.last_sequence)
-    assert (again.marks[-1:], again.coordinator_epoch) == (known.marks[-1:], known.coordinator_epoch)
+    assert (again.batch_metadata[-1:], again.coordinator_epoch) == (known.batch_metadata[-1:], known.coordinator_epoch)

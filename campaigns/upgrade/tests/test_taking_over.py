@@ -129,7 +129,7 @@ def test_the_broker_opens_what_was_copied_whole(old: Path, tmp_path: Path, delet
     assert log.quarantine is None
     assert (log.log_start_offset, log.log_end_offset) == (start, replay[-1].next_offset)
     assert [each.base_offset for each in log.segments] == bases[deleted:]
-    assert {who: each.last_sequence for who, each in log.producers.by_id.items() if each.marks} == {
+    assert {who: each.last_sequence for who, each in log.producers.by_id.items() if each.batch_metadata} == {
         who: one.row.last_sequence
         for who, one in replay[-1].known.items()
         if one.row.last_sequence >= 0 and (one.row.timestamp_ms > NOW_MS - DAY_MS or one.row.open_from >= 0)

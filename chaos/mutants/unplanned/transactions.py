@@ -11,7 +11,7 @@ from reference_broker.transactions.transaction import TransactionState, complete
 from reference_broker.wire.errors import Error, ErrorCode
 
 SENDER = "reference_broker.transactions.marker_sender:MarkerSender"
-STATES = "reference_broker.log.producer_state:ProducerStates"
+STATES = "reference_broker.log.producer_state:ProducerStateManager"
 
 
 # --- the coordinator --------------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ def batches_of_older_epoch_remembered(
     after = original(known, header, first_offset, timestamp_ms)
     if known is None or known.producer_epoch == header.producer_epoch:
         return after
-    return after._replace(marks=(*known.marks, *after.marks)[-REMEMBERED_BATCHES:])
+    return after._replace(batch_metadata=(*known.batch_metadata, *after.batch_metadata)[-REMEMBERED_BATCHES:])
 
 
 @mutant("reference_broker.log.producer_replay:_refill")

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from reference_broker.log.cleaner.record_columns import Columns, columns, extents, shifted
 from reference_broker.log.indexes import Aborted
-from reference_broker.log.producer_state import ProducerStates
+from reference_broker.log.producer_state import ProducerStateManager
 from reference_broker.ports.slicing import (
     CLEANED_RECORDS_PER_SLICE,
     INDEXED_OFFSETS_PER_SLICE,
@@ -163,7 +163,7 @@ class LastBatches:
 
     __slots__ = ("_last", "latest_offset", "producers")
 
-    def __init__(self, producers: ProducerStates) -> None:
+    def __init__(self, producers: ProducerStateManager) -> None:
         self.producers = producers
         self.latest_offset = -1
         self._last: dict[int, _Last] = {}
@@ -188,7 +188,7 @@ class LastBatches:
             return header.last_offset == last.last_offset or (
                 last.is_control and not header.is_control and header.producer_epoch == last.producer_epoch
             )
-        marks = [mark.last_offset for mark in producer.marks if mark.last_offset <= self.latest_offset]
+        marks = [mark.last_offset for mark in producer.batch_metadata if mark.last_offset <= self.latest_offset]
         return not marks or header.last_offset == marks[-1]
 
 

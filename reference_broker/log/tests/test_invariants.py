@@ -8,7 +8,7 @@ import pytest
 from reference_broker.log.config import LogConfig
 from reference_broker.log.durability import SyncPoint
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.log.producer_state import Producer
+from reference_broker.log.producer_state import ProducerStateEntry
 from reference_broker.log.segment import new_segment
 from reference_broker.log.tests.log_world import DIRECTORY, START_MS, appended, at, batch_of, marked, opened
 from reference_broker.ports.disk import MemoryDisk
@@ -136,27 +136,27 @@ def _epoch_beyond_the_end(log: PartitionLog) -> None:
 @spoils("producer 1: its batches at .* overlap")
 def _producer_whose_batches_overlap(log: PartitionLog) -> None:
     producer = log.producers.by_id[1]
-    marks = (*producer.marks[:-1], producer.marks[-1]._replace(first_offset=0))
-    log.producers.by_id[1] = producer._replace(marks=marks)
+    marks = (*producer.batch_metadata[:-1], producer.batch_metadata[-1]._replace(first_offset=0))
+    log.producers.by_id[1] = producer._replace(batch_metadata=marks)
 
 
 @spoils("producer 1: its last batch ends at 1000")
 def _producer_beyond_the_end(log: PartitionLog) -> None:
     producer = log.producers.by_id[1]
-    marks = (*producer.marks[:-1], producer.marks[-1]._replace(last_offset=1000))
-    log.producers.by_id[1] = producer._replace(marks=marks)
+    marks = (*producer.batch_metadata[:-1], producer.batch_metadata[-1]._replace(last_offset=1000))
+    log.producers.by_id[1] = producer._replace(batch_metadata=marks)
 
 
 @spoils("producer 1: 6 batches are remembered")
 def _producer_that_remembers_too_much(log: PartitionLog) -> None:
     producer = log.producers.by_id[1]
-    marks = (producer.marks[0]._replace(first_offset=0, last_offset=1), *producer.marks)
-    log.producers.by_id[1] = producer._replace(marks=marks)
+    marks = (producer.batch_metadata[0]._replace(first_offset=0, last_offset=1), *producer.batch_metadata)
+    log.producers.by_id[1] = producer._replace(batch_metadata=marks)
 
 
 @spoils("the open transactions are")
 def _open_transaction_of_nobody(log: PartitionLog) -> None:
-    log.producers.by_id[8] = Producer(0)
+    log.producers.by_id[8] = ProducerStateEntry(0)
 
 
 @spoils("an aborted transaction of producer 9 lies at")

@@ -73,10 +73,10 @@ def test_transaction_starts_with_first_batch_and_marker_keeps_sequences() -> Non
     known = log.producers.by_id[1]
     assert (known.current_txn_first_offset, known.last_sequence, known.coordinator_epoch) == (1, 10, -1)
     assert log.producers.first_unstable_offset(log.high_watermark) == 1
-    marks = known.marks
+    marks = known.batch_metadata
     assert producers.end(1, commit=True, coordinator=15) == 14
     known = log.producers.by_id[1]
-    assert (known.current_txn_first_offset, known.marks, known.coordinator_epoch) == (-1, marks, 15)
+    assert (known.current_txn_first_offset, known.batch_metadata, known.coordinator_epoch) == (-1, marks, 15)
     assert log.producers.completed == [(1, 14)]
     assert log.segments[-1].aborted.count == 0
 
@@ -176,7 +176,7 @@ def test_fencing_marker_ends_transaction_and_keeps_epoch() -> None:
     producers.send(1, 1)
     producers.end(1, commit=False, epoch=1)
     known = log.producers.by_id[1]
-    assert (known.producer_epoch, known.current_txn_first_offset, known.marks) == (1, -1, ())
+    assert (known.producer_epoch, known.current_txn_first_offset, known.batch_metadata) == (1, -1, ())
     assert log.expire_producers(NOW) == 0
     assert refused(log, 1, 1, epoch=0) == ErrorCode.invalid_producer_epoch
 

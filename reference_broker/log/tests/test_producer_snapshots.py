@@ -9,10 +9,10 @@ from reference_broker.log.cleaner.tests.cleaner_world import cleaned, fresh, put
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.producer_state import (
-    BatchMark,
-    Producer,
+    BatchMetadata,
     ProducerSnapshots,
-    ProducerStates,
+    ProducerStateEntry,
+    ProducerStateManager,
     SnapshotDamaged,
     decoded,
     encoded,
@@ -56,16 +56,16 @@ def filled(disk: MemoryDisk, rolls: int = 3) -> PartitionLog:
 
 @pytest.mark.clause("P-2", "ProducerStateManagerTest.testReadWriteSnapshot")
 def test_snapshot_has_bytes_of_kafka() -> None:
-    states = ProducerStates(1000, True)
+    states = ProducerStateManager(1000, True)
     states.by_id = {
-        7: Producer(3, (BatchMark(5, 6, 40, 41, 90), BatchMark(7, 9, 50, 52, 99)), 100, 4, -1),
-        8: Producer(2, (), 120, 6, -1),
-        9: Producer(0, (BatchMark(2**31 - 2, 1, 60, 63, 130),), 130, -1, 60),
+        7: ProducerStateEntry(3, (BatchMetadata(5, 6, 40, 41, 90), BatchMetadata(7, 9, 50, 52, 99)), 100, 4, -1),
+        8: ProducerStateEntry(2, (), 120, 6, -1),
+        9: ProducerStateEntry(0, (BatchMetadata(2**31 - 2, 1, 60, 63, 130),), 130, -1, 60),
     }
     written = kafkas((7, 3, 9, 52, 2, 100, 4, -1), (8, 2, -1, -1, 0, 120, 6, -1), (9, 0, 1, 63, 3, 130, -1, 60))
     assert encoded(states) == written
     known = dict(decoded(written))
-    assert known[7] == Producer(3, (BatchMark(7, 9, 50, 52, 100),), 100, 4, -1)
+    assert known[7] == ProducerStateEntry(3, (BatchMetadata(7, 9, 50, 52, 100),), 100, 4, -1)
     assert known[8] == states.by_id[8]
     assert known[9] == states.by_id[9], "a restarted sequence is found again"
 
@@ -169,7 +169,7 @@ def test_only_batches_after_newest_snapshot_are_replayed() -> None:
 
 def encoded_with_sequence(log: PartitionLog, sequence: int) -> bytes:
     states = log.producers.emptied()
-    states.by_id[5] = Producer(0, (BatchMark(sequence, sequence, 3, 3, NOW.wall_ms),), NOW.wall_ms)
+    states.by_id[5] = ProducerStateEntry(0, (BatchMetadata(sequence, sequence, 3, 3, NOW.wall_ms),), NOW.wall_ms)
     return encoded(states)
 
 

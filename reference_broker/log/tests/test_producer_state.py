@@ -37,11 +37,11 @@ def test_each_producer_is_mapped_to_its_last_record() -> None:
     sent(log, 2, 0, 1, epoch=5)
     sent(log, 1, 3, 2)
     first, second = log.producers.by_id[1], log.producers.by_id[2]
-    assert (first.producer_epoch, first.last_sequence, first.marks[-1].last_offset) == (0, 4, 5)
-    assert first.marks[-1].first_offset == 4
+    assert (first.producer_epoch, first.last_sequence, first.batch_metadata[-1].last_offset) == (0, 4, 5)
+    assert first.batch_metadata[-1].first_offset == 4
     assert first.last_timestamp_ms == at(0).wall_ms
     assert first.current_txn_first_offset == -1
-    assert (second.producer_epoch, second.last_sequence, second.marks[-1].last_offset) == (5, 0, 3)
+    assert (second.producer_epoch, second.last_sequence, second.batch_metadata[-1].last_offset) == (5, 0, 3)
 
 
 @pytest.mark.clause("P-1", "ProducerStateManagerTest.testNonTransactionalAppendWithOngoingTransaction")
@@ -256,7 +256,7 @@ def test_cleaned_batch_counts_with_all_sequences(is_empty: bool) -> None:
     follower.append_replicated(at(0), batch_of(2, base_offset=27, leader_epoch=0))
     follower.truncate_to(27)
     assert follower.producers.by_id[1].last_sequence == 3
-    assert follower.producers.by_id[1].marks[-1].last_offset == 26
+    assert follower.producers.by_id[1].batch_metadata[-1].last_offset == 26
 
 
 @pytest.mark.clause("UnifiedLogTest.testProducerIdExpirationOnSegmentDeletion")

@@ -39,7 +39,7 @@ def test_damage_after_clean_stop_sets_rest_aside() -> None:
         last.base_offset,
         f"{damaged.path} is damaged at byte {second}",
     )
-    assert [mark.first_sequence for mark in again.producers.by_id[1].marks] == [0, 1, 2, 3]
+    assert [mark.first_sequence for mark in again.producers.by_id[1].batch_metadata] == [0, 1, 2, 3]
     assert opened(disk.copy(), SMALL, clean=False).quarantine == again.quarantine
 
 

@@ -116,7 +116,7 @@ class WrittenLog:
             assert one.current_txn_first_offset == known.open_from
             assert one.coordinator_epoch == known.coordinator_epoch, f"of producer {who}"
             if known.own_ms > now_ms - EXPIRATION_MS or known.open_from >= 0:
-                last = one.marks[-1].last_offset if one.marks else -1
+                last = one.batch_metadata[-1].last_offset if one.batch_metadata else -1
                 assert (one.last_sequence, last) == (known.sequence, known.offset)
 
     def segment_reads(self) -> list[int]:

@@ -277,7 +277,7 @@ class ReplayMachine(RuleBasedStateMachine):
             wanted_state = {who: state for who, state in wanted_state.items() if who in known or who in stored}
         assert known == wanted_state
         for who, producer in log.producers.by_id.items():
-            marks = [(mark.first_sequence, mark.first_offset, mark.last_offset) for mark in producer.marks]
+            marks = [(mark.first_sequence, mark.first_offset, mark.last_offset) for mark in producer.batch_metadata]
             wanted = past.batches.get(who, [])
             if self.lost_start and not marks:
                 assert who in self._known_by_a_marker(log.log_start_offset) or not wanted

@@ -5,7 +5,7 @@ import pytest
 from reference_broker.log import producer_state
 from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.log.producer_state import Producer, decoded, encoded
+from reference_broker.log.producer_state import ProducerStateEntry, decoded, encoded
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, opened, sent
 from reference_broker.log.tests.recovery_world import stopped
 from reference_broker.ports.disk import MemoryDisk
@@ -19,7 +19,7 @@ def _small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer_state, "PIECES_A_WRITE", 2)
 
 
-def known_at(disk: MemoryDisk, offset: int) -> dict[int, Producer]:
+def known_at(disk: MemoryDisk, offset: int) -> dict[int, ProducerStateEntry]:
     return dict(decoded(bytes(disk.files[f"{DIRECTORY}/{offset:020d}.snapshot"])))
 
 
@@ -37,9 +37,9 @@ def crowded() -> tuple[MemoryDisk, PartitionLog]:
     return disk, log
 
 
-def last_only(known: dict[int, Producer]) -> dict[int, Producer]:
+def last_only(known: dict[int, ProducerStateEntry]) -> dict[int, ProducerStateEntry]:
     """Return the last batch of each producer, as in Kafka's file."""
-    return {producer_id: each._replace(marks=each.marks[-1:]) for producer_id, each in known.items()}
+    return {producer_id: each._replace(batch_metadata=each.batch_metadata[-1:]) for producer_id, each in known.items()}
 
 
 @pytest.mark.clause("P-2")
@@ -62,7 +62,7 @@ def test_roll_encodes_nothing_and_each_append_one_slice(monkeypatch: pytest.Monk
     rows: list[int] = []
     row = producer_state._row
 
-    def counted(producer_id: int, producer: Producer) -> bytes:
+    def counted(producer_id: int, producer: ProducerStateEntry) -> bytes:
         rows.append(producer_id)
         return row(producer_id, producer)
 

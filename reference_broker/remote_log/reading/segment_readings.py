@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from reference_broker.log.checkpoints import decoded_rows
 from reference_broker.log.indexes import OFFSET_ENTRY, TIME_ENTRY, Aborted
 from reference_broker.log.indexes import TRANSACTION_ENTRY as ABORTED_ENTRY
-from reference_broker.log.producer_state import ProducerStates, SnapshotDamaged, decoded, pieces_of, restored
+from reference_broker.log.producer_state import ProducerStateManager, SnapshotDamaged, decoded, pieces_of, restored
 from reference_broker.log.timestamp_lookup import FoundOffset, first_at
 from reference_broker.ports.slicing import (
     LOOKUP_US_PER_SLICE,
@@ -326,12 +326,12 @@ class Auxiliary(NamedTuple):
     """(epoch, start offset), from the log's start on."""
     snapshot: bytes
     """Kafka's producer snapshot there, with open transactions."""
-    producers: ProducerStates
+    producers: ProducerStateManager
     """Its content."""
 
 
 def auxiliary_of(
-    known: PartitionSegments, segment: RemoteSegment, offset: int, empty: ProducerStates
+    known: PartitionSegments, segment: RemoteSegment, offset: int, empty: ProducerStateManager
 ) -> Reading[Auxiliary | Error]:
     """``segment`` has the record before ``offset``. ``empty`` has the settings of the log. OFFSET_OUT_OF_RANGE: records
     that are needed are not listed any more. Raises InvalidRecords (CORRUPT_MESSAGE) if an object is damaged."""
@@ -356,7 +356,7 @@ def _epochs_of(segment: RemoteSegment) -> Reading[tuple[tuple[int, int], ...]]:
     return epochs
 
 
-def _restored_from(segment: RemoteSegment, states: ProducerStates) -> Reading[bytes]:
+def _restored_from(segment: RemoteSegment, states: ProducerStateManager) -> Reading[bytes]:
     snapshot = yield from whole(segment, ObjectKind.PRODUCER_SNAPSHOT)
     try:
         producers = decoded(snapshot)
@@ -371,7 +371,7 @@ def _replayed(
     segment: RemoteSegment,
     lineage: LeaderEpochStarts,
     offset: int,
-    states: ProducerStates,
+    states: ProducerStateManager,
 ) -> Reading[bool]:
     """Fill ``states`` from the last snapshot that is not behind ``offset``, and from the batches that follow it.
     Returns False if these are not listed. If there is no such snapshot, the first segment is all there is."""

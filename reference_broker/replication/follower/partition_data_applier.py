@@ -6,7 +6,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from reference_broker.log.partition_log import PartitionLog, RecordsRefused, UnexpectedOffset
-from reference_broker.log.producer_state import ProducerStates
+from reference_broker.log.producer_state import ProducerStateManager
 from reference_broker.ports.disk import Buffer, DiskError
 from reference_broker.ports.node_ports import Ports
 from reference_broker.replication.follower.followed import FollowedPartition
@@ -58,7 +58,7 @@ class TierState(NamedTuple):
     """(epoch, start offset)."""
     snapshot: bytes
     """Kafka's file of producers."""
-    producers: ProducerStates
+    producers: ProducerStateManager
     """Its decoded content."""
 
 

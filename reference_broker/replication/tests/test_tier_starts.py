@@ -19,7 +19,7 @@ from kio.schema.types import TopicName
 from kio.static.primitive import i32, i32Timedelta, i64
 
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.log.producer_state import BatchMark, Producer, ProducerStates, encoded
+from reference_broker.log.producer_state import BatchMetadata, ProducerStateEntry, ProducerStateManager, encoded
 from reference_broker.replication.follower.partition_data_applier import TierState
 from reference_broker.replication.tests.follower_world import World, named
 from reference_broker.wire.apis import ApiKey
@@ -48,11 +48,11 @@ class FakeTier:
         self.lookups.append((leader_epoch, offset, done))
 
 
-def producers() -> ProducerStates:
+def producers() -> ProducerStateManager:
     """Return the state of producer 7, whose open transaction starts at offset 35."""
-    states = ProducerStates(1000, reject_unknown=False)
-    mark = BatchMark(0, 3, 35, 38, 0)
-    states.by_id[7] = Producer(1, (mark,), 0, 0, 35)
+    states = ProducerStateManager(1000, reject_unknown=False)
+    mark = BatchMetadata(0, 3, 35, 38, 0)
+    states.by_id[7] = ProducerStateEntry(1, (mark,), 0, 0, 35)
     states.open_transactions[7] = 35
     return states
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from reference_broker.log.partition_log import PartitionLog, RecordsRefused
-from reference_broker.log.producer_state import Producer
+from reference_broker.log.producer_state import ProducerStateEntry
 from reference_broker.log.transaction_verification import VerificationGuard, VerificationStates
 from reference_broker.records.batch import InvalidRecords, read_header
 from reference_broker.records.record import Record, build
@@ -339,11 +339,11 @@ TestPartitionBesideNaive = pytest.mark.thorough(PartitionBesideNaive.TestCase)
 TestPartitionBesideNaive.settings = settings(max_examples=40, stateful_step_count=50, deadline=None, derandomize=True)
 
 
-def without_fencing(marker: Marker, known: Producer | None) -> Error:
+def without_fencing(marker: Marker, known: ProducerStateEntry | None) -> Error:
     return refusal_of(replace(marker, coordinator_epoch=2**31 - 1), known)
 
 
-def without_raised_epochs(marker: Marker, known: Producer | None) -> Error:
+def without_raised_epochs(marker: Marker, known: ProducerStateEntry | None) -> Error:
     return refusal_of(replace(marker, transaction_version=0), known)
 
 

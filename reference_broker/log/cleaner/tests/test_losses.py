@@ -83,7 +83,7 @@ def test_superseded_batch_below_high_watermark_is_removed() -> None:
     put(log, ("a", "later"), producer=(7, 6))
     cleaned(log, disk)
     again = opened(disk, replace(COMPACTED, cleanup_policy="delete", retention_ms=-1), clean=False)
-    sequences = [mark.first_sequence for mark in again.producers.by_id[7].marks]
+    sequences = [mark.first_sequence for mark in again.producers.by_id[7].batch_metadata]
     assert sequences[-2:] == [5, 6], sequences
     assert len(sequences) <= 4  # Others end segments, or begin epochs.
     assert refused(again, 7, 9)

@@ -8,7 +8,7 @@ import pytest
 
 from reference_broker.log import producer_state
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.log.producer_state import Producer, ProducerStates, decoded
+from reference_broker.log.producer_state import ProducerStateEntry, ProducerStateManager, decoded
 from reference_broker.log.tests.log_world import (
     START_MS,
     all_bytes,
@@ -109,8 +109,12 @@ def test_auxiliary_state_inside_segment_is_state_at_offset(fill: Callable[[Parti
         assert found.offset == offset
         assert list(found.epochs) == twin.epochs.before(offset)
         expected = naive_producers(twin, offset)
-        found_by_id = {one: each._replace(marks=each.marks[-1:]) for one, each in decoded(found.snapshot)}
-        assert found_by_id == {one: each._replace(marks=each.marks[-1:]) for one, each in expected.by_id.items()}
+        found_by_id = {
+            one: each._replace(batch_metadata=each.batch_metadata[-1:]) for one, each in decoded(found.snapshot)
+        }
+        assert found_by_id == {
+            one: each._replace(batch_metadata=each.batch_metadata[-1:]) for one, each in expected.by_id.items()
+        }
         again = opened(MemoryDisk(), TIERED)
         again.start_from_remote(at(0), offset, 0, found.epochs, found.snapshot, found.producers)
         assert again.producers.open_transactions == expected.open_transactions
@@ -118,7 +122,7 @@ def test_auxiliary_state_inside_segment_is_state_at_offset(fill: Callable[[Parti
     assert inside > 20
 
 
-def naive_producers(log: PartitionLog, offset: int) -> ProducerStates:
+def naive_producers(log: PartitionLog, offset: int) -> ProducerStateManager:
     """Apply every batch of the log before ``offset``, one after the other."""
     states, data = log.producers.emptied(), all_bytes(log)
     position = 0
@@ -160,7 +164,7 @@ def test_many_producers_are_decoded_in_slices(monkeypatch: pytest.MonkeyPatch) -
         taken = 0
         deliver(what)
 
-    def made(row: tuple[int, ...]) -> tuple[int, Producer]:
+    def made(row: tuple[int, ...]) -> tuple[int, ProducerStateEntry]:
         nonlocal taken, most
         taken += 1
         most = max(most, taken)
