@@ -5,7 +5,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,9 +49,12 @@ class BenchOptions:
     make_links: MakesLinks | None = None  # for faults of links
 
 
-def play(options: BenchOptions, progress: Callable[[str], None]) -> list[Entry]:
+def play(
+    options: BenchOptions, progress: Callable[[str], None], failed: Callable[[str], None] | None = None
+) -> list[Entry]:
     """Play all workloads on all targets. Each repetition has the reverse order of the one before, so that a drift of
-    the machine affects all targets alike.
+    the machine affects all targets alike. Once something is measured, ``failed`` is called with what could not be
+    carried out, and the other runs go on.
 
     :raises WorkloadError: a file cannot be read. :raises LoadError: a run could not be carried out.
     :raises CalibrationError: what the generator reaches alone could not be measured.
@@ -64,8 +67,14 @@ def play(options: BenchOptions, progress: Callable[[str], None]) -> list[Entry]:
             for text in options.targets if repetition % 2 == 0 else reversed(options.targets):
                 has_links = any(each.hits_link for each in workload.crucible.faults)
                 make_links = options.make_links if has_links else None
-                with started(text, progress, workload.crucible.broker_settings, make_links) as target:
-                    entries.extend(_entries(workload, target, options, calibrations, progress))
+                try:
+                    with started(text, progress, workload.crucible.broker_settings, make_links) as target:
+                        # At an error, entries has what came before it.
+                        entries.extend(_entries(workload, target, options, calibrations, progress))
+                except LoadError as error:
+                    if failed is None or not entries:
+                        raise
+                    failed(str(error))
     return entries
 
 
@@ -75,7 +84,7 @@ def _entries(
     options: BenchOptions,
     calibrations: Calibrations,
     progress: Callable[[str], None],
-) -> list[Entry]:
+) -> Iterator[Entry]:
     if options.search and (options.load.client or workload.crucible.client) == JAVA:
         raise LoadError("--max judges rates by measures of its own, and the client java has none: give --rates.")
     if options.search and (options.load.client or workload.crucible.client) == NATIVE:
@@ -99,8 +108,10 @@ def _entries(
     if options.search:
         found = sustained_rate(at_rate, options.p99_limit_ms)
         best = next((each.result for each in reversed(found.steps) if each.rate == found.rate), found.steps[-1].result)
-        return [Entry(best, found)]
-    return [Entry(at_rate(rate)) for rate in options.rates or (None,)]
+        yield Entry(best, found)
+        return
+    for rate in options.rates or (None,):
+        yield Entry(at_rate(rate))
 
 
 RUNS_KEPT: Final = 50

@@ -204,7 +204,7 @@ def _play_workloads(
     from bench.load.run import LoadError, LoadOptions
     from bench.load.workload import WorkloadError
     from crucible_kafka.bench_links import toxiproxy_links
-    from crucible_kafka.terminal import one_sentence, print_table, progress, shown
+    from crucible_kafka.terminal import USAGE_ERROR, one_sentence, print_table, progress, shown
 
     if listen and not joining:
         raise click.UsageError("--listen is where workers join: say with --expect-workers how many.")
@@ -229,14 +229,17 @@ def _play_workloads(
     )
     options = BenchOptions(workloads, targets or ("reference",), load, rates, search, p99_limit_ms, repeat, published)
     options = replace(options, make_links=toxiproxy_links, out=options.out if out is None else out)
+    failures: list[str] = []
     with one_sentence(WorkloadError, LoadError, PublishedError, CalibrationError):
         others = imported(options)
-        entries = play(options, progress)
+        entries = play(options, progress, failures.append)
     print_table(*table_of(entries, others))
     for each in remarks(entries):
         click.echo(each)
     click.echo(f"drawn: {shown(store(entries, others, options))}")
-    sys.exit(exit_code(entries))
+    for each in failures:
+        click.echo(f"crucible: {each}", err=True)
+    sys.exit(USAGE_ERROR if failures else exit_code(entries))
 
 
 QUICK_S = 5.0

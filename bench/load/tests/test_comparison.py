@@ -14,7 +14,7 @@ from bench.load.comparison import COMPARED, FIGURES, Column, Entry, Estimate, co
 from bench.load.ledger import Findings
 from bench.load.page import has_curve, write
 from bench.load.results import LoadResult
-from bench.load.run import LoadOptions, LoadTarget
+from bench.load.run import LoadError, LoadOptions, LoadTarget
 from bench.load.search import sustained_rate
 from bench.load.tests.planted import result
 from reports.statistics.confidence import median_interval
@@ -62,6 +62,33 @@ def test_targets_take_turns_in_alternating_order(tmp_path: Path, monkeypatch: py
     assert order == [*"abc", *"cba", *"abc"]
     assert [each.name for each in series_of(entries)] == ["a", "b", "c"]
     assert {len(each.entries) for each in series_of(entries)} == {3}
+
+
+def test_what_was_measured_stays_when_a_later_run_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[float] = []
+
+    @contextmanager
+    def started(text: str, *_: object) -> Iterator[LoadTarget]:
+        yield LoadTarget(text, [], None)
+
+    def run(_: object, target: LoadTarget, load: LoadOptions, *__: object) -> LoadResult:
+        calls.append(load.records_per_s or 0.0)
+        if len(calls) in (1, 4):
+            raise LoadError("a node ended")
+        return result(load.records_per_s or 0.0, target=target.name)
+
+    monkeypatch.setattr(command, "started", started)
+    monkeypatch.setattr(command, "run", run)
+    workload = tmp_path / "w.yaml"
+    workload.write_text("{messageSize: 200, producerRate: 500}")
+    options = BenchOptions([workload], ["a"], LoadOptions(), rates=(1_000, 2_000), repeat=3, out=tmp_path)
+    failures: list[str] = []
+    with pytest.raises(LoadError, match="a node ended"):  # Nothing was measured before.
+        play(options, lambda _: None, failures.append)
+    entries = play(options, lambda _: None, failures.append)
+    assert calls[1:] == [1_000, 2_000, 1_000, 1_000, 2_000]
+    assert [each.result.wanted_records_per_s for each in entries] == [1_000, 2_000, 1_000, 2_000]
+    assert failures == ["a node ended"]
 
 
 def test_a_figure_has_its_median_and_with_five_runs_an_interval() -> None:
