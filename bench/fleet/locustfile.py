@@ -12,7 +12,7 @@ from typing import Any
 
 import gevent
 import msgspec
-from locust import LoadTestShape, events, runners
+from locust import LoadTestShape, events
 from locust.runners import WorkerRunner
 
 from bench.fleet.plans import users_needed
@@ -24,10 +24,6 @@ from bench.locust.processes import BY_HAND_VARIABLE, SPEC_VARIABLE
 __all__ = ["FleetUser"]
 
 BY_HAND = BY_HAND_VARIABLE in os.environ
-
-runners.HEARTBEAT_LIVENESS = 60
-"""A worker may be silent for so many seconds while the machine is busy. Locust would take it for gone after 3 s and end
-the load. That a worker has really ended is seen by whoever started it (``processes``)."""
 
 
 def read_spec() -> FleetSpec:

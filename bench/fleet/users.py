@@ -23,8 +23,8 @@ from bench.fleet.fleet import STAGES, make_fleet
 from bench.fleet.parquet_sink import ParquetSink
 from bench.fleet.recorder import Recorder
 from bench.fleet.spec import FleetSpec
-from bench.locust.generator import TICK_S, GeneratorMeter, Sample
-from bench.locust.messages import REPORT
+from bench.locust.generator import GeneratorMeter, Sample
+from bench.locust.messages import REPORT, tick_until
 from reports.rows import HistoryRow, OperationRow, SpanRow
 
 REPORT_INTERVAL_S: Final = 1.0
@@ -148,11 +148,7 @@ class WorkerFleet:
         return self.closed or bool(self.failure)
 
     def tick_forever(self) -> None:
-        """Measure how late a sleep ends, because every client of this worker is as late."""
-        while not self._ended:
-            before_s = time.monotonic()
-            gevent.sleep(TICK_S)
-            self.meter.ticked(time.monotonic() - before_s)
+        tick_until(lambda: self._ended, self.meter)
 
     def report_forever(self) -> None:
         """Once a second records what the worker needed, and reports its totals to the master."""

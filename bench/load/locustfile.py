@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gevent
-from locust import events, runners
+from locust import events
 from locust.runners import MasterRunner, WorkerRunner
 
 from bench.load.results import result_path
@@ -22,13 +22,10 @@ from bench.locust.processes import SPEC_VARIABLE
 
 __all__ = ["LoadUser"]
 
-runners.HEARTBEAT_LIVENESS = 60
-"""A worker may be silent for so many seconds while the machine is busy."""
-
 
 @events.init.add_listener  # type: ignore[untyped-decorator]
 def on_init(environment: Any, **_: Any) -> None:
-    register(environment, lambda command: environment.load.command(command))
+    register(environment, lambda command: on_command(environment, command))
     if isinstance(environment.runner, WorkerRunner):
         environment.exchange = WorkerExchange(environment.runner)
     elif isinstance(environment.runner, MasterRunner):
@@ -36,6 +33,24 @@ def on_init(environment: Any, **_: Any) -> None:
         environment.exchange = MasterExchange(
             environment.runner, lambda index, result: _write(result_path(folder, index), result)
         )
+
+
+def on_command(environment: Any, command: str) -> None:
+    """Carry out the master's command. A worker that has joined after the start has no part in the run."""
+    load: WorkerLoad | None = getattr(environment, "load", None)
+    if load is not None:
+        load.command(command)
+
+
+def _load_of(environment: Any) -> WorkerLoad:
+    """Return what this worker has to do. Locust gives users to any worker that joins, however many are expected."""
+    index, text = environment.runner.worker_index, environment.exchange.spec
+    if not text:
+        raise RuntimeError(f"worker {index} joined after the start; are there more workers than --expect-workers?")
+    spec = parse_spec(text)
+    if index >= spec.workers:
+        raise RuntimeError(f"more workers joined than the {spec.workers} that were expected")
+    return WorkerLoad(environment, spec, index)
 
 
 def _write(path: Path, result: bytes) -> None:
@@ -46,8 +61,7 @@ def _write(path: Path, result: bytes) -> None:
 def on_start(environment: Any, **_: Any) -> None:
     if isinstance(environment.runner, WorkerRunner):
         try:
-            spec = parse_spec(environment.exchange.spec)
-            environment.load = WorkerLoad(environment, spec, environment.runner.worker_index)
+            environment.load = _load_of(environment)
         except Exception as failure:
             send_failure(environment, f"{type(failure).__name__}: {failure}")
             raise

@@ -32,8 +32,8 @@ from bench.load.results import CatchUp, WorkerResult
 from bench.load.spec import LoadSpec, worker_plans
 from bench.load.transactional import TransactionalLoadProducer
 from bench.locust.clock import SAME_CLOCK, UNCORRECTED_VARIABLE, WALL, Round, offset_of
-from bench.locust.generator import TICK_S, GeneratorMeter, Sample
-from bench.locust.messages import REPORT
+from bench.locust.generator import GeneratorMeter, Sample
+from bench.locust.messages import REPORT, tick_until
 
 REPORT_INTERVAL_S: Final = 0.5
 AnyClient = ProducerClient | ReaderClient | ConnectionMaker
@@ -249,15 +249,8 @@ class WorkerLoad:
             self.failure = str(failure)
         if self._clock is not None and UNCORRECTED_VARIABLE not in os.environ:
             WALL.correct(self._clock.offset_us)
-        gevent.spawn(self.tick_forever)
+        gevent.spawn(tick_until, lambda: self.closed, self.meter)
         self.report_forever()
-
-    def tick_forever(self) -> None:
-        """Measure how late a sleep ends, because every client of this worker is as late."""
-        while not self.closed:
-            before_s = time.monotonic()
-            gevent.sleep(TICK_S)
-            self.meter.ticked(time.monotonic() - before_s)
 
     def report_forever(self) -> None:
         while not self.closed:

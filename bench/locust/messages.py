@@ -12,7 +12,10 @@ from typing import Any, Final
 
 import gevent
 from gevent.fileobject import FileObjectPosix
+from locust import runners
 from locust.runners import MasterRunner, WorkerRunner
+
+from bench.locust.generator import TICK_S, GeneratorMeter
 
 COMMAND = "crucible_command"
 REPORT = "crucible_report"
@@ -20,7 +23,9 @@ REPORT = "crucible_report"
 AT: Final = "at_s"
 """When a report came, by the master's monotonic clock. It is no sum."""
 SILENT_S: Final = 60
-"""As long as Locust waits for a heartbeat here: a worker may be silent while the machine is busy."""
+"""A worker may be silent for so long while the machine is busy. Locust would take it for gone after 3 s and end the
+load. That a process has really ended is seen by ``LocustProcesses``, which has started it."""
+runners.HEARTBEAT_LIVENESS = SILENT_S  # heartbeats come once a second
 
 
 def register(
@@ -43,6 +48,14 @@ def register(
         environment.runner.register_message(REPORT, take_report)
         gevent.spawn(_read_commands, environment, before_command)
         gevent.spawn(_print_reports, reports)
+
+
+def tick_until(has_ended: Callable[[], bool], meter: GeneratorMeter) -> None:
+    """Measure how late a sleep ends, because every client of this worker is as late."""
+    while not has_ended():
+        before_s = time.monotonic()
+        gevent.sleep(TICK_S)
+        meter.ticked(time.monotonic() - before_s)
 
 
 def send_failure(environment: Any, failure: str) -> None:

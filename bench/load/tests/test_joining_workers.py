@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec import structs
 
 from bench.load.comparison import Entry, series_of
+from bench.load.connections import connection_plans
 from bench.load.page import reasons
 from bench.load.results import LoadResult
 from bench.load.run import LoadError, LoadOptions, run, started
@@ -21,6 +23,18 @@ from bench.locust.clock import SHIFT_VARIABLE, UNCORRECTED_VARIABLE, ClockOffset
 from bench.locust.processes import ROOT
 from bench.ports import free_port
 
+SPEC = LoadSpec(
+    bootstrap=[],
+    topics=["t"],
+    partitions=4,
+    producers=1,
+    subscriptions=1,
+    consumers=1,
+    records_per_s=0,
+    value_bytes=100,
+    batch_records=1,
+    workers=2,
+)
 TABLE = {"partitionsPerTopic": 4, "messageSize": 200, "producerRate": 2_000, "subscriptionsPerTopic": 3}
 
 
@@ -68,6 +82,30 @@ def test_without_a_correction_latencies_are_wrong_by_seconds(tmp_path: Path) -> 
     assert worst_ms > 9_000 or least_ms == 0  # by which of both workers has the producer
 
 
+STRAY = """
+import sys
+from types import SimpleNamespace
+from bench.load import locustfile
+runner = SimpleNamespace(worker_index=int(sys.argv[1]))
+environment = SimpleNamespace(runner=runner, exchange=SimpleNamespace(spec=sys.argv[2].encode()))
+locustfile.on_command(environment, "go")
+locustfile._load_of(environment)
+"""
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("index", "spec", "complaint"),
+    [(2, True, "more workers joined than the 2 that were expected"), (2, False, "worker 2 joined after the start")],
+)
+def test_a_worker_too_many_says_so(index: int, spec: bool, complaint: str) -> None:
+    text = msgspec.json.encode(SPEC).decode() if spec else ""
+    words = [sys.executable, "-c", STRAY, str(index), text]
+    ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert complaint in ended.stderr.splitlines()[-1]
+
+
 @pytest.mark.live
 def test_workers_of_one_machine_have_one_clock(tmp_path: Path) -> None:
     found = played(tmp_path, [{}], local=1)
@@ -111,7 +149,7 @@ def test_each_client_is_of_one_worker_and_none_has_more_than_users(
         *(plan.process for _, own, _ in dealt for _, plan in own),
         *(plan.process for _, _, own in dealt for plan in own),
     ]
-    assert len(found) == len(set(found)) == 2 * (producers + consumers) + 4
+    assert len(found) == len(set(found)) == 2 * (producers + consumers) + len(connection_plans(["a", "b"], 1_000, 100))
     assert max(len(own) + len(readers) + len(idle) for own, readers, idle in dealt) == -(-len(found) // workers)
 
 
