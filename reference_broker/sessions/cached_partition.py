@@ -60,7 +60,7 @@ class CachedPartition:
     """The bytes that were readable from ``fetch_offset`` at the last lookup, at most ``max_bytes``. Above 0 exactly
     while the partition has data to send, and then it is ``queued``."""
     unlimited_bytes: int = 0
-    """The same without the limit."""
+    """The same without the limit. Used in the first revision only."""
     too_small_bytes: int = 0
     """A limit that was too small for the next batch at the last read, or 0."""
     queued: bool = False
