@@ -20,6 +20,8 @@ class FaultTimes:
     """end of the last fault of each link, by the node that dials and the node that is dialled"""
     directories: dict[int, int] = field(default_factory=dict)
     """number of times that a fault has replaced each node's directory"""
+    _ends: dict[int, int] = field(default_factory=dict)
+    """end of the last fault of each node whose end is known. Its disk may be slow beyond its restart."""
 
     def directory(self, node_id: int) -> None:
         """Note that the node has another directory from now on: an empty or a much older one."""
@@ -27,10 +29,12 @@ class FaultTimes:
 
     def node(self, node_id: int, until_us: int) -> None:
         self.nodes[node_id] = max(self.nodes.get(node_id, NEVER_US), until_us)
+        if until_us < FOR_EVER_US:
+            self._ends[node_id] = max(self._ends.get(node_id, NEVER_US), until_us)
 
     def back(self, node_id: int, until_us: int) -> None:
         """Record that a node restarts."""
-        self.nodes[node_id] = until_us
+        self.nodes[node_id] = self._ends[node_id] = max(self._ends.get(node_id, NEVER_US), until_us)
 
     def link(self, source: int, target: int, until_us: int) -> None:
         """Note a fault of the link on which ``source`` dials ``target``."""

@@ -21,7 +21,7 @@ from chaos.checks.delays import (
     RequestsAnswered,
     SilentFenced,
 )
-from chaos.checks.fault_times import FaultTimes
+from chaos.checks.fault_times import FOR_EVER_US, FaultTimes
 from chaos.checks.quorum_view import QuorumView, Seen
 from chaos.checks.reads import ResponsesAfterHeal
 from chaos.checks.replica_view import ReplicaView
@@ -578,3 +578,13 @@ def test_an_election_waits_for_a_controller_without_faults(excuse: Callable[[Quo
     quorum.view.fault_times.node(1, 9 * SECOND_US)
     excuse(quorum)
     assert quorum.look(1, 2 + SETTLED_US)
+
+
+@pytest.mark.parametrize(("slow_until_us", "touched_until_us"), [(9, 9), (4, 5)])
+def test_a_restart_ends_no_fault_of_the_disk(slow_until_us: int, touched_until_us: int) -> None:
+    fault_times = FaultTimes()
+    fault_times.node(1, slow_until_us)
+    fault_times.node(1, FOR_EVER_US)  # Its power is lost.
+    assert fault_times.node_since(1, FOR_EVER_US)
+    fault_times.back(1, 5)
+    assert fault_times.nodes[1] == touched_until_us
