@@ -431,13 +431,16 @@ class _WorkloadRun:
             return None, str(error)
 
     def _prepare(self, locust: LocustProcesses) -> None:
-        """Let readers join their groups, and open idle connections, before the load begins. So neither the first
-        rebalance nor the opening is measured."""
+        """Let transactional producers get their IDs, let readers join their groups, and open idle connections. None of
+        it is measured, since the load has not begun."""
         workload, late, name = self._workload, "", self._target.name
         connections = workload.crucible.connections
-        if connections or self._spec.groups:
+        if connections or self._spec.groups or self._spec.transactions is not None:
             locust.send_command("prepare")
-        if self._spec.groups:
+        if self._spec.transactions is not None:
+            what = "get their producer IDs"
+            late = self._await_sum(locust, "transactional", PREPARE_S, what, workload.producers)
+        if self._spec.groups and not late:
             wanted = workload.topics * workload.partitions_per_topic * workload.subscriptions_per_topic
             self._progress(f"{name}: {workload.readers:,} readers join their groups")
             # The first members may have all partitions until the others have joined.

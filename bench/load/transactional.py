@@ -70,6 +70,18 @@ class TransactionalLoadProducer(LoadProducer):
         self._number = 0  # of this transaction
         self._tried = 0  # requests without a response; nodes take turns
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has a producer ID."""
+        return self._manager.state not in (State.UNINITIALIZED, State.INITIALIZING, State.FATAL_ERROR)
+
+    def prepare(self) -> None:
+        """Get a producer ID before the load begins."""
+        while not self.is_ready and not self._stopping:
+            self._renew()
+            if not self.is_ready:
+                time.sleep(LONGEST_WAIT_US / 1e6)
+
     def run(self) -> None:
         try:
             super().run()

@@ -273,6 +273,9 @@ class WorkerLoad:
             "lag": sum(each.lag for each in self._readers),
             "assigned": sum(len(each.assigned) for each in self._readers if isinstance(each, GroupLoadReader)),
             "idle": sum(each.held for each in self._makers),
+            "transactional": sum(
+                each.is_ready for each in self._producers if isinstance(each, TransactionalLoadProducer)
+            ),
             "members": sum(bool(each.assigned) for each in self._readers if isinstance(each, GroupLoadReader)),
             "producing": self._producing,
             "running": self._running,
@@ -333,8 +336,11 @@ class LoadUser(User):
         if client is not None:
             is_early = isinstance(client, GroupLoadReader) or (isinstance(client, ConnectionMaker) and client.plan.idle)
             is_late = isinstance(client, LoadReader) and client.plan.catches_up
-            (load.early if is_early else load.late if is_late else load.go).wait()
             try:
+                if isinstance(client, TransactionalLoadProducer):
+                    load.early.wait()
+                    client.prepare()
+                (load.early if is_early else load.late if is_late else load.go).wait()
                 client.run()
             except Exception as failure:
                 load.failure = f"{client.plan.process}: {type(failure).__name__}: {failure}"

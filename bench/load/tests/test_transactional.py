@@ -142,6 +142,22 @@ def test_a_producer_sleeps_while_the_responses_of_its_last_batches_are_late() ->
     assert time.thread_time() - begin_s < 0.2
 
 
+def test_a_producer_gets_its_id_before_the_load() -> None:
+    sink = TransactionSink(
+        2, lambda key, number: LOST if key is ApiKey.FIND_COORDINATOR and number == 1 else ErrorCode.none
+    )
+    plan = LoadPlan("p", WHERE, transaction=TransactionPlan("tx", records=100))
+    with serving(sink) as address:
+        producer = TransactionalLoadProducer(plan, address, lambda _: None, lambda *_: None)
+        assert not producer.is_ready
+        producer.prepare()
+        assert producer.is_ready
+        producer.stop()
+        producer.run()
+    assert sink.broker.epoch == 0
+    assert not sink.broker.committed
+
+
 def test_a_transaction_ends_by_time() -> None:
     sink = TransactionSink(2)
     sent, ends = produced(sink, TransactionPlan("tx", duration_us=20_000), 600)
