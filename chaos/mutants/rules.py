@@ -176,13 +176,6 @@ def sessions_of_brokers_never_end(original: Function, self: Any, broker_id: int)
     return True
 
 
-@mutant("reference_broker.controller.metadata_broadcast:MetadataBroadcast.activated")
-def new_controller_sends_no_update(original: Function, self: Any) -> None:
-    """A new controller sends an update only when clients see a change (M-2, M-3)."""
-    original(self)
-    self._dirty = False
-
-
 @mutant("reference_broker.metadata.loader:MetadataLoader.catch_up")
 def committed_records_loaded_late(original: Function, self: Any, high_watermark: int) -> None:
     """A node loads records of the metadata log a second after it learns that they are committed (T-9)."""
