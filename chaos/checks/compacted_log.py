@@ -119,7 +119,7 @@ class Compacted:
         if producing.producer_id >= 0:
             self.last_batches[producing.producer_id] = LastBatch(last_sequence_of(data)[1], header.last_offset)
         for offset, record in records_of(data, at_us):
-            # E-7: what a loss has left was committed before it, and a cleaner goes by that time.
+            # E-7: a record that survived a loss was committed before it. Cleaners measure its age from that time.
             seen = self._seen.get(offset)
             self.records[offset] = seen if seen is not None and seen.equals(record) else record
             self._offsets.append(offset)

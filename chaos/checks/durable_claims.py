@@ -140,11 +140,11 @@ def _scanned_end(disk: SimDisk, known: _Claims, path: str, size: int) -> int:
 
 
 class CleanShutdownHonest(Check):
-    """log-consistent: the mark of a clean shutdown says that all logs are durable, and that nobody has changed them
-    since (P-3, E-4).
+    """log-consistent: a node has the mark of a clean shutdown only while all its logs are durable and unchanged (P-3,
+    E-4).
 
-    Once a log of a node has grown, or the node serves, no power loss may bring back the mark that it found. It writes
-    one only when each of its logs is durable up to its end.
+    A node that serves, or one of whose logs has grown, must have removed the mark for good: no power loss may bring it
+    back. It writes the mark only when each of its logs is durable up to its end.
     """
 
     guarantee = "log-consistent"

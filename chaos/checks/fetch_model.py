@@ -232,8 +232,8 @@ class FetchModel:
         )
 
     def _refused(self, node_id: int, request: PendingFetch) -> None:
-        """G-4: an incremental request of the first revision that names a partition outside the session changes nothing.
-        A long one may be refused some events after it came."""
+        """Undo a request that was refused. G-4: an incremental request of the first revision changes nothing if it
+        names a partition outside the session. A long request may be refused several events after its arrival."""
         session = self.sessions.get((node_id, request.session_id))
         if session is not None and request.is_first and session.partitions is request.partitions:
             session.partitions = request.held_before

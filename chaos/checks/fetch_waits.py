@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from reference_broker.core.node import Node
 
 SOON_US = 100_000
-"""Within this time of its reason a response comes. Physical: a fetch of many partitions takes several events, and the
-simulator adds up to 2 ms to each."""
+"""Time from the reason for a response to the response. Physical: a fetch of many partitions takes several events, and
+the simulator adds up to 2 ms to each."""
 CLOSED = "session_closed"
 
 
 class Readable(NamedTuple):
-    """What a parked fetch could be sent now. Both numbers of bytes count each partition up to its limit."""
+    """The response that a parked fetch could get now. Both numbers of bytes count each partition up to its limit."""
 
     of_records: int
     """bytes, without batches that the cleaner has emptied"""
@@ -64,27 +64,27 @@ class Wait:
     node: "Node"
     fetch: PendingFetch
     completed: CompletedFetch
-    """the fetch, as if it got its response now"""
+    """the fetch with an empty response, to look up its partitions"""
     watched: list[tuple[PartitionName, _Watched]] = field(default_factory=list)
     failing: dict[PartitionName, None] | None = None
-    """partitions that failed already when the wait began, or that fail since; None before the first comparison"""
+    """partitions that failed already when the wait began; None before the first comparison"""
     why: str = ""
     """reason to respond, or nothing"""
     by_role: bool = False
-    """whether it came because the node serves other partitions, while it applied a publication"""
+    """whether ``why`` follows from a publication that the node was still applying"""
     found_us: int = 0
-    """when that was seen first"""
+    """when ``why`` was first true"""
     since_us: int = 0
-    """from when on the node must know it"""
+    """time from which the node must act on it"""
     over: bool = False
-    """whether its session ended, or went on without it"""
+    """whether its session has ended or has accepted a later request"""
     may_end: bool = False
-    """whether there was any reason to end it until now"""
+    """whether there has been any reason to end the wait"""
     awaits_tier: bool = False
-    """whether its time is that of the remote tier (KIP-1018)"""
+    """whether the remote tier's own limit applies (KIP-1018)"""
     is_reported: bool = False
     late_us: int = field(init=False)
-    """until when there must be a response without any other reason"""
+    """latest time of the response if nothing else ends the wait"""
 
     def __post_init__(self) -> None:
         self.late_us = self.at_us + self.fetch.max_wait_ms * 1000 + self.soon_us

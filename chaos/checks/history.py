@@ -136,10 +136,12 @@ class History:
     """results of the functions that are ``computed_once``"""
 
     def without(self, places: Iterable[TopicPartition], is_lost: Callable[[str], bool]) -> "History":
-        """Return the history without the reads and writes of these partitions and what was made of their records, and
-        without the commits and transforms of the groups that ``is_lost`` names. X-14 holds under faults that E-7
-        survives: workers whose committed offsets are lost begin again where they had been before, and other records
-        take the offsets of those that are lost."""
+        """Return the history without these partitions and without the groups of which ``is_lost`` is true.
+
+        Of a partition, its reads and writes are removed, and what workers made of its records. Of a group, its commits
+        and transforms are removed. X-14 promises exactly-once only under faults that E-7 survives: after a loss of
+        committed offsets workers repeat earlier input, and new records get the offsets of lost ones.
+        """
         gone = frozenset(places)
         if not gone:
             return self

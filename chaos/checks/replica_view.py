@@ -233,8 +233,8 @@ class ReplicaView:
         return self._is_excused(STATE_TOPIC, transactional_id)
 
     def tier_excused(self, partition: Replicated) -> bool:
-        """Return whether the metadata of the partition's remote segments may be lost (E-7). Nobody finds the objects of
-        such a segment any more (KIP-405)."""
+        """Return whether the metadata of the partition's remote segments may be lost (E-7). Without it no node can find
+        the objects of such a segment (KIP-405)."""
         lost = [index for topic, index in self.excused if topic == REMOTE_LOG_METADATA_TOPIC]
         if not lost:
             return False
@@ -250,8 +250,8 @@ class ReplicaView:
         return offsets_partition(name, count) in lost
 
     def isr_known_to(self, node: "Node", partition: Replicated) -> tuple[tuple[int, ...], int]:
-        """Return the ISR and the min.insync.replicas in the metadata that the node has published. While it applies a
-        large publication, it is unknown which of them it uses, and nothing is required."""
+        """Return the ISR and the min.insync.replicas in the metadata that the node has published, or an empty ISR while
+        it applies a large publication. During that time no check can know which of both states the node uses."""
         image = node.broker.quorum_node.loader.image
         topic = image.topic_by_id(partition.key[0])
         if topic is None or node._publisher.is_behind:
