@@ -427,7 +427,7 @@ class RemovalsDue(OffsetsCheck):
 
     def offset_changed(self, at_us: int, node: "Node", partition: OffsetsPartition, change: Change) -> None:
         before, (group_id, topic, index) = change.before, change.key
-        if change.now is not None or before is None or partition.losses or self._deletions.may_have(change.key):
+        if change.now is not None or before is None or partition.has_lost or self._deletions.may_have(change.key):
             return
         broker = node.broker
         if topic not in broker.quorum_node.loader.image.topics:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from chaos.checks.batches import producing_of, read_batches, records_in
 from chaos.checks.history import OFFSETS_TOPIC
 from chaos.checks.replica_view import ReplicaView
+from chaos.sim.disk import damaged_paths
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.replication.partitions import Partition
 
@@ -255,7 +256,10 @@ class OffsetsPartition:
     opened: dict[Key, deque[tuple[int, bool, Committed | None]]] = field(default_factory=dict)
     """the last changes of what transactions have committed for each key: time, whether any is open since, and commit"""
     losses: int = 0
-    """number of times that no replica had kept its committed records (E-7), or that they could not be read"""
+    """number of times that no replica had kept its committed records (E-7)"""
+    has_lost: bool = False
+    """whether that has happened, or the loss of its only replica's unsynced bytes, or damage on the leader's disk
+    (physical)"""
 
     def since(self, key: Key, at_us: int) -> list[Committed | None]:
         """Return the values that were the last one at some time since ``at_us``."""
@@ -306,7 +310,7 @@ class OffsetsView:
         """Return the partition if this node is its newest leader, and no committed record was lost."""
         led = node.broker.partitions.by_name.get((OFFSETS_TOPIC, index))
         found = None if led is None else self.partitions.get((led.topic_id, index))
-        if led is None or found is None or found.losses or found.leader != (led.leader_epoch, node.broker.node_id):
+        if led is None or found is None or found.has_lost or found.leader != (led.leader_epoch, node.broker.node_id):
             return None
         return found
 
@@ -336,7 +340,10 @@ class OffsetsView:
         try:
             appended = list(logged_batches(log, found.read_end, log.log_end_offset))
         except (ValueError, IndexError):
-            found.losses, appended = found.losses + 1, []  # Physical: a fault has damaged the log.
+            # Physical: a fault has damaged the log. Without one nothing is excused.
+            if not any(each.startswith(f"{log.directory}/") for each in damaged_paths(node.broker.disk)):
+                raise
+            found.has_lost, appended = True, []
         found.waiting.extend(appended)
         found.read_end = log.log_end_offset
         for _, of, value in [each for batch in appended if own for each in batch.records]:
@@ -350,10 +357,10 @@ class OffsetsView:
     def _check_losses(self, found: OffsetsPartition, key: tuple[bytes, int], log: PartitionLog) -> None:
         replicated = None if self._replicas is None else self._replicas.partitions.get(key)
         losses = 0 if replicated is None else replicated.losses
-        if log.log_end_offset < found.committed_end or losses > found.losses:
+        if losses > found.losses or (replicated is None and log.log_end_offset < found.committed_end):
             # E-7: no replica has kept all committed records. What follows is not compared with them.
             found.state, found.committed_end = Replay(), 0
-            found.losses = max(losses, found.losses + 1)
+            found.losses, found.has_lost = losses, True
 
     def _commit(self, at_us: int, node: "Node", partition: OffsetsPartition, batch: LoggedBatch) -> None:
         before = {key: dict(of) for key, of in partition.state.open.items()} if batch.marker >= 0 else {}

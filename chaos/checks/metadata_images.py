@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from chaos.checks.batches import BatchIdentity, batches_of, is_intact, records_in
 from chaos.checks.check import CheckContext
-from chaos.checks.durable_claims import simulated
 from chaos.checks.history import History
 from chaos.checks.metadata_transactions import ABORT, MARKERS, NO_OP, PUBLICATION, TransactionCheck
 from chaos.checks.partition_changes import (
@@ -32,6 +31,7 @@ from chaos.checks.partition_changes import (
 from chaos.checks.quorum_view import Member
 from chaos.checks.replica_view import PartitionKey
 from chaos.interceptor.watched_disk import WatchedDisk
+from chaos.sim.disk import damaged_paths
 from reference_broker.core.events import Effect, Event, Note
 from reference_broker.metadata.image import TOPIC_RESOURCE, BrokerImage, MetadataImage
 
@@ -353,10 +353,8 @@ class _Snapshot:
 
 def _is_damaged(disk: object, path: str) -> bool:
     """Return whether a fault has flipped a bit of the file, perhaps while it had an earlier name."""
-    known = simulated(disk)
-    flipped = [*getattr(disk, "flipped", ()), *(() if known is None else (each for each, _ in known.damaged))]
     stem = path.removesuffix(".checkpoint")
-    return any(each in (path, f"{path}.part", f"{stem}-made.checkpoint.part") for each in flipped)
+    return any(each in (path, f"{path}.part", f"{stem}-made.checkpoint.part") for each in damaged_paths(disk))
 
 
 class SnapshotsAreWhole(TransactionCheck):

@@ -646,3 +646,11 @@ class SimDisk:
             raise DiskError(f"{path}: input/output error")
         if self.capacity_bytes >= 0 and self.used_bytes + added > self.capacity_bytes:
             raise DiskError(f"{path}: no space left on device")
+
+
+def damaged_paths(disk: object) -> list[str]:
+    """Return the names that files of a node had when faults flipped bits in them, at rest or while they were written
+    (``WatchedDisk.flipped``). Of a real disk nothing is known."""
+    inner = getattr(disk, "inner", disk)
+    at_rest = [path for path, _ in inner.damaged] if isinstance(inner, SimDisk) else []
+    return [*getattr(disk, "flipped", ()), *at_rest]

@@ -1,12 +1,14 @@
 """The checks of a group coordinator against its log: planted violations, and near misses."""
 
 from dataclasses import replace
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from chaos.checks.check import Check
+from chaos.checks.eligible import Eligible
 from chaos.checks.group_coordinator import (
     DECIDED_AT_ONCE,
     LATE_US,
@@ -17,7 +19,8 @@ from chaos.checks.group_coordinator import (
 )
 from chaos.checks.group_state import Committed, LoggedGroup, LoggedMember, logged_batches
 from chaos.checks.history import History
-from chaos.checks.replica_view import TouchedLogs
+from chaos.checks.replica_view import Replicated, TouchedLogs
+from chaos.sim.disk import SimDisk
 from chaos.tests.check_context import check_context
 from reference_broker.core.events import Closed, Note, Reply, Request
 from reference_broker.groups.committed_offsets import CommitOffset, CommittedOffsets, OffsetKey
@@ -26,7 +29,8 @@ from reference_broker.groups.records import EPOCH_VALUE, group_key, group_value,
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import BatchOrigin
-from reference_broker.ports.disk import MemoryDisk
+from reference_broker.metadata.image import PartitionImage
+from reference_broker.ports.disk import Disk, MemoryDisk
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.control import build_marker
@@ -55,9 +59,10 @@ def commit(offset: int, *, ms: int = 0, **more: Any) -> CommitOffset:
 class World:
     """Node 1, which leads the only partition of the offsets topic, and the checks that follow its log."""
 
-    def __init__(self, *kinds: type[Check]) -> None:
+    def __init__(self, *kinds: type[Check], disk: Disk | None = None) -> None:
         context = check_context()
-        self.view, self.touched, self.disk = context.replicas, TouchedLogs(), MemoryDisk()
+        self.view, self.touched = context.replicas, TouchedLogs()
+        self.disk = disk or MemoryDisk()
         self.view._touched = self.touched
         kinds = kinds or (ResponsesReplicated, LoadedIsReplayed, RemovalsDue)
         self.checks: list[Check] = [kind(context) for kind in kinds]
@@ -77,7 +82,8 @@ class World:
             groups=SimpleNamespace(active=lambda: [self.target]),
             now=Now(0, 0),
         )
-        self.node: Any = SimpleNamespace(broker=self.broker, ready=True, _publisher=SimpleNamespace(is_behind=False))
+        publisher = SimpleNamespace(is_behind=False, log_of=lambda _: None, resting_logs=list)
+        self.node: Any = SimpleNamespace(broker=self.broker, ready=True, _publisher=publisher)
         self.number = 0
         self.looked()
 
@@ -470,6 +476,39 @@ def test_a_long_transaction_that_is_not_decided_in_the_end_is_red(monkeypatch: p
     monkeypatch.setattr(CommittedOffsets, "replicated", lambda *_: ())
     assert world.ends(7, commit=True) == []
     assert world.ended()
+
+
+# --- losses -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["__consumer_offsets-0/1.log", "__consumer_offsets-1/1.log", ""])
+def test_records_that_cannot_be_read_are_excused_only_where_a_fault_has_damaged_the_log(path: str) -> None:
+    disk = SimDisk(Random(0))
+    world = World(disk=disk)
+    disk.damaged += [(path, b"")] * bool(path)
+    world.offset(commit(5))
+    record = offset_key("g", "t", 0), b"\x00\x03short"
+    if path.startswith("__consumer_offsets-0/"):
+        assert world.write(record) == []
+    else:
+        with pytest.raises(IndexError):
+            world.write(record)
+
+
+@pytest.mark.clause("E-7")
+@pytest.mark.parametrize("is_replicated", [True, False])
+def test_a_log_that_ends_below_its_committed_records_excuses_nothing_if_others_have_them(is_replicated: bool) -> None:
+    world = World()
+    if is_replicated:
+        state = PartitionImage((1, 2), (1, 2), 1, 4, 0)
+        of_offsets = Replicated("__consumer_offsets-0", (OFFSETS_ID, 0), state, Eligible.of(state, 1))
+        world.view.partitions[OFFSETS_ID, 0] = of_offsets
+    world.offset(commit(5))
+    world.offset(commit(6))
+    with world.touched.noted():
+        world.log.truncate_to(1)
+    world.us += 2 * LATE_US
+    assert bool(world.fetches(5)) is is_replicated
 
 
 # --- removals ---------------------------------------------------------------------------------------------------------
