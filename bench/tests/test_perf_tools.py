@@ -33,13 +33,13 @@ def test_the_summary_line_is_read(java: Path) -> None:
     assert producer_perf("127.0.0.1:1", "t", 5_000_000, 100) == 412345.6789
 
 
-def test_fewer_records_than_asked_for_are_an_error(java: Path) -> None:
+def test_fewer_records_than_requested_is_error(java: Path) -> None:
     _java(java, LINE)
     with pytest.raises(PeerError, match="sent 5000000 of 6000000"):
         producer_perf("127.0.0.1:1", "t", 6_000_000, 100)
 
 
-def test_a_failing_tool_says_its_last_line(java: Path) -> None:
+def test_failing_tool_error_has_last_line(java: Path) -> None:
     _java(java, "org.apache.kafka.common.errors.TimeoutException: no metadata\n", status=1)
     with pytest.raises(PeerError, match="no metadata"):
         producer_perf("127.0.0.1:1", "t", 1, 100)

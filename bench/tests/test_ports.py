@@ -1,4 +1,4 @@
-"""Ports for nodes that come back to them."""
+"""Ports for nodes that use them again."""
 
 import socket
 import time
@@ -21,7 +21,7 @@ def test_ports_are_free_all_different_and_none_that_an_outgoing_connection_may_g
 
 
 @pytest.mark.parametrize(
-    ("answers", "message"),
+    ("responses", "message"),
     [
         ({b"GET": b"HTTP/1.0 200 OK\r\n"}, "speaks HTTP, not the Kafka protocol"),
         ({b"\0\0\0": b"HTTP/1.1 400 Bad Request\r\n"}, "speaks HTTP, not the Kafka protocol"),
@@ -31,13 +31,13 @@ def test_ports_are_free_all_different_and_none_that_an_outgoing_connection_may_g
         ({}, ""),
     ],
 )
-def test_what_speaks_http_or_tls_is_recognised_at_once(answers: Mapping[bytes, bytes], message: str) -> None:
-    """Without an answer to its own protocol a server waits until its client goes."""
+def test_http_and_tls_servers_are_recognised_at_once(responses: Mapping[bytes, bytes], message: str) -> None:
+    """A server without a response to its own protocol waits until its client goes."""
 
     def serve(connection: socket.socket) -> None:
         while request := connection.recv(4096):
-            if answer := answers.get(request[:3]):
-                connection.sendall(answer)
+            if response := responses.get(request[:3]):
+                connection.sendall(response)
 
     began = time.monotonic()
     with serving(serve) as (host, port):
@@ -47,12 +47,12 @@ def test_what_speaks_http_or_tls_is_recognised_at_once(answers: Mapping[bytes, b
     assert time.monotonic() - began < 6
 
 
-def test_nobody_is_no_stranger() -> None:
+def test_unused_port_has_no_stranger() -> None:
     assert stranger_at("127.0.0.1", free_port()) == ""
     assert stranger_at("a..b", 9092) == ""
 
 
-def test_a_port_that_is_taken_is_not_given() -> None:
+def test_port_in_use_is_not_allocated() -> None:
     taken = free_port()
     with socket.create_server(("127.0.0.1", taken)):
         assert not ports._is_free("127.0.0.1", taken)

@@ -1,4 +1,4 @@
-"""What rows read from the logs and files of clients and brokers."""
+"""Figures that rows read from the logs and files of clients and brokers."""
 
 from pathlib import Path
 
@@ -17,12 +17,12 @@ LOG = """[0.010s] java.lang.Object source: shared objects file
 """
 
 
-def test_from_the_first_answer_to_the_last_record() -> None:
+def test_time_from_first_response_to_last_record() -> None:
     assert reading_s(LOG) == pytest.approx(2.283 - 0.858)
 
 
 @pytest.mark.parametrize("gone", ["$$Lambda", "CloseOptions"])
-def test_a_log_that_does_not_tell_is_no_result(gone: str) -> None:
+def test_log_without_figure_is_no_result(gone: str) -> None:
     with pytest.raises(PeerError, match="does not tell"):
         reading_s(LOG.replace(gone, "Other"))
 

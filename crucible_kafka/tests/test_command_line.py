@@ -1,4 +1,4 @@
-"""What a person gets who types something wrong, or stops it: one sentence, an honest exit code, nothing left over."""
+"""Wrong commands, and interruptions: one sentence, an honest exit code, nothing left over."""
 
 import errno
 import os
@@ -69,7 +69,7 @@ def file(tmp_path: Path) -> Path:
         (["1", "--mutant", "nonsense"], "no mutant 'nonsense'; ./crucible mutants lists all"),
     ],
 )
-def test_what_does_not_exist_is_named(command: str, words: list[str], sentence: str) -> None:
+def test_missing_name_is_reported(command: str, words: list[str], sentence: str) -> None:
     assert sentence in refused(typed_in(command, *words))
 
 
@@ -154,7 +154,7 @@ def test_a_target_that_is_not_there_or_lacks_something_leaves_no_folder(
     assert not out.exists()
 
 
-def test_a_target_file_that_says_too_much_is_refused(tmp_path: Path) -> None:
+def test_target_file_with_unknown_keys_is_rejected(tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
     mine.write_text('title = "Mine"\ncontainer = "x"\naddresses = ["127.0.0.1:1"]\n')
     refusal = refused(typed_in("run", "plain-load", "--target", mine, "--out", tmp_path / "run"))
@@ -162,7 +162,7 @@ def test_a_target_file_that_says_too_much_is_refused(tmp_path: Path) -> None:
     assert "between 1 and 9 nodes" in refused(typed_in("run", "plain-load", "--target", "kafka/12"))
 
 
-def test_missing_java_and_maven_are_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_java_and_maven_are_reported_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     for words in (["demo"], ["run", "1"], ["compare", "1"], ["test"], ["report", str(tmp_path)], ["index"]):
         assert "Java runtime, 17 or newer" in refused(typed_in(*words))
@@ -203,7 +203,7 @@ def test_a_folder_that_is_no_run_is_no_report(file: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.live
-def test_a_broker_that_cannot_start_says_why(
+def test_failed_start_of_broker_has_reason(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def refusal_of(*words: str | Path) -> str:
@@ -239,7 +239,7 @@ def test_an_error_of_our_own_is_a_crash_and_no_broken_guarantee(monkeypatch: pyt
     assert result.stderr.strip().endswith("crucible: crashed: ZeroDivisionError: on purpose")
 
 
-def test_a_stop_that_comes_where_python_drops_what_is_raised_is_no_less_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_inside_dropped_exception_still_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     class Dropped:
         def __del__(self) -> None:
             signal.raise_signal(signal.SIGTERM)
@@ -250,8 +250,8 @@ def test_a_stop_that_comes_where_python_drops_what_is_raised_is_no_less_a_stop(m
         time.sleep(30)
 
     monkeypatch.setattr("scenarios.clauses.all_clauses", stopped)
-    heard = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM]
-    before = {each: signal.getsignal(each) for each in heard}
+    handled = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM]
+    before = {each: signal.getsignal(each) for each in handled}
     try:
         result = typed_in("clauses")
     finally:
@@ -310,7 +310,7 @@ def test_a_report_that_s3_refuses_is_kept_here_and_the_verdict_stays(
 
 
 @pytest.mark.parametrize("takes", ["temporary", "none"])
-def test_a_report_that_no_folder_takes_either_is_told_and_the_verdict_stays(
+def test_unwritable_report_is_reported_and_verdict_stays(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, takes: str
 ) -> None:
     def report_runs(folders: Sequence[Path], **_: object) -> list[Verdict]:
@@ -343,7 +343,7 @@ def test_a_report_that_no_folder_takes_either_is_told_and_the_verdict_stays(
     assert sentence.endswith(f", so the report of s3://nights/refused is {place}.")
 
 
-def test_the_page_of_a_report_comes_last_into_s3(tmp_path: Path) -> None:
+def test_report_page_is_uploaded_last(tmp_path: Path) -> None:
     store = OneBucket(tmp_path / "s3", "report/verdict.json")
     run = RemoteRun("nights/half", tmp_path / "half")
     (run.stand_in / "report" / "plots").mkdir(parents=True)
@@ -356,7 +356,7 @@ def test_the_page_of_a_report_comes_last_into_s3(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_what_cannot_be_tidied_up_after_a_stop_is_no_crash(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_failed_cleanup_after_stop_does_not_crash(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     def stopped() -> None:
         try:
             raise cli.Stopped(number)
@@ -414,7 +414,7 @@ def test_under_nohup_a_hang_up_ends_nothing(tmp_path: Path, command: str) -> Non
         assert process.wait(30) == 0
 
 
-def test_everything_live_leaves_out_what_only_the_simulator_has_and_mutants_of_the_other_revision() -> None:
+def test_live_selection_omits_simulated_only_and_other_revision() -> None:
     everything = [each for each in find_scenarios([], True) if not each.swarm]
     plays = {(each.name, mutant) for each, mutant in live_plays(everything, None, None, "reference", True)}
     assert {("01-lost-response@first", ""), ("04-forget-cut@first", "replaced_partitions_kept")} <= plays
@@ -422,20 +422,20 @@ def test_everything_live_leaves_out_what_only_the_simulator_has_and_mutants_of_t
     assert not {name for name, _ in plays} & {"voter-loses-power", "failed-sync"}
 
 
-def test_what_was_named_is_refused_and_not_left_out() -> None:
+def test_named_unplayable_scenario_is_rejected() -> None:
     assert "exists only in the simulator" in refused(typed_in("run", "voter-loses-power", "--with-mutants"))
     assert "exists only in the simulator" in refused(typed_in("run", "voter-loses-power"))
     assert "lacks a mechanism" in refused(typed_in("run", "4@first", "--mutant", "only_records_count_as_changes"))
 
 
-def test_runs_that_cannot_be_compared_are_told_apart_from_scenarios(tmp_path: Path) -> None:
+def test_incomparable_runs_are_distinguished_from_scenarios(tmp_path: Path) -> None:
     assert "--with RUN_DIR..." in refused(typed_in("compare", tmp_path, tmp_path))
     assert f"{tmp_path} is neither a run nor a folder of runs" in refused(
         typed_in("compare", tmp_path, "--with", tmp_path)
     )
 
 
-def test_all_words_after_with_are_of_the_second_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_arguments_after_with_are_second_set(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[object] = []
     monkeypatch.setattr("crucible_kafka.commands.compare._compare_runs", lambda *sides: compared.extend(sides))
     typed_in("compare", "a", "b", "--with", "c", "d", "--out", "e")

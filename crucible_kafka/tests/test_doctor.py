@@ -1,4 +1,4 @@
-"""What the doctor says of machines that lack something. Nothing is started."""
+"""The doctor's report on machines that lack something. Nothing is started."""
 
 import resource
 import shutil
@@ -20,15 +20,15 @@ Usage = namedtuple("Usage", "total used free")
 
 
 @pytest.fixture
-def java_tells(monkeypatch: pytest.MonkeyPatch) -> Any:
+def java_prints(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Let ``java -version`` print a text."""
 
-    def tell(text: str) -> None:
+    def print_version(text: str) -> None:
         monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
         result = SimpleNamespace(stdout="", stderr=text)
         monkeypatch.setattr(subprocess, "run", lambda *_, **__: result)
 
-    return tell
+    return print_version
 
 
 @pytest.mark.parametrize(
@@ -40,8 +40,8 @@ def java_tells(monkeypatch: pytest.MonkeyPatch) -> Any:
         ("what?", "it does not print its version", False),
     ],
 )
-def test_java_must_be_new_enough(java_tells: Any, text: str, found: str, is_well: bool) -> None:
-    java_tells(text)
+def test_java_must_be_new_enough(java_prints: Any, text: str, found: str, is_well: bool) -> None:
+    java_prints(text)
     finding = doctor.java()
     assert (finding.found, not finding.cure, finding.is_needed) == (found, is_well, True)
 
@@ -61,7 +61,7 @@ def test_each_lack_has_a_cure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert "open files: raise the limit" in said.output
 
 
-def test_no_port_on_loopback_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_loopback_port_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_: object) -> None:
         raise OSError(1, "Operation not permitted")
 
@@ -69,7 +69,7 @@ def test_no_port_on_loopback_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Operation not permitted" in doctor.ports().cure
 
 
-def test_what_is_only_useful_does_not_fail() -> None:
+def test_missing_optional_tool_does_not_fail() -> None:
     useful = doctor.Finding("Maven", "not found", "peers", is_needed=False, cure="install it")
     assert doctor.exit_code([useful]) == 0
     assert doctor.exit_code([useful, doctor.Finding("Java", "not found", "all", cure="install it")]) == 2

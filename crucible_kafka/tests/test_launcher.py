@@ -45,7 +45,7 @@ def _python(path: Path, seconds: float, version: str = "3 11", status: int = 0) 
     return str(path)
 
 
-def test_the_interpreter_that_runs_it_is_taken_if_no_other_is_a_tenth_faster(launcher: Any, folder: Path) -> None:
+def test_running_interpreter_is_used_unless_another_is_faster(launcher: Any, folder: Path) -> None:
     _python(folder / "python3.11", 0.095)
     assert launcher.suitable_python() == (str(folder / "this"), (3, 11))
 
@@ -55,13 +55,13 @@ def test_a_faster_build_is_preferred(launcher: Any, folder: Path) -> None:
     assert launcher.suitable_python() == (fast, (3, 12))
 
 
-def test_one_that_makes_no_environments_is_left_out(launcher: Any, folder: Path) -> None:
+def test_interpreter_without_venv_is_skipped(launcher: Any, folder: Path) -> None:
     _python(folder / "python3.12", 0.05, "3 12", status=1)
     slower = _python(folder / "python3.11", 0.08)
     assert launcher.suitable_python() == (slower, (3, 11))
 
 
-def test_one_without_a_lock_file_is_left_out(
+def test_interpreter_without_lock_file_is_skipped(
     launcher: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "executable", _python(folder / "this", 0.01, "3 10"))
@@ -73,7 +73,7 @@ def test_one_without_a_lock_file_is_left_out(
     assert launcher.suitable_python() == (other, (3, 13))
 
 
-def test_the_one_that_somebody_names_is_taken_however_slow_and_only_if_it_can_be(
+def test_named_interpreter_is_used_or_rejected(
     launcher: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slow = _python(folder / "python3.13", 0.9, "3 13")
@@ -138,7 +138,7 @@ def test_the_toxiproxy_server_is_built_before_there_are_packages() -> None:
 
 
 @pytest.mark.live
-def test_what_takes_minutes_to_fetch_outlives_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_downloads_survive_new_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(s3_server.ENVIRONMENT_VARIABLE, raising=False)
     monkeypatch.setattr("shutil.which", lambda _: None)
     built: list[Path] = []

@@ -37,7 +37,7 @@ def called(installed: Path, *words: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.live
-def test_an_installed_command_offers_what_it_can_do_and_nothing_else(installed: Path) -> None:
+def test_installed_command_offers_only_available_commands(installed: Path) -> None:
     text = called(installed, "--help").stdout
     offered = [line.split()[0] for line in text.partition("Commands:")[2].splitlines() if line.strip()]
     assert offered == ["broker"]

@@ -60,7 +60,7 @@ class Groups:
     # -- membership ---------------------------------------------------------------------------------------------
 
     def rebalance(self, owners: dict[int, str], from_us: int, until_us: int) -> None:
-        """Eager: all is given up first."""
+        """Revoke eagerly: all partitions first."""
         for partition, owner in self.owner.items():
             self.member(owner, "revoked", partition, from_us)
             self.ended(owner, partition, from_us)

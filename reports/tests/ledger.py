@@ -72,8 +72,8 @@ class Ledger:
 
     def operation(self, process: str, f: str, kind: str = "ok", node: int = 0, duration_us: int = 10_000) -> int:
         index = self.index[process] = self.index.get(process, -1) + 1
-        begun, self.now_us = self.now_us, self.now_us + duration_us
-        self.add("operations", OperationRow(process, index, f, kind, begun, begun, self.now_us, node))
+        started_us, self.now_us = self.now_us, self.now_us + duration_us
+        self.add("operations", OperationRow(process, index, f, kind, started_us, started_us, self.now_us, node))
         self.now_us += 1_000
         return index
 
@@ -89,7 +89,7 @@ class Ledger:
     ) -> int:
         """``is_there`` says whether it is committed. ``offset`` is what it sends for the group."""
         kind = {"ok": "ok", "unknown": "info"}.get(outcome, "fail") if requested_end == "commit" else "fail"
-        begun = self.now_us
+        started_us = self.now_us
         index = self.operation(process, "transaction", kind, duration_us=100_000)
         until = self.now_us - 1_000
         self.add(
@@ -104,7 +104,7 @@ class Ledger:
                 outcome,
                 error,
                 TIMEOUT_US,
-                begun,
+                started_us,
                 until - 40_000,
                 until,
             ),
@@ -151,13 +151,13 @@ class Ledger:
 
     def read(self, process: str, f: str, topic: str, partition: int, end: int, is_committed: bool) -> None:
         """Read the partition from its beginning to its end in one operation."""
-        begun = self.now_us
+        started_us = self.now_us
         index = self.operation(process, f)
         for position, (sent, writer, is_there) in enumerate(self.logs[topic, partition]):
             if is_there or not is_committed:
                 self.run(process, index, position, "read", sent, writer, int(is_committed))
         self.add("positions", PositionRow(process, index, topic, partition, 0, end, end, 0, None, end, 3))
-        self.add("assignments", AssignmentRow(process, topic, partition, begun, END_OF_RUN_US, 0))
+        self.add("assignments", AssignmentRow(process, topic, partition, started_us, END_OF_RUN_US, 0))
 
     def play(self) -> History:
         index = self.operation("producer-0", "produce")

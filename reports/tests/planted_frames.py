@@ -1,4 +1,4 @@
-"""Frames before an external broker: one violation each of what they show, and what looks like one and is none."""
+"""Frames before an external broker: one violation each of their guarantees, and legal near misses."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -12,7 +12,8 @@ Lines = Mapping[int, tuple[int, int]]
 
 
 class Wire:
-    """What passed the proxy. Each fetch is answered before the next one is sent, unless ``answer`` is called later.
+    """Frames that passed the proxy. Each fetch gets its response before the next one, unless ``respond`` is called
+    later.
 
     A session's ID is 7 if nothing else is said.
     """
@@ -67,10 +68,10 @@ class Wire:
             line = self._line(seq, "returned", each)
             self.lines.append({**line, "high_watermark": watermark, "log_start_offset": 0, "record_bytes": size})
         if not waits:
-            self.answer(row)
+            self.respond(row)
         return row
 
-    def answer(self, row: Row) -> None:
+    def respond(self, row: Row) -> None:
         seq = -1 if row["what"] == NOW_NONE else self._next()
         row.update(response_seq=seq, until_us=self._last * self.us_each)
 
@@ -129,8 +130,8 @@ def wrong_epoch_refused(wire: Wire) -> None:
     wire.fetch(8)
 
 
-def epoch_after_a_lost_answer(wire: Wire) -> None:
-    """Nobody knows whether the node has taken the request whose connection ended."""
+def epoch_after_lost_response(wire: Wire) -> None:
+    """Whether the node has applied the request of the closed connection is unknown."""
     goes_on(wire)
     wire.fetch(8, what=NOW_NONE)
     wire.fetch(8, error=WRONG_EPOCH, connection=3)
@@ -144,7 +145,7 @@ def two_at_a_time(wire: Wire) -> None:
     one = wire.fetch(8, waits=True)
     one.update(error=WRONG_EPOCH, response_session_id=0)
     wire.fetch(8, connection=-2)
-    wire.answer(one)
+    wire.respond(one)
     wire.fetch(9)
 
 
@@ -153,7 +154,7 @@ def one_epoch_accepted_twice(wire: Wire) -> None:
     goes_on(wire)
     one = wire.fetch(8, waits=True)
     wire.fetch(8, connection=-2)
-    wire.answer(one)
+    wire.respond(one)
 
 
 def named_beside_another_request(wire: Wire) -> None:
@@ -161,7 +162,7 @@ def named_beside_another_request(wire: Wire) -> None:
     goes_on(wire)
     one = wire.fetch(8, {3: (0, 0)}, named=(3,), waits=True)
     wire.fetch(7, error=WRONG_EPOCH, connection=-2)
-    wire.answer(one)
+    wire.respond(one)
     wire.fetch(9, {3: (4, 4)})
 
 
@@ -171,7 +172,7 @@ def sent_beside_another_request(wire: Wire) -> None:
     wire.fetch(-1, {0: (12, 10)}, session=0, answered=0, connection=2, named=(0,))
     one = wire.fetch(8, {0: (12, 3)}, waits=True)
     wire.fetch(7, error=WRONG_EPOCH, connection=-2)
-    wire.answer(one)
+    wire.respond(one)
     wire.fetch(9)
 
 
@@ -179,7 +180,7 @@ def sent_though_forgotten_beside_another_request(wire: Wire) -> None:
     goes_on(wire)
     one = wire.fetch(8, forgotten=(0,), waits=True)
     wire.fetch(7, error=WRONG_EPOCH, connection=-2)
-    wire.answer(one)
+    wire.respond(one)
     wire.fetch(9, {0: (10, 5)})
 
 
@@ -230,7 +231,7 @@ def forgotten_on_a_new_connection(wire: Wire) -> None:
     wire.fetch(8, error=UNKNOWN, connection=3)
 
 
-def another_session_answers(wire: Wire) -> None:
+def response_of_another_session(wire: Wire) -> None:
     goes_on(wire)
     wire.fetch(8, answered=99)
 
@@ -311,7 +312,7 @@ def change_not_known_yet(wire: Wire) -> None:
     goes_on(wire)
     parked = wire.fetch(8, waits=True)
     wire.fetch(-1, {0: (12, 10)}, session=0, answered=0, connection=2, named=(0,))
-    wire.answer(parked)
+    wire.respond(parked)
     wire.fetch(9, {0: (12, 3)})
 
 
@@ -351,7 +352,7 @@ PLANTED_FRAMES: dict[Callable[[Wire], None], set[str]] = {
     wrong_epoch_accepted: {ORDER},
     right_epoch_refused: {ORDER},
     wrong_epoch_refused: set(),
-    epoch_after_a_lost_answer: set(),
+    epoch_after_lost_response: set(),
     two_at_a_time: set(),
     one_epoch_accepted_twice: {ORDER},
     named_beside_another_request: set(),
@@ -365,7 +366,7 @@ PLANTED_FRAMES: dict[Callable[[Wire], None], set[str]] = {
     forgotten_with_followers: set(),
     forgotten_after_two_minutes: set(),
     forgotten_on_a_new_connection: set(),
-    another_session_answers: {LOST},
+    response_of_another_session: {LOST},
     given_again: {LOST},
     given_again_by_another_process: set(),
     given_to_a_client_without_a_session: {LOST},

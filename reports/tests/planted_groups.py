@@ -1,4 +1,4 @@
-"""One violation each of what groups and the metadata epoch promise, and what looks like one and is none."""
+"""One violation each of the guarantees of groups and the metadata epoch, and legal near misses."""
 
 from collections.abc import Callable
 
@@ -71,7 +71,7 @@ def legal_epoch_noted_by_two(history: History) -> None:
 
 
 def plant_smaller_epoch_committed(history: History) -> None:
-    """Nobody fetches it after that."""
+    """It is not fetched after that."""
     _commits(history, 0)[-1]["metadata_epoch"] = 5
 
 
@@ -134,7 +134,7 @@ def plant_value_of_long_ago_fetched(history: History) -> None:
 
 
 def legal_value_of_unknown_end_fetched(history: History) -> None:
-    """No commit was answered after it."""
+    """No commit got a response after it."""
     fetched = _fetched_last(history, 0)
     lost = history.rows("commits", partition=0, error="disconnected")[0]
     lost["offset"] = 7
@@ -165,7 +165,7 @@ def plant_commit_refused_after_an_old_version(history: History) -> None:
 
 
 def legal_commit_refused_beside_an_old_version(history: History) -> None:
-    """Nobody knows which of the two came first."""
+    """Which of the two was first is unknown."""
     plant_commit_refused_after_an_old_version(history)
     before = _commits(history, 0)[-1]
     last = history.rows("commits", kind="commit", partition=0, error=OLDER)[0]

@@ -13,7 +13,7 @@ def plant_part_of_a_topic(history: History) -> None:
 
 
 def plant_part_of_a_set(history: History) -> None:
-    """A reader is shown the second topic of a set only by its next answer."""
+    """A reader sees the second topic of a set only in its next response."""
     first, second = history.rows("metadata_reads", process=READER, topic_set=SET.format(4), node=2)
     later = history.rows("operations", process=READER)[-1]
     index = int_of(later, "index") + 1
@@ -176,9 +176,9 @@ def plant_download_without_end(history: History) -> None:
     first = history.rows("trace", node=2, incarnation=0, what="download_started")
     chunks = [row for each in (0, 1) for row in history.rows("trace", node=2, incarnation=each, what="download_chunk")]
     for incarnation in range(2, 9):
-        begun = {**first[0], "incarnation": incarnation}
-        _retell(begun, end_offset=102 + incarnation)
-        history.tables["trace"].append(begun)
+        started_note = {**first[0], "incarnation": incarnation}
+        _retell(started_note, end_offset=102 + incarnation)
+        history.tables["trace"].append(started_note)
         for row in (chunks[0], chunks[2], chunks[3]):
             copied = {**row, "incarnation": incarnation, "seq": int_of(row, "seq") + 100}
             history.tables["trace"].append(copied)
@@ -189,13 +189,13 @@ def _download_growing_ones(history: History, last: int) -> None:
     before its last chunk. ``last`` chunks of a fourth follow. With five beginnings 24,500 bytes are enough.
     """
     _download_note(history, "download_finished", 1)["incarnation"] = 9
-    begun, chunk = (_download_note(history, what, 0) for what in ("download_started", "download_chunk"))
+    started_note, chunk = (_download_note(history, what, 0) for what in ("download_started", "download_chunk"))
     for incarnation, size, count in ((2, 7_000, 6), (3, 9_000, 8), (4, 9_000, last)):
-        started = {**begun, "incarnation": incarnation}
+        started = {**started_note, "incarnation": incarnation}
         _retell(started, end_offset=102 + incarnation, size=size)
         history.tables["trace"].append(started)
         for place in range(count):
-            received = {**chunk, "incarnation": incarnation, "seq": int_of(begun, "seq") + 1 + place}
+            received = {**chunk, "incarnation": incarnation, "seq": int_of(started_note, "seq") + 1 + place}
             _retell(received, position=place * 1_000, size=size)
             history.tables["trace"].append(received)
 
@@ -217,11 +217,11 @@ def plant_damaged_download(history: History) -> None:
     row["seq"] = int_of(row, "seq") + 1
 
 
-def legal_download_without_an_answer(history: History) -> None:
+def legal_download_without_response(history: History) -> None:
     """A node dies after its first request; its next download, of a newer snapshot, finds one that fits."""
-    begun = {**_download_note(history, "download_started", 0), "node": 1, "incarnation": 0}
-    _retell(begun, size=-1)
-    history.tables["trace"].append(begun)
+    started_note = {**_download_note(history, "download_started", 0), "node": 1, "incarnation": 0}
+    _retell(started_note, size=-1)
+    history.tables["trace"].append(started_note)
 
 
 def legal_unknown_changes(history: History) -> None:
@@ -252,7 +252,7 @@ PLANTED_METADATA: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "refused topic": (plant_refused_topic, {"lost-metadata"}),
     "two leaders": (plant_two_leaders, {"one-leader-per-epoch"}),
     "download from the start": (plant_download_from_the_start, {"snapshot-transfer-bounded"}),
-    "download without an answer": (legal_download_without_an_answer, set()),
+    "download without a response": (legal_download_without_response, set()),
     "position kept across leaders": (plant_position_kept_across_leaders, {"snapshot-transfer-bounded"}),
     "position kept with a new id": (plant_position_kept_with_new_id, {"snapshot-transfer-bounded"}),
     "chunk at another position": (plant_chunk_at_another_position, {"snapshot-transfer-bounded"}),

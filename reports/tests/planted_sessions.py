@@ -1,4 +1,4 @@
-"""One violation each of what fetch sessions promise, and what looks like one and is none."""
+"""One violation each of the guarantees of fetch sessions, and legal near misses."""
 
 import json
 from collections.abc import Callable
@@ -45,14 +45,14 @@ def legal_retransmission(history: History) -> None:
 def _parked_while_sent_again(history: History, more: int) -> Row:
     """The last number waits, and is refused when a number comes on another connection that is ``more`` and is served.
     Returns the request that waits."""
-    answer = _first_revision(history, 0)[-1]
+    response = _first_revision(history, 0)[-1]
     for row in history.tables["trace"]:
         row["seq"] = 4 * int_of(row, "seq")
-    at = int_of(answer, "seq")
-    again = {**answer, "connection": -6, "session_epoch": int_of(answer, "session_epoch") + more}
+    at = int_of(response, "seq")
+    again = {**response, "connection": -6, "session_epoch": int_of(response, "session_epoch") + more}
     request = {**again, "seq": at - 1, "what": "request", "response_session_id": 0}
     history.tables["trace"] += [request, {**again, "seq": at + 1}]
-    answer.update(error=10001, response_session_id=0)
+    response.update(error=10001, response_session_id=0)
     return request
 
 
@@ -69,24 +69,24 @@ def legal_overtaking_by_a_full_request(history: History) -> None:
 
 
 def plant_refused_by_its_own_retransmission(history: History) -> None:
-    """A number that comes again is no proof that its first answer is not waited for (G-3)."""
+    """A repeated number is no proof that its first response is not awaited (G-3)."""
     _parked_while_sent_again(history, 0)
 
 
 def plant_refused_for_an_older_number(history: History) -> None:
-    """A number that has passed comes again and is served. It proves nothing of the number that waits (G-3)."""
+    """An earlier number is repeated and served. It proves nothing about the pending number (G-3)."""
     _parked_while_sent_again(history, -1)
 
 
 def plant_refused_after_a_retransmission(history: History) -> None:
     """The last number is refused at once. The number before it was accepted, came again, and waited until then."""
-    request, answer = _first_revision(history, 0)[-2:]
+    request, response = _first_revision(history, 0)[-2:]
     for row in history.tables["trace"]:
         row["seq"] = 4 * int_of(row, "seq")
     at = int_of(request, "seq")
     again = {**request, "connection": -6, "session_epoch": int_of(request, "session_epoch") - 1, "seq": at - 1}
     history.tables["trace"] += [again, {**again, "what": "reply", "seq": at + 1, "error": 10001}]
-    answer.update(error=10001, response_session_id=0)
+    response.update(error=10001, response_session_id=0)
 
 
 def plant_draft_error_outside_drafts(history: History) -> None:
@@ -106,14 +106,14 @@ def legal_topic_id_error(history: History) -> None:
 
 def plant_closed_for_an_epoch(history: History, api_version: int = 17) -> None:
     """The last request has a wrong epoch, and ends the session."""
-    request, answer = _session(history)[-2:]
+    request, response = _session(history)[-2:]
     for row in history.tables["trace"]:
         row["seq"] = 4 * int_of(row, "seq")
     for row in _session(history):
         row["api_version"] = api_version
-    for row in (request, answer):
+    for row in (request, response):
         row["session_epoch"] = int_of(row, "session_epoch") + 5
-    answer.update(error=71 if api_version == 17 else 10001, response_session_id=0)
+    response.update(error=71 if api_version == 17 else 10001, response_session_id=0)
     made = history.rows("trace", what="session_created")[0]
     note = json.dumps({"session_id": request["session_id"], "reason": "wrong epoch"})
     history.tables["trace"].append(
@@ -126,16 +126,16 @@ def plant_closed_for_a_number(history: History) -> None:
     plant_closed_for_an_epoch(history, 1000)
 
 
-def plant_another_session_answers(history: History) -> None:
+def plant_response_of_another_session(history: History) -> None:
     _session(history)[-1]["response_session_id"] = 77
 
 
-def plant_answer_without_its_session(history: History) -> None:
+def plant_response_without_its_session(history: History) -> None:
     _session(history)[-1]["response_session_id"] = 0
 
 
 def _made_again(history: History, notes: list[str]) -> None:
-    """After its last answer a session's ID is in each of these notes. Nobody uses it."""
+    """After its last response a session's ID is in each of these notes. No request uses it."""
     last = _session(history)[-1]
     made = history.rows("trace", what="session_created", incarnation=last["incarnation"])[0]
     note = json.dumps({**json.loads(str(made["detail"])), "session_id": last["session_id"]})
@@ -152,30 +152,30 @@ def plant_ids_made_again(history: History) -> None:
 
 
 def legal_id_made_again(history: History) -> None:
-    """F-2 requires random IDs, so that of a session that has ended may come again."""
+    """F-2 requires random IDs, so that of an ended session may occur again."""
     _made_again(history, ["session_closed", "session_created"])
 
 
 def plant_session_for_who_wants_none(history: History) -> None:
-    """A full fetch that wants no session opens one (F-4). Nobody goes on in it."""
-    _full_fetch(history, epoch=-1, answered=88)
+    """A sessionless full fetch opens a session (F-4), which no request uses."""
+    _full_fetch(history, epoch=-1, session=88)
 
 
 def legal_full_fetch_without_a_session(history: History) -> None:
-    _full_fetch(history, epoch=-1, answered=0)
+    _full_fetch(history, epoch=-1, session=0)
 
 
-def plant_full_fetch_answered_with_an_old_session(history: History) -> None:
-    _full_fetch(history, epoch=0, answered=77)
+def plant_full_fetch_with_response_of_old_session(history: History) -> None:
+    _full_fetch(history, epoch=0, session=77)
 
 
-def _full_fetch(history: History, epoch: int, answered: int) -> None:
+def _full_fetch(history: History, epoch: int, session: int) -> None:
     last = _session(history)[-1]
-    row = {**last, "connection": -7, "session_id": 0, "session_epoch": epoch, "response_session_id": answered}
+    row = {**last, "connection": -7, "session_id": 0, "session_epoch": epoch, "response_session_id": session}
     request = {**row, "seq": 10**7, "what": "request", "response_session_id": 0}
     made = history.rows("trace", what="session_created")[0]
     note = {**made, "incarnation": last["incarnation"], "seq": 10**7 + 1, "detail": json.dumps({"session_id": 88})}
-    history.tables["trace"] += [request, *([note] if answered == 88 else []), {**row, "seq": 10**7 + 2}]
+    history.tables["trace"] += [request, *([note] if session == 88 else []), {**row, "seq": 10**7 + 2}]
 
 
 def plant_number_skipped(history: History) -> None:
@@ -229,12 +229,12 @@ PLANTED_SESSIONS: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "session-lost": (plant_session_lost, {"session-lost", "session-epoch-order"}),
     "closed for an epoch": (plant_closed_for_an_epoch, {"session-lost"}),
     "closed for a number": (plant_closed_for_a_number, {"session-lost"}),
-    "another session answers": (plant_another_session_answers, {"session-lost"}),
-    "answer without its session": (plant_answer_without_its_session, {"session-lost"}),
+    "response of another session": (plant_response_of_another_session, {"session-lost"}),
+    "response without its session": (plant_response_without_its_session, {"session-lost"}),
     "session made twice": (plant_session_made_twice, {"session-lost"}),
     "IDs made again": (plant_ids_made_again, {"session-lost"}),
     "ID made again": (legal_id_made_again, set()),
     "session for who wants none": (plant_session_for_who_wants_none, {"session-lost"}),
     "full fetch without a session": (legal_full_fetch_without_a_session, set()),
-    "old session for a full fetch": (plant_full_fetch_answered_with_an_old_session, {"session-lost"}),
+    "old session for a full fetch": (plant_full_fetch_with_response_of_old_session, {"session-lost"}),
 }

@@ -3,7 +3,7 @@
 from reports.plots.operations import _availability_states
 
 
-def test_each_second_tells_whether_operations_of_its_kind_succeeded() -> None:
+def test_each_second_shows_success_of_its_kind() -> None:
     rows = [
         ("fetch", "ok", 0, 2),
         ("fetch", "info", 1, 1),

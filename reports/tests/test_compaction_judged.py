@@ -84,8 +84,8 @@ class Table:
 
     def operation(self, process: str, f: str, kind: str = "ok") -> int:
         index = self.index[process] = self.index.get(process, -1) + 1
-        begun, self.now_us = self.now_us, self.now_us + 10_000
-        self.add("operations", OperationRow(process, index, f, kind, begun, begun, self.now_us, 0))
+        started_us, self.now_us = self.now_us, self.now_us + 10_000
+        self.add("operations", OperationRow(process, index, f, kind, started_us, started_us, self.now_us, 0))
         self.now_us += 1_000
         return index
 
@@ -106,10 +106,10 @@ class Table:
         return index
 
     def transaction(self, requested_end: str, kind: str, outcome: str, *sent: Sent) -> None:
-        begun = self.now_us
+        started_us = self.now_us
         index = self.send("transaction", kind, *sent)
         end_us = self.now_us
-        fields = (requested_end, outcome, None, 2_000_000, begun, end_us - 5_000, end_us)
+        fields = (requested_end, outcome, None, 2_000_000, started_us, end_us - 5_000, end_us)
         self.add("transactions", TransactionRow(TXN, index, "id", 7, index, *fields))
 
     def read(self, process: str, f: str, isolation: int, begin: int, end: int, *sent: Sent) -> None:
@@ -188,7 +188,7 @@ def plant_newest_lost(history: History) -> None:
 
 
 def plant_young_tombstone_lost(history: History) -> None:
-    """Nobody read a tombstone that must stay beyond the end of the run."""
+    """No read of a tombstone that must stay beyond the end of the run."""
     _without_reads(history, NEWEST[1])
     for row in history.rows("keyed_writes", process=PLAIN, sequence=5):
         row["delete_retention_us"] = 10 * END_US
@@ -387,7 +387,7 @@ def plant_view_in_the_middle(history: History) -> None:
 
 
 def legal_tombstone_of_unknown_end(history: History) -> None:
-    """Nobody knows whether a tombstone of the key was written."""
+    """Whether a tombstone of the key was written is unknown."""
     history.tables["runs"] = [each for each in history.tables["runs"] if each["process"] != "unknown"]
     table = Table(history, now_us=NEWER_US + 2_000_000)
     table.send("produce", "info", Sent("unknown", 0, -1, "a", True))
@@ -448,6 +448,6 @@ def test_exactly_the_planted_guarantee_breaks(verdicts: dict[str, Verdict], name
     assert set(broken) & {*OF_COMPACTION, VIEW} == PLANTED[name][1], broken
 
 
-def test_each_guarantee_had_something_to_look_at(verdicts: dict[str, Verdict]) -> None:
+def test_each_guarantee_has_evidence(verdicts: dict[str, Verdict]) -> None:
     held = {one.name for one in verdicts["nothing"].guarantees if one.status == "holds"}
     assert {*OF_COMPACTION, VIEW} - {"group-skip"} <= held  # Its histories are those with a group.

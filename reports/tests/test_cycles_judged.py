@@ -50,14 +50,14 @@ def test_exactly_the_planted_circle_is_found(found: dict[str, list[Violation]], 
         assert str(mine[0]["detail"]).partition(":")[0] == OTHER_NAMES.get(name, circle)
 
 
-def test_a_violation_names_what_contradicts_what(found: dict[str, list[Violation]]) -> None:
+def test_violation_names_contradicting_operations(found: dict[str, list[Violation]]) -> None:
     assert [row["detail"] for row in found["sends"]] == [
         "G0-realtime: operation 0 of b began at 20 us, but its value 10 of b is at offset 2. Value 2 of a, at "
         "offset 7, had been acknowledged to a at 10 us (operation 0)."
     ]
 
 
-def test_drawn_histories_are_judged_as_by_force(found: dict[str, list[Violation]]) -> None:
+def test_random_histories_match_brute_force(found: dict[str, list[Violation]]) -> None:
     moments = {name: closed_at(history) for name, history in DRAWN.items()}
     assert {name: found[name][0]["at_us"] if found[name] else -1 for name in DRAWN} == moments
     assert -1 in moments.values()
@@ -69,7 +69,7 @@ def test_serial_executions_have_no_circle(found: dict[str, list[Violation]]) -> 
 
 
 @pytest.mark.nightly
-def test_as_a_large_history_they_are_judged_alike(
+def test_large_history_has_same_verdicts(
     spark: "SparkSession", found: dict[str, list[Violation]], tmp_path: Path
 ) -> None:
     assert judged(spark, tmp_path, SMALL_HISTORY_BYTES + 1) == found

@@ -51,7 +51,7 @@ def test_the_helper_is_kept_for_the_next_page(tmp_path: Path) -> None:
     assert pids[0] != os.getpid()
 
 
-def test_what_a_figure_raises_is_raised_here(tmp_path: Path) -> None:
+def test_error_of_figure_is_raised(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         drawing_process().call(partial(divmod, 1, 0))
     assert drawing_process().call(partial(divmod, 7, 2)) == (3, 1)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 SHORT = Shape(rate_per_s=8)
-BREACHES = (
+VIOLATIONS = (
     "inconsistent-offsets",
     "corrupt-value",
     "poll-skip",
@@ -124,14 +124,14 @@ def test_a_violation_is_red_in_the_first_part_that_holds_it(spark: "SparkSession
     from reports.tests.test_judge_finds_anomalies import PLANTED
 
     histories = []
-    for number, name in enumerate(BREACHES):
+    for number, name in enumerate(VIOLATIONS):
         histories.append(generate(number, SHORT))
         PLANTED[name][0](histories[-1])
     last_us = max(map(end_us, histories))
     whole = broken_in([part_of(each, lambda _: last_us, last_us) for each in histories], tmp_path / "whole", spark)
-    assert [set(each) for each in whole] == [{name} for name in BREACHES]
-    shown_us = [each[name] for each, name in zip(whole, BREACHES, strict=True)]
-    for late_us, expected in ((0, [{name} for name in BREACHES]), (1, [set() for _ in BREACHES])):
+    assert [set(each) for each in whole] == [{name} for name in VIOLATIONS]
+    shown_us = [each[name] for each, name in zip(whole, VIOLATIONS, strict=True)]
+    for late_us, expected in ((0, [{name} for name in VIOLATIONS]), (1, [set() for _ in VIOLATIONS])):
         parts = [
             part_of(history, lambda _, until_us=at_us - late_us: until_us, last_us)  # type: ignore[misc]
             for history, at_us in zip(histories, shown_us, strict=True)

@@ -102,7 +102,7 @@ def test_only_reads_of_committed_records_count_where_transactions_are(tmp_path: 
     assert {row["type"] for row in of(circles.history, tmp_path) for part in row["value"] if part[0] == "r"} == set()
 
 
-def test_a_worker_reads_what_it_transforms(tmp_path: Path) -> None:
+def test_worker_reads_its_inputs(tmp_path: Path) -> None:
     rows = of(planted("both ways"), tmp_path, whole=True)
     mixed = [
         row["value"] for row in rows if row["type"] == "ok" and {part[0] for part in row["value"]} == {"r", "append"}
@@ -131,7 +131,7 @@ def test_long_histories_lose_reads_but_no_list(tmp_path: Path, monkeypatch: pyte
     assert len(thin) < len(whole)
 
 
-def test_the_command_writes_a_file_or_says_what_is_missing(tmp_path: Path) -> None:
+def test_command_writes_file_or_reports_missing_tables(tmp_path: Path) -> None:
     folder = planted("sends").write(tmp_path / "run")
     result = CliRunner().invoke(export, ["--elle", str(folder)])
     assert result.exit_code == 0, result.output

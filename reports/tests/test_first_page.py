@@ -9,7 +9,7 @@ from reports.job_rows import Row
 from reports.page.faults import Figure, Impact, Window, attacks, fault_sentence
 from reports.page.latency import Contrast, contrasts, latency_rows, thin_operations
 from reports.page.render import strained
-from reports.tests.test_verdict import BREACH, MANIFEST, findings, outcome
+from reports.tests.test_verdict import MANIFEST, VIOLATION, findings, outcome
 
 QUIET = Window(2_000, 5_000, 5_000, 80.0)
 KILLED = "leader partition_leader"
@@ -80,7 +80,7 @@ def cost(name: str, outage_us: int, during_p99_us: int = 900_000) -> Impact:
         (fault("a", "brand_new_kind"), "Node 1 was hit (brand new kind)"),
     ],
 )
-def test_a_fault_in_words(row: Row, words: str) -> None:
+def test_description_of_fault(row: Row, words: str) -> None:
     assert fault_sentence(row) == words
 
 
@@ -144,14 +144,14 @@ def test_each_fault_has_the_figure_that_it_is_about() -> None:
     }
 
 
-def test_nothing_lost_is_said_only_where_that_was_judged_and_holds() -> None:
+def test_nothing_lost_is_stated_only_if_judged() -> None:
     killed = findings(faults=[fault("kill", "node_killed"), fault("drop", "response_dropped", api_key=1)])
     whole = attacks(killed, outcome(MANIFEST), [])
     assert [(one.fault, one.nothing_lost) for one in whole] == [("drop", False), ("kill", True)]
     facts = {**killed.facts, **dict.fromkeys(("records_acked", "acked_and_read", "ended_acked"), 0)}
     unseen = attacks(replace(killed, facts=dict.fromkeys(facts, 0)), outcome(MANIFEST, replace(killed, facts={})), [])
     assert not any(one.nothing_lost for one in unseen)
-    lost = {"lost-write": Found(2, (replace(BREACH, guarantee="lost-write", fault="2.0 s after kill"),) * 2)}
+    lost = {"lost-write": Found(2, (replace(VIOLATION, guarantee="lost-write", fault="2.0 s after kill"),) * 2)}
     broken = attacks(killed, outcome(MANIFEST, findings(lost)), [])
     assert [(one.fault, one.nothing_lost, one.anomalies) for one in broken] == [("drop", False, 0), ("kill", False, 2)]
 
@@ -170,16 +170,16 @@ def test_times_outside_faults_stand_beside_those_under_them() -> None:
     ]
 
 
-def test_what_never_recovered_has_no_time_to_recover() -> None:
+def test_unrecovered_fault_has_no_recovery_time() -> None:
     row = fault("dead", "node_killed", detail="the leader of hot-0: pid 7 ended by SIGKILL")
     never = replace(cost("dead", 31_000_000), never_ok=True)
     (attack,) = attacks(findings(faults=[row]), outcome(MANIFEST), [never])
     assert attack.figure == Figure("never", "again was a record acknowledged")
 
 
-def test_a_loss_counts_at_the_fault_that_is_named_with_its_hit() -> None:
+def test_loss_is_attributed_to_named_fault() -> None:
     row = fault("kill", "node_killed")
-    verdict = outcome(MANIFEST, findings({"poll-skip": Found(1, (BREACH,))}))
+    verdict = outcome(MANIFEST, findings({"poll-skip": Found(1, (VIOLATION,))}))
     (attack,) = attacks(findings(faults=[row]), verdict, [])
     assert attack.anomalies == 1
 
@@ -189,7 +189,7 @@ def test_a_busy_machine_is_shown_beside_the_latencies() -> None:
     assert strained({"load_average": "1.90 8.10 4.00", "cores": "2"}) == strained({}) == ""
 
 
-def test_rows_without_a_median_are_left_out_of_the_latency_table() -> None:
+def test_latency_table_omits_rows_without_median() -> None:
     names = ("p50_us", "p75_us", "p90_us", "p95_us", "p99_us", "p999_us", "p9999_us", "min_us", "max_us")
     rows = [
         {**dict.fromkeys(names, 5), "operation": name, "measure": "service", "fault": "", "window": "", "count": count}

@@ -42,11 +42,11 @@ def broken(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, se
 @pytest.mark.spark
 @pytest.mark.clause("F-2", "F-4", "F-8", "F-9", "F-10", "F-14", "F-18")
 @pytest.mark.parametrize("plant", PLANTED_FRAMES, ids=lambda plant: plant.__name__)
-def test_frames_show_what_is_planted_and_nothing_else(broken: dict[str, set[str]], plant: Any) -> None:
+def test_only_planted_violations_are_found_in_frames(broken: dict[str, set[str]], plant: Any) -> None:
     assert broken[plant.__name__] == PLANTED_FRAMES[plant]
 
 
-def test_what_frames_show_has_a_job_that_reads_them() -> None:
+def test_each_frame_guarantee_has_job() -> None:
     jobs = {one.name: one for one in guarantee_jobs()}
     for name in names_on_the_wire():
         assert not jobs[name].missing({"frames", "frame_lines"})

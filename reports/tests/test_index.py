@@ -49,7 +49,7 @@ def _line(shown: dict[str, Any], scenario: str, target: str = "reference") -> Li
     return next(line for line in lines if (line.scenario, line.target) == (scenario, target))
 
 
-def test_each_night_is_red_for_what_was_planted_in_it(collected: Collected, planted: Planted) -> None:
+def test_each_night_is_red_for_its_planted_failure(collected: Collected, planted: Planted) -> None:
     every = _summaries(collected, planted, planted.soon_us)
     assert len(every) == truth.NIGHTS - 1
     lives, stopped = (_night(every, number) for number in (truth.CANARY_LIVES, truth.STOPPED))
@@ -111,9 +111,7 @@ def test_a_mended_failure_stays_so_when_its_replay_is_older_than_the_plays_that_
     assert found == {truth.REGRESSED}
 
 
-def test_a_failure_that_does_not_come_back_is_probably_mended_once_its_old_rate_is_excluded(
-    collected: Collected, planted: Planted
-) -> None:
+def test_vanished_failure_is_probably_fixed_once_its_rate_is_excluded(collected: Collected, planted: Planted) -> None:
     (row,) = collected.failures
     assert (row["plays"], row["violations"]) == (63, 3)
     every = _summaries(collected, planted, planted.soon_us)
@@ -131,7 +129,7 @@ def test_a_failure_that_does_not_come_back_is_probably_mended_once_its_old_rate_
     assert not is_gone(plays_since=300, violations=0)
 
 
-def test_what_is_uncertain_has_a_rate_and_what_never_failed_in_the_simulator_has_none(shown: dict[str, Any]) -> None:
+def test_only_uncertain_failures_have_rate(shown: dict[str, Any]) -> None:
     rates = {(one.line.scenario, one.line.target): one for one in shown["rates"]}
     flaky = rates[truth.FLAKY, "reference"]
     assert flaky.low < 1 / 3 < flaky.high
@@ -152,7 +150,7 @@ def test_the_step_in_a_figure_is_found_in_its_night_and_nothing_else(shown: dict
     assert (len(notes["produce"]), len(notes["fetch"])) == (2, 1)
 
 
-def test_the_probe_marks_what_changed_since_the_night_before(shown: dict[str, Any]) -> None:
+def test_probe_marks_changes_since_previous_night(shown: dict[str, Any]) -> None:
     changed = {(one.target, one.case_id): (one.word, one.was, one.now) for one in shown["probe_changes"]}
     assert changed.pop(("kafka@4.1.1", "fetch/session/case-03")) == ("worse", "pass", "differs")
     assert {key: word for key, (word, _, _) in changed.items()} == {
@@ -171,7 +169,7 @@ def test_the_probe_marks_what_changed_since_the_night_before(shown: dict[str, An
     assert {cell.tone for cell in cells.values() if cell is not None and not cell.failed} == {"passed", "none"}
 
 
-def test_the_page_stands_alone_and_all_its_links_lead_somewhere(
+def test_page_is_self_contained_and_links_are_valid(
     planted: Planted, collected: Collected, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("reports.index.write.collect_nights", lambda *_: collected)
@@ -194,7 +192,7 @@ def test_the_page_stands_alone_and_all_its_links_lead_somewhere(
     assert "<orders>" not in text
 
 
-def test_only_what_was_red_or_changed_is_unfolded(
+def test_only_red_or_changed_sections_are_open(
     planted: Planted, collected: Collected, shown: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("reports.index.write.collect_nights", lambda *_: collected)
@@ -217,7 +215,7 @@ def test_only_what_was_red_or_changed_is_unfolded(
     assert len(folded) == 2 + any(line.is_steady for line in shown["probed"])
 
 
-def test_what_a_person_can_mend_is_reported_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fixable_error_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reports.index.write.collect_nights", lambda *_: pytest.fail("Spark was started for nothing"))
     with pytest.raises(NightError, match=r"has no nights: \./crucible nightly"):
         write_index(tmp_path / "nights")

@@ -162,7 +162,7 @@ def plant_lost_write(history: History) -> None:
 
 
 def plant_lost_part_of_an_unknown_send(history: History) -> None:
-    """Nobody knows how a send ended, until two of its records are read: then the others must be there, too."""
+    """The outcome of a send is unknown until two of its records are read: then the others must be there, too."""
     sends = history.rows("runs", kind="send", partition=2)
     lost = next(row for row in sends[len(sends) // 2 :] if int_of(row, "count") >= 4)
     (operation,) = history.rows("operations", process=lost["process"], index=lost["index"])
@@ -320,19 +320,19 @@ def plant_nonmonotonic_send(history: History) -> None:
 
 
 def plant_unrequested_partition(history: History) -> None:
-    answer = history.rows("positions", process="fetcher-1")[0]
-    history.tables["positions"].append({**answer, "partition": 0})
+    response = history.rows("positions", process="fetcher-1")[0]
+    history.tables["positions"].append({**response, "partition": 0})
 
 
 def plant_fetch_gap(history: History) -> None:
-    """A fetcher's last answer about a partition, and what it read by it, never came."""
+    """A fetcher's last response about a partition, and the records read by it, never arrived."""
     last = history.rows("positions", process="fetcher-2", partition=2)[-1]
     history.drop("positions", last)
     for row in history.rows("runs", kind="read", process="fetcher-2", partition=2, index=last["index"]):
         history.drop("runs", row)
 
 
-def legal_late_answer(history: History) -> None:
+def legal_late_response(history: History) -> None:
     """A fetcher fetches from two nodes at once, and the response to the earlier fetch comes last."""
     two = [int_of(row, "index") for row in history.rows("positions", process="fetcher-2", partition=2)[-2:]]
     for table in ("operations", "positions", "runs"):
@@ -362,12 +362,12 @@ def legal_seek(history: History) -> None:
     history.tables["assignments"].append(
         {**old, "from_us": 6_399_999, "until_us": END_OF_RUN_US, "from_offset": again["first_offset"]}
     )
-    answer = history.rows("positions", process="fetcher-0", partition=1)[-1]
-    history.tables["positions"].append({**answer, "index": 10**6, "fetch_offset": again["first_offset"]})
+    response = history.rows("positions", process="fetcher-0", partition=1)[-1]
+    history.tables["positions"].append({**response, "index": 10**6, "fetch_offset": again["first_offset"]})
 
 
 def legal_log_start_move(history: History) -> None:
-    """Records below a log start that the answer names may be missing."""
+    """Records below a log start in the response may be missing."""
     row = _only_one_in_its_operation(history, "fetcher-0", 1)
     reads = _reads(history)
     after = next(one for one in reads if int_of(one, "index") > int_of(row, "index"))
@@ -423,7 +423,7 @@ PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "nonmonotonic-send": (plant_nonmonotonic_send, {"nonmonotonic-send"}),
     "unrequested-partition": (plant_unrequested_partition, {"unrequested-partition"}),
     "fetch-gap": (plant_fetch_gap, {"fetch-gap"}),
-    "late answer": (legal_late_answer, set()),
+    "late response": (legal_late_response, set()),
     **PLANTED_SESSIONS,
 }
 
@@ -457,7 +457,7 @@ def write_histories(root: Path) -> dict[str, Path]:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
-def test_as_a_large_history_they_are_judged_alike(
+def test_large_history_has_same_verdicts(
     spark: "SparkSession", verdicts: dict[str, Verdict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("reports.spark.SMALL_HISTORY_BYTES", 0)

@@ -199,7 +199,7 @@ def test_few_failovers_get_no_median() -> None:
     assert "The median of 5 is 0.500 s" in summary([one] * 5)
 
 
-def test_what_fetches_cost_is_summed_by_kind(run: tuple[History, list[Findings], list[Path]]) -> None:
+def test_fetch_costs_are_summed_by_kind(run: tuple[History, list[Findings], list[Path]]) -> None:
     history, (_, (_, measured), _) = generate(41, BARE), run
     rows = {(row["follower"], row["full"]): row for row in measured.costs}
     clients = [row for row in history.rows("fetch_costs") if str(row["client_id"]).startswith("fetcher-")]
@@ -287,7 +287,7 @@ def report(
     return folder, _report(read_manifest(folders[0]), measured, folders[0], folder, baseline)
 
 
-def test_the_page_stands_alone_and_holds_every_section(report: tuple[Path, Verdict]) -> None:
+def test_page_is_self_contained_with_every_section(report: tuple[Path, Verdict]) -> None:
     folder, verdict = report
     text = (folder / "index.html").read_text(encoding="utf-8")
     page = _Page()

@@ -23,7 +23,7 @@ def _held_for_python() -> int:
 
 
 @pytest.mark.nightly
-def test_what_a_judging_held_is_given_back(spark: "SparkSession", tmp_path: Path) -> None:
+def test_memory_of_judging_is_released(spark: "SparkSession", tmp_path: Path) -> None:
     """Without Python's own collector, which seldom looks at old objects in a large process."""
     run = generate(43).write(tmp_path / "run")
     compute_verdicts([run], spark)

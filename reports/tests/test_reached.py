@@ -25,7 +25,7 @@ def _page(nights: Path) -> str:
     return page[page.index('id="reached"') : page.index("<footer>")]
 
 
-def test_the_page_shows_what_was_never_reached_how_the_corpus_grew_and_when_the_canary_was_killed(
+def test_page_shows_unreached_points_corpus_growth_and_canary(
     tmp_path: Path,
 ) -> None:
     _plant(tmp_path, 1, canary=Canary(mutant="two_leaders", scenario="07-y", seeds_tried=40))
@@ -50,7 +50,7 @@ def test_a_night_without_any_of_it_has_an_empty_section(tmp_path: Path) -> None:
     assert "<table" not in page
 
 
-def test_what_the_night_before_reached_is_compared_if_it_had_the_same_points(tmp_path: Path) -> None:
+def test_previous_night_is_compared_if_points_are_equal(tmp_path: Path) -> None:
     _plant(tmp_path, 1, points=PointCounts(outcomes=10, reached=8, never=("a=b", "c=d")))
     _plant(tmp_path, 2)
     _plant(tmp_path, 3, points=PointCounts(outcomes=10, reached=8, never=("c=d", "e=f")))

@@ -48,7 +48,7 @@ def expected_of(run_dirs: list[Path]) -> Expected:
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("is_whole", [False, pytest.param(True, marks=pytest.mark.nightly)])
-def test_what_was_rehearsed_leaves_nothing_in_the_findings(
+def test_rehearsal_leaves_nothing_in_findings(
     is_whole: bool, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not is_whole:
@@ -83,7 +83,7 @@ def config_of(run_dirs: list[Path]) -> JobConfig:
 @pytest.mark.timeout(300)
 @pytest.mark.rotated(2)
 @pytest.mark.parametrize("calls", [0, 12])
-def test_what_was_begun_is_finished_when_the_run_is_there(
+def test_started_judging_completes_when_run_is_complete(
     calls: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     only_some(monkeypatch)

@@ -110,7 +110,7 @@ def test_a_planted_shift_is_worse_in_latency_and_shows_nothing_in_the_rate(
 
 
 @pytest.mark.spark
-def test_the_page_stands_alone_and_says_what_else_differs(
+def test_page_is_self_contained_and_lists_other_differences(
     compared: tuple[SetsCompared, Path, list[History]],
 ) -> None:
     found, page, _ = compared

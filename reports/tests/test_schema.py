@@ -14,7 +14,7 @@ from reports.tests.history import Shape
 from reports.tests.played import generate
 
 
-def test_a_field_says_name_type_meaning_and_whether_it_may_be_null() -> None:
+def test_field_has_name_type_meaning_and_nullability() -> None:
     @table("sightings", "history/sightings*.parquet")
     @dataclass(slots=True)
     class SightingRow(Row):
@@ -67,7 +67,7 @@ def test_every_time_since_the_run_began_is_declared_as_one() -> None:
             assert column.is_moment == (column.name in ends), f"{each.name}.{column.name}"
 
 
-def test_a_column_keeps_what_its_class_says_beside_a_plain_one_of_the_same_text() -> None:
+def test_column_keeps_class_description_beside_equal_plain_one() -> None:
     note = "as returned"
 
     @table("note_alike", "history/note_alike*.parquet")
@@ -81,7 +81,7 @@ def test_a_column_keeps_what_its_class_says_beside_a_plain_one_of_the_same_text(
     assert [(each.nullable, each.is_moment) for each in columns] == [(False, False), (True, False), (False, True)]
 
 
-def test_the_page_of_the_history_is_what_the_tables_declare() -> None:
+def test_history_page_matches_declared_tables() -> None:
     page = Path(__file__).parents[2] / "docs" / "history.md"
     assert page.read_text(encoding="utf-8") == documented(), "python -m reports.schema > docs/history.md"
 

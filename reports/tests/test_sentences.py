@@ -8,7 +8,7 @@ from reports.jobs.guarantee_job import counted, sentence
 
 @pytest.mark.spark
 @pytest.mark.timeout(120)
-def test_one_and_many_have_words_of_their_own(spark: SparkSession) -> None:
+def test_singular_and_plural(spark: SparkSession) -> None:
     lost = spark.createDataFrame([(7, 1), (8, 2)], "first long, records long")
     text = sentence("From %s on %s.", "first", counted("records", "one record is lost", "%s records are lost"))
     texts = [row["text"] for row in lost.orderBy("first").select(text.alias("text")).collect()]

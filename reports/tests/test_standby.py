@@ -39,7 +39,7 @@ def test_the_history_for_rehearsing_has_a_row_in_each_table(tmp_path: Path) -> N
 
 @pytest.mark.spark
 @pytest.mark.timeout(120)
-def test_a_rehearsal_reads_what_is_whole_of_the_run_that_goes_on(
+def test_rehearsal_reads_complete_parts_of_running_run(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[dict[str, int]] = []
@@ -187,7 +187,7 @@ def test_standby_that_may_not_go_back_is_a_little_nicer_only() -> None:
     assert [line.rpartition(" ")[0] for line in levels_of("nobody")] == [f"[{level}] 4", f"[{level}] 4"]
 
 
-def test_a_process_outside_any_autogroup_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_without_autogroup_is_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Linux shows an empty file for the processes of a session that began before there were autogroups, such as those
     of a container's init."""
     group = tmp_path / "autogroup"
@@ -205,12 +205,12 @@ from types import SimpleNamespace
 import reports.standby.rehearsal, reports.spark, reports.standby.process
 from reports.standby.expected import Expected
 
-def tell_level(*_, **__):
+def print_level(*_, **__):
     print(os.getpriority(os.PRIO_PROCESS, 0))
 
 @contextmanager
 def spark_session(**_):
-    tell_level()
+    print_level()
     yield
     ours.close()
 
@@ -221,7 +221,7 @@ def rehearsing(*_):
 os.setsid()
 ours, theirs = Pipe()
 reports.spark.spark_session, reports.standby.rehearsal.rehearsing = spark_session, rehearsing
-reports.standby.process.report_runs = lambda *_, **__: sys.exit(tell_level())
+reports.standby.process.report_runs = lambda *_, **__: sys.exit(print_level())
 if sys.argv[1] == "early":
     ours.send([])
 reports.standby.process._report_on_request(theirs, sys.argv[2], Expected(), None, 0.0)

@@ -17,18 +17,19 @@ from reports.tests.played import generate
 pytestmark = [pytest.mark.nightly, pytest.mark.spark, pytest.mark.timeout(600)]
 STRIKE_US, LATE_US = 30_000_000, 50_000_000
 SHOWN = ((40_000_000, 9, 9), (40_500_000, 9, 12), (41_000_000, 9, 15), (41_400_000, 15, 15), (41_600_000, 9, 15))
-"""Answers for ``ledger-1``: the time, the last stable offset and the high watermark. The last one is an old answer."""
+"""Responses for ``ledger-1``: the time, the last stable offset and the high watermark. The last one is an old
+response."""
 HANGS_US = 45_000_000
 
 
 def plant(history: History) -> None:
-    """One transaction is given up under a fault, and one is fenced right after it. A third begins when all is over."""
+    """One transaction is abandoned under a fault, and one is fenced right after it. A third starts when all is over."""
     _move(history, WRITER, 3, STRIKE_US + 100_000, STRIKE_US + 200_000, STRIKE_US + 2_200_000)
     _move(history, WRITER, 4, STRIKE_US + 1_000_000, STRIKE_US + 1_100_000, STRIKE_US + 1_100_000)
     history.rows("transactions", process=WRITER, index=4)[0]["error"] = "PRODUCER_FENCED"
     worker = history.rows("transactions", process=WORKER)[-1]
-    begun_us = STRIKE_US + 2_000_000
-    _move(history, WORKER, int_of(worker, "index"), begun_us, begun_us + 10_000, begun_us + 50_000)
+    started_us = STRIKE_US + 2_000_000
+    _move(history, WORKER, int_of(worker, "index"), started_us, started_us + 10_000, started_us + 50_000)
     for index, took_us in ((0, 20_000), (2, 70_000)):
         (row,) = history.rows("transactions", process=WRITER, index=index)
         row["until_us"] = int_of(row, "at_us") + took_us
@@ -78,7 +79,7 @@ def test_transactions_are_counted_by_their_end(run: Run) -> None:
     ]
 
 
-def test_time_to_decide_counts_only_known_ends(run: Run) -> None:
+def test_time_to_decide_counts_only_known_outcomes(run: Run) -> None:
     _, (found, _), _ = run
     whole = {row["requested_end"]: row for row in found.decided if row["second"] < 0}
     names = ("count", "min_us", "p50_us", "p99_us", "max_us")
@@ -93,7 +94,7 @@ def test_time_to_decide_counts_only_known_ends(run: Run) -> None:
     ]
 
 
-def test_a_fault_cost_what_was_open_around_it(run: Run) -> None:
+def test_fault_costs_transactions_open_around_it(run: Run) -> None:
     _, (found, _), _ = run
     assert transactions.costs(found) == [Cost("strike", 2, 0, 1, 1, 1, 2_000_000), Cost("", 6, 4, 2, 0, 0, 70_000)]
 

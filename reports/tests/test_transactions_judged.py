@@ -1,4 +1,4 @@
-"""One violation each of what transactions promise, and what looks like one and is none."""
+"""One violation each of the guarantees of transactions, and legal near misses."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -53,11 +53,11 @@ def plant_aborted_read(history: History) -> None:
     _shows(history, 0, WRITER, 4)
 
 
-def plant_read_of_a_transaction_that_nobody_ended(history: History) -> None:
+def plant_read_of_unended_transaction(history: History) -> None:
     _shows(history, 0, WRITER, 14)
 
 
-def legal_read_of_an_unknown_transaction_by_nobody(history: History) -> None:
+def legal_unread_unknown_transaction(history: History) -> None:
     """It was aborted in the end."""
     _hide(history, 10, 12)
 
@@ -78,7 +78,7 @@ def plant_precommitted_read(history: History) -> None:
     _read_at(history, int_of(row, "at_us") - 1)
 
 
-def legal_read_before_the_commit_was_answered(history: History) -> None:
+def legal_read_before_response_of_commit(history: History) -> None:
     (row,) = history.rows("transactions", process=WRITER, index=2)
     _read_at(history, int_of(row, "at_us"))
 
@@ -104,7 +104,7 @@ def plant_unknown_and_internally_torn(history: History) -> None:
     _hide(history, 12)
 
 
-def legal_torn_where_nobody_read_to_the_end(history: History) -> None:
+def legal_torn_without_read_to_the_end(history: History) -> None:
     """What is missing is at the end of a partition that no reader with read_committed read so far."""
     _hide(history, 12)
     (end,) = history.rows("ends", topic=LEDGER, partition=1)
@@ -153,7 +153,7 @@ def legal_transaction_still_open(history: History) -> None:
 
 
 def _stable_offset(history: History, **changes: int) -> None:
-    """The last answer of ``ledger-0`` to the reader with read_uncommitted shows a smaller last stable offset."""
+    """The last response of ``ledger-0`` to the read_uncommitted reader has a smaller last stable offset."""
     (row,) = history.rows("positions", process=UNCOMMITTED, topic=LEDGER, partition=0)
     row.update(last_stable_offset=3, **changes)
 
@@ -167,7 +167,7 @@ def legal_smaller_lso_of_the_next_leader(history: History) -> None:
 
 
 def _led_by(history: History, others: int) -> None:
-    """The trace names the leader of ``ledger-0``: the node that answered, or one that many node IDs further."""
+    """The trace names the leader of ``ledger-0``: the responding node, or a node with this much higher ID."""
     (position,) = history.rows("positions", process=UNCOMMITTED, topic=LEDGER, partition=0)
     (operation,) = history.rows("operations", process=UNCOMMITTED, index=position["index"])
     Replicas(history.tables).note(
@@ -261,7 +261,7 @@ def plant_aborted_and_left(history: History) -> None:
     history.tables["described_transactions"].append({**last, **{each: aborted[each] for each in fields}})
 
 
-def legal_left_where_the_answer_was_lost(history: History) -> None:
+def legal_left_after_lost_response(history: History) -> None:
     plant_aborted_and_left(history)
     history.rows("described_transactions", abort="ok")[0]["abort"] = "unknown"
 
@@ -271,13 +271,13 @@ PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "forgotten ID": (plant_forgotten_transactional_id, {"lost-transaction"}),
     "idle ID": (legal_transactional_id_that_was_idle, set()),
     "aborted read": (plant_aborted_read, {"aborted-read"}),
-    "read of an open one": (plant_read_of_a_transaction_that_nobody_ended, {"aborted-read"}),
-    "unknown and aborted": (legal_read_of_an_unknown_transaction_by_nobody, set()),
+    "read of an open one": (plant_read_of_unended_transaction, {"aborted-read"}),
+    "unknown and aborted": (legal_unread_unknown_transaction, set()),
     "precommitted read": (plant_precommitted_read, {"precommitted-read", "dependency-cycle"}),
-    "read before the answer": (legal_read_before_the_commit_was_answered, set()),
+    "read before the response": (legal_read_before_response_of_commit, set()),
     "torn": (plant_internally_torn, {"torn-transaction"}),
     "unknown and torn": (plant_unknown_and_internally_torn, {"torn-transaction"}),
-    "torn but unread": (legal_torn_where_nobody_read_to_the_end, set()),
+    "torn but unread": (legal_torn_without_read_to_the_end, set()),
     "lost": (plant_lost_transaction, {"lost-transaction"}),
     "older offset": (plant_older_offset_after_a_commit, {"torn-transaction"}),
     "aborted offset": (plant_offset_of_an_aborted_transaction, {"torn-transaction"}),
@@ -289,7 +289,7 @@ PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "open one aborted": (plant_open_one_aborted, {"hanging-found"}),
     "aborted at its end": (legal_abort_once_its_end_was_requested, set()),
     "aborted and left": (plant_aborted_and_left, {"hanging-found"}),
-    "abort unheard": (legal_left_where_the_answer_was_lost, set()),
+    "abort unheard": (legal_left_after_lost_response, set()),
     "lso back": (plant_lso_regression, {"lso-regression"}),
     "lso of a follower": (legal_smaller_lso_of_a_follower, set()),
     "lso of a known leader": (plant_lso_regression_of_a_known_leader, {"lso-regression"}),
@@ -318,7 +318,7 @@ def write_histories(root: Path) -> dict[str, Path]:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
-def test_as_a_large_history_they_are_judged_alike(
+def test_large_history_has_same_verdicts(
     spark: "SparkSession", verdicts: dict[str, Verdict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("reports.spark.SMALL_HISTORY_BYTES", 0)
@@ -334,7 +334,7 @@ def test_exactly_the_planted_guarantee_breaks(verdicts: dict[str, Verdict], name
     assert set(broken) == PLANTED[name][1], broken
 
 
-def test_each_guarantee_had_something_to_look_at(verdicts: dict[str, Verdict]) -> None:
+def test_each_guarantee_has_evidence(verdicts: dict[str, Verdict]) -> None:
     held = {one.name for one in verdicts["nothing"].guarantees if one.status == "holds"}
     assert {*OF_TRANSACTIONS} <= held
     assert {*OF_TRANSACTIONS} == {name for _, names in PLANTED.values() for name in names}

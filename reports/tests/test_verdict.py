@@ -1,4 +1,4 @@
-"""The verdict's rules, without Spark: what counts as evidence, what outweighs what, what programs read."""
+"""The verdict's rules, without Spark: evidence, precedence, and the machine-readable form."""
 
 import json
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from reports.spark import java_major, require_java
 from reports.verdict import Anomaly, Outcome, Verdict, worst_exit_code, write_junit, write_verdict
 
 MANIFEST = Manifest(scenario="01-x", seed=5, world="sim", repeat_command="crucible sim 01-x --seed 5")
-BREACH = Anomaly("poll-skip", "t", 0, 7, "fetcher-0", 3, 1_500_000, "kill #1", "Read to 6, then from \x01 9.")
+VIOLATION = Anomaly("poll-skip", "t", 0, 7, "fetcher-0", 3, 1_500_000, "kill #1", "Read to 6, then from \x01 9.")
 
 
 def findings(found: Mapping[str, Found] | None = None, **changes: object) -> Findings:
@@ -74,7 +74,7 @@ def test_a_run_that_must_show_rewinds_and_shows_none_is_invalid() -> None:
     assert outcome(expecting(min_rewinds=1)).outcome is Outcome.INVALID
 
 
-def test_what_became_of_a_hit_is_no_hit_of_its_own() -> None:
+def test_outcome_of_hit_is_not_counted_as_hit() -> None:
     rows = [
         {"name": "old", "kind": kind, "hits": 3}
         for kind in ("requests_replayed", "requests_replayed_response", "requests_replayed_answered")
@@ -94,8 +94,8 @@ def test_a_run_whose_load_generator_was_the_limit_shows_nothing() -> None:
         "The load generator was the limit, not the broker: worker-1 had no processor time left and ran late in 5 of 20 "
         "seconds (by up to 420 ms). Use more workers or less load.",
     )
-    struck = [{"name": "cut", "kind": "link_cut", "hits": 1}]
-    under_faults = findings(generator=[{**worker, "limited_seconds": 5}], faults=struck)
+    fired = [{"name": "cut", "kind": "link_cut", "hits": 1}]
+    under_faults = findings(generator=[{**worker, "limited_seconds": 5}], faults=fired)
     assert outcome(expecting(faults=("cut",)), under_faults).outcome is Outcome.PASSED
 
 
@@ -110,7 +110,7 @@ def test_a_run_whose_load_generator_was_the_limit_shows_nothing() -> None:
         (replace(MANIFEST, mutant="m", mutant_calls=0), "never called"),
     ],
 )
-def test_a_run_that_shows_nothing_is_invalid_and_says_why(manifest: Manifest, reason: str) -> None:
+def test_run_without_evidence_is_invalid_with_reason(manifest: Manifest, reason: str) -> None:
     load = [
         {"second": 0, "offered": 1, "sent": 1, "completed": 1, "failed": 0, "max_slip_us": 30_000, "cpu_permille": 1}
     ]
@@ -127,7 +127,7 @@ def test_a_promised_guarantee_with_nothing_to_judge_makes_the_run_invalid() -> N
     assert "no incremental fetches" in verdict.reasons[0]
 
 
-def test_a_live_run_is_not_blamed_for_what_only_the_simulator_sees() -> None:
+def test_live_run_needs_no_evidence_of_simulator_only_checks() -> None:
     manifest = replace(expecting(guarantees=("log-matching", "lost-metadata")), world="live")
     verdict = outcome(manifest)
     assert verdict.outcome is Outcome.PASSED
@@ -137,14 +137,14 @@ def test_a_live_run_is_not_blamed_for_what_only_the_simulator_sees() -> None:
 
 
 def test_a_broken_guarantee_outweighs_missing_evidence_and_a_crash_outweighs_both() -> None:
-    broken = findings({"poll-skip": Found(1, (BREACH,))})
+    broken = findings({"poll-skip": Found(1, (VIOLATION,))})
     manifest = expecting(faults=("cut",))
     assert outcome(manifest, broken).exit_code == 1
     assert outcome(replace(manifest, crash="The broker died of signal 6."), broken).exit_code == 4
 
 
 def test_an_anomaly_that_the_scenario_does_not_promise_against_is_shown_but_does_not_fail() -> None:
-    verdict = outcome(expecting(guarantees=("lost-write",)), findings({"poll-skip": Found(1, (BREACH,))}))
+    verdict = outcome(expecting(guarantees=("lost-write",)), findings({"poll-skip": Found(1, (VIOLATION,))}))
     assert verdict.outcome is Outcome.PASSED
     assert next(one.status for one in verdict.guarantees if one.name == "poll-skip") == "broken, not promised"
 
@@ -172,13 +172,13 @@ LOSS = Anomaly("lost-write", "hot", 0, 7, "producer-0", 3, 1_500_000, "0.4 s bef
         ),
     ],
 )
-def test_the_first_sentence_says_what_was_lost(losses: list[dict[str, object]], fault: str, words: str) -> None:
-    broken = {"lost-write": Found(1, (replace(LOSS, fault=fault),)), "poll-skip": Found(1, (BREACH,))}
+def test_first_sentence_names_loss(losses: list[dict[str, object]], fault: str, words: str) -> None:
+    broken = {"lost-write": Found(1, (replace(LOSS, fault=fault),)), "poll-skip": Found(1, (VIOLATION,))}
     assert outcome(MANIFEST, findings(broken, losses=losses)).summary.startswith(words)
 
 
-def test_the_first_sentence_says_what_was_seen_first_where_nothing_was_lost() -> None:
-    summary = outcome(MANIFEST, findings({"poll-skip": Found(1, (BREACH,))})).summary
+def test_first_sentence_names_first_violation_without_loss() -> None:
+    summary = outcome(MANIFEST, findings({"poll-skip": Found(1, (VIOLATION,))})).summary
     assert summary.startswith(
         "A fetcher's next read jumped over records that exist, first at 1.500 s, during kill #1: Read"
     )
@@ -193,7 +193,7 @@ def test_nodes_that_do_not_respond_after_the_heal_break_a_guarantee_that_was_not
     assert verdict.summary.startswith("1 node did not describe the metadata.")
 
 
-def test_a_passed_run_names_the_promises_that_it_left_unjudged() -> None:
+def test_passed_run_lists_unjudged_guarantees() -> None:
     verdict = outcome(replace(expecting(guarantees=("lost-write", "log-matching", "isr-honest")), world="live"))
     assert (verdict.outcome, verdict.unjudged) == (Outcome.PASSED, ("isr-honest", "log-matching"))
     assert verdict.summary.endswith(" 2 of 3 promised guarantees were not judged here: isr-honest and log-matching.")
@@ -209,7 +209,7 @@ def test_the_simulators_own_checks_count() -> None:
     assert outcome(replace(held, expectations=Expectations(guarantees=("metrics-exact",)))).outcome is Outcome.PASSED
 
 
-def test_guarantees_of_older_runs_are_judged_under_their_present_names() -> None:
+def test_guarantees_of_older_runs_use_present_names() -> None:
     missed = CheckResult(guarantee="answers-after-heal", holds=False, evidence=1, detail="Node 1 did not respond.")
     verdict = outcome(replace(expecting(guarantees=("answers-after-heal",)), checks=(missed,)))
     assert verdict.outcome is Outcome.FAILED
@@ -224,7 +224,7 @@ def test_crash_outweighs_failure_outweighs_invalid_in_the_exit_code() -> None:
     assert worst_exit_code(verdicts[:1]) == 0
 
 
-def test_what_frames_show_is_judged_without_a_trace_and_what_is_inside_by_its_check() -> None:
+def test_frame_guarantees_need_no_trace_and_inside_ones_their_check() -> None:
     names = ("session-lost", "one-leader-per-epoch", "incremental-response-exact")
     manifest = expecting(guarantees=names)
 
@@ -240,13 +240,15 @@ def test_what_frames_show_is_judged_without_a_trace_and_what_is_inside_by_its_ch
 
 
 def test_junit_and_json_say_the_same_as_the_verdict(tmp_path: Path) -> None:
-    verdict = outcome(MANIFEST, findings({"poll-skip": Found(4, (BREACH,))}, present=frozenset({"operations", "runs"})))
+    verdict = outcome(
+        MANIFEST, findings({"poll-skip": Found(4, (VIOLATION,))}, present=frozenset({"operations", "runs"}))
+    )
     write_junit(tmp_path / "junit.xml", verdict)
     suite = ElementTree.parse(tmp_path / "junit.xml").getroot()[0]
     assert suite.get("tests") == str(len(suite.findall("testcase"))) == str(len(verdict.guarantees) + 1)
     assert suite.get("failures") == str(len(suite.findall("testcase/failure"))) == "0"
     assert suite.get("skipped") == str(len(suite.findall("testcase/skipped")))
-    failing = outcome(MANIFEST, findings({"poll-skip": Found(4, (BREACH,))}))
+    failing = outcome(MANIFEST, findings({"poll-skip": Found(4, (VIOLATION,))}))
     write_junit(tmp_path / "junit.xml", failing)
     failure = ElementTree.parse(tmp_path / "junit.xml").getroot()[0].find("testcase/failure")
     assert failure is not None

@@ -34,7 +34,7 @@ def write_part(run_dir: Path, history: History, after_us: int, until_us: int, pa
     write_progress(run_dir, Progress("worker-0", part + 1, until_us))
 
 
-def test_only_parts_that_are_reported_whole_are_taken(tmp_path: Path) -> None:
+def test_only_complete_parts_are_read(tmp_path: Path) -> None:
     history = generate(1, SHORT)
     assert link_whole_parts(tmp_path / "run", tmp_path / "scratch") is None
     write_part(tmp_path / "run", history, -1, 2_000_000, 0)
@@ -46,7 +46,7 @@ def test_only_parts_that_are_reported_whole_are_taken(tmp_path: Path) -> None:
     assert not [each for each in names if ".0001." in each]
 
 
-def test_the_slowest_writer_says_how_far_the_history_goes(tmp_path: Path) -> None:
+def test_history_extends_to_slowest_writer(tmp_path: Path) -> None:
     for name, until_us, closed in (("a", 30, False), ("b", 60, False), ("c", 10, True)):
         write_progress(tmp_path, Progress(name, 1, until_us, closed))
     assert link_whole_parts(tmp_path, tmp_path / "scratch") == 30
@@ -55,7 +55,7 @@ def test_the_slowest_writer_says_how_far_the_history_goes(tmp_path: Path) -> Non
 @pytest.mark.nightly
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_a_violation_turns_red_in_the_look_that_first_holds_it(spark: "SparkSession", tmp_path: Path) -> None:
+def test_violation_is_red_in_first_check_that_includes_it(spark: "SparkSession", tmp_path: Path) -> None:
     history = generate(1, SHORT)
     bad = history.rows("runs", kind="read", process="fetcher-0")[-5]
     bad["valid"] = False

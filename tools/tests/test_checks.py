@@ -1,4 +1,4 @@
-"""Which checks run when, and what their exit codes come to."""
+"""Order of the checks, and their combined exit code."""
 
 import subprocess
 import sys
@@ -73,11 +73,11 @@ def commands_run(monkeypatch: pytest.MonkeyPatch) -> Commands:
         (("live", "types"), False, "types live"),
     ],
 )
-def test_what_is_wanted(only: tuple[str, ...], fast: bool, names: str) -> None:
+def test_selected_checks(only: tuple[str, ...], fast: bool, names: str) -> None:
     assert " ".join(checks.wanted(only, fast)) == names
 
 
-def test_what_only_computes_runs_behind_live_tests_and_spark(commands_run: Commands) -> None:
+def test_computing_checks_run_beside_live_tests_and_spark(commands_run: Commands) -> None:
     assert checks.run(["lint", "types", "pure", "live", "spark"], ["-k", "some"]) == 1
     lint, behind, live, spark = commands_run
     assert "ruff" in lint
@@ -89,7 +89,7 @@ def test_what_only_computes_runs_behind_live_tests_and_spark(commands_run: Comma
 
 @pytest.mark.live
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a class for processes that nobody waits for")
-def test_what_runs_behind_gets_only_idle_time() -> None:
+def test_background_checks_get_only_idle_time() -> None:
     code = "import os, sys; sys.exit(0 if os.sched_getscheduler(0) == os.SCHED_IDLE else 9)"
     with checks._started([sys.executable, "-c", code], prepared=checks._when_idle) as child:
         assert child.wait(30) == 0
@@ -120,9 +120,7 @@ def test_each_commit_plays_its_share_of_rotated_cases_and_a_round_of_commits_all
     assert due[:4] == due[4:]
 
 
-def test_only_what_runs_spark_needs_java(
-    commands_run: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_spark_checks_need_java(commands_run: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     for words, code in ((["--fast"], 0), (["--only", "lint"], 0), (["--only", "tests"], 2), ([], 2)):
         assert CliRunner().invoke(cli.main, ["test", *words]).exit_code == code

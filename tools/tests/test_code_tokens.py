@@ -19,5 +19,5 @@ from tools.code_tokens import tokens_in
         ("[1,], {2: 3,}", 9),
     ],
 )
-def test_what_is_counted(code: str, tokens: int) -> None:
+def test_token_counts(code: str, tokens: int) -> None:
     assert tokens_in(code) == tokens

@@ -47,7 +47,7 @@ BROKEN = Opinion("broken", 5, "gone")
         (BROKEN, verdict("broken", outcome=Outcome.PASSED), "says FAILED, Spark PASSED: summary"),
     ],
 )
-def test_each_difference_is_told_in_a_sentence(opinion: Opinion, other: Verdict, words: str) -> None:
+def test_each_difference_is_one_sentence(opinion: Opinion, other: Verdict, words: str) -> None:
     found = list(differences(played(opinion), other))
     assert [words in each for each in found] == [True] * bool(words)
     assert all(each.startswith("01-lost-response --seed 7 --mutant no_rotation: ") for each in found)
@@ -83,7 +83,7 @@ def test_nothing_to_play_is_refused(
     assert "must be at least 1" in capsys.readouterr().err
 
 
-def test_a_comparison_goes_on_where_it_was_ended(tmp_path: Path) -> None:
+def test_comparison_resumes(tmp_path: Path) -> None:
     file = tmp_path / "done.jsonl"
     other = RUN._replace(seed=8)
     first = Done(file)

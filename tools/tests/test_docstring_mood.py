@@ -27,7 +27,7 @@ def functions_in_third_person(source: str) -> int:
         ('class F(Protocol):\n    """Reads it."""\n', 0),
     ],
 )
-def test_near_misses_are_told_apart(source: str, count: int) -> None:
+def test_near_misses_are_distinguished(source: str, count: int) -> None:
     assert functions_in_third_person(source) == count
 
 

@@ -70,7 +70,7 @@ def test_a_planted_circle_is_named(tmp_path: Path, closing: str) -> None:
     assert " ".join(circle) in " ".join(["room.a", "room.b", "room.c"] * 2)
 
 
-def test_a_package_that_imports_what_imports_it_is_a_circle(tmp_path: Path) -> None:
+def test_mutual_imports_of_packages_are_circle(tmp_path: Path) -> None:
     root = planted(tmp_path, __init__="from room.a import x", a="from room import y")
     assert sorted(set(first_circle(imports_at_run_time(root, ["room"])))) == ["room", "room.a"]
 
@@ -84,6 +84,6 @@ def test_a_package_that_imports_what_imports_it_is_a_circle(tmp_path: Path) -> N
         "class C:\n    async def later(self):\n        from room import a",
     ],
 )
-def test_what_is_imported_later_or_never_closes_no_circle(tmp_path: Path, harmless: str) -> None:
+def test_lazy_or_missing_import_closes_no_circle(tmp_path: Path, harmless: str) -> None:
     root = planted(tmp_path, a="import room.b", b=harmless)
     assert first_circle(imports_at_run_time(root, ["room"])) == []

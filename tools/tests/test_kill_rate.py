@@ -25,7 +25,7 @@ CONCERNED, OTHER, SWARM = (loader.find(each) for each in ("02-duplicated-request
 ROW = {"mutant": "one", "file": "a.b", "killed": "lost-write", "seconds": 2.0, "called": 3}
 
 
-def test_the_report_has_the_rate_and_names_what_lived() -> None:
+def test_report_has_rate_and_surviving_mutants() -> None:
     slow = {**ROW, "mutant": "slow", "file": "a.c", "seconds": 9.0}
     rows = [ROW, {**ROW, "mutant": "two", "killed": ""}, {**ROW, "mutant": "three", "killed": "", "called": 0}]
     rows += [slow, {**slow, "mutant": "slower", "seconds": 30.0}]
@@ -38,11 +38,11 @@ def test_the_report_has_the_rate_and_names_what_lived() -> None:
 
 
 @pytest.mark.parametrize("arguments", [[], ["--random", "--corpus", "."], ["--random", "--mutants", "no_such"]])
-def test_what_cannot_be_measured_is_refused(arguments: list[str]) -> None:
+def test_unmeasurable_request_is_rejected(arguments: list[str]) -> None:
     assert CliRunner().invoke(main, arguments).exit_code == 2
 
 
-def test_what_was_played_is_not_played_again(tmp_path: Path) -> None:
+def test_played_mutants_are_not_repeated(tmp_path: Path) -> None:
     out = tmp_path / "kills.jsonl"
     out.write_text(json.dumps({**ROW, "mutant": "isr_of_response_applied_at_once"}) + "\n")
     arguments = ["--random", "--mutants", "isr_of_response_applied_at_once", "--out", str(out)]
@@ -70,7 +70,7 @@ def test_random_seeds_are_those_of_scenarios_of_the_clause_and_of_swarms_in_turn
     ]
 
 
-def test_recipes_near_the_mutated_file_come_first_and_then_changes_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recipes_near_mutated_file_are_first(monkeypatch: pytest.MonkeyPatch) -> None:
     near = [Recipe("swarm", 3, (1,)), Recipe("swarm", 4)]
     paths: list[str] = []
 

@@ -52,7 +52,7 @@ PASSED, FAILED, INVALID, CRASHED = Outcome.PASSED, Outcome.FAILED, Outcome.INVAL
         ((INVALID, PASSED, PASSED, PASSED), 4, 3, False),
     ],
 )
-def test_a_mutant_is_played_until_it_is_killed_and_what_shows_nothing_is_no_try(
+def test_mutant_is_played_until_killed_and_empty_plays_do_not_count(
     outcomes: tuple[Outcome | None, ...], plays: int, tries: int, killed: bool
 ) -> None:
     one, kept = a_search(), list[LiveSearch]()
@@ -61,7 +61,7 @@ def test_a_mutant_is_played_until_it_is_killed_and_what_shows_nothing_is_no_try(
     assert kept == [one]
 
 
-def test_a_mutant_of_which_no_play_showed_anything_keeps_what_was_known() -> None:
+def test_mutant_without_conclusive_play_keeps_known_result() -> None:
     one, kept = a_search(), list[LiveSearch]()
     assert search([one], 2, 1.0, showing(None, INVALID, CRASHED, INVALID), kept.append) == 0
     assert (one.plays, kept) == (4, [])
@@ -86,7 +86,7 @@ def test_a_search_begins_where_the_mutant_is_known_to_show() -> None:
     assert {each.name for each in all_mutants()} >= set(FIRST_SEEDS)
 
 
-def test_a_catch_takes_the_place_of_the_older_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kill_replaces_older_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ledger.KEPT, "live", tmp_path / "kept.jsonl")
     monkeypatch.setattr(ledger, "FILE", tmp_path / "runs" / "mutants.jsonl")
     other = MutantSearch("epoch_not_sent", "01-lost-response", "live", 1, ("fetch-gap",), "abc")

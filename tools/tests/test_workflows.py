@@ -1,4 +1,5 @@
-"""The workflows do on a server what anybody can do here: each step is one command of ours, or a pinned action."""
+"""The workflows on a server run commands that can be run locally: each step is one command of ours, or a pinned
+action."""
 
 import os
 import re
@@ -47,7 +48,7 @@ def steps() -> Iterator[Step]:
 
 
 def _default(value: str) -> str:
-    """``${{ inputs.hours || '5' }}`` is 5 if nobody says anything else."""
+    """``${{ inputs.hours || '5' }}`` is 5 without an input."""
     found = re.fullmatch(r"\$\{\{ inputs\.\w+ \|\| '([^']*)' \}\}", value)
     return found[1] if found else value
 
@@ -85,7 +86,7 @@ def _unknown_of_module(name: str, words: list[str]) -> str:
 
 
 @pytest.mark.parametrize("step", list(steps()), ids=lambda step: step.where)
-def test_each_step_is_one_command_of_ours_with_words_that_it_knows(step: Step) -> None:
+def test_each_step_is_one_own_command_with_known_arguments(step: Step) -> None:
     assert "\n" not in step.run.strip()
     assert unknown(step.words()) == ""
 
@@ -101,7 +102,7 @@ def test_each_step_is_one_command_of_ours_with_words_that_it_knows(step: Step) -
         ("pip install x", "neither"),
     ],
 )
-def test_a_step_that_nobody_could_run_here_is_found(run: str, why: str) -> None:
+def test_step_that_cannot_run_locally_is_detected(run: str, why: str) -> None:
     assert why in unknown(shlex.split(run))
 
 
@@ -113,7 +114,7 @@ def test_there_are_tests_for_each_push_and_a_night_by_the_clock() -> None:
     assert commands >= {"./crucible test", "./crucible nightly", "./crucible index", "./crucible run"}
 
 
-def test_each_action_is_pinned_to_a_commit_and_says_its_version() -> None:
+def test_each_action_is_pinned_to_commit_with_version() -> None:
     used = [line.strip() for file in FILES for line in file.read_text(encoding="utf-8").splitlines() if "uses:" in line]
     assert used
     for each in used:

@@ -170,4 +170,4 @@ class QuorumWorld(FleetWorld):
         if fate in ("lose_request", "lose_response"):
             self.at(self.now_us + request.timeout_us, behaviour, TimedOut(request.lane))
         else:
-            self.answer(behaviour, body, request.lane)
+            self.respond(behaviour, body, request.lane)

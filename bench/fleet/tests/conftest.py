@@ -110,7 +110,7 @@ class FakeLog:
 
 
 def described(body: DescribeConfigsRequest, configs: Mapping[str, Mapping[str, str | None]]) -> DescribeConfigsResponse:
-    """Answer with all settings of the topics. The others are unknown."""
+    """Respond with all settings of the topics. The others are unknown."""
     return DescribeConfigsResponse(
         throttle_time=bodies.milliseconds(0),
         results=tuple(
@@ -139,7 +139,7 @@ class FakeSession:
 
 class FakeBroker:
     """``requests``: all that came, in order. Producers and fetchers see one node that leads everything, or those that
-    ``leaders`` names; they share all state. ``tells``: a node that gets a request for another's partition names its
+    ``leaders`` names; they share all state. ``redirects``: a node that gets a request for another's partition names its
     leader."""
 
     def __init__(self, topics: dict[str, int]) -> None:
@@ -152,7 +152,7 @@ class FakeBroker:
         self.leaders = dict.fromkeys(self.logs, 0)
         self.epochs = dict.fromkeys(self.logs, 0)
         self.elsewhere: dict[TopicPartition, int] = {}
-        self.tells = False
+        self.redirects = False
         self.nodes = {0}
         self.by_name = False
         self.unknown: set[str] = set()
@@ -163,7 +163,7 @@ class FakeBroker:
         self.epochs[where] += 1
 
     def hint(self, where: TopicPartition) -> LeaderIdAndEpoch | None:
-        found = self.tells and where in self.elsewhere
+        found = self.redirects and where in self.elsewhere
         return LeaderIdAndEpoch(self.leaders[where], self.epochs[where]) if found else None
 
     def handle_at(self, node: int, request: Request) -> object:
@@ -298,7 +298,7 @@ class FakeBroker:
                 self.next_id += 1
                 session_id = self.next_id
                 self.sessions[session_id] = FakeSession(1, named)
-            return FetchResponse(0, session_id, self.answer(named, full=True))
+            return FetchResponse(0, session_id, self.topics_of(named, full=True))
         session = self.sessions.get(body.session_id)
         if session is None:
             return FetchResponse(70)
@@ -309,9 +309,9 @@ class FakeBroker:
         for topic in body.forgotten:
             for each in topic.partitions:
                 session.partitions.pop(TopicPartition(topic.topic or self.name(topic.topic_id), each), None)
-        return FetchResponse(0, body.session_id, self.answer(session.partitions, full=False))
+        return FetchResponse(0, body.session_id, self.topics_of(session.partitions, full=False))
 
-    def answer(self, partitions: dict[TopicPartition, list[int]], full: bool) -> list[FetchTopicResponse]:
+    def topics_of(self, partitions: dict[TopicPartition, list[int]], full: bool) -> list[FetchTopicResponse]:
         topics: dict[str, list[PartitionData]] = {}
         for where, state in partitions.items():
             log, (offset, sent) = self.logs[where], state
@@ -405,9 +405,9 @@ class FleetWorld:
         elif fate == "cut":
             self.at(self.now_us + TICK_US, behaviour, Disconnected("closed", lane))
         else:
-            self.answer(behaviour, body, lane)
+            self.respond(behaviour, body, lane)
 
-    def answer(self, behaviour: Behaviour, body: object, lane: int = 0) -> None:
+    def respond(self, behaviour: Behaviour, body: object, lane: int = 0) -> None:
         self.at(self.now_us + TICK_US, behaviour, ResponseReceived(body, 10, 20, lane))
 
     def rows(self, table: str) -> list[Any]:

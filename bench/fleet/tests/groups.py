@@ -118,14 +118,14 @@ class GroupsBroker(FakeBroker):
             return self.api_versions(node)
         view = self.old.get(node)
         if view is None:
-            return self._tell_epoch(request, super().handle_at(node, request), self.epoch)
+            return self._with_epoch(request, super().handle_at(node, request), self.epoch)
         leaders, logs = self.leaders, self.logs
         if request.api_key == ApiKey.PRODUCE:  # No replica of its own era acknowledges anything.
             self.leaders = dict.fromkeys(leaders, -1)
         else:
             self.leaders, self.logs = dict(view.leaders), {**logs, **view.logs}
         try:
-            return self._tell_epoch(request, super().handle_at(node, request), view.epoch)
+            return self._with_epoch(request, super().handle_at(node, request), view.epoch)
         finally:
             self.leaders, self.logs = leaders, logs
 
@@ -138,7 +138,7 @@ class GroupsBroker(FakeBroker):
             error_code=ErrorCode.none, api_keys=(), throttle_time=NO_WAIT, supported_features=known
         )
 
-    def _tell_epoch(self, request: Request, response: Any, epoch: int) -> object:
+    def _with_epoch(self, request: Request, response: Any, epoch: int) -> object:
         if request.api_key != ApiKey.METADATA or request.api_version < FIRST_DRAFT_VERSION:
             return response
         return MetadataResponse1001(
@@ -194,15 +194,15 @@ class GroupWorld(FleetWorld):
             if body is not None and request.api_key == ApiKey.OFFSET_COMMIT and self.commits_take_us:
                 self.at(self.now_us + self.commits_take_us, behaviour, ResponseReceived(body, 10, 20, lane))
             elif body is not None:
-                self.answer(behaviour, body, lane)
+                self.respond(behaviour, body, lane)
 
-    def answer(self, behaviour: Behaviour, body: object, lane: int = 0) -> None:
+    def respond(self, behaviour: Behaviour, body: object, lane: int = 0) -> None:
         if isinstance(body, FetchResponse) and not any(
             each.records or each.error_code for topic in body.responses for each in topic.partitions
         ):
             self.at(self.now_us + FETCH_WAITS_US, behaviour, ResponseReceived(body, 10, 20, lane))
         else:
-            super().answer(behaviour, body, lane)
+            super().respond(behaviour, body, lane)
 
     def run(self, seconds: float) -> None:
         """In small steps, between which rebalances may end."""
@@ -245,14 +245,14 @@ class GroupWorld(FleetWorld):
         body: Any = request.body
         group = self._group(body.group_id)
         if node != self.fake.coordinator:
-            return self._join_answer(ErrorCode.not_coordinator, "")
+            return self._join_response(ErrorCode.not_coordinator, "")
         member_id = body.member_id
         if not member_id:
             group.numbered += 1
             member_id = f"{behaviour.process}-{group.numbered}"
             if body.group_instance_id is None:
                 group.members[member_id] = FakeMember()
-                return self._join_answer(ErrorCode.member_id_required, member_id)
+                return self._join_response(ErrorCode.member_id_required, member_id)
         member = group.members.setdefault(member_id, FakeMember())
         member.static, member.metadata = body.group_instance_id, body.protocols[0].metadata
         member.join, member.sync = (behaviour, request, self.now_us), None
@@ -260,7 +260,7 @@ class GroupWorld(FleetWorld):
             group.rebalancing = True
         return None
 
-    def _join_answer(self, error: ErrorCode, member_id: str) -> JoinGroupResponse:
+    def _join_response(self, error: ErrorCode, member_id: str) -> JoinGroupResponse:
         return JoinGroupResponse(
             throttle_time=NO_WAIT, error_code=error, protocol_name=None, leader="", member_id=member_id, members=()
         )
@@ -295,7 +295,7 @@ class GroupWorld(FleetWorld):
                 member_id=each,
                 members=everybody if each == group.leader else (),
             )
-            self.answer(behaviour, response, request.lane)
+            self.respond(behaviour, response, request.lane)
 
     def sync(self, behaviour: Behaviour, node: int, request: Request) -> SyncGroupResponse | None:
         body: Any = request.body
@@ -315,7 +315,7 @@ class GroupWorld(FleetWorld):
                     response = SyncGroupResponse(
                         throttle_time=NO_WAIT, error_code=ErrorCode.none, assignment=group.assignments[each]
                     )
-                    self.answer(whose, response, request.lane)
+                    self.respond(whose, response, request.lane)
         return None
 
     def heartbeat(self, _behaviour: Behaviour, node: int, request: Request) -> HeartbeatResponse:

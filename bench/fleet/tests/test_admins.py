@@ -49,7 +49,7 @@ def played(world: QuorumWorld, behaviour: Admin, seconds: float = 5) -> list[Ope
     return [each for each in world.rows("operations") if each.f not in ("connect", "metadata") and each.node >= 0]
 
 
-def test_names_tell_the_set_and_are_never_used_twice(world: QuorumWorld, quorum: FakeQuorum) -> None:
+def test_topic_names_contain_set_and_are_unique(world: QuorumWorld, quorum: FakeQuorum) -> None:
     operations = played(world, admin())
     assert {each.type for each in operations} == {"ok"}
     sets = {set_of("made", name) for name in quorum.topics}
@@ -60,9 +60,7 @@ def test_names_tell_the_set_and_are_never_used_twice(world: QuorumWorld, quorum:
     assert set_of("other", next(iter(quorum.topics))) is None
 
 
-def test_a_lost_answer_is_asked_again_with_the_same_names_and_counts_once(
-    world: QuorumWorld, quorum: FakeQuorum
-) -> None:
+def test_lost_response_is_retried_with_same_names_and_counts_once(world: QuorumWorld, quorum: FakeQuorum) -> None:
     lost = iter([True])
     world.fault = lambda each: "lose_response" if each.api_key == ApiKey.CREATE_TOPICS and next(lost, False) else None
     operations = played(world, admin())
@@ -111,7 +109,7 @@ def test_a_dead_controller_makes_an_admin_wait_and_catch_up(world: QuorumWorld, 
     assert len(operations) >= 11
 
 
-def test_what_is_unknown_at_the_deadline_is_info_and_what_was_never_sent_is_fail(world: QuorumWorld) -> None:
+def test_unknown_at_deadline_is_info_and_unsent_is_fail(world: QuorumWorld) -> None:
     world.fault = lambda each: "lose_response" if each.api_key == ApiKey.CREATE_TOPICS else None
     operations = played(world, admin(deadline_us=2_000_000, rate_per_s=0.1), 30)
     assert {each.type for each in operations} == {"info"}
@@ -157,7 +155,7 @@ def altered(quorum: FakeQuorum) -> list[tuple[str, str, str | None]]:
     ]
 
 
-def test_min_isr_of_a_loaded_topic_is_altered_within_what_the_load_says(world: QuorumWorld, quorum: FakeQuorum) -> None:
+def test_min_isr_of_loaded_topic_is_altered_within_load_settings(world: QuorumWorld, quorum: FakeQuorum) -> None:
     quorum.topics["hot"] = Made(uuid.UUID(int=1), 4, {})
     operations = played(world, loaded_admin("loaded_min_isr", 5), 10)
     assert {(each.f, each.type) for each in operations} == {("alter_loaded_min_isr", "ok")}
@@ -175,7 +173,7 @@ def test_every_setting_of_a_loaded_topic_is_altered(world: QuorumWorld, quorum: 
     }
 
 
-def test_a_broker_knows_each_setting_and_takes_each_value_that_admins_draw() -> None:
+def test_broker_accepts_each_config_value_drawn_by_admins() -> None:
     needs_a_tier = {key for key in TOPIC_KEYS if key.startswith(("remote.", "local."))}
     not_drawn = {*WITHOUT_EFFECT, "internal.segment.bytes"}
     assert set(TOPIC_KEYS) - needs_a_tier - not_drawn == {*LOADED_SETTINGS, "min.insync.replicas"}
@@ -184,7 +182,7 @@ def test_a_broker_knows_each_setting_and_takes_each_value_that_admins_draw() -> 
             assert value is None or normalised({key: value})
 
 
-def test_an_upgrade_asks_for_the_next_level_once(world: QuorumWorld, quorum: FakeQuorum) -> None:
+def test_upgrade_requests_next_level_once(world: QuorumWorld, quorum: FakeQuorum) -> None:
     lost = iter([True])
     world.fault = lambda each: "lose_response" if each.api_key == ApiKey.UPDATE_FEATURES and next(lost, False) else None
     operations = played(world, admin({"upgrade": 1}, 0.5), 5)
@@ -192,7 +190,7 @@ def test_an_upgrade_asks_for_the_next_level_once(world: QuorumWorld, quorum: Fak
     assert quorum.level == 20 + len(operations)
 
 
-def test_a_hard_end_leaves_what_is_in_flight_unknown(world: QuorumWorld) -> None:
+def test_hard_end_makes_requests_in_flight_info(world: QuorumWorld) -> None:
     world.fault = lambda each: "lose_response" if each.api_key == ApiKey.CREATE_TOPICS else None
     behaviour = admin()
     world.start(behaviour)

@@ -99,12 +99,12 @@ def test_a_node_that_hangs_delays_only_its_own_partitions(
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("tells", [True, False])
+@pytest.mark.parametrize("redirects", [True, False])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_leaders_that_move_are_followed_and_nothing_is_lost_or_read_twice(
-    world: FleetWorld, spread: FakeBroker, settings: ClientSettings, variant: str, tells: bool
+    world: FleetWorld, spread: FakeBroker, settings: ClientSettings, variant: str, redirects: bool
 ) -> None:
-    spread.tells = tells
+    spread.redirects = redirects
     load, subject = producer(settings), fetcher(variant, settings)
     world.start(load, subject)
     for turn in range(8):
@@ -116,7 +116,7 @@ def test_leaders_that_move_are_followed_and_nothing_is_lost_or_read_twice(
     sent = [each for each in operations(world, "produce") if each.type == "ok"]
     assert sum(spread.logs[where].end for where in HOT) == 3 * len(sent), "a record was written twice or lost"
     assert {each.type for each in operations(world, "produce")} == {"ok"}
-    if tells:
+    if redirects:
         requests = [each for each in operations(world, "metadata") if each.process == subject.process]
         assert len(requests) <= 3, "it requested metadata although each response named the leader"
 
@@ -124,7 +124,7 @@ def test_leaders_that_move_are_followed_and_nothing_is_lost_or_read_twice(
 @pytest.mark.thorough
 @pytest.mark.parametrize("proxied", [False, True])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_dead_leader_is_left_as_soon_as_metadata_names_another(
+def test_client_leaves_dead_leader_once_metadata_names_another(
     world: FleetWorld, spread: FakeBroker, settings: ClientSettings, variant: str, proxied: bool
 ) -> None:
     load, subject = producer(settings), fetcher(variant, settings)
@@ -142,7 +142,7 @@ def test_a_dead_leader_is_left_as_soon_as_metadata_names_another(
     )
     assert first - moved < 1_500_000
     elsewhere = [each for each in operations(world, "fetch") if each.node == 1 and each.invoke_us > moved + 1_500_000]
-    assert not elsewhere, "it went on asking the dead node"
+    assert not elsewhere, "it continued to send to the dead node"
     assert subject.reading.consumer.positions[HOT[1]].offset > 0
     finish(world, load, subject)
     assert_all_read_once_in_order(world, spread, subject.process, seeks=variant == "rotating")
@@ -181,7 +181,7 @@ def test_nothing_was_due_at_a_node_that_led_nothing(
     finish(world, load, subject)
 
 
-def test_an_offset_out_of_range_is_asked_of_the_partitions_own_leader(
+def test_out_of_range_offset_is_looked_up_at_partition_leader(
     world: FleetWorld, spread: FakeBroker, settings: ClientSettings
 ) -> None:
     log = spread.logs[HOT[1]]
@@ -244,9 +244,7 @@ def test_the_final_reader_opens_one_connection_to_each_leader(world: FleetWorld,
 
 
 @pytest.mark.usefixtures("spread")
-def test_a_final_reader_from_offsets_reads_what_follows_them_and_records_no_end(
-    world: FleetWorld, settings: ClientSettings
-) -> None:
+def test_final_reader_from_offsets_records_no_end(world: FleetWorld, settings: ClientSettings) -> None:
     load = producer(settings)
     world.start(load)
     world.run(1)
@@ -279,7 +277,7 @@ def test_a_partition_that_stays_in_error_keeps_the_final_reader_from_no_other_le
     assert {TopicPartition(each.topic, each.partition) for each in world.rows("ends")} == set(others)
 
 
-def test_a_final_read_counts_whatever_error_another_partition_has(
+def test_final_read_counts_despite_error_of_other_partition(
     world: FleetWorld, spread: FakeBroker, settings: ClientSettings
 ) -> None:
     load = producer(settings)

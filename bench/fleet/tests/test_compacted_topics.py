@@ -41,7 +41,7 @@ def test_a_batch_that_is_encoded_again_holds_the_same_and_the_rows_say_it() -> N
     assert len({row.key for row in rows}) == 5
 
 
-def test_nothing_is_said_of_topics_that_are_not_compacted() -> None:
+def test_uncompacted_topics_have_no_rows() -> None:
     assert keyed(0, NOT_COMPACTED).rows(WRITER, 0, WHERE, 0, 20) == []
     assert all(each.value is not None for each in keyed(0).make(WHERE, 0, COUNT, 1))
 

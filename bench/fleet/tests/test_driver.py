@@ -36,7 +36,7 @@ Serve: TypeAlias = Callable[[float | None], Address]
 
 
 class Server:
-    """Answers ApiVersions after ``delay_s``; None: never; -1: closes instead."""
+    """Respond to ApiVersions after ``delay_s``; None: never; -1: closes instead."""
 
     def __init__(self, delay_s: float | None) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -80,7 +80,7 @@ class Scripted:
         return []
 
 
-def ask(lane: int, timeout_us: int = 2_000_000) -> Request:
+def request(lane: int, timeout_us: int = 2_000_000) -> Request:
     return Request(ApiKey.API_VERSIONS, 0, "scripted", bodies.API_VERSIONS_REQUEST, timeout_us, lane)
 
 
@@ -120,12 +120,12 @@ def connecting(
     return react
 
 
-def test_the_answer_that_comes_first_is_given_first(serve: Serve) -> None:
+def test_responses_are_delivered_in_order_of_arrival(serve: Serve) -> None:
     slow, quick = serve(0.3), serve(0)
 
     def then(event: FleetEvent, seen: int) -> list[FleetAction]:
         if isinstance(event, Connected):
-            return [ask(0), ask(1)]
+            return [request(0), request(1)]
         return [Finished()] if seen == 3 else []
 
     events, times = played(connecting([slow, quick], then))
@@ -140,7 +140,7 @@ def test_a_lane_times_out_while_another_sleeps_and_a_third_is_closed_by_the_peer
 
     def then(event: FleetEvent, seen: int) -> list[FleetAction]:
         if isinstance(event, Connected):
-            return [ask(0, 200_000), ask(1), Wake(0, 2)]
+            return [request(0, 200_000), request(1), Wake(0, 2)]
         return [Finished()] if seen == 4 else []
 
     events, _ = played(connecting([silent, closing, quick], then))
@@ -176,7 +176,7 @@ def test_an_end_from_outside_reaches_a_sleeper_within_a_nap(end: str, event: typ
     assert driver.stop_requested
 
 
-def test_a_client_that_is_told_to_end_before_it_began_never_begins() -> None:
+def test_client_ended_before_start_does_not_start() -> None:
     subject = Scripted(lambda _: [])
     driver = BlockingDriver(subject, lambda _: None)
     driver.stop()

@@ -1,4 +1,4 @@
-"""What a worker sees broken while the load runs: real breaches at once, and nothing where all is well."""
+"""Violations that a worker sees while the load runs: real ones at once, and none in clean histories."""
 
 from collections.abc import Sequence
 from random import Random
@@ -68,7 +68,7 @@ def test_readers_of_one_log_never_raise_a_sign_and_one_wrong_offset_always_does(
     assert signs.seen["inconsistent-offsets"] == 1
 
 
-def test_only_so_many_spans_are_kept() -> None:
+def test_kept_spans_are_limited() -> None:
     signs = EarlySigns()
     for number in range(MOST_SPANS + 10):
         signs.read(read(3 * number, 1))

@@ -66,9 +66,7 @@ def played(make: Made, settings: ClientSettings, *, drafts: set[int], metadata_e
 
 @pytest.mark.clause("M-5")
 @pytest.mark.parametrize("make", [producer, admin])
-def test_metadata_that_are_older_than_the_last_that_were_taken_are_dropped(
-    make: Made, settings: ClientSettings
-) -> None:
+def test_metadata_older_than_last_accepted_is_dropped(make: Made, settings: ClientSettings) -> None:
     rows = played(make, settings, drafts={0, 1, 2})
     assert len(rows) > 5
     dropped = []
@@ -86,7 +84,7 @@ def test_metadata_that_are_older_than_the_last_that_were_taken_are_dropped(
 @pytest.mark.clause("M-5", "M-14")
 @pytest.mark.parametrize("make", [producer, admin])
 @pytest.mark.parametrize(("drafts", "metadata_epoch"), [(set(), True), ({0, 1, 2}, False)])
-def test_without_drafts_metadata_have_no_epoch_and_all_are_taken(
+def test_metadata_without_drafts_has_no_epoch_and_is_accepted(
     make: Made, settings: ClientSettings, drafts: set[int], metadata_epoch: bool
 ) -> None:
     assert played(make, settings, drafts=drafts, metadata_epoch=metadata_epoch) == []

@@ -125,7 +125,7 @@ def test_a_resent_request_that_had_been_lost_is_simply_accepted(world: FleetWorl
     assert (again.session_epoch, after.session_epoch) == (lost.session_epoch, lost.session_epoch + 1)
 
 
-def test_the_presuming_fetcher_goes_on_with_the_next_epoch_and_names_nothing(
+def test_presuming_fetcher_continues_with_next_epoch_without_partitions(
     world: FleetWorld, settings: ClientSettings
 ) -> None:
     world.fault = nth_fetch(4, "lose_response")
@@ -145,9 +145,7 @@ def test_the_presuming_fetcher_falls_back_when_the_request_was_lost(
     assert full.session_epoch == 0
 
 
-def test_the_incremental_fetcher_closes_the_session_after_a_lost_answer(
-    world: FleetWorld, settings: ClientSettings
-) -> None:
+def test_incremental_fetcher_closes_session_after_lost_response(world: FleetWorld, settings: ClientSettings) -> None:
     world.fault = nth_fetch(4, "cut")
     live(world, settings, fetcher("incremental", settings))
     lost, after = fetches(world)[3:5]
@@ -156,7 +154,7 @@ def test_the_incremental_fetcher_closes_the_session_after_a_lost_answer(
 
 
 @pytest.mark.parametrize("revision", ["final", "first"])
-def test_the_refetching_fetcher_names_all_after_a_lost_answer(
+def test_refetching_fetcher_names_all_partitions_after_lost_response(
     world: FleetWorld, settings: ClientSettings, revision: str
 ) -> None:
     world.fault = nth_fetch(4, "lose_response")
@@ -167,16 +165,12 @@ def test_the_refetching_fetcher_names_all_after_a_lost_answer(
     assert later.session_epoch == (lost.session_epoch if revision == "first" else 1)
 
 
-def test_a_fetcher_speaks_no_newer_version_than_its_plan_says(
-    world: FleetWorld, settings: ClientSettings, broker: FakeBroker
-) -> None:
+def test_fetcher_uses_at_most_version_of_plan(world: FleetWorld, settings: ClientSettings, broker: FakeBroker) -> None:
     live(world, settings, fetcher("incremental", settings, newest_version=12))
     assert {each.api_version for each in broker.requests if each.api_key == ApiKey.FETCH} == {12}
 
 
-def test_the_forgetting_fetcher_ends_assignments_and_takes_them_up_where_it_was(
-    world: FleetWorld, settings: ClientSettings
-) -> None:
+def test_forgetting_fetcher_resumes_assignments_at_position(world: FleetWorld, settings: ClientSettings) -> None:
     live(world, settings, fetcher("forgetting", settings))
     ended = [each for each in world.rows("assignments") if each.until_us != END_OF_RUN_US]
     assert ended, "nothing was ever forgotten"
@@ -192,7 +186,7 @@ def test_the_forgetting_fetcher_ends_assignments_and_takes_them_up_where_it_was(
         assert any(each.from_us <= operation.invoke_us < each.until_us for each in covering)
 
 
-def test_the_emptying_fetcher_drops_all_and_takes_all_back(world: FleetWorld, settings: ClientSettings) -> None:
+def test_emptying_fetcher_drops_and_restores_all_partitions(world: FleetWorld, settings: ClientSettings) -> None:
     live(world, settings, fetcher("emptying", settings))
     ended = {(each.topic, each.partition) for each in world.rows("assignments") if each.until_us != END_OF_RUN_US}
     last = {(each.topic, each.partition) for each in world.rows("assignments") if each.until_us == END_OF_RUN_US}
@@ -256,7 +250,7 @@ def test_an_offset_out_of_range_is_reset_to_the_log_start_under_a_new_assignment
     assert starts == [0, 6]
 
 
-def test_a_hard_end_turns_what_is_open_into_info(world: FleetWorld, settings: ClientSettings) -> None:
+def test_hard_end_makes_open_operations_info(world: FleetWorld, settings: ClientSettings) -> None:
     world.fault = nth_fetch(1, "lose_response")
     subject = fetcher("incremental", settings)
     world.start(subject)

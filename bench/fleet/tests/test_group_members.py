@@ -114,7 +114,7 @@ def test_members_share_the_partitions_and_commit_all_that_they_read(
     assert revoked == (4 if protocol == "eager" else 2)
 
 
-def test_what_is_fetched_names_the_leader_epoch_only_where_it_is_wanted(
+def test_fetch_has_leader_epoch_only_if_enabled(
     world: GroupWorld, broker: GroupsBroker, settings: ClientSettings
 ) -> None:
     broker.epochs = dict.fromkeys(broker.epochs, 5)
@@ -185,7 +185,7 @@ def test_a_member_whose_node_is_down_ends_without_closing_its_session_there(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("protocol", ["eager", "cooperative"])
-def test_nothing_is_read_any_more_while_what_is_revoked_is_committed(
+def test_revoked_partitions_are_not_read_during_commit(
     world: GroupWorld, broker: GroupsBroker, settings: ClientSettings, load: KeyedProducer, protocol: str
 ) -> None:
     world.commits_take_us = 300_000
@@ -351,7 +351,7 @@ def test_an_earlier_owner_stores_nothing_outside_any_more() -> None:
     assert store.load(HOT[0]).metadata_epoch == 3
 
 
-def test_a_client_that_stays_for_a_while_begins_again_from_what_it_committed(
+def test_temporary_client_restarts_from_committed_offset(
     world: GroupWorld, broker: GroupsBroker, settings: ClientSettings, load: KeyedProducer
 ) -> None:
     one = member(settings, 0, stay_us=1_000_000)
@@ -382,7 +382,7 @@ def test_clients_of_drafts_speak_released_versions_to_nodes_that_know_no_draft(
 
 
 @pytest.mark.parametrize("reset", ["earliest", "latest", "none"])
-def test_without_a_committed_offset_the_policy_says_where_to_begin(
+def test_missing_committed_offset_uses_reset_policy(
     world: GroupWorld, broker: GroupsBroker, settings: ClientSettings, load: KeyedProducer, reset: str
 ) -> None:
     world.start(load)
@@ -438,7 +438,7 @@ def test_committed_offsets_are_read_once_more_at_the_end(
     assert all(commits_us < each.invoke_us for each in reads)
 
 
-def test_groups_whose_coordinator_is_gone_are_named(
+def test_groups_without_coordinator_are_named(
     world: GroupWorld, broker: GroupsBroker, settings: ClientSettings
 ) -> None:
     broker.coordinator = 1
@@ -451,13 +451,13 @@ def test_groups_whose_coordinator_is_gone_are_named(
     assert not world.rows("commits")
 
 
-@pytest.mark.parametrize("trouble", ["no answer", "open transaction"])
+@pytest.mark.parametrize("trouble", ["no response", "open transaction"])
 def test_groups_whose_offsets_stay_unknown_hold_up_no_other(
     world: GroupWorld, broker: GroupsBroker, settings: ClientSettings, trouble: str
 ) -> None:
     """A request without a response takes 3 s, so there is time for one only."""
     stuck = [f"stuck-{number}" for number in range(4)]
-    if trouble == "no answer":
+    if trouble == "no response":
         broker.coordinators = dict.fromkeys(stuck, 1)
         world.fault = lambda request: (
             "lose_request"
@@ -476,4 +476,4 @@ def test_groups_whose_offsets_stay_unknown_hold_up_no_other(
     reads = [each for each in world.rows("operations") if each.f == FINAL_OFFSETS]
     assert {each.type for each in reads} == {"ok", "fail"}
     wrong = {each.error for each in reads if each.type == "fail"}
-    assert wrong == {"REQUEST_TIMED_OUT", "timeout" if trouble == "no answer" else "UNSTABLE_OFFSET_COMMIT"}
+    assert wrong == {"REQUEST_TIMED_OUT", "timeout" if trouble == "no response" else "UNSTABLE_OFFSET_COMMIT"}

@@ -42,7 +42,7 @@ def test_shares_are_the_whole_fleet_and_offsets_kept_outside_have_one_worker(wor
     assert users_needed(replace(SPEC, workers=workers)) >= workers * most
 
 
-def test_what_the_spec_says_is_what_a_member_does() -> None:
+def test_member_behaves_as_specified() -> None:
     made = make_fleet(replace(SPEC, process_prefix="1.")).members
     assert {each.member.group for each in made} == {"1.g", "1.o"}
     assert [each.member.instance_id for each in made][:4] == ["1.member-0", "1.member-1", "1.member-2", ""]

@@ -199,7 +199,7 @@ def described_transactions(world: FleetWorld) -> list[DescribedTransactionRow]:
     return [each for each in world.rows("described_transactions") if each.producer_id >= 0]
 
 
-def test_what_no_coordinator_expects_is_aborted_at_the_second_look(world: FleetWorld, admin: JanitorBroker) -> None:
+def test_transaction_unknown_to_coordinator_is_aborted_at_second_check(world: FleetWorld, admin: JanitorBroker) -> None:
     admin.held = {HOT0: [OpenAtBroker(7, 3), OpenAtBroker(8, 5, coordinator_epoch=2)], HOT1: [OpenAtBroker(9, 0)]}
     admin.owners, admin.expected = {8: "b", 9: "c"}, {"b": (HOT1,), "c": (HOT1,)}
     world.start(janitor())
@@ -217,7 +217,7 @@ def test_what_no_coordinator_expects_is_aborted_at_the_second_look(world: FleetW
     assert not any(each.transaction_result for each in admin.markers)
 
 
-def test_a_young_one_is_left_alone_and_not_looked_up(world: FleetWorld, admin: JanitorBroker) -> None:
+def test_young_transaction_is_not_checked(world: FleetWorld, admin: JanitorBroker) -> None:
     admin.held = {HOT0: [OpenAtBroker(7, 3, written_ms=10**9)]}
     world.start(janitor())
     world.run(3)
@@ -225,7 +225,7 @@ def test_a_young_one_is_left_alone_and_not_looked_up(world: FleetWorld, admin: J
     assert ApiKey.LIST_TRANSACTIONS not in {each.api_key for each in admin.requests}
 
 
-def test_a_look_without_an_answer_counts_for_nothing(world: FleetWorld, admin: JanitorBroker) -> None:
+def test_check_without_response_is_ignored(world: FleetWorld, admin: JanitorBroker) -> None:
     """A coordinator that loads lists nothing, so an ID may be missing."""
     admin.held = {HOT0: [OpenAtBroker(7, 3)]}
     admin.loading = 3
@@ -237,7 +237,7 @@ def test_a_look_without_an_answer_counts_for_nothing(world: FleetWorld, admin: J
     assert [bool(each.abort) for each in hanging] == [False, True]
 
 
-def test_each_look_asks_who_leads(world: FleetWorld, admin: JanitorBroker) -> None:
+def test_each_check_looks_up_leaders(world: FleetWorld, admin: JanitorBroker) -> None:
     """A follower would report what is open, and refuse the abort."""
     admin.held = {HOT0: [OpenAtBroker(7, 3)]}
     world.start(janitor())
@@ -265,9 +265,7 @@ def test_it_ends_once_nothing_is_open(world: FleetWorld, admin: JanitorBroker) -
     assert behaviour.process in world.finished
 
 
-def test_a_stray_writes_a_transaction_of_which_its_coordinator_never_hears(
-    world: FleetWorld, admin: JanitorBroker
-) -> None:
+def test_stray_writes_transaction_unknown_to_coordinator(world: FleetWorld, admin: JanitorBroker) -> None:
     (stray,) = make_fleet(FleetSpec([f"{ADDRESS.host}:{ADDRESS.port}"], LOAD)).strays
     lost = iter([True])
     world.fault = lambda each: "lose_response" if each.api_key == ApiKey.PRODUCE and next(lost, False) else None

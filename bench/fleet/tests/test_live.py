@@ -149,7 +149,7 @@ def test_a_fleet_leaves_a_history_in_which_every_acknowledged_record_was_read(tm
 
 @pytest.mark.nightly
 @pytest.mark.live
-def test_a_spike_brings_clients_and_takes_them_away_again(tmp_path: Path, bootstrap: str) -> None:
+def test_spike_adds_and_removes_clients(tmp_path: Path, bootstrap: str) -> None:
     fetchers = [{"behaviour": "incremental", "count": 10, "topic": "hot", "partitions": 3}]
     shape = {"kind": "spike", "base_percent": 20}
     with start(tmp_path, bootstrap, load={"seconds": 10, "fetchers": fetchers}, shape=shape) as fleet:

@@ -29,7 +29,7 @@ def fetchers(settings: ClientSettings, count: int) -> list[SessionFetcher]:
 
 
 @pytest.mark.usefixtures("spread")
-def test_twenty_that_begin_at_once_ask_once(world: FleetWorld, settings: ClientSettings) -> None:
+def test_twenty_simultaneous_clients_send_one_request(world: FleetWorld, settings: ClientSettings) -> None:
     world.start(*fetchers(settings, 20))
     world.run(2)
     assert len(operations(world, "metadata")) <= 2
@@ -37,9 +37,7 @@ def test_twenty_that_begin_at_once_ask_once(world: FleetWorld, settings: ClientS
 
 
 @pytest.mark.usefixtures("spread")
-def test_an_answer_that_never_comes_holds_the_others_up_for_its_timeout_only(
-    world: FleetWorld, settings: ClientSettings
-) -> None:
+def test_missing_response_delays_others_by_its_timeout_only(world: FleetWorld, settings: ClientSettings) -> None:
     lost: list[Request] = []
 
     def lose_the_first(request: Request) -> str | None:
@@ -61,7 +59,7 @@ def test_an_answer_that_never_comes_holds_the_others_up_for_its_timeout_only(
 
 
 @pytest.mark.thorough
-def test_leaders_that_move_are_followed_with_few_questions(
+def test_moving_leaders_are_followed_with_few_requests(
     world: FleetWorld, spread: FakeBroker, settings: ClientSettings
 ) -> None:
     load, readers = producer(settings), fetchers(settings, 6)

@@ -96,7 +96,7 @@ def test_the_final_description_waits_until_all_nodes_say_the_same(world: QuorumW
     assert all(each.final for each in rows)
 
 
-def test_the_final_description_ends_with_what_it_has(world: QuorumWorld, quorum: FakeQuorum) -> None:
+def test_final_description_ends_with_partial_result(world: QuorumWorld, quorum: FakeQuorum) -> None:
     describer = fleet(final_read_ms=5_000).final_describer
     assert describer is not None
     create(quorum, SET)

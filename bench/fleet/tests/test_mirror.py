@@ -30,7 +30,7 @@ class TwoClusters(GroupWorld):
 
     def send(self, behaviour: Behaviour, request: Request) -> None:
         if self.at_node[behaviour.process, request.lane] == TARGET:
-            self.answer(behaviour, self.target.handle_at(TARGET, request), request.lane)
+            self.respond(behaviour, self.target.handle_at(TARGET, request), request.lane)
         else:
             super().send(behaviour, request)
 
@@ -139,7 +139,7 @@ def test_two_mirrors_hand_partitions_over_without_copying_anything_twice(
     assert {each.process for each in world.rows("copies")} == {"mirror-0-writer", "mirror-1-writer"}
 
 
-def test_what_the_target_holds_is_read_at_the_end_into_a_table_of_its_own(
+def test_target_is_read_at_end_into_own_table(
     world: TwoClusters, settings: ClientSettings, load: KeyedProducer
 ) -> None:
     one = mirror(settings)
@@ -186,7 +186,7 @@ def read_at(offset: int) -> ConsumerRecord:
     return ConsumerRecord(*HOT[0], offset, 1, None, b"v")
 
 
-def test_what_was_dropped_while_it_was_on_its_way_settles_nothing() -> None:
+def test_dropped_partition_in_flight_settles_nothing() -> None:
     pipe = MirrorPipe()
     pipe.put([read_at(7), read_at(8)])
     batch = pipe.take(HOT[0])

@@ -136,7 +136,7 @@ def test_an_unsettled_batch_becomes_info_and_the_next_goes_under_a_new_producer_
     assert sends(world)[infos[0].index].first_offset == -1
 
 
-def test_a_batch_refused_as_unknown_producer_takes_a_new_id_and_is_written_once(
+def test_batch_of_unknown_producer_gets_new_id_and_is_written_once(
     world: FleetWorld, broker: FakeBroker, settings: ClientSettings
 ) -> None:
     subject = producer(settings)
@@ -215,7 +215,7 @@ def test_the_preparer_ends_well_when_every_partition_has_a_leader(world: FleetWo
     assert subject.failure is None
 
 
-def test_the_preparer_says_why_topics_are_not_there(world: FleetWorld, settings: ClientSettings) -> None:
+def test_preparer_reports_why_topics_are_missing(world: FleetWorld, settings: ClientSettings) -> None:
     subject = TopicPreparer("preparer", settings, Random(1), [NewTopic("hot", 4), NewTopic("idle", 9)])
     world.fault = lambda request: "cut" if request.api_key == ApiKey.CREATE_TOPICS else None
     world.start(subject)
@@ -366,15 +366,15 @@ def test_a_log_that_begins_later_at_its_next_leader_is_described_too(
     assert descriptions(broker) == 1
 
 
-def test_a_description_is_asked_for_again_with_pauses_while_all_else_is_read(
+def test_description_is_retried_with_backoff_while_others_are_read(
     world: FleetWorld, broker: FakeBroker, settings: ClientSettings
 ) -> None:
     written(world, broker, settings)
     broker.logs[HOT[2]].start = 1
-    begun_us = world.now_us
+    started_us = world.now_us
 
     def late(request: Request) -> None:
-        if request.api_key == ApiKey.DESCRIBE_CONFIGS and world.now_us >= begun_us + 1_200_000:
+        if request.api_key == ApiKey.DESCRIBE_CONFIGS and world.now_us >= started_us + 1_200_000:
             broker.configs["hot"] = OF_A_WEEK
 
     world.fault = late
@@ -382,12 +382,12 @@ def test_a_description_is_asked_for_again_with_pauses_while_all_else_is_read(
     ends = {(each.topic, each.partition): each for each in world.rows("ends")}
     assert ends[HOT[2]].retention_ms == 604_800_000
     assert (
-        max(each.end_us for where, each in ends.items() if where != HOT[2]) < begun_us + 500_000 < ends[HOT[2]].end_us
+        max(each.end_us for where, each in ends.items() if where != HOT[2]) < started_us + 500_000 < ends[HOT[2]].end_us
     )
     assert 4 <= descriptions(broker) <= 8
 
 
-def test_what_waits_for_a_description_holds_up_no_other_leader(
+def test_partition_waiting_for_description_delays_no_other_leader(
     world: FleetWorld, broker: FakeBroker, settings: ClientSettings
 ) -> None:
     written(world, broker, settings)
@@ -408,7 +408,7 @@ def test_a_reader_that_leaves_the_ends_to_another_does_not_describe(
 
 
 @pytest.mark.parametrize("fate", [None, "cut"])
-def test_a_topic_that_nobody_describes_is_named(
+def test_undescribed_topic_is_named(
     world: FleetWorld, broker: FakeBroker, settings: ClientSettings, fate: str | None
 ) -> None:
     written(world, broker, settings)

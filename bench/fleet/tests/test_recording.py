@@ -1,4 +1,4 @@
-"""Rows, recorder, sinks: what is recorded is what comes out, with the run's start subtracted."""
+"""Rows, recorder, sinks: recorded rows are written with the run's start subtracted."""
 
 import time
 from dataclasses import fields
@@ -33,7 +33,7 @@ def operation(
     return OperationRow("p", index, f, kind, ORIGIN + intended, ORIGIN + invoke, ORIGIN + complete, 0, error)
 
 
-def test_parquet_files_hold_what_was_recorded_with_times_since_the_start(tmp_path: Path) -> None:
+def test_parquet_files_have_recorded_rows_with_relative_times(tmp_path: Path) -> None:
     recorder = Recorder(ParquetSink(tmp_path, "worker-0"), "worker-0", ORIGIN, batch_rows=2)
     rows = [operation(each, 10, 20, 1_000_020 + each) for each in range(5)]
     run = SpanRow("p", 0, 0, "read", "hot", 1, 7, 3, 9, "w", 40, True)
@@ -66,7 +66,7 @@ def test_times_of_groups_rows_are_since_the_start_too() -> None:
     assert columns_of([reset], ORIGIN)["at_us"] == [5]
 
 
-def test_every_table_has_its_file_where_the_schema_says(tmp_path: Path) -> None:
+def test_each_table_has_file_of_schema(tmp_path: Path) -> None:
     for table in TABLE_OF.values():
         schema = next(each for each in TABLES if each.name == table)
         assert file_of(tmp_path, table, "w").relative_to(tmp_path).match(schema.path)
@@ -80,7 +80,7 @@ def test_service_and_response_time_differ_by_the_wait_before_the_send() -> None:
     assert sum(each.count for each in recorder.latency_rows() if each.low_us > 800_000) == 2, "a timeout has a latency"
 
 
-def test_load_counts_each_operation_in_the_seconds_of_its_times() -> None:
+def test_load_counts_operations_by_second() -> None:
     recorder = Recorder(MemorySink(), "w", ORIGIN)
     recorder.record(
         [
@@ -108,7 +108,7 @@ def test_columns_of_nothing_are_nothing() -> None:
     assert columns_of([], 5) == {}
 
 
-def test_a_part_is_whole_as_soon_as_it_is_told_and_holds_all_up_to_then(tmp_path: Path) -> None:
+def test_reported_part_is_complete_up_to_its_time(tmp_path: Path) -> None:
     recorder = Recorder(ParquetSink(tmp_path, "w"), "w", ORIGIN, roll_s=10)
     recorder.record([operation(0, 0, 1, 2), SpanRow("p", 0, 0, "read", "hot", 1, 7, 3, 9, "w", 40, True)])
     recorder.write_part(ORIGIN + 9_000_000)

@@ -21,7 +21,7 @@ def test_steps_are_equally_high_and_equally_long() -> None:
     assert alive == sorted(alive)
 
 
-def test_a_spike_comes_in_the_middle_and_goes_again() -> None:
+def test_spike_is_in_the_middle() -> None:
     alive = [clients_at(LoadShape("spike", base_percent=10), 50, second, 10) for second in range(10)]
     assert alive == [5, 5, 5, 5, 50, 50, 5, 5, 5, 5]
 
@@ -63,7 +63,7 @@ def test_a_fetcher_that_leaves_ends_its_assignments_though_it_has_not_caught_up(
 
 
 @pytest.mark.usefixtures("spread")
-def test_a_producer_that_leaves_settles_what_is_in_flight(world: FleetWorld, settings: ClientSettings) -> None:
+def test_leaving_producer_completes_batches_in_flight(world: FleetWorld, settings: ClientSettings) -> None:
     load = producer(settings)
     world.start(load)
     world.run(1)

@@ -63,12 +63,12 @@ def test_each_fetcher_has_an_idle_partition_of_its_own_and_shares_the_hot_ones()
     assert max(counts) - min(counts) <= 1
 
 
-def test_each_producer_of_a_group_has_the_rate_that_the_load_says() -> None:
+def test_each_producer_of_group_has_rate_of_load() -> None:
     [first, *_] = make_fleet(SPEC).producers
     assert first.plan.interval_us == 1_000_000 * 3 * 10 // 600
 
 
-def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+def test_spec_round_trip(tmp_path: Path) -> None:
     spec = replace(SPEC, topic_prefix="run-", dial={"a:1": "b:2"})
     assert parse_spec(write_spec(spec, tmp_path / "spec.json").read_bytes()) == spec
 
@@ -94,7 +94,7 @@ def test_clients_of_several_topics_read_and_write_their_own() -> None:
     assert made == {"run-hot": (2, {}), "run-cold": (3, compacted), "run-idle": (3, {})}
 
 
-def test_the_words_of_a_load_are_those_that_behaviours_know() -> None:
+def test_keys_of_load_are_known_to_behaviours() -> None:
     assert tuple(VARIANTS) == BEHAVIOURS
     assert tuple(REVISIONS) == FETCHER_REVISIONS
     assert tuple(OPERATIONS) == ADMIN_OPERATIONS

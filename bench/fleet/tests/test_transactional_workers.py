@@ -18,7 +18,7 @@ def read(pipe: WorkerPipe, *offsets: int) -> None:
     pipe.put([ConsumerRecord("in", 0, each, 0, None, b"v") for each in offsets])
 
 
-def test_what_was_taken_stays_in_the_pipe_until_it_is_committed() -> None:
+def test_consumed_records_stay_in_pipe_until_committed() -> None:
     pipe = WorkerPipe()
     read(pipe, 3, 4, 6)
     taken = list(pipe.waiting[IN0])
@@ -30,7 +30,7 @@ def test_what_was_taken_stays_in_the_pipe_until_it_is_committed() -> None:
     assert pipe.is_empty
 
 
-def test_what_another_member_reads_now_is_dropped() -> None:
+def test_records_of_reassigned_partition_are_dropped() -> None:
     pipe = WorkerPipe()
     read(pipe, 3, 4)
     taken = list(pipe.waiting[IN0])

@@ -1,4 +1,4 @@
-"""Writers of transactions with a naive broker: what they record is what has become of their values."""
+"""Writers of transactions with a naive broker: their recorded outcomes match the broker's."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -107,7 +107,7 @@ def test_each_transaction_is_recorded_with_its_fate(level: int, seed: int) -> No
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("abort_percent", [0, 100])
-def test_an_end_is_asked_for_when_the_records_are_there(abort_percent: int) -> None:
+def test_end_txn_is_sent_when_records_are_acknowledged(abort_percent: int) -> None:
     """The first response to records comes late, and the first response to EndTxn is lost."""
     played = driver(2, abort_percent=abort_percent)
     played.broker.will(ApiKey.PRODUCE, NOT_ARRIVED)
@@ -118,7 +118,7 @@ def test_an_end_is_asked_for_when_the_records_are_there(abort_percent: int) -> N
     assert first.from_us + 1_000_000 < first.at_us < first.until_us - 1_000_000
 
 
-def test_one_that_is_closed_records_what_is_open() -> None:
+def test_closed_writer_records_open_transaction() -> None:
     played = driver(2)
     played.broker.will(ApiKey.PRODUCE, *[NOT_ARRIVED] * 1_000)
     played.run(8_000_000)
@@ -128,7 +128,7 @@ def test_one_that_is_closed_records_what_is_open() -> None:
     assert [row.type for row in rows if isinstance(row, OperationRow) and row.f == "transaction"] == ["info"]
 
 
-def test_one_that_never_comes_back_leaves_its_transaction_open() -> None:
+def test_writer_that_disappears_leaves_transaction_open() -> None:
     played = driver(2, die_percent=100, comes_back=False)
     played.run(5_000_000)
     ended = [row for row in played.rows if isinstance(row, TransactionRow)]

@@ -34,9 +34,7 @@ sequences = st.integers(min_value=0, max_value=2**63 - 1)
     st.integers(0, 200),
     st.binary(max_size=9),
 )
-def test_a_value_says_its_writer_and_sequence_and_has_the_size_asked_for(
-    writer: str, sequence: int, more: int, padding: bytes
-) -> None:
+def test_value_has_writer_sequence_and_requested_size(writer: str, sequence: int, more: int, padding: bytes) -> None:
     size = smallest_size_bytes(writer) + more
     value = ValueMaker(writer, size, padding).make(sequence)
     assert len(value) == size
@@ -88,7 +86,7 @@ def records(spans: list[ValueSpan]) -> list[tuple[int, int, str, int, bool]]:
 
 
 @given(st.lists(parts, max_size=30))
-def test_spans_say_exactly_what_the_records_said_and_no_two_neighbours_join(given_parts: list[ValueSpan]) -> None:
+def test_spans_equal_records_and_are_maximal(given_parts: list[ValueSpan]) -> None:
     spans = compress(given_parts)
     assert records(spans) == records(given_parts)
     assert not any(joins(first, first.count, second) for first, second in itertools.pairwise(spans))

@@ -44,7 +44,7 @@ def partitions(request: WildFetch) -> list[FetchPartition]:
     return [each for topic in request.body.topics for each in topic.partitions]
 
 
-def test_each_version_opens_sessions_and_goes_on_in_them() -> None:
+def test_each_version_opens_and_continues_sessions() -> None:
     requests = played(2000)
     full = Counter(each.version for each in requests if each.session is None)
     incremental = Counter(each.version for each in requests if each.session is not None)

@@ -45,7 +45,7 @@ def test_each_request_of_a_transaction_is_sent_to_its_coordinator() -> None:
     assert {each.of for each in requests if each.of} == {"g-0", "g-1", "g-2"}
 
 
-def test_commits_come_while_a_transaction_is_open_and_while_it_ends() -> None:
+def test_commits_are_sent_during_and_at_end_of_transaction() -> None:
     chains = [[each.api_key for each in requests] for requests in played(1000)]
     of_transaction, end = ApiKey.TXN_OFFSET_COMMIT, ApiKey.END_TXN
     for plain in (ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_DELETE):

@@ -59,7 +59,7 @@ def test_a_failure_is_not_forgotten_by_the_next_report(
         processes_that_reported(tmp_path, **changes).report()
 
 
-def test_a_sink_that_cannot_write_says_so_before_it_is_closed(tmp_path: Path) -> None:
+def test_failing_sink_is_reported_before_close(tmp_path: Path) -> None:
     (tmp_path / "history").write_text("a file where the folder should be")
     sink = ParquetSink(tmp_path, "worker-0", start_thread=lambda _: None)
     sink._items.put(("operations", [], 0))

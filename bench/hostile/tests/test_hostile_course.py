@@ -40,7 +40,7 @@ def test_without_the_bound_of_memory_the_course_is_red(tmp_path: Path) -> None:
     assert [each for each in outcome.broken if "MiB" in each], str(outcome)
 
 
-def test_what_was_acknowledged_and_is_gone_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_acknowledged_record_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def held(ports: Sequence[int]) -> list[int]:
         return [0, 2, 2, -1] if ports == [9] else []
 
@@ -73,7 +73,7 @@ def test_waits_are_counted_where_they_lie_whole() -> None:
     assert honest.longest_s(10.0) == 0.0
 
 
-def test_a_wait_is_told_apart_from_a_machine_that_has_no_processor_free() -> None:
+def test_wait_is_distinguished_from_busy_machine() -> None:
     waits = [Wait(0.0, 0.3, starved_s=0.25, worked_s=0.01), Wait(1.0, 0.1, starved_s=0.02, worked_s=0.06)]
     longest = Longest.of(waits)
     assert longest.took_s == 0.3
@@ -82,7 +82,7 @@ def test_a_wait_is_told_apart_from_a_machine_that_has_no_processor_free() -> Non
     assert Longest.of([]) == Longest()
 
 
-def test_linux_tells_how_long_a_thread_worked() -> None:
+def test_thread_cpu_time_from_linux() -> None:
     before = used_by_this_thread()
     began_s = time.thread_time()
     while time.thread_time() < began_s + 0.05:

@@ -67,7 +67,7 @@ def test_readers_pause_until_the_backlog_has_its_size_and_then_drain_it() -> Non
     assert (found.records, found.size_bytes) == (RECORDS, RECORDS * 1024)
 
 
-def test_the_ratio_says_how_much_must_be_drained() -> None:
+def test_ratio_determines_records_to_drain() -> None:
     workers = Workers()
     build_and_drain(workload(ratio=0.3), 1_000, workers, lambda _: None)
     assert 6_000 <= workers.backlog <= 7_000
@@ -87,7 +87,7 @@ def test_readers_that_do_not_catch_up_are_reported(monkeypatch: pytest.MonkeyPat
         build_and_drain(workload(), 1_000_000, Workers(step=0), lambda _: None)
 
 
-def test_what_does_not_fit_on_the_disk_is_refused(tmp_path: Path) -> None:
+def test_backlog_beyond_disk_is_rejected(tmp_path: Path) -> None:
     assert not complaint_of_space(workload(), 1_000, 60, 1, tmp_path)
     large = workload_of({"messageSize": 1024, "producerRate": 1, "consumerBacklogSizeGB": 1_000_000}, "w", "w")
     complaint = complaint_of_space(large, 1, 60, 1, tmp_path)
@@ -96,7 +96,7 @@ def test_what_does_not_fit_on_the_disk_is_refused(tmp_path: Path) -> None:
     assert complaint_of_space(workload(), 1e12, 60, 1, tmp_path)
 
 
-def test_a_reader_that_is_paused_sends_nothing_until_it_goes_on() -> None:
+def test_paused_reader_sends_nothing_until_resumed() -> None:
     sink = Sink(SinkPlan(2))
     times: list[int] = []
     reader = LoadReader(

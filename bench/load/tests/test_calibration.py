@@ -1,4 +1,4 @@
-"""What the generator reaches alone: kept for this machine and commit, and the limit of what a run may say."""
+"""The generator's own maximum: kept for this machine and commit, and the limit of a run's result."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +18,7 @@ BATCHES = Batches(1024, 16)
 
 
 class Sink:
-    """It stands for measurements that take seconds."""
+    """Stand in for measurements that take seconds."""
 
     def __init__(self, sent_per_s: float = 100_000, read_per_s: float = 100_000) -> None:
         self.measured: list[Batches] = []
@@ -79,7 +79,7 @@ def test_a_worker_sends_and_reads_in_one_thread() -> None:
     assert found.capacity(workers=4, subscriptions=1) == pytest.approx(200_000 / 3)
 
 
-def test_a_run_near_what_the_generator_reaches_alone_is_invalid(tmp_path: Path) -> None:
+def test_run_near_generator_maximum_is_invalid(tmp_path: Path) -> None:
     """One worker sends and reads 50,000 records a second. 80 % of it are 40,000."""
     kept = calibrations(tmp_path, Sink())
     options = LoadOptions()
@@ -106,7 +106,7 @@ def test_figures_of_the_native_client_say_nothing_of_others(tmp_path: Path) -> N
     assert with_capacity(near(), LoadOptions(joining=1), kept) == near(), "nor of other machines"
 
 
-def test_a_search_ends_near_what_the_generator_reaches_alone(tmp_path: Path) -> None:
+def test_search_ends_near_generator_maximum(tmp_path: Path) -> None:
     kept = calibrations(tmp_path, Sink())
     found = sustained_rate(lambda rate: with_capacity(near(rate), LoadOptions(), kept), 1_000)
     assert (found.rate, found.beyond, found.generator_was_the_limit) == (20_000, 40_000, True)

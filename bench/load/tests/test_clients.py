@@ -81,7 +81,7 @@ class Library:
 
 
 def sent(library: Library, plan: LoadPlan, lots: int) -> list[Settled]:
-    """Run a producer until so many lots are settled."""
+    """Run a producer until this number of lots is settled."""
     ends: list[Settled] = []
 
     def settled(each: Settled) -> None:
@@ -124,7 +124,7 @@ def test_a_full_queue_delays_lots_and_loses_no_record() -> None:
     ],
     ids=("healthy", "lost", "repeated", "damaged"),
 )
-def test_what_a_library_returns_is_verified(
+def test_values_returned_by_library_are_verified(
     plant: Callable[[list[FetchedRecord]], list[FetchedRecord]], counts: tuple[int, int, int, int]
 ) -> None:
     library = Library(room=1_000)

@@ -101,7 +101,7 @@ def test_a_figure_has_its_median_and_with_five_runs_an_interval() -> None:
     assert estimate(many, "publish latency p99").text == "7.0 (5.0–100.1)"
 
 
-def test_an_interval_of_a_median_contains_it_as_often_as_it_says() -> None:
+def test_confidence_interval_of_median_has_its_coverage() -> None:
     import numpy as np
 
     random = np.random.default_rng(3)
@@ -132,7 +132,7 @@ def test_a_difference_is_shown_only_where_the_interval_excludes_one() -> None:
     assert second == "c beside a: no difference shown."
 
 
-def test_what_the_generator_offers_is_not_compared() -> None:
+def test_offered_load_is_not_compared() -> None:
     assert {each.name for each in FIGURES} - {each.name for each in COMPARED} == {
         *("offered", "sent", "aborted by the plan", "backlog: records", "backlog: building"),
         *("delay p50", "delay p99", "delay p99.9", "delay p99.99"),
@@ -166,7 +166,7 @@ def test_clients_are_compared_on_one_target() -> None:
     assert {name: each.base for name, each in found.items()} == {"a, native": "", "a, librdkafka": "a, native"}
 
 
-def test_an_invalid_run_is_left_out_and_counted(tmp_path: Path) -> None:
+def test_invalid_run_is_excluded_and_counted(tmp_path: Path) -> None:
     bad = Entry(result(latency_us=10**6, wanted_permille=1_000, lag_us=200_000, target="a"))
     entries = [*runs("a", 5, 5, 5), bad]
     (column,) = columns(entries).values()
@@ -197,7 +197,7 @@ def test_searches_have_an_interval_over_their_repetitions() -> None:
     assert interval.low < interval.middle < interval.high
 
 
-def test_one_search_lies_between_what_is_sustained_and_what_is_not() -> None:
+def test_search_result_is_between_sustained_and_failed_rates() -> None:
     found = remarks(limits(50_000))
     assert "records/s are sustained, and" in found[0]
     assert (

@@ -71,7 +71,7 @@ def test_a_published_file_is_read_as_it_is(tmp_path: Path) -> None:
     ]
 
 
-def test_what_it_sets_reaches_producers_and_readers() -> None:
+def test_driver_settings_reach_producers_and_readers() -> None:
     made = driver(
         producerConfig="batch.size=8192\nlinger.ms=100\nmax.in.flight.requests.per.connection=2",
         consumerConfig="isolation.level=read_committed\nfetch.max.wait.ms=7\nfetch.min.bytes=8\nfetch.max.bytes=9",

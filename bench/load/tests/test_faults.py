@@ -183,6 +183,6 @@ def test_a_fault_that_cannot_be_played_is_refused(
         run(workload, ours, options, tmp_path, lambda _: None)
 
 
-def test_a_kind_that_nobody_plays_is_refused() -> None:
+def test_unsupported_fault_kind_is_rejected() -> None:
     with pytest.raises(WorkloadError, match="disk_full"):
         workload_of({"crucible": {"faults": [{"kind": "disk_full", "atS": 1}]}}, "w", "w")

@@ -95,7 +95,7 @@ def test_members_share_partitions_and_continue_at_committed_offsets(target: Load
     assert not [each for each in (*members, later) if each.repeated]
 
 
-def test_partitions_pass_to_a_member_that_comes(target: LoadTarget) -> None:
+def test_partitions_move_to_joining_member(target: LoadTarget) -> None:
     with topics_for(target.bootstrap, ["grouped"], len(WHERE), 1):
         first = Member(target, "m0", "h")
         until(lambda: len(first.reader.assigned) == 6, "an assignment of all partitions")

@@ -108,7 +108,7 @@ def test_neighbours_of_a_second_are_one_row() -> None:
     assert len(rows) == 2 * 3 * 50  # of two partitions, sent and read twice, in fifty seconds
 
 
-def test_what_was_read_before_ends_all_rows_of_its_reader() -> None:
+def test_earlier_reads_end_rows_of_reader() -> None:
     """Otherwise a row would stand for records that came before it, and after it."""
     rows = sorted(rows_of(LATER), key=lambda each: each.number)
     assert [(each.number, each.partition, each.first_sequence, each.records) for each in rows] == [

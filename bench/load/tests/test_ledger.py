@@ -54,7 +54,7 @@ def read(*spans: Range, valid: bool = True) -> list[Read]:
     return [found]
 
 
-def test_what_was_sent_and_read_once_and_in_order_is_clean() -> None:
+def test_records_read_once_in_order_are_clean() -> None:
     found = judge(sent((0, 30), info=((30, 40),)), [read((0, 10), (10, 35))], exactly_once=True)
     assert found.is_clean
     assert (found.acknowledged, found.read) == (30, 35)

@@ -79,7 +79,7 @@ def serving(sink: Sink) -> Iterator[list[tuple[str, int]]]:
 
 
 def produced(sink: Sink, plan: LoadPlan, batches: int) -> list[Settled]:
-    """Run a producer until so many batches are settled."""
+    """Run a producer until this number of batches is settled."""
     ends: list[Settled] = []
 
     def settled(each: Settled) -> None:
@@ -154,7 +154,7 @@ def test_a_batch_fails_once_its_delivery_time_has_passed() -> None:
     assert ends[0].end_us - ends[0].first_sent_us >= 300_000
 
 
-def test_latency_counts_from_the_time_at_which_a_batch_was_due() -> None:
+def test_latency_starts_at_due_time_of_batch() -> None:
     """A pause of the sink makes the batches behind it late, by their schedule."""
 
     def slow(number: int) -> int:

@@ -45,7 +45,7 @@ def test_rates_are_those_of_the_time_between_reports() -> None:
         ({"worst_lag_us": 230_000}, "the generator is 230 ms late"),
     ],
 )
-def test_each_cause_has_its_words(report: dict[str, int], words: str) -> None:
+def test_each_cause_has_message(report: dict[str, int], words: str) -> None:
     (found,) = causes(FINE, LATER | report)
     assert found.startswith(words)
     assert line(FINE, LATER | report, 1_000).endswith(f"below 1,000/s: {found}")
@@ -55,7 +55,7 @@ def test_no_cause_is_made_up() -> None:
     assert line(FINE, LATER, 1_000).endswith("below 1,000/s: no cause is seen")
 
 
-def test_a_result_says_why_the_rate_was_not_reached() -> None:
+def test_result_explains_missed_rate() -> None:
     slow = result(1_000, acknowledged=500)
     assert slow.reason == "The rate was not reached: the brokers acknowledge less than is offered."
     for second in slow.measures.seconds.values():
@@ -93,7 +93,7 @@ class Stuck(Sink):
         (int(ErrorCode.not_leader_or_follower), 5, Waits(0, 4)),
     ],
 )
-def test_a_producer_knows_what_its_partitions_wait_for(error_code: int, requests_in_flight: int, wanted: Waits) -> None:
+def test_producer_reports_reason_of_waiting_partitions(error_code: int, requests_in_flight: int, wanted: Waits) -> None:
     sink = Stuck(error_code)
     ends: list[Settled] = []
     plan = LoadPlan("p", WHERE, batch_records=10, requests_in_flight=requests_in_flight)

@@ -39,7 +39,7 @@ def test_the_measures_of_workers_add_up() -> None:
     assert sum(both.histogram("publish", 0, 99).values()) == 5 * 40
 
 
-def test_results_of_workers_are_judged_together(tmp_path: Path) -> None:
+def test_results_of_workers_are_evaluated_together(tmp_path: Path) -> None:
     """Here one worker sends and the other reads, and a batch is missing."""
     sent = Sent([(0, 100)])
     parts = [
@@ -71,7 +71,7 @@ def test_a_lost_record_fails_the_run() -> None:
         (result(acknowledged=0), "No record was acknowledged"),
     ],
 )
-def test_a_run_that_says_nothing_of_the_brokers_is_invalid(wrong: LoadResult, words: str) -> None:
+def test_run_without_broker_figures_is_invalid(wrong: LoadResult, words: str) -> None:
     assert wrong.outcome == "INVALID"
     assert words in wrong.reason
 
@@ -81,7 +81,7 @@ def test_a_rate_that_is_not_reached_is_named_and_does_not_fail() -> None:
     assert (found.outcome, found.reason[:26]) == ("PASSED", "The rate was not reached: ")
 
 
-def test_the_backlog_is_what_readers_have_not_read() -> None:
+def test_backlog_is_number_of_unread_records() -> None:
     assert backlog_of(result(100, read=90)) == [20, 30, 40, 50]
 
 

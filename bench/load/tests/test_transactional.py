@@ -108,7 +108,7 @@ def numbers(ranges: list[tuple[int, int]]) -> set[int]:
 
 
 @pytest.mark.parametrize("level", [1, 2])
-def test_what_is_acknowledged_is_what_is_committed(level: int) -> None:
+def test_acknowledged_records_are_committed_ones(level: int) -> None:
     sink = TransactionSink(level)
     sent, ends = produced(sink, TransactionPlan("tx", records=TRANSACTION_RECORDS))
     committed = sequences(sink.broker.committed)
@@ -181,7 +181,7 @@ def test_a_transaction_ends_by_time() -> None:
         (ApiKey.END_TXN, ErrorCode.producer_fenced),
     ],
 )
-def test_failures_never_acknowledge_what_is_not_committed(level: int, key: ApiKey, said: Scripted) -> None:
+def test_uncommitted_records_are_never_acknowledged(level: int, key: ApiKey, said: Scripted) -> None:
     sink = TransactionSink(level, lambda each, number: said if each is key and number in (3, 7) else ErrorCode.none)
     sent, ends = produced(sink, TransactionPlan("tx", records=TRANSACTION_RECORDS), 120)
     committed = sequences(sink.broker.committed)

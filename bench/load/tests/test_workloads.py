@@ -127,7 +127,7 @@ def test_settings_of_topics_are_text_for_kafka() -> None:
     assert settings == {"cleanup.policy": "compact", "segment.ms": "100", "remote.storage.enable": "true"}
 
 
-def test_fetch_sessions_can_be_left_out() -> None:
+def test_fetch_sessions_can_be_disabled() -> None:
     assert all(plan.fetch_sessions for _, plan in read_plans(spec()))
     assert not any(plan.fetch_sessions for _, plan in read_plans(spec(crucible={"fetchSessions": False})))
 
@@ -214,7 +214,7 @@ def test_producers_share_the_rate_and_have_names_of_their_own() -> None:
     ("rate", "size_bytes", "records"),
     [(100, 1024, 1), (2_000, 1024, 10), (1_000_000, 1024, 16), (0, 1024, 16), (0, 100_000, 1)],
 )
-def test_a_batch_is_what_lingers_for_five_milliseconds_or_is_full(rate: int, size_bytes: int, records: int) -> None:
+def test_batch_is_sent_when_full_or_after_linger(rate: int, size_bytes: int, records: int) -> None:
     assert spec(producerRate=rate, messageSize=size_bytes).batch_records == records
 
 

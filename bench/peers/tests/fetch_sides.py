@@ -1,7 +1,7 @@
 """The same Fetch request to several brokers, and their responses in words that can be compared.
 
-Topic IDs and session IDs differ between brokers; everything else of an answer is kept. A topic that is deleted leaves
-its ID behind: its *label*, such as ``b#2``, stands for that ID, or for its name where a version has no IDs.
+Topic IDs and session IDs differ between brokers; everything else of a response is kept. A deleted topic leaves its ID
+behind: its *label*, such as ``b#2``, represents that ID, or its name where a version has no IDs.
 """
 
 import time
@@ -103,24 +103,24 @@ class FetchSide:
         leader sends consumers in a follower's rack there, since it knows how far that one is."""
         wanted = ((topic, FetchPartition(partition, end, 0)),)
         for node in range(len(self.connections)):
-            at_node = Ask(PROBE_VERSION, None, 0, -1, wanted, node=node)
+            at_node = FetchSpec(PROBE_VERSION, None, 0, -1, wanted, node=node)
             self._until(at_node, lambda row: (row.log_start_offset, row.high_watermark) == (start, end))
         for node in range(1, len(self.connections)):
-            from_rack = Ask(PROBE_VERSION, None, 0, -1, wanted, rack=f"rack-{node}")
+            from_rack = FetchSpec(PROBE_VERSION, None, 0, -1, wanted, rack=f"rack-{node}")
             self._until(from_rack, lambda row, node=node: row.preferred == node)  # type: ignore[misc]
 
-    def _until(self, ask: "Ask", is_settled: Callable[["PartitionRow"], bool]) -> None:
+    def _until(self, spec: "FetchSpec", is_settled: Callable[["PartitionRow"], bool]) -> None:
         deadline = time.monotonic() + SETTLED_LIMIT_S
         while True:
-            (row,) = fetch(self, ask)[0].rows
+            (row,) = fetch(self, spec)[0].rows
             if row.error_code == ErrorCode.none and is_settled(row):
                 return
-            assert time.monotonic() < deadline, f"node {ask.node} did not settle: {row}"
+            assert time.monotonic() < deadline, f"node {spec.node} did not settle: {row}"
             time.sleep(AGAIN_AFTER_S)
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class FetchSpec:
     """One fetch in terms of the walk. ``session`` is the number of one of its sessions. If it is None, ``session_id``
     is sent as it is."""
 
@@ -166,24 +166,24 @@ class FetchReply:
         return [(row.topic, row.partition) for row in self.rows if row.batches]
 
 
-def fetch(side: FetchSide, ask: Ask) -> tuple[FetchReply, int]:
+def fetch(side: FetchSide, spec: FetchSpec) -> tuple[FetchReply, int]:
     """The response and the session ID that it carries."""
-    asked_id = ask.session_id if ask.session is None else side.session_ids[ask.session]
-    wanted = [FetchTopic(*side.topic(label, ask.version), [one]) for label, one in ask.wanted]
-    forgotten = [ForgottenTopic(*side.topic(label, ask.version), [index]) for label, index in ask.forgotten]
+    requested_id = spec.session_id if spec.session is None else side.session_ids[spec.session]
+    wanted = [FetchTopic(*side.topic(label, spec.version), [one]) for label, one in spec.wanted]
+    forgotten = [ForgottenTopic(*side.topic(label, spec.version), [index]) for label, index in spec.forgotten]
     request = FetchRequest(
         max_wait_ms=0,
-        max_bytes=ask.max_bytes,
-        isolation_level=ask.isolation_level,
-        session_id=asked_id,
-        session_epoch=ask.epoch,
+        max_bytes=spec.max_bytes,
+        isolation_level=spec.isolation_level,
+        session_id=requested_id,
+        session_epoch=spec.epoch,
         topics=wanted,
         forgotten=forgotten,
-        rack_id=ask.rack,
+        rack_id=spec.rack,
     )
-    response = side.connections[ask.node].call(ApiKey.FETCH, ask.version, request)
+    response = side.connections[spec.node].call(ApiKey.FETCH, spec.version, request)
     assert isinstance(response, FetchResponse)
-    session = "none" if response.session_id == 0 else "same" if response.session_id == asked_id else "new"
+    session = "none" if response.session_id == 0 else "same" if response.session_id == requested_id else "new"
     rows = [
         PartitionRow(
             side.label(topic.topic, topic.topic_id),

@@ -1,7 +1,7 @@
 """Random walks of one fetcher over two brokers at once: the same requests in the same order, responses side by side.
 
 Between the requests records come and go, and topics are deleted and created again. All batches have one size, and
-limits are multiples of it, so that no answer ends inside a batch (Kafka cuts there, the reference broker before it).
+limits are multiples of it, so that no response ends inside a batch (Kafka cuts there, the reference broker before it).
 With more than one node the followers get requests, too, once they have applied each change.
 """
 
@@ -13,9 +13,9 @@ from bench.peers.tests.fetch_sides import (
     ALL,
     OF_DELETED,
     UNKNOWN,
-    Ask,
     FetchReply,
     FetchSide,
+    FetchSpec,
     delete_records,
     fetch,
     one_batch,
@@ -134,7 +134,7 @@ class Walk:
 
     # Requests
 
-    def ask(self) -> Ask:
+    def next_fetch(self) -> FetchSpec:
         """A fetch: mostly a valid one of an open session, else each kind of session ID and epoch."""
         random = self.random
         session = random.randrange(len(self.sessions)) if self.sessions and random.random() < 0.9 else None
@@ -154,7 +154,7 @@ class Walk:
         wanted = [
             self._wanted(version, limited, creates and not loud) for _ in range(random.choice([0, 0, 0, 1, 1, 2, 3, 6]))
         ]
-        return Ask(
+        return FetchSpec(
             version,
             session,
             random.choice([0, 0, 0, *STRANGE_IDS]),
@@ -167,19 +167,19 @@ class Walk:
             random.choice(["", *(f"rack-{each}" for each in range(self.nodes + 1))]) if self.nodes > 1 else "",
         )
 
-    def take(self, ask: Ask) -> list[FetchReply]:
+    def take(self, spec: FetchSpec) -> list[FetchReply]:
         """One response from each side; the sessions continue."""
         self.requests += 1
-        given = [fetch(side, ask) for side in self.sides]
+        given = [fetch(side, spec) for side in self.sides]
         response = given[0][0]
-        if ask.session is not None and response.error_code == 0 and ask.epoch > 0:
-            self.sessions[ask.session].epoch += 1
+        if spec.session is not None and response.error_code == 0 and spec.epoch > 0:
+            self.sessions[spec.session].epoch += 1
         if response.session == "new":
             for side, (_, session_id) in zip(self.sides, given, strict=True):
                 side.session_ids[len(self.sessions)] = session_id
-            versions = next(each for each in VERSIONS if ask.version in each)
+            versions = next(each for each in VERSIONS if spec.version in each)
             misses = any(row.error_code in NOT_THERE and row.topic != UNKNOWN for row in response.rows)
-            self.sessions.append(WalkSession(versions, not misses and not response.order_of_data(), ask.node))
+            self.sessions.append(WalkSession(versions, not misses and not response.order_of_data(), spec.node))
         return [each for each, _ in given]
 
     def _place(self, version: int, quiet: bool = False) -> tuple[str, int]:

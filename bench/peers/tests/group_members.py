@@ -112,7 +112,7 @@ class LibrdkafkaMember(GroupMemberThread):
         try:
             done = consumer.commit(offsets=wanted, asynchronous=False)
         except confluent_kafka.KafkaException:
-            return  # Read again by whoever owns them now.
+            return  # Read again by the present owners.
         self.committed |= {each.partition: each.offset for each in done if each.error is None}
 
 
@@ -153,7 +153,7 @@ class KafkaPythonMember(GroupMemberThread):
         try:
             consumer.commit(wanted)
         except kafka.errors.KafkaError:
-            return  # Read again by whoever owns them now.
+            return  # Read again by the present owners.
         self.committed |= offsets
 
 
@@ -190,7 +190,7 @@ class AiokafkaMember(GroupMemberThread):
         try:
             await consumer.commit({aiokafka.TopicPartition(self.topic, each): at for each, at in offsets.items()})
         except aiokafka.errors.KafkaError:
-            return  # Read again by whoever owns them now.
+            return  # Read again by the present owners.
         self.committed |= offsets
 
 
@@ -229,7 +229,7 @@ class ReferenceMember(GroupMemberThread):
                 for where, error in refused.result.errors.items()
                 if not error
             }
-            return  # The others are read again by whoever owns them now.
+            return  # The others are read again by their present owners.
         self.committed |= offsets
 
 

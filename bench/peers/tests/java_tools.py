@@ -260,7 +260,7 @@ class RunningConsumer:
         return _record(self.process.stdout.readline()).value
 
     def stop(self) -> int:
-        """Ask it to end: it closes its fetch session. Java's exit status for that is 143."""
+        """Terminate it: it closes its fetch session. Java's exit status for that is 143."""
         self.process.terminate()
         return self.process.wait(LIMIT_S)
 

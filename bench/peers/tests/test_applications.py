@@ -68,7 +68,7 @@ def _fell_at_work(kills: Sequence[Kill]) -> bool:
     return len(kills) >= 2 and all(each.fell_at_work for each in kills) and kills[0].unreplicated_bytes > 0
 
 
-def test_what_is_lost_doubled_or_out_of_order_is_found() -> None:
+def test_lost_duplicate_and_reordered_records_are_detected() -> None:
     """Records are taken out of what was read, or added to it, before it is judged."""
     sent = [str(number) for number in range(5)]
     assert delivery_problems(sent, sent, sent) == []
@@ -358,7 +358,7 @@ def test_connect_writes_each_line_exactly_once(nodes: ThreeNodes, tmp_path: Path
 
 
 def _await_records(bootstrap: str, topic: str, partitions: int, count: int) -> None:
-    """Wait until so many committed records can be read. More are no reason to wait."""
+    """Wait until this number of committed records can be read. More are no reason to wait."""
 
     def all_there() -> bool:
         return sum(map(len, read_committed(bootstrap, topic, partitions).values())) >= count

@@ -82,7 +82,7 @@ def batches(new_producer: Callable[[], int]) -> Iterator[tuple[str, bytes, str |
         yield ", ".join(f"{name}={value}" for name, value in changed.items()), altered(build(records), **sent), None
 
 
-def answers(port: int) -> dict[str, list[str]]:
+def responses_of(port: int) -> dict[str, list[str]]:
     """Return the errors by topic and name. A name has one for each compression."""
     found: dict[str, list[str]] = {}
     numbers = iter(range(1000, 10_000))
@@ -112,7 +112,7 @@ def _error(connection: Connection, topic: str, data: bytes, transactional_id: st
 def test_batches_are_refused_like_in_kafka(tmp_path: Path) -> None:
     with ExitStack() as stack:
         ours, theirs = (
-            answers(stack.enter_context(system.launched(tmp_path / system.name, 1, {})).ports[0])
+            responses_of(stack.enter_context(system.launched(tmp_path / system.name, 1, {})).ports[0])
             for system in (REFERENCE, KAFKA)
         )
     differing = {

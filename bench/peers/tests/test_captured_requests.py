@@ -39,7 +39,7 @@ def _decoded(frame: bytes) -> ProduceRequest:
     return body
 
 
-def answers(world: NodeWorld, path: Path, codec: str) -> Iterator[tuple[str, Any]]:
+def responses(world: NodeWorld, path: Path, codec: str) -> Iterator[tuple[str, Any]]:
     topic_id = world.create(TOPIC, compression_type=codec).topic_id.bytes
     for client_id, event in requests(path, topic_id):
         world.correlation_id += 1
@@ -61,9 +61,11 @@ def test_each_client_is_captured() -> None:
 
 @pytest.mark.parametrize("codec", ["producer", "zstd"])
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_what_clients_write_is_taken(world: NodeWorld, path: Path, codec: str) -> None:
+def test_captured_produce_requests_are_accepted(world: NodeWorld, path: Path, codec: str) -> None:
     refused = {
-        client_id: error_name(found.error_code) for client_id, found in answers(world, path, codec) if found.error_code
+        client_id: error_name(found.error_code)
+        for client_id, found in responses(world, path, codec)
+        if found.error_code
     }
     assert not refused
 

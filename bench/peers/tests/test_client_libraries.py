@@ -126,7 +126,7 @@ Reads = Callable[[str, str, int], list[bytes]]
         ("kafka-python", _kafka_python_writes, WITHOUT_SNAPPY, (_librdkafka_reads, _aiokafka_reads)),
     ],
 )
-def test_what_one_library_wrote_the_others_read(
+def test_each_library_reads_records_of_others(
     node: BrokerNode, name: str, writes: Writes, codecs: Sequence[str], readers: Iterable[Reads]
 ) -> None:
     _create(node.bootstrap, name)

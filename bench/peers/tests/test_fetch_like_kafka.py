@@ -19,9 +19,9 @@ from bench.peers.clients import connect, create_topic
 from bench.peers.systems import KAFKA, REFERENCE
 from bench.peers.tests.fetch_sides import (
     OF_DELETED,
-    Ask,
     FetchReply,
     FetchSide,
+    FetchSpec,
     PartitionRow,
     fetch,
     one_batch,
@@ -73,7 +73,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FetchSide,
         yield found
 
 
-def test_random_requests_get_the_same_answers(sides: tuple[FetchSide, FetchSide]) -> None:
+def test_random_requests_get_same_responses(sides: tuple[FetchSide, FetchSide]) -> None:
     seen = _walked(sides, STEPS)
     assert seen["accepted"] > STEPS // 10
     assert seen["sessions"] > 20
@@ -81,7 +81,7 @@ def test_random_requests_get_the_same_answers(sides: tuple[FetchSide, FetchSide]
 
 
 @pytest.mark.timeout(600)
-def test_random_requests_to_leader_and_follower_get_the_same_answers(tmp_path: Path) -> None:
+def test_random_requests_to_leader_and_follower_get_same_responses(tmp_path: Path) -> None:
     with both(tmp_path, 2, WITH_FOLLOWERS) as sides:
         seen = _walked(sides, FOLLOWED_STEPS)
     assert seen["accepted"] > FOLLOWED_STEPS // 10
@@ -106,32 +106,32 @@ def _steps(walk: Walk, steps: int) -> Counter[str]:
             trail.append(walk.change())
             seen["recreated"] += str(trail[-1]).endswith("created")
             continue
-        ask = walk.ask()
-        trail.append(ask)
-        ours, theirs = walk.take(ask)
+        spec = walk.next_fetch()
+        trail.append(spec)
+        ours, theirs = walk.take(spec)
         found = f"seed {SEED}, after {walk.requests} requests"
-        assert not _differences(ours, theirs, ask, walk), "\n".join([found, *map(str, trail[-SHOWN:])])
-        seen["accepted"] += ask.epoch > 0 and ours.error_code == 0
+        assert not _differences(ours, theirs, spec, walk), "\n".join([found, *map(str, trail[-SHOWN:])])
+        seen["accepted"] += spec.epoch > 0 and ours.error_code == 0
         for row in ours.rows:
             seen["of a deleted topic"] += OF_DELETED in row.topic
             seen["sent to the follower"] += row.preferred >= 0
-            seen["records of the follower"] += ask.node > 0 and bool(row.batches)
+            seen["records of the follower"] += spec.node > 0 and bool(row.batches)
     seen["sessions"], seen["requests"] = len(walk.sessions), walk.requests
     _log.info("seed %s: %s", SEED, dict(seen))
     return seen
 
 
-def _differences(ours: FetchReply, theirs: FetchReply, ask: Ask, walk: Walk) -> Sequence[object]:
-    if ask.version < FIRST_WITH_DIVERGENCE and theirs.error_code == ErrorCode.unsupported_version:
+def _differences(ours: FetchReply, theirs: FetchReply, spec: FetchSpec, walk: Walk) -> Sequence[object]:
+    if spec.version < FIRST_WITH_DIVERGENCE and theirs.error_code == ErrorCode.unsupported_version:
         return []  # A session of version 12 that goes on in an older one: Kafka fails to write the divergence.
     if (ours.error_code, ours.session) != (theirs.error_code, theirs.session):
         return [ours, theirs]
-    known = None if ask.session is None else walk.sessions[ask.session]
+    known = None if spec.session is None else walk.sessions[spec.session]
     if (known is None or known.limited) and ours.order_of_data() != theirs.order_of_data():
         return [ours.order_of_data(), theirs.order_of_data()]
-    of_follower = ask.node > 0
-    ours_told, theirs_told = ({_declared(row, of_follower) for row in side.rows} for side in (ours, theirs))
-    return sorted(map(str, ours_told ^ theirs_told))
+    of_follower = spec.node > 0
+    our_rows, their_rows = ({_declared(row, of_follower) for row in side.rows} for side in (ours, theirs))
+    return sorted(map(str, our_rows ^ their_rows))
 
 
 def _declared(row: PartitionRow, of_follower: bool) -> PartitionRow:
@@ -156,16 +156,18 @@ def test_any_limits_get_the_same_batches_where_each_partition_has_one(sides: tup
         order = random.sample(range(8), random.randint(1, 8))
         limits = [random.choice([0, 100, 300, 620, 1 << 20]) for _ in order]
         wanted = tuple((name, FetchPartition(index, 0, limit)) for index, limit in zip(order, limits, strict=True))
-        ask = Ask(random.choice([7, 12, 17]), None, 0, -1, wanted, max_bytes=random.choice([0, 400, 1000, 1500, 2500]))
-        ours, theirs = (fetch(side, ask)[0] for side in sides)
-        assert ours == theirs, (ask, sizes)
+        spec = FetchSpec(
+            random.choice([7, 12, 17]), None, 0, -1, wanted, max_bytes=random.choice([0, 400, 1000, 1500, 2500])
+        )
+        ours, theirs = (fetch(side, spec)[0] for side in sides)
+        assert ours == theirs, (spec, sizes)
     for side in sides:
         side.topic_ids.pop(name)
     _delete(sides, name)
 
 
 @pytest.mark.parametrize("version", [12, 17])
-def test_topics_that_come_go_and_come_back_get_the_same_answers(
+def test_created_deleted_and_recreated_topics_get_same_responses(
     sides: tuple[FetchSide, FetchSide], version: int
 ) -> None:
     """Except that a deleted topic's ID stays resolved in Kafka's sessions: its error is that of an unknown name."""
@@ -175,11 +177,11 @@ def test_topics_that_come_go_and_come_back_get_the_same_answers(
     by_name = version < 13
     first = [kept, passing, *([late] if by_name else [])]
     wanted = tuple((name, FetchPartition(0, 0, 1 << 20)) for name in first)
-    session_ids = [fetch(side, Ask(version, None, 0, 0, wanted))[1] for side in sides]
+    session_ids = [fetch(side, FetchSpec(version, None, 0, 0, wanted))[1] for side in sides]
 
     def look(epoch: int) -> list[dict[str, int]]:
         responses = [
-            fetch(side, Ask(version, None, session_id, epoch))[0]
+            fetch(side, FetchSpec(version, None, session_id, epoch))[0]
             for side, session_id in zip(sides, session_ids, strict=True)
         ]
         assert [response.error_code for response in responses] == [0, 0]

@@ -62,7 +62,7 @@ def _values(first: int) -> list[str]:
     return [f"v{number}" for number in range(first, first + EACH)]
 
 
-def test_the_console_consumer_goes_on_where_its_group_committed(tools: JavaTools) -> None:
+def test_console_consumer_continues_at_committed_offset(tools: JavaTools) -> None:
     tools.create_topic("console", "--partitions", "1")
     for first in (0, EACH):
         tools.produce("console", _values(first))

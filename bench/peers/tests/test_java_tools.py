@@ -90,7 +90,7 @@ def test_topics_are_created_described_grown_and_deleted(tools: JavaTools) -> Non
     assert again.topic_id != topic.topic_id
 
 
-def test_what_cannot_be_is_refused_with_the_reason(tools: JavaTools) -> None:
+def test_invalid_request_is_rejected_with_reason(tools: JavaTools) -> None:
     tools.create_topic("strict", "--partitions", "2")
     tools.create_topic("strict", "--if-not-exists", "--partitions", "2")
     for words, reason in (
@@ -117,7 +117,7 @@ def test_configs_are_described_with_defaults(tools: JavaTools) -> None:
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
-def test_every_compression_comes_back_in_order(tools: JavaTools, metrics: "Metrics", isolation: str) -> None:
+def test_records_of_every_compression_are_read_in_order(tools: JavaTools, metrics: "Metrics", isolation: str) -> None:
     """The console producer is idempotent with acks=all; offsets are dense, a start inside a batch works."""
     topic = f"codecs-{isolation}"
     tools.create_topic(topic)
@@ -142,13 +142,13 @@ def test_a_consumer_at_the_end_keeps_one_session_until_it_leaves(
     tools.produce("tail", ["before"])
     assert metrics.fetch_sessions() == 0
 
-    def asks_beyond(count: int) -> Callable[[], bool]:
+    def fetched_beyond(count: int) -> Callable[[], bool]:
         return lambda: metrics.requests("Fetch") > count
 
     with tools.consuming("tail", 0, "latest") as consumer:
         assert eventually(lambda: metrics.fetch_sessions() == 1)
         for value in ("first", "second"):
-            assert eventually(asks_beyond(metrics.requests("Fetch") + 2))
+            assert eventually(fetched_beyond(metrics.requests("Fetch") + 2))
             tools.produce("tail", [value])
             assert consumer.next_value() == value
             assert metrics.fetch_sessions() == 1
@@ -173,7 +173,7 @@ def test_offsets_by_time(tools: JavaTools) -> None:
     assert tools.consume("times", partition, str(offset), "--max-messages", "1")[0].value == "c"
 
 
-def test_deleted_records_are_gone_also_after_a_kill(tmp_path: Path) -> None:
+def test_deleted_records_stay_deleted_after_kill(tmp_path: Path) -> None:
     values = [str(number) for number in range(50)]
     plan = tmp_path / "plan.json"
     with reference_node(tmp_path) as first:

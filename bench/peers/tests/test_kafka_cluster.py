@@ -38,7 +38,7 @@ def test_three_nodes_lose_one_take_it_back_and_end_with_the_block(tmp_path: Path
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
-def test_a_node_that_cannot_start_says_so(tmp_path: Path) -> None:
+def test_failed_start_of_node_is_reported(tmp_path: Path) -> None:
     with KAFKA.prepare(tmp_path, 1, {}) as cluster:
         (tmp_path / "node-0" / "server.properties").write_text("process.roles=nonsense\n")
         cluster.launch()

@@ -55,7 +55,7 @@ def test_the_log_is_whole(log: Dump) -> None:
 
 
 @pytest.mark.clause("T-1")
-def test_what_does_not_fit_a_batch_is_a_transaction(log: Dump) -> None:
+def test_change_larger_than_batch_is_transaction(log: Dump) -> None:
     """The bootstrap records, then each creation of more partitions than fit: markers never nest or stay open."""
     assert max(batch.size_bytes for batch in log.batches) <= BATCH_BYTES
     kinds = [kind for kind in log.kinds() if kind in MARKERS]
@@ -80,7 +80,7 @@ def test_each_snapshot_passes_the_dump_tool(folder: Path) -> None:
 
 
 @pytest.mark.clause("S-16")
-def test_a_snapshot_says_what_the_log_before_its_end_said(folder: Path, log: Dump) -> None:
+def test_snapshot_equals_log_before_its_end(folder: Path, log: Dump) -> None:
     for path in snapshots(folder):
         end_offset = int(path.stem.split("-")[0])
         replayed = [record for record in log.records if record.offset < end_offset]

@@ -63,19 +63,19 @@ def test_every_node_describes_the_quorum(cluster: Cluster) -> None:
 def test_replication_is_described(cluster: Cluster, eventually: Callable[[Callable[[], bool]], bool]) -> None:
     assert eventually(lambda: all_caught_up(cluster))
     leader_id = leadership(cluster, 0)[0]
-    asked_ms = time.time_ns() // 1_000_000
+    queried_ms = time.time_ns() // 1_000_000
     leader, *followers = JavaTools(cluster[1].bootstrap).quorum_replication()
     assert (leader.node_id, leader.status, leader.lag) == (leader_id, "Leader", 0)
     assert sorted(each.node_id for each in followers) == [node for node in NODES if node != leader_id]
     for each in followers:
         assert each.status == "Follower"
-        check_times(each, asked_ms)
+        check_times(each, queried_ms)
 
 
-def check_times(follower: DescribedReplica, asked_ms: int) -> None:
+def check_times(follower: DescribedReplica, queried_ms: int) -> None:
     """A follower that has everything fetches again within its fetch's wait."""
-    assert follower.last_fetch_ms > asked_ms - 5_000
-    assert follower.last_caught_up_ms > asked_ms - 5_000
+    assert follower.last_fetch_ms > queried_ms - 5_000
+    assert follower.last_caught_up_ms > queried_ms - 5_000
 
 
 def test_another_leads_after_a_kill_and_the_logs_agree(
@@ -110,7 +110,7 @@ def came_back(cluster: Cluster, node: int) -> bool:
         return False  # It is not up yet.
 
 
-def test_a_setting_is_altered_through_whichever_node_is_asked(cluster: Cluster) -> None:
+def test_config_is_altered_through_any_node(cluster: Cluster) -> None:
     """kafka-configs sends it to any broker, and stays with the one that it has found."""
     JavaTools(cluster[0].bootstrap).create_topic("set", "--partitions", "3")
     for node in cluster:

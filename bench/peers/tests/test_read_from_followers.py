@@ -69,12 +69,12 @@ class LibrdkafkaReader:
                 "enable.auto.commit": False,
                 "topic.metadata.refresh.interval.ms": 500,
                 "statistics.interval.ms": 100,
-                "stats_cb": self._told,
+                "stats_cb": self._statistics,
             }
         )
         self._consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
 
-    def _told(self, text: str) -> None:
+    def _statistics(self, text: str) -> None:
         partition: dict[str, Any] = json.loads(text)["topics"].get(self._topic, {}).get("partitions", {}).get("0", {})
         broker, leader = int(partition.get("broker", -1)), int(partition.get("leader", -1))
         self._source = broker if broker != leader else -1
@@ -190,7 +190,7 @@ class ReaderThread(threading.Thread):
 @pytest.mark.clause("FetchFromFollowerIntegrationTest.testFetchFromFollowerWithRoll")
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 @pytest.mark.parametrize("library", [LibrdkafkaReader, KafkaPythonReader, Ours])
-def test_a_follower_is_read_from_and_missed_by_nobody(
+def test_consumer_reads_from_follower_and_survives_its_death(
     nodes: ThreeNodes, library: Callable[[str, str, str], Library], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL, "kafka")  # Kept log lines would keep its sockets.

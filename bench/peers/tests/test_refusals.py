@@ -113,13 +113,13 @@ def test_each_refusal_has_a_row() -> None:
 
 
 @pytest.mark.parametrize(("module", "row"), ROWS, ids=[f"{module} {row['at']}" for module, row in ROWS])
-def test_each_row_says_what_kafka_does(module: str, row: dict[str, Any]) -> None:
+def test_each_row_has_behaviour_of_kafka(module: str, row: dict[str, Any]) -> None:
     assert row.keys() <= {"at", "when", "kafka", *EVIDENCE}
     assert row["when"]
     assert row["kafka"]
     assert TABLE[module]["api"]
     assert any(row.get(each) for each in EVIDENCE), "what shows that Kafka refuses it, or lets us be stricter?"
-    assert row["kafka"] != "-" or row.get("unlike"), "nobody refuses it in Kafka, so say why we do"
+    assert row["kafka"] != "-" or row.get("unlike"), "Kafka has no such error, so a reason is needed"
     assert not (row.get("state") and row.get("case")), "a request meets it, so it takes no state"
 
 

@@ -122,7 +122,7 @@ class GroupReader(threading.Thread):
         self._consumer.close()
 
     def end_at(self, count: int) -> None:
-        """Once it has read so many, or after a minute."""
+        """Wait until this number of records is read, or for a minute."""
         self._deadline = time.monotonic() + LIMIT_S
         self._end = count
         self.join(LIMIT_S * 2)

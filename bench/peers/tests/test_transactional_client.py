@@ -78,7 +78,7 @@ def values(node: NodeAddress, topic: str, committed: bool = True, quiet_polls: i
     return found
 
 
-def test_readers_see_what_their_isolation_allows(node: NodeAddress, topic: str) -> None:
+def test_consumers_read_by_isolation_level(node: NodeAddress, topic: str) -> None:
     with producer(node, topic) as writer:
         for value, is_committed in ((b"a", True), (b"b", False), (b"c", True)):
             writer.begin()
@@ -95,7 +95,7 @@ def test_readers_see_what_their_isolation_allows(node: NodeAddress, topic: str) 
     assert sorted(values(node, topic)) == [b"a"] * 3 + [b"c"] * 3 + [b"open"]
 
 
-def test_a_successor_fences_and_what_was_open_is_aborted(node: NodeAddress, topic: str) -> None:
+def test_new_producer_fences_and_aborts_open_transaction(node: NodeAddress, topic: str) -> None:
     where = TopicPartition(topic, 0)
     with producer(node, topic) as zombie:
         zombie.begin()
@@ -125,21 +125,21 @@ def test_offsets_count_with_their_transaction_and_for_the_right_member(node: Nod
             reader.poll(300)
             return reader.consumer.committed(where)
 
-    nobody = MemberIdentity(group.group_id)
+    anonymous = MemberIdentity(group.group_id)
     with producer(node, topic) as writer:
         writer.begin()
-        writer.send_offsets({where: OffsetToCommit(5)}, nobody)
+        writer.send_offsets({where: OffsetToCommit(5)}, anonymous)
         writer.abort()
         assert committed() == -1
         with writer.transaction():
-            writer.send_offsets({where: OffsetToCommit(6)}, nobody)
+            writer.send_offsets({where: OffsetToCommit(6)}, anonymous)
         assert committed() == 6
         with pytest.raises(TransactionError) as caught, writer.transaction():
             writer.send_offsets({where: OffsetToCommit(7)}, MemberIdentity(group.group_id, 3, "a stranger"))
         assert caught.value.is_abortable
         assert committed() == 6
         with writer.transaction():
-            writer.send_offsets({where: OffsetToCommit(8)}, nobody)
+            writer.send_offsets({where: OffsetToCommit(8)}, anonymous)
         assert committed() == 8
 
 

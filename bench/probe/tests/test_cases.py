@@ -14,7 +14,7 @@ def test_there_are_at_least_150_cases() -> None:
     assert len(CASES) >= 150
 
 
-def test_each_case_says_what_must_hold_and_who_says_so() -> None:
+def test_each_case_has_requirement_and_source() -> None:
     for each in CASES:
         assert each.words.endswith("."), each.id
         assert each.source, each.id
@@ -22,7 +22,7 @@ def test_each_case_says_what_must_hold_and_who_says_so() -> None:
         assert all(key in VERSIONS for key in each.needs), each.id
 
 
-def test_what_only_the_code_of_apache_kafka_says_is_no_must() -> None:
+def test_behaviour_only_in_kafkas_code_is_not_required() -> None:
     assert not [each.id for each in CASES if each.level is Level.MUST and each.source.startswith("Apache Kafka's")]
 
 

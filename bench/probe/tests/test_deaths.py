@@ -126,9 +126,7 @@ def test_a_death_beside_other_cases_ends_the_probe_of_a_broker_that_is_not_ours(
     assert all(each.is_red(False) for each in outcomes[:1])
 
 
-def test_a_restart_is_played_only_where_the_probe_has_started_what_keeps_its_data(
-    target_file: Path, external: Address
-) -> None:
+def test_restart_is_played_only_for_own_broker_with_kept_data(target_file: Path, external: Address) -> None:
     with started(find(str(target_file))) as target:
         (ours,) = play(meet(target.address), [restarted], target=target)
         (forgetful,) = play(meet(target.address), [restarted], target=Target(target.address, target.processes))

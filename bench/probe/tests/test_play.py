@@ -50,7 +50,7 @@ def stumbles(at: ProbeContext) -> None:
 
 @case("handshake/of-test", "a test", {}, since="0.9", hostile=True)
 def harms(at: ProbeContext) -> None:
-    """Nobody plays this."""
+    """A case that is not played."""
     at.connect()
 
 
@@ -117,7 +117,7 @@ def test_an_advertised_version_that_is_refused_is_inconsistent() -> None:
     assert _responding_with(ErrorCode.unsupported_version).verdict is CaseVerdict.INCONSISTENT
 
 
-def test_what_is_not_advertised_is_no_failure() -> None:
+def test_unadvertised_api_is_not_failure() -> None:
     stranger = ProbedBroker(("127.0.0.1", 1), 0, ("127.0.0.1", 1), ("127.0.0.1", 1), {}, {})
     outcome = play_one(stranger, lists_groups, Belongings())
     assert (outcome.verdict, outcome.is_red(True)) == (CaseVerdict.NOT_ADVERTISED, False)
@@ -145,7 +145,7 @@ def test_a_run_in_which_a_case_stumbles_fails(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("count", [0, 2])
-def test_a_response_without_what_a_case_looks_up_fails(count: int) -> None:
+def test_response_without_expected_field_fails(count: int) -> None:
     response = SimpleNamespace(topics=[SimpleNamespace(partitions=[None] * count)])
 
     @case("handshake/of-test", "a test", {}, since="0.9")
@@ -243,7 +243,7 @@ def _outcome(verdict: CaseVerdict, *lines: Line) -> CaseOutcome:
     return CaseOutcome(lists_groups, verdict, "why", 0.1, (), lines)
 
 
-def test_only_what_got_worse_is_red_beside_a_baseline(tmp_path: Path) -> None:
+def test_only_regressions_are_red_with_baseline(tmp_path: Path) -> None:
     file = tmp_path / "before.json"
     file.write_text(json_document("host:1", [_outcome(CaseVerdict.DIFFERS)], {}))
     before = read_baseline(file)
@@ -259,7 +259,7 @@ def test_a_baseline_that_is_none_is_one_sentence(tmp_path: Path) -> None:
         read_baseline(tmp_path / "bad.json")
 
 
-def test_junit_counts_what_fails_and_what_is_skipped() -> None:
+def test_junit_counts_failures_and_skips() -> None:
     found = (CaseVerdict.PASS, CaseVerdict.FAIL, CaseVerdict.NOT_ADVERTISED, CaseVerdict.OUR_ERROR)
     outcomes = [_outcome(each) for each in found]
     (suite,) = ElementTree.fromstring(junit_document("host:1", outcomes, False, {}))

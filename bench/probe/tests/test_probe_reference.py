@@ -98,14 +98,14 @@ def test_no_must_is_broken_where_followers_are_read(tmp_path: Path) -> None:
     assert [outcome_line(each) for each in outcomes if each.verdict is not CaseVerdict.PASS] == []
 
 
-def test_what_a_run_has_made_is_gone_afterwards(broker: ProbedBroker) -> None:
+def test_run_deletes_everything_it_created(broker: ProbedBroker) -> None:
     play(broker, chosen(["metadata"], []))
     with Conversation(broker.address, [], lambda: 10.0) as conversation:
         response = conversation.call(ApiKey.METADATA, broker.version(ApiKey.METADATA, (1, 12)), {"topics": None})
     assert not [each.name for each in response.topics if str(each.name).startswith("crucible-probe-")]
 
 
-def test_groups_are_gone_afterwards_even_if_they_have_members(broker: ProbedBroker) -> None:
+def test_groups_with_members_are_deleted_afterwards(broker: ProbedBroker) -> None:
     play(broker, chosen([], ["groups/sync/again", "groups/heartbeat/rebalance"]))
     with Conversation(broker.address, [], lambda: 10.0) as conversation:
         response = conversation.call(ApiKey.LIST_GROUPS, broker.version(ApiKey.LIST_GROUPS, (0, 5)), {})

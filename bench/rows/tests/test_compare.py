@@ -36,7 +36,7 @@ def test_other_rows_are_measured_when_one_cannot_be(monkeypatch: pytest.MonkeyPa
     assert any("start could not be measured" in line for line in lines)
 
 
-def test_a_bug_of_ours_is_not_taken_for_a_broker_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_bug_is_not_reported_as_broker_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare, "MEASURES", {"ladder": _has_a_bug})
     with pytest.raises(AssertionError, match="ours"):
         compare.run(lambda _: None, Options(None, ("ladder",)))
@@ -57,7 +57,7 @@ for number in range(10 ** 9):
 
 @pytest.mark.live
 @pytest.mark.parametrize("also_fails", [False, True])
-def test_a_stop_ends_the_run_and_a_process_that_nobody_knows(monkeypatch: pytest.MonkeyPatch, also_fails: bool) -> None:
+def test_stop_ends_run_and_unregistered_process(monkeypatch: pytest.MonkeyPatch, also_fails: bool) -> None:
     """It may come while a process is being started. That one writes into the folder which is removed."""
     seen: list[tuple[Path, subprocess.Popen[bytes]]] = []
 

@@ -50,18 +50,18 @@ class FailoverNode:
             while length := stream.read(4):
                 frame = stream.read(int.from_bytes(length, "big"))
                 if not self.silent:
-                    client.sendall(self._answer(frame))
+                    client.sendall(self._respond(frame))
 
-    def _answer(self, frame: bytes) -> bytes:
+    def _respond(self, frame: bytes) -> bytes:
         header, offset = read_request_header(frame)
         key, version = header.api_key, header.api_version
         body = decode_request(key, version, frame, offset)
         if key == ApiKey.METADATA:
-            answer = self._metadata()
+            response = self._metadata()
         else:
             assert key == ApiKey.CREATE_TOPICS
-            answer = self._created(body)
-        return b"".join(encode_response(key, version, header.correlation_id, answer))
+            response = self._created(body)
+        return b"".join(encode_response(key, version, header.correlation_id, response))
 
     def _metadata(self) -> object:
         from datetime import timedelta
@@ -119,7 +119,7 @@ def _client(ports: list[int]) -> RetryingClient:
     return RetryingClient(ports, TRY_S, SUSPECT_S)
 
 
-def test_a_node_that_is_no_controller_any_more_is_asked_until_one_is() -> None:
+def test_request_is_retried_until_node_is_controller() -> None:
     with brokers(1) as (only,):
         only.errors = [ErrorCode.not_controller, ErrorCode.request_timed_out]
         admin = _client([only.port])
@@ -128,7 +128,7 @@ def test_a_node_that_is_no_controller_any_more_is_asked_until_one_is() -> None:
         assert only.created == ["t", "t", "t"]
 
 
-def test_a_topic_that_an_unanswered_attempt_made_counts() -> None:
+def test_topic_created_by_attempt_without_response_counts() -> None:
     with brokers(1) as (only,):
         only.errors = [ErrorCode.topic_already_exists]
         admin = _client([only.port])
@@ -137,7 +137,7 @@ def test_a_topic_that_an_unanswered_attempt_made_counts() -> None:
         assert only.created == ["t"]
 
 
-def test_a_silent_controller_that_others_still_name_is_left_alone_until_it_is_replaced() -> None:
+def test_silent_controller_is_not_retried_until_replaced() -> None:
     with brokers(2) as (silent, other):
         silent.silent = True
         other.controller, other.controller_port = 7, silent.port

@@ -19,7 +19,7 @@ def test_rows_run_in_their_own_order_whatever_the_order_in_which_they_were_named
 
 
 @pytest.mark.parametrize("wrong", [{"rows": ("nothing",)}, {"nodes": (2,)}])
-def test_what_there_is_not_is_refused(wrong: dict[str, tuple[str, ...]]) -> None:
+def test_unknown_options_are_rejected(wrong: dict[str, tuple[str, ...]]) -> None:
     with pytest.raises(ValueError, match="is not known"):
         Options("kafka", **wrong)  # type: ignore[arg-type]
 

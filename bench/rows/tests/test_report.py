@@ -20,7 +20,7 @@ def _results() -> Results:
     return results
 
 
-def test_ratios_follow_what_is_better() -> None:
+def test_ratios_follow_direction_of_metric() -> None:
     fast, slow, alone = _results().rows
     assert fast.ratio == Figure((9.0, 4.0), "x")
     assert (fast.reached, slow.reached, alone.reached) == (True, False, None)
@@ -38,7 +38,7 @@ def test_the_page_holds_the_table_and_the_pictures(tmp_path: Path) -> None:
     assert "node.id=1" in text
 
 
-def test_what_could_not_be_measured_is_said_first(tmp_path: Path) -> None:
+def test_missing_measurements_are_listed_first(tmp_path: Path) -> None:
     results = _results()
     results.missing["rest"] = "PeerError: no answer"
     text = write(results, tmp_path / "0001_now.json").read_text()
@@ -55,7 +55,7 @@ def test_rows_without_ratios_give_no_picture_of_ratios() -> None:
     assert ratios([ResultRow("alone", Figure((3.0,), "MiB"))]) is None
 
 
-def test_ratios_are_taken_pair_by_pair() -> None:
+def test_ratios_are_computed_pair_by_pair() -> None:
     reference, peer = Figure((1.0, 2.0, 4.0), "ms"), Figure((2.0, 6.0, 4.0), "ms")
     assert better_lower(reference, peer).values == (2.0, 3.0, 1.0)
     assert better_higher(reference, peer).values == (0.5, 2.0 / 6.0, 1.0)

@@ -12,7 +12,7 @@ from bench.targets.providers import kfake, librdkafka
 from reference_broker.wire.apis import ApiKey
 
 
-def test_kfake_comes_in_the_version_of_its_modules_alone() -> None:
+def test_kfake_has_version_of_its_modules() -> None:
     assert find("kfake").version == kfake.VERSION
     assert f"kfake {kfake.VERSION}" in (kfake.SOURCE / "go.mod").read_text()
     with pytest.raises(TargetError, match=r"leave @v1 out"):

@@ -1,4 +1,4 @@
-"""Target files: what is read, what is refused, and how nodes are laid out."""
+"""Target files: parsing, errors, and how nodes are laid out."""
 
 from pathlib import Path
 
@@ -75,7 +75,7 @@ def test_an_address_is_a_target_of_which_nothing_else_is_known(text: str) -> Non
         ("reference.toml@7", "comes in no versions; leave @7 out"),
     ],
 )
-def test_what_is_no_target_is_refused_in_one_sentence(text: str, complaint: str) -> None:
+def test_invalid_target_is_rejected_in_one_sentence(text: str, complaint: str) -> None:
     with pytest.raises(TargetError, match=complaint):
         loader.find(text)
 
@@ -112,7 +112,7 @@ def test_what_is_no_target_is_refused_in_one_sentence(text: str, complaint: str)
         ("title = 'x'\n[node]\ncommand = ['x']\n[commands]\nstart = 'x'\n", r"\[commands\] need addresses"),
     ],
 )
-def test_a_file_that_says_too_much_or_too_little_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
+def test_unknown_or_missing_keys_are_rejected(tmp_path: Path, text: str, complaint: str) -> None:
     if "node.observer.nonsense" in complaint:
         text = SMALL.replace("[node.observer]", "[node.observers]")
         complaint = "unknown key node.observers"
@@ -153,7 +153,7 @@ def test_an_observer_and_the_caller_have_arguments_their_own(tmp_path: Path) -> 
 
 
 @pytest.mark.live
-def test_a_node_is_prepared_with_its_files_or_says_why_not(tmp_path: Path) -> None:
+def test_node_is_prepared_with_files_or_fails_with_reason(tmp_path: Path) -> None:
     prepared = SMALL.replace('["true"]', '["cp", "{folder}/broker.json", "{data}"]')
     node = ClusterLayout(loader.find(str(file(tmp_path, prepared))), tmp_path).lay_out()[1]
     node.make()

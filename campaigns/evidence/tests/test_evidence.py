@@ -1,4 +1,4 @@
-"""What makes a cell red, and what the pages say of it."""
+"""Red cells, and their description on the pages."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_a_cell_is_red_only_if_each_play_was(outcomes: Sequence[CaseOutcome | No
     assert cell(outcomes).verdict == verdict
 
 
-def test_a_red_cell_tells_what_came_and_how_to_see_it_again(tmp_path: Path) -> None:
+def test_red_cell_has_result_and_repeat_command(tmp_path: Path) -> None:
     seen = kept.seen(find("kfake"), tmp_path / "data")
     seen.cases = {CASE.id: Cell("fail", "error code is NONE"), SHOULD.id: Cell("inconsistent", "it hung up")}
     kept.keep(seen, tmp_path / "data")
@@ -71,13 +71,13 @@ def test_scenarios_are_in_the_order_of_their_numbers() -> None:
     ]
 
 
-def test_what_is_not_judged_has_one_mark_whatever_the_reason() -> None:
+def test_unjudged_cells_have_one_mark() -> None:
     seen = kept.seen(find("kfake"), Path("nowhere"))
     seen.cases = {CASE.id: Cell(NOT_JUDGED), SHOULD.id: Cell("not advertised")}
     assert {pages.mark(seen, CASE), pages.mark(seen, SHOULD)} == {pages.NOTHING}
 
 
-def test_what_was_not_played_is_counted_apart_from_what_is_not_judged() -> None:
+def test_unplayed_cells_are_counted_separately_from_unjudged() -> None:
     seen = kept.seen(find("kfake"), Path("nowhere"))
     seen.cases = {each.id: Cell("pass") for each in all_cases()}
     seen.cases |= {CASE.id: Cell(NOT_JUDGED), SHOULD.id: Cell("not played")}
@@ -112,7 +112,7 @@ def test_a_scenario_failed_only_if_it_did_each_time(words: list[str], verdict: s
     assert play.command == "./crucible run plain-load --target kfake"
 
 
-def test_our_own_broker_is_played_from_the_outside_and_a_pass_tells_what_struck() -> None:
+def test_own_broker_is_external_target_and_pass_lists_fired_faults() -> None:
     def run(words: Sequence[str], _: float) -> tuple[int, str]:
         assert words[words.index("--target") + 1] == "reference.toml"
         return 0, "PASSED: all held, under 1 fault with 2 hits.\n"
@@ -122,7 +122,7 @@ def test_our_own_broker_is_played_from_the_outside_and_a_pass_tells_what_struck(
     assert play.reason == "all held, under 1 fault with 2 hits."
 
 
-def test_only_what_failed_is_played_again_and_nothing_that_is_refused() -> None:
+def test_only_failed_cells_are_repeated() -> None:
     played: list[Sequence[str]] = []
 
     def run(words: Sequence[str], _: float) -> tuple[int, str]:
@@ -137,14 +137,14 @@ def test_only_what_failed_is_played_again_and_nothing_that_is_refused() -> None:
     assert outcomes["c"].reason == "it lacks replicas"
 
 
-def test_what_takes_long_to_build_is_played_only_if_asked_for() -> None:
+def test_slow_builds_are_played_only_on_request() -> None:
     names = {each.text for each in targets(())}
     assert {"kfake", "kafka@4.1.1", "kafka@4.3.1"} <= names
     assert "tansu" not in names
     assert [each.text for each in targets(["tansu"])] == ["tansu"]
 
 
-def test_the_pages_are_those_of_what_is_kept(tmp_path: Path) -> None:
+def test_pages_match_kept_results(tmp_path: Path) -> None:
     """Who plays targets again commits the pages, too."""
     (tmp_path / "README.md").write_text((kept.FOLDER / "README.md").read_text())
     for path in pages.write(kept.everything(), tmp_path):

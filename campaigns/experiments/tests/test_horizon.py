@@ -31,13 +31,13 @@ def caught(variant: object) -> dict[str, Caught]:
 
 
 @pytest.mark.clause("S-15")
-def test_an_observer_that_is_told_a_snapshot_holds_what_was_set() -> None:
+def test_observer_with_snapshot_has_written_values() -> None:
     observer = caught(SNAPSHOTS)["observer"]
     assert (observer.wrong, observer.anew) == (0, 1)
 
 
 @pytest.mark.clause("H-3", "H-4")
-def test_only_with_the_horizon_those_who_missed_tombstones_hold_what_was_written() -> None:
+def test_readers_that_missed_tombstones_are_right_only_with_horizon() -> None:
     with_horizon, without = caught(HORIZON), caught(NEITHER)
     for who in ("follower", "reader"):
         assert with_horizon[who].wrong == 0 < without[who].wrong

@@ -56,13 +56,13 @@ def test_without_loss_the_revisions_do_the_same_and_only_their_layouts_differ() 
     assert final.fetches > 100
     assert (final.full_again, final.sessions, final.cached) == (0, 6, 3 * 10 + 3 * 20 + 6)
     assert (first.named, first.returned) == (final.named, final.returned)
-    # The first revision orders partitions as a ring, so an answer may begin and end with the same topic.
+    # The first revision orders partitions as a ring, so a response may begin and end with the same topic.
     assert first.layout_bytes == pytest.approx(final.layout_bytes, rel=0.001)
     assert first.request_bytes != by_name.request_bytes
     assert by_name.request_bytes + by_name.response_bytes == by_name.layout_bytes == final.layout_bytes
 
 
-def test_only_the_first_revision_spares_the_full_fetch_and_only_for_who_resends() -> None:
+def test_only_first_revision_avoids_full_fetch_and_only_with_retransmission() -> None:
     final, first, resends = (counted(each, MUCH_LOSS) for each in (FINAL, FIRST, FIRST_RESENDS))
     assert final.full_again == first.full_again > 0
     assert resends.full_again == 0
@@ -79,7 +79,7 @@ def test_without_sessions_each_fetch_names_all() -> None:
     assert (none.sessions, none.cached) == (0, 0)
 
 
-def test_a_doubled_request_gets_its_records_twice_only_where_it_is_answered_twice() -> None:
+def test_duplicate_request_gets_records_twice_only_with_two_responses() -> None:
     assert counted(FINAL, DOUBLED).twice == 0
     assert counted(FIRST, DOUBLED).twice > 0
 
@@ -88,7 +88,7 @@ def test_too_few_slots_leave_fetchers_with_full_fetches() -> None:
     assert counted(FINAL, FEW_SLOTS).full_again > 2 * counted(FINAL, MUCH_LOSS).full_again
 
 
-def test_who_resends_is_played_only_where_answers_are_lost() -> None:
+def test_retransmission_is_played_only_with_lost_responses() -> None:
     parts = parts_for([1, 2])
     assert len(parts) == 2 * (4 + 6 + 6 + 4 + 6)
     assert {each.trouble for each in parts if each.variant is FINAL_RESENDS} == {
@@ -97,12 +97,12 @@ def test_who_resends_is_played_only_where_answers_are_lost() -> None:
 
 
 @pytest.mark.parametrize("version", [17, 12, FETCH_FIRST_REVISION])
-def test_a_cached_partition_takes_some_hundred_bytes(version: int) -> None:
+def test_cached_partition_takes_some_hundred_bytes(version: int) -> None:
     """The least of three: a cache elsewhere in the process may grow meanwhile."""
     assert 200 < min(bytes_of_a_partition(version, 300) for _ in range(3)) < 1000
 
 
-def test_the_table_tells_median_least_and_greatest(tmp_path: Path) -> None:
+def test_table_has_median_minimum_and_maximum(tmp_path: Path) -> None:
     from campaigns.experiments.revisions import draw
 
     sums = Counted(fetches=10, request_bytes=1000, response_bytes=2000, layout_bytes=2500, named=15, returned=20)

@@ -1,4 +1,4 @@
-"""Nights of a few seconds that only search, and what they are made of."""
+"""Nights of a few seconds that only search, and their parts."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,12 +9,12 @@ from reports.night import FailureRow, Night, PlayRow, read_night
 
 
 def search_for(nights: Path, seconds: float, say: Callable[[str], None] = lambda _: None, **options: object) -> int:
-    """Play a night of so many seconds that only searches. Return its exit code."""
+    """Play a night of this many seconds that only searches. Return its exit code."""
     return run(NightOptions(seconds / 3600, nights, only=("search",), **options), say)  # type: ignore[arg-type]
 
 
 def work_of(folder: Path, earlier: Sequence[Kept] = (), **night: object) -> Work:
-    """A night that was begun and has played nothing yet."""
+    """Return a started night that has played nothing yet."""
     values_of_night = {"night": folder.name, "started_us": 1, "budget_s": 60.0, "seed": 1_000, **night}
     folder.mkdir(parents=True, exist_ok=True)
     work = Work(folder, Night(**values_of_night), NightJournal(folder), earlier, lambda _: None)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Which scenario the search plays next. Nothing is played here."""
+"""The scenario that the search plays next. Nothing is played here."""
 
 from collections import Counter
 
@@ -17,7 +17,7 @@ def known(*plays: Played, clauses: dict[str, tuple[str, ...]] | None = None) -> 
 
 
 def choices(standings: Standings, count: int) -> Counter[str]:
-    """What is chosen in so many turns, if all that is played passes."""
+    """Return the choices of this many turns, if all that is played passes."""
     chosen = Counter[str]()
     for _ in range(count):
         found = standings.choose({}, LONG_S)
@@ -27,7 +27,7 @@ def choices(standings: Standings, count: int) -> Counter[str]:
     return chosen
 
 
-def test_scenarios_with_few_seeds_come_first_and_of_those_the_one_with_the_fewest() -> None:
+def test_scenario_with_fewest_seeds_is_first() -> None:
     standings = Standings(CLAUSES)
     standings.take([Played(each, 1, FEW_SEEDS, 0, 60.0) for each in ("common", "no clause")])
     standings.take([Played("common too", 1, 3, 0, 60.0), Played("alone", 1, 2, 0, 60.0)])
@@ -58,25 +58,25 @@ def test_one_that_was_red_often_enough_tonight_waits_for_tomorrow() -> None:
     assert choices(standings, 60)["common"] == 0
 
 
-def test_no_scenario_is_begun_for_which_the_time_is_too_short() -> None:
+def test_scenario_longer_than_remaining_time_is_not_started() -> None:
     standings = Standings({"long": (), "short": ()})
     standings.take([Played("long", 1, FEW_SEEDS, 0, FEW_SEEDS * 60.0), Played("short", 1, FEW_SEEDS, 0, 8.0)])
     assert standings.choose({}, 30.0) == ("short", "covered least")
     assert standings.choose({}, 0.5) is None
 
 
-def test_what_is_being_played_counts_as_played() -> None:
+def test_running_play_counts_as_played() -> None:
     first = known().choose({}, LONG_S)
     assert first is not None
     assert known().choose({first[0]: 50}, LONG_S) != first
 
 
-def test_a_scenario_that_is_gone_counts_no_more() -> None:
+def test_removed_scenario_does_not_count() -> None:
     standings = known(Played("gone", 1, 10, 3, 60.0))
     assert "gone" not in standings.known
 
 
-def test_a_turn_has_as_many_seeds_as_fit_and_one_if_nobody_knows() -> None:
+def test_turn_has_seeds_that_fit_and_one_if_duration_is_unknown() -> None:
     assert seeds_at_once(None, LONG_S) == 1
     assert seeds_at_once(2.0, LONG_S) == int(TURN_S / 2)
     assert seeds_at_once(2.0, 7.0) == 3

@@ -92,16 +92,14 @@ def test_the_first_bad_commit_is_found_between_the_last_night_and_this_one(
         (("", "new", "lost-write"), "no commit can be named"),
     ],
 )
-def test_what_cannot_be_told_is_told_so(
+def test_undecidable_search_is_reported(
     breaks: tuple[str, ...], why: str, committed: Callable[[str], str], tmp_path: Path
 ) -> None:
     commits = [committed(each) for each in breaks]
     assert first_bad_of(tmp_path, commits[0], commits[-1]) == ("", why)
 
 
-def test_nothing_is_looked_for_without_time_or_without_another_commit(
-    committed: Callable[[str], str], tmp_path: Path
-) -> None:
+def test_no_search_without_time_or_other_commit(committed: Callable[[str], str], tmp_path: Path) -> None:
     commits = [committed(each) for each in ("", "lost-write")]
     assert first_bad_of(tmp_path, commits[0], commits[1], 0.0) == ("", "there was no time to look at commits")
     assert first_bad_of(tmp_path, commits[1], commits[1]) == ("", "the last night played the same commit")

@@ -56,9 +56,9 @@ def test_a_red_schedule_is_kept_as_a_scenario(tmp_path: Path, monkeypatch: pytes
         return SimpleNamespace(verdict=verdict)
 
     monkeypatch.setattr("chaos.search.guided.play_seed", red)
-    told: list[str] = []
+    lines: list[str] = []
     work = work_of(tmp_path / "20260101-000000")
-    work.tell = told.append
+    work.tell = lines.append
     outcome, why = guided.play(work, time.monotonic() + 100)
     assert outcome is Outcome.FAILED
     assert why.count("./crucible sim swarm --seed ") == guided.MOST_REDS
@@ -66,4 +66,4 @@ def test_a_red_schedule_is_kept_as_a_scenario(tmp_path: Path, monkeypatch: pytes
     assert len(written) == guided.MOST_REDS
     assert "a record is gone" in written[0].read_text()
     assert loader.load(written[0]).swarm is None, "all of its faults are explicit"
-    assert sum("a record is gone" in line for line in told) == guided.MOST_REDS
+    assert sum("a record is gone" in line for line in lines) == guided.MOST_REDS

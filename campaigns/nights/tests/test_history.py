@@ -38,7 +38,7 @@ def names(nights: Path) -> set[str]:
     return {str(each.relative_to(nights)) for each in nights.rglob("*") if each.is_file()}
 
 
-def test_what_one_clone_keeps_another_one_fetches(clone: Path, tmp_path: Path) -> None:
+def test_history_of_one_clone_is_fetched_by_another(clone: Path, tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     for day in (1, 2):
         a_night(ours, day)

@@ -1,4 +1,4 @@
-"""Which night a command plays, a new one or one that was stopped, and what it reads of earlier ones."""
+"""The night that a command plays, a new one or a stopped one, and the earlier nights that it reads."""
 
 import time
 from dataclasses import replace
@@ -27,14 +27,14 @@ NOW_S = 1_800_000_000.0
 HOUR_S = 3600.0
 
 
-def begun(options: NightOptions, now_s: float = NOW_S) -> tuple[Path, Night]:
+def started(options: NightOptions, now_s: float = NOW_S) -> tuple[Path, Night]:
     folder, night = opened(options, now_s)
     write_night(folder, night)
     return folder, night
 
 
 def test_a_night_s_folder_is_named_after_its_start_and_its_seed_depends_on_the_day(tmp_path: Path) -> None:
-    folder, night = begun(NightOptions(2.0, tmp_path))
+    folder, night = started(NightOptions(2.0, tmp_path))
     assert folder == tmp_path / "20270115-080000"
     assert night.budget_s == 7200.0
     assert [each.name for each in night.stages] == list(SHARES)
@@ -42,23 +42,23 @@ def test_a_night_s_folder_is_named_after_its_start_and_its_seed_depends_on_the_d
     assert opened(NightOptions(1.0, tmp_path / "chosen", seed=7), NOW_S)[1].seed == 7
 
 
-def test_the_same_command_goes_on_within_a_day_and_another_one_begins_a_night(tmp_path: Path) -> None:
-    folder, _ = begun(NightOptions(2.0, tmp_path))
+def test_same_command_resumes_within_a_day_and_other_one_starts_night(tmp_path: Path) -> None:
+    folder, _ = started(NightOptions(2.0, tmp_path))
     assert opened(NightOptions(2.0, tmp_path), NOW_S + 23 * HOUR_S)[0] == folder
     assert opened(NightOptions(2.0, tmp_path), NOW_S + 25 * HOUR_S)[0] != folder
     assert opened(NightOptions(3.0, tmp_path), NOW_S + HOUR_S)[0] != folder
 
 
-def test_a_finished_night_is_left_alone(tmp_path: Path) -> None:
-    folder, night = begun(NightOptions(2.0, tmp_path))
+def test_finished_night_is_not_resumed(tmp_path: Path) -> None:
+    folder, night = started(NightOptions(2.0, tmp_path))
     write_night(folder, msgspec.structs.replace(night, finished=True))
     assert opened(NightOptions(2.0, tmp_path), NOW_S + HOUR_S)[0] != folder
     with pytest.raises(NightRefusal, match=r"no night in .* was stopped"):
         opened(NightOptions(2.0, tmp_path / "empty", resume=True), NOW_S)
 
 
-def test_resume_takes_the_newest_night_however_old_if_the_code_is_the_same(tmp_path: Path) -> None:
-    folder, night = begun(NightOptions(2.0, tmp_path))
+def test_resume_continues_newest_night_with_same_code(tmp_path: Path) -> None:
+    folder, night = started(NightOptions(2.0, tmp_path))
     assert opened(NightOptions(9.0, tmp_path, resume=True), NOW_S + 99 * HOUR_S) == (folder, night)
     write_night(folder, msgspec.structs.replace(night, commit="0" * 40))
     with pytest.raises(NightRefusal, match="played commit 000000000000, and this is"):
@@ -74,7 +74,7 @@ def test_two_cannot_play_one_night(tmp_path: Path) -> None:
     first.close(done=False)
 
 
-def test_what_a_killed_night_kept_is_there_again_without_a_torn_line(tmp_path: Path) -> None:
+def test_killed_night_is_resumed_without_torn_line(tmp_path: Path) -> None:
     rows = [a_play(seed=each) for each in range(3)]
     first = nights.NightJournal(tmp_path)
     for each in rows:
@@ -91,7 +91,7 @@ def test_what_a_killed_night_kept_is_there_again_without_a_torn_line(tmp_path: P
     assert not nights.is_left(tmp_path)
 
 
-def test_what_is_spent_is_kept_while_a_stage_is_played(tmp_path: Path) -> None:
+def test_spent_time_is_kept_during_stage(tmp_path: Path) -> None:
     work = work_of(tmp_path / "20260101-000000", stages=opened(NightOptions(1.0, tmp_path / "n"), NOW_S)[1].stages)
     work.begin("live", 30.0)
     work.try_("01-x")

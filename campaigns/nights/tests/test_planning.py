@@ -26,20 +26,20 @@ def test_each_day_has_seeds_of_its_own_that_depend_on_nothing_else() -> None:
     assert tomorrow - today == SEEDS_A_NIGHT
 
 
-def test_nights_begin_at_another_one_of_what_a_scenario_goes_through_in_order() -> None:
+def test_nights_start_at_different_alternatives() -> None:
     for alternatives in (2, 3, 10, 24):
-        begun = {seed_of(DAY + timedelta(days=each)) % alternatives for each in range(alternatives)}
-        assert len(begun) == alternatives
+        starts = {seed_of(DAY + timedelta(days=each)) % alternatives for each in range(alternatives)}
+        assert len(starts) == alternatives
 
 
-def test_a_second_night_of_one_day_goes_on_behind_the_seeds_of_the_first() -> None:
+def test_second_night_of_day_continues_after_seeds_of_first() -> None:
     first = seed_of(DAY)
     assert next_seed(first, []) == first
     assert next_seed(first, [first - 1, first + SEEDS_A_NIGHT]) == first
     assert next_seed(first, [first, first + 7, first + 3]) == first + 8
 
 
-def test_what_a_stage_leaves_over_goes_to_the_next_ones() -> None:
+def test_unused_time_of_stage_goes_to_next_ones() -> None:
     stages = list(SHARES)
     assert share_s(stages[0], stages, 100.0) == 100.0 * SHARES[stages[0]] / sum(SHARES.values())
     assert share_s("bench", ["bench", "checks"], 100.0) == 100.0 * SHARES["bench"] / (
@@ -48,7 +48,7 @@ def test_what_a_stage_leaves_over_goes_to_the_next_ones() -> None:
     assert share_s("checks", ["checks"], 100.0) == 100.0
 
 
-def test_what_was_tried_longest_ago_comes_first_and_what_never_was_before_that() -> None:
+def test_untried_then_longest_untried_is_first() -> None:
     assert in_turn(["a", "b", "c", "d"], [["b", "c"], ["a"], ["b"]], 0) == ["d", "c", "a", "b"]
 
 
@@ -65,7 +65,7 @@ def test_without_any_history_each_night_begins_with_another_one() -> None:
     assert in_turn([], [], 3) == []
 
 
-def test_what_is_interleaved_is_all_there() -> None:
+def test_interleaving_keeps_all_items() -> None:
     assert interleaved(["a", "b", "c"], ["x", "y", "z"], 2) == ["a", "b", "x", "c", "y", "z"]
 
 

@@ -1,4 +1,4 @@
-"""What a night starts ends by its deadline, and with the night, also if that is killed."""
+"""Processes of a night end by its deadline, and with the night, also if that is killed."""
 
 import os
 import signal
@@ -39,13 +39,13 @@ def test_a_command_ends_by_its_deadline_with_all_that_it_started(tmp_path: Path)
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-def test_a_command_that_ends_itself_tells_its_code_and_its_last_words(tmp_path: Path) -> None:
+def test_ended_command_reports_code_and_last_lines(tmp_path: Path) -> None:
     words = [sys.executable, "-c", "print('first'); print('crucible: last'); raise SystemExit(3)"]
     done = processes.run(words, time.monotonic() + 60.0, tmp_path / "logs" / "log")
     assert (done.code, done.last_line) == (3, "last")
 
 
-def test_players_tell_at_once_and_one_that_hangs_or_dies_is_told() -> None:
+def test_players_report_at_once_and_hanging_or_dead_ones_are_reported() -> None:
     def work(tell: Tell, how: str) -> None:
         tell(how)
         if how == "hangs":
@@ -68,7 +68,7 @@ def test_players_tell_at_once_and_one_that_hangs_or_dies_is_told() -> None:
 
 
 @pytest.mark.nightly
-def test_a_night_that_is_killed_in_its_midst_leaves_nothing_running_and_goes_on(tmp_path: Path) -> None:
+def test_killed_night_leaves_no_processes_and_resumes(tmp_path: Path) -> None:
     command = crucible("nightly", "--hours", "0.02", "--only", "search", "--nights", str(tmp_path))
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as night:
         while not list(tmp_path.glob(f"*/{nights.NAME}")) or not next(tmp_path.glob(f"*/{nights.NAME}")).stat().st_size:

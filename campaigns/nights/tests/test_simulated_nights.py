@@ -38,7 +38,7 @@ def planted(mutant: str, scenario: str = SMALL) -> Callable[..., Canary]:
 
 @pytest.fixture
 def few_turns(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Let the search choose so many more times only."""
+    """Let the search choose only this many more times."""
 
     def only(count: int) -> None:
         choose = Standings.choose
@@ -155,7 +155,7 @@ def test_a_night_whose_canary_lives_is_red(
     assert 4.0 <= night.stages[0].spent_s < 4.0 + ENDS_WITHIN_S
 
 
-def test_a_night_that_was_stopped_goes_on_with_what_is_left(
+def test_stopped_night_resumes_with_remaining_work(
     tmp_path: Path,
     few_scenarios: Callable[..., None],
     few_turns: Callable[[int], None],

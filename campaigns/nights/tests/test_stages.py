@@ -74,7 +74,7 @@ def left_in(folder: Path) -> set[str]:
     return {each.name for each in folder.iterdir()}
 
 
-def test_a_live_night_plays_controls_and_mutants_and_what_it_tried_waits_for_its_next_turn() -> None:
+def test_live_night_plays_controls_and_mutants_in_turn() -> None:
     scenarios = {each.name: each for file in loader.load_all() for each in each_revision(file)}
     tonight = live.plan(scenarios, [], 5)
     controls = [each for each in tonight if " " not in each]
@@ -94,7 +94,7 @@ def test_a_live_night_plays_controls_and_mutants_and_what_it_tried_waits_for_its
         ("PASSED", "", "no_rotation", {"manifest.json", "report", "data"}),
     ],
 )
-def test_a_live_play_is_a_row_and_of_what_ended_as_it_must_only_the_report_stays(
+def test_live_play_is_row_and_expected_result_keeps_only_report(
     outcome: str, broken: str, mutant: str, left: set[str], work: Work, running: Callable[..., Ran]
 ) -> None:
     ran = running(judged(outcome, broken))
@@ -148,7 +148,7 @@ def test_a_red_live_control_is_played_again_and_kept_as_a_failure(
     assert follow_up.open_reds(work) == []
 
 
-def test_what_there_was_no_time_for_is_kept_as_it_was_found(work: Work) -> None:
+def test_failure_without_time_for_shrinking_is_kept_as_found(work: Work) -> None:
     reds = [a_play(outcome="FAILED", guarantee="unseen", seed=each, detail="gone") for each in (4, 5)]
     others = [a_play(outcome="INVALID"), a_play(mutant="m", outcome="FAILED"), a_play(target="kfake", outcome="FAILED")]
     work.add(*reds, *others)
@@ -163,7 +163,7 @@ def test_what_there_was_no_time_for_is_kept_as_it_was_found(work: Work) -> None:
 
 
 @pytest.mark.simulated
-def test_brokers_that_cannot_be_had_are_left_out_and_do_not_make_a_night_red(
+def test_unavailable_brokers_are_skipped_without_red_night(
     work: Work, running: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cells = {each.id: Cell("pass") for each in all_cases()}
@@ -189,7 +189,7 @@ def test_brokers_that_cannot_be_had_are_left_out_and_do_not_make_a_night_red(
     assert follow_up.open_reds(work) == []
 
 
-def test_a_figure_says_what_is_better_on_how_many_nodes_and_how_far(
+def test_figure_has_direction_nodes_and_tolerance(
     work: Work, running: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = Results("kafka")
@@ -223,7 +223,7 @@ def planted_series(target: str, **values: list[float]) -> dict[str, Any]:
     return {"target": target, "reasons": [], "figures": figures}
 
 
-def test_a_workload_that_is_played_on_both_brokers_is_a_row(
+def test_workload_played_on_both_brokers_is_a_row(
     work: Work, running: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench, "ROWS", ())
@@ -251,14 +251,12 @@ def test_a_workload_that_is_played_on_both_brokers_is_a_row(
     ]
 
 
-def test_the_workloads_of_a_night_are_files() -> None:
+def test_workloads_of_night_are_files() -> None:
     assert len(bench.WORKLOADS) == 2
     assert all((processes.ROOT / "docs/workloads" / f"{each}.yaml").is_file() for each in bench.WORKLOADS.values())
 
 
-def test_checks_fail_by_their_exit_code_and_one_without_time_says_nothing(
-    work: Work, running: Callable[..., Ran]
-) -> None:
+def test_checks_fail_by_exit_code_and_timeout_is_no_result(work: Work, running: Callable[..., Ran]) -> None:
     codes = iter((0, 1, 5, OVER))
     ran = running(lambda _: Done(next(codes), "1 failed"))
     work.begin("checks", LONG_S)
@@ -274,7 +272,7 @@ def test_checks_fail_by_their_exit_code_and_one_without_time_says_nothing(
     assert len(ran) == len(tried) == 4
 
 
-def test_the_checks_are_what_there_is() -> None:
+def test_list_of_checks_is_complete() -> None:
     found: dict[str, Any] = checks.checks(7, 5.0)
     assert set(found) == {
         "quick tests",

@@ -58,7 +58,7 @@ def test_an_unknown_suite_is_refused_with_the_names_that_exist() -> None:
         load(FOLDER / "nosuch.toml")
 
 
-def test_go_counts_leaves_and_a_test_without_an_end_has_failed() -> None:
+def test_go_leaf_tests_are_counted_and_unfinished_one_fails() -> None:
     output = (
         go(("run", "TestA"), ("run", "TestA/one"), ("pass", "TestA/one"), ("pass", "TestA"), ("run", "TestB"))
         + "\nnot JSON\n"
@@ -168,7 +168,7 @@ def test_a_run_replaces_addresses_in_a_copy_and_leaves_the_fetched_suite_as_it_w
 
 
 @pytest.mark.live
-def test_one_test_adds_its_words_to_the_command(tmp_path: Path) -> None:
+def test_single_test_adds_arguments_to_command(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     suite = replace(SUITE, command=("echo",))

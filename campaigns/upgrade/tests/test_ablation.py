@@ -28,7 +28,7 @@ def test_the_last_segment_alone_is_cheap_and_wrong(case: AblationCase) -> None:
 
 
 @pytest.mark.clause("P-9", "P-10")
-def test_p9_is_right_and_reads_what_is_unexpired(case: AblationCase) -> None:
+def test_p9_is_right_and_reads_only_unexpired_segments(case: AblationCase) -> None:
     p9, everything = case.figures["P-9"], case.figures["everything"]
     for each in (p9, everything):
         assert (each.missing, each.wrong, each.all_missing, each.all_wrong, each.all_unequal) == (0, 0, 0, 0, 0)
@@ -44,7 +44,7 @@ def test_with_an_expiration_as_long_as_the_log_p9_reads_all_of_it(tmp_path: Path
 
 
 @pytest.mark.thorough
-def test_it_is_told_and_drawn(case: AblationCase) -> None:
+def test_ablation_is_reported_and_drawn(case: AblationCase) -> None:
     found = {"length": [case], "expiration": [case], "rate": [case]}
     rows = ablation_rows(found)
     assert [row[3] for row in rows] == ["everything", "last segment", "P-9"]

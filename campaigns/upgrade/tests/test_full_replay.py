@@ -86,7 +86,7 @@ def test_a_marker_that_raises_the_epoch_clears_the_sequence(tmp_path: Path) -> N
     assert replayed(tmp_path)[0].known[5].row == ProducerRow(5, 1, 0, 5, 0, ms(1), 3, -1)
 
 
-def test_a_snapshot_must_have_whoever_is_unexpired_or_has_an_open_transaction(replay: list[ReplayedSegment]) -> None:
+def test_snapshot_must_have_unexpired_producers_and_open_transactions(replay: list[ReplayedSegment]) -> None:
     known = replay[1].known
     rows = {who: one.row for who, one in known.items()}
     now_ms, expiration_ms = ms(6.5), int(HOUR * 1.2)

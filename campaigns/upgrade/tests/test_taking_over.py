@@ -103,14 +103,14 @@ def test_a_log_start_comes_from_the_checkpoint_or_the_first_segment(old: Path) -
         (lambda old: (old / taking_over.LOG_START).write_text("what"), (), "no checkpoint file"),
     ],
 )
-def test_what_cannot_be_taken_over_is_refused_in_one_sentence(old: Path, spoil, topics, words: str) -> None:  # type: ignore[no-untyped-def]
+def test_unsupported_directory_is_rejected_in_one_sentence(old: Path, spoil, topics, words: str) -> None:  # type: ignore[no-untyped-def]
     spoil(old)
     with pytest.raises(UpgradeError, match=words):
         taking_over.read(old, topics)
 
 
 @pytest.mark.parametrize("deleted", [0, 3])
-def test_the_broker_opens_what_was_copied_whole(old: Path, tmp_path: Path, deleted: int) -> None:
+def test_broker_opens_copied_directory(old: Path, tmp_path: Path, deleted: int) -> None:
     """``deleted`` of the oldest segments are gone, and the log start lies inside the first one that is left."""
     folder = old / f"{TOPIC}-0"
     bases = offsets_of(folder, ".log")

@@ -61,7 +61,7 @@ def _raise_epochs(folder: Path) -> None:
         path.write_bytes(data)
 
 
-def test_what_is_wrong_is_told_in_one_sentence(tmp_path: Path) -> None:
+def test_error_is_one_sentence(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     whole = [str(tmp_path), "--out"]

@@ -41,7 +41,7 @@ def object_of(journey: Journey, at: int, suffix: str) -> Path:
     return path
 
 
-def test_what_is_right_is_good(journey: Journey) -> None:
+def test_correct_result_is_good(journey: Journey) -> None:
     verdict = compute_verdict(journey)
     assert verdict.is_good
     count = len(journey.eligible)
