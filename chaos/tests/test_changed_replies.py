@@ -88,7 +88,7 @@ def test_an_error_of_the_response_leaves_nothing_else_in_it(made: Any) -> None:
 
 
 @pytest.mark.parametrize("made", [lambda each: each, raw], ids=["value", "bytes"])
-def test_an_error_of_items_hits_each_of_them_and_takes_their_records(made: Any) -> None:
+def test_item_error_is_set_in_each_item_and_removes_records(made: Any) -> None:
     subject = interceptor(Log(), rule("response_error", "response", code=NOT_LEADER, code_in="items"))
     (sent,) = after(subject, made(fetched()))
     seen: Any = read_back(sent)

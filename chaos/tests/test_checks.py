@@ -49,8 +49,8 @@ class Trace:
     def request(self, session: int, epoch: int, connection: int = 1) -> None:
         self.row("request", connection=connection, api_key=1, session_id=session, session_epoch=epoch)
 
-    def reply(self, session: int, epoch: int, error: int, connection: int = 1, answered: int | None = None) -> None:
-        response = (session if error == NONE else 0) if answered is None else answered
+    def reply(self, session: int, epoch: int, error: int, connection: int = 1, session_id: int | None = None) -> None:
+        response = (session if error == NONE else 0) if session_id is None else session_id
         self.row(
             "reply",
             connection=connection,
@@ -61,9 +61,9 @@ class Trace:
             response_session_id=response,
         )
 
-    def fetch(self, session: int, epoch: int, error: int = NONE, answered: int | None = None) -> None:
+    def fetch(self, session: int, epoch: int, error: int = NONE, session_id: int | None = None) -> None:
         self.request(session, epoch)
-        self.reply(session, epoch, error, answered=answered)
+        self.reply(session, epoch, error, session_id=session_id)
 
 
 def session_checks(first_epoch: int = 1) -> tuple[SessionOrder, SessionLost, Trace]:
@@ -86,7 +86,7 @@ def test_a_correct_session_violates_nothing() -> None:
     trace.request(9, 0)
     trace.note("session_closed", session_id=9, reason="replaced")
     trace.note("session_created", session_id=10)
-    trace.reply(9, 0, NONE, answered=10)
+    trace.reply(9, 0, NONE, session_id=10)
     trace.fetch(9, 4, UNKNOWN)
     trace.incarnation = 1
     trace.fetch(10, 1, UNKNOWN)
@@ -111,7 +111,7 @@ def test_a_waiting_request_may_be_overtaken_in_its_session() -> None:
         ([(1, NONE), (1, NONE)], "an epoch accepted twice"),
         ([(1, NONE), (2, WRONG)], "the right epoch refused"),
         ([(2, NONE)], "a later epoch accepted"),
-        ([(1, NONE), (3, UNKNOWN)], "a wrong epoch answered as an unknown ID"),
+        ([(1, NONE), (3, UNKNOWN)], "a wrong epoch refused as an unknown ID"),
         ([(0x7FFFFFFF, NONE)], "the last epoch accepted first"),
     ],
 )
@@ -147,10 +147,10 @@ def test_a_session_closed_for_a_wrong_epoch_violates_session_lost() -> None:
     assert "that closed the session" in lost.violations[0].story
 
 
-@pytest.mark.parametrize("answered", [0, 8])
-def test_a_response_with_another_session_id_violates_session_lost(answered: int) -> None:
+@pytest.mark.parametrize("session_id", [0, 8])
+def test_a_response_with_another_session_id_violates_session_lost(session_id: int) -> None:
     _, lost, trace = session_checks()
-    trace.fetch(9, 1, NONE, answered=answered)
+    trace.fetch(9, 1, NONE, session_id=session_id)
     assert len(lost.violations) == 1
 
 
@@ -316,7 +316,7 @@ def test_only_retention_explains_a_log_that_begins_above_what_was_acknowledged(e
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("retention_ms", "is_lost"), [(125_001, True), (124_999, False)])
-def test_what_a_clock_was_stepped_by_counts_as_age(retention_ms: int, is_lost: bool) -> None:
+def test_clock_step_is_added_to_age_of_records(retention_ms: int, is_lost: bool) -> None:
     rows = [replace(CUT, retention_ms=retention_ms), *ALL_READ]
     assert broken(rows, clock_steps_us=100_000_000) == ["lost-write"] * is_lost
     assert broken(rows) == ["lost-write"]

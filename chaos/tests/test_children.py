@@ -16,7 +16,7 @@ def test_results_come_in_the_order_of_the_parts_whichever_is_ready_first() -> No
     assert len({os.getpid(), *(number for _, number in found)}) == 4
 
 
-def test_what_this_process_does_meanwhile_is_forked_with_later_children_only() -> None:
+def test_changes_in_parent_are_inherited_only_by_later_children() -> None:
     known: list[str] = []
     found = in_children(lambda _: list(known), [1, 2, 3], 2, lambda: known.append("warm"))
     assert list(found) == [[], ["warm"], ["warm"]]

@@ -127,7 +127,7 @@ def test_a_response_made_for_another_version_is_found() -> None:
 @pytest.mark.simulated
 @pytest.mark.rotated(4)
 @pytest.mark.parametrize("name", PLAYED)
-def test_every_message_stays_what_it_was(name: str) -> None:
+def test_scenario_passes_with_every_message_encoded(name: str) -> None:
     """And the guarantees hold, too, where all that arrives was bytes."""
     assert_passed_in_bytes(name)
 
@@ -153,7 +153,7 @@ def assert_passed_in_bytes(name: str) -> None:
     assert outcome.outcome is Outcome.PASSED, (name, outcome.violations, outcome.reasons)
 
 
-def test_a_version_that_drops_what_followers_tell_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_version_without_followers_fields_ends_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def forgetful(version: int, frame: memoryview, offset: int) -> tuple[FetchRequest, int]:
         request, end = decode_draft_request(version, frame, offset)
         return replace(request, replica_epoch=-1), end

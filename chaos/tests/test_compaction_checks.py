@@ -28,7 +28,7 @@ def test_exactly_the_planted_guarantee_breaks(name: str) -> None:
     assert set(said) & {*OF_COMPACTION, VIEW} == PLANTED[name][1], said
 
 
-def test_each_check_had_something_to_look_at() -> None:
+def test_each_compaction_check_has_evidence() -> None:
     _, judged = looked_at("nothing")
     assert judged >= {*OF_COMPACTION, VIEW} - {"group-skip"}  # Its histories are those with a group.
 

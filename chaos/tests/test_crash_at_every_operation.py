@@ -202,7 +202,7 @@ def _cut_short(disk: CutDisk, cut_at: int, config: dict[str, Any]) -> Life:
 @pytest.mark.parametrize("config", [SYNCED, UNSYNCED], ids=["synced", "unsynced"])
 @pytest.mark.parametrize("power_loss", [False, True], ids=["kill", "power-loss"])
 @pytest.mark.parametrize("seed", range(2))
-def test_what_was_acknowledged_survives_a_death_before_every_disk_operation(
+def test_acknowledged_records_survive_crash_before_every_disk_operation(
     config: dict[str, Any], power_loss: bool, seed: int
 ) -> None:
     failed = []

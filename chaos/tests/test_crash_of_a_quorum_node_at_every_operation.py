@@ -1,5 +1,5 @@
 """A node of a quorum that dies before one disk operation of its life, and soon again in the recovery that follows: it
-comes back, nobody forgets what a majority knows, and all agree in the end."""
+comes back, no node forgets what a majority has, and all logs agree in the end."""
 
 from collections.abc import Sequence
 from dataclasses import replace

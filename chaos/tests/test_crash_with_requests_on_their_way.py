@@ -25,7 +25,7 @@ STEPS = 250
 class Crowd:
     """Clients with one request each on its way; ``acked`` and ``gone`` are what the broker gave its word for.
 
-    Each client is its own idempotent producer and tries a batch again until it is answered.
+    Each client is its own idempotent producer and retries a batch until it gets a response.
     """
 
     def __init__(self, world: NodeWorld, random: Random) -> None:
@@ -48,7 +48,7 @@ class Crowd:
             self.world.advance(self.random.choice((1, 20)))
         elif client not in self.open:
             self._send(client)
-        self._take_answers()
+        self._take_responses()
 
     def _send(self, client: int) -> None:
         topic = self.random.choice(TOPICS)
@@ -63,7 +63,7 @@ class Crowd:
             key, body = (20, delete_request(topic)) if there else (19, create_request(topic, 2))
             self.open[client] = (self.world.send(key, 6, body, client), topic, "delete" if there else "create")
 
-    def _take_answers(self) -> None:
+    def _take_responses(self) -> None:
         for client, (number, topic, what) in list(self.open.items()):
             if number not in self.world.replies:
                 continue
@@ -122,14 +122,14 @@ def _lost_its_power(seed: int, config: dict[str, str], of_disk: Random) -> tuple
         for _ in range(STEPS):
             crowd.step()
     except Cut:
-        crowd._take_answers()
+        crowd._take_responses()
     disk.cut_at = -1
     disk.power_loss()
     return crowd, disk
 
 
 @pytest.mark.clause("P-6")
-def test_what_was_acknowledged_survives_a_power_loss_whatever_was_on_its_way() -> None:
+def test_acknowledged_records_survive_power_loss_with_requests_in_flight() -> None:
     looked = 0
     for seed in range(120):
         crowd, disk = _lost_its_power(seed, SYNCED, Random(seed))
@@ -137,7 +137,7 @@ def test_what_was_acknowledged_survives_a_power_loss_whatever_was_on_its_way() -
     assert looked > 1000
 
 
-def test_without_a_flush_policy_a_power_loss_takes_the_end_of_a_log_and_nothing_from_its_middle() -> None:
+def test_power_loss_without_flush_policy_loses_only_end_of_log() -> None:
     cut = 0
     for seed in range(60):
         crowd, disk = _lost_its_power(seed, UNSYNCED, AllOrNothing(seed))

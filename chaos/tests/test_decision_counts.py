@@ -46,7 +46,7 @@ def test_each_outcome_is_counted(body: str) -> None:
     assert _counts(body, 1, 0, 1) == (2, 1)
 
 
-def test_a_negated_condition_is_counted_as_it_stands() -> None:
+def test_negated_condition_is_counted_as_written() -> None:
     assert _counts(_BODIES["return"], 1, 0, 1) == (1, 2)
 
 
@@ -82,7 +82,7 @@ def test_all_points_of_the_broker_stand_above_a_decision() -> None:
         assert len(calls) >= len(points)
 
 
-def test_nothing_is_kept_of_decisions_between_events() -> None:
+def test_decisions_between_events_are_not_recorded() -> None:
     recorder = Recorder(2)
     for _ in range(3):
         recorder.decides(0, True)

@@ -292,7 +292,7 @@ JOIN = body(group_id="g", rebalance_timeout=timedelta(seconds=60), session_timeo
         (ApiKey.CREATE_TOPICS, timed(60), False),  # It may have been forwarded.
     ],
 )
-def test_nothing_waits_at_a_node_that_has_lost_its_role(api_key: int, sent: Any, needs_role: bool) -> None:
+def test_no_request_waits_at_node_after_losing_its_role(api_key: int, sent: Any, needs_role: bool) -> None:
     for resigned, paused_us, right in ((True, 0, not needs_role), (False, 0, True), (True, 4 * SECOND_US, True)):
         world = World()
         world.request(0, api_key, sent)
@@ -314,7 +314,7 @@ def test_a_batch_of_a_transaction_may_wait_for_its_verification() -> None:
         assert (not world.stories) is (second <= verified_s + 1)
 
 
-def test_a_role_that_was_lost_between_two_looks_is_no_proof() -> None:
+def test_role_lost_between_two_observations_is_no_evidence() -> None:
     world = World()
     world.request(0, ApiKey.PRODUCE, LONG)
     by_name = dict(world.node.broker.partitions.by_name)
@@ -324,7 +324,7 @@ def test_a_role_that_was_lost_between_two_looks_is_no_proof() -> None:
     assert not world.stories
 
 
-def test_a_request_times_out_no_earlier_than_it_says() -> None:
+def test_request_does_not_time_out_before_its_timeout() -> None:
     for early_us, error in ((1, 7), (0, 7), (1, 6)):
         world = World()
         request = world.request(0, ApiKey.PRODUCE, PRODUCE)
@@ -402,7 +402,7 @@ SILENT_AT_US = SECOND_US + SESSION_US
     ("last_us", "broker_epoch", "right"),
     [(SECOND_US, 11, True), (SECOND_US - 1, 11, False), (SECOND_US, 10, False), (-1, 11, False)],
 )
-def test_a_broker_without_heartbeats_is_fenced_in_time(last_us: int, broker_epoch: int, right: bool) -> None:
+def test_broker_without_heartbeats_is_fenced_in_time(last_us: int, broker_epoch: int, right: bool) -> None:
     quorum = Quorum(SilentFenced)
     quorum.view.fault_times.node(1, SILENT_AT_US)  # Its own death is no excuse.
     for beat_us, request in ((last_us, beat(1, broker_epoch)), (SECOND_US, beat(2, 12))):
@@ -431,7 +431,7 @@ def controller_is_new(quorum: Quorum) -> None:
 
 
 @pytest.mark.parametrize("excuse", [fenced_already, controller_was_paused, no_majority, controller_is_new])
-def test_what_excuses_that_a_silent_broker_is_not_fenced(excuse: Callable[[Quorum], None]) -> None:
+def test_excuses_for_not_fencing_silent_broker(excuse: Callable[[Quorum], None]) -> None:
     quorum = Quorum(SilentFenced)
     quorum.brokers[2] = replace(quorum.brokers[2], fenced=True)
     assert not Quorum(SilentFenced).look(SILENT_AT_US + 1)

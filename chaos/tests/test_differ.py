@@ -26,7 +26,7 @@ PAIRS = [(kind, mutant) for kind, mutants in KILLED_BY.items() for mutant in mut
 
 @pytest.mark.simulated
 @pytest.mark.parametrize("name", KINDS)
-def test_both_ways_look_the_same(name: str) -> None:
+def test_both_ways_give_equal_responses(name: str) -> None:
     found = DifferResult(name)
     difference = compare(KINDS[name], SEED, found)
     assert difference is None, "\n".join(story(difference))
@@ -36,7 +36,7 @@ def test_both_ways_look_the_same(name: str) -> None:
 @pytest.mark.nightly
 @pytest.mark.simulated
 @pytest.mark.parametrize("name", KINDS)
-def test_both_ways_look_the_same_in_many_seeds(name: str) -> None:
+def test_both_ways_give_equal_responses_in_many_seeds(name: str) -> None:
     difference = search_difference(KINDS[name], range(1000, 1030)).difference
     assert difference is None, "\n".join(story(difference))
 
@@ -85,8 +85,8 @@ def _value(answer: Answer, name: str) -> object:
 
 
 @pytest.mark.simulated
-def test_answers_are_what_clients_see() -> None:
-    """Answers that both ways lack would hide every difference, so some are compared with what Kafka's clients get."""
+def test_compared_responses_match_kafka_clients() -> None:
+    """Responses that both ways lack would hide every difference, so some are compared with what Kafka's clients get."""
     *_, retried, gap, in_transaction, before, ended, _, after = play_script(Way(), OPERATIONS, 1)
     assert (_value(retried, "error"), _value(retried, "base offset")) == ("none", 0)
     assert _value(gap, "error") == "out_of_order_sequence_number"

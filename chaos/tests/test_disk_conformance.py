@@ -39,7 +39,7 @@ def test_append_creates_the_file_and_its_folders_and_returns_the_size_before(dis
     assert content(disk, "topic-0/a.log") == b"onetwothree!"
 
 
-def test_append_of_more_buffers_than_one_system_call_takes(disk: Disk) -> None:
+def test_append_of_more_buffers_than_one_system_call_accepts(disk: Disk) -> None:
     pieces = [bytes([number % 251]) * (number % 7) for number in range(3000)]
     disk.append("a", pieces)
     assert content(disk, "a") == b"".join(pieces)
@@ -60,7 +60,7 @@ def test_read_is_short_only_at_the_end(disk: Disk) -> None:
     assert disk.read("a", 3, 0) == b""
 
 
-def test_what_was_read_does_not_change_with_the_file(disk: Disk) -> None:
+def test_bytes_read_do_not_change_with_the_file(disk: Disk) -> None:
     disk.append("a", [b"before"])
     seen = disk.read("a", 0, 6)
     disk.write("a", b"later!")
@@ -118,7 +118,7 @@ def test_rename_makes_the_target_folder(disk: Disk) -> None:
     assert content(disk, "deep/er/b") == b"x"
 
 
-def test_renamed_folder_takes_its_files_along(disk: Disk) -> None:
+def test_renamed_folder_keeps_its_files(disk: Disk) -> None:
     disk.append("topic-0/a.log", [b"1"])
     disk.append("topic-0/a.index", [b"2"])
     disk.rename("topic-0", "topic-0.deleted")
@@ -136,7 +136,7 @@ def test_list_is_sorted_and_only_one_level_deep(disk: Disk) -> None:
     assert list(disk.list("nowhere")) == []
 
 
-def test_exists_knows_files_and_folders(disk: Disk) -> None:
+def test_exists_is_true_for_files_and_folders(disk: Disk) -> None:
     disk.append("topic-0/a.log", [b"1"])
     assert disk.exists("topic-0/a.log")
     assert disk.exists("topic-0")

@@ -108,7 +108,7 @@ def test_each_seed_and_each_hit_of_a_run_turns_over_other_bits_also_those_of_top
     assert len({damage_of(1, hits) for hits in range(6)}) > 2
 
 
-def test_what_was_damaged_must_stay_on_the_disk_under_any_name(tmp_path: Path) -> None:
+def test_damaged_file_must_stay_on_disk_under_any_name(tmp_path: Path) -> None:
     for name in ("hot-0/a.log", "hot-1/b.log", "made-0/c.log"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text(name)

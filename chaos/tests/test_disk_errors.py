@@ -75,7 +75,7 @@ def test_the_error_is_the_one_that_the_scenario_names_and_the_nth_of_the_path_is
     assert [row.detail for row in log.rows] == ["read b: EMFILE"]
 
 
-def test_what_a_check_reads_is_no_operation_of_the_node() -> None:
+def test_reads_of_a_check_are_no_operations_of_the_node() -> None:
     log = Log()
     watched = interceptor(log, rule("disk_error", on="disk", match=Match(operation="read"), nth=1)).watch(holding())
 
@@ -150,7 +150,7 @@ def test_an_error_in_the_middle_of_a_replacement_leaves_a_part_of_the_new_conten
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("operation", [None, "sync", "rename"])
-def test_a_failed_sync_may_lose_what_one_replica_has_not_flushed(operation: str | None) -> None:
+def test_failed_sync_on_one_replica_guarantees_only_flushed_writes(operation: str | None) -> None:
     def promised(**config: str) -> bool:
         cluster = replace(found.cluster, config=tuple(config.items()))
         return SimWorld(replace(found, cluster=cluster, faults=(failing,)), 1).history.writes_guaranteed

@@ -169,7 +169,7 @@ def _ends(act: Callable[[], object]) -> bool:
 @pytest.mark.clause("P-1", "P-6")
 @pytest.mark.rotated(3)
 @pytest.mark.parametrize("first", range(3))
-def test_what_was_acknowledged_survives_an_error_of_every_disk_operation(first: int) -> None:
+def test_acknowledged_records_survive_error_of_every_disk_operation(first: int) -> None:
     """A commit plays each third operation."""
     failed, refused, ended = [], 0, 0
     for fail_at in range(first, _operations_of_a_life(), 3):

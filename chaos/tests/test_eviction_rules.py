@@ -1,4 +1,4 @@
-"""The check of evictions finds each breach of F-17 and F-18, and nothing where they hold."""
+"""The check of evictions finds each violation of F-17 and F-18, and nothing where they hold."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -91,7 +91,7 @@ class Fetchers:
         """A full fetch that closes the session gets its response, and nothing ends."""
         self._acts(session_id, -1, 0, 0, [], version=version)
 
-    def evicts_for_nobody(self, session_id: int) -> None:
+    def evicts_for_no_session(self, session_id: int) -> None:
         """The session ends in an event without a response to a full fetch."""
         evicted = Note("session_evicted", (("session_id", session_id),))
         self.check.acted(0, self._node, self._request(0, 0, 1), [evicted])
@@ -116,7 +116,7 @@ class Fetchers:
         session_id: int,
         epoch: int,
         partitions: int,
-        answered: int,
+        response_session_id: int,
         notes: list[Note],
         error: int = 0,
         replica: int = -1,
@@ -125,7 +125,7 @@ class Fetchers:
     ) -> None:
         self._node.broker.now.wall_ms = self.ms
         request = self._request(session_id, epoch, partitions, replica, version)
-        body = FetchResponse(error_code=error, session_id=answered, response_flags=flags)
+        body = FetchResponse(error_code=error, session_id=response_session_id, response_flags=flags)
         reply = Reply(self._requests, 1, FETCH, version, body, request.tag)
         self.check.acted(0, self._node, request, [*notes, reply])
 
@@ -199,7 +199,7 @@ def test_a_request_that_finds_its_connection_closed_is_no_use() -> None:
 
 
 @pytest.mark.clause("F-18", "F-19")
-def test_a_follower_takes_a_consumers_slot_only() -> None:
+def test_follower_evicts_only_consumer_session() -> None:
     node = Fetchers(slots=1)
     node.opens(1)
     node.opens(2, evicting=1, replica=5)
@@ -241,7 +241,7 @@ def test_a_refused_request_is_no_use() -> None:
 
 @pytest.mark.clause("F-18")
 @pytest.mark.parametrize(("partitions", "goes"), [(3, False), (4, True)])
-def test_a_larger_session_takes_the_slot_of_an_old_one(partitions: int, goes: bool) -> None:
+def test_larger_session_evicts_old_session(partitions: int, goes: bool) -> None:
     node = Fetchers(slots=1)
     node.opens(1, partitions=1)
     node.ms += MIN_MS + 1
@@ -291,7 +291,7 @@ def test_forgetting_the_last_partition_ends_the_session() -> None:
 
 
 @pytest.mark.clause("F-18")
-def test_nothing_is_evicted_without_a_new_session() -> None:
+def test_session_is_not_evicted_without_new_session() -> None:
     node = Fetchers(slots=1)
     node.opens(1)
     node.ms += MIN_MS + 1
@@ -299,7 +299,7 @@ def test_nothing_is_evicted_without_a_new_session() -> None:
     assert node.stories != [], "it was declined all the same"
     node = Fetchers(slots=1)
     node.opens(1)
-    node.evicts_for_nobody(1)
+    node.evicts_for_no_session(1)
     assert "nobody got a session" in node.stories[0]
 
 

@@ -65,7 +65,7 @@ def at_store(subject: Interceptor) -> Iterator[object]:
     yield from subject.after(NOW, Closed(1), [StoreCall(7, Put("a", b"x"))])
 
 
-def at_store_answer(subject: Interceptor) -> Iterator[object]:
+def at_store_result(subject: Interceptor) -> Iterator[object]:
     for token, operation in ((7, Put("a", b"x")), (8, ListObjects(""))):
         subject.after(NOW, Closed(1), [StoreCall(token, operation)])
         yield from subject.before(NOW, StoreDone(token, (StoredObject("a", 1),) if token == 8 else None))
@@ -87,7 +87,7 @@ AT: dict[str, Callable[[Interceptor], Iterator[object]]] = {
     "disk": at_disk,
     "disk_write": at_disk_write,
     "store": at_store,
-    "store_result": at_store_answer,
+    "store_result": at_store_result,
     "note": at_note,
     "decision": at_decision,
 }
@@ -114,18 +114,18 @@ def test_a_fault_at_a_state_changes_what_the_node_its_client_or_its_disk_gets(on
 
 
 @pytest.mark.parametrize("kind", FAULT_KINDS)
-def test_the_report_has_words_for_each_kind(kind: str) -> None:
+def test_report_describes_each_fault_kind(kind: str) -> None:
     row = {"name": "f", "kind": kind, "target": "node-1", "detail": "", "hits": 1, "api_key": -1}
     sentence = fault_sentence({**row, "from_us": 0, "until_us": 1_000_000})
     assert f"was hit ({kind.replace('_', ' ')})" not in sentence, sentence
 
 
-def test_the_report_knows_which_kinds_end_a_process() -> None:
+def test_report_lists_kinds_that_end_a_process() -> None:
     ends = {kind.name for kind in FAULT_KINDS.values() if kind.ends_node and not kind.shown_at_end}
     assert ends == set(ENDS_A_PROCESS)
 
 
-def test_the_report_knows_that_each_kind_which_ends_a_node_cuts_it_off_or_changes_its_files_can_lose_records() -> None:
+def test_report_counts_kinds_that_can_lose_records() -> None:
     losing = {kind.name for kind in FAULT_KINDS.values() if kind.ends_node or kind.cuts or kind.changes_files}
     assert "host_lost" in losing
     assert {name for name in losing if not re.search(LOSING_KINDS, name)} == set()

@@ -44,7 +44,7 @@ def test_a_disk_on_which_no_bit_was_turned_over_is_no_evidence(path: str, outcom
     assert hits == (1 if outcome is Outcome.INVALID else 2)
 
 
-def test_a_run_whose_commits_are_not_answered_shows_nothing() -> None:
+def test_run_without_commit_responses_is_inconclusive() -> None:
     scenario = replace(loader.find("40"), faults=(), sim_max_lost_commits=1)
     lost = SimpleNamespace(f="offset_commit", error="REQUEST_TIMED_OUT")
     other = SimpleNamespace(f="offset_commit", error=None)

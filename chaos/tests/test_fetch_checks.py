@@ -114,7 +114,7 @@ def test_each_version_has_its_own_name_of_a_topic(version: int, by_id: bool) -> 
     assert (version in FIRST_REVISIONS) == (version in (1000, 1002))
 
 
-def test_where_a_cleaner_left_nothing_no_partition_starves() -> None:
+def test_partition_emptied_by_cleaner_does_not_starve() -> None:
     talk = Talk(NoStarvation(check_context()))
     talk.held = b""
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 0})
@@ -143,7 +143,7 @@ def test_a_partition_that_was_read_up_or_forgotten_does_not_starve() -> None:
     assert talk.stories == []
 
 
-def test_what_a_request_said_counts_though_its_response_never_came() -> None:
+def test_fetch_offset_of_request_without_response_counts() -> None:
     talk = Talk(NoStarvation(check_context()))
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 5})
     talk.fetch(1, {1: 10}, {}, unanswered=True)
@@ -152,7 +152,7 @@ def test_what_a_request_said_counts_though_its_response_never_came() -> None:
     assert talk.stories == []
 
 
-def test_a_response_that_comes_again_is_not_counted() -> None:
+def test_repeated_response_is_not_counted() -> None:
     talk = Talk(NoStarvation(check_context()))
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 0}, version=FIRST_REVISION)
     for _ in range(5):

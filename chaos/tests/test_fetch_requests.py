@@ -66,7 +66,7 @@ def follower() -> Follower:
 
 
 @pytest.mark.clause("F-12")
-def test_a_request_that_names_what_changed_is_right(follower: Follower) -> None:
+def test_request_naming_changed_partitions_is_right(follower: Follower) -> None:
     follower.fetch({})
     follower.followed[b"", 1].log.log_end_offset = 7
     follower.fetch({1: 7})

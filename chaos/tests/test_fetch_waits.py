@@ -309,7 +309,7 @@ def test_a_partition_that_begins_to_fail_ends_the_wait(node: Node, what: str) ->
         ("data", LATER_US, True),
     ],
 )
-def test_a_publication_that_takes_several_events_delays_the_end_of_a_wait_by_its_roles_only(
+def test_publication_over_several_events_delays_wait_by_its_roles_only(
     node: Node, what: str, behind_us: int, is_late: bool
 ) -> None:
     node.fetch({}, 1, max_wait_ms=10 * MAX_WAIT_MS)

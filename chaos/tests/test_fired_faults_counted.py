@@ -30,7 +30,9 @@ def intruded(lost: bool) -> tuple[list[str], int]:
     pair, reports = Pair(), list[str]()
     link = pair.links.between(CLIENTS, 1)
     link.up.breaks_frames = lost
-    Intruder(pair.network, 1, REQUESTS, lambda: reports.append("arrived"), lambda answers: reports.append(f"{answers}"))
+    Intruder(
+        pair.network, 1, REQUESTS, lambda: reports.append("arrived"), lambda responses: reports.append(f"{responses}")
+    )
     pair.run(2 * STAYS_US)
     return reports, len(pair.receiver.of(Request))
 

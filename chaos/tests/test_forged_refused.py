@@ -82,7 +82,7 @@ def test_a_response_to_a_forged_request_has_an_error(seed: int) -> None:
         (ErrorCode.none, ErrorCode.none, True),
     ],
 )
-def test_an_internal_topic_is_refused_to_clients_for_what_it_is(
+def test_internal_topic_in_add_partitions_is_refused_with_right_error(
     internal: ErrorCode, other: ErrorCode, violation: bool
 ) -> None:
     (forged_request,) = [each for each in forged(1) if each.api_key == ApiKey.ADD_PARTITIONS_TO_TXN]

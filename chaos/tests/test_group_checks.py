@@ -318,7 +318,7 @@ def test_every_partition_gets_one_owner() -> None:
 
 @pytest.mark.clause("M-10", "M-13")
 @pytest.mark.parametrize("kind", ["fetched", "loaded"])
-def test_nothing_is_fetched_before_the_committed_epoch(kind: str) -> None:
+def test_fetch_before_committed_epoch_is_a_violation(kind: str) -> None:
     learnt = commit(A, 1, 10, 5, 0, kind=kind)
     news = [MetadataEpochRow(A, 2, 3, 4, True, 20), MetadataEpochRow(A, 3, 0, 5, True, 60)]
     for fetch_at_us, early in ((40, True), (80, False)):
@@ -347,7 +347,7 @@ def test_nothing_is_fetched_before_the_committed_epoch(kind: str) -> None:
         ([(2, 4), (6, 0)], ResetRow("member-0", 1, "hot", 0, -1, 2, "no_offset", -1, 5), 2),
     ],
 )
-def test_what_the_source_holds_is_in_the_target(
+def test_mirror_target_holds_records_of_source(
     there: list[tuple[int, int]], reset: ResetRow | None, found: int
 ) -> None:
     held = [TargetSpanRow("hot", 0, first, count, "producer-0" if count else "", first) for first, count in there]

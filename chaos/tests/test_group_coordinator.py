@@ -267,7 +267,7 @@ def test_an_open_transaction_makes_an_offset_unstable(world: World) -> None:
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_a_marker_decides_what_is_returned(world: World, commits: bool) -> None:
+def test_transaction_marker_decides_returned_offset(world: World, commits: bool) -> None:
     world.offset(commit(5))
     world.offset(commit(6), producer_id=7)
     world.marker(7, commit=commits)
@@ -303,7 +303,7 @@ def test_a_coordinator_that_was_replaced_is_not_judged(world: World) -> None:
     assert world.fetches(4) == []
 
 
-def test_a_parked_sync_gets_what_is_committed(world: World) -> None:
+def test_parked_sync_group_gets_committed_assignment(world: World) -> None:
     def synced(assignment: bytes, *, writes: bool) -> list[str]:
         world.request(SYNC, SimpleNamespace(group_id="g", member_id="a", generation_id=3))
         if writes:
@@ -558,7 +558,7 @@ def deleting(topic: str, *indexes: int, errors: tuple[int, ...] = ()) -> Any:
 
 
 @pytest.mark.parametrize(("topic", "index", "is_excused"), [("t", 0, True), ("t", 1, False), ("u", 0, False)])
-def test_what_a_client_deletes_is_no_expiry(world: World, topic: str, index: int, is_excused: bool) -> None:
+def test_offset_deleted_by_client_is_not_expired(world: World, topic: str, index: int, is_excused: bool) -> None:
     world.offset(commit(5))
     world.request(DELETE_OFFSETS, deleting(topic, index))
     assert bool(removed(world, 1)) is not is_excused
@@ -573,9 +573,7 @@ def test_a_deleted_group_loses_its_offsets(world: World, group: str, is_excused:
 
 @pytest.mark.parametrize("requests", [1, 2])
 @pytest.mark.parametrize(("error", "is_refused"), [(86, True), (69, True), (16, False), (0, False)])
-def test_what_a_coordinator_refused_to_delete_is_there(
-    world: World, error: int, is_refused: bool, requests: int
-) -> None:
+def test_offset_whose_deletion_was_refused_is_kept(world: World, error: int, is_refused: bool, requests: int) -> None:
     """A second request may have deleted it, whatever the response to the first was."""
     world.offset(commit(5))
     for _ in range(requests):

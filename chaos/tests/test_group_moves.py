@@ -1,4 +1,4 @@
-"""The checks of a group's moves: silent while a coordinator follows Kafka's rules, loud at each step beside them."""
+"""The checks of a group's moves: silent while a coordinator follows Kafka's rules, a violation at each other step."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -109,7 +109,7 @@ def test_the_error_of_sync_group() -> None:
     assert sync_error(None, syncing(), 5) == sync_error(GroupView(), syncing(), 5) == 25
 
 
-def test_the_error_of_heartbeat_and_of_a_named_member() -> None:
+def test_error_of_heartbeat_and_named_member() -> None:
     assert heartbeat_error(ONE, syncing()) == 0
     assert heartbeat_error(ONE._replace(state=COMPLETING), syncing()) == 0
     assert heartbeat_error(ONE._replace(state=PREPARING), syncing()) == 27
@@ -447,7 +447,7 @@ def committed(*codes: int, connection: int = 0) -> Reply:
     return reply(COMMIT, SimpleNamespace(topics=[SimpleNamespace(partitions=partitions)]), connection)
 
 
-def test_commits_are_fenced_also_when_they_are_answered_later() -> None:
+def test_delayed_commit_response_is_fenced() -> None:
     world = stable(member(A))
     world.request(COMMIT, committing(), committed(0))
     world.request(COMMIT, committing(generation=2), committed(22))
@@ -487,7 +487,7 @@ def test_a_member_is_removed_when_its_session_is_over_and_not_earlier() -> None:
     assert "b-1 is removed from generation 3 (Stable), and its session ends in 1000 us" in world.stories[0]
 
 
-def test_a_member_that_is_not_removed_is_found_by_a_heartbeat_of_another_or_thoroughly() -> None:
+def test_unremoved_member_is_found_by_other_heartbeat_or_thorough_check() -> None:
     world = stable(member(A), member(B))
     world.request(HEARTBEAT, syncing(A), error(HEARTBEAT, 0), after_us=1_000_000 + SLACK_US)
     assert world.stories == []
@@ -590,7 +590,7 @@ def test_a_static_member_that_returns_has_another_id() -> None:
     assert "got NONE, and FENCED_INSTANCE_ID is due" in world.stories[0]
 
 
-def test_a_generation_that_nobody_assigned_is_not_stable() -> None:
+def test_generation_without_assignment_is_not_stable() -> None:
     world = Coordinator()
     first_generation(world)
     world.happens(SimpleNamespace(), world.stabilise())
@@ -631,7 +631,7 @@ def test_a_request_whose_connection_is_closed_needs_no_response() -> None:
     assert world.stories == []
 
 
-def test_a_parked_request_that_nobody_will_respond_to() -> None:
+def test_parked_request_without_any_response_is_found() -> None:
     world = stable(member(A), member(B))
     world.group.await_join(world.group.members[A], True)
     world.request(JOIN, joining(A), world.begin())
@@ -658,7 +658,7 @@ def test_the_first_join_of_a_member_may_be_parked_for_five_minutes() -> None:
     assert world.check._groups[1]["g"].sessions[B] == (world.now_us + NEW_MEMBER_US,) * 2
 
 
-def test_a_static_member_that_nobody_joins_with_is_waited_for_again() -> None:
+def test_static_member_without_rejoin_is_awaited_again() -> None:
     def waited(after_us: int) -> Coordinator:
         """A leaves, and static B joins again when its time to join is over."""
         world = stable(member(A), member(B, "i"))

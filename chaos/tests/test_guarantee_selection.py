@@ -51,12 +51,12 @@ def test_of_an_external_broker_only_what_clients_see_is_promised() -> None:
     assert "session-lost" in names_seen_from(SeenFrom.TRACE)
 
 
-def test_where_the_metadata_epoch_is_switched_off_only_stored_epochs_go_unjudged() -> None:
+def test_without_metadata_epoch_only_stored_epochs_are_not_judged() -> None:
     scenario = loader.find("epoch-switched-off")
     assert [each for each in GUARANTEES if not is_judged(scenario, each)] == ["commit-regression"]
 
 
-def test_where_any_byte_may_be_damaged_only_what_is_promised_or_always_due_is_judged() -> None:
+def test_with_damaged_bytes_only_promised_and_unconditional_guarantees_are_judged() -> None:
     scenario = loader.find("damaged-bytes")
     assert {each for each in GUARANTEES if is_judged(scenario, each)} == {
         "quorum-converges",
@@ -78,7 +78,7 @@ def test_the_folder_of_a_simulated_run_promises_nothing_that_the_simulator_does_
     assert ("log-matching" in promised) is (name == "damaged-frames")
 
 
-def test_what_rests_on_metadata_epochs_is_promised_only_where_a_client_has_them() -> None:
+def test_guarantees_of_metadata_epochs_need_client_with_them() -> None:
     of_epochs = {"rewinds", "no-fetch-before-epoch", "nonmonotonic-metadata-epoch"}
     for scenario in loader.load_all():
         load = scenario.load

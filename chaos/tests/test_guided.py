@@ -48,9 +48,7 @@ def short() -> Scenario:
 @given(st.sampled_from(SWARMS), st.integers(0, 1000), st.lists(st.integers(0, 2**31), max_size=12))
 @example(next(each for each in SWARMS if each.name == "swarm-groups"), 333, [158, 2, 60125])
 @settings(max_examples=60, deadline=None)
-def test_whatever_is_changed_is_a_scenario_that_the_loader_takes(
-    scenario: Scenario, seed: int, changes: list[int]
-) -> None:
+def test_every_changed_schedule_is_a_loadable_scenario(scenario: Scenario, seed: int, changes: list[int]) -> None:
     found = scheduled(scenario, seed, changes)
     assert scheduled(scenario, seed, changes) == found, "a recipe always names the same schedule"
     path = Path(found.path)
@@ -91,7 +89,7 @@ def test_the_faults_that_a_scenario_needs_stay() -> None:
         assert needed <= set(scheduled(scenario, 1, (number, number + 1, number + 2)).faults)
 
 
-def test_only_what_reaches_something_new_is_kept(tmp_path: Path) -> None:
+def test_only_schedules_with_new_outcomes_are_kept(tmp_path: Path) -> None:
     watch()
     verdict = play_seed(short(), 1).verdict
     corpus = Corpus(tmp_path)

@@ -1,4 +1,4 @@
-"""What excuses a breach of what clients were promised, and what does so by a hair no longer."""
+"""What excuses a violation of guarantees to clients, and what just fails to excuse it."""
 
 import json
 from dataclasses import replace
@@ -151,7 +151,7 @@ def broken_with(unguaranteed: str, rows: list[HistoryRow]) -> list[str]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "is_red"), [("ok", True), ("info", False), ("fail", False)])
-def test_only_what_was_acknowledged_must_be_read(kind: str, is_red: bool) -> None:
+def test_only_acknowledged_records_must_be_read(kind: str, is_red: bool) -> None:
     rows = [operation("p", 0, "produce", kind), *OPERATIONS[1:], ASSIGNMENT, END, *SENDS, *POSITIONS, read(1, 5)]
     assert bool(broken(rows)) is is_red
 
@@ -164,7 +164,7 @@ def test_a_batch_of_unknown_end_is_written_whole_or_not_at_all(count: int, is_re
 
 
 @pytest.mark.parametrize(("acked_at", "is_red"), [(5, False), (6, True)])
-def test_an_acknowledgement_says_where_a_value_is(acked_at: int, is_red: bool) -> None:
+def test_value_acknowledged_at_another_offset_is_a_duplicate(acked_at: int, is_red: bool) -> None:
     rows = [*BASE, SENDS[0], send(1, acked_at, 5), *POSITIONS, *READS]
     assert ("duplicate" in broken(rows)) is is_red
 
@@ -176,7 +176,7 @@ def test_a_check_keeps_its_earliest_violations() -> None:
     assert [each.at_us for each in check.violations] == [*range(1, MAX_VIOLATIONS + 1)]
 
 
-def test_a_check_that_saw_nothing_says_so() -> None:
+def test_check_without_evidence_is_reported() -> None:
     for rows, looked_at in (([*BASE, *SENDS, *POSITIONS, *READS], True), ([], False)):
         history = History()
         history.add(rows)
@@ -190,7 +190,7 @@ def test_a_check_that_saw_nothing_says_so() -> None:
 @pytest.mark.clause("F-12")
 @pytest.mark.parametrize(("until_us", "from_us", "is_red"), [(31, 36, False), (30, 36, True), (29, 35, False)])
 def test_a_response_about_what_was_forgotten_or_not_yet_requested(until_us: int, from_us: int, is_red: bool) -> None:
-    """The second fetch is sent at 30 and answered at 35."""
+    """The second fetch is sent at 30 and gets its response at 35."""
     given = [replace(ASSIGNMENT, until_us=until_us), replace(ASSIGNMENT, from_us=from_us, from_offset=5)]
     found = broken([*OPERATIONS, END, *given, *SENDS, *POSITIONS, *READS])
     assert ("unrequested-partition" in found) is is_red
@@ -218,7 +218,7 @@ def test_a_fetcher_ends_exactly_at_the_high_watermark(following: int, is_red: bo
 def test_a_transaction_that_its_coordinator_lost_holds_back_readers(
     lost: tuple[str, int], last_stable: int, open_from: dict[int, int], is_red: bool
 ) -> None:
-    """Partition 0 of four has transactional ID x, of producer 7. Nobody has heard of producer 8."""
+    """Partition 0 of four has transactional ID x, of producer 7. Producer 8 is unknown."""
     context = check_context()
     context.replicas.excused[lost] = None
     for number in range(4):

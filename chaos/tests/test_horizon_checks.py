@@ -167,7 +167,7 @@ def test_a_replica_that_missed_a_tombstone_holds_what_it_deleted(gone: tuple[int
     assert made.broken() == broken
 
 
-def test_a_replica_that_has_not_reached_what_comes_after_the_tombstone_is_no_breach() -> None:
+def test_replica_before_records_after_tombstone_is_no_violation() -> None:
     made = cluster()
     made.append(keyed(5, b"b"), to=(0, 1))
     made.commit(6, 0, 1)
@@ -196,7 +196,7 @@ def test_only_a_log_that_was_emptied_for_the_marker_loses_its_high_watermark(
 # Who begins again
 
 
-def begun(check: OneBootstrapPerMarker, position: int, marker: int) -> None:
+def bootstrap_started(check: OneBootstrapPerMarker, position: int, marker: int) -> None:
     fields: Any = (("partition", "t-0"), ("position", position), ("horizon", marker))
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=2))
     check.acted(1, node, None, [Note("unsafe_bootstrap", fields)])
@@ -214,7 +214,7 @@ def begun(check: OneBootstrapPerMarker, position: int, marker: int) -> None:
 def test_a_follower_begins_again_once_for_a_marker(markers: list[tuple[int, int]], wrong: int) -> None:
     check = OneBootstrapPerMarker(check_context())
     for position, marker in markers:
-        begun(check, position, marker)
+        bootstrap_started(check, position, marker)
     assert len(check.violations) == wrong
 
 

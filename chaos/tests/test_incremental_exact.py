@@ -40,7 +40,7 @@ def test_a_request_whose_connection_closes_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("kind", [IncrementalExact, NoStarvation])
-def test_what_is_known_of_a_session_goes_when_it_is_evicted(kind: type[FetchCheck]) -> None:
+def test_state_of_session_is_dropped_on_eviction(kind: type[FetchCheck]) -> None:
     talk = Session(kind(check_context()))
     talk.fetch({})
     assert list(talk.model.sessions) == [(0, SESSION)]

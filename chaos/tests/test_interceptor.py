@@ -144,7 +144,7 @@ def test_a_delayed_response_goes_out_later() -> None:
     assert log.calls[1] == ("reply_later", late, 4000)
 
 
-def test_a_doubled_request_comes_again_on_a_connection_of_its_own() -> None:
+def test_duplicated_request_is_repeated_on_own_connection() -> None:
     log = Log()
     first, opened, again = interceptor(log, rule("request_duplicated")).before(NOW, request())
     assert first == request()

@@ -90,7 +90,7 @@ def test_a_note_is_matched_by_its_name_and_fields(match: Match, hit: bool) -> No
         assert log.rows[0].detail == "leader metadata_committed offset=9 kind=batch number=3 of=5"
 
 
-def test_a_kill_at_a_note_lets_nothing_of_that_event_out() -> None:
+def test_kill_at_note_suppresses_all_output_of_the_event() -> None:
     log = Log()
     killed = rule("node_killed", on="note", match=Match(note="metadata_committed"))
     with pytest.raises(Ended):

@@ -144,7 +144,7 @@ def test_whole_scenarios_pass_and_their_mutants_are_killed(
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
 @pytest.mark.clause("F-19", "F-22")
-def test_what_is_acknowledged_outlives_its_leader_and_its_mutant_loses_it(verdicts_at_night: Verdicts) -> None:
+def test_acknowledged_records_survive_their_leader_but_not_with_mutant(verdicts_at_night: Verdicts) -> None:
     assert_killed(verdicts_at_night, REPLICATION, "leader_killed")
 
 
@@ -152,7 +152,7 @@ def test_what_is_acknowledged_outlives_its_leader_and_its_mutant_loses_it(verdic
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
 @pytest.mark.clause("F-3", "F-10")
-def test_frames_show_how_an_external_broker_keeps_sessions_and_its_mutant_takes_an_epoch_twice(
+def test_frames_show_sessions_of_external_broker_and_mutant_that_accepts_epoch_twice(
     verdicts_at_night: Verdicts,
 ) -> None:
     assert_killed(verdicts_at_night, EXTERNAL, "fetch-answer-lost")

@@ -35,12 +35,12 @@ def test_a_mutant_that_live_plays_did_not_show_is_named_with_its_reason() -> Non
     assert not set(SIMULATED_ONLY) & set(NOT_SEEN)
 
 
-def test_what_was_seen_live_is_no_mutant_that_cannot_be_seen_there() -> None:
+def test_mutant_killed_live_is_not_listed_as_simulated_only() -> None:
     assert not set(SIMULATED_ONLY) & set(KEPT)
 
 
 @pytest.mark.thorough
-def test_what_was_seen_live_can_be_played_again() -> None:
+def test_live_kill_names_scenario_and_commit_to_repeat_it() -> None:
     assert KEPT
     for each in KEPT.values():
         assert each.world == "live"
@@ -50,7 +50,7 @@ def test_what_was_seen_live_can_be_played_again() -> None:
 
 
 @pytest.mark.thorough
-def test_the_command_says_of_each_mutant_what_is_known_of_it_live() -> None:
+def test_command_lists_live_result_of_each_mutant() -> None:
     shown = CliRunner().invoke(cli.main, ["mutants"]).output.splitlines()
     last = ledger.last()
     for name in NAMES:

@@ -94,9 +94,9 @@ class Life:
             point = self.log.sync_point()
             self.running = point, self.disk.begin_sync(point.paths)
         else:
-            point, begun = self.running
+            point, sync = self.running
             self.running = None
-            self.disk.finish_sync(begun)
+            self.disk.finish_sync(sync)
             self.log.mark_synced(point)
             there = self.batches()
             self.durable |= {at: there[at] for at in there if at < self.log.synced_offset}
@@ -162,7 +162,7 @@ class Life:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("config", [KEPT, COMPACTED], ids=["retention", "compaction"])
-def test_what_was_synced_outlives_every_power_loss(config: LogConfig) -> None:
+def test_synced_records_survive_every_power_loss(config: LogConfig) -> None:
     for seed in range(150):
         life = Life(seed, config)
         for _ in range(5):

@@ -340,7 +340,7 @@ def test_a_repeated_batch_is_acknowledged_at_its_offset(sequence: int, offset: i
     assert world.looked(thorough=True) == broken
 
 
-def test_what_a_node_acknowledged_before_its_start_is_not_judged() -> None:
+def test_batches_acknowledged_before_restart_are_not_judged() -> None:
     world = written()
     _acknowledged(world, 3, 4)
     for each in world.checks:

@@ -134,7 +134,7 @@ def places() -> dict[int, list[Place]]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("each", all_mutants(), ids=lambda each: each.name)
-def test_no_module_keeps_what_a_mutant_replaces(each: Mutant, places: dict[int, list[Place]]) -> None:
+def test_no_module_binds_name_replaced_by_a_mutant(each: Mutant, places: dict[int, list[Place]]) -> None:
     module, _, path = each.target.partition(":")
     owner: Any = sys.modules[module]
     for name in path.split(".")[:-1]:
@@ -166,7 +166,7 @@ def test_a_module_that_is_imported_under_a_mutant_gets_the_original_back() -> No
         sys.modules[name] = kept
 
 
-def test_a_mutant_of_what_clients_run_goes_into_their_processes() -> None:
+def test_client_mutant_is_installed_in_client_processes() -> None:
     """In the nodes of a live run it would never be reached."""
     of_clients = {each.name for each in all_mutants() if each.target.startswith(("reference_broker.client.", "bench."))}
     assert of_clients == {each.name for each in all_mutants() if each.side == "client"}
@@ -209,5 +209,5 @@ def test_an_unknown_mutant_is_refused_with_the_nearest_name_and_the_command_that
         by_name("no_epoch_comparision")
 
 
-def test_table_says_which_numbers_catch_a_mutant() -> None:
+def test_table_lists_scenario_numbers_that_kill_a_mutant() -> None:
     assert ("no_epoch_comparison", ("2",)) in LISTED

@@ -144,7 +144,7 @@ _LIES: dict[int, Callable[[object], bool]] = {
 }
 
 
-def test_what_was_forged_is_not_kept_as_a_request_of_this_run() -> None:
+def test_forged_request_is_not_recorded_for_replay() -> None:
     seen = Recorded()
     for each in [request for seed in range(40) for request in forged(seed) if "false leader" not in request.label]:
         record(seen, each.api_key, each.body, sender=each.client_id)
@@ -152,7 +152,7 @@ def test_what_was_forged_is_not_kept_as_a_request_of_this_run() -> None:
     assert seen.epoch == 0
 
 
-def test_a_nodes_file_gives_back_what_it_kept(tmp_path: Path) -> None:
+def test_nodes_file_round_trips(tmp_path: Path) -> None:
     keeping = PeerRequestRecorder(recorded_at(tmp_path, 0), origin_us=1_000_000)
     version = VERSIONS[ApiKey.FETCH][1]
     tag = Tag(ApiKey.FETCH, version, "node-1", role="peer")

@@ -193,7 +193,7 @@ def test_eligible_replicas_are_cleared_in_the_next_partition_epoch(log: Metadata
 
 
 @pytest.mark.parametrize("fields", [{"leader_epoch": 2}, {"isr": (1, 2, 0)}, {"leader": 2}, {"partition_epoch": 0}])
-def test_an_image_is_what_the_records_say(log: MetadataLog, fields: dict[str, Any]) -> None:
+def test_image_equals_state_of_records(log: MetadataLog, fields: dict[str, Any]) -> None:
     right = replace(log.image, isr=(1, 2), leader=1, leader_epoch=1, partition_epoch=1)
     log.publish(right)
     log.write(BeginTransactionRecord(name="change"), change(isr=(1, 2), leader=1), EndTransactionRecord())

@@ -45,7 +45,7 @@ def test_the_newest_night_with_counts_is_listed(tmp_path: Path) -> None:
     assert "in 6 seeds of 2 scenarios" in result.output
 
 
-def test_what_was_never_reached_is_listed_and_what_has_a_reason_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreached_outcomes_are_listed_with_excused_ones_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(point_tally, "reasons_unreached", lambda: {FIRST: "no disk does it", LAST: "in no scenario"})
     tally = tally_of({SECOND: {"01-a": 1}, LAST: {"01-a": 1}})
     *never, excused, summary = listing(tally, only_never=True)
@@ -78,7 +78,7 @@ def test_the_outcomes_of_points_are_counted() -> None:
 
 
 @pytest.mark.simulated
-def test_what_a_run_reached_is_added() -> None:
+def test_tally_adds_reached_outcomes_of_run() -> None:
     watch()
     verdict = play_seed(loader.find("1"), 1).verdict
     tally = Tally()
@@ -99,6 +99,6 @@ def test_seeds_are_played_now(tmp_path: Path) -> None:
     assert "in 2 seeds of 2 scenarios" in result.output, "one in each revision"
 
 
-def test_without_counts_the_command_says_how_to_get_them(tmp_path: Path) -> None:
+def test_command_without_counts_explains_how_to_get_them(tmp_path: Path) -> None:
     assert "--play N" in CliRunner().invoke(points, ["--nights", str(tmp_path)]).output
     assert CliRunner().invoke(points, ["1"]).exit_code == 2

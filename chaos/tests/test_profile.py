@@ -7,7 +7,7 @@ from chaos.sim.one_seed import play_seed
 from scenarios import loader
 
 
-def test_a_profile_tells_parts_and_kinds_and_changes_no_run() -> None:
+def test_profile_reports_parts_and_kinds_without_changing_runs() -> None:
     plain = play_seed(loader.find("1"), 4_600_002, hashed=True).verdict
     handle, acted = Machine._handle, NoAckedLost.acted
     profile = Profile()

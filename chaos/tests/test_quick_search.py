@@ -9,14 +9,14 @@ from chaos.search.many_seeds import quickly
 
 
 class Ring:
-    """Only the garbage collector finds that nobody holds it."""
+    """Only the garbage collector frees it."""
 
     def __init__(self) -> None:
         self.own = self
 
 
 @pytest.mark.thorough
-def test_what_lived_before_a_search_is_collected_once_it_is_not_referenced() -> None:
+def test_object_from_before_search_is_collected_after_search() -> None:
     ring = Ring()
     gone = weakref.ref(ring)
     with quickly():

@@ -106,7 +106,7 @@ class Quorum:
     def observe(self, number: int, thorough: bool = False) -> None:
         self.now_us += 1
         node = self.nodes[number]
-        self.view.nodes[number].replica = None  # The fake makes its values anew each time.
+        self.view.nodes[number].replica = None  # The fake creates its values on each access.
         self.view.observe(self.now_us, node.incarnation, node.node, thorough)
 
     def end(self) -> None:
@@ -324,7 +324,7 @@ def test_a_new_controller_aborts_before_anything_else(quorum: Quorum, first: Met
 
 @pytest.mark.clause("T-3")
 @pytest.mark.parametrize(("offset", "broken"), [(3, False), (4, True), (5, True)])
-def test_nothing_is_published_from_a_misplaced_marker_on(quorum: Quorum, offset: int, broken: bool) -> None:
+def test_no_metadata_is_published_after_misplaced_marker(quorum: Quorum, offset: int, broken: bool) -> None:
     (check,) = (each for each in quorum.checks if each.guarantee == "misplaced-markers-refused")
     quorum.append(batch(3, 1, BEGIN), batch(4, 1, BEGIN), batch(5, 1, END))
     check.trace(note_row(1, 2, PUBLISHED, offset=2))
@@ -380,7 +380,7 @@ def publish(quorum: Quorum, number: int, offset: int) -> None:
 
 @pytest.mark.clause("T-8")
 @pytest.mark.parametrize(("offset", "right"), [(2, True), (3, False)])
-def test_only_what_is_known_to_be_committed_is_published(quorum: Quorum, offset: int, right: bool) -> None:
+def test_only_committed_metadata_is_published(quorum: Quorum, offset: int, right: bool) -> None:
     publish(quorum, 1, offset)
     assert quorum.broken() == ([] if right else ["torn-metadata"])
 
@@ -412,7 +412,7 @@ def test_no_part_of_a_transaction_is_published(
         (2, 0, 0, True, True),
     ],
 )
-def test_what_is_committed_is_published_in_time(
+def test_committed_metadata_is_published_in_time(
     quorum: Quorum, published: int, waited_us: int, open_at: int, touched: bool, right: bool
 ) -> None:
     quorum.now_us += 2 * PUBLISHED_WITHIN_US
@@ -432,9 +432,7 @@ def test_what_is_committed_is_published_in_time(
 
 @pytest.mark.clause("T-8")
 @pytest.mark.parametrize(("published", "right"), [(2, True), (1, False)])
-def test_a_node_that_knows_half_of_a_transaction_publishes_what_is_before_it(
-    quorum: Quorum, published: int, right: bool
-) -> None:
+def test_node_with_half_a_transaction_publishes_records_before_it(quorum: Quorum, published: int, right: bool) -> None:
     quorum.now_us += 2 * PUBLISHED_WITHIN_US
     quorum.observe(1, thorough=True)
     quorum.nodes[1].published = published

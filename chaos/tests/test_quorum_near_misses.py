@@ -55,7 +55,7 @@ def test_a_broker_is_fenced_only_soon_after_a_fault(quorum: Quorum, touched: str
 
 
 @pytest.mark.parametrize(("waited_us", "right"), [(SESSION_US, True), (SESSION_US + 1, False)])
-def test_a_new_controller_has_no_heartbeats_yet(quorum: Quorum, waited_us: int, right: bool) -> None:
+def test_new_controller_has_no_heartbeats_yet(quorum: Quorum, waited_us: int, right: bool) -> None:
     led_us = quorum.now_us + 2  # The second look of ``elect`` sees node 1.
     quorum.elect(1, 2)
     quorum.now_us = led_us + waited_us

@@ -101,7 +101,7 @@ class Voter:
         self.fetches.acted(0, self.node, None, (effect,))
         return " ".join(each.story for each in self.fetches.violations)
 
-    def answers(
+    def fetch_violation(
         self,
         offset: int,
         epoch: int,
@@ -265,14 +265,16 @@ def test_a_leader_compares_the_log_of_each_fetcher(
     voter: Voter, offset: int, epoch: int, right: Validity | None, wrong: Validity | None
 ) -> None:
     """Its log has epoch 3 from 10 to 14 and epoch 5 from 15 to 19, and its snapshot ends at 10 in epoch 2."""
-    assert voter.answers(offset, epoch, right) == ""
-    assert f"a fetch from {offset} in epoch {epoch}: " in voter.answers(offset, epoch, wrong)
+    assert voter.fetch_violation(offset, epoch, right) == ""
+    assert f"a fetch from {offset} in epoch {epoch}: " in voter.fetch_violation(offset, epoch, wrong)
 
 
 @pytest.mark.parametrize(("offset", "epoch"), [(16, 3), (17, 4)])
 def test_the_first_batch_of_an_epoch_ends_the_one_before(voter: Voter, offset: int, epoch: int) -> None:
-    assert voter.answers(offset, epoch, EARLIER, appends_first=True) == ""
-    assert "epoch 3 ends at 15" in voter.answers(offset, epoch, Diverging(OffsetAndEpoch(20, 3)), appends_first=True)
+    assert voter.fetch_violation(offset, epoch, EARLIER, appends_first=True) == ""
+    assert "epoch 3 ends at 15" in voter.fetch_violation(
+        offset, epoch, Diverging(OffsetAndEpoch(20, 3)), appends_first=True
+    )
 
 
 @pytest.mark.clause("T-8")
@@ -281,7 +283,7 @@ def test_records_continue_the_log_of_the_fetcher(
     voter: Voter, base: int, validity: Validity | None, right: bool
 ) -> None:
     offset = 15 if validity is None else 16
-    assert (voter.answers(offset, 3, validity, base.to_bytes(8, "big")) == "") is right
+    assert (voter.fetch_violation(offset, 3, validity, base.to_bytes(8, "big")) == "") is right
 
 
 def high_watermarks(quorum: Quorum) -> HighWatermarkOfLeaders:
@@ -306,7 +308,7 @@ def test_a_leader_commits_its_own_first_record_before_it_reports_anything(offset
 
 @pytest.mark.clause("T-8")
 @pytest.mark.parametrize(("offset", "led", "right"), [(3, False, True), (4, False, False), (4, True, True)])
-def test_a_follower_knows_no_more_than_its_leader_to_be_committed(offset: int, led: bool, right: bool) -> None:
+def test_follower_high_watermark_does_not_exceed_leader_s(offset: int, led: bool, right: bool) -> None:
     quorum = settled()
     quorum.nodes[3].high_watermark = offset - 1
     quorum.append(batch(3, 1))
@@ -324,4 +326,4 @@ def test_a_follower_knows_no_more_than_its_leader_to_be_committed(offset: int, l
 def test_an_epoch_below_all_known_ones_ends_where_the_first_begins(
     voter: Voter, end: int, epoch: int, right: bool
 ) -> None:
-    assert (voter.answers(1, 1, Diverging(OffsetAndEpoch(end, epoch)), start=0) == "") is right
+    assert (voter.fetch_violation(1, 1, Diverging(OffsetAndEpoch(end, epoch)), start=0) == "") is right

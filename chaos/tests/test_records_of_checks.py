@@ -35,7 +35,7 @@ def test_a_length_that_no_batch_has_ends_the_batches(length: int) -> None:
 
 
 @pytest.mark.parametrize(("first", "last"), [(7, 9), (2**31 - 1, 1), (-1, -1)])
-def test_a_batch_tells_its_last_sequence_or_that_it_has_none(first: int, last: int) -> None:
+def test_batch_returns_last_sequence_or_none(first: int, last: int) -> None:
     records = [Record(timestamp_ms=1, value=b"v")] * 3
     batch = build(records, producer_id=5, producer_epoch=2, base_sequence=first)
     assert last_sequence_of(batch) == (5, 2, last)

@@ -161,7 +161,7 @@ def test_copy_and_deletion_in_order() -> None:
     assert tier.check.evidence == 4
 
 
-def test_object_before_its_segment_has_begun() -> None:
+def test_object_before_start_of_its_segment() -> None:
     assert "no COPY_SEGMENT_STARTED of it is committed" in Tier().call(Put(START + "log", b"")).story
 
 
@@ -244,7 +244,7 @@ def test_record_of_a_node_that_did_not_lead() -> None:
     assert "which [2] led" in Tier().begin().move(DELETING, FINISHED, broker=1, epoch=5).story
 
 
-def test_record_of_a_leader_epoch_that_nobody_led() -> None:
+def test_record_of_leader_epoch_without_leader() -> None:
     assert "which nobody led" in Tier().begin(uploader_epoch=6).story
 
 
@@ -296,7 +296,7 @@ def test_finished_copy_that_differs_from_its_log(change: Callable[[Tier], Tier],
     assert story in change(Tier()).finish().story
 
 
-def test_nothing_is_judged_once_committed_records_may_be_lost() -> None:
+def test_no_segment_is_judged_after_possible_loss_of_committed_records() -> None:
     tier = Tier().begin()
     log: Any = SimpleNamespace(
         directory=f"{REMOTE_LOG_METADATA_TOPIC}-0",

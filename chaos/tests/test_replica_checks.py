@@ -215,14 +215,14 @@ def test_a_partition_whose_remote_segments_are_lost_is_read_from_its_local_start
     leader = cluster.view.partitions[KEY].copies[0]
     leader.held = leader.held._replace(start_offset=2)
     loses_metadata(cluster, OWN)
-    begun: list[int] = []
+    first_offsets: list[int] = []
 
     def phase(_: str, behaviours: list[FinalReader], limit_us: int) -> None:  # noqa: ARG001
         (local,) = behaviours
-        begun.append(local.consumer.positions[where].offset)
+        first_offsets.append(local.consumer.positions[where].offset)
         if not missed:
             local.unread.clear()
-        if len(begun) <= moves:
+        if len(first_offsets) <= moves:
             leader.held = leader.held._replace(start_offset=leader.held.start_offset + 1)
 
     reader = FinalReader(
@@ -230,7 +230,7 @@ def test_a_partition_whose_remote_segments_are_lost_is_read_from_its_local_start
     )
     world: Any = SimpleNamespace(_after_heal=check, _phase=phase)
     SimWorld._read_local_logs(world, reader)
-    assert begun == reads
+    assert first_offsets == reads
     assert list(reader.unread) == ([where, other] if missed else [other])
 
 
@@ -396,7 +396,7 @@ def test_acknowledged_batches_that_the_last_leader_lacks_are_a_violation(cluster
     assert "no-acked-lost" in cluster.broken()
 
 
-def test_a_node_that_starts_tells_old_news_of_a_deleted_topic(cluster: Cluster) -> None:
+def test_starting_node_sends_stale_state_of_deleted_topic(cluster: Cluster) -> None:
     old, before = cluster.image(), cluster.state
     gone: Any = SimpleNamespace(topics=[TopicChange(old.topics["t"], None, ())], brokers={})
     cluster.view.image(cluster.now_us, 0, gone, MetadataImage())
@@ -655,7 +655,7 @@ class Proposer(Leader):
         send = Send(1, Channel.CONTROLLER, 5, 56, 3, body, Tag(56, 3, "f"), 1000, "f")
         self.happens(TimerFired(1), send)
 
-    def is_answered(self, error: int, partition_epoch: int = 2) -> None:
+    def gets_response(self, error: int, partition_epoch: int = 2) -> None:
         one = SimpleNamespace(partition_index=0, error_code=error, partition_epoch=partition_epoch)
         topic = SimpleNamespace(topic_id=UUID(bytes=TOPIC_ID), partitions=[one])
         body: Any = SimpleNamespace(topics=[topic])
@@ -739,7 +739,7 @@ def test_a_proposal_counts_until_it_is_settled(cluster: Cluster, error: int, *, 
     proposer = Proposer(cluster)
     proposer.proposes((0, 1, 2))
     proposer.led.followers.maximal_isr = (0, 1)
-    proposer.is_answered(error)
+    proposer.gets_response(error)
     assert bool(proposer.stories()) == (not may_end)
 
 
@@ -755,7 +755,7 @@ def test_a_refusal_settles_a_proposal_unless_its_channel_broke(
     proposer.proposes((0, 1, 2))
     proposer.happens(PeerDown(peer, channel))
     proposer.led.followers.maximal_isr = (0, 1)
-    proposer.is_answered(107)
+    proposer.gets_response(107)
     assert bool(proposer.stories()) == (not may_end)
 
 
@@ -773,7 +773,7 @@ def test_the_active_controller_settles_its_own_proposals_without_a_message(clust
 def test_a_proposal_is_accepted_in_the_partition_epoch_that_it_names(cluster: Cluster, partition_epoch: int) -> None:
     proposer = Proposer(cluster)
     proposer.proposes((0, 1, 2))
-    proposer.is_answered(0, partition_epoch)
+    proposer.gets_response(0, partition_epoch)
     assert ["the controller accepted" in each for each in proposer.stories()] == [True] * (partition_epoch in (0, 3))
 
 
@@ -955,7 +955,7 @@ def test_a_request_holds_back_proposals_that_were_due_when_it_was_sent_or_that_i
     leader.proposes((0, 1), index=index)
     cluster.now_us = ended_us
     if by == "reply":
-        leader.is_answered(0)
+        leader.gets_response(0)
     elif by == "another peer":
         leader.happens(PeerDown(2, Channel.CONTROLLER))
     else:
@@ -977,14 +977,14 @@ def test_proposals_of_other_partitions_are_no_excuse(cluster: Cluster) -> None:
         check.inspect(cluster.now_us, 0, leader.node, None, thorough=True)
         cluster.now_us += 500_000
         leader.proposes((0, 1), index=1)
-        leader.is_answered(0)
+        leader.gets_response(0)
     check.inspect(cluster.now_us, 0, leader.node, None, thorough=True)
     assert check.violations
 
 
 @pytest.mark.clause("F-22")
 @pytest.mark.parametrize(("counted", "right"), [(3, False), (-1, True)])
-def test_a_new_leader_knows_no_progress(cluster: Cluster, counted: int, *, right: bool) -> None:
+def test_new_leader_has_no_follower_progress(cluster: Cluster, counted: int, *, right: bool) -> None:
     leader = Leader(cluster)
     assert not leader.stories()
     cluster.epochs[0] = leader.led.leader_epoch = 2  # Another node led in epoch 1.

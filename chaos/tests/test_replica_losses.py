@@ -44,7 +44,7 @@ def lost_by_all(cluster: Cluster, start_offset: int = 0, isr: tuple[int, ...] = 
     cluster.commit(2)
 
 
-def test_what_no_replica_keeps_any_more_is_excused_once_one_that_lost_it_leads(cluster: Cluster) -> None:
+def test_records_lost_on_all_replicas_are_excused_once_one_leads(cluster: Cluster) -> None:
     cluster.acknowledge(2)
     lost_by_all(cluster)
     assert list(cluster.view.excused) == [("t", 0)]
@@ -52,7 +52,7 @@ def test_what_no_replica_keeps_any_more_is_excused_once_one_that_lost_it_leads(c
 
 
 @pytest.mark.clause("E-7")
-def test_what_follows_an_excused_loss_is_judged_again(cluster: Cluster) -> None:
+def test_records_after_excused_loss_are_judged_again(cluster: Cluster) -> None:
     lost_by_all(cluster)
     cluster.acknowledge(1, by=1)
     assert cluster.broken() == []

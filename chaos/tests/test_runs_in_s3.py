@@ -80,7 +80,7 @@ def in_place(endpoint: str) -> Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def silent_port() -> Iterator[int]:
-    """A port at which connections are taken, and nothing is answered."""
+    """A port that accepts connections and sends no response."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
@@ -133,7 +133,7 @@ def test_a_run_in_s3_is_copied_and_judged_and_its_report_is_put_beside_it(store:
     assert report_in_s3(store, "copied")["outcome"] == "PASSED"
 
 
-def test_spark_reads_runs_in_place_and_tells_them_apart(
+def test_spark_reads_runs_in_place_and_distinguishes_them(
     store: Any, in_place: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path
 ) -> None:
     violation = Planted({"lost-write": Place(piece=0, append=100, fetcher=0)})

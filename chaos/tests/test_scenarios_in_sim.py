@@ -348,7 +348,7 @@ KILLED_BY: dict[str, str | tuple[str, ...]] = {
 }
 
 
-def test_the_ledger_names_what_is_played() -> None:
+def test_ledger_lists_only_played_scenarios_and_mutants() -> None:
     assert {(each.scenario, name) for name, each in FASTEST.items()} <= set(PAIRS)
     for name, each in FASTEST.items():
         reasons = KILLED_BY[name]
@@ -445,7 +445,7 @@ def with_retention(limits: tuple[tuple[str, str], ...]) -> Scenario:
 
 @pytest.mark.rotated(4)
 @pytest.mark.parametrize("file", sorted(REGRESSIONS.glob("*.toml")), ids=lambda file: file.stem)
-def test_what_a_search_found_stays_mended(file: Path) -> None:
+def test_scenario_found_by_search_passes_and_kills_its_mutants(file: Path) -> None:
     scenario, seed = loader.load(file), int(file.stem.rpartition("-")[2])
     assert play_seed(scenario, seed).verdict.outcome is Outcome.PASSED
     for mutant in mutants_of(scenario):

@@ -54,7 +54,7 @@ class Controller:
         return bool(self.check.violations)
 
 
-def test_a_broker_that_is_answered_in_time_keeps_its_session_and_its_id() -> None:
+def test_broker_with_timely_responses_keeps_session_and_id() -> None:
     assert Controller().is_wrong_to_fence()
     assert Controller().is_wrong_to_register(OTHER)
     assert not Controller().is_wrong_to_register(THIS), "it retries"

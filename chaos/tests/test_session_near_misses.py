@@ -29,7 +29,7 @@ REFUSED = 10001
 )
 def test_a_pair_that_names_no_session(session: int, epoch: int, error: int, right: bool) -> None:
     order, _, trace = session_checks()
-    trace.fetch(session, epoch, error, answered=0)
+    trace.fetch(session, epoch, error, session_id=0)
     assert (order.violations == []) is right
 
 
@@ -63,7 +63,7 @@ def test_a_waiting_request_is_refused_only_if_something_happened(overtaken: bool
     assert bool(order.violations) is not (overtaken or ended)
 
 
-def test_a_refused_request_overtakes_no_other() -> None:
+def test_refused_request_does_not_overtake_others() -> None:
     order, _, trace = session_checks()
     trace.request(9, 1, connection=1)
     trace.fetch(9, 7, WRONG)
@@ -79,7 +79,7 @@ def test_a_refused_request_overtakes_no_other() -> None:
 
 @pytest.mark.clause("F-4", "F-5", "F-6", "F-8")
 @pytest.mark.parametrize(
-    ("session", "epoch", "answered", "right"),
+    ("session", "epoch", "session_id", "right"),
     [
         (0, -1, 0, True),
         (9, -1, 0, True),
@@ -92,14 +92,14 @@ def test_a_refused_request_overtakes_no_other() -> None:
         (9, 0, 10, True),
     ],
 )
-def test_the_session_that_a_full_fetch_is_given(session: int, epoch: int, answered: int, right: bool) -> None:
+def test_session_id_in_response_to_full_fetch(session: int, epoch: int, session_id: int, right: bool) -> None:
     _, lost, trace = session_checks()
     trace.request(session, epoch)
     if session:
         trace.note("session_closed", session_id=session, reason="")
-    if answered == 10:
+    if session_id == 10:
         trace.note("session_created", session_id=10)
-    trace.reply(session, epoch, NONE, answered=answered)
+    trace.reply(session, epoch, NONE, session_id=session_id)
     assert (lost.violations == []) is right
 
 

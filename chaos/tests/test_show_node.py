@@ -38,5 +38,5 @@ def test_an_event_beyond_the_end_and_a_missing_node() -> None:
 
 
 @pytest.mark.parametrize("words", [("--at", "5"), ("--show", "0", "--seed", "1"), ("--at", "5", "--show", "0")])
-def test_options_that_belong_together(words: tuple[str, ...]) -> None:
+def test_dependent_options_are_checked_together(words: tuple[str, ...]) -> None:
     assert CliRunner().invoke(sim, [SCENARIO, *words]).exit_code == 2

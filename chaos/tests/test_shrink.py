@@ -33,7 +33,7 @@ def test_a_failure_that_needs_no_fault_is_reported_so() -> None:
     assert describe_faults(small) == "no fault is needed for it"
 
 
-def test_what_the_loader_would_refuse_is_not_smaller(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_shrink_skips_scenario_refused_by_loader(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A load that is over before a fault begins would fail as well here."""
     scenario = loader.find("37")
     failing = replace(play_seed(loader.find("1"), 1).verdict, outcome=Outcome.FAILED)
@@ -45,7 +45,7 @@ def test_what_the_loader_would_refuse_is_not_smaller(monkeypatch: pytest.MonkeyP
     assert loader.load(write_scenario(small, tmp_path / "x.toml")).load == small.load
 
 
-def test_what_is_kept_of_a_revision_is_found_by_its_file_s_name(tmp_path: Path) -> None:
+def test_regression_file_of_a_revision_is_found_by_name(tmp_path: Path) -> None:
     scenario, mutant = loader.find("6@first"), "epoch_wraps_to_zero"
     scenario = replace(scenario, points=("session-epoch=another@final",))
     failing = replace(play_seed(scenario, 1).verdict, mutant=mutant)

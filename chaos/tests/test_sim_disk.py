@@ -192,7 +192,7 @@ def test_changes_of_one_name_stay_in_order() -> None:
     assert {bytes(each.get("a", b"-")) for each in outcomes(fill)} <= {b"-", b"1", b"2", b"", b"\0"}
 
 
-def test_what_was_deleted_is_no_part_of_a_later_sync() -> None:
+def test_deleted_file_is_not_part_of_running_sync() -> None:
     def fill(subject: SimDisk) -> None:
         subject.append("t-0/a", [b"1"])
         synced(subject, "t-0/a")
@@ -244,7 +244,7 @@ def test_a_write_to_a_full_disk_leaves_what_fits() -> None:
     assert (content(subject, "b"), subject.used_bytes) == (b"12", 10)
 
 
-def test_what_a_failed_sync_has_not_written_is_read_until_the_process_ends_and_never_becomes_durable() -> None:
+def test_bytes_of_failed_sync_are_readable_but_never_durable() -> None:
     def fill(subject: SimDisk) -> None:
         subject.append("a", [b"1"])
         synced(subject, "a")
@@ -266,7 +266,7 @@ def after_a_failed_sync(subject: SimDisk) -> None:
     subject.fail_sync(["a"])
 
 
-def test_what_is_appended_after_a_failed_sync_becomes_durable_behind_the_hole() -> None:
+def test_append_after_failed_sync_is_durable_behind_hole() -> None:
     def fill(subject: SimDisk) -> None:
         after_a_failed_sync(subject)
         subject.append("a", [b"3"])
@@ -275,7 +275,7 @@ def test_what_is_appended_after_a_failed_sync_becomes_durable_behind_the_hole() 
     assert {left["a"] for left in outcomes(fill)} == {b"123", b"1\x003"}
 
 
-def test_what_replaces_the_bytes_of_a_failed_sync_becomes_durable() -> None:
+def test_bytes_replacing_those_of_failed_sync_become_durable() -> None:
     def cut(subject: SimDisk) -> None:
         after_a_failed_sync(subject)
         subject.truncate("a", 1)
@@ -371,7 +371,7 @@ def test_names_that_a_killed_process_left_unsynced_are_lost_or_become_durable_wi
     assert {frozenset(each) for each in outcomes(settled)} == {frozenset(("t-0/b", "t-0/d", "t-0/s"))}
 
 
-def test_a_process_that_takes_unknown_folders_for_synced_loses_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_that_treats_unknown_folders_as_synced_loses_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
     def settled(subject: SimDisk) -> None:
         left_by_a_killed_process(subject)
         subject.append("t-0/s", [b"1"])
@@ -382,14 +382,14 @@ def test_a_process_that_takes_unknown_folders_for_synced_loses_their_names(monke
     assert frozenset(("t-0/a", "t-0/c", "t-0/s")) in left
 
 
-def test_what_is_durable_is_what_each_power_loss_leaves() -> None:
-    def begun(subject: SimDisk) -> None:
+def test_durable_content_survives_each_power_loss() -> None:
+    def started(subject: SimDisk) -> None:
         subject.append("folder/a", [b"old"])
         synced(subject, "folder/a")
         subject.append("folder/a", [b"er"])
 
     def replaced(subject: SimDisk) -> None:
-        begun(subject)
+        started(subject)
         subject.append("folder/b", [b"new"])
         synced(subject, "folder/b")
         subject.rename("folder/b", "folder/a")
@@ -402,7 +402,7 @@ def test_what_is_durable_is_what_each_power_loss_leaves() -> None:
         renamed(subject)
         subject.delete("folder/a")
 
-    for fill, durable in ((begun, b"old"), (replaced, b"old"), (renamed, b"new"), (deleted, None)):
+    for fill, durable in ((started, b"old"), (replaced, b"old"), (renamed, b"new"), (deleted, None)):
         subject = disk()
         fill(subject)
         assert subject.durable("folder/a") == durable

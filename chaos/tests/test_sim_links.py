@@ -32,13 +32,13 @@ class FakeMachine:
     def __init__(self, agenda: Agenda) -> None:
         self.agenda = agenda
         self.seen: list[tuple[int, Event]] = []
-        self.answers: Callable[[Request], None] = lambda _: None
+        self.respond: Callable[[Request], None] = lambda _: None
 
     def deliver(self, incarnation: int, event: Event) -> None:
         assert incarnation == 0
         self.seen.append((self.agenda.now_us, event))
         if isinstance(event, Request):
-            self.answers(event)
+            self.respond(event)
 
     def requests(self) -> list[int]:
         return [event.correlation_id for _, event in self.seen if isinstance(event, Request)]
@@ -85,7 +85,7 @@ class Wire:
         self.correlation += 1
         self.network.request(connection, FETCH, self.correlation)
 
-    def answer(self, connection: Connection, correlation: int) -> None:
+    def respond(self, connection: Connection, correlation: int) -> None:
         tag = Tag(ApiKey.FETCH, 12, "c")
         self.network.reply(Reply(connection.number, correlation, ApiKey.FETCH, 12, FetchResponse(), tag))
 
@@ -111,7 +111,7 @@ def fault(**fields: Any) -> Fault:
 def test_messages_of_a_connection_keep_their_order_however_late_each_is(seed: int) -> None:
     wire = Wire(seed)
     connection = wire.connect()
-    wire.machine.answers = lambda event: wire.answer(connection, event.correlation_id)
+    wire.machine.respond = lambda event: wire.respond(connection, event.correlation_id)
     wire.link.up.extra_us = (0, 5000)
     for _ in range(20):
         wire.request(connection)
@@ -124,7 +124,7 @@ def test_messages_of_a_connection_keep_their_order_however_late_each_is(seed: in
     assert wire.client.received == ["accepted", *range(1, 21)]
 
 
-def test_what_was_held_comes_before_what_arrives_in_the_same_instant() -> None:
+def test_held_frame_is_delivered_before_frame_of_same_instant() -> None:
     wire = Wire()
     received: list[str] = []
     wire.link.up.cuts = 1
@@ -150,7 +150,7 @@ def test_a_delayed_link_is_late_in_its_direction_alone() -> None:
     assert wire.machine.requests() == []
     wire.run(60_000)
     assert wire.machine.requests() == [1]
-    wire.answer(connection, 1)
+    wire.respond(connection, 1)
     wire.run(LATENCY_US[1])
     assert wire.client.received == ["accepted", 1]
     heal()
@@ -163,7 +163,7 @@ def test_a_cut_link_holds_back_its_direction_alone_until_it_is_mended(direction:
     connection = wire.connect()
     heal = wire.fault(kind="link_cut", direction=direction)
     wire.request(connection)
-    wire.answer(connection, 99)
+    wire.respond(connection, 99)
     wire.run(10_000)
     assert wire.machine.requests() == ([1] if direction == "downstream" else [])
     assert wire.client.received[1:] == ([99] if direction == "upstream" else [])
@@ -194,7 +194,7 @@ def test_a_frame_that_does_not_get_through_whole_ends_its_connection(direction: 
     if direction == "upstream":
         wire.request(connection)
     else:
-        wire.answer(connection, 1)
+        wire.respond(connection, 1)
     wire.run(10_000)
     assert wire.machine.requests() == []
     assert wire.client.received == ["accepted", "reset"]
@@ -217,7 +217,7 @@ def test_a_response_under_way_is_lost_with_a_discarded_connection() -> None:
     wire = Wire()
     connection = wire.connect()
     wire.network.discard(connection.number)
-    wire.answer(connection, 1)
+    wire.respond(connection, 1)
     wire.run(10_000)
     assert wire.client.received == ["accepted", "reset"]
 
@@ -239,7 +239,7 @@ def test_two_percent_of_the_messages_go_through_the_codec(monkeypatch: pytest.Mo
     connection = wire.connect()
     for number in range(2000):
         wire.request(connection)
-        wire.answer(connection, number)
+        wire.respond(connection, number)
     assert 25 <= coded["requests"] <= 60
     assert 25 <= coded["replies"] <= 60
 

@@ -35,7 +35,7 @@ PATIENCE_US = 10_000
 
 
 class FakeNode:
-    """Stands for a core.node.Node. It answers each request, if it answers at all."""
+    """A fake core.node.Node. It responds to each request while ``responds`` is set."""
 
     listening = True
     ready = True
@@ -44,7 +44,7 @@ class FakeNode:
     def __init__(self, node_id: int, agenda: Agenda) -> None:
         self.node_id = node_id
         self.agenda = agenda
-        self.answers = True
+        self.responds = True
         self.cancelled: list[int] = []
         self.seen: list[tuple[int, Event]] = []
         self.wanted: list[Effect] = []
@@ -62,7 +62,7 @@ class FakeNode:
     def handle(self, now: Now, event: Event) -> Sequence[Effect]:
         self.seen.append((now.mono_us, event))
         wanted, self.wanted = self.wanted, []
-        if isinstance(event, Request) and self.answers:
+        if isinstance(event, Request) and self.responds:
             wanted.append(reply_to(event))
         return wanted
 
@@ -115,7 +115,7 @@ class Pair:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_requests_of_a_channel_are_dialled_once_and_answered_in_order(seed: int) -> None:
+def test_requests_of_channel_dial_once_and_get_responses_in_order(seed: int) -> None:
     pair = Pair(seed)
     tokens = [pair.request() for _ in range(10)]
     pair.run(50_000)
@@ -131,7 +131,7 @@ def test_requests_of_a_channel_are_dialled_once_and_answered_in_order(seed: int)
 
 def test_the_next_request_of_a_connection_comes_only_after_the_reply() -> None:
     pair = Pair()
-    pair.receiver.answers = False
+    pair.receiver.responds = False
     pair.request(), pair.request()
     pair.run()
     (first,) = pair.receiver.of(Request)
@@ -143,10 +143,10 @@ def test_the_next_request_of_a_connection_comes_only_after_the_reply() -> None:
 
 def test_channels_do_not_wait_for_each_other() -> None:
     pair = Pair()
-    pair.receiver.answers = False
+    pair.receiver.responds = False
     pair.request(Channel.RAFT)
     pair.run()
-    pair.receiver.answers = True
+    pair.receiver.responds = True
     pair.request(Channel.CONTROLLER)
     pair.run()
     assert [(event.channel, event.token) for event in pair.sender.of(PeerReply)] == [(Channel.CONTROLLER, 2)]
@@ -154,7 +154,7 @@ def test_channels_do_not_wait_for_each_other() -> None:
 
 def test_a_timeout_ends_all_that_waits_on_the_channel_and_the_next_send_reconnects() -> None:
     pair = Pair()
-    pair.receiver.answers = False
+    pair.receiver.responds = False
     pair.request(timeout_ms=500)
     pair.request(timeout_ms=100)
     pair.run(90_000)
@@ -162,7 +162,7 @@ def test_a_timeout_ends_all_that_waits_on_the_channel_and_the_next_send_reconnec
     pair.run(20_000)
     assert pair.sender.of(PeerDown) == [PeerDown(1, Channel.RAFT)]
     assert len(pair.receiver.of(Closed)) == 1
-    pair.receiver.answers = True
+    pair.receiver.responds = True
     pair.request()
     pair.run(1_000_000)
     assert pair.replies() == [3]
@@ -171,7 +171,7 @@ def test_a_timeout_ends_all_that_waits_on_the_channel_and_the_next_send_reconnec
 
 def test_a_dead_peer_refuses_and_a_killed_one_is_noticed_at_once() -> None:
     pair = Pair()
-    pair.receiver.answers = False
+    pair.receiver.responds = False
     pair.request()
     pair.run()
     pair.machines[1].kill_now(power_loss=False)
@@ -201,7 +201,7 @@ SILENT = pytest.mark.parametrize(
 @SILENT
 def test_a_machine_out_of_reach_is_silent_until_the_timeout_or_until_it_is_back(how: dict[str, bool]) -> None:
     pair = Pair()
-    pair.receiver.answers = False
+    pair.receiver.responds = False
     pair.request()
     pair.run()
     pair.machines[1].kill_now(**how)
@@ -237,7 +237,7 @@ def test_a_machine_out_of_reach_is_dialled_again_and_responds_when_it_is_back(ho
 @SILENT
 def test_a_connection_that_outlived_its_machine_is_reset_when_that_is_back(how: dict[str, bool]) -> None:
     pair = Pair()
-    pair.receiver.answers = False
+    pair.receiver.responds = False
     pair.request()
     pair.run()
     pair.machines[1].kill_now(**how)
@@ -258,7 +258,7 @@ def test_a_stopped_process_is_still_accepted_and_responds_when_it_goes_on() -> N
     assert pair.replies() == [1]
 
 
-def test_a_process_that_was_stopped_itself_takes_what_came_meanwhile_before_its_timeouts() -> None:
+def test_continued_process_handles_received_requests_before_timeouts() -> None:
     pair = Pair()
     pair.request(timeout_ms=100)
     pair.run(700)
@@ -270,7 +270,7 @@ def test_a_process_that_was_stopped_itself_takes_what_came_meanwhile_before_its_
 
 def test_the_end_of_the_requesting_node_closes_its_connections() -> None:
     pair = Pair()
-    pair.receiver.answers = False
+    pair.receiver.responds = False
     pair.request()
     pair.run()
     pair.machines[0].kill_now(power_loss=False)
@@ -300,7 +300,7 @@ def test_each_link_and_each_direction_is_its_own(cut: str) -> None:
     assert other not in pair.receiver.of(PeerDown)
 
 
-def test_a_clean_end_lets_the_node_finish() -> None:
+def test_sigterm_ends_simulated_node_cleanly() -> None:
     pair = Pair()
     pair.machines[1].terminate()
     assert not pair.machines[1].alive

@@ -83,7 +83,7 @@ def test_the_successor_of_a_damaged_one_comes_at_an_unknown_time() -> None:
 
 
 @pytest.mark.clause("S-14")
-def test_what_a_live_node_loaded_before_it_was_seen_counts_as_it_says() -> None:
+def test_snapshots_loaded_before_first_check_are_counted_as_reported() -> None:
     node = Watched()
     node.check = SnapshotMetricsExact(check_context())
     node.reports(0, loaded=2)

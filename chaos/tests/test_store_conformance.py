@@ -44,8 +44,8 @@ class Played:
     disk: Disk
 
     def kind(self, operation: StoreOperation) -> FailureKind | None:
-        answer = self.carry_out(operation)
-        return answer.kind if isinstance(answer, StoreFailure) else None
+        result = self.carry_out(operation)
+        return result.kind if isinstance(result, StoreFailure) else None
 
     def content(self, key: str) -> Any:
         return self.carry_out(Get(key, 0, 1 << 30))
@@ -93,7 +93,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Played:
     return MAKERS[request.param](tmp_path)
 
 
-def test_what_was_put_is_read_whole_and_in_ranges(store: Played) -> None:
+def test_get_reads_object_whole_and_in_ranges(store: Played) -> None:
     assert store.carry_out(Put(KEY, b"0123456789")) is None
     assert store.carry_out(Get(KEY, 0, 10)) == b"0123456789"
     assert store.carry_out(Get(KEY, 3, 4)) == b"3456"
@@ -114,7 +114,7 @@ def test_an_empty_object_is_there(store: Played) -> None:
     assert store.carry_out(ListObjects("")) == (StoredObject(KEY, 0),)
 
 
-def test_what_is_not_there_is_missing(store: Played) -> None:
+def test_get_of_absent_key_is_missing(store: Played) -> None:
     store.carry_out(Put("a/b/c", b"x"))
     for key in ("a", "a/b", "a/b/d", "other"):
         assert store.kind(Get(key, 0, 5)) is FailureKind.MISSING, key
@@ -162,7 +162,7 @@ def test_a_file_that_is_gone_or_too_short_is_missing_and_leaves_what_was_there(s
     assert store.content(KEY) == b"before"
 
 
-def test_a_list_is_sorted_and_takes_whole_names_at_any_depth(store: Played) -> None:
+def test_list_is_sorted_and_returns_whole_names_at_any_depth(store: Played) -> None:
     for key in ("b/2", "b/10", "b/1/x", "b-c/1", "a/1", "b.c", "B/1"):
         store.carry_out(Put(key, key.encode()))
     assert store.carry_out(ListObjects("b")) == (("b/1/x", 5), ("b/10", 4), ("b/2", 3))
@@ -181,7 +181,7 @@ def test_a_list_of_more_objects_than_a_page_of_s3_has(store: Played) -> None:
     assert everything(store) == ()
 
 
-def test_deleting_takes_all_that_it_names_and_nothing_else(store: Played) -> None:
+def test_delete_removes_exactly_the_named_objects(store: Played) -> None:
     for key in ("a/1", "a/2", "a/3", "a/10"):
         store.carry_out(Put(key, b"x"))
     assert store.carry_out(Delete(("a/1", "a/never", "a/3"))) is None
@@ -192,7 +192,7 @@ def test_deleting_takes_all_that_it_names_and_nothing_else(store: Played) -> Non
 
 
 @pytest.mark.parametrize("key", BAD_KEYS)
-def test_what_is_no_key_is_refused_by_every_operation(store: Played, key: str) -> None:
+def test_invalid_key_is_refused_by_every_operation(store: Played, key: str) -> None:
     store.disk.append("a.log", [b"0123"])
     operations: list[StoreOperation] = [Put(key, b"x"), PutFile(key, "a.log", 4), Get(key, 0, 1), Delete(("good", key))]
     if key:

@@ -70,10 +70,10 @@ def test_a_slow_response_comes_once_and_is_not_hit_again() -> None:
     log = Log()
     subject = interceptor(log, rule("store_slowed", on="store_result", delay_ms=Range(9, 9), times=0, every=1))
     effects_of(subject, Get("a", 0, 1))
-    answer = StoreDone(7, b"x")
-    assert not subject.before(NOW, answer)
-    assert given(log) == [(answer, 9000)]
-    assert list(subject.before(NOW, answer)) == [answer]
+    result = StoreDone(7, b"x")
+    assert not subject.before(NOW, result)
+    assert given(log) == [(result, 9000)]
+    assert list(subject.before(NOW, result)) == [result]
     assert len(log.rows) == 1
 
 

@@ -132,7 +132,7 @@ def test_brokers_learn_of_changes_late_and_are_not_fenced() -> None:
             assert len(late) >= 4
 
 
-def test_faults_come_as_often_as_the_scenario_says() -> None:
+def test_fault_rate_matches_scenario() -> None:
     counts = [len(materialised(swarming(60.0), seed).faults) for seed in range(1, 101)]
     assert 25 <= sum(counts) / len(counts) <= 40  # Those at special moments come on top.
 
@@ -155,7 +155,7 @@ def test_settings_that_are_drawn_together_fit_together(settings: Mapping[str, st
 
 
 @pytest.mark.parametrize("seed", range(1, 21))
-def test_what_is_drawn_is_a_scenario_file(seed: int, tmp_path: Path) -> None:
+def test_drawn_swarm_round_trips_through_scenario_file(seed: int, tmp_path: Path) -> None:
     drawn = replace(materialised(swarming(), seed), mutants=())
     path = write_scenario(drawn, tmp_path / "swarming.toml", "drawn\nby hand")
     assert loader.load(path) == replace(drawn, path=str(path))
@@ -172,7 +172,7 @@ def test_every_scenario_can_be_written_and_read_back(name: str, tmp_path: Path) 
 
 @pytest.mark.simulated
 @pytest.mark.clause("S-10", "T-7", "T-8")
-def test_swarms_break_nothing_and_report_what_they_hit() -> None:
+def test_swarms_find_no_violation_and_report_fired_faults() -> None:
     found = search(swarming(), range(1, 9), processes=1)
     assert found.outcome is Outcome.PASSED, report(found)
     coverage = coverage_of(found.verdicts)

@@ -28,7 +28,7 @@ def test_producers_that_keep_metadata_epochs_leave_them() -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in IN_EACH_CHANGE else pytest.mark.nightly) for name in ALL]
 )
-def test_a_run_leaves_the_tables_that_its_load_says(name: str) -> None:
+def test_run_writes_tables_of_its_load(name: str) -> None:
     _, world = play_seed(ALL[name], seed=7)
     left = {ROW_TABLES[type(row)].name for rows in world.history.tables for row in rows} & SELDOM
     assert left <= tables_left(ALL[name].load)

@@ -190,7 +190,7 @@ def test_local_records_may_go_once_they_are_whole_in_the_tier() -> None:
     assert deleted(world, check, 4) == 0
 
 
-def test_what_was_deleted_locally_is_looked_for_again_once_all_is_quiet() -> None:
+def test_locally_deleted_segments_are_rechecked_after_heal() -> None:
     world = Tiered()
     check = KeptUntilStored(world.context)
     for _ in range(4):
@@ -244,7 +244,7 @@ def loses_metadata(view: ReplicaView, lost: int | None) -> None:
         view.excused[REMOTE_LOG_METADATA_TOPIC, lost] = None
 
 
-def test_what_another_replica_knows_to_be_deleted_need_not_be_in_the_tier() -> None:
+def test_segment_deleted_on_another_replica_need_not_be_in_tier() -> None:
     world = Tiered()
     check = KeptUntilStored(world.context)
     for _ in range(4):
@@ -381,7 +381,7 @@ def test_an_older_upload_may_not_be_listed_once_a_newer_one_is_known() -> None:
         assert story.endswith("epoch 4, and listed after an upload of epoch 5 was known")
 
 
-def test_what_was_listed_before_may_be_reported_late_and_again() -> None:
+def test_listed_segment_may_be_reported_late_and_again() -> None:
     listing = Listing()
     assert not listing.knows((1, 4), others=((2, 5, STARTED), (3, 4, FINISHED))), "one event may report both"
     assert not listing.knows((1, 4), (3, 4)), "a node that starts reads it again"
@@ -434,20 +434,20 @@ def test_each_closed_segment_below_the_last_stable_offset_must_be_in_the_tier() 
 
 
 @pytest.mark.clause("P-14")
-def test_what_no_node_copies_or_reads_need_not_be_in_the_tier() -> None:
+def test_segment_not_copied_or_below_log_start_need_not_be_in_tier() -> None:
     assert left_out(is_remote_copy_enabled=False) == []
     assert left_out((15, 20), log_start=15) == []
     assert left_out((16, 20), log_start=15) == ["hot-0 from 10 to 20"]
 
 
 @pytest.mark.parametrize(("kept_bytes", "overdue"), [(-2, 0), (400, 0), (301, 0), (300, 1), (200, 2), (1, 2)])
-def test_what_is_in_the_tier_is_deleted_locally(kept_bytes: int, overdue: int) -> None:
+def test_tiered_segments_over_local_retention_bytes_are_deleted(kept_bytes: int, overdue: int) -> None:
     """KIP-405: the oldest segments go while the log is too large by one of them. The third one is not copied."""
     stories = ["hot-0 from 0 to 10", "hot-0 from 10 to 20"]
     assert left_out((0, 20), kept_bytes=kept_bytes) == stories[:overdue]
 
 
-def test_what_is_no_snapshot_is_refused() -> None:
+def test_invalid_snapshot_is_refused() -> None:
     good = snapshot((1, 0, 0, 0, -1))
     for bad in (b"", good[:5], good + b"x", pack(">h", 2) + good[2:], good[:-1] + b"x"):
         with pytest.raises(ValueError, match=r"bytes"):
@@ -455,7 +455,7 @@ def test_what_is_no_snapshot_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("kept_ms", "overdue"), [(-2, 0), (-1, 0), (4000, 0), (3999, 1), (3000, 1), (2999, 2), (0, 2)])
-def test_what_is_in_the_tier_and_old_is_deleted_locally(kept_ms: int, overdue: int) -> None:
+def test_tiered_segments_over_local_retention_ms_are_deleted(kept_ms: int, overdue: int) -> None:
     """KIP-405: the oldest segments go while their newest record is too old. The third one is not copied."""
     stories = ["hot-0 from 0 to 10", "hot-0 from 10 to 20"]
     assert left_out((0, 20), kept_ms=kept_ms) == stories[:overdue]

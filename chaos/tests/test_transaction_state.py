@@ -171,8 +171,8 @@ def test_a_tombstone_and_another_key_are_read() -> None:
 
 TOPIC_ID, STATE_ID = b"t" * 16, b"s" * 16
 OWNER = Transaction("x", 7, 1000, 5, TransactionState.EMPTY, 0)
-BEGUN = OWNER._replace(state=TransactionState.ONGOING, partitions={ONE: None}, started_ms=5)
-DECIDED = BEGUN._replace(state=TransactionState.PREPARE_COMMIT)
+STARTED = OWNER._replace(state=TransactionState.ONGOING, partitions={ONE: None}, started_ms=5)
+DECIDED = STARTED._replace(state=TransactionState.PREPARE_COMMIT)
 DONE = DECIDED._replace(state=TransactionState.COMPLETE_COMMIT, partitions={})
 INTERVAL_MS, SLACK_MS = 200, 1500
 
@@ -323,7 +323,7 @@ def test_a_whole_transaction_is_no_violation() -> None:
     world = World()
     world.write(OWNER)
     assert world.replies(init(), owner()) == []
-    world.write(BEGUN)
+    world.write(STARTED)
     assert world.replies(*adding(0)) == []
     world.produce()
     world.write(DECIDED)
@@ -347,24 +347,24 @@ def test_a_response_before_its_value_is_replicated_is_a_violation() -> None:
 
 def test_partitions_and_ends_that_are_not_replicated_are_violations() -> None:
     world = World()
-    world.write(OWNER, BEGUN)
+    world.write(OWNER, STARTED)
     assert len(world.replies(*adding(0, 1))) == 1
     world = World()
-    world.write(OWNER, BEGUN)
+    world.write(OWNER, STARTED)
     world.write(DECIDED, commits=False)
     assert "X-3" in world.replies(end(), owner())[0]
     world = World()
-    world.write(OWNER, BEGUN, DECIDED)
+    world.write(OWNER, STARTED, DECIDED)
     assert "X-3" in world.replies(end(commits=False), owner())[0]
     world = World()
-    world.write(OWNER, BEGUN, DECIDED)
+    world.write(OWNER, STARTED, DECIDED)
     assert "KIP-890" in world.replies(end(), owner(epoch=1))[0]
     assert World().replies(end(), owner(error=51)) == []
 
 
 def test_an_effect_of_a_value_that_a_later_one_has_replaced_since_the_request_is_none() -> None:
     world = World()
-    world.write(OWNER, BEGUN)
+    world.write(OWNER, STARTED)
     request, response = adding(0)
     tag = Tag(24, 5, "p")
     world.acts(Request(1, 1, 24, 5, "p", request, tag))
@@ -389,7 +389,7 @@ def markers(*, commit: bool = True, index: int = 0, coordinator: int = 4) -> Sen
 )
 def test_markers_are_sent_for_committed_decisions(sent: dict[str, Any], clause: str) -> None:
     world = World()
-    world.write(OWNER, BEGUN, DECIDED)
+    world.write(OWNER, STARTED, DECIDED)
     world.acts(None, markers(**sent))
     stories = world.looked()
     assert len(stories) == bool(clause)
@@ -398,7 +398,7 @@ def test_markers_are_sent_for_committed_decisions(sent: dict[str, Any], clause: 
 
 def test_markers_of_a_decision_that_is_not_replicated_are_violations() -> None:
     world = World()
-    world.write(OWNER, BEGUN)
+    world.write(OWNER, STARTED)
     world.write(DECIDED, commits=False)
     world.acts(None, markers())
     assert len(world.looked()) == 1
@@ -407,10 +407,10 @@ def test_markers_of_a_decision_that_is_not_replicated_are_violations() -> None:
 
 def test_a_marker_of_the_other_kind_is_a_violation_unless_an_administrator_requested_it() -> None:
     world = World()
-    world.write(OWNER, BEGUN, DECIDED)
+    world.write(OWNER, STARTED, DECIDED)
     assert len(world.marker(commit=False)) == 1
     world = World()
-    world.write(OWNER, BEGUN, DECIDED)
+    world.write(OWNER, STARTED, DECIDED)
     body = markers(commit=False).body
     world.acts(Request(1, 1, 27, 1, "a", body, Tag(27, 1, "a")))
     assert world.marker(commit=False) == []
@@ -418,17 +418,17 @@ def test_a_marker_of_the_other_kind_is_a_violation_unless_an_administrator_reque
 
 def test_a_completion_without_each_marker_below_the_high_watermark_is_a_violation() -> None:
     world = World()
-    world.write(OWNER, BEGUN, DECIDED)
+    world.write(OWNER, STARTED, DECIDED)
     assert len(world.write(DONE)) == 1
     world = World()
-    world.write(OWNER, BEGUN, DECIDED)
+    world.write(OWNER, STARTED, DECIDED)
     world.marker(commits=False)
     assert len(world.write(DONE)) == 1
 
 
 def test_a_marker_that_was_lost_and_written_again_counts_where_it_is() -> None:
     world = World()
-    world.write(OWNER, BEGUN, DECIDED)
+    world.write(OWNER, STARTED, DECIDED)
     world._to_data(build([Record(timestamp_ms=0, value=b"v")]), BatchOrigin.CLIENT, commits=False)
     world.marker(commits=False)
     with world.touched.noted():
@@ -440,7 +440,7 @@ def test_a_marker_that_was_lost_and_written_again_counts_where_it_is() -> None:
 
 def test_a_marker_counts_although_another_coordinator_has_it_written_again() -> None:
     world = World()
-    world.write(OWNER, BEGUN, DECIDED)
+    world.write(OWNER, STARTED, DECIDED)
     world.marker()
     world.marker(commits=False)
     assert world.write(DONE) == []
@@ -448,9 +448,9 @@ def test_a_marker_counts_although_another_coordinator_has_it_written_again() -> 
 
 def test_the_marker_of_an_earlier_transaction_completes_no_other() -> None:
     world = World()
-    world.write(OWNER, BEGUN, DECIDED)
+    world.write(OWNER, STARTED, DECIDED)
     world.marker()
-    assert world.write(DONE, BEGUN, DECIDED) == []
+    assert world.write(DONE, STARTED, DECIDED) == []
     assert len(world.write(DONE)) == 1
 
 
@@ -459,11 +459,11 @@ def test_the_marker_of_an_earlier_transaction_completes_no_other() -> None:
 def test_a_marker_that_was_read_as_a_whole_counts_only_behind_what_the_producer_wrote(is_marked: bool) -> None:
     """The log is opened again with two transactions of one epoch, and the second has a marker or none."""
     world = World()
-    world.write(OWNER, BEGUN)
+    world.write(OWNER, STARTED)
     world.produce()
     world.write(DECIDED)
     world.marker()
-    world.write(DONE, BEGUN)
+    world.write(DONE, STARTED)
     world.produce(sequence=1)
     assert world.write(DECIDED) == []
     if is_marked:
@@ -482,9 +482,9 @@ def test_a_coordinator_that_holds_another_value_is_a_violation() -> None:
     world = World()
     world.write(OWNER, OWNER._replace(transactional_id="y", producer_id=8))
     assert world.looked() == []
-    world.held["x"] = SimpleNamespace(current=BEGUN, pending=DECIDED)
+    world.held["x"] = SimpleNamespace(current=STARTED, pending=DECIDED)
     assert world.write(OWNER._replace(transactional_id="y", producer_id=8, producer_epoch=1)) == []
-    world.write(BEGUN)
+    world.write(STARTED)
     world.held["x"] = SimpleNamespace(current=OWNER, pending=None)
     world.target.index = 0
     with world.touched.noted():
@@ -509,7 +509,7 @@ def test_an_owner_that_comes_twice_is_a_violation_unless_the_producer_continues(
 @pytest.mark.parametrize(("age_ms", "broken"), [(999, 1), (1000, 0)])
 def test_a_transaction_is_not_timed_out_before_its_timeout(age_ms: int, broken: int) -> None:
     world = World()
-    world.write(OWNER, BEGUN)
+    world.write(OWNER, STARTED)
     world.ms += age_ms
     world.acts(None, Note("transaction_timed_out", (("transactional_id", "x"),)))
     assert len(world.looked()) == broken
@@ -518,7 +518,7 @@ def test_a_transaction_is_not_timed_out_before_its_timeout(age_ms: int, broken: 
 @pytest.mark.parametrize(("leader", "broken"), [((4, 1), 1), ((5, 2), 0)])
 def test_a_coordinator_that_was_replaced_may_go_by_old_values(leader: tuple[int, int], broken: int) -> None:
     world = World()
-    world.write(OWNER, BEGUN)
+    world.write(OWNER, STARTED)
     for each in world.checks:
         if isinstance(each, TimeoutsKept):
             each.transactions.ids["x"].leader = leader
@@ -529,26 +529,26 @@ def test_a_coordinator_that_was_replaced_may_go_by_old_values(leader: tuple[int,
 @pytest.mark.parametrize(("late_ms", "fault", "broken"), [(0, False, 0), (10, False, 1), (10, True, 0)])
 def test_a_transaction_is_aborted_at_the_next_check_after_its_timeout(late_ms: int, fault: bool, broken: int) -> None:
     world = World()
-    world.write(OWNER, BEGUN)
+    world.write(OWNER, STARTED)
     age_ms = 1000 + INTERVAL_MS + SLACK_MS + late_ms
     world.ms += age_ms
     world.us += age_ms * 1000 - 2000
     if fault:
         for each in world.checks:
             each.context.quorum.fault_times.node(2, world.us)
-    aborted = BEGUN._replace(state=TransactionState.PREPARE_ABORT, producer_epoch=1)
+    aborted = STARTED._replace(state=TransactionState.PREPARE_ABORT, producer_epoch=1)
     assert len(world.write(aborted)) == broken
 
 
 @pytest.mark.parametrize(("epoch", "is_noted", "broken"), [(1, True, 0), (0, True, 1), (0, False, 0)])
 def test_the_abort_after_a_timeout_fences_the_producer(epoch: int, is_noted: bool, broken: int) -> None:
     world = World()
-    world.write(OWNER, BEGUN)
+    world.write(OWNER, STARTED)
     world.ms += 1000
     if is_noted:
         world.acts(None, Note("transaction_timed_out", (("transactional_id", "x"),)))
     state = TransactionState.PREPARE_ABORT
-    assert len(world.write(BEGUN._replace(state=state, producer_epoch=epoch, updated_ms=world.ms))) == broken
+    assert len(world.write(STARTED._replace(state=state, producer_epoch=epoch, updated_ms=world.ms))) == broken
 
 
 def test_the_first_write_of_a_transaction_is_verified_between_its_arrival_and_the_append() -> None:
@@ -556,7 +556,7 @@ def test_the_first_write_of_a_transaction_is_verified_between_its_arrival_and_th
     world.write(OWNER)
     assert len(world.produce()) == 1
     world = World()
-    world.write(OWNER, BEGUN)
+    world.write(OWNER, STARTED)
     assert world.produce() == []
     world.write(DECIDED)
     assert world.produce(sequence=1) == []  # It is open in the partition.
@@ -570,7 +570,15 @@ def test_the_first_write_of_a_transaction_is_verified_between_its_arrival_and_th
 
 @pytest.mark.parametrize(
     ("error", "step", "broken"),
-    [(47, BEGUN, 1), (90, BEGUN, 1), (49, BEGUN, 1), (48, BEGUN, 1), (51, BEGUN, 0), (48, OWNER, 0), (90, OWNER, 1)],
+    [
+        (47, STARTED, 1),
+        (90, STARTED, 1),
+        (49, STARTED, 1),
+        (48, STARTED, 1),
+        (51, STARTED, 0),
+        (48, OWNER, 0),
+        (90, OWNER, 1),
+    ],
 )
 def test_an_owner_is_not_refused(error: int, step: Transaction, broken: int) -> None:
     world = World()
@@ -587,7 +595,7 @@ def test_an_owner_is_not_refused(error: int, step: Transaction, broken: int) -> 
 def test_a_marker_voids_what_the_coordinator_has_confirmed_before_it() -> None:
     def write(*, is_next_open: bool) -> list[str]:
         world = World()
-        world.write(OWNER, BEGUN)
+        world.write(OWNER, STARTED)
         arriving = build(
             [Record(timestamp_ms=0, value=b"v")],
             producer_id=7,
@@ -601,7 +609,7 @@ def test_a_marker_voids_what_the_coordinator_has_confirmed_before_it() -> None:
         world.marker()
         world.write(DONE)
         if is_next_open:
-            world.write(BEGUN)
+            world.write(STARTED)
         return world.produce(arrives=False)
 
     (story,) = write(is_next_open=False)
@@ -619,7 +627,7 @@ LIMIT_US = 12_000_000 + 6_000_000 + 2_000_000 + MARKERS_US
 )
 def test_a_decided_transaction_is_completed_in_time(late_us: int, fault_us: int, leader: int, broken: int) -> None:
     world = World()
-    world.write(OWNER, BEGUN, DECIDED)
+    world.write(OWNER, STARTED, DECIDED)
     decided_us, world.leader = world.us, leader
     (check,) = (each for each in world.checks if isinstance(each, EndingsInTime))
     if fault_us:
@@ -648,10 +656,10 @@ def _sent_markers(world: World) -> None:
 @pytest.mark.parametrize(
     ("steps", "act"),
     [
-        ((OWNER, BEGUN), lambda world: world.replies(end(), owner())),
-        ((OWNER, BEGUN), lambda world: world.marker()),
-        ((OWNER, BEGUN, DECIDED), _sent_markers),
-        ((OWNER, BEGUN, DECIDED), _end_in_time),
+        ((OWNER, STARTED), lambda world: world.replies(end(), owner())),
+        ((OWNER, STARTED), lambda world: world.marker()),
+        ((OWNER, STARTED, DECIDED), _sent_markers),
+        ((OWNER, STARTED, DECIDED), _end_in_time),
         ((OWNER,), lambda world: world.produce()),
         ((OWNER,), lambda world: [world.replies(init(), owner()) for _ in range(2)]),
     ],
@@ -681,17 +689,17 @@ def test_values_that_vanish_are_compared_with_the_next_unless_no_replica_had_kep
         state = PartitionImage((1, 2), (1, 2), 1, 4, 0)
         of_state = Replicated("__transaction_state-0", (STATE_ID, 0), state, Eligible.of(state, 1))
         world.view.partitions[STATE_ID, 0] = of_state
-    world.write(OWNER, BEGUN, DECIDED)
+    world.write(OWNER, STARTED, DECIDED)
     with world.touched.noted():
         world.state.truncate_to(1)
     world.held["x"] = SimpleNamespace(current=OWNER, pending=None)
     world.looked()
-    stories = [*world.write(BEGUN), *world.write(BEGUN), *world.write(BEGUN)]
+    stories = [*world.write(STARTED), *world.write(STARTED), *world.write(STARTED)]
     assert bool(stories) is not is_excused
 
 
 @pytest.mark.clause("X-1", "E-7")
-def test_no_loss_gives_a_producer_id_to_another_transactional_id() -> None:
+def test_lost_log_excuses_no_producer_id_of_two_transactional_ids() -> None:
     world = World()
     world.view.excused["__transaction_state", 0] = None
     world.write(OWNER)
@@ -704,7 +712,7 @@ def test_no_loss_gives_a_producer_id_to_another_transactional_id() -> None:
 @pytest.mark.parametrize("index", [0, 1])
 def test_an_administrator_ends_a_transaction_only_in_the_partition_of_the_request(index: int) -> None:
     world = World()
-    world.write(OWNER, BEGUN, DECIDED)
+    world.write(OWNER, STARTED, DECIDED)
     body = markers(commit=False, index=index).body
     world.acts(Request(1, 1, 27, 1, "a", body, Tag(27, 1, "a")))
     assert bool(world.marker(commit=False)) is (index == 1)

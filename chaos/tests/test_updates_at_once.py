@@ -19,7 +19,7 @@ STEP_US = STILL_US // 2
 
 @dataclass
 class Controller:
-    """A controller that does something every ``STEP_US``, so that nobody takes it for a stopped process."""
+    """A controller that does something every ``STEP_US``, so that it does not look like a stopped process."""
 
     check: UpdatesSentAtOnce = field(default_factory=lambda: UpdatesSentAtOnce(check_context()))
     at_us: int = 0
@@ -34,7 +34,7 @@ class Controller:
         self.node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, loader=loader, quorum_node=replica))
 
     def acts(self, event: Any = None, *effects: Any) -> bool:
-        """Return whether the check sees a breach in it."""
+        """Return whether the check finds a violation in it."""
         before = len(self.check.violations)
         self.check.acted(self.at_us, self.node, event, effects)
         return len(self.check.violations) > before

@@ -119,7 +119,7 @@ def test_a_leader_that_resigned_in_time_is_right(voter: Voter) -> None:
 
 @pytest.mark.clause("T-7")
 @pytest.mark.parametrize("sought", [True, False])
-def test_a_voter_that_knows_no_leader_seeks_votes(voter: Voter, sought: bool) -> None:
+def test_voter_without_known_leader_seeks_votes(voter: Voter, sought: bool) -> None:
     voter.sees(1)
     voter.sees(-1)
     for _ in range(4):
@@ -132,7 +132,7 @@ def test_a_voter_that_knows_no_leader_seeks_votes(voter: Voter, sought: bool) ->
 @pytest.mark.parametrize(
     ("contact", "right"), [("a response", True), ("a refusal", False), ("an announcement", True), ("nothing", False)]
 )
-def test_a_voter_that_hears_nothing_from_its_leader_seeks_votes(voter: Voter, contact: str, right: bool) -> None:
+def test_voter_without_contact_from_leader_seeks_votes(voter: Voter, contact: str, right: bool) -> None:
     voter.sees(0)
     for _ in range(3):
         voter.passes(SILENT_US - STEP_US)

@@ -60,7 +60,7 @@ def test_a_check_is_called_for_events_that_touch_its_kinds_only(
     assert check.seen == ([event] if touches else [])
 
 
-def test_each_check_that_acts_says_on_what() -> None:
+def test_each_check_that_sees_events_declares_which() -> None:
     acting = [each for each in check_kinds() if each.acted is not Check.acted]
     assert acting
     assert all(each.acts_on for each in acting)

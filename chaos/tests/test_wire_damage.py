@@ -56,7 +56,7 @@ def test_a_damaged_length_is_never_read_as_a_good_request(seed: int) -> None:
         pass
 
 
-def test_damage_is_one_bit_and_its_evidence_says_which_byte() -> None:
+def test_damage_flips_one_bit_and_evidence_names_the_byte() -> None:
     whole = request_frame(produce())
     hit = damaged(whole, PRODUCE, "anywhere", Random(3))
     (differs,) = [at for at, (old, new) in enumerate(zip(whole, hit.frame, strict=True)) if old != new]

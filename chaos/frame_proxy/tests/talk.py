@@ -96,7 +96,7 @@ class ProxyServices:
         self.complaints.append(sentence)
 
     def lost_by_proxy(self, node: int, lost: LostKeys) -> None:
-        """Report to nobody."""
+        """Discard the report."""
 
     def later(self, delay_s: float, action: Callable[[], None]) -> None:
         self.lingering.append((delay_s, action))

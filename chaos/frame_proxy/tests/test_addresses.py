@@ -77,12 +77,12 @@ def test_an_address_becomes_the_proxys(api: int, version: int, body: Any) -> Non
     assert talk.client.got == frame(api, version, body("proxy", SHOWN_PORT + 2))
 
 
-def test_a_response_of_nobody_stays() -> None:
+def test_response_without_coordinator_is_unchanged() -> None:
     talk = Talk().connect()
     send_request(talk, ApiKey.FIND_COORDINATOR, 6)
-    nobody = frame(ApiKey.FIND_COORDINATOR, 6, coordinator("", -1))
-    talk.conversation.from_node(nobody)
-    assert talk.client.got == nobody
+    no_coordinator = frame(ApiKey.FIND_COORDINATOR, 6, coordinator("", -1))
+    talk.conversation.from_node(no_coordinator)
+    assert talk.client.got == no_coordinator
 
 
 def test_a_response_that_may_carry_an_address_and_cannot_be_read_passes_with_one_line() -> None:
@@ -100,7 +100,7 @@ def versions(*offered: tuple[int, int]) -> object:
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_what_carries_addresses_is_offered_only_as_far_as_it_can_be_read(version: int) -> None:
+def test_api_versions_caps_apis_with_addresses_at_readable_versions(version: int) -> None:
     offered = versions((ApiKey.METADATA, 20), (ApiKey.HEARTBEAT, 20), (ApiKey.FETCH, 12), (ApiKey.SHARE_FETCH, 1))
     talk = Talk().connect()
     send_request(talk, ApiKey.API_VERSIONS, version)
@@ -118,7 +118,7 @@ def test_an_offer_that_can_be_read_passes_as_it_is() -> None:
     assert talk.client.got == offered
 
 
-def test_api_versions_of_an_unknown_version_is_answered_as_an_older_broker_does() -> None:
+def test_unknown_api_versions_version_gets_version_0_response() -> None:
     talk = Talk().connect()
     send_request(talk, ApiKey.API_VERSIONS, 9)
     correlation, seen = decode_response(ApiKey.API_VERSIONS, 0, memoryview(talk.client.got)[4:])

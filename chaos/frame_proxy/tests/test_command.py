@@ -15,19 +15,19 @@ from chaos.frame_proxy.proxy_command import ProxyOptions, _processes_of, _runs, 
 from chaos.live.errors import SetupError
 from chaos.live.external import target as external_target
 
-NOBODY = "127.0.0.1:1"
+NO_BROKER = "127.0.0.1:1"
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (ProxyOptions(NOBODY), f"No broker answers at {NOBODY}"),
+        (ProxyOptions(NO_BROKER), f"No broker answers at {NO_BROKER}"),
         (ProxyOptions("nowhere"), "give HOST:PORT"),
         (ProxyOptions("127.0.0.1:²"), "give HOST:PORT"),
         (ProxyOptions("a..b:9092"), "No broker answers at a..b:9092"),
-        (ProxyOptions(NOBODY, listen="0.0.0.0:0"), "not the loopback interface"),
-        (ProxyOptions(NOBODY, control="everywhere"), "--control is 'everywhere'"),
-        (ProxyOptions(NOBODY, rules=Path("missing.toml")), "cannot be read"),
+        (ProxyOptions(NO_BROKER, listen="0.0.0.0:0"), "not the loopback interface"),
+        (ProxyOptions(NO_BROKER, control="everywhere"), "--control is 'everywhere'"),
+        (ProxyOptions(NO_BROKER, rules=Path("missing.toml")), "cannot be read"),
     ],
 )
 def test_a_start_that_cannot_be_is_one_sentence(
@@ -69,7 +69,7 @@ def test_a_process_that_cannot_be_killed_is_one_sentence(
 ) -> None:
     monkeypatch.setattr("chaos.frame_proxy.proxy_command.nodes_of", lambda _: [AdvertisedNode(0, "127.0.0.1", 9)])
     monkeypatch.setattr("chaos.frame_proxy.proxy_command._serve", None)
-    assert run_proxy(ProxyOptions(NOBODY, processes=processes)) == 2
+    assert run_proxy(ProxyOptions(NO_BROKER, processes=processes)) == 2
     assert capsys.readouterr().err == f"crucible proxy: {message}"
 
 
@@ -80,7 +80,7 @@ def test_more_nodes_than_ports_is_one_sentence(
         "chaos.frame_proxy.proxy_command.nodes_of", lambda _: [AdvertisedNode(each, "127.0.0.1", 9) for each in (0, 1)]
     )
     monkeypatch.setattr("chaos.frame_proxy.proxy_command._serve", None)
-    assert run_proxy(ProxyOptions(NOBODY, listen="127.0.0.1:65535")) == 2
+    assert run_proxy(ProxyOptions(NO_BROKER, listen="127.0.0.1:65535")) == 2
     message = "--listen is 127.0.0.1:65535, and 2 nodes need the ports from it on: give a lower one."
     assert capsys.readouterr().err == f"crucible proxy: {message}\n"
 
@@ -112,7 +112,7 @@ def test_a_target_that_does_not_speak_kafka_is_known_at_once(
 
 
 @pytest.mark.thorough
-def test_a_target_that_says_nothing_costs_the_patience_and_a_look_at_what_it_is(
+def test_silent_target_is_refused_soon_after_timeout(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chaos.live.external.target.PATIENCE_S", 0.1)

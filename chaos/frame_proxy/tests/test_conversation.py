@@ -75,7 +75,7 @@ def test_bytes_that_are_no_frames_pass_as_they_are(
 
 
 @given(st.binary(max_size=400), PLACES)
-def test_nothing_of_what_arrived_is_lost_where_frames_end(garbage: bytes, places: list[int]) -> None:
+def test_all_received_bytes_are_forwarded_at_any_frame_boundary(garbage: bytes, places: list[int]) -> None:
     talk = Talk().connect()
     data = request(UNKNOWN_API, 0, 7) + garbage
     for piece in cut(data, places):
@@ -129,7 +129,7 @@ def test_a_large_request_goes_on_before_it_has_arrived() -> None:
     assert talk.node.got == whole
 
 
-def test_each_side_is_read_only_while_the_other_takes_bytes() -> None:
+def test_side_is_read_only_while_other_side_is_writable() -> None:
     talk = Talk()
     assert not talk.client.reads  # The node is not reached yet.
     talk.connect()
@@ -157,7 +157,7 @@ def test_both_ends_close_with_half_a_frame_and_the_request_is_logged_as_lost(sid
     assert (talk.client.ended, talk.node.ended) == ("closed", "closed")
     assert [(entry.what, entry.detail) for entry in talk.entries] == [("lost", f"the {side} closed the connection")]
     assert not talk.front.conversations
-    talk.client.ended = talk.node.ended = ""  # Nobody reads what was written.
+    talk.client.ended = talk.node.ended = ""  # The peers do not read what was written.
     for _, abort in talk.services.lingering:
         abort()
     assert (talk.client.ended, talk.node.ended) == ("aborted", "aborted")

@@ -65,7 +65,7 @@ def test_a_delayed_response_holds_back_those_behind_it() -> None:
     assert kinds(seen) == ["response_delayed"]
 
 
-def test_no_response_of_the_proxys_own_overtakes_a_delayed_one() -> None:
+def test_proxy_response_does_not_overtake_delayed_response() -> None:
     seen = talk("response_delayed", "response", delay_ms=Range(5, 5))
     seen.conversation.from_client(ONE)
     seen.conversation.from_node(FIRST)

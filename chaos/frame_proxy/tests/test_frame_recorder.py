@@ -83,7 +83,7 @@ def test_a_large_response_is_held_until_its_partitions_are_known(tmp_path: Path)
     assert (frame.response_bytes, lines[3].record_bytes) == (len(whole), 2 * LARGE_BYTES)
 
 
-def test_what_a_rule_takes_was_answered_all_the_same(tmp_path: Path) -> None:
+def test_response_dropped_by_rule_is_recorded(tmp_path: Path) -> None:
     talk = talking(tmp_path, rule("response_dropped", "response"))
     talk.conversation.from_client(fetch(1))
     talk.conversation.from_node(fetched(1, b""))

@@ -133,7 +133,7 @@ def test_a_link_listens_at_the_given_address() -> None:
     asyncio.run(play())
 
 
-def test_a_process_plays_the_rules_of_where_it_stands() -> None:
+def test_process_applies_rules_of_its_place() -> None:
     on_links = frame_rules(Spec(pairs=[LinkPair(0, 1, "a:1")], scenario=SCENARIO))
     assert {rule.name for rule in on_links} == {fault.name for fault in loader.find(SCENARIO).faults if not fault.timed}
     assert frame_rules(Spec(nodes=[(0, "a", 1)], scenario=SCENARIO)) == []
@@ -161,7 +161,7 @@ def test_our_own_nodes_act_at_the_responses_of_others_themselves() -> None:
     assert [rule.name for rule in frame_rules(before)] == ["ends_late"]
 
 
-def test_what_a_link_says_of_the_sender_stands_in_the_rule() -> None:
+def test_rule_has_sender_of_link() -> None:
     one, every = (settled(read_rule({**LOST, "link": link}), random_for(1, "rules")) for link in ("1>0", "all>leader"))
     assert (one.node, one.match.from_node, one.match.role) == (0, 1, "peer")
     assert (every.node, every.match.from_node, every.match.role) == ("leader", None, "peer")
@@ -188,7 +188,7 @@ def test_without_links_such_a_rule_is_refused() -> None:
         ({"kind": "request_damaged"}, "link means nothing for request_damaged at a state"),
     ],
 )
-def test_a_link_at_a_state_that_says_nothing_is_refused(changes: dict[str, object], message: str) -> None:
+def test_link_rule_with_invalid_state_is_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ScenarioError) as refused:
         read_rule({**LOST, **changes})
     assert message in str(refused.value)

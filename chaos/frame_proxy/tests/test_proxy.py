@@ -37,7 +37,7 @@ def test_a_paused_node_goes_on_when_the_proxy_ends(monkeypatch: pytest.MonkeyPat
     assert sent == [(77, signal.SIGSTOP), (77, signal.SIGCONT)]
 
 
-def test_a_rule_that_comes_again_counts_from_the_start() -> None:
+def test_rule_added_again_counts_from_zero() -> None:
     async def play() -> list[int]:
         proxy = FrameProxy(ProxyPlan())
         proxy.start([NODE])
@@ -55,7 +55,7 @@ def test_a_rule_that_comes_again_counts_from_the_start() -> None:
     assert asyncio.run(play()) == [1, 1]
 
 
-def test_a_node_that_answers_a_doubled_request_with_garbage_is_read_no_further() -> None:
+def test_garbage_response_to_duplicated_request_stops_reading_of_node() -> None:
     async def play() -> tuple[list[str], int]:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.read(100)
@@ -108,7 +108,7 @@ def test_nodes_without_end_do_not_get_listeners_without_end(
     assert "no front for node 3 at forged:9 (there are 3 already)" in shown
 
 
-def test_metadata_tells_who_leads_the_first_partition() -> None:
+def test_metadata_response_gives_leader_of_first_partition() -> None:
     def topic(name: str, leader: int) -> object:
         partitions = [
             SimpleNamespace(partition_index=0, leader_id=leader, replica_nodes=(7, 8)),

@@ -47,7 +47,7 @@ def test_a_rule_is_read_from_json() -> None:
         ({"match": {"role": "client"}}, ""),
     ],
 )
-def test_what_a_proxy_cannot_know_is_refused(changes: dict[str, object], refusal: str) -> None:
+def test_rule_with_state_unknown_to_proxy_is_refused(changes: dict[str, object], refusal: str) -> None:
     wrong = why_not(read_rule({**LOST, **changes}), NODES)
     assert refusal in wrong
     assert bool(wrong) is bool(refusal)

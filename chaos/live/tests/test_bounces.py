@@ -69,7 +69,7 @@ class FakePlace:
         self.started[node] = self.at_us
 
 
-def begun(place: FakePlace) -> End:
+def run_started(place: FakePlace) -> End:
     some_place: Any = place
     return rolling_bounce(some_place, FaultTarget(BOUNCE, (), "node-0"))
 
@@ -85,7 +85,7 @@ def through(place: FakePlace, end: End, within_s: float) -> Ended | None:
 
 def test_one_after_the_other_ends_and_comes_back_with_the_new_settings() -> None:
     place = FakePlace()
-    end = begun(place)
+    end = run_started(place)
     assert through(place, end, 1.2) is None
     assert place.settings == {0: {"key": "new"}}, "the second waits until the first serves and between_s is over"
     ended = through(place, end, 10)
@@ -99,7 +99,7 @@ def test_one_after_the_other_ends_and_comes_back_with_the_new_settings() -> None
 def test_a_node_that_another_fault_has_hit_is_waited_for() -> None:
     place = FakePlace()
     place.started[1] = 20 * SECOND_US
-    end = begun(place)
+    end = run_started(place)
     assert through(place, end, 10) is None
     assert not place.settings, "no node ends while another one is down"
     place.started[1] = 0
@@ -108,7 +108,7 @@ def test_a_node_that_another_fault_has_hit_is_waited_for() -> None:
 
 def test_a_bounce_that_the_end_of_the_load_cuts_short_did_not_happen() -> None:
     place = FakePlace()
-    end = begun(place)
+    end = run_started(place)
     assert through(place, end, 2.0) is None
     place.is_over = True
     assert end() == Ended("")
@@ -123,7 +123,7 @@ def test_each_node_that_a_bounce_restarted_has_a_row(monkeypatch: pytest.MonkeyP
     assert rows == [("b", f"node-{node}", node + 1, node, node + 1) for node in range(3)]
 
 
-def test_what_is_not_through_is_looked_at_again_and_has_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unfinished_fault_is_polled_and_leaves_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
 
     def begin(place: LiveFaultContext, target: FaultTarget) -> End:  # noqa: ARG001

@@ -37,7 +37,7 @@ class FakePipe:
 
 
 def fetches(pipe: FakePipe, guarantees: tuple[str, ...], leader_epochs: list[int]) -> None:
-    """One full fetch without a session for each epoch, answered with data, by the leader of epoch 3."""
+    """One full fetch without a session for each epoch with data in its response, by the leader of epoch 3."""
     outlet: Any = pipe
     checks = ChecksInside(0, 1000, guarantees, outlet)
     log = SimpleNamespace(log_start_offset=0, high_watermark=10)
@@ -57,7 +57,7 @@ def fetches(pipe: FakePipe, guarantees: tuple[str, ...], leader_epochs: list[int
 
 
 @pytest.mark.clause("F-13")
-def test_a_breach_reaches_the_manifest_with_its_node_and_first_time() -> None:
+def test_violation_is_written_to_manifest_with_node_and_first_time() -> None:
     pipe = FakePipe()
     fetches(pipe, (FENCED, "lost-write"), [LEADER_EPOCH, LEADER_EPOCH - 1, LEADER_EPOCH - 2])
     (found,) = pipe.check_reports.judged((FENCED, "lost-write"))
@@ -66,7 +66,7 @@ def test_a_breach_reaches_the_manifest_with_its_node_and_first_time() -> None:
     assert found.evidence >= 1
 
 
-def test_how_much_was_checked_is_reported_before_the_node_can_be_killed() -> None:
+def test_number_of_checks_is_reported_while_node_runs() -> None:
     pipe = FakePipe()
     fetches(pipe, (FENCED,), [LEADER_EPOCH] * 20)
     assert len(pipe.lines) == 5, "one line at each power of two"
@@ -75,14 +75,14 @@ def test_how_much_was_checked_is_reported_before_the_node_can_be_killed() -> Non
     assert found.evidence == 16
 
 
-def test_only_what_the_scenario_promises_is_judged() -> None:
+def test_only_promised_guarantees_are_judged() -> None:
     pipe = FakePipe()
     fetches(pipe, ("lost-write",), [LEADER_EPOCH - 1])
     assert pipe.lines == []
     assert pipe.check_reports.judged(("lost-write",)) == ()
 
 
-def test_what_was_never_looked_at_has_no_evidence() -> None:
+def test_guarantee_never_checked_has_no_evidence() -> None:
     (found,) = NodeCheckReports().judged((FENCED,))
     assert (found.holds, found.evidence) == (True, 0)
 

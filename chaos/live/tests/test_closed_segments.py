@@ -17,8 +17,10 @@ HERE, NOWHERE, PROXY = "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"
 
 
 class Leader:
-    """Answers for both nodes: node 4 leads the only partition, and ``tiered`` is the last offset in its tier. ``now_s``
-    is the time."""
+    """Responds for both nodes: node 4 leads the only partition, and ``tiered`` is the last offset in its tier.
+
+    ``now_s`` is the time.
+    """
 
     def __init__(self, folder: Path, *bases: int) -> None:
         self.tiered, self.error, self.now_s = -1, 0, 100.0

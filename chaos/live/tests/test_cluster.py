@@ -306,7 +306,7 @@ def test_signals_that_come_while_it_ends_change_nothing(tmp_path: Path) -> None:
     assert not node.is_running()
 
 
-def test_a_cluster_whose_majority_cannot_start_says_why_at_once(tmp_path: Path) -> None:
+def test_cluster_without_startable_majority_fails_at_once_with_reason(tmp_path: Path) -> None:
     """The first node runs and waits for them."""
     with ExitStack() as held:
         port = free_port()

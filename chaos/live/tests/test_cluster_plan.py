@@ -133,7 +133,7 @@ def test_without_observers_the_voters_are_all_there_are() -> None:
     assert "crucible.peers" not in introductions("id", ["a:1", "b:2", "c:3"], 3, None)[0]
 
 
-def test_the_settings_of_a_node_are_those_a_broker_understands() -> None:
+def test_node_settings_are_valid_broker_settings() -> None:
     given = introductions("id", ["a:1", "b:2", "c:3", "d:4", "e:5"], 3, None)[1]
     config = BrokerConfig.parse(given)
     found = [(each.node_id, each.host, each.port) for each in config.voters(1)]
@@ -194,7 +194,7 @@ def test_cluster_ids_are_uuids_in_kafka_s_spelling() -> None:
         ({"nodes": 3, "port": 65_534}, "--port is 65534"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_sentence(
+def test_invalid_cluster_plan_is_refused_in_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], plan: dict[str, Any], said: str
 ) -> None:
     assert run_cluster(ClusterPlan(tmp_path / "c", **plan)) == 2
@@ -220,7 +220,7 @@ def test_nodes_with_a_remote_tier_share_one_object_store(tmp_path: Path) -> None
     assert not any("crucible.remote.store.url" in config_of(each) for each in without)
 
 
-def test_where_no_node_runs_one_sentence_says_so(tmp_path: Path) -> None:
+def test_kill_commands_without_running_node_are_refused_in_one_sentence(tmp_path: Path) -> None:
     """The process that has a dead node's ID now, here this one, is left alone."""
     for data, refusal in ((tmp_path / "none", "is no cluster's folder"), (tmp_path / "c", "No node of")):
         if refusal == "No node of":
@@ -234,6 +234,6 @@ def test_where_no_node_runs_one_sentence_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["hot", "/0", "hot/", "hot/first", "hot/-1"])
-def test_what_is_no_partition_is_refused(tmp_path: Path, name: str) -> None:
+def test_invalid_partition_name_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(SetupError, match="give TOPIC/PARTITION"):
         kill_leader(tmp_path, name)

@@ -43,7 +43,7 @@ def test_one_load_one_seed_three_revisions(played: list[tuple[Scenario, Path, di
     assert {each.faults for each, _, _ in played} == {whole.faults}
 
 
-def test_what_cannot_be_played_is_refused_before_anything_is(
+def test_unplayable_comparison_is_refused_before_first_run(
     played: list[tuple[Scenario, Path, dict[str, Any]]], tmp_path: Path
 ) -> None:
     swarm = replace(find("plain-load"), swarm=Swarm(("node_killed",), 4.0, 4.0))

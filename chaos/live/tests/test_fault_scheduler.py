@@ -76,7 +76,7 @@ def tickle(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return hit
 
 
-def test_a_fault_for_a_role_waits_until_somebody_has_it(tickle: list[int]) -> None:
+def test_fault_for_role_waits_until_role_is_held(tickle: list[int]) -> None:
     world = World(Fault("f", "tickle", at_s=1.0, duration_s=0.5, node="leader"))
     world.run_until(2.0)
     assert tickle == []
@@ -89,7 +89,7 @@ def test_a_fault_for_a_role_waits_until_somebody_has_it(tickle: list[int]) -> No
     assert 500_000 <= row.until_us - row.at_us <= 520_000
 
 
-def test_a_role_that_nobody_takes_leaves_no_row(tickle: list[int]) -> None:
+def test_fault_for_role_without_holder_leaves_no_row(tickle: list[int]) -> None:
     world = World(Fault("f", "tickle", at_s=1.0, node="leader"))
     world.run_until(NO_TARGET_LIMIT_S + 2)
     world.roles.note(2, "leader")
@@ -180,7 +180,7 @@ def test_disk_evidence_of_an_order_before_is_forgotten() -> None:
     assert orders == [{"disk": {"full": True}}]
 
 
-def test_what_is_damaged_of_a_topic_that_no_client_deletes_must_stay(tmp_path: Path) -> None:
+def test_damaged_file_of_undeleted_topic_must_stay(tmp_path: Path) -> None:
     world = World()
     for name in ("idle-2", "made.admin-0.1-0"):
         (tmp_path / name).mkdir()
@@ -192,7 +192,7 @@ def test_what_is_damaged_of_a_topic_that_no_client_deletes_must_stay(tmp_path: P
     assert (check.holds, check.evidence) == (False, 1)
 
 
-def test_who_watches_sees_what_is_under_way_and_what_comes_next(tickle: list[int]) -> None:
+def test_scheduler_reports_active_and_next_faults(tickle: list[int]) -> None:
     world = World(Fault("f", "tickle", at_s=1.0, duration_s=2.0, node=0), Fault("g", "tickle", at_s=5.0, node=1))
     scheduler = world.scheduler
     assert scheduler.next_fault() == ("f", 1.0)

@@ -23,7 +23,7 @@ def scenario(*faults: Fault) -> Scenario:
     return replace(find("plain-load"), faults=faults)
 
 
-def test_what_only_the_simulator_can_do_is_not_drawn_where_there_is_a_choice() -> None:
+def test_simulator_only_fault_is_not_drawn_among_alternatives() -> None:
     names = {
         each.name
         for seed in range(8)
@@ -61,7 +61,7 @@ def test_faults_that_each_seed_draws_are_the_simulator_s() -> None:
         check_playable(replace(scenario(KILLED), swarm=Swarm(("node_killed",), 4.0, 4.0)))
 
 
-def test_without_sessions_the_same_faults_strike_whatever_is_fetched() -> None:
+def test_without_sessions_same_faults_hit_every_fetch() -> None:
     whole = find("01-lost-response")
     revised = in_revision(whole, "none")
     (lost,) = select_live_faults(revised, 3).faults

@@ -22,7 +22,7 @@ FAULT = Fault("f", "feature_finalized", feature="crucible.metadata.epoch", level
 
 
 class FakeNode:
-    """Answers one UpdateFeatures after the other, as ``errors`` says, then with none."""
+    """Responds to one UpdateFeatures after the other, as ``errors`` says, then with none."""
 
     def __init__(self, *errors: ErrorCode) -> None:
         self.updates: list[tuple[str, int]] = []
@@ -85,7 +85,7 @@ def test_the_next_node_is_tried_where_one_refuses() -> None:
 
 
 @pytest.mark.thorough
-def test_where_nobody_grants_it_until_the_load_is_over_it_did_not_happen() -> None:
+def test_feature_update_never_accepted_before_load_ends_is_not_reported() -> None:
     node = FakeNode(*[ErrorCode.feature_update_failed] * 100)
     place: Any = FakePlace(node)
     try:

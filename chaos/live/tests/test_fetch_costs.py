@@ -82,7 +82,7 @@ def response(connection: int, records: Sequence[bytes] = (b"x" * 70, b"")) -> Re
     return Reply(connection, 1, 1, 17, body, Tag(1, 17, ""))
 
 
-def test_a_fetch_answered_at_once_is_charged_all_that_was_done_for_it_and_nothing_of_the_hooks() -> None:
+def test_immediate_fetch_is_charged_its_own_work_without_hooks() -> None:
     world = World()
     world.request(fetch(1), [response(1)])
     world.send(response(1))
@@ -111,7 +111,7 @@ def test_a_fetch_that_waits_is_charged_what_is_done_for_it_and_nothing_else_of_o
     ]
 
 
-def test_what_is_done_within_it_is_counted_once() -> None:
+def test_nested_work_of_fetch_is_counted_once() -> None:
     world = World()
     world.request(fetch(1, named=0), [])
     inner = partial(world.costs.waiting, 1, lambda: world.takes(7))

@@ -139,7 +139,7 @@ def test_a_commit_of_an_earlier_generation_may_not_be_acknowledged(error: int, b
 
 
 @pytest.mark.clause("M-14")
-def test_what_another_leader_wrote_is_not_held_against_a_node_that_is_alone() -> None:
+def test_records_of_another_leader_are_no_violation_on_single_node() -> None:
     log, key = FakeLog(), b"\x00\x01key"
     led = SimpleNamespace(leader_epoch=3, log=log)
     loader = SimpleNamespace(image=SimpleNamespace(features={}, metadata_epoch=0))

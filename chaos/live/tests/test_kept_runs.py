@@ -38,7 +38,7 @@ def test_the_oldest_go_first_whatever_their_scenario(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("outcome", ["FAILED", "INVALID", "CRASHED"])
-def test_what_did_not_end_as_it_must_stays_until_somebody_says_so(tmp_path: Path, outcome: str) -> None:
+def test_runs_with_unexpected_outcome_are_kept_without_red_option(tmp_path: Path, outcome: str) -> None:
     run_of(tmp_path, f"red-{DAY}-000001", outcome)
     run_of(tmp_path, f"green-{DAY}-000002")
     assert names(tmp_path, 1) == []
@@ -77,7 +77,7 @@ def test_folders_that_have_no_verdict_or_another_name_are_left_alone(tmp_path: P
     assert names(tmp_path, 0, red=True) == [f"torn-{DAY}-000002"]
 
 
-def test_the_command_deletes_them_and_says_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_deletes_runs_and_lists_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "ROOT", tmp_path)
     monkeypatch.chdir(tmp_path)
     folders = [run_of(tmp_path / "runs", f"demo-{DAY}-{second:06}") for second in range(KEEP + 2)]

@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[3]
 TOPIC = "mine"
 GONE_WITHIN_S = 5.0
 LEAST = 20
-"""So many records are acknowledged at least before the suite is killed."""
+"""The number of records that must be acknowledged before the suite is killed."""
 LOAD = """
 [load]
 seconds = 60

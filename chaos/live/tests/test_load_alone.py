@@ -13,7 +13,7 @@ from scenarios.loader import find
 
 
 @pytest.mark.parametrize("clients", [1000, 17, 3])
-def test_so_many_clients_in_the_scenario_s_proportions(clients: int) -> None:
+def test_client_count_keeps_proportions_of_scenario(clients: int) -> None:
     scenario = find("01-lost-response")  # 8, 4 and 4.
     counts = [each.count for each in sized(scenario, clients).load.fetchers]
     assert sum(counts) == max(clients, len(counts))
@@ -75,7 +75,7 @@ def test_a_fleet_that_dies_is_a_crash_and_one_that_cannot_start_leaves_nothing(
     assert not (tmp_path / "other").exists()
 
 
-def test_what_the_fleet_reports_is_shown_to_a_person() -> None:
+def test_fleet_events_are_formatted_for_terminal() -> None:
     say = load_alone._words
     assert "open http://127.0.0.1:8089" in say({"event": "web", "url": "http://127.0.0.1:8089", "clients": 30})
     report = {"event": "progress", "second": 10, "ok": 12_345, "failed": 1, "cpu_permille": 500}

@@ -90,7 +90,7 @@ def test_a_target_that_does_not_stop_is_killed_after_its_own_limit_which_fails_n
 
 
 def test_a_child_gets_sigterm_only_once(tmp_path: Path) -> None:
-    """A second SIGTERM would kill a process that has just let go of its handlers."""
+    """A second SIGTERM would kill a process that has just removed its handlers."""
     once = child(
         tmp_path,
         "import signal, time; signals = []; signal.signal(signal.SIGTERM, lambda *_: signals.append(1));"
@@ -138,7 +138,7 @@ def test_evidence_survives_sigkill(tmp_path: Path) -> None:
     dying.close()
 
 
-def test_orders_reach_the_child_and_a_dead_one_takes_none(tmp_path: Path) -> None:
+def test_orders_reach_running_child_but_not_dead_one(tmp_path: Path) -> None:
     echo = child(tmp_path, "import sys; print('{\"ready\": 1}', flush=True); print(sys.stdin.readline(), flush=True)")
     await_ready(echo)
     echo.send_command(load_from_us=5)

@@ -42,7 +42,7 @@ def test_phase_rates_faults_and_violations_are_described_in_words() -> None:
     assert "offered" not in early
 
 
-def test_without_a_terminal_lines_come_seldom_and_breaches_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_terminal_lines_are_rare_but_violations_immediate(monkeypatch: pytest.MonkeyPatch) -> None:
     said = StringIO()
     monkeypatch.setattr(sys, "stderr", said)
     with progress_table.shown_live() as show:

@@ -109,7 +109,7 @@ restart_after_s = 0.1
 
 
 @pytest.mark.nightly
-def test_faults_of_the_disk_and_sigterm_under_load_strike_and_lose_nothing(tmp_path: Path) -> None:
+def test_disk_faults_and_sigterm_under_load_lose_nothing(tmp_path: Path) -> None:
     flushing = LOAD.replace("[load]", '[cluster.config]\n"log.flush.interval.messages" = 1\n\n[load]')
     text = text_of(TITLE, 10, flushing, 100, DISK_FAULTS).replace('"proxy"]', '"proxy", "disk"]')
     folder = play_scenario(load(written(tmp_path, "disk", text)), tmp_path / "run", seed=3).path
@@ -131,7 +131,7 @@ def offsets_of(folder: Path, kind: str) -> set[tuple[int, int]]:
     return {(run["partition"], run["first_offset"] + each) for run in runs for each in range(run["count"])}
 
 
-def test_what_a_target_lacks_is_named(scenario_file: Path) -> None:
+def test_ability_that_target_lacks_is_named(scenario_file: Path) -> None:
     with pytest.raises(SetupError, match=r"127\.0\.0\.1:1 lacks what small needs"):
         check_playable(load(scenario_file), "127.0.0.1:1")
 

@@ -49,7 +49,7 @@ def test_the_rules_of_a_file_hit_the_same_in_all_three_places(tmp_path: Path) ->
 
 
 @pytest.mark.live
-def test_what_nobody_can_do_in_front_of_a_target_is_refused(tmp_path: Path) -> None:
+def test_rule_impossible_in_front_of_target_is_refused(tmp_path: Path) -> None:
     text = Path(loader.find(SCENARIO).path).read_text()
     with started(ClusterPlan(tmp_path / "external")) as cluster:
         (target,) = cluster.addresses

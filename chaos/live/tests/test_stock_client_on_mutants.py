@@ -1,6 +1,6 @@
 """A mutant lacks one mechanism and is a broker all the same: it stays up, and a client of others writes and reads.
 
-A mutant that ends at its start, or that serves nobody, would turn every scenario red and prove nothing.
+A mutant that ends at its start, or that serves no client, would turn every scenario red and prove nothing.
 """
 
 import socket

@@ -180,7 +180,7 @@ def test_the_clients_link_of_a_role(cluster: Cluster) -> None:
     assert cluster.hit("client>leader") == ["client-node-1"]
 
 
-def test_a_fault_waits_for_somebody_to_have_the_role() -> None:
+def test_fault_waits_for_holder_of_role() -> None:
     cluster = Cluster()
     assert cluster.roles.aim(Fault("f", "node_killed", node="leader"), cluster.links) is None
     assert cluster.roles.aim(Fault("f", "link_cut", link=Link("leader", "all")), cluster.links) is None

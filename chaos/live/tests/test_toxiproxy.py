@@ -171,7 +171,7 @@ LINK_FAULTS = [
 @pytest.mark.parametrize(
     ("fault", "finding"), LINK_FAULTS, ids=[f"{fault.kind}-{fault.direction}" for fault, _ in LINK_FAULTS]
 )
-def test_a_link_fault_is_felt_leaves_evidence_in_words_and_heals(place: OneLink, fault: Fault, finding: str) -> None:
+def test_link_fault_takes_effect_leaves_evidence_and_heals(place: OneLink, fault: Fault, finding: str) -> None:
     assert probe(place.link.listen).outcome == "responded"
     assert evidence(begin(place, fault)).startswith(finding)
     healed = [probe(place.link.listen) for _ in range(5)]

@@ -34,13 +34,13 @@ def four_nodes_are_advertised(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", NOT_REFUSED)
-def test_kafka_has_what_these_need(name: str) -> None:
+def test_scenario_is_playable_against_kafka_target(name: str) -> None:
     played = playable(for_external_target(in_revision(find(name), "final")), chosen("kafka"))
     assert played.expected_faults
     assert not any(group.metadata_epoch for group in played.load.groups)
 
 
-def test_faults_that_only_the_inside_knows_are_replaced() -> None:
+def test_faults_only_known_inside_broker_are_replaced() -> None:
     played = playable(for_external_target(find("coordinator-killed")), chosen("kafka"))
     assert [fault.name for fault in played.faults] == [
         "links_late", "killed_after_commit", "killed_in_generation", "killed_by_hand",
@@ -131,7 +131,7 @@ DELETED, NAMED = ("files_missing", "at_s = 0"), 'match = { path = "*.snapshot" }
         (("response_duplicated", 'on = "peer_response"'), "", "", "carries the response to a request once"),
     ],
 )
-def test_what_such_faults_need_is_named(
+def test_missing_target_ability_for_fault_is_named(
     tmp_path: Path, kind: tuple[str, str], words: str, text: str, lack: str
 ) -> None:
     scenario = with_fault(tmp_path, words, kind=kind[0], on=kind[1])
@@ -180,7 +180,7 @@ resume = "x"
         ("intruder", 'nodes = 3\n[node]\ncommand = ["x"]', "needs what only our own broker's process"),
     ],
 )
-def test_what_is_missing_is_named(tmp_path: Path, name: str, text: str, lack: str) -> None:
+def test_missing_target_ability_for_scenario_is_named(tmp_path: Path, name: str, text: str, lack: str) -> None:
     with pytest.raises(SetupError, match=rf"^--target .*mine\.toml lacks what .* needs: .*{lack}.*|{lack}") as refusal:
         playable(for_external_target(find(name)), target(tmp_path, text))
     assert "\n" not in str(refusal.value)

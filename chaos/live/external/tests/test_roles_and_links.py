@@ -36,9 +36,7 @@ def test_nodes_that_get_their_peers_addresses_get_those_of_the_proxies(tmp_path:
     assert len(proxies.made) == len(via) == 6
 
 
-def test_nodes_that_look_names_up_find_proxies_at_their_own_ports(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_proxies_of_nodes_resolving_names_keep_own_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.targets.providers.kafka.provide", lambda _: {"classpath": "jars"})
     proxies, plan = Proxies(), ClusterLayout(find("kafka"), tmp_path)
     via = via_proxies(plan, Links(cast(Any, proxies)))
@@ -85,14 +83,14 @@ def test_roles_are_those_of_metadata_and_of_the_quorum() -> None:
     assert roles_of({10: 0}, 1, Office(), Office()) == {0: "follower"}
 
 
-def test_a_node_that_is_cut_off_takes_nobodys_office_away() -> None:
+def test_isolated_node_does_not_change_roles_of_others() -> None:
     known = led_partition(metadata(4, 11, [11, 13]))
     assert newer(known, led_partition(metadata(3, 13, [11, 13]))) == known
     assert newer(known, led_partition(SimpleNamespace(topics=[]))) == known
     assert newer(known, led_partition(metadata(5, 13, [11, 13]))).leader == 13
 
 
-def test_a_fault_finds_the_leader_that_was_seen_last() -> None:
+def test_fault_targets_last_known_leader() -> None:
     roles = Roles(3, 3, Random(1), lambda _: True)
     seen = RolesSeen.__new__(RolesSeen)
     seen._numbers, seen._voters, seen._quorum = {0: 0, 1: 1, 2: 2}, 3, Office(1, 0)

@@ -48,7 +48,7 @@ def test_it_is_killed_stopped_started_and_paused(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_an_end_that_nobody_requested_is_reported_with_its_log(tmp_path: Path) -> None:
+def test_unrequested_process_end_is_reported_with_log(tmp_path: Path) -> None:
     shell_node = node(tmp_path)
     shell_node.check()
     (tmp_path / "up").unlink()
@@ -72,7 +72,7 @@ def test_a_kill_that_does_nothing_is_reported(tmp_path: Path) -> None:
     assert shell_node.wait(0.1)
 
 
-def test_a_look_that_does_not_end_ends_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_query_timeout_ends_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chaos.live.processes.ALIVE_LIMIT_S", 0.1)
     monkeypatch.setattr("chaos.live.processes.COMMAND_LIMIT_S", 0.1)
     assert node(tmp_path, alive="sleep 5").exit_status is None
@@ -101,7 +101,7 @@ def test_a_node_that_cannot_be_left_as_it_was_hinders_no_other(tmp_path: Path) -
     assert processes[1].state() == "S"
 
 
-def test_what_we_ended_runs_again_when_we_leave(tmp_path: Path) -> None:
+def test_killed_node_is_started_again_on_end(tmp_path: Path) -> None:
     shell_node = node(tmp_path)
     shell_node.kill()
     shell_node.end()

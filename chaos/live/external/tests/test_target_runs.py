@@ -167,7 +167,7 @@ def test_rules_between_nodes_a_bounce_and_an_empty_directory(tmp_path: Path) -> 
 
 
 @pytest.mark.nightly
-def test_a_target_that_ends_by_itself_breaks_a_guarantee_with_its_last_words(tmp_path: Path) -> None:
+def test_target_that_exits_violates_guarantee_with_its_last_output(tmp_path: Path) -> None:
     appended = "ls '{data}'/*hot-0/*.log > /dev/null 2>&1"
     then = f" & until {appended}; do sleep 0.2; done; kill -9 $!; echo 'no memory is left'; exit 9"
     dies = SERVE.removeprefix("exec ") + then
@@ -181,7 +181,7 @@ def test_a_target_that_ends_by_itself_breaks_a_guarantee_with_its_last_words(tmp
     assert not children()
 
 
-def test_a_target_stands_without_a_run_for_as_long_as_it_is_needed(tmp_path: Path) -> None:
+def test_target_without_run_stays_up_until_released(tmp_path: Path) -> None:
     with standing(target_file(tmp_path, SERVE), tmp_path) as target:
         assert [each.node_id for each in nodes_of(target.bootstrap)] == [0]
         assert len(target.processes()) == 1
