@@ -31,7 +31,7 @@ class Wire:
         lines: Lines | None = None,
         *,
         session: int = 7,
-        answered: int | None = None,
+        response_session: int | None = None,
         error: int = 0,
         connection: int = 1,
         named: Sequence[int] = (),
@@ -40,8 +40,8 @@ class Wire:
         waits: bool = False,
     ) -> Row:
         seq = self._next()
-        if answered is None:
-            answered = 0 if error else session
+        if response_session is None:
+            response_session = 0 if error else session
         row: Row = {
             "node": 0,
             "nodes": self._nodes,
@@ -56,7 +56,7 @@ class Wire:
             "seq": seq,
             "at_us": seq * self.us_each,
             "error": error,
-            "response_session_id": answered,
+            "response_session_id": response_session,
             "throttle_ms": 0,
             "request_bytes": 60,
             "response_bytes": 60,
@@ -77,7 +77,7 @@ class Wire:
 
     def opens(self, session: int = 7, connection: int = 1) -> None:
         """A full fetch of the partitions 0 and 1 that gets a session."""
-        self.fetch(0, {0: (5, 10), 1: (0, 0)}, session=0, answered=session, connection=connection, named=(0, 1))
+        self.fetch(0, {0: (5, 10), 1: (0, 0)}, session=0, response_session=session, connection=connection, named=(0, 1))
 
     def line_of(self, partition: int) -> Row:
         """The last line of that partition."""
@@ -105,7 +105,7 @@ def goes_on(wire: Wire) -> None:
     wire.opens()
     wire.fetch(1, {0: (6, 10)})
     wire.fetch(2)
-    wire.fetch(-1, {0: (9, 10)}, session=0, answered=0, connection=2, named=(0,))
+    wire.fetch(-1, {0: (9, 10)}, session=0, response_session=0, connection=2, named=(0,))
     wire.fetch(3, {0: (9, 7)})
     wire.fetch(4, {2: (0, 0)}, named=(2,), forgotten=(1,))
     wire.fetch(5, {1: (0, 0)}, named=(1,))
@@ -169,7 +169,7 @@ def named_beside_another_request(wire: Wire) -> None:
 def sent_beside_another_request(wire: Wire) -> None:
     """The same, while a response has a change."""
     goes_on(wire)
-    wire.fetch(-1, {0: (12, 10)}, session=0, answered=0, connection=2, named=(0,))
+    wire.fetch(-1, {0: (12, 10)}, session=0, response_session=0, connection=2, named=(0,))
     one = wire.fetch(8, {0: (12, 3)}, waits=True)
     wire.fetch(7, error=WRONG_EPOCH, connection=-2)
     wire.respond(one)
@@ -199,13 +199,13 @@ def wraps(wire: Wire) -> None:
 
 def closed_and_used(wire: Wire) -> None:
     goes_on(wire)
-    wire.fetch(-1, answered=0)
+    wire.fetch(-1, response_session=0)
     wire.fetch(8)
 
 
 def closed_and_refused(wire: Wire) -> None:
     goes_on(wire)
-    wire.fetch(-1, answered=0)
+    wire.fetch(-1, response_session=0)
     wire.fetch(8, error=UNKNOWN)
 
 
@@ -233,7 +233,7 @@ def forgotten_on_a_new_connection(wire: Wire) -> None:
 
 def response_of_another_session(wire: Wire) -> None:
     goes_on(wire)
-    wire.fetch(8, answered=99)
+    wire.fetch(8, response_session=99)
 
 
 def given_again(wire: Wire) -> None:
@@ -248,7 +248,7 @@ def given_again_by_another_process(wire: Wire) -> None:
 
 def given_to_a_client_without_a_session(wire: Wire) -> None:
     goes_on(wire)
-    wire.fetch(-1, session=0, answered=8, connection=2, named=(0,))
+    wire.fetch(-1, session=0, response_session=8, connection=2, named=(0,))
 
 
 def full_fetch_keeps_its_session(wire: Wire) -> None:
@@ -258,7 +258,7 @@ def full_fetch_keeps_its_session(wire: Wire) -> None:
 
 def full_fetch_gets_a_new_session(wire: Wire) -> None:
     goes_on(wire)
-    wire.fetch(0, {0: (9, 0)}, named=(0,), answered=8)
+    wire.fetch(0, {0: (9, 0)}, named=(0,), response_session=8)
     wire.fetch(1, {0: (9, 4)}, session=8)
     wire.fetch(2, {0: (11, 4)}, session=8, named=(0,))
 
@@ -295,14 +295,14 @@ def sent_again_after_a_return(wire: Wire) -> None:
 
 def change_not_sent(wire: Wire) -> None:
     goes_on(wire)
-    wire.fetch(-1, {0: (12, 10)}, session=0, answered=0, connection=2, named=(0,))
+    wire.fetch(-1, {0: (12, 10)}, session=0, response_session=0, connection=2, named=(0,))
     wire.fetch(8)
     wire.fetch(9, {0: (12, 3)})
 
 
 def change_not_sent_while_throttled(wire: Wire) -> None:
     goes_on(wire)
-    wire.fetch(-1, {0: (12, 10)}, session=0, answered=0, connection=2, named=(0,))
+    wire.fetch(-1, {0: (12, 10)}, session=0, response_session=0, connection=2, named=(0,))
     wire.fetch(8)["throttle_ms"] = 100
     wire.fetch(9, {0: (12, 3)})
 
@@ -311,7 +311,7 @@ def change_not_known_yet(wire: Wire) -> None:
     """Others get responses while the request is under way."""
     goes_on(wire)
     parked = wire.fetch(8, waits=True)
-    wire.fetch(-1, {0: (12, 10)}, session=0, answered=0, connection=2, named=(0,))
+    wire.fetch(-1, {0: (12, 10)}, session=0, response_session=0, connection=2, named=(0,))
     wire.respond(parked)
     wire.fetch(9, {0: (12, 3)})
 
@@ -319,7 +319,7 @@ def change_not_known_yet(wire: Wire) -> None:
 def change_of_what_was_forgotten(wire: Wire) -> None:
     goes_on(wire)
     wire.fetch(8, forgotten=(0,))
-    wire.fetch(-1, {0: (12, 10)}, session=0, answered=0, connection=2, named=(0,))
+    wire.fetch(-1, {0: (12, 10)}, session=0, response_session=0, connection=2, named=(0,))
     wire.fetch(9)
 
 

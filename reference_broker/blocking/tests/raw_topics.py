@@ -33,5 +33,5 @@ def produce(node: NodeAddress, topic: str, partition: int, *values: str) -> None
     data = build([Record(timestamp_ms=1, value=each.encode()) for each in values])
     rows = [ProducePartition(partition, data)]
     body = ProduceRequest(acks=-1, timeout_ms=5000, topics=[ProduceTopic(topic, bytes(16), rows)])
-    [answer] = call(node, 0, 9, body).responses
-    assert answer.partitions[0].error_code == 0
+    [response] = call(node, 0, 9, body).responses
+    assert response.partitions[0].error_code == 0

@@ -81,7 +81,7 @@ def read(reader: BlockingConsumer, count: int, limit_s: float = 20.0) -> list[Co
 
 
 @pytest.mark.parametrize("epoch", [True, False])
-def test_a_group_goes_on_where_it_committed(broker: NodeAddress, epoch: bool) -> None:
+def test_group_resumes_at_committed_offset(broker: NodeAddress, epoch: bool) -> None:
     topic = next(names)
     create_topic(broker, topic, 2)
     produce(broker, topic, 0, *(f"a{each}" for each in range(10)))
@@ -99,9 +99,7 @@ def test_a_group_goes_on_where_it_committed(broker: NodeAddress, epoch: bool) ->
 
 
 @pytest.mark.parametrize("protocols", [EAGER, COOPERATIVE])
-def test_members_that_come_and_go_miss_nothing_and_repeat_nothing(
-    broker: NodeAddress, protocols: tuple[str, ...]
-) -> None:
+def test_joining_and_leaving_members_read_each_record_once(broker: NodeAddress, protocols: tuple[str, ...]) -> None:
     topic = next(names)
     create_topic(broker, topic, 6)
     for partition in range(6):
@@ -143,7 +141,7 @@ def until(found: Callable[[], object], *polled: BlockingConsumer, limit_s: float
             each.poll(50)
 
 
-def test_heartbeats_go_on_while_the_application_is_busy(broker: NodeAddress) -> None:
+def test_heartbeats_are_sent_while_application_is_busy(broker: NodeAddress) -> None:
     topic = next(names)
     create_topic(broker, topic, 1)
     with consumer(broker, topic, session_s=2) as one:
@@ -160,7 +158,7 @@ def test_heartbeats_go_on_while_the_application_is_busy(broker: NodeAddress) -> 
 
 
 @pytest.mark.parametrize("protocols", [EAGER, COOPERATIVE])
-def test_a_member_that_does_not_poll_in_time_leaves_and_comes_back_with_the_next_poll(
+def test_member_beyond_max_poll_interval_leaves_and_rejoins_with_next_poll(
     broker: NodeAddress, protocols: tuple[str, ...]
 ) -> None:
     topic = next(names)
@@ -181,7 +179,7 @@ def test_a_member_that_does_not_poll_in_time_leaves_and_comes_back_with_the_next
         until(lambda: len(slow.assignment()) == len(other.assignment()) == 1, slow, other)
 
 
-def test_a_consumer_without_a_group_may_stay_away_and_closing_ends_the_thread(broker: NodeAddress) -> None:
+def test_consumer_without_group_has_no_poll_interval_and_close_ends_thread(broker: NodeAddress) -> None:
     topic = next(names)
     create_topic(broker, topic, 1)
     produce(broker, topic, 0, "a", "b")
@@ -203,9 +201,7 @@ def _beating() -> list[threading.Thread]:
     return [each for each in threading.enumerate() if each.name == HEARTBEAT_THREAD]
 
 
-def test_what_goes_wrong_in_the_thread_is_raised_by_the_next_poll(
-    broker: NodeAddress, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_next_poll_raises_error_of_the_thread(broker: NodeAddress, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = next(names)
 
     def fails(_consumer: GroupConsumer, _now_us: int) -> NoReturn:
@@ -223,9 +219,7 @@ def test_what_goes_wrong_in_the_thread_is_raised_by_the_next_poll(
 
 
 @pytest.mark.clause("M-7")
-def test_a_commit_with_an_older_epoch_raises_and_is_sent_once(
-    broker: NodeAddress, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commit_with_older_epoch_raises_and_is_sent_once(broker: NodeAddress, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = next(names)
     create_topic(broker, topic, 1)
     where = TopicPartition(topic, 0)
@@ -254,7 +248,7 @@ def test_a_commit_with_an_older_epoch_raises_and_is_sent_once(
 
 
 @pytest.mark.clause("M-10", "M-12")
-def test_a_consumer_waits_for_the_epoch_of_what_was_committed(broker: NodeAddress) -> None:
+def test_consumer_waits_for_epoch_of_committed_offset(broker: NodeAddress) -> None:
     topic = next(names)
     create_topic(broker, topic, 1)
     produce(broker, topic, 0, "a", "b")
@@ -276,7 +270,7 @@ def test_a_consumer_waits_for_the_epoch_of_what_was_committed(broker: NodeAddres
         assert second.metadata_epoch() >= ahead
 
 
-def test_the_reset_policy_and_its_absence(broker: NodeAddress) -> None:
+def test_out_of_range_offset_with_and_without_reset_policy(broker: NodeAddress) -> None:
     topic = next(names)
     create_topic(broker, topic, 1)
     produce(broker, topic, 0, "a", "b")
@@ -301,7 +295,7 @@ def test_the_reset_policy_and_its_absence(broker: NodeAddress) -> None:
             strict.poll(5000)
 
 
-def test_a_refused_member_says_why(broker: NodeAddress) -> None:
+def test_refused_member_raises_reason(broker: NodeAddress) -> None:
     topic = next(names)
     create_topic(broker, topic, 1)
     with consumer(broker, topic) as one, consumer(broker, topic, COOPERATIVE) as other:
@@ -314,7 +308,7 @@ def test_a_refused_member_says_why(broker: NodeAddress) -> None:
 
 
 @pytest.mark.clause("M-13")
-def test_the_example_counts_every_record_once_over_restarts(
+def test_example_counts_every_record_once_over_restarts(
     broker: NodeAddress, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topic, file = next(names), tmp_path / "counts"
@@ -340,7 +334,7 @@ def test_the_example_counts_every_record_once_over_restarts(
 
 
 @pytest.mark.clause("M-13")
-def test_the_example_does_not_read_before_its_stored_epoch_is_reached(
+def test_example_does_not_read_before_stored_epoch_is_reached(
     broker: NodeAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, file = next(names), tmp_path / "counts"

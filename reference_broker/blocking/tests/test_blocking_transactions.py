@@ -74,7 +74,7 @@ def fail_inside(writer: BlockingTransactionalProducer, where: TopicPartition) ->
         raise ZeroDivisionError
 
 
-def test_a_block_commits_at_its_end_and_aborts_after_an_exception(broker: NodeAddress, topic: str) -> None:
+def test_transaction_block_commits_at_end_and_aborts_after_exception(broker: NodeAddress, topic: str) -> None:
     with producer(broker, topic) as writer:
         with writer.transaction():
             for partition in range(2):
@@ -87,7 +87,7 @@ def test_a_block_commits_at_its_end_and_aborts_after_an_exception(broker: NodeAd
     assert values(broker, topic, False) == [b"dropped", b"kept", b"kept", b"kept too"]
 
 
-def test_a_successor_fences_its_predecessor(broker: NodeAddress, topic: str) -> None:
+def test_new_producer_fences_older_one_with_same_transactional_id(broker: NodeAddress, topic: str) -> None:
     where = TopicPartition(topic, 0)
     with producer(broker, topic) as zombie, producer(broker, topic) as successor:
         zombie.begin()
@@ -103,7 +103,7 @@ def test_a_successor_fences_its_predecessor(broker: NodeAddress, topic: str) -> 
     assert values(broker, topic) == [b"successor"]
 
 
-def test_the_example_writes_each_record_once_over_restarts(
+def test_example_writes_each_record_once_over_restarts(
     broker: NodeAddress, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = f"{topic}-capitals"
@@ -121,7 +121,7 @@ def test_the_example_writes_each_record_once_over_restarts(
     assert values(broker, target) == sorted(f"W{number}".encode() for number in range(20))
 
 
-def test_the_readmes_examples_run(broker: NodeAddress, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_readme_examples_run(broker: NodeAddress, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
     """As they are printed, but for the address, the topic, and the loop, which has an end here."""
     text = (Path(blocking.__file__).parent / "README.md").read_text()
     consuming, producing = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

@@ -1,4 +1,4 @@
-"""What an application of the blocking consumer hears when tombstones may have been missed (H-3)."""
+"""What the blocking consumer raises when tombstones may have been missed (H-3)."""
 
 import time
 from pathlib import Path
@@ -27,7 +27,7 @@ SETTINGS = {
 
 
 @pytest.mark.clause("H-3")
-def test_poll_raises_it_once_with_the_partitions() -> None:
+def test_poll_raises_missed_tombstones_once_with_partitions() -> None:
     fetch = FetchSettings(tombstone_horizon=True)
     config = ConsumerConfig((NodeAddress(-1, "127.0.0.1", 1),), metadata_epoch=False, fetch=fetch)
     where = TopicPartition("t", 3)
@@ -45,14 +45,14 @@ def test_poll_raises_it_once_with_the_partitions() -> None:
 def write(node: NodeAddress, key: str, value: str | None) -> None:
     record = Record(timestamp_ms=1, key=key.encode(), value=None if value is None else value.encode())
     rows = [ProducePartition(0, build([record]))]
-    [answer] = call(node, 0, 9, ProduceRequest(-1, 5000, [ProduceTopic("t", bytes(16), rows)])).responses
-    assert answer.partitions[0].error_code == 0
+    [response] = call(node, 0, 9, ProduceRequest(-1, 5000, [ProduceTopic("t", bytes(16), rows)])).responses
+    assert response.partitions[0].error_code == 0
 
 
 @pytest.mark.live
 @pytest.mark.nightly
 @pytest.mark.clause("H-1", "H-3", "H-5")
-def test_a_reader_that_slept_over_a_tombstone_hears_it_from_a_broker_process(tmp_path: Path) -> None:
+def test_reader_stopped_beyond_tombstone_raises_missed_tombstones(tmp_path: Path) -> None:
     """The broker has no metadata epochs, so it announces none of KIP-232's drafts, and this one all the same."""
     words = [word for key, value in SETTINGS.items() for word in ("--config", f"{key}={value}")]
     started = Broker(tmp_path / "data", tmp_path / "log", *words)
@@ -67,7 +67,7 @@ def test_a_reader_that_slept_over_a_tombstone_hears_it_from_a_broker_process(tmp
             while not held and time.monotonic() < until:
                 held |= {each.key: each.value or b"" for each in reader.poll(200)}
             assert held == {b"gone": b"1"}
-            write(node, "k", "")  # This is the answer to a fetch that the reader may have under way.
+            write(node, "k", "")  # It completes a fetch that the reader may have in flight.
             time.sleep(0.3)
             write(node, "gone", None)
             for number in range(60):

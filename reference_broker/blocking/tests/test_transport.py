@@ -1,4 +1,4 @@
-"""The blocking connection against a peer that answers, stalls, breaks off and talks nonsense."""
+"""The blocking connection with a peer that responds, stalls, disconnects or sends garbage."""
 
 import socket
 import threading
@@ -46,38 +46,38 @@ def receive_request(sock: socket.socket) -> bytes:
     return sock.recv(size, socket.MSG_WAITALL)
 
 
-def answer(correlation_id: int = 1) -> bytes:
+def response(correlation_id: int = 1) -> bytes:
     return b"".join(encode_response(1, 17, correlation_id, FetchResponse(0, 77)))
 
 
-def test_an_answer_comes_back_decoded_with_the_sizes_of_both_frames() -> None:
+def test_reply_has_decoded_response_and_sizes_of_both_frames() -> None:
     sizes = []
 
     def serve(sock: socket.socket) -> None:
         sizes.append(len(receive_request(sock)) + 4)
-        sock.sendall(answer())
+        sock.sendall(response())
 
     with peer(serve) as connection:
         reply = fetch(connection)
     assert reply.body == FetchResponse(0, 77)
-    assert (reply.request_bytes, reply.response_bytes) == (sizes[0], len(answer()))
+    assert (reply.request_bytes, reply.response_bytes) == (sizes[0], len(response()))
 
 
-def test_an_answer_in_pieces_is_put_together() -> None:
+def test_response_in_pieces_is_reassembled() -> None:
     def serve(sock: socket.socket) -> None:
         receive_request(sock)
-        for each in answer():
+        for each in response():
             sock.sendall(bytes([each]))
 
     with peer(serve) as connection:
         assert fetch(connection).body == FetchResponse(0, 77)
 
 
-def test_no_answer_in_time_is_a_deadline_also_if_bytes_trickle() -> None:
+def test_incomplete_response_at_deadline_raises_deadline_error() -> None:
     def serve(sock: socket.socket) -> None:
         receive_request(sock)
         with suppress(OSError):  # The client has hung up by then.
-            for each in answer()[:4]:
+            for each in response()[:4]:
                 sock.sendall(bytes([each]))
                 time.sleep(0.15)
 
@@ -96,10 +96,10 @@ def test_no_answer_in_time_is_a_deadline_also_if_bytes_trickle() -> None:
         (b"\x7f\xff\xff\xff", "garbled"),
         (b"\xff\xff\xff\xff", "garbled"),
         (b"\x00\x00\x00\x03abc", "garbled"),
-        (answer(correlation_id=9), "garbled"),
+        (response(correlation_id=9), "garbled"),
     ],
 )
-def test_a_broken_or_wrong_answer_is_a_lost_connection(bytes_sent: bytes, reason: str) -> None:
+def test_broken_or_wrong_response_raises_lost_error(bytes_sent: bytes, reason: str) -> None:
     def serve(sock: socket.socket) -> None:
         receive_request(sock)
         sock.sendall(bytes_sent)
@@ -109,7 +109,7 @@ def test_a_broken_or_wrong_answer_is_a_lost_connection(bytes_sent: bytes, reason
     assert caught.value.reason == reason
 
 
-def test_a_port_without_listener_is_refused() -> None:
+def test_port_without_listener_raises_connect_error() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -118,7 +118,7 @@ def test_a_port_without_listener_is_refused() -> None:
     assert caught.value.reason == "refused"
 
 
-def test_kio_bodies_travel_too() -> None:
+def test_kio_request_is_encoded() -> None:
     def serve(sock: socket.socket) -> None:
         assert b"crucible" in receive_request(sock)
 

@@ -75,7 +75,7 @@ class Bench:
 
 
 @pytest.mark.clause("F-2", "FetchSessionTest.testNewSessionId")
-def test_ids_are_positive_unique_and_spread_over_the_whole_range() -> None:
+def test_session_ids_are_positive_unique_and_spread_over_whole_range() -> None:
     bench = Bench(5000)
     ids = [bench.made(0).session_id for _ in range(5000)]
     assert len(dict.fromkeys(ids)) == 5000
@@ -85,7 +85,7 @@ def test_ids_are_positive_unique_and_spread_over_the_whole_range() -> None:
 
 
 @pytest.mark.clause("F-2")
-def test_an_id_in_use_is_never_drawn_again() -> None:
+def test_session_id_in_use_is_not_drawn_again() -> None:
     class Repeating(Random):
         def randint(self, a: int, b: int) -> int:  # noqa: ARG002
             return next(draws)
@@ -98,7 +98,7 @@ def test_an_id_in_use_is_never_drawn_again() -> None:
 
 @pytest.mark.clause("F-3")
 @pytest.mark.parametrize(("epoch", "successor"), [(1, 2), (2**31 - 2, 2**31 - 1), (2**31 - 1, 1)])
-def test_the_successor_of_an_epoch(epoch: int, successor: int) -> None:
+def test_next_epoch_increments_and_wraps_to_one(epoch: int, successor: int) -> None:
     assert next_epoch(epoch) == successor
 
 
@@ -111,7 +111,7 @@ def test_n_slots_hold_n_sessions(slots: int) -> None:
 
 
 @pytest.mark.clause("F-18", "FetchSessionTest.testSessionCache")
-def test_a_full_cache_refuses_newcomers_whatever_their_size() -> None:
+def test_full_cache_declines_new_session_of_any_size() -> None:
     bench = Bench(3)
     sessions = [bench.made(size) for size in (10, 20, 30)]
     assert bench.create(40) is None
@@ -121,7 +121,7 @@ def test_a_full_cache_refuses_newcomers_whatever_their_size() -> None:
 
 @pytest.mark.clause("F-18", "FetchSessionTest.testSessionCache")
 @pytest.mark.parametrize(("idle", "evicted"), [(LIMIT, False), (LIMIT + 1, True)])
-def test_rule_b_takes_the_longest_idle_beyond_the_limit(idle: int, evicted: bool) -> None:
+def test_rule_b_evicts_longest_idle_session_beyond_limit(idle: int, evicted: bool) -> None:
     bench = Bench(2)
     first, second = bench.made(10), bench.made(1)
     bench.wall_ms += idle - 5
@@ -142,7 +142,7 @@ def test_rule_b_holds_for_idle_followers_and_against_small_consumers() -> None:
 
 
 @pytest.mark.clause("F-18")
-def test_rule_b_goes_before_the_others() -> None:
+def test_rule_b_is_applied_before_other_rules() -> None:
     bench = Bench(2)
     idle, small = bench.made(50), bench.made(1)
     bench.wall_ms += LIMIT + 1
@@ -159,7 +159,7 @@ def test_rule_b_goes_before_the_others() -> None:
     [(LIMIT, 11, False), (LIMIT + 1, 11, True), (LIMIT + 1, 10, False), (LIMIT + 1, 9, False)],
 )
 @pytest.mark.parametrize("kind", [CONSUMER, FOLLOWER])
-def test_rule_c_takes_an_old_session_for_a_larger_one(age: int, size: int, evicted: bool, kind: int) -> None:
+def test_rule_c_evicts_old_session_for_larger_one(age: int, size: int, evicted: bool, kind: int) -> None:
     bench = Bench(1)
     old = bench.made(10, kind)
     bench.wall_ms += age
@@ -169,7 +169,7 @@ def test_rule_c_takes_an_old_session_for_a_larger_one(age: int, size: int, evict
 
 
 @pytest.mark.clause("F-18")
-def test_rule_c_lets_a_larger_consumer_take_an_old_follower() -> None:
+def test_rule_c_evicts_old_follower_for_larger_consumer() -> None:
     bench = Bench(1)
     bench.use(bench.made(10, FOLLOWER))
     bench.wall_ms += LIMIT + 1
@@ -183,7 +183,7 @@ def test_rule_c_lets_a_larger_consumer_take_an_old_follower() -> None:
     "FetchSessionTest.testSessionCache",
     "FetchSessionTest.testPrivilegedSessionHandling",
 )
-def test_rule_a_lets_a_follower_take_a_consumer_of_any_age_and_size() -> None:
+def test_rule_a_evicts_consumer_of_any_age_and_size_for_follower() -> None:
     bench = Bench(2)
     follower, consumer = bench.made(1, FOLLOWER), bench.made(100)
     assert bench.create(5, FOLLOWER) is not None
@@ -195,7 +195,7 @@ def test_rule_a_lets_a_follower_take_a_consumer_of_any_age_and_size() -> None:
 
 
 @pytest.mark.clause("F-18")
-def test_among_equals_consumers_go_first_then_the_smallest_then_the_lowest_id() -> None:
+def test_equal_candidates_are_evicted_consumers_first_then_by_size_and_id() -> None:
     bench = Bench(5)
     followers = [bench.made(size, FOLLOWER) for size in (1, 2)]
     consumers = [bench.made(size) for size in (3, 2, 2)]
@@ -212,7 +212,7 @@ def test_among_equals_consumers_go_first_then_the_smallest_then_the_lowest_id() 
 
 
 @pytest.mark.clause("F-18", "FetchSessionTest.testResizeCachedSessions")
-def test_the_size_that_counts_is_the_current_one() -> None:
+def test_eviction_uses_current_session_size() -> None:
     bench = Bench(1)
     old = bench.made(10)
     bench.wall_ms += LIMIT + 1
@@ -239,7 +239,7 @@ def test_an_incremental_fetch_makes_a_session_recent() -> None:
 
 @pytest.mark.clause("F-18")
 @pytest.mark.parametrize("step", [-3_600_000, -1])
-def test_a_wall_clock_that_steps_back_evicts_nobody(step: int) -> None:
+def test_wall_clock_step_backwards_evicts_no_session(step: int) -> None:
     bench = Bench(1)
     session = bench.made(1)
     bench.wall_ms += step
@@ -253,7 +253,7 @@ def test_a_wall_clock_that_steps_back_evicts_nobody(step: int) -> None:
 
 
 @pytest.mark.clause("F-18")
-def test_a_refusal_is_remembered_until_it_could_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusal_is_cached_until_a_session_may_be_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
     walks: list[int] = []
 
     def counted(*given: Any) -> Any:
@@ -274,7 +274,7 @@ def test_a_refusal_is_remembered_until_it_could_end(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.clause("F-18")
-def test_an_eviction_is_noted_with_what_decided_it() -> None:
+def test_eviction_note_has_rule_and_its_inputs() -> None:
     bench = Bench(1)
     old = bench.made(2)
     bench.wall_ms += LIMIT + 100
@@ -298,7 +298,7 @@ def test_an_eviction_is_noted_with_what_decided_it() -> None:
 
 
 @pytest.mark.clause("F-21", "FetchSessionTest.testResizeCachedSessions")
-def test_a_close_is_no_eviction_and_gauges_follow_every_step() -> None:
+def test_close_is_no_eviction_and_gauges_are_updated() -> None:
     bench = Bench(3)
     first, second = bench.made(4), bench.made(5)
     assert bench.counted == (2, 9, 0)
@@ -319,7 +319,7 @@ def test_a_session_larger_than_the_limit_is_not_created(monkeypatch: pytest.Monk
 
 
 @pytest.mark.clause("F-18")
-def test_nobody_is_evicted_for_a_newcomer_that_is_declined_all_the_same() -> None:
+def test_no_session_is_evicted_for_a_declined_new_session() -> None:
     bench = Bench(2)
     bench.cache.max_partitions = 10
     idle = bench.made(2)
@@ -333,7 +333,7 @@ def test_nobody_is_evicted_for_a_newcomer_that_is_declined_all_the_same() -> Non
 
 
 @pytest.mark.clause("F-18")
-def test_beyond_the_limit_of_all_partitions_only_the_rules_make_room() -> None:
+def test_total_partition_limit_evicts_only_by_rules() -> None:
     bench = Bench(100)
     bench.cache.max_partitions = 10
     first, second = bench.made(4), bench.made(6)
@@ -345,7 +345,7 @@ def test_beyond_the_limit_of_all_partitions_only_the_rules_make_room() -> None:
     assert bench.rules() == ["b", "b"]
 
 
-def test_a_session_that_grows_beyond_the_limit_of_all_partitions_is_too_large() -> None:
+def test_session_growing_beyond_total_partition_limit_is_too_large() -> None:
     bench = Bench(3)
     bench.cache.max_partitions = 5
     session = bench.made(5)
@@ -356,7 +356,7 @@ def test_a_session_that_grows_beyond_the_limit_of_all_partitions_is_too_large() 
 
 
 @pytest.mark.clause("F-9", "F-10")
-def test_a_lookup_refuses_in_the_order_id_epoch_topic_ids() -> None:
+def test_lookup_checks_id_then_epoch_then_topic_ids() -> None:
     bench = Bench(3)
     session = bench.made(1)
     lookup = bench.cache.lookup
@@ -379,7 +379,7 @@ STEPS = st.lists(
 
 @pytest.mark.clause("F-17", "F-18", "F-21")
 @given(STEPS)
-def test_only_the_rules_evict_and_remembered_refusals_change_nothing(steps: list[tuple[str, int, bool, int]]) -> None:
+def test_cached_refusals_do_not_change_evictions(steps: list[tuple[str, int, bool, int]]) -> None:
     """Against a cache that judges every candidate by the three rules as they are written down."""
     bench = Bench(3)
     for what, number, follower, wait_ms in steps:

@@ -241,8 +241,8 @@ def test_drafts_round_trip(data: st.DataObject) -> None:
 def test_every_draft_round_trips(draft: tuple[int, int], data: st.DataObject) -> None:
     api_key, version = draft
     request, response = LAYOUTS[draft]
-    answer = data.draw(entities(response))
-    assert decode_response(api_key, version, b"".join(encode_response(api_key, version, 1, answer))[4:]) == (1, answer)
+    entity = data.draw(entities(response))
+    assert decode_response(api_key, version, b"".join(encode_response(api_key, version, 1, entity))[4:]) == (1, entity)
     if draft in OWN_REQUESTS:
         sent = data.draw(entities(request))
         frame = b"".join(encode_request(api_key, version, 1, None, sent))[4:]

@@ -149,8 +149,8 @@ def test_kafka_python_produce_requests(version: int) -> None:
 @pytest.mark.parametrize("version", range(4, 18))
 def test_kafka_python_reads_fetch_responses(version: int) -> None:
     data = PartitionData(6, 1, 50, last_stable_offset=49, log_start_offset=2, records=b"records")
-    answer = FetchResponse(responses=[FetchTopicResponse(*name_of(version), [data])], throttle_time_ms=8)
-    frame = b"".join(encode_response(ApiKey.FETCH, version, 5, answer))
+    response = FetchResponse(responses=[FetchTopicResponse(*name_of(version), [data])], throttle_time_ms=8)
+    frame = b"".join(encode_response(ApiKey.FETCH, version, 5, response))
     kinds: Any = TheirFetchResponse
     theirs = kinds.decode(frame[4:], version=version, header=True)
     (topic,) = theirs.responses

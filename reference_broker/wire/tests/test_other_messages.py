@@ -163,8 +163,8 @@ def test_find_coordinator_has_one_shape() -> None:
         error_code=ErrorCode.none,
         error_message=None,
     )
-    answer = response_class(throttle_time=read_default(response_class, "throttle_time"), coordinators=(coordinator,))
-    frame = b"".join(encode_response(10, 0, 1, answer))
+    reply = response_class(throttle_time=read_default(response_class, "throttle_time"), coordinators=(coordinator,))
+    frame = b"".join(encode_response(10, 0, 1, reply))
     assert frame == bytes.fromhex("00000011 00000001 0000 00000001 0001 68 00000009")
 
 
@@ -213,8 +213,8 @@ def test_leave_group_before_version_3_has_one_member_and_its_error() -> None:
     response: Any = body_class(ApiKey.LEAVE_GROUP, "response")
     unknown: Any = MemberResponse(member_id="m", group_instance_id=None, error_code=25)  # type: ignore[arg-type]
     for top, members, error in ((16, (), 16), (0, (unknown,), 25), (16, (unknown,), 16), (0, (), 0)):
-        answer = response(throttle_time=timedelta(0), error_code=ErrorCode(top), members=members)
-        sent = b"".join(encode_response(ApiKey.LEAVE_GROUP, 1, 5, answer))
+        reply = response(throttle_time=timedelta(0), error_code=ErrorCode(top), members=members)
+        sent = b"".join(encode_response(ApiKey.LEAVE_GROUP, 1, 5, reply))
         assert sent.endswith(bytes(4) + error.to_bytes(2, "big"))
 
 
