@@ -50,7 +50,7 @@ def _unstable_calls(tree: ast.AST) -> list[int]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_a_source_uses_nothing_that_differs_between_runs(path: Path) -> None:
+def test_source_uses_nothing_nondeterministic(path: Path) -> None:
     tree = ast.parse(path.read_text())
     assert _randomness(tree) == []
     assert _set_walks(tree) == []
@@ -69,6 +69,6 @@ def test_a_source_uses_nothing_that_differs_between_runs(path: Path) -> None:
         ("hash(x)", _unstable_calls),
     ],
 )
-def test_the_check_sees_what_it_forbids(source: str, found_by: object) -> None:
+def test_check_finds_forbidden_source(source: str, found_by: object) -> None:
     assert callable(found_by)
     assert found_by(ast.parse(source))

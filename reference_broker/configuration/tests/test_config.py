@@ -14,7 +14,7 @@ from reference_broker.configuration.consistency import doubtful
 from reference_broker.configuration.topic_config import TOPIC_KEYS, parse_topic_configs
 
 
-def test_defaults_are_kafkas_unless_the_table_says_why() -> None:
+def test_defaults_equal_kafkas_unless_table_gives_reason() -> None:
     config = BrokerConfig()
     assert config.max_incremental_fetch_session_cache_slots == 1000
     assert config.producer_id_expiration_ms == 86_400_000
@@ -80,7 +80,7 @@ def test_the_finer_unit_wins(pairs: dict[str, str], retention_ms: int) -> None:
         ),
     ],
 )
-def test_each_mistake_is_one_sentence_that_names_the_key_and_the_fix(pairs: dict[str, str], sentence: str) -> None:
+def test_config_error_is_one_sentence_with_key_and_fix(pairs: dict[str, str], sentence: str) -> None:
     with pytest.raises(ConfigError) as refused:
         BrokerConfig.parse(pairs)
     assert str(refused.value) == sentence
@@ -95,7 +95,7 @@ def test_each_mistake_is_one_sentence_that_names_the_key_and_the_fix(pairs: dict
         ),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(pairs: dict[str, str], names: str) -> None:
+def test_contradicting_settings_are_refused(pairs: dict[str, str], names: str) -> None:
     with pytest.raises(ConfigError, match=f"{names} is .* lower it"):
         BrokerConfig.parse(pairs)
 
@@ -137,7 +137,7 @@ def test_each_topic_setting_has_a_broker_setting_of_the_same_kind_and_default() 
         ({"message.max.bytes": "100000000", "log.roll.jitter.hours": "1"}, []),
     ],
 )
-def test_what_kafka_starts_with_is_taken_and_doubted(pairs: dict[str, str], doubts: list[str]) -> None:
+def test_doubtful_settings_that_kafka_accepts_are_reported(pairs: dict[str, str], doubts: list[str]) -> None:
     assert [setting for setting, _ in doubtful(BrokerConfig.parse(pairs))] == doubts
 
 
@@ -157,7 +157,7 @@ KAFKAS_RANGES = {
 
 
 @pytest.mark.parametrize("name", KAFKAS_RANGES)
-def test_a_topic_takes_what_kafka_takes(name: str) -> None:
+def test_topic_config_accepts_kafkas_range(name: str) -> None:
     taken, refused = KAFKAS_RANGES[name]
     for text in taken:
         parse_topic_configs({name: text})
@@ -176,6 +176,6 @@ def test_internal_segment_bytes_wins_over_segment_bytes() -> None:
     assert config.segment_bytes == 300
 
 
-def test_topic_settings_that_contradict_each_other_are_refused() -> None:
+def test_contradicting_topic_settings_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"min\.compaction\.lag\.ms is 9, above"):
         parse_topic_configs({"min.compaction.lag.ms": "9", "max.compaction.lag.ms": "8"})

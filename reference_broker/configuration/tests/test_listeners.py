@@ -12,12 +12,12 @@ THREE = {
 }
 
 
-def test_a_node_without_listeners_takes_everything_on_a_single_one() -> None:
+def test_node_without_listeners_setting_has_single_unrestricted_listener() -> None:
     plan = BrokerConfig.parse({}).listener_plan()
     assert (plan.listeners, plan.scopes, plan.inter_broker) == ((), {}, "PLAINTEXT")
 
 
-def test_each_listener_takes_what_it_is_for() -> None:
+def test_each_listener_has_scope_of_its_purpose() -> None:
     plan = BrokerConfig.parse(THREE).listener_plan()
     assert plan.listeners == (
         Listener("CLIENTS", "h", 1),
@@ -38,7 +38,7 @@ def test_brokers_meet_at_plaintext_or_else_at_the_first_listener_of_brokers() ->
     assert BrokerConfig.parse(other).listener_plan().inter_broker == "EXTERNAL"
 
 
-def test_without_a_listener_of_controllers_the_brokers_one_takes_what_they_are_queried() -> None:
+def test_without_controller_listener_inter_broker_listener_has_its_scope() -> None:
     config = {"listeners": "PLAINTEXT://h:1,LAN://h:2", "inter.broker.listener.name": "LAN"}
     scopes = BrokerConfig.parse(config).listener_plan().scopes
     assert [(each.brokers, each.controllers) for each in scopes.values()] == [(False, False), (True, True)]
@@ -53,7 +53,7 @@ def test_without_a_listener_of_controllers_the_brokers_one_takes_what_they_are_q
         (("PLAINTEXT",), "", "PLAINTEXT", set()),
     ],
 )
-def test_a_listener_that_clients_can_use_is_no_listener_of_nodes(
+def test_listener_for_clients_is_not_accepted_for_nodes(
     names: tuple[str, ...], controllers: str, inter_broker: str, of_nodes: set[str]
 ) -> None:
     listeners = ",".join(f"{name}://h:{port}" for port, name in enumerate(names, 1))
@@ -64,7 +64,7 @@ def test_a_single_listener_is_no_listener_of_nodes() -> None:
     assert not listener_plan("", "", "", "", "").of_nodes
 
 
-def test_a_host_may_be_left_out_and_ipv6_stands_in_brackets() -> None:
+def test_host_is_optional_and_ipv6_is_bracketed() -> None:
     plan = BrokerConfig.parse({"listeners": "PLAINTEXT://:9092,LAN://[::1]:9093"}).listener_plan()
     assert [each.host for each in plan.listeners] == ["", "::1"]
 
@@ -93,13 +93,13 @@ def test_a_host_may_be_left_out_and_ipv6_stands_in_brackets() -> None:
         ({"listeners": "SSL://h:1,REPLICATION://h:2,CONTROLLER://h:3"}, "has the protocol SSL"),
     ],
 )
-def test_what_does_not_fit_together_is_refused_with_a_sentence(changed: dict[str, str], sentence: str) -> None:
+def test_inconsistent_listeners_are_refused_in_one_sentence(changed: dict[str, str], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         BrokerConfig.parse(THREE | changed)
 
 
 @pytest.mark.parametrize("name", ["controller.listener.names", "inter.broker.listener.name"])
-def test_names_without_listeners_mean_nothing(name: str) -> None:
+def test_listener_names_without_listeners_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="needs listeners"):
         BrokerConfig.parse({name: "CONTROLLER"})
 

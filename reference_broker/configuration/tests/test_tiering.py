@@ -96,7 +96,7 @@ def test_the_brokers_values_count_where_a_topic_has_none() -> None:
 
 @pytest.mark.clause("RemoteTopicCrudTest.testUpdateTopicConfigWithDisablingRemoteStorage")
 @pytest.mark.parametrize("after", [{"remote.storage.enable": "false"}, {}])
-def test_the_tier_is_left_only_by_those_who_accept_that_its_records_go(after: Mapping[str, str]) -> None:
+def test_disabling_remote_storage_requires_delete_on_disable(after: Mapping[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"remote\.log\.delete\.on\.disable"):
         check(after, ON)
     check({**after, "remote.log.delete.on.disable": "true"}, ON)

@@ -29,7 +29,7 @@ def world() -> tuple[Event, DeferredCallbacks, list[int]]:
     return event, DeferredCallbacks(ports), []
 
 
-def test_a_step_waits_for_the_end_of_the_event_and_takes_no_timer() -> None:
+def test_deferred_step_runs_at_end_of_event_without_timer() -> None:
     event, steps, done = world()
     for number in range(3):
         steps.add(lambda number=number: done.append(number))  # type: ignore[misc]
@@ -41,7 +41,7 @@ def test_a_step_waits_for_the_end_of_the_event_and_takes_no_timer() -> None:
     assert done == [0, 1, 2, 3]
 
 
-def test_a_step_that_a_step_adds_comes_in_the_same_event() -> None:
+def test_step_added_by_a_step_runs_in_same_event() -> None:
     event, steps, done = world()
     steps.add(lambda: steps.add(lambda: done.append(1)))
     event.end()

@@ -108,7 +108,7 @@ def test_several_transactions_in_one_batch_are_published_one_by_one() -> None:
 @pytest.mark.parametrize(
     ("between", "updates"), [((), [(13, False), (18, True)]), ((NoOpRecord(),), [(14, False), (19, True)])]
 )
-def test_what_stands_between_two_transactions_is_published_before_the_second(
+def test_records_between_transactions_are_published_before_the_second(
     between: tuple[NoOpRecord, ...], updates: list[tuple[int, bool]]
 ) -> None:
     watched = Watched()
@@ -134,7 +134,7 @@ def test_a_transaction_over_batches_leaves_its_place_in_the_log_whether_it_ends_
 
 
 @pytest.mark.clause("MetadataBatchLoaderTest.testTransactionAlignmentOnBatchBoundary")
-def test_what_precedes_a_begin_that_is_first_in_its_batch_ends_with_a_batch() -> None:
+def test_records_before_begin_at_batch_start_end_aligned_with_batch() -> None:
     watched = Watched()
     watched.batch(*FOO)
     watched.batch(BEGIN, *BAR)

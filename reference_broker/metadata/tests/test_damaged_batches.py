@@ -57,7 +57,7 @@ def world_of(*batches: Sequence[MetadataRecord]) -> MetadataWorld:
         ([A, [*B, END]], ["a"], 1),
     ],
 )
-def test_a_fault_publishes_what_is_before_its_batch_and_nothing_of_it(
+def test_metadata_fault_publishes_only_preceding_batches(
     batches: list[list[MetadataRecord]], topics: list[str], offset: int
 ) -> None:
     world = world_of(*batches)
@@ -74,7 +74,7 @@ def test_the_sentence_names_the_last_batch_before_the_damage() -> None:
         world.commit()
 
 
-def test_what_earlier_slices_published_is_not_published_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_published_by_earlier_slices_are_not_published_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader_module, "LOADED_RECORDS_PER_SLICE", 3)
     world = world_of(A, B, [*C, UNKNOWN_TOPIC])
     with pytest.raises(MetadataFault):

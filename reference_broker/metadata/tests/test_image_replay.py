@@ -148,7 +148,7 @@ def test_partitions_of_topics_may_come_in_any_order_between_those_of_others() ->
 
 
 @pytest.mark.clause("TopicsImageTest.testDeleteAfterChanges")
-def test_a_topic_that_changed_and_was_deleted_is_only_deleted() -> None:
+def test_changed_and_deleted_topic_is_only_deleted() -> None:
     topic_id = bytes([1] * 16)
     _, before = _built(EMPTY_IMAGE, topic_records("a", topic_id, 2), 1)
     changed = PartitionChangeRecord(partition_id=0, topic_id=topic_id, leader=2)
@@ -162,7 +162,7 @@ def test_a_topic_that_changed_and_was_deleted_is_only_deleted() -> None:
     "TopicsImageTest.testClearElrRecords_Single_ForDeletedTopics",
 )
 @pytest.mark.parametrize("name", ["", "a"])
-def test_what_is_made_again_is_cleared_and_not_what_was_before(name: str) -> None:
+def test_clear_elr_applies_to_recreated_topic(name: str) -> None:
     """A topic that is deleted and made again in the same change, and one that was made, deleted and made again."""
     old, new = bytes([1] * 16), bytes([2] * 16)
     _, before = _built(EMPTY_IMAGE, topic_records("a", old), 1)
@@ -184,7 +184,7 @@ def test_what_is_made_again_is_cleared_and_not_what_was_before(name: str) -> Non
     "TopicsImageTest.testClearElrRecordOnNonExistingTopic",
     "ReplicationControlManagerTest.testDuplicateTopicIdReplay",
 )
-def test_a_topic_that_is_created_twice_is_a_fault() -> None:
+def test_topic_created_twice_is_a_fault() -> None:
     first = topic_records("a", bytes([1] * 16))[0]
     _, before = _built(EMPTY_IMAGE, [first], 1)
     for again in (first, topic_records("a", bytes([2] * 16))[0]):
@@ -196,7 +196,7 @@ def test_a_topic_that_is_created_twice_is_a_fault() -> None:
 
 @pytest.mark.clause("ProducerIdControlManagerTest.testMonotonic")
 @pytest.mark.parametrize("next_id", [40, 42])
-def test_producer_ids_that_do_not_rise_are_a_fault(next_id: int) -> None:
+def test_non_increasing_producer_ids_are_a_fault(next_id: int) -> None:
     _, before = _built(EMPTY_IMAGE, [ProducerIdsRecord(broker_id=1, next_producer_id=42)], 1)
     with pytest.raises(MetadataFault, match="go back"):
         _built(before, [ProducerIdsRecord(broker_id=1, next_producer_id=next_id)], 2)
@@ -204,7 +204,7 @@ def test_producer_ids_that_do_not_rise_are_a_fault(next_id: int) -> None:
     assert after.next_producer_id == 50, "gaps are no fault"
 
 
-def test_a_clearing_record_for_a_topic_that_is_not_there_is_a_fault() -> None:
+def test_clear_elr_record_for_unknown_topic_is_a_fault() -> None:
     with pytest.raises(MetadataFault):
         _built(EMPTY_IMAGE, [ClearElrRecord(topic_name="gone")], 1)
 

@@ -67,7 +67,7 @@ def test_control_batches_inside_a_transaction_are_not_seen_and_do_not_publish() 
 
 
 @pytest.mark.clause("MetadataLoaderTest.testLastAppliedOffset")
-def test_the_last_applied_offset_follows_the_commits_and_never_goes_back() -> None:
+def test_last_applied_offset_follows_commits_and_never_decreases() -> None:
     world = world_of(A, B)
     world.commit(2)
     assert world.loader.last_offset == 1
@@ -96,7 +96,7 @@ def test_long_logs_are_taken_in_slices_and_later_commits_wait_their_turn(monkeyp
     assert len(world.published) == world.ports.events + 1 == 20
 
 
-def test_listeners_are_reported_in_order_then_those_who_make_snapshots_then_who_waits_for_progress() -> None:
+def test_listeners_are_called_before_snapshot_and_progress_hooks() -> None:
     world = world_of(A)
     order: list[object] = []
     world.loader.subscribe(lambda *_: order.append("second listener"))
@@ -112,7 +112,7 @@ def test_listeners_are_reported_in_order_then_those_who_make_snapshots_then_who_
     "SnapshotGeneratorTest.testNoSnapshotCreatedWhenLastOffsetIsNotBatchAligned",
     "SnapshotGeneratorTest.testSnapshotsCreatedAgainWhenLastOffsetIsAligned",
 )
-def test_an_image_that_ends_inside_a_batch_is_published_and_makes_no_snapshot() -> None:
+def test_image_ending_inside_batch_is_published_without_snapshot() -> None:
     world = world_of([*A, BEGIN, *B, END])
     sizes = []
     world.loader.on_published = lambda image, size: sizes.append((image.provenance.offset, size))
@@ -125,7 +125,7 @@ def test_an_image_that_ends_inside_a_batch_is_published_and_makes_no_snapshot() 
     "RecordsIteratorTest.testCrcValidation", "QuorumControllerTest.testFatalMetadataErrorDuringLogLoading"
 )
 @pytest.mark.clause("T-3")
-def test_damage_ends_the_node_and_what_came_before_is_published() -> None:
+def test_damaged_log_raises_fault_after_preceding_records_are_published() -> None:
     world = world_of(A, [END])
     with pytest.raises(MetadataFault, match=r"damaged in or after the batch that ends at offset 1 .*without a trans"):
         world.commit()
@@ -198,7 +198,7 @@ def test_a_snapshot_in_the_middle_of_a_transaction_discards_it_and_publishes_the
 
 
 @pytest.mark.clause("KafkaRaftClientSnapshotTest.testListenerRenotified", "MetadataLoaderTest.testReloadSnapshot")
-def test_a_newer_snapshot_takes_the_place_of_one_being_loaded_and_commits_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newer_snapshot_replaces_one_being_loaded_and_commits_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader_module, "load_snapshot", snapshot_of([("a", 1)], 40))
     world = MetadataWorld()
     world.loader.reload(OffsetAndEpoch(40, 3))
@@ -222,7 +222,7 @@ def test_reloading_the_same_content_publishes_an_empty_difference(monkeypatch: p
     assert (delta.topics, delta.brokers, image.topics) == ((), {}, EMPTY_IMAGE.topics)
 
 
-def test_the_trace_reports_of_each_committed_batch_what_it_is() -> None:
+def test_trace_notes_kind_of_each_committed_batch() -> None:
     world = world_of(A, [BEGIN], B, [NoOpRecord()], [END], [BEGIN], [ABORT], [BEGIN, NoOpRecord(), END], [NoOpRecord()])
     world.log.append((), 2, is_control=True)
     world.loader.expect(2, 2)

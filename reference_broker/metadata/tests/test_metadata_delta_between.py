@@ -67,7 +67,7 @@ def images(draw: st.DrawFn) -> MetadataImage:
     "FeatureControlManagerTest.testReplay",
 )
 @given(images(), images())
-def test_a_difference_applied_to_the_first_image_gives_the_second(before: MetadataImage, after: MetadataImage) -> None:
+def test_difference_applied_to_first_image_gives_second(before: MetadataImage, after: MetadataImage) -> None:
     delta = MetadataDelta.between(before, after)
     topics = dict(before.topics)
     for change in delta.topics:

@@ -77,14 +77,14 @@ def test_whether_an_update_counts(changed: dict[str, object], error: Error, over
 
 
 @pytest.mark.clause("M-3")
-def test_a_change_cannot_follow_on_what_the_controller_has_not_reported() -> None:
+def test_incremental_update_with_unknown_epoch_is_invalid_request() -> None:
     by_image = replace(KNOWN, metadata_epoch=-1)
     assert refusal(request(), by_image, 3) is ErrorCode.invalid_request
     assert refusal(request(type=FULL_UPDATE), by_image, 3) is ErrorCode.none
 
 
 @pytest.mark.clause("M-3")
-def test_a_topic_made_again_has_nothing_of_the_one_before() -> None:
+def test_recreated_topic_keeps_no_state_of_old_topic() -> None:
     old, new = UUID(int=1), UUID(int=2)
     first = request(partition_states=(replace(state("t", 0), topic_id=old), replace(state("t", 1), topic_id=old)))
     update = applied(first, KNOWN)
@@ -116,7 +116,7 @@ def test_partitions_may_come_in_any_order_but_not_with_gaps() -> None:
     assert applied(request(partition_states=(state("t", -1),)), KNOWN) is None
 
 
-def test_what_has_not_changed_stays_the_same_object() -> None:
+def test_unchanged_topic_keeps_same_object() -> None:
     partition = PartitionImage((1, 2), (1,), 1, 2, 4)
     known = KNOWN.apply(MetadataUpdate(1, 5, {"t": TopicImage("t", bytes(16), (partition,))}, (), 8))
     update = applied(request(type=FULL_UPDATE, partition_states=(state("t", 0),)), known)
@@ -127,7 +127,7 @@ def test_what_has_not_changed_stays_the_same_object() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 2), st.integers(-2, 3)), max_size=12))
-def test_a_full_update_forgets_what_it_does_not_name(states: list[tuple[str, int, int]]) -> None:
+def test_full_update_removes_topics_not_named(states: list[tuple[str, int, int]]) -> None:
     before = KNOWN.apply(MetadataUpdate(1, 5, {"z": TopicImage("z", bytes(15) + b"z", ())}, None, 8))
     update = applied(request(type=FULL_UPDATE, partition_states=tuple(state(*each) for each in states)), before)
     if update is not None:

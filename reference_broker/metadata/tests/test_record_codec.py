@@ -137,7 +137,7 @@ TOPIC = "01 02 00  02 61  00000000000000000000000000000001  00"
 """A TopicRecord: frame version, type, version, name, ID, no tagged fields."""
 
 
-def test_the_record_that_is_malformed_below_is_good() -> None:
+def test_valid_record_of_malformed_cases_is_decoded() -> None:
     assert decode(bytes.fromhex(TOPIC)) == TopicRecord(name="a", topic_id=bytes([*bytes(15), 1]))
 
 

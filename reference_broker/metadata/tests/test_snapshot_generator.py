@@ -31,7 +31,7 @@ NEVER: dict[str, Any] = {
     "SnapshotGeneratorTest.testCreateSnapshot",
 )
 @pytest.mark.clause("S-12")
-def test_made_after_so_many_bytes() -> None:
+def test_snapshot_is_made_after_max_new_bytes() -> None:
     replica = Replica(**BYTES)
     replica.append(topic_records("a", topic_id(1), 5))
     replica.ports.advance(100_000)
@@ -48,7 +48,7 @@ def test_made_after_so_many_bytes() -> None:
 
 @pytest.mark.clause("SnapshotGeneratorTest.testTimeBasedSnapshots")
 @pytest.mark.clause("S-12")
-def test_made_after_so_much_time_if_anything_is_new() -> None:
+def test_snapshot_is_made_after_max_interval_if_records_are_new() -> None:
     replica = Replica(metadata_log_max_snapshot_interval_ms="5000")
     replica.ports.advance(20_000)
     assert replica.store.ids == ()
@@ -95,7 +95,7 @@ def test_writes_after_the_freeze_point_do_not_get_into_it() -> None:
 
 
 @pytest.mark.clause("KafkaMetadataLogTest.testCreateSnapshotFromEndOffset", "SnapshotGeneratorTest.testCreateSnapshot")
-def test_what_came_meanwhile_counts_for_the_next() -> None:
+def test_records_appended_during_snapshot_count_for_next() -> None:
     replica = Replica(**BYTES)
     replica.append(topic_records("a", topic_id(1), 100))
     replica.ports.step()
@@ -107,7 +107,7 @@ def test_what_came_meanwhile_counts_for_the_next() -> None:
 
 @pytest.mark.clause("KafkaMetadataLogTest.testCreateExistingSnapshot")
 @pytest.mark.clause("S-12")
-def test_one_that_is_loaded_counts_as_the_last() -> None:
+def test_loaded_snapshot_counts_as_the_last() -> None:
     replica = Replica(**NEVER)
     replica.append([setting(1)])
     replica.make_snapshot()

@@ -39,7 +39,7 @@ codecs = st.sampled_from(list(Compression))
 
 @pytest.mark.thorough
 @given(st.lists(records, min_size=1, max_size=8), codecs, st.integers(0, 2**60), st.integers(-1, 2**31 - 1))
-def test_what_was_built_is_read(batch: list[Record], codec: Compression, base_offset: int, epoch: int) -> None:
+def test_built_batch_is_read_back(batch: list[Record], codec: Compression, base_offset: int, epoch: int) -> None:
     data = build(batch, base_offset=base_offset, leader_epoch=epoch, compression=codec)
     ((position, header),) = validate(data)
     assert position == 0
@@ -126,7 +126,7 @@ def test_every_shorter_and_longer_buffer_is_refused() -> None:
 
 
 @pytest.mark.parametrize("length", [-(2**31), -13, -12, -1, 0, 48, 2**31 - 1])
-def test_a_length_that_cannot_be_is_refused(length: int) -> None:
+def test_invalid_batch_length_is_refused(length: int) -> None:
     data = bytearray(build([Record(value=b"v")]))
     data[8:12] = length.to_bytes(4, "big", signed=True)
     with pytest.raises(InvalidRecords) as refused:

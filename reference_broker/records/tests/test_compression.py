@@ -68,7 +68,7 @@ def test_garbage_is_corrupt(codec: Compression, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
-def test_codecs_that_do_not_exist(codec: int) -> None:
+def test_unknown_codec_returns_unsupported_compression_type(codec: int) -> None:
     with pytest.raises(InvalidRecords) as refused:
         decompress(codec, b"")
     assert refused.value.error == ErrorCode.unsupported_compression_type

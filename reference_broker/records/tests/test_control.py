@@ -56,7 +56,7 @@ def test_snapshot_delimiters() -> None:
     assert entity_reader(SnapshotFooterRecord)(last.value, 0)[0].version == 0
 
 
-def test_a_control_batch_that_cannot_be_read_is_no_marker() -> None:
+def test_unreadable_control_batch_is_no_marker() -> None:
     for record in (Record(key=b"\x00", value=b""), Record(value=b"x"), Record(key=b"\x00\x00\x00\x01", value=b"\x00")):
         batch = build([record], is_control=True, producer_id=1, producer_epoch=0)
         assert read_marker(batch, read_header(batch)) is None

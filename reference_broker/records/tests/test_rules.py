@@ -63,7 +63,7 @@ def test_the_base_offset_is_not_the_clients_to_choose() -> None:
         {"producer_id": 3},
     ],
 )
-def test_shapes_that_are_invalid(change: dict[str, int]) -> None:
+def test_invalid_record_shape_returns_invalid_record(change: dict[str, int]) -> None:
     assert refusal(GOOD._replace(**change)) == ErrorCode.invalid_record
 
 
@@ -88,7 +88,7 @@ def test_without_a_producer_id_epoch_and_sequence_mean_nothing(left_there: dict[
 
 
 @pytest.mark.parametrize("attributes", [0x80, 0x100, 0x1000, -0x8000])
-def test_attributes_that_nobody_knows_are_kept(attributes: int) -> None:
+def test_unknown_attributes_are_kept(attributes: int) -> None:
     check_client_batch(GOOD._replace(attributes=attributes), RULES, NOW_MS)
 
 

@@ -94,7 +94,7 @@ def test_a_response_is_written_as_the_page_and_version_6_have_it_and_read_so() -
 
 
 @pytest.mark.clause("G-12", "G-1", "G-3", "G-4", "D-1")
-def test_a_follower_s_request_has_the_page_s_fields_and_what_followers_report() -> None:
+def test_follower_request_has_fields_of_draft_and_followers() -> None:
     text = (
         "00000003 000001f4 00000001 00100000 00 01 0102030405060708 7000000000000002"
         "00000001 0001 74 69696969696969696969696969696969 00000001"
@@ -192,7 +192,7 @@ def test_any_bytes_are_a_fetch_or_a_protocol_error(asks: bool, version: int, fra
 
 
 @pytest.mark.parametrize("version", [PAGE, DRAFT])
-def test_what_ends_inside_a_field_is_refused_and_what_runs_on_is_not(version: int) -> None:
+def test_truncated_request_is_refused_but_trailing_bytes_are_not(version: int) -> None:
     sent = FetchRequest(topics=[FetchTopic("t", NO_TOPIC_ID, [FetchPartition(0, 1, 2)])])
     body = b"".join(encode_request(FETCH, version, 9, "me", sent))[4 + 12 :]
     for size in range(len(body)):

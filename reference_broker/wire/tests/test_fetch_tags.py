@@ -55,7 +55,7 @@ def test_tags_of_later_versions_are_unknown_ones(version: int, directory: bytes,
     assert (partition.replica_directory_id, partition.high_watermark) == (directory, high_watermark)
 
 
-def test_what_an_older_version_cannot_say_is_left_out() -> None:
+def test_fields_unknown_to_older_version_are_omitted() -> None:
     partition = FetchPartition(0, 9, 77, 3, 2, -1, DIRECTORY, 7)
     response = [FetchTopic("", bytes(16), [partition])]
     plain = [FetchTopic("", bytes(16), [FetchPartition(0, 9, 77, 3, 2)])]

@@ -91,7 +91,7 @@ def test_a_response_has_these_bytes() -> None:
 @pytest.mark.clause("D-1")
 @QUICK
 @given(fetch_requests(17))
-def test_any_request_comes_back(sent: FetchRequest) -> None:
+def test_any_request_round_trips(sent: FetchRequest) -> None:
     sent = replace(
         sent,
         rack_id="",
@@ -109,7 +109,7 @@ def test_any_request_comes_back(sent: FetchRequest) -> None:
 @pytest.mark.clause("H-1")
 @QUICK
 @given(fetch_responses(11), INT64)
-def test_any_response_comes_back(response: FetchResponse, horizon: int) -> None:
+def test_any_response_round_trips(response: FetchResponse, horizon: int) -> None:
     topics = [
         FetchTopicResponse("", TOPIC_ID, [replace(data, tombstone_horizon=horizon) for data in topic.partitions])
         for topic in response.responses
@@ -121,7 +121,7 @@ def test_any_response_comes_back(response: FetchResponse, horizon: int) -> None:
 
 @QUICK
 @given(st.integers(0, 90))
-def test_a_request_that_is_cut_short_is_refused(length: int) -> None:
+def test_truncated_request_is_refused(length: int) -> None:
     partition = FetchPartition(6, 7, 4096, 3, 2, 4)
     sent = FetchRequest(topics=[FetchTopic("", TOPIC_ID, [partition])], forgotten=[ForgottenTopic("", TOPIC_ID, [1])])
     frame = b"".join(encode_request(ApiKey.FETCH, VERSION, 9, None, sent))[14:]

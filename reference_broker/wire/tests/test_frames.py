@@ -104,7 +104,7 @@ def test_a_large_frame_stays_valid_and_read_only_while_more_arrives() -> None:
     assert frame.readonly
 
 
-def test_what_is_dropped_is_held_no_more() -> None:
+def test_drop_releases_buffered_bytes() -> None:
     reader = FrameReader(1 << 20)
     reader.feed(framed(bytes(1 << 19))[:-1])
     assert reader.next_frame() is None

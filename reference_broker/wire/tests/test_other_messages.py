@@ -182,7 +182,7 @@ def test_a_downgrade_in_update_features_0_is_a_safe_one() -> None:
     assert upgrade.feature_updates[0].upgrade_type == 1
 
 
-def test_update_features_says_each_feature_to_those_who_request_in_old_versions() -> None:
+def test_update_features_in_old_versions_lists_each_feature() -> None:
     """Version 2 has no results per feature, so the class that handlers fill is that of version 1."""
     from kio.schema.update_features.v1.response import UpdatableFeatureResult
 
