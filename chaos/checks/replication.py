@@ -253,8 +253,9 @@ class HighWatermarkByRequests(ReplicaCheck):
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
         self._progress = context.progress
-        self._moved: list[tuple[Replicated, int, int]] = []
-        """(partition, node, high watermark before) of leaders whose term or high watermark has changed in this event"""
+        self._moved: list[tuple[Replicated, int, int, int]] = []
+        """(partition, node, high watermark before, log end before) of leaders whose term or high watermark has changed
+        in this event"""
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         self._progress.acted(at_us, node, event, effects)
@@ -265,19 +266,19 @@ class HighWatermarkByRequests(ReplicaCheck):
         is_same = before.incarnation == now.incarnation
         if not is_same or before.leader_epoch != now.leader_epoch or now.high_watermark > before.high_watermark:
             known = before.high_watermark if is_same else now.high_watermark
-            self._moved.append((partition, copy.node_id, known))
+            self._moved.append((partition, copy.node_id, known, before.end_offset))
 
     def viewed(self, at_us: int, node: "Node") -> None:
         node_id = node.broker.node_id
         if self._moved:
             moved, self._moved = self._moved, []
-            for partition, leader, before in moved:
+            for partition, leader, before, end_before in moved:
                 led = node.broker.partitions.by_id.get(partition.key)
                 if leader == node_id and led is not None and self._progress.nodes.get(node_id) is node:
                     term = self._progress.term(at_us, node, led)
                     self._judge_begin(at_us, node_id, partition, led, term)
                     if led.log.high_watermark > before:
-                        self._judge_move(at_us, node, partition, led, term)
+                        self._judge_move(at_us, node, partition, led, term, end_before)
         if self._progress.counted:
             for each in self._progress.counted:
                 known = self.replicas.partitions.get((each.partition.topic_id, each.partition.index))
@@ -295,7 +296,9 @@ class HighWatermarkByRequests(ReplicaCheck):
                     f"{state.log_end_offset}, which has requested nothing from it since its term began (F-22)",
                 )
 
-    def _judge_move(self, at_us: int, node: "Node", partition: Replicated, led: Partition, term: LeaderTerm) -> None:
+    def _judge_move(
+        self, at_us: int, node: "Node", partition: Replicated, led: Partition, term: LeaderTerm, end_before: int
+    ) -> None:
         isr, min_isr = self.replicas.isr_known_to(node, partition)
         if not isr:
             return
@@ -304,7 +307,8 @@ class HighWatermarkByRequests(ReplicaCheck):
         who = f"{partition.name}: leader {node_id} of epoch {led.leader_epoch} moved its high watermark to {mark}"
         if len(isr) < min_isr:
             self.violated(at_us, f"{who}, and only {isr} are in sync, of at least {min_isr} (E-2)")
-        if mark > _counted_end(led.log):
+        # Physical: one event may append after it has moved the high watermark.
+        if mark > max(_counted_end(led.log, each) for each in (end_before, led.log.log_end_offset)):
             self.violated(at_us, f"{who}, and its own log is synced up to {led.log.synced_offset} (flush.messages)")
         image = node.broker.quorum_node.loader.image
         proposed = self._progress.proposal(node_id, led, _partition_epoch(node, partition))
@@ -343,7 +347,7 @@ class HighWatermarkByRequests(ReplicaCheck):
             )
         # One that has requested nothing joins nothing.
         offsets = [known[each].offset for each in partition.state.replicas if each in known]
-        least = min(_counted_end(led.log), *offsets)
+        least = min(_counted_end(led.log, led.log.log_end_offset), *offsets)
         if led.log.high_watermark >= least:
             return
         isr, min_isr = self.replicas.isr_known_to(node, partition)
@@ -356,11 +360,11 @@ class HighWatermarkByRequests(ReplicaCheck):
             )
 
 
-def _counted_end(log: PartitionLog) -> int:
-    """Return the offset up to which a leader counts its own log: once flush.messages records are unsynced, they count
-    only as far as they are synced."""
-    unsynced = log.log_end_offset - log.synced_offset
-    return log.synced_offset if unsynced >= log.config.flush_messages else log.log_end_offset
+def _counted_end(log: PartitionLog, end_offset: int) -> int:
+    """Return the offset up to which a leader counts its own log, if that ends at ``end_offset``: once flush.messages
+    records are unsynced, they count only as far as they are synced."""
+    unsynced = end_offset - log.synced_offset
+    return log.synced_offset if unsynced >= log.config.flush_messages else end_offset
 
 
 def _partition_epoch(node: "Node", partition: Replicated) -> int:
@@ -437,7 +441,7 @@ class LoneHighWatermark(ReplicaCheck):
             if led is None or led.followers is not None or led.log is not log or log.is_offline:
                 continue
             self.evidence += 1
-            if log.high_watermark < _counted_end(log):
+            if log.high_watermark < _counted_end(log, log.log_end_offset):
                 self.violated(
                     at_us,
                     f"{led.topic}-{led.index}: node {node.broker.node_id} is the only replica, with high watermark "

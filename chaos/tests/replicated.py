@@ -69,6 +69,7 @@ class Log:
     log_start_offset: int = 0
     cleaned_offset: int = 0
     held: list[bytes] = field(default_factory=list)
+    unsynced: int = 0
     config: LogConfig = field(default_factory=LogConfig)
     bases: list[int] = field(default_factory=lambda: [0])
     is_offline: bool = False
@@ -86,7 +87,7 @@ class Log:
 
     @property
     def synced_offset(self) -> int:
-        return len(self.held)
+        return len(self.held) - self.unsynced
 
     def read(self, offset: int, max_bytes: int, end: int) -> bytes:  # noqa: ARG002
         return b"".join(self.held[offset:end])

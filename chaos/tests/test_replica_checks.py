@@ -675,6 +675,21 @@ def test_a_replica_joins_when_it_has_requested_the_high_watermark(cluster: Clust
     assert ["replica 2 has requested 3" in each for each in proposer.stories()] == [True]
 
 
+@pytest.mark.parametrize(("moves_to", "is_red"), [(4, False), (5, True)])
+def test_a_high_watermark_may_move_before_its_event_appends(cluster: Cluster, moves_to: int, *, is_red: bool) -> None:
+    """With flush.messages of 2 a leader counts one unsynced record, and not two."""
+    log = cluster.logs[0]
+    log.config = LogConfig(flush_messages=2)
+    leader = Leader(cluster)
+    cluster.append(batch(3, 0))
+    log.unsynced = 1
+    leader.fetch(1, 4)
+    log.held.append(batch(4, 0))
+    log.unsynced = 2
+    leader.fetch(2, moves_to, moves_to=moves_to)
+    assert any("synced up to 3" in each for each in leader.stories()) is is_red
+
+
 @pytest.mark.parametrize(("began_at", "is_red"), [(3, False), (4, True)])
 def test_an_epoch_began_before_the_leader_appended_to_it(cluster: Cluster, began_at: int, *, is_red: bool) -> None:
     """The first look at the leader may come after that."""
