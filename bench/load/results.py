@@ -21,8 +21,10 @@ LIMITED_SHARE: Final = 0.1
 (the limits of ``reports.read_tables``). A worker that is only busy still sends in time."""
 NEAR_SHARE: Final = 0.8
 """A run that reaches this share of what the generator reaches against a sink has measured the generator."""
+STARVED_PERMILLE: Final = 500
+"""A worker that waits for a processor for half of a second has too little of it."""
 BUSY_SHARE: Final = 0.5
-"""A worker that never sleeps in more than this share of the seconds does not wait for brokers."""
+"""A worker that never sleeps, or is starved, in more than this share of the seconds does not wait for brokers."""
 UNVERIFIED: Final = "UNVERIFIED"
 REACHED_SHARE: Final = 0.98
 LEAST_BEYOND: Final = 10
@@ -167,16 +169,21 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
     def generator_limit(self) -> str:
         """Return why the run measured the generator, and so says nothing of the brokers; nothing if it did not.
 
-        A worker that was busy and late in more than a tenth of the seconds adds its own delays. One that never slept
-        while the rate was not reached did not wait for responses, be it that it had too little of the processor. And
+        A worker that was busy and late in more than a tenth of the seconds adds its own delays. If the rate was not
+        reached, one that never slept did not wait for responses, and neither did one that waited for a processor. And
         what it reaches alone is its limit, whatever it waited for.
         """
         seconds = [self.measures.seconds.get(at) for at in range(self.first, self.end)]
         busy = [each for each in seconds if each is not None and each.wanted_permille >= BUSY_PERMILLE]
         if sum(each.lag_us >= LATE_US for each in busy) > LIMITED_SHARE * len(seconds):
             return "it was busy and late"
-        if len(busy) > BUSY_SHARE * len(seconds) and (not self.wanted_records_per_s or not self.reached):
-            return "it never slept, and the rate was not reached"
+        if not self.wanted_records_per_s or not self.reached:
+            known = [each for each in seconds if each is not None]
+            starved = sum(each.wanted_permille - each.cpu_permille >= STARVED_PERMILLE for each in known)
+            if starved > BUSY_SHARE * len(seconds):
+                return "it waited for a processor, and the rate was not reached"
+            if len(busy) > BUSY_SHARE * len(seconds):
+                return "it never slept, and the rate was not reached"
         if self.generator_capacity and self.rate("acknowledged") >= NEAR_SHARE * self.generator_capacity:
             return f"it reaches {self.generator_capacity:,.0f} records/s against a sink that keeps nothing"
         return ""

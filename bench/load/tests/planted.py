@@ -22,13 +22,15 @@ def result(
     unfinished: str = "",
     records_in_a_batch: int = 1,
     workload: str = "w",
+    cpu_permille: int = 200,
 ) -> LoadResult:
     """A run whose first second is its warm-up."""
     written = int(rate if acknowledged is None else acknowledged)
     measures = Measures()
     for at in range(1 + seconds):
         taken = int(written if read is None else read)
-        measures.seconds[at] = LoadSecond(int(rate), int(rate), written, 0, taken, 0, 200, wanted_permille, lag_us)
+        processor = (cpu_permille, wanted_permille, lag_us)
+        measures.seconds[at] = LoadSecond(int(rate), int(rate), written, 0, taken, 0, *processor)
         for measure in ("publish", "delay", "response", "end_to_end"):
             measures.latency(measure, at, latency_us, written)
             measures.batches[measure][at] = max(1, written // records_in_a_batch)

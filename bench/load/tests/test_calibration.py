@@ -113,11 +113,23 @@ def test_search_ends_near_generator_maximum(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_never_sleeps_while_the_rate_is_not_reached_is_the_limit() -> None:
-    starved = result(1_000, acknowledged=500, wanted_permille=950, lag_us=60_000)
-    assert starved.outcome == "INVALID"
-    assert "it never slept, and the rate was not reached" in starved.reason
-    assert result(1_000, acknowledged=500, wanted_permille=700, lag_us=60_000).outcome == "PASSED"
-    assert result(1_000, wanted_permille=950, lag_us=60_000).outcome == "PASSED"
+    def busy(wanted_permille: int, acknowledged: int = 500) -> LoadResult:
+        return result(1_000, acknowledged=acknowledged, wanted_permille=wanted_permille, cpu_permille=880)
+
+    assert busy(950).outcome == "INVALID"
+    assert "it never slept, and the rate was not reached" in busy(950).reason
+    assert busy(890).outcome == "PASSED"
+    assert busy(950, 1_000).outcome == "PASSED"
+
+
+def test_a_worker_that_waits_for_a_processor_while_the_rate_is_not_reached_is_the_limit() -> None:
+    def starved(wanted_permille: int, acknowledged: int = 500) -> LoadResult:
+        return result(1_000, acknowledged=acknowledged, wanted_permille=wanted_permille, cpu_permille=80)
+
+    assert starved(600).outcome == "INVALID"
+    assert "it waited for a processor, and the rate was not reached" in starved(600).reason
+    assert starved(570).outcome == "PASSED"
+    assert starved(600, 1_000).outcome == "PASSED"
 
 
 def test_full_batches_are_those_of_kafka_s_producers() -> None:
