@@ -77,7 +77,7 @@ class LoadTarget:
 
 Progress = Callable[[str], None]
 MakesLinks = Callable[[int], AbstractContextManager[ClientLinks]]
-"""Makes links to so many nodes."""
+"""Make the links between clients and nodes, for this number of nodes."""
 
 
 @contextmanager

@@ -23,8 +23,8 @@ REPORT = "crucible_report"
 AT: Final = "at_s"
 """When a report came, by the master's monotonic clock. It is no sum."""
 SILENT_S: Final = 60
-"""A worker may be silent for so long while the machine is busy. Locust would take it for gone after 3 s and end the
-load. That a process has really ended is seen by ``LocustProcesses``, which has started it."""
+"""Limit of a worker's silence, which may be long while the machine is busy. Locust would regard the worker as missing
+after 3 s and end the load. ``LocustProcesses``, which has started the process, detects its real end."""
 runners.HEARTBEAT_LIVENESS = SILENT_S  # heartbeats come once a second
 
 

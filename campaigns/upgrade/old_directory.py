@@ -24,13 +24,14 @@ INDEX_INTERVAL_BYTES = 4096
 LEADER_EPOCH = 0
 FIRST_PRODUCER = 1000
 LIVING = 6
-"""So many producers write at any time, each in turn."""
+"""Number of producers that write at any time, in a random order."""
 LONG, ENDLESS = 1, 2
-"""The producers of the transaction that is open where producers begin to be expired, and of one that is not ended."""
+"""Producers of the transaction that is open where producers begin to be expired, and of one that is never ended."""
 LONG_OPEN = 5 / 4, 3 / 4
 """When that transaction begins and ends, before the end of the log, in times of the expiration."""
 EVERY_TRANSACTIONAL, COMMITTED = 5, 0.8
-"""One of so many producers ends a transaction after each of its batches, and so often it commits."""
+"""Each fifth producer is transactional and ends a transaction after each of its batches. The second value is the share
+of its transactions that commit."""
 
 
 @dataclass(frozen=True, slots=True)

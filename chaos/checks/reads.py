@@ -245,8 +245,8 @@ class ResponsesAfterHeal(Check):
                 topic, _, index = each.name.rpartition("-")
                 yield (topic, int(index)), leader.held.start_offset
 
-    def looked(self, at_us: int, missed: str) -> None:
-        """``missed`` describes the requests without a response, or is empty."""
+    def record_missing(self, at_us: int, missed: str) -> None:
+        """Record the requests of a phase that got no response. ``missed`` describes them, or is empty."""
         self.evidence += 1
         if missed:
             self.violated(at_us, missed)

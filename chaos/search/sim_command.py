@@ -26,28 +26,34 @@ class SimOptions:
     """The options of ``crucible sim``."""
 
     seeds: int | None = None
-    """number of seeds; None is the default of the mode"""
+    """Number of seeds. None means the default of the mode."""
     seed: int | None = None
-    """the first seed, 1 by default; alone it is the only one"""
+    """The first seed, 1 by default. Without ``seeds`` it is the only one."""
     mutant: str | None = None
+    """Name of the mutant that is played."""
     processes: int = 2
+    """Number of processes that play seeds."""
     out: Path | None = None
-    """the folder of a single seed's run, for ``crucible report`` (several scenarios get a folder each below it), or of
-    a guided search's corpus"""
+    """The folder of a single seed's run, for ``crucible report`` (several scenarios get a folder each below it), or of
+    a guided search's corpus."""
     shrinks: bool = False
-    """whether the scenario of a failing seed is made smaller, unless several seeds of a mutant are played"""
+    """Whether the scenario of a failing seed is made smaller, unless several seeds of a mutant are played."""
     changes: tuple[int, ...] = ()
-    """those that a guided search made to the single seed's scenario"""
+    """Changes that a guided search made to the single seed's scenario."""
     with_mutants: bool = False
+    """Whether each mutant of the scenarios is played, too."""
     profile: bool = False
+    """Whether a table of the time by part is printed."""
     guided: bool = False
+    """Whether the search is guided by what its schedules reach."""
     near: str = ""
-    """the file that a guided search reaches first"""
+    """The file that a guided search reaches first."""
     seconds: float | None = None
-    """processor time after which the search ends"""
+    """Processor time after which the search ends."""
     event: int | None = None
-    """the event after which the state of ``node`` is shown"""
+    """The event after which the state of ``node`` is shown."""
     node: int | None = None
+    """ID of the node whose state is shown."""
 
     @property
     def first_seed(self) -> int:

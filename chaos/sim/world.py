@@ -37,31 +37,33 @@ from scenarios.load import MIRROR_GROUP, Groups, Load, Workers
 from scenarios.model import Fault, Scenario
 
 BOOT_US = 30_000_000
-"""limit for all nodes to become ready"""
+"""Limit for all nodes to become ready."""
 PREPARE_US = 30_000_000
-"""limit for the topics to be created, and for another one to seed them"""
+"""Limit for the topics to be created, and the same limit again for them to be seeded."""
 DRAIN_US = 60_000_000
-"""limit for clients to finish, once they are stopped, and for each last read"""
+"""Limit for clients to finish once they are stopped, and for each last read."""
 MOST_LOCAL_READS = 4
-"""Limit for the reads of local logs whose start moves meanwhile."""
+"""Largest number of times that local logs are read, because their start moves meanwhile."""
 CONVERGE_US = 60_000_000
-"""The nodes must agree within this time after the heal, or quorum-converges is violated."""
+"""Limit for the nodes to agree after the heal. Beyond it quorum-converges is violated."""
 STUCK_WITHOUT_FAULT_US = 20_000_000
-"""A phase that does not end so long after the last fault violates responses-after-heal. In that time a leader and
+"""Limit for a phase to end after the last fault. Beyond it responses-after-heal is violated. Within it a leader and
 coordinators are elected and load, and clients retry."""
 SETTLED_FETCH_TIMEOUTS = 3
 """Number of fetch timeouts without a fault of the voters after which their leader must stay. A voter seeks a new leader
 after one fetch timeout, and elections and backoff take time too."""
 ELECTION_MS = 15_000
-"""limit for a coordinator to be elected and to load, and for all clients to find it"""
+"""Limit for a coordinator to be elected and to load, and for all clients to find it."""
 MIRROR_REBALANCE_MS = 10_000
+"""Rebalance timeout of the mirror's group."""
 REGISTRATION_US = 3_000_000
+"""Limit for a broker to register again after its session has expired."""
 CALLBACKS_BETWEEN_TESTS = 8
-"""number of callbacks between two tests of whether a phase is over"""
+"""Number of callbacks between two tests of whether a phase is over."""
 
 
 BUDGET = "_PER_SLICE"
-"""how the names of the broker's budgets end (``reference_broker.ports.slicing``)"""
+"""Suffix of the names of the broker's budgets (``reference_broker.ports.slicing``)."""
 
 C = TypeVar("C", bound=Check)
 
@@ -154,9 +156,9 @@ class SimWorld:
         workers, readers = ([self._client(each) for each in stage] for stage in (fleet.workers, fleet.readers))
         writers: list[Behaviour] = [*fleet.writers, *([appender] if appender is not None else [])]
         self._load([self._client(each) for each in writers], workers, readers)
-        self._converge()
-        self._last_reads(fleet)
-        self._converge()  # Once more, because the controller's upkeep may have written a record meanwhile.
+        self._await_quorum()
+        self._read_to_the_end(fleet)
+        self._await_quorum()  # Once more, because the controller's upkeep may have written a record meanwhile.
         self.stage = "end"
         self.cluster.compare_all()
         self.history.clock_steps_us = _clock_steps_us(self.scenario, self.faults)
@@ -184,12 +186,12 @@ class SimWorld:
         self.cluster.heal()
         healed_us = self.agenda.now_us
         self._stop(writers)
-        self._replicas_converge()  # Readers see only what is replicated.
-        self._tier_fills()
-        self._groups_settle(healed_us)
+        self._await_replicas()  # Readers see only what is replicated.
+        self._await_tier_copies()
+        self._await_group_assignments(healed_us)
         if workers:
             self._stop(workers)
-            self._replicas_converge()  # Readers read what workers wrote, too.
+            self._await_replicas()  # Readers read what workers wrote, too.
         self._stop(readers)
 
     def _stop(self, clients: Sequence[SimClient]) -> None:
@@ -197,36 +199,38 @@ class SimWorld:
             client.stop()
         self._require_within(DRAIN_US, lambda: all(client.finished for client in clients))
 
-    def _replicas_converge(self) -> None:
+    def _await_replicas(self) -> None:
+        """Wait until the replicas of each partition are equal, or record that they are overdue."""
         if not self._advance_until(self.agenda.now_us + CONVERGE_US, self._replicated.reached):
             self._replicated.overdue(self.agenda.now_us, CONVERGE_US)
 
-    def _tier_fills(self) -> None:
+    def _await_tier_copies(self) -> None:
+        """Wait until the object store has all closed segments, or record that they are overdue."""
         if not self._advance_until(self.agenda.now_us + CONVERGE_US, self._stored.reached):
             self._stored.overdue(self.agenda.now_us, CONVERGE_US)
 
-    def _groups_settle(self, healed_us: int) -> None:
+    def _await_group_assignments(self, healed_us: int) -> None:
         """Keep members until each partition has an owner, for as long as the timeouts of their groups allow."""
         end_us = max(healed_us + self._settle_us, self.agenda.now_us)
         if not self._advance_until(end_us, self._assigned.reached):
             self._assigned.overdue(self.agenda.now_us, end_us - healed_us)
 
-    def _converge(self) -> None:
+    def _await_quorum(self) -> None:
         self.stage = "converge"
         self._converges.expected = True
         end_us = self.agenda.now_us + CONVERGE_US
         while not (self.cluster.ready and self._converges.reached()) and self.agenda.step(end_us):
             pass
 
-    def _last_reads(self, fleet: Fleet) -> None:
+    def _read_to_the_end(self, fleet: Fleet) -> None:
         for reader in fleet.last_readers:
             self._phase(reader.process, [reader], DRAIN_US)
             if isinstance(reader, FinalReader) and reader is not fleet.target_reader:
                 self._read_local_logs(reader)
-            self._after_heal.looked(self.agenda.now_us, reader.missed)
+            self._after_heal.record_missing(self.agenda.now_us, reader.missed)
         if fleet.final_describer is not None:
             self._phase("final describe", [fleet.final_describer], DRAIN_US)
-            self._after_heal.looked(self.agenda.now_us, fleet.final_describer.missed)
+            self._after_heal.record_missing(self.agenda.now_us, fleet.final_describer.missed)
 
     def _read_local_logs(self, reader: FinalReader) -> None:
         """Where remote segments are unreadable (E-7), read the partition from the start of its local log. That start
@@ -258,7 +262,8 @@ class SimWorld:
         run is then no lack of evidence, but a violation."""
         now_us, fault_times = self.agenda.now_us, self._suite.quorum.fault_times
         if now_us - fault_times.last_us() > STUCK_WITHOUT_FAULT_US:
-            self._after_heal.looked(now_us, f"{story}, and no fault has affected a node or a link between nodes lately")
+            missing = f"{story}, and no fault has affected a node or a link between nodes lately"
+            self._after_heal.record_missing(now_us, missing)
         return RunStuckError(story)
 
     def _advance_until(self, end_us: int, done: Callable[[], bool]) -> bool:
@@ -287,7 +292,7 @@ class SimWorld:
 
 @contextmanager
 def short_slices(items: int) -> Iterator[None]:
-    """Inside the block let each slice of the broker's long work end after so many items, or 64 bytes for each item. 0
+    """Inside the block let each slice of the broker's long work end after ``items`` items, or 64 bytes for each item. 0
     leaves the broker's own budgets."""
     kept = _budgets() if items else []
     for module, each, _ in kept:
@@ -316,7 +321,7 @@ def _only(kind: type[C], checks: Sequence[Check]) -> C:
 
 
 SLICES_US = 400_000
-"""What a few hundred short slices take."""
+"""Duration of a few hundred short slices."""
 
 
 def _settings(scenario: Scenario, config: BrokerConfig) -> Settings:

@@ -22,10 +22,11 @@ from scenarios.model import Scenario
 from scenarios.revisions import each_revision
 
 FOLDER = "corpus"
-"""of the corpus, in the night's folder"""
+"""Folder of the corpus, in the night's folder."""
 MOST = 1_000_000
+"""Largest number of schedules of one night."""
 MOST_REDS = 3
-"""After so many red schedules the search ends: the others would most likely show the same."""
+"""Number of red schedules after which the search ends, because further ones would most likely show the same."""
 
 
 def play(work: Work, until: float) -> tuple[Outcome, str]:

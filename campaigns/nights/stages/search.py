@@ -36,11 +36,12 @@ from scenarios.revisions import each_revision
 RECEIVE_FOR_S = 0.5
 FIRST_SEED = 1
 FOLLOWED_SHARE = 0.3
-"""The part of the time that is left at the first red seed in which failures are looked into, and not searched."""
+"""Share of the remaining time, at the first red seed, that goes into examining failures instead of searching."""
 CANARY_SEEDS = 600
-"""After so many seeds a canary lives. The rarest mutant shows in one of some twenty."""
+"""Number of seeds after which a canary has survived. The rarest mutant shows in about one of twenty."""
 LEAST_LIMIT_S, LIMIT_FACTOR = 300.0, 20.0
-"""A child that reports nothing for so long, or for so many times what a seed takes, has hung."""
+"""Limits of a child's silence: the larger of this time and this multiple of a seed's duration. Beyond it the child has
+hung."""
 
 
 @dataclass(frozen=True, slots=True)
