@@ -17,7 +17,7 @@ from campaigns.upgrade.old_directory import HOUR_MS, TOPIC, WantedLog, make
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.log.producer_replay import Recreated, recreated, recreated_from
+from reference_broker.log.producer_replay import Recreated, recreate, recreate_from
 from reference_broker.log.producer_state import ProducerStateEntry
 from reference_broker.log.segments import Segments
 from reference_broker.ports.node_ports import Now
@@ -41,7 +41,7 @@ def everything(
     segments: Segments, offset: int, now_ms: int, expiration_ms: int, live: Mapping[int, ProducerStateEntry]
 ) -> Making:
     """From the newest snapshot, or from the beginning of the log."""
-    return recreated_from(segments, segments.bases[0], offset, now_ms, expiration_ms, live)
+    return recreate_from(segments, segments.bases[0], offset, now_ms, expiration_ms, live)
 
 
 def last_segment(
@@ -49,13 +49,13 @@ def last_segment(
 ) -> Making:
     """Only the segment that is to be uploaded."""
     begin = segments.bases[segments.bases.index(offset) - 1]
-    return recreated_from(segments, begin, offset, now_ms, expiration_ms, live)
+    return recreate_from(segments, begin, offset, now_ms, expiration_ms, live)
 
 
 WAYS: dict[str, tuple[Way, bool]] = {
     "everything": (everything, True),
     "last segment": (last_segment, False),
-    "P-9": (recreated, True),
+    "P-9": (recreate, True),
 }
 """By name. The second says whether a snapshot that was made is kept for the next ones."""
 

@@ -130,7 +130,7 @@ def last_stable_at_high_watermark(original: Function, self: Any, high_watermark:
     return None
 
 
-@mutant("reference_broker.log.producer_replay:noted")
+@mutant("reference_broker.log.producer_replay:note_batch")
 def aborted_index_not_rebuilt(
     original: Function, disk: Any, segment: Any, position: int, header: Any, states: Any
 ) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
+from reference_broker.controller.controller_term import AppendKind
 from reference_broker.groups.committed_offsets import OffsetKey
 from reference_broker.metadata.features import sends_metadata_epoch
 from reference_broker.metadata.records import MetadataEpoch, NoOpRecord, encode
@@ -128,9 +129,11 @@ def new_schema_before_switch(original: Function, image: Any) -> bool:
 
 
 @mutant("reference_broker.controller.controller_term:ControllerTerm._append")
-def epoch_written_in_transaction(original: Function, self: Any, values: Any, kind: str, number: int, of: int) -> Any:
+def epoch_written_in_transaction(
+    original: Function, self: Any, values: Any, kind: AppendKind, number: int, of: int
+) -> Any:
     """The controller writes the epoch inside an open transaction (M-2)."""
-    if kind == "batch" and number == 1 and sends_metadata_epoch(self.latest):
+    if kind is AppendKind.BATCH and number == 1 and sends_metadata_epoch(self.latest):
         epoch = MetadataEpoch(metadata_epoch=self.latest.metadata_epoch + 1)
         values = [*values, encode(NoOpRecord(metadata_epoch=epoch))]
     return original(self, values, kind, number, of)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
+from reference_broker.controller.controller_term import AppendKind
 from reference_broker.metadata.records import MARKERS, EndTransactionRecord, decode, encode
 from reference_broker.records.batch import InvalidRecords
 
@@ -61,10 +62,10 @@ def no_abort(
 
 
 @mutant(f"{CONTROLLER_TERM}:ControllerTerm._append")
-def ends_instead_of_abort(original: Function, self: Any, values: Any, kind: str, number: int, of: int) -> Any:
+def ends_instead_of_abort(original: Function, self: Any, values: Any, kind: AppendKind, number: int, of: int) -> Any:
     """A new controller ends the open transaction at the end of its log, instead of aborting it (T-7, T-8)."""
-    if kind == "abort":
-        kind, values = "end", [encode(EndTransactionRecord())]
+    if kind is AppendKind.ABORT:
+        kind, values = AppendKind.END, [encode(EndTransactionRecord())]
     return original(self, values, kind, number, of)
 
 
@@ -155,19 +156,19 @@ def markers_omitted(original: Function, self: Any, change: Any, batches: Any) ->
 
 
 @mutant(f"{CONTROLLER_TERM}:ControllerTerm._append")
-def acknowledged_at_begin(original: Function, self: Any, values: Any, kind: str, number: int, of: int) -> Any:
+def acknowledged_at_begin(original: Function, self: Any, values: Any, kind: AppendKind, number: int, of: int) -> Any:
     """A client gets success once the Begin is written, and does not retry if the transaction is aborted later
     (T-10)."""
     last = original(self, values, kind, number, of)
-    if kind == "begin" and self._current is not None:
+    if kind is AppendKind.BEGIN and self._current is not None:
         self._current.completed(None)
         self._current.completed = lambda _refusal: None
     return last
 
 
 @mutant(f"{CONTROLLER_TERM}:ControllerTerm._append")
-def _two_ends(original: Function, self: Any, values: Any, kind: str, number: int, of: int) -> Any:
-    return original(self, [*values, *values] if kind == "end" else values, kind, number, of)
+def _two_ends(original: Function, self: Any, values: Any, kind: AppendKind, number: int, of: int) -> Any:
+    return original(self, [*values, *values] if kind is AppendKind.END else values, kind, number, of)
 
 
 @mutant("reference_broker.metadata.loader:MetadataBatchLoader._check_markers", partner=_two_ends)

@@ -96,7 +96,7 @@ def only_last_segment_replayed(original: Function, segments: Segments, offset: i
     return int(segments.bases[segments.index_of(offset) - 1])
 
 
-@mutant("reference_broker.log.producer_replay:recreated")
+@mutant("reference_broker.log.producer_replay:recreate")
 def forgotten_a_millisecond_early(
     original: Function, segments: Segments, offset: int, now_ms: int, expiration_ms: int, live: Any
 ) -> Generator[None, None, Recreated]:
@@ -105,7 +105,7 @@ def forgotten_a_millisecond_early(
     return recreated
 
 
-@mutant("reference_broker.log.producer_replay:recreated")
+@mutant("reference_broker.log.producer_replay:recreate")
 def recreated_in_another_format(
     original: Function, segments: Segments, offset: int, now_ms: int, expiration_ms: int, live: Any
 ) -> Generator[None, None, Recreated]:

@@ -10,6 +10,7 @@ which also has the changes that are written but not committed.
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Protocol
 
 from reference_broker.configuration.broker_config import BrokerConfig
@@ -39,10 +40,23 @@ from reference_broker.ports.slicing import PLANNED_UNITS_PER_SLICE, Budget, Slic
 from reference_broker.quorum.values import NOWHERE, NotLeader, Provenance
 from reference_broker.wire.errors import ErrorCode
 
-_INSIDE_TRANSACTION = {"single": False, "begin": False, "batch": True, "end": True, "abort": True}
-"""For each kind of append, whether a transaction must be open before it."""
-_OPENS = {"begin": True, "end": False, "abort": False}
-"""For each marker, whether a transaction is open after it."""
+
+class AppendKind(Enum):
+    """The role of a record batch in the metadata log. The values are: the word in the trace, whether a transaction
+    must be open before the batch, and whether one is open after it."""
+
+    SINGLE = "single", False, False
+    """A change that fits one batch."""
+    BEGIN = "begin", False, True
+    BATCH = "batch", True, True
+    """One batch of a change between its markers."""
+    END = "end", True, False
+    ABORT = "abort", True, False
+
+    def __init__(self, word: str, needs_transaction: bool, leaves_transaction: bool) -> None:
+        self.word = word
+        self.needs_transaction = needs_transaction
+        self.leaves_transaction = leaves_transaction
 
 
 class Leadership(Protocol):
@@ -154,7 +168,7 @@ class ControllerTerm:
             self.in_transaction = True  # It was opened by an earlier controller.
             # Decision metadata-abort-at-activation (T-7): disk refused it | written
             try:
-                self._append([encode(AbortTransactionRecord(reason=first.abort))], "abort", 0, 0)
+                self._append([encode(AbortTransactionRecord(reason=first.abort))], AppendKind.ABORT, 0, 0)
             except DiskError as failure:
                 self._resign_in_transaction(failure)
                 return
@@ -217,7 +231,7 @@ class ControllerTerm:
         """Write a change of one batch, which ``delta`` has replayed, and return its last offset. After a DiskError
         nothing was written."""
         image = delta.build(NOWHERE)
-        last = self._append(batch.values, "single", 1, 1)
+        last = self._append(batch.values, AppendKind.SINGLE, 1, 1)
         self.latest = image.at(last)
         return last.offset
 
@@ -231,12 +245,12 @@ class ControllerTerm:
         self._loader.expect(self._loader.end_offset, of)
         # Decision metadata-transaction-written (T-6, T-7): disk failed, aborted | ended
         try:
-            self._append([encode(BeginTransactionRecord(name=change.name))], "begin", 0, of)
+            self._append([encode(BeginTransactionRecord(name=change.name))], AppendKind.BEGIN, 0, of)
             for number, batch in enumerate(batches.batches, 1):
                 yield
-                self._append(batch.values, "batch", number, of)
+                self._append(batch.values, AppendKind.BATCH, number, of)
             yield
-            last = self._append([encode(EndTransactionRecord())], "end", of, of)
+            last = self._append([encode(EndTransactionRecord())], AppendKind.END, of, of)
         except DiskError as failure:
             refused = self._aborted(of) if self.in_transaction else None
             self._refuse(change, ErrorCode.kafka_storage_error, str(failure))
@@ -250,7 +264,7 @@ class ControllerTerm:
     def _aborted(self, of: int) -> DiskError | None:
         """Write an Abort. Returns the failure if the disk refuses it."""
         try:
-            self._append([encode(AbortTransactionRecord(reason="The disk failed"))], "abort", 0, of)
+            self._append([encode(AbortTransactionRecord(reason="The disk failed"))], AppendKind.ABORT, 0, of)
         except DiskError as failure:
             return failure
         return None
@@ -280,10 +294,10 @@ class ControllerTerm:
             yield
         self._written(change, last_offset)
 
-    def _append(self, values: Sequence[bytes], kind: str, number: int, of: int) -> Provenance:
+    def _append(self, values: Sequence[bytes], kind: AppendKind, number: int, of: int) -> Provenance:
         """Raise DiskError if nothing was written, and _TermOver if leadership is lost."""
-        assert self.in_transaction == _INSIDE_TRANSACTION[kind], (
-            f"the metadata log is about to get {kind} {number} of {of} while a transaction is "
+        assert self.in_transaction == kind.needs_transaction, (
+            f"the metadata log is about to get {kind.word} {number} of {of} while a transaction is "
             f"{'open' if self.in_transaction else 'not open'}: its markers would not pair up"
         )
         # Decision metadata-append-as-leader (T-7): leads no longer | appended
@@ -292,13 +306,13 @@ class ControllerTerm:
         except NotLeader:
             self._lost()
             raise _TermOver from None
-        self.in_transaction = _OPENS.get(kind, self.in_transaction)
+        self.in_transaction = kind.leaves_transaction
         if self._is_over:
             raise _TermOver
         self._node.ports.note(
             "metadata_appended",
             ("offset", last.offset),
-            ("kind", kind),
+            ("kind", kind.word),
             ("number", number),
             ("of", of),
             ("change", "" if self._current is None else self._current.name),

@@ -28,7 +28,7 @@ from reference_broker.log.checkpoints import EpochStart
 from reference_broker.log.config import LogConfig
 from reference_broker.log.durability import SyncPoint
 from reference_broker.log.log_files import LogFiles
-from reference_broker.log.producer_replay import Recreated, recreated, replayed
+from reference_broker.log.producer_replay import Recreated, recreate, replay
 from reference_broker.log.producer_state import ProducerStateManager, encoded
 from reference_broker.log.quarantine import FILE_NAME as QUARANTINE_FILE
 from reference_broker.log.reading import MovedToRemote, OffsetOutOfRange
@@ -438,7 +438,7 @@ class PartitionLog:
             self._restart_at(offset, segments[0].created_ms if segments else 0)
             return offset
         end = segments.end_before(offset)
-        work = replayed(segments, known, self.log_start_offset, offset)
+        work = replay(segments, known, self.log_start_offset, offset)
         # Decision truncated-producers (P-10, X-13): replayed | none known
         self.producers = run_to_end(work) if known.by_id else known.emptied()
         self.producers.keep_completed(known, end)
@@ -604,7 +604,7 @@ class PartitionLog:
     def recreated(self, now: Now, offset: int) -> Sliced[Recreated]:
         """Make the snapshot of producers at ``offset``, where a segment begins, as P-9 says. In slices. Raise
         Overtaken and DiskError. ``recreate_snapshot`` also writes it."""
-        return recreated(self.segments, offset, now.wall_ms, self.producers.expiration_ms, self.producers.by_id)
+        return recreate(self.segments, offset, now.wall_ms, self.producers.expiration_ms, self.producers.by_id)
 
     def recreate_snapshot(self, now: Now, offset: int) -> Sliced[Recreated]:
         """Make the snapshot of producers at ``offset``, and write it (P-8, P-13). In slices. Raise Overtaken and

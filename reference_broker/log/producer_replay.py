@@ -1,9 +1,9 @@
 """Producer state rebuilt from a snapshot and the batches after it (P-4, P-12).
 
-``replayed`` is for a start and a truncation. They also find aborted transactions again, for segments whose index is
+``replay`` is for a start and a truncation. They also find aborted transactions again, for segments whose index is
 missing or damaged (Kafka's LogLoader.recoverSegment and UnifiedLog.rebuildProducerState).
 
-``recreated`` makes the snapshot that a segment due for upload lacks (KAFKA-15195; P-8, P-9, P-10). It need not replay
+``recreate`` makes the snapshot that a segment due for upload lacks (KAFKA-15195; P-8, P-9, P-10). It need not replay
 the log from its beginning, since producers that are idle for longer than ``producer.id.expiration.ms`` are removed
 anyway (P-7). The replay begins at the later of these two places:
 
@@ -43,7 +43,7 @@ REFILL_BYTES = 16 * 1024 * 1024
 high watermark soon passes older markers."""
 
 
-def replayed(
+def replay(
     segments: Segments, empty: ProducerStateManager, log_start_offset: int, end_offset: int = MAX_OFFSET
 ) -> Sliced[ProducerStateManager]:
     """Return the state after the batches that end before ``end_offset``, in slices. ``empty`` has the settings.
@@ -101,7 +101,7 @@ def _walk(
                 return
             is_deleted_marker = header.is_control and header.base_offset < log_start_offset
             if header.producer_id >= 0 and not (is_deleted_marker and header.producer_id not in states.by_id):
-                aborted = noted(disk, segment, position, header, states)
+                aborted = note_batch(disk, segment, position, header, states)
                 if unknown and header.is_control:
                     segment.aborted.note(aborted)
             count += 1
@@ -109,7 +109,7 @@ def _walk(
                 yield
 
 
-def noted(
+def note_batch(
     disk: Disk, segment: Segment, position: int, header: BatchHeader, states: ProducerStateManager
 ) -> Aborted | None:
     """Note one batch of a producer. Return the transaction that it aborts, if it does. Raise DiskError."""
@@ -123,28 +123,40 @@ def noted(
 def _refill(segments: Segments, end_offset: int, states: ProducerStateManager) -> Sliced[None]:
     """Find what a snapshot at ``end_offset`` lacks in the batches before it: the last five batches of each producer,
     so that a retry that comes after a restart is recognised (P-6; Kafka refuses it), and the completed transactions
-    whose markers the high watermark may not have passed (X-13)."""
-    marks: dict[int, list[BatchMetadata]] = {}
-    begun: dict[int, int] = {}
+    whose markers the high watermark may not have passed (X-13).
+
+    The batches of one producer, where ``[`` is where the reading begins, and ``|`` is ``end_offset``::
+
+        data data COMMIT [ data COMMIT  data data ABORT  data |
+                           ^    ^       ^         ^
+                           (first, marker) of each is in ``completed``
+
+    A marker without data behind ``[`` belongs to a transaction that began before it. Only transactions that ended after
+    that marker are known then (``completed_from``).
+    """
+    recent: dict[int, list[BatchMetadata]] = {}
+    """By producer ID, its batches with the epoch that the snapshot has."""
+    open_from: dict[int, int] = {}
+    """By producer ID, the first offset of its transaction that has no marker yet."""
     places, is_all = _before(segments, end_offset)
     states.completed_from = 0
     for count, header in enumerate(places, 1):
         producer_id, offset = header.producer_id, header.base_offset
         if producer_id >= 0 and header.is_control and header.record_count:
-            first = begun.pop(producer_id, None)
+            first = open_from.pop(producer_id, None)
             if first is not None:
                 states.completed.append((first, offset))
             elif not is_all:  # Its transaction may have begun before the batches that are read here.
                 states.completed_from = offset + 1
         elif producer_id >= 0 and not header.is_control:
             if header.is_transactional:
-                begun.setdefault(producer_id, offset)
+                open_from.setdefault(producer_id, offset)
             producer = states.by_id.get(producer_id)
             if producer is not None and header.producer_epoch == producer.producer_epoch:
-                marks.setdefault(producer_id, []).append(batch_metadata_of(header, offset, header.max_timestamp_ms))
+                recent.setdefault(producer_id, []).append(batch_metadata_of(header, offset, header.max_timestamp_ms))
         if count % REPLAYED_BATCHES_PER_SLICE == 0:
             yield
-    for producer_id, found in marks.items():
+    for producer_id, found in recent.items():
         producer = states.by_id[producer_id]
         if producer.batch_metadata and found[-1].last_offset == producer.batch_metadata[-1].last_offset:
             states.by_id[producer_id] = producer._replace(batch_metadata=tuple(found[-REMEMBERED_BATCHES:]))
@@ -180,7 +192,7 @@ class Recreated(NamedTuple):
     """The number of bytes read of the log."""
 
 
-def recreated(
+def recreate(
     segments: Segments, offset: int, now_ms: int, expiration_ms: int, live: Mapping[int, ProducerStateEntry]
 ) -> Sliced[Recreated]:
     """Make the snapshot at ``offset``, where a segment begins. In slices. Snapshots that are found damaged are
@@ -190,10 +202,10 @@ def recreated(
     """
     assert offset in segments.bases, f"no segment begins at {offset}"
     begin = replay_start(segments, offset, now_ms - expiration_ms)
-    return (yield from recreated_from(segments, begin, offset, now_ms, expiration_ms, live))
+    return (yield from recreate_from(segments, begin, offset, now_ms, expiration_ms, live))
 
 
-def recreated_from(
+def recreate_from(
     segments: Segments, begin: int, offset: int, now_ms: int, expiration_ms: int, live: Mapping[int, ProducerStateEntry]
 ) -> Sliced[Recreated]:
     """Do the same from ``begin`` on, or from a newer snapshot that exists."""
@@ -245,7 +257,7 @@ def _replay(segments: Segments, begin: int, offset: int, states: ProducerStateMa
             if header.producer_id >= 0:
                 if header.producer_id not in states.by_id and header.producer_epoch == header.base_sequence == 0:
                     fresh.add(header.producer_id)
-                noted(disk, segment, position, header, states)
+                note_batch(disk, segment, position, header, states)
             count += 1
             if count % RECREATED_BATCHES_PER_SLICE == 0:
                 yield

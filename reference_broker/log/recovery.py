@@ -14,7 +14,7 @@ from reference_broker.log.durability import Durability
 from reference_broker.log.indexes import TRANSACTION_CHECKSUM_SUFFIX, TRANSACTION_SUFFIX
 from reference_broker.log.leader_epochs import FILE_NAME as LEADER_EPOCH_FILE
 from reference_broker.log.leader_epochs import LeaderEpochs
-from reference_broker.log.producer_replay import index_again, replayed
+from reference_broker.log.producer_replay import index_again, replay
 from reference_broker.log.producer_state import ProducerStateManager, SnapshotDamaged, decoded, offset_of
 from reference_broker.log.quarantine import Damage, LogDamaged, Quarantine, is_segment, read_quarantine
 from reference_broker.log.segment import (
@@ -192,7 +192,7 @@ class Recovery:
             newest = snapshots.newest(segments.bases[0], MAX_OFFSET)
             before = newest[0] if newest is not None else 0
             yield from index_again(segments, self.producers, [each for each in unknown if each.base_offset < before])
-        self.producers = yield from replayed(segments, self.producers, self.log_start_offset)
+        self.producers = yield from replay(segments, self.producers, self.log_start_offset)
         segments[-1].aborted.hold(self.disk)
         for segment in unknown:
             if segment is not segments[-1]:

@@ -187,7 +187,7 @@ class Copier:
         self._set_lag(0, 0)
 
     def copy_due_segments(self) -> None:
-        """SegmentCopy due segments, one after the other, unless a copy is in progress."""
+        """Copy due segments, one after the other, unless a copy is in progress."""
         if self._is_busy or self._is_closed or not self._log.config.is_remote_copy_enabled:
             return
         # Decision copier-fence (P-11): established first | established

@@ -55,10 +55,17 @@ class Delivery:
     marker: Marker
     missing: dict[TopicPartition, None]
     """The partitions that do not have the marker yet."""
-    is_wanted: Callable[[], bool]
+    is_coordinated: Callable[[], bool]
     """Returns whether this node still coordinates the transaction."""
     delivered: Callable[[], None]
     """Called once, at the end of the event after which no partition is missing."""
+    is_delivered: bool = False
+    """Whether ``delivered`` was called or is about to be."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether its markers are still to be written."""
+        return not self.is_delivered and self.is_coordinated()
 
 
 PartialDelivery: TypeAlias = tuple[Delivery, Sequence[TopicPartition]]
@@ -121,7 +128,7 @@ class MarkerSender:
         """Queue the delivery for each leader. A partition that the metadata lacks is deleted, since this node knew it
         before it was added. A node that takes over knows at least as much when it begins to lead."""
         # Decision marker-wanted (X-3): ended or lost | still wanted
-        if not delivery.is_wanted():
+        if not delivery.is_wanted:
             return
         image = self._image()
         by_leader: dict[int, list[TopicPartition]] = {}
@@ -165,7 +172,7 @@ class MarkerSender:
         count = 0
         while broker.queue and count < PARTITIONS_A_REQUEST:
             delivery, partitions = broker.queue.popleft()
-            if delivery.is_wanted():
+            if delivery.is_wanted:
                 sent.append((delivery, partitions))
                 count += len(partitions)
         if not sent:
@@ -217,7 +224,7 @@ class MarkerSender:
     def _handle_errors(self, delivery: Delivery, errors: dict[TopicPartition, Error]) -> None:
         """Handle the errors of some partitions. A coordinator that is fenced by a newer one stops. All others are
         retried."""
-        if not delivery.is_wanted():
+        if not delivery.is_wanted:
             return
         refused = []
         for each, error in errors.items():
@@ -232,8 +239,8 @@ class MarkerSender:
 
     def _finish_if_delivered(self, delivery: Delivery) -> None:
         # Decision markers-complete (X-3): transaction completes | some are missing
-        if not delivery.missing and delivery.is_wanted():
-            delivery.is_wanted = _never
+        if not delivery.missing and delivery.is_wanted:
+            delivery.is_delivered = True
             self._deferred.add(delivery.delivered)
 
     def _retry_later(self, delivery: Delivery, partitions: Sequence[TopicPartition]) -> None:
@@ -257,10 +264,6 @@ class MarkerSender:
         self._waiting.value = len(self._leaderless)
         if again:
             self._work.add(self._distribute_all(again))
-
-
-def _never() -> bool:
-    return False
 
 
 def _writable_marker(marker: Marker, partitions: Sequence[TopicPartition]) -> "WritableTxnMarker":

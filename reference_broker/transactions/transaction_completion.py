@@ -120,7 +120,7 @@ class TransactionCompletion:
             Delivery(
                 marker,
                 entry.missing,
-                is_wanted=lambda: target.is_led and entry.current is current,
+                is_coordinated=lambda: target.is_led and entry.current is current,
                 delivered=partial(self._complete, target, entry),
             )
         )

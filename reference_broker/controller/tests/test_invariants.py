@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from reference_broker.controller import record_batches
-from reference_broker.controller.controller_term import ControllerTerm
+from reference_broker.controller.controller_term import AppendKind, ControllerTerm
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.records import (
     BeginTransactionRecord,
@@ -132,27 +132,30 @@ def test_change_ending_at_earlier_offset_raises(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("before", "kind", "state"),
     [
-        ((), "end", "not open"),
-        ((), "batch", "not open"),
-        ((), "abort", "not open"),
-        (("begin",), "begin", "open"),
-        (("begin", "batch"), "single", "open"),
-        (("begin", "end"), "end", "not open"),
-        (("begin", "abort"), "batch", "not open"),
+        ((), AppendKind.END, "not open"),
+        ((), AppendKind.BATCH, "not open"),
+        ((), AppendKind.ABORT, "not open"),
+        ((AppendKind.BEGIN,), AppendKind.BEGIN, "open"),
+        ((AppendKind.BEGIN, AppendKind.BATCH), AppendKind.SINGLE, "open"),
+        ((AppendKind.BEGIN, AppendKind.END), AppendKind.END, "not open"),
+        ((AppendKind.BEGIN, AppendKind.ABORT), AppendKind.BATCH, "not open"),
     ],
 )
-def test_unpaired_transaction_marker_raises(before: tuple[str, ...], kind: str, state: str) -> None:
+def test_unpaired_transaction_marker_raises(before: tuple[AppendKind, ...], kind: AppendKind, state: str) -> None:
     world = started()
     term = term_of(world)
 
-    def append(kind: str) -> None:
-        markers: dict[str, MetadataRecord] = {"begin": BeginTransactionRecord(), "end": EndTransactionRecord()}
+    def append(kind: AppendKind) -> None:
+        markers: dict[AppendKind, MetadataRecord] = {
+            AppendKind.BEGIN: BeginTransactionRecord(),
+            AppendKind.END: EndTransactionRecord(),
+        }
         record = markers.get(kind, NoOpRecord())
         term._append([encode(record)], kind, 1, 1)
 
     for each in before:
         append(each)
     end = world.log.end
-    with pytest.raises(AssertionError, match=f"get {kind} 1 of 1 while a transaction is {state}"):
+    with pytest.raises(AssertionError, match=f"get {kind.word} 1 of 1 while a transaction is {state}"):
         append(kind)
     assert world.log.end == end
