@@ -181,13 +181,13 @@ def _attack(
     plan: CoursePlan, cluster: PeerCluster, down: list[tuple[float, float]], progress: Callable[[str], None]
 ) -> None:
     """Let the swarm do its work, and kill nodes meanwhile. ``down`` gets from when to when one was missing."""
-    strikes = len(cluster.members) if plan.kills else 0
-    pause_s = plan.seconds / (strikes + 1)
+    kills = len(cluster.members) if plan.kills else 0
+    pause_s = plan.seconds / (kills + 1)
     time.sleep(pause_s)
-    for member in cluster.members[:strikes]:
+    for member in cluster.members[:kills]:
         progress(f"node {member.node_id} is killed among {plan.peers} peers of each kind")
         killed = time.monotonic()
-        member.strike(signal.SIGKILL)
+        member.send_signal(signal.SIGKILL)
         member.back()
         down.append((killed, time.monotonic()))
         time.sleep(pause_s)

@@ -65,7 +65,7 @@ def play(
     for repetition in range(options.repeat):
         for workload in workloads:
             for text in options.targets if repetition % 2 == 0 else reversed(options.targets):
-                has_links = any(each.hits_link for each in workload.crucible.faults)
+                has_links = any(each.is_of_link for each in workload.crucible.faults)
                 make_links = options.make_links if has_links else None
                 try:
                     with started(text, progress, workload.crucible.broker_settings, make_links) as target:

@@ -7,7 +7,7 @@ suite starts. A fault counts only with evidence: the kernel says that the proces
 request through the link got no response, or a late one.
 
 ``FaultPlayer`` has no thread of its own, because a node must not outlive the thread that starts it (``children.py``).
-Who leads the run calls ``do_due`` often.
+The run's loop calls ``do_due`` often.
 """
 
 import signal
@@ -41,7 +41,7 @@ with a 99th percentile of at most twice the baseline's (50 ms are never too much
 _READY_EVERY_S: Final = 0.1
 STOPPED_LIMIT_S: Final = 0.5
 PROBE_S: Final = 1.0
-"""A request through a link that is cut waits no longer, because nothing else happens meanwhile."""
+"""Limit of a request through a link that is cut, because nothing else happens meanwhile."""
 
 
 class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
@@ -54,7 +54,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     jitter_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)] = 0
 
     @property
-    def hits_link(self) -> bool:
+    def is_of_link(self) -> bool:
         return self.kind in (CUT, DELAYED)
 
     @property
@@ -95,7 +95,7 @@ class FiredFault(msgspec.Struct, kw_only=True):
     node: int = -1
     at_s: float = -1.0
     restored_s: float = -1.0  # the node responds again, or goes on
-    evidence: str = ""  # empty: nobody can say that it fired
+    evidence: str = ""  # empty if nothing proves that it fired
 
 
 class FaultPlayer:
@@ -121,7 +121,7 @@ class FaultPlayer:
 
     @property
     def next_s(self) -> float:
-        """When ``do_due`` has something to do next; infinity if never."""
+        """When ``do_due`` has something to do next, infinity if never."""
         return self._due[0][0] if self._due else float("inf")
 
     def do_due(self, now_s: float) -> None:
@@ -135,10 +135,10 @@ class FaultPlayer:
             if each.at_s < 0 or each.restored_s >= 0:
                 continue
             member = self._member(each.node)
-            if each.fault.hits_link:
+            if each.fault.is_of_link:
                 self._heal(each, member, clock())
             elif each.fault.kind == PAUSED:
-                member.strike(signal.SIGCONT)
+                member.send_signal(signal.SIGCONT)
             else:
                 if member.ended():
                     member.launch()
@@ -161,23 +161,23 @@ class FaultPlayer:
         if member.process is None or member.ended():
             return  # Another fault has killed it, so there is no evidence of this one.
         pid = member.process.pid
-        if fired.fault.hits_link:
-            self._strain(fired, member)
+        if fired.fault.is_of_link:
+            self._disturb_link(fired, member)
             self._at(now_s + fired.fault.gone_s, partial(self._heal, fired, member))
         elif fired.fault.kind == KILLED:
-            member.strike(signal.SIGKILL)
+            member.send_signal(signal.SIGKILL)
             member.reap()
             if member.process.returncode == -signal.SIGKILL:
                 fired.evidence = f"process {pid} of node {member.node_id} ended by SIGKILL"
             self._at(now_s + fired.fault.gone_s, lambda _: self._restart(fired, member))
         else:
-            member.strike(signal.SIGSTOP)
+            member.send_signal(signal.SIGSTOP)
             if _is_stopped(pid):
                 fired.evidence = f"process {pid} of node {member.node_id} was in the state stopped"
             self._at(now_s + fired.fault.gone_s, lambda then_s: self._resume(fired, member, then_s))
 
-    def _strain(self, fired: FiredFault, member: BrokerNode) -> None:
-        """Cut or delay a node's link, and see what becomes of a request through it."""
+    def _disturb_link(self, fired: FiredFault, member: BrokerNode) -> None:
+        """Cut or delay a node's link. A request through it yields the evidence."""
         (links, number), fault = self._link_of(member), fired.fault
         if fault.kind == CUT:
             links.cut(number)
@@ -212,7 +212,7 @@ class FaultPlayer:
             self._at(now_s + _READY_EVERY_S, lambda then_s: self._check_ready(fired, member, then_s))
 
     def _resume(self, fired: FiredFault, member: BrokerNode, now_s: float) -> None:
-        member.strike(signal.SIGCONT)
+        member.send_signal(signal.SIGCONT)
         fired.restored_s = now_s
 
 

@@ -314,7 +314,7 @@ def _complaint_of_faults(workload: Workload, target: LoadTarget, options: LoadOp
         return "faults need nodes that are started here, and these brokers run elsewhere"
     if faults and workload.consumer_backlog_size_gb:
         return "faults do not go together with a backlog, whose duration nobody knows before"
-    if any(each.hits_link for each in faults) and target.links is None:
+    if any(each.is_of_link for each in faults) and target.links is None:
         return "faults of links need links through Toxiproxy, which nobody has made"
     _, seconds = durations_s(workload, options)
     for each in faults:

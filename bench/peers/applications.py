@@ -220,10 +220,10 @@ class Killer:
         leader = self.cluster.member(self.client.led(topic, partition, self.limit_s).leader)
         others = [each for each in self.cluster.members if each is not leader]
         unreplicated = self._stopped_while_ahead(leader, others, f"{topic}-{partition}") if ahead else 0
-        leader.strike(signal.SIGKILL)
+        leader.send_signal(signal.SIGKILL)
         leader.reap()
         for each in others:
-            each.strike(signal.SIGCONT)
+            each.send_signal(signal.SIGCONT)
         self.client.led(topic, partition, self.limit_s, other_than=leader.node_id)
         after = self._await_progress(max(at, self.progress()), "after the kill")
         leader.launch()
@@ -244,12 +244,12 @@ class Killer:
         for _ in range(AHEAD_TRIES):
             self._await_growth(leader, partition)
             for each in others:
-                each.strike(signal.SIGSTOP)
+                each.send_signal(signal.SIGSTOP)
             try:
                 until(lambda: ahead() > 0, AHEAD_LIMIT_S, "more in the leader's log", 0.001)
             except PeerError:
                 for each in others:
-                    each.strike(signal.SIGCONT)
+                    each.send_signal(signal.SIGCONT)
             else:
                 return ahead()
         raise PeerError(f"the leader of {partition} was never ahead of its stopped followers")

@@ -89,7 +89,7 @@ class BrokerNode:
         shown = lines[-3:] if crash is None else lines[crash : crash + 3]
         return " / ".join(line.strip() for line in shown if line.strip()) or "the log is empty"
 
-    def strike(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         assert self.process is not None
         os.kill(self.process.pid, number)
 

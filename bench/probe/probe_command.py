@@ -193,7 +193,7 @@ class _Nodes:
     def restart(self) -> None:
         for member in self.cluster.members:
             if not member.ended():
-                member.strike(signal.SIGKILL)
+                member.send_signal(signal.SIGKILL)
         try:
             for member in self.cluster.members:
                 member.reap()

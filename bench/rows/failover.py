@@ -42,10 +42,10 @@ def measure_failover(bench: BenchRun) -> None:
     bench.results.rows.append(_row("controller paused", paused))
 
 
-def _rounds(what: str, strike: Callable[[], float], rounds: int, progress: Progress) -> list[float]:
+def _rounds(what: str, measure: Callable[[], float], rounds: int, progress: Progress) -> list[float]:
     taken = []
     for number in range(rounds):
-        taken.append(strike())
+        taken.append(measure())
         progress(f"controller {what} {number + 1} of {rounds}: a topic after {taken[-1]:.2f} s")
     return taken
 
@@ -59,7 +59,7 @@ def _row(what: str, figure: Figure, goal_s: float | None = None) -> ResultRow:
 
 
 class Course:
-    """Strikes the controller of one cluster and brings it back."""
+    """Kills or pauses the controller of one cluster, and brings it back."""
 
     def __init__(self, cluster: PeerCluster) -> None:
         self._cluster = cluster
@@ -72,18 +72,18 @@ class Course:
 
     def kill(self) -> float:
         """Return the seconds from SIGKILL to the next topic. The node is back afterwards."""
-        node, taken_s = self._strike(signal.SIGKILL)
+        node, taken_s = self._signal_controller(signal.SIGKILL)
         node.back()
         return taken_s
 
     def pause(self) -> float:
         """Return the seconds from SIGSTOP to the next topic. The node goes on afterwards."""
-        node, taken_s = self._strike(signal.SIGSTOP)
-        node.strike(signal.SIGCONT)
+        node, taken_s = self._signal_controller(signal.SIGSTOP)
+        node.send_signal(signal.SIGCONT)
         return taken_s
 
-    def _strike(self, number: signal.Signals) -> tuple[BrokerNode, float]:
-        """Return the node that was struck, and the seconds to the next topic. If no topic can be created, a stopped
+    def _signal_controller(self, number: signal.Signals) -> tuple[BrokerNode, float]:
+        """Return the node that got the signal, and the seconds to the next topic. If no topic can be created, a stopped
         node ends with the cluster."""
         self._await_agreement()
         with self._client() as client:
@@ -92,7 +92,7 @@ class Course:
                 raise PeerError("the controller has gone while nothing was done to it")
             node = self._cluster.member(controller)
             began = time.perf_counter()
-            node.strike(number)
+            node.send_signal(number)
             self._create(client)
             return node, time.perf_counter() - began
 

@@ -73,7 +73,7 @@ def _again_acknowledged_s(cluster: PeerCluster, topic: str, controller_too: bool
 def _kill_s(member: BrokerNode, until: Callable[[], object]) -> float:
     """Kill the node, and return the seconds until ``until`` has returned. The node is back when this returns."""
     began = time.perf_counter()
-    member.strike(signal.SIGKILL)
+    member.send_signal(signal.SIGKILL)
     until()
     taken_s = time.perf_counter() - began
     member.back()

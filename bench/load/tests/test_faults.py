@@ -115,7 +115,7 @@ def test_a_kill_and_a_pause_leave_evidence(node: BrokerNode) -> None:
 
 @pytest.mark.live
 def test_a_signal_that_stops_nothing_is_no_evidence(node: BrokerNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BrokerNode, "strike", lambda *_: None)
+    monkeypatch.setattr(BrokerNode, "send_signal", lambda *_: None)
     player = FaultPlayer([Fault(kind="node_paused", at_s=0)], PeerCluster("sleepers", [node]), 0, lambda: 7)
     player.do_due(0.5)
     assert player.fired[0].at_s == 0.5

@@ -46,7 +46,7 @@ class ThreeNodes:
         """The node killed; another leads when this returns."""
         killed = self.leader_of(topic, partition)
         member = self.cluster.members[killed]
-        member.strike(signal.SIGKILL)
+        member.send_signal(signal.SIGKILL)
         member.reap()
         self.client.led(topic, partition, LIMIT_S, other_than=killed)
         return killed

@@ -404,7 +404,7 @@ def test_mirror_maker_copies_exactly_once(nodes: ThreeNodes, tmp_path: Path) -> 
             try:
                 killer = _killer(nodes, lambda: committed_end(nodes.bootstrap, "src.mirrored", PARTITIONS), LINES_STEP)
                 kills = [killer.kill_leader("src.mirrored", 0, ahead=True)]
-                source.strike(signal.SIGKILL)
+                source.send_signal(signal.SIGKILL)
                 source.back()
                 nodes.whole("src.mirrored", PARTITIONS)
                 nodes.whole(TRANSACTIONS, 1)

@@ -26,7 +26,7 @@ def test_three_nodes_lose_one_take_it_back_and_end_with_the_block(tmp_path: Path
             assert client.active_controller(LIMIT_S) in range(NODES)
             assert client.acknowledged("kept", 0, batch_of(100, 2), LIMIT_S) == 0
             killed = cluster.members[led[0].leader]
-            killed.strike(signal.SIGKILL)
+            killed.send_signal(signal.SIGKILL)
             assert client.acknowledged("kept", 0, batch_of(100), LIMIT_S) == 2
             assert client.led("kept", 0, LIMIT_S).leader != killed.node_id
             killed.back()

@@ -80,7 +80,7 @@ def test_a_log_of_ours_starts_with_the_files_that_kafka_wrote(tmp_path: Path) ->
             producer.flush(LIMIT_S)
             (producer.commit_transaction if commits else producer.abort_transaction)(LIMIT_S)
         process = cluster.members[0].process
-        cluster.members[0].strike(signal.SIGTERM)
+        cluster.members[0].send_signal(signal.SIGTERM)
         assert process is not None
         process.wait(LIMIT_S)
         (snapshot,) = (path for path in tmp_path.rglob("t-0/*.snapshot") if path.stat().st_size > 10)

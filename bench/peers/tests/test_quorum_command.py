@@ -82,7 +82,7 @@ def test_another_leads_after_a_kill_and_the_logs_agree(
     cluster: Cluster, eventually: Callable[[Callable[[], bool]], bool]
 ) -> None:
     leader, epoch = leadership(cluster, 0)
-    cluster[leader].strike(signal.SIGKILL)
+    cluster[leader].send_signal(signal.SIGKILL)
     cluster[leader].reap()
     others = [node for node in NODES if node != leader]
     tools = JavaTools(cluster[others[0]].bootstrap)

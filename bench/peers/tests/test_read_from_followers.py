@@ -207,7 +207,7 @@ def test_consumer_reads_from_follower_and_survives_its_death(
     try:
         reader.await_source(follower)
         reader.await_more()
-        member.strike(signal.SIGKILL)
+        member.send_signal(signal.SIGKILL)
         member.reap()
         reader.await_more()
         nodes.bring_back(follower)
