@@ -183,19 +183,28 @@ class FetchGap(Check):
                 continue
             self.evidence += 1
             current = offset if offset >= 0 else end.log_start_offset
-            if current != end.high_watermark and not self._is_held(end, current):
+            if current != end.high_watermark and not self._is_held(history, end, current):
                 self.violated(
                     end.end_us,
                     f"{process} is at offset {current} of {where[0]}-{where[1]}, whose high watermark is "
                     f"{end.high_watermark}",
                 )
 
-    def _is_held(self, end: EndRow, position: int) -> bool:
-        """Return whether committed reads end here because of a transaction that never ends, since its coordinator has
-        lost its state (E-7)."""
+    def _is_held(self, history: History, end: EndRow, position: int) -> bool:
+        """Return whether committed reads end here because of a transaction that does not end: its coordinator has lost
+        its state (E-7), or a fault has stepped back the wall clock by which Kafka's coordinators time it out."""
         if position != end.last_stable_offset:
             return False
-        return any(map(self.context.is_forgotten, self.context.producers.holding(partition_of(end), position)))
+        late_us = history.clock_steps_us
+        return any(
+            self.context.is_forgotten(producer_id)
+            or any(
+                late_us and row.outcome != "ok" and row.at_us + row.timeout_us + late_us >= end.end_us
+                for row in history.transactions
+                if producer_id in (row.producer_id, None)
+            )
+            for producer_id in self.context.producers.holding(partition_of(end), position)
+        )
 
 
 class UnrequestedPartition(Check):

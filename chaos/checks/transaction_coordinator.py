@@ -973,7 +973,8 @@ class HangingTransaction(Check):
 
     A coordinator aborts a transaction that is older than its timeout, and checks for that every
     ``transaction.abort.timed.out.transaction.cleanup.interval.ms``. Until then a transaction with records in the
-    partition whose end was not acknowledged may be open.
+    partition whose end was not acknowledged may be open. Kafka: its age is by the wall clock of the coordinator, which
+    a fault may have stepped back.
 
     E-7: a coordinator whose partition lost its records knows its transactions no more, and never ends them. Whoever
     operates Kafka aborts them (KIP-664). That excuses the transactional IDs of that partition.
@@ -983,6 +984,7 @@ class HangingTransaction(Check):
 
     def end(self, history: History) -> None:
         self.evidence += len(history.transactions)
+        late_us = CLEANUP_US + history.clock_steps_us
         for end in history.ends:
             if not 0 <= end.last_stable_offset < end.high_watermark:
                 continue
@@ -990,7 +992,7 @@ class HangingTransaction(Check):
             own = [each for each in transactions(history) if _may_write_to(each, where)]
             for producer_id in self.context.producers.holding(where, end.last_stable_offset):
                 may_be_open = any(
-                    each.row.outcome != "ok" and each.row.at_us + each.row.timeout_us + CLEANUP_US >= end.end_us
+                    each.row.outcome != "ok" and each.row.at_us + each.row.timeout_us + late_us >= end.end_us
                     for each in own
                     if producer_id in (each.row.producer_id, None)
                 )

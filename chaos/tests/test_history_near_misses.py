@@ -249,18 +249,37 @@ def test_a_transaction_that_its_coordinator_lost_holds_back_readers(
         ({}, "cold", True),
     ],
 )
+@pytest.mark.parametrize("steps_us", [0, 60_000_000])
 def test_only_an_open_transaction_of_the_producer_in_the_partition_may_hold_it_back(
-    fields: dict[str, Any], topic: str, is_red: bool
+    fields: dict[str, Any], topic: str, is_red: bool, steps_us: int
 ) -> None:
+    """A step of the coordinator's clock delays the end of its transactions by as much."""
     context = check_context()
     log: Any = SimpleNamespace(high_watermark=10)
     context.producers.logs[1, "hot-0"] = LogProducers(log, b"", 0, open={7: 9})
     row = TransactionRow("p", 0, "x", 7, 0, "commit", "unknown", None, 1, 0, 0, 5)
     sent = replace(send(0, 9, 0), topic=topic)
-    end = replace(END, last_stable_offset=9, end_us=CLEANUP_US + 1)
-    history = History()
+    end = replace(END, last_stable_offset=9, end_us=CLEANUP_US + steps_us + 1)
+    history = History(clock_steps_us=steps_us)
     history.add([replace(row, **fields), sent, end])
     check = HangingTransaction(context)
+    check.end(history)
+    assert bool(check.violations) is is_red
+
+
+@pytest.mark.parametrize(
+    ("steps_us", "producer_id", "is_red"), [(0, 7, True), (30, 7, True), (10_000_000, 7, False), (10_000_000, 8, True)]
+)
+def test_a_transaction_holds_back_readers_by_a_step_of_its_coordinators_clock(
+    steps_us: int, producer_id: int, is_red: bool
+) -> None:
+    context = check_context()
+    log: Any = SimpleNamespace(high_watermark=10)
+    context.producers.logs[1, "hot-0"] = LogProducers(log, b"", 0, open={7: 9})
+    check, history = FetchGap(context), History(clock_steps_us=steps_us)
+    rest = [replace(row, last_stable_offset=9, end_us=1_000_000) if isinstance(row, EndRow) else row for row in REST]
+    row = TransactionRow("p", 0, "x", producer_id, 0, "commit", "unknown", None, 1, 0, 0, 5)
+    history.add([*rest, *SENDS, position(0, 0, 5), position(1, 5, 9), *READS, row])
     check.end(history)
     assert bool(check.violations) is is_red
 
