@@ -47,7 +47,7 @@ def parked_longer_than_requested(original: Function, self: Any) -> None:
 @mutant(f"{CACHE}._overtaken")
 def overtaken_fetch_stays_parked(original: Function, self: Any, session: Any, repeated: bool) -> bool:
     """A later request of the session leaves the parked one to its timer (F-3, G-3)."""
-    session.unpark()
+    session.detach()
     return True
 
 

@@ -124,6 +124,25 @@ class CachedPartition:
         """Note a limit into which the next batch did not fit."""
         self.too_small_bytes = limit
 
+    def remember_named(self) -> None:
+        """Note that the request in hand named it."""
+        self.named_by_request = self.session.accepted_requests
+
+    def remember_available(self, available_bytes: int) -> None:
+        """Note how many bytes a lookup found within ``max_bytes``. The next batch may be another one, which fits."""
+        self.available_bytes = available_bytes
+        self.too_small_bytes = 0
+
+    def enter_queue(self) -> None:
+        self.queued = True
+
+    def leave_queue(self) -> None:
+        self.queued = False
+
+    def move_to(self, order: int) -> None:
+        """Change its place in the session's list."""
+        self.order = order
+
     def remember_name(self, topic: str) -> None:
         """Note the name of a topic that the request named by its ID."""
         self.topic = topic

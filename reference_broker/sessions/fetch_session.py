@@ -155,13 +155,14 @@ class FetchSession:
         """Count as last contacted when ``other`` was, in whose place a request goes on here."""
         self.contact_us = other.contact_us
 
-    # the fetch that is parked or runs
+    # the fetch that is parked or has slices left
 
-    def park(self, fetch: SessionFetch) -> None:
-        """Call ``fetch`` for each partition that changes, until ``unpark``."""
+    def attach(self, fetch: SessionFetch) -> None:
+        """Notify ``fetch`` of each partition that changes, until ``detach``."""
         self.fetch = fetch
 
-    def unpark(self) -> None:
+    def detach(self) -> None:
+        """Only mark the partitions that change."""
         self.fetch = None
 
     @property
@@ -208,8 +209,8 @@ class FetchSession:
             cached = CachedPartition(self, topic, topic_id, wanted.partition, self._last_order)
             self.partitions[key] = cached
         cached.remember(wanted, topic_id)
-        cached.named_by_request = self.accepted_requests
-        self.mark_requested(cached)
+        cached.remember_named()
+        self.recheck(cached)
         return cached
 
     def forget(self, topic: str, topic_id: bytes, indexes: Iterable[int]) -> None:
@@ -232,7 +233,8 @@ class FetchSession:
         self.changed[cached] = None
 
     def recheck(self, cached: CachedPartition) -> None:
-        """Make the next response look up the partition although nothing of it has changed."""
+        """Make the next response look up the partition although nothing of it has changed, for instance because the
+        request names it. In the first revision ``mark`` makes it dirty as well, and this does not."""
         self.changed[cached] = None
 
     def read_as(self, isolation: FetchIsolation, rack: str | None = None) -> Sliced[None]:
@@ -255,14 +257,13 @@ class FetchSession:
     def assess(self, cached: CachedPartition, available_bytes: int) -> None:
         """Note how many bytes a lookup found readable."""
         self.available_bytes += available_bytes - cached.available_bytes
-        cached.available_bytes = available_bytes
-        cached.too_small_bytes = 0
+        cached.remember_available(available_bytes)
         if available_bytes and not cached.queued:
             self.queue(cached)
 
     def queue(self, cached: CachedPartition) -> None:
         """Put it into the queue of partitions with data, at its place in the list."""
-        cached.queued = True
+        cached.enter_queue()
         self._with_data.push(cached)
 
     def take_with_data(self) -> CachedPartition | None:
@@ -272,7 +273,7 @@ class FetchSession:
         while (cached := self._with_data.take(start)) is not None:
             if cached.cached_in is not self.partitions:
                 continue
-            cached.queued = False
+            cached.leave_queue()
             if cached.available_bytes:
                 return cached
         return None
@@ -285,7 +286,7 @@ class FetchSession:
         def rank_next(some: Collection[CachedPartition]) -> None:
             nonlocal rank
             for cached in some:
-                cached.order = rank
+                cached.move_to(rank)
                 rank += 1
                 if cached.queued:
                     self._with_data.push(cached)
@@ -294,7 +295,7 @@ class FetchSession:
 
     def move_to_end(self, cached: CachedPartition) -> None:
         self._last_order += 1
-        cached.order = self._last_order
+        cached.move_to(self._last_order)
 
     # the response
 
@@ -355,7 +356,15 @@ class FetchSession:
         if data.records:
             self.move_to_end(cached)
 
-    # what the first revision changes, beside ``accept``, ``empty``, ``mark``, ``assess``, ``reports`` and ``sent``
+    # What a revision decides. The methods from here on exist for the first revision alone (``FirstRevisionSession``),
+    # and those of the final one do the obvious. The first revision also extends ``accept``, ``empty``, ``mark``,
+    # ``assess``, ``reports`` and ``sent``.
+    #
+    # request    which epochs are valid: ``expected_epochs`` - may a parked one be repeated: ``has_parked`` -
+    #            what is accepted: ``advance``
+    # response   where it begins and in which order: ``new_queue``, ``start``, ``place`` - is there a session after it:
+    #            ``keep`` - its flags: ``response_flags``
+    # afterwards the session: ``response_sent``, ``full_response_sent`` - each partition: ``omitted``, ``watch``
 
     def expected_epochs(self) -> tuple[int, ...]:
         """Return the epochs that the next incremental request may have."""
@@ -373,10 +382,6 @@ class FetchSession:
         """Return whether the session caches the fetched partitions after the response. Admit a candidate if its fetcher
         wants a session and there is room."""
         return bool(self.session_id) or (wants_session and sessions.admit(self, now))
-
-    def mark_requested(self, cached: CachedPartition) -> None:
-        """Make the request in hand look up a partition that it names."""
-        self.mark(cached)
 
     def new_queue(self) -> "DataQueue":
         """Return an empty queue of partitions with data."""

@@ -127,12 +127,10 @@ class FirstRevisionSession(FetchSession):
     # partitions
 
     def mark(self, cached: CachedPartition) -> None:
+        """Mark a partition that changed. One that a request names is only rechecked: that is no change, but an offset
+        with data behind it is one (``assess``)."""
         cached.dirty_sequence_number = self.upcoming_sequence_number()
         self.changed[cached] = None
-
-    def mark_requested(self, cached: CachedPartition) -> None:
-        """Being named is no change. An offset with data behind it is one (``assess``)."""
-        self.recheck(cached)
 
     def assess(self, cached: CachedPartition, available_bytes: int) -> None:
         """A partition with data that no response had room for is dirty for the number after the last response's.

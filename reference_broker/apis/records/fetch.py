@@ -79,15 +79,19 @@ DUE: Final = FetchStage("due", is_parked=True, looks_up_changes=True)
 """Enough arrived in this event, at the end of which the fetch responds."""
 RESPONDING: Final = FetchStage("responding")
 """It reads records, sends the response, and prepares the session for the next request."""
+COMPLETED: Final = FetchStage("completed", is_over=True)
+"""Its work is done, the session's part included. If the connection closed before the response, nothing was sent, and
+each mark is in the session again."""
 ABANDONED: Final = FetchStage("abandoned", is_over=True)
 """Its session was closed or evicted, its connection was closed while it was parked, or a bug ended it."""
 
 NEXT_STAGES: Final[Mapping[FetchStage, tuple[FetchStage, ...]]] = {
     UPDATING: (LOOKING_UP, ABANDONED),
-    LOOKING_UP: (PARKED, RESPONDING, ABANDONED),
+    LOOKING_UP: (PARKED, RESPONDING, COMPLETED, ABANDONED),  # COMPLETED: the connection closed during the lookups
     PARKED: (DUE, LOOKING_UP, ABANDONED),
     DUE: (LOOKING_UP, ABANDONED),
-    RESPONDING: (ABANDONED,),
+    RESPONDING: (COMPLETED, ABANDONED),
+    COMPLETED: (),
     ABANDONED: (ABANDONED,),
 }
 
@@ -158,7 +162,7 @@ class Fetch:
         sessions.resized(session)
         if sessions.is_too_large(session):
             self._enter(ABANDONED)
-            session.unpark()
+            session.detach()
             sessions.close(session.session_id, "too many partitions")
             sessions.count_not_found()
             self.call.respond(FetchResponse(ErrorCode.fetch_session_id_not_found))
@@ -175,11 +179,11 @@ class Fetch:
         """Close the session, whose last partition was forgotten. The fetch goes on in a candidate, with no partitions
         but those that it names."""
         session, has_slices_left = self.session, self.has_slices_left
-        session.unpark()  # So that closing the session does not end this fetch.
+        session.detach()  # So that closing the session does not end this fetch.
         self.session = candidate_of(self.broker, self.call, self.request)
         self.session.set_contact_of(session)
         if has_slices_left:
-            self.session.park(self)
+            self.session.attach(self)
         self.broker.fetch_sessions.close(session.session_id, "no partition left")
         yield from self._update_partitions()
 
@@ -326,7 +330,7 @@ class Fetch:
         if not self.has_slices_left:  # Otherwise each partition is watched since its lookup.
             self._watch_all()
         self._enter(PARKED)
-        self.session.park(self)
+        self.session.attach(self)
         wait_ms = self.request.max_wait_ms
         if self.remote is not None and self.remote.is_pending:
             wait_ms = self.broker.config.remote_fetch_max_wait_ms
@@ -346,12 +350,12 @@ class Fetch:
             self.timer = None
             if self.is_follower:
                 self.broker.replication.leaders.waits.end(self.request.replica_id, self)
-        self.session.unpark()
+        self.session.detach()
 
     def _connection_closed(self) -> None:
         """End the wait: the connection closed, or a bug failed the fetch. Nothing was sent, so every mark stays."""
         self._end_remote()
-        if self.has_slices_left:
+        if self.stage is COMPLETED or self.has_slices_left:
             return
         self._enter(ABANDONED)
         self._unpark()
@@ -489,13 +493,14 @@ class Fetch:
         return self.session.place(result[0])
 
     def _after_sent(self, results: Collection[PartitionResult]) -> None:
-        """In list order, so that partitions that move to the end of the list keep their order."""
+        """Prepare the partitions of the response for the next one. They come in list order, so that those that move to
+        the end of the list keep their order."""
         after_response, partitions = self.session.after_response, self.broker.partitions
         for cached, data in results:
             after_response(cached, data, partitions)
 
     def _after_omitted(self, marked: Collection[CachedPartition], sent: Collection[CachedPartition]) -> None:
-        """The same for the marked partitions that are not in the response."""
+        """Prepare the marked partitions that are not in the response for the next one, in any order."""
         after_response, partitions = self.session.after_response, self.broker.partitions
         for cached in marked:
             if cached not in sent:
@@ -506,7 +511,8 @@ class Fetch:
     @property
     def has_slices_left(self) -> bool:
         """Whether it goes on in later events without being parked. Its session accepts no other request meanwhile, so
-        that no request finds a session half changed."""
+        that no request finds a session half changed. (A fetch that is active in its first event has no ``long_work``
+        yet, and mostly needs none.)"""
         return self.long_work is not None and self.stage.is_active
 
     def handle_afterwards(self, request: Callable[[], None]) -> None:
@@ -518,8 +524,9 @@ class Fetch:
         was_parked = self.stage.is_parked
         try:
             if next(work, _OVER) is _OVER:
+                self._complete_stage()
                 return
-            self.session.park(self)  # So that changes between the slices are noticed.
+            self.session.attach(self)  # So that changes between the slices are noticed.
             if not was_parked:  # Otherwise the partitions are watched already.
                 self._watch_all()
         except Exception:
@@ -539,14 +546,20 @@ class Fetch:
         if not is_complete:
             self._failed()
         elif not self.stage.is_parked:
-            self.session.unpark()
+            self._complete_stage()
+            self.session.detach()
+
+    def _complete_stage(self) -> None:
+        """Note that its work is done, unless it was parked or abandoned."""
+        if self.stage.is_active:
+            self._enter(COMPLETED)
 
     def _failed(self) -> None:
         """Clean up after work that is void, or that a bug ended in the middle. The session is closed, since its marks
         are unknown then. The client opens a new one."""
         if self.stage is not ABANDONED:
             self._enter(ABANDONED)
-            self.session.unpark()
+            self.session.detach()
             self.broker.fetch_sessions.close(self.session.session_id, "a fetch of it failed")
             self.broker.fetch_sessions.release(self.session)
 

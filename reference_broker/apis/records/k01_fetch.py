@@ -162,7 +162,9 @@ def _fetch_incremental(broker: Broker, call: Call, request: FetchRequest) -> Fet
     session = sessions.lookup(request.session_id, request.session_epoch, with_ids)
     if not isinstance(session, FetchSession):
         return FetchResponse(int(session))
-    sessions.accept(session, request.session_epoch, broker.now)
+    is_accepted = sessions.accept(session, request.session_epoch, broker.now)
+    # Only a parked fetch that responds to a repeated request (first revision) could go on, or close the session.
+    assert is_accepted, "the parked fetch of the session, which was abandoned, is not over"
     fetch = Fetch(broker, call, session, request)
     fetch.run(fetch.serve_incremental())
     return None

@@ -1,12 +1,14 @@
 """Events between the slices of a fetch leave its session consistent."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 from unittest.mock import patch
 from weakref import ref
 
 import pytest
 
-from reference_broker.apis.records.fetch import Fetch
+from reference_broker.apis.records import k01_fetch
+from reference_broker.apis.records.fetch import COMPLETED, Fetch
 from reference_broker.apis.tests.fetch_world import FakeCall, World, names, partitions_of
 from reference_broker.apis.tests.sliced_fetches import slices_of_one
 from reference_broker.wire.errors import DraftError, ErrorCode
@@ -105,6 +107,23 @@ def test_connection_closed_between_slices_loses_no_records(world: World, slices:
         following = world.fetch(session_id, 2)
         finish(world, following)
         assert {name for name, data in partitions_of(following.response).items() if data.records} == set(ALL)
+
+
+@pytest.mark.parametrize("max_wait_ms", [0, 500])
+def test_fetch_is_completed_when_it_has_responded_and_prepared_its_session(
+    world: World, monkeypatch: pytest.MonkeyPatch, max_wait_ms: int
+) -> None:
+    fetches: list[Fetch] = []
+
+    def remembered(*args: Any, **fields: Any) -> Fetch:
+        fetches.append(Fetch(*args, **fields))
+        return fetches[-1]
+
+    monkeypatch.setattr(k01_fetch, "Fetch", remembered)
+    session_id = world.open_session(dict.fromkeys(ALL, 0))
+    world.fetch(session_id, 1, {("a", 0): 0}, max_wait_ms=max_wait_ms, min_bytes=1 << 20)
+    world.pass_ms(500)
+    assert [each.stage for each in fetches] == [COMPLETED, COMPLETED]
 
 
 def test_retransmission_during_slices_is_handled_once(world: World) -> None:
