@@ -69,7 +69,7 @@ def words(view: "RunView") -> list[tuple[str, str]]:
 def _faults(view: "RunView") -> str:
     now = f"{', '.join(dict.fromkeys(view.under_way))} under way, " if view.under_way else ""
     following = f"{view.next_fault[0]} in {view.next_fault[1]:.0f} s" if view.next_fault else "none at a time is left"
-    return f"{now}{view.hits:,} hits; next: {following}"
+    return f"{now}{view.fired:,} hits; next: {following}"
 
 
 def _ms(report: Mapping[str, int], operation: str) -> str:

@@ -372,7 +372,7 @@ class RequesterFaults:
             if rule.kind == "response_delayed":
                 self._actions.reply_later(reply, self.book.delay_us(rule))
                 return None
-            self.book.hit_node(rule)
+            self.book.inject_at_node(rule)
             break
         return reply
 

@@ -32,7 +32,7 @@ class DiskOperationFaults:
             first = sync.paths[0]
             self._book.report(rule, hit, detail=f"sync {first} and {len(sync.paths) - 1} more{_shown_error(rule)}")
             if rule.kind != "disk_error":
-                self._book.hit_node(rule)
+                self._book.inject_at_node(rule)
                 return False
             self._actions.sync_fails(sync.paths)
             failed = SyncFailed(sync.token, str(_disk_error(rule, "sync", first)))
@@ -47,7 +47,7 @@ class DiskOperationFaults:
         for rule, hit in self._book.hits("disk", "", matches):
             self._book.report(rule, hit, detail=f"{names[-1]} {paths[0]}{_shown_error(rule)}")
             if rule.kind != "disk_error":
-                self._book.hit_node(rule)
+                self._book.inject_at_node(rule)
                 return
             if names[-1] == "sync" and rule.match.operation != "open":  # A file that was not opened was not synced.
                 self._actions.sync_fails(paths)
@@ -69,7 +69,7 @@ class DiskOperationFaults:
         if rule.kind == "disk_error":
             raise _disk_error(rule, "write", path)
         if rule.kind != "disk_bit_flipped":
-            self._book.hit_node(rule)
+            self._book.inject_at_node(rule)
 
 
 def _shown_error(rule: Rule) -> str:

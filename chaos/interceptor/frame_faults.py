@@ -102,7 +102,7 @@ class FrameFaults:
                 self._actions.deliver_later(again, delay_us)
                 return (event,)
             return (event, Opened(again.connection, "phantom"), again)
-        self._book.hit_node(rule)
+        self._book.inject_at_node(rule)
         return (event,)
 
     def _arrived_late(self, event: Request) -> Sequence[Event]:
@@ -156,7 +156,7 @@ class FrameFaults:
         if rule.kind == "response_delayed":
             self._actions.reply_later(reply, self._book.delay_us(rule))
             return None
-        self._book.hit_node(rule)
+        self._book.inject_at_node(rule)
         return reply
 
     def _damage_reply(self, rule: Rule, hit: int, reply: Reply) -> None:

@@ -116,7 +116,7 @@ class Interceptor:
         self._book.now_us = now.mono_us - self._origin_us
         for rule, hit in self._book.hits("decision", "", partial(matches_decision, outcome=outcome)):
             self._book.report(rule, hit, detail=f"{self._role()} {outcome}")
-            self._book.hit_node(rule)
+            self._book.inject_at_node(rule)
 
     def load_from(self, at_us: int) -> None:
         """Note that the load begins at ``at_us``, microseconds since the run's start. The rules count their times from
@@ -137,4 +137,4 @@ class Interceptor:
         for rule, hit in self._book.hits("note", "", partial(matches_note, note=note)):
             story = " ".join((self._role(), note.what, *(f"{name}={value}" for name, value in note.fields)))
             self._book.report(rule, hit, detail=story)
-            self._book.hit_node(rule)
+            self._book.inject_at_node(rule)

@@ -78,5 +78,5 @@ class PeerReplyFaults:
         if rule.kind == "response_duplicated":  # The copy is the reply to the next request of the same API.
             self._doubled[channel] = (tag, event)
         else:
-            self._book.hit_node(rule)
+            self._book.inject_at_node(rule)
         return (event,)

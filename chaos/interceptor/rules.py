@@ -33,8 +33,8 @@ class HitCounter(Protocol):
         of 0 means no bound."""
         ...
 
-    def node_hit_by(self, fault: str) -> int | None:
-        """Return the node that the fault of this name hit last, or None."""
+    def last_target(self, fault: str) -> int | None:
+        """Return the node at which the fault of this name fired last, or None."""
         ...
 
 
@@ -43,11 +43,11 @@ class SharedHitCounter:
 
     def __init__(self) -> None:
         self._taken: dict[str, int] = {}
-        self.nodes_hit: dict[str, int] = {}
-        """the node that each fault hit last, also faults at a time. The fault scheduler sets it."""
+        self.last_targets: dict[str, int] = {}
+        """The node at which each fault fired last, also faults at a time. The fault scheduler sets it."""
 
-    def node_hit_by(self, fault: str) -> int | None:
-        return self.nodes_hit.get(fault)
+    def last_target(self, fault: str) -> int | None:
+        return self.last_targets.get(fault)
 
     def count(self, rule: str, total: int) -> int:
         taken = self._taken.get(rule, 0)
@@ -80,7 +80,7 @@ class FileHitCounter:
         self._taken[rule] = min(number, total) if total else number
         return 0 if total and number > total else number
 
-    def node_hit_by(self, fault: str) -> int | None:  # noqa: ARG002
+    def last_target(self, fault: str) -> int | None:  # noqa: ARG002
         """Return None: real nodes do not see what hit others, so live runs have no faults with ``after``."""
         return None
 
@@ -232,8 +232,8 @@ class Counter:
         """Return whether the rule is for this node, now that the fault that it follows, if any, has hit."""
         rule = self.rule
         if rule.after:
-            node_hit = self._hit_counter.node_hit_by(rule.after)
-            if node_hit is None or (rule.node == SAME_NODE and node_hit != node_id):
+            target = self._hit_counter.last_target(rule.after)
+            if target is None or (rule.node == SAME_NODE and target != node_id):
                 return False
         return rule.node == SAME_NODE or plays(node_role, rule.node, node_id)
 
@@ -358,7 +358,7 @@ class RuleBook:
         at_us = self._at_us
         return [counter for counter in counters if counter.is_due(at_us)]
 
-    def hit_node(self, rule: Rule) -> None:
+    def inject_at_node(self, rule: Rule) -> None:
         if rule.kind == "node_killed":
             self._actions.kill()
         elif rule.kind == "node_powered_off":

@@ -42,7 +42,7 @@ class StoreFaults:
         for rule, hit in self._book.hits("store", "", _matches(operation)):
             self._book.report(rule, hit, detail=_story(operation))
             if rule.kind != "store_refused":
-                self._book.hit_node(rule)
+                self._book.inject_at_node(rule)
                 return False
             del self._called[call.token]
             failure = StoreFailure(FailureKind(rule.failure), f"injected by {rule.name}")
@@ -80,7 +80,7 @@ class StoreFaults:
             return ()
         if rule.kind == "store_listed_late":
             return (StoreDone(event.token, self._seen(event, rule)),)
-        self._book.hit_node(rule)
+        self._book.inject_at_node(rule)
         return (event,)
 
     def _seen(self, event: StoreDone | StoreFailed, rule: Rule) -> tuple[StoredObject, ...]:

@@ -213,7 +213,7 @@ class LiveCluster:
             node.launcher.load_starts(at_us)
 
     def disarm(self) -> None:
-        """Note that the load is over. No fault at a state hits any more."""
+        """Note that the load is over. No fault at a state fires any more."""
         for node in self.nodes:
             node.launcher.disarm()
 

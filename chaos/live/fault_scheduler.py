@@ -5,7 +5,7 @@ was paused.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from heapq import heappop, heappush
 from typing import Any, Final
@@ -15,7 +15,7 @@ from chaos.faults.disk_damage import DamageCheck
 from chaos.interceptor import roles
 from chaos.live.cluster import LiveCluster
 from chaos.live.faults import disk_faults, host_lost, link_faults, node_faults, request_faults
-from chaos.live.faults.fault_context import Begin, End, Hit, LiveFaultContext
+from chaos.live.faults.fault_context import Begin, End, FiredFault, Firing, LiveFaultContext
 from chaos.live.faults.proxied_losses import KIND as LOST_BY_PROXY_KIND
 from chaos.live.faults.proxied_losses import ProxiedLosses
 from chaos.live.links import Links
@@ -34,16 +34,32 @@ BEGIN: Final[dict[str, Begin]] = {
     **disk_faults.BEGIN,
     **request_faults.BEGIN,
 }
-"""Begins a fault at a time, by kind."""
+"""Functions that begin a fault at a time, by kind."""
 RETRY_S = 0.05
+"""Interval at which what is not possible yet is tried again."""
 NO_TARGET_LIMIT_S = 10.0
-"""How long a fault waits until a node has the role that it is for."""
+"""Limit for a node to get the role that a fault is for. Beyond it the fault does not begin."""
 ERROR_LIMIT_S = 5.0
-"""A node that ends itself within this time after an error of its disk has ended because of it."""
+"""Limit for a node to end itself after an error of its disk. Beyond it its end is no effect of the error."""
 
 
 class LiveFaultScheduler:
     """Plans the times of the faults, begins and ends them, and records which fired.
+
+    The states of a fault, and what leads to the next one:
+
+    | state | until | next |
+    | --- | --- | --- |
+    | planned (``plan``) | its time | due |
+    | due (``_begin_when_aimed``) | a node has its role | under way; dropped after NO_TARGET_LIMIT_S |
+    | under way (``under_way``, ``BegunFault``) | its ``End`` returns an ``Ended`` (``_end``) | recorded if there is evidence |
+    | reported: host_lost | at once (``_lose_host``) | under way |
+    | reported: response_lost_by_proxy | the sender reports it closed (``ProxiedLosses``) | recorded |
+    | reported: all others (``_handle_report``) | at once | recorded |
+    | recorded (``FiredFault``): node killed or paused | its time is over (``_return_node``) | recorded, with its end |
+
+    After a disk_error a node is watched: if it ends itself, it is restarted (``_watch_node``). When the load ends,
+    ``end_all`` ends what is under way, brings nodes back, and drops what is planned or due.
 
     ``context`` is what the functions of ``chaos.live.faults`` act on. ``now_us`` returns the time since the run's
     start.
@@ -59,7 +75,6 @@ class LiveFaultScheduler:
     ) -> None:
         self.damage = DamageCheck((IDLE_TOPIC, *(topic.name for topic in scenario.load.topics)))
         self.context = LiveFaultContext(cluster, self.damage, now_us, progress)
-        self.rows = self.context.rows  # of the faults that fired so far
         self.under_way: list[str] = []  # names of the faults at a time that have begun and not ended
         self.check_reports = NodeCheckReports()  # what the checks inside the nodes reported
         self.mutant_reached = False
@@ -74,11 +89,16 @@ class LiveFaultScheduler:
         self._may_end_until_us: dict[NodeProcess, int] = {}
         self._planned: list[tuple[int, str]] = []
 
+    @property
+    def rows(self) -> list[FaultRow]:
+        """The evidence of the faults that fired so far."""
+        return self.context.rows
+
     def plan(self, load_start_us: int) -> None:
         for fault in self._scenario.faults:
             for repeat in range(fault.repeat if fault.timed else 0):
                 at_us = load_start_us + int((fault.at_s + repeat * fault.repeat_every_s) * 1e6)
-                self._due_actions.add(at_us, partial(self._due, fault, repeat + 1, at_us))
+                self._due_actions.add(at_us, partial(self._begin_when_aimed, fault, repeat + 1, at_us))
                 self._planned.append((at_us, fault.name))
 
     def do_due(self) -> None:
@@ -103,87 +123,81 @@ class LiveFaultScheduler:
         if MUTANT_REACHED in line:
             self.mutant_reached = True
         if FAULT in line:
-            self._take_hit(node, FaultRow(*line[FAULT]))
+            self._handle_report(node, FaultRow(*line[FAULT]))
         if LOST_BY_PROXY in line:
-            self.rows += self._losses.lost(node, line[LOST_BY_PROXY])
+            for row in self._losses.lost(node, line[LOST_BY_PROXY]):
+                self.context.record(row)
         if DISK in line:
             kind, what = line[DISK]
             self.context.note_disk_evidence(node, kind, what)
 
-    # Faults at times.
+    # Faults at times
 
-    def _due(self, fault: Fault, hit: int, since_us: int) -> None:
+    def _begin_when_aimed(self, fault: Fault, number: int, since_us: int) -> None:
+        """Begin a fault whose time has come. ``number`` counts its repetitions from 1."""
         if self.context.is_over:
             return
         waits = fault.alone and not self.context.all_ready()
         target = None if waits else self._cluster.roles.aim(fault, self._links)
         if target is not None:
-            self._begin(target, hit)
+            self._begin(target, number)
         elif self._now_us() - since_us < NO_TARGET_LIMIT_S * 1e6:
-            self._retry_soon(partial(self._due, fault, hit, since_us))
+            self._retry_soon(partial(self._begin_when_aimed, fault, number, since_us))
         else:
             self._progress(f"fault {fault.name} found no node to hit")
 
-    def _begin(self, target: FaultTarget, hit: int) -> None:
-        fault = target.fault
-        self._progress(f"fault {fault.name} begins at {target.label}")
-        at_us = self._now_us()
-        self.under_way.append(fault.name)
-        end, kind = BEGIN[fault.kind](self.context, target), FAULT_KINDS[fault.kind]
+    def _begin(self, target: FaultTarget, number: int) -> None:
+        fault, kind, at_us = target.fault, FAULT_KINDS[target.fault.kind], self._now_us()
         lasts_s = fault.restart_after_s if kind.ends_node else fault.duration_s
         until_us = at_us if kind.in_steps else at_us + int(max(lasts_s, 0.0) * 1e6)
-        self._due_actions.add(until_us, partial(self._end, target, hit, at_us, end))
+        self._begin_until(until_us, target, number, at_us)
 
-    def _end(self, target: FaultTarget, hit: int, at_us: int, end: End, of_rule: FaultRow | None = None) -> None:
-        """``of_rule`` is what the node reported of a fault that began at a state."""
-        ended, fault = end(), target.fault
+    def _begin_until(
+        self, until_us: int, target: FaultTarget, number: int, at_us: int, reported: FaultRow | None = None
+    ) -> None:
+        name = target.fault.name
+        self._progress(f"fault {name} begins at {target.label}")
+        self.under_way.append(name)
+        begun = BegunFault(target, number, at_us, BEGIN[target.fault.kind](self.context, target), reported)
+        self._due_actions.add(until_us, partial(self._end, begun))
+
+    def _end(self, begun: "BegunFault") -> None:
+        ended, fault = begun.end(), begun.target.fault
         if ended is None:
-            self._retry_soon(partial(self._end, target, hit, at_us, end, of_rule))
+            self._retry_soon(partial(self._end, begun))
             return
         self.under_way.remove(fault.name)
         doubt = f"no sign that it had an effect{ended.doubt and f' ({ended.doubt})'}"
         self._progress(f"fault {fault.name} ends: {ended.evidence or doubt}")
-        if ended.evidence and of_rule is not None:
-            detail = f"{of_rule.detail} {ended.evidence}".strip()
-            self.rows.append(replace(of_rule, until_us=self._now_us(), detail=detail))
+        if ended.evidence and begun.reported is not None:
+            self.context.record(begun.reported).complete(self._now_us(), ended.evidence)
         elif ended.evidence:
-            hits = ended.hits or (Hit(target.label, at_us, self._now_us(), ended.evidence),)
-            for number, each in enumerate(hits, hit):
+            whole = Firing(begun.target.label, begun.at_us, self._now_us(), ended.evidence)
+            for number, each in enumerate(ended.firings or (whole,), begun.number):
                 when = (each.at_us, each.until_us)
-                role = roles.described(target.role, self._scenario.load.hot.name)
+                role = roles.described(begun.target.role, self._scenario.load.hot.name)
                 detail = f"{role}: {each.evidence}" if role else each.evidence
-                self.rows.append(FaultRow(fault.name, fault.kind, *when, each.target, number, detail=detail))
+                self.context.record(FaultRow(fault.name, fault.kind, *when, each.target, number, detail=detail))
 
     def _retry_soon(self, action: Callable[[], None]) -> None:
         self._due_actions.add(self._now_us() + int(RETRY_S * 1e6), action)
 
-    # Faults at states.
+    # Faults at states
 
-    def _take_hit(self, node: int, row: FaultRow) -> None:
-        """Keep a hit of the interceptor. A node that was killed or paused needs our help to come back."""
+    def _handle_report(self, node: int, row: FaultRow) -> None:
+        """Handle the evidence of an interceptor that a fault fired at a state of this node."""
         fault = self._faults.get(row.name)
         if fault is not None and fault.kind == row.kind == "host_lost":
             self._lose_host(node, fault, row)
-            return
-        if row.kind == LOST_BY_PROXY_KIND:
+        elif row.kind == LOST_BY_PROXY_KIND:
             if not self.context.is_over:
                 self._losses.held(node, row)
-            return
-        place = len(self.rows)
-        self.rows.append(row)
-        if fault is not None and row.kind == "disk_error":
-            self._may_end(node, fault)
-        if fault is None or fault.kind != row.kind or row.kind not in KINDS_OF_PROCESSES:
-            return
-        self._progress(f"fault {row.name} hit {row.target}")
-        lasts_s = fault.duration_s
-        child = self.context.child(node)
-        child.expected_end |= row.kind == "node_killed"
-        if isinstance(child, ShellProcess):
-            child.note_done_by_proxy(row.kind)
-        if row.kind == "node_killed":
-            lasts_s = max(fault.restart_after_s, 0.0)
-        self._due_actions.add(row.at_us + int(lasts_s * 1e6), partial(self._bring_back, node, fault, place))
+        else:
+            fired = self.context.record(row)
+            if fault is not None and row.kind == "disk_error":
+                self._watch_node(node, fault)
+            elif fault is not None and fault.kind == row.kind and row.kind in KINDS_OF_PROCESSES:
+                self._plan_return(node, fault, fired)
 
     def _lose_host(self, node: int, fault: Fault, row: FaultRow) -> None:
         """Let the host of a node vanish that has stopped itself at a state."""
@@ -192,13 +206,22 @@ class LiveFaultScheduler:
             return
         target = self._cluster.roles.aim(replace(fault, node=node), self._links)
         assert target is not None, "a fault of a numbered node always has a target"
-        self._progress(f"fault {fault.name} begins at {target.label}")
-        self.under_way.append(fault.name)
-        end = BEGIN[fault.kind](self.context, target)
-        at_us = row.at_us + int(fault.restart_after_s * 1e6)
-        self._due_actions.add(at_us, partial(self._end, target, row.hit, row.at_us, end, row))
+        until_us = row.at_us + int(fault.restart_after_s * 1e6)
+        self._begin_until(until_us, target, row.hit, row.at_us, row)
 
-    def _bring_back(self, node: int, fault: Fault, place: int) -> None:
+    def _plan_return(self, node: int, fault: Fault, fired: FiredFault) -> None:
+        """Plan the return of a node that was killed or paused at a state."""
+        row = fired.row
+        self._progress(f"fault {row.name} hit {row.target}")
+        child = self.context.child(node)
+        child.expected_end |= row.kind == "node_killed"
+        if isinstance(child, ShellProcess):
+            child.note_done_by_proxy(row.kind)
+        lasts_s = max(fault.restart_after_s, 0.0) if row.kind == "node_killed" else fault.duration_s
+        self._due_actions.add(row.at_us + int(lasts_s * 1e6), partial(self._return_node, node, fault, fired))
+
+    def _return_node(self, node: int, fault: Fault, fired: FiredFault) -> None:
+        """Continue a paused node, or restart a killed one, and complete the evidence."""
         child = self.context.child(node)
         if fault.kind == "node_paused":
             child.resume()
@@ -208,11 +231,10 @@ class LiveFaultScheduler:
             what = f"{child.label} {child.how_it_ended()}"
             if fault.restart_after_s >= 0:
                 self.context.restart(node)
-        row = self.rows[place]
-        self.rows[place] = replace(row, until_us=self._now_us(), detail=f"{row.detail} {what}".strip())
+        fired.complete(self._now_us(), what)
 
-    def _may_end(self, node: int, fault: Fault) -> None:
-        """A node may end itself after an error of its disk. It is started again then."""
+    def _watch_node(self, node: int, fault: Fault) -> None:
+        """Allow a node to end itself because of an error of its disk, and restart it then."""
         child = self.context.child(node)
         child.expected_end = True
         is_watched = self._now_us() < self._may_end_until_us.get(child, 0)
@@ -230,6 +252,17 @@ class LiveFaultScheduler:
             self._retry_soon(partial(self._restart_if_ended, node, child, fault))
         else:
             child.expected_end = False
+
+
+@dataclass(frozen=True, slots=True)
+class BegunFault:
+    """A fault that is under way."""
+
+    target: FaultTarget
+    number: int  # counts how often the fault fired, from 1
+    at_us: int  # when it began, since the run's start
+    end: End
+    reported: FaultRow | None = None  # evidence of the node, if the fault began at a state
 
 
 class DueActions:

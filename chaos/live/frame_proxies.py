@@ -23,12 +23,13 @@ from scenarios.model import Scenario
 
 
 def has_frame_rules(scenario: Scenario) -> bool:
-    """Return whether a rule hits requests or responses of clients."""
+    """Return whether a rule is for requests or responses of clients."""
     return any(fault.on in PLACES and not at_a_link(fault) for fault in scenario.faults)
 
 
 def has_link_rules(scenario: Scenario, is_ours: bool = True) -> bool:
-    """Return whether a rule hits between nodes, which needs a proxy there. Our own nodes see responses themselves."""
+    """Return whether a rule is for requests or responses between nodes, which needs a proxy there. Our own nodes see
+    responses themselves."""
     is_there = at_a_link if is_ours else between_nodes
     return any(is_there(fault) for fault in scenario.faults if not fault.timed)
 
@@ -37,9 +38,9 @@ class Frames:
     """A frame proxy of one run. Raises SetupError, NodeDied."""
 
     def __init__(self, spec: Spec, log: Path) -> None:
-        self._hits: queue.SimpleQueue[FaultRow] = queue.SimpleQueue()
+        self._fired: queue.SimpleQueue[FaultRow] = queue.SimpleQueue()
         self._lost: queue.SimpleQueue[tuple[int, LostKeys]] = queue.SimpleQueue()
-        self._process = ProxyProcess(spec, log, self._hits.put, lambda node, lost: self._lost.put((node, lost)))
+        self._process = ProxyProcess(spec, log, self._fired.put, lambda node, lost: self._lost.put((node, lost)))
         self.check = self._process.check
         self._roles: dict[int, str] = {}
         self._processes: dict[int, int | str] = dict(spec.processes)
@@ -62,11 +63,11 @@ class Frames:
             self._processes = dict(processes)
             self._process.send_command(processes={str(node): process for node, process in processes.items()})
 
-    def hits(self) -> Iterator[FaultRow]:
-        """Yield the hits since the last call."""
+    def fired(self) -> Iterator[FaultRow]:
+        """Yield the faults that fired since the last call."""
         while True:
             try:
-                yield self._hits.get_nowait()
+                yield self._fired.get_nowait()
             except queue.Empty:
                 return
 

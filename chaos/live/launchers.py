@@ -90,14 +90,14 @@ class NodeUnderTest(BrokerLauncher):
         pipe.close_write_end()
 
     def load_starts(self, at_us: int) -> None:
-        """Faults at states may hit from now on. Their times, and the interval to the next metadata snapshot, count from
-        here."""
+        """Faults at states may fire from now on. Their times, and the interval to the next metadata snapshot, count
+        from here."""
         self._load_from_us = at_us
         if self.process is not None:
             self.process.send_command(load_from_us=at_us)
 
     def disarm(self) -> None:
-        """No fault at a state hits any more."""
+        """No fault at a state fires any more."""
         self._load_from_us = NOT_YET
         if self.process is not None:
             self.process.send_command(disarm=True)

@@ -48,7 +48,7 @@ class RunView:
     whole_load_s: float
     report: Mapping[str, int] = field(default_factory=dict)  # the fleet's last event ``progress``, if there was one
     under_way: tuple[str, ...] = ()  # faults that have begun and not ended
-    hits: int = 0  # of all faults so far
+    fired: int = 0  # number of times that faults fired so far
     next_fault: tuple[str, float] | None = None  # name of the next fault at a time, and seconds until then
     broken: tuple[str, ...] = ()  # guarantees that clients or nodes saw violated; more may be found at the end
 
@@ -193,7 +193,7 @@ class LiveRun:
             self._tick_until(segments.waited_for, float("inf"), "")
 
     def _tick_until(self, done: Callable[[], bool], limit_s: float, complaint: str) -> None:
-        """Go on with the run until ``done()``, because a fault may hit while nodes start or clients finish. Raises
+        """Go on with the run until ``done()``, because a fault may fire while nodes start or clients finish. Raises
         NodeDied with the ``complaint`` after ``limit_s``."""
         start_us = self._plan.now_us()
         while not done():
@@ -204,7 +204,7 @@ class LiveRun:
     def _tick(self) -> None:
         """Do what is due, read evidence, and raise NodeDied if a process has ended that should run."""
         self._scheduler.do_due()
-        self._take_hits()
+        self._record_fired()
         self._brokers.cluster.poll()
         if self._mirror_cluster is not None:
             self._mirror_cluster.poll()
@@ -220,10 +220,10 @@ class LiveRun:
             self._show(self._view())
         time.sleep(TICK_S)
 
-    def _take_hits(self) -> None:
-        """Record the hits of the frame proxies."""
+    def _record_fired(self) -> None:
+        """Record the faults that fired at the frame proxies."""
         for frames in self._brokers.frames:
-            for row in frames.hits():
+            for row in frames.fired():
                 self._scheduler.evidence_line(int(row.target.removeprefix("node-")), {FAULT: list(row.values())})
             for node, lost in frames.lost():
                 self._scheduler.evidence_line(node, {LOST_BY_PROXY: lost})
@@ -236,7 +236,7 @@ class LiveRun:
             whole_load_s=self._scenario.load.seconds,
             report=report,
             under_way=tuple(scheduler.under_way),
-            hits=len(scheduler.rows),
+            fired=len(scheduler.rows),
             next_fault=scheduler.next_fault(),
             broken=tuple(dict.fromkeys((*seen_by_clients(report), *scheduler.check_reports.broken))),
         )
@@ -248,7 +248,7 @@ class LiveRun:
             self._fleet.close()
         for frames in self._brokers.frames:
             frames.close()
-        self._take_hits()  # A node elsewhere that a rule has ended is left running only if this is known.
+        self._record_fired()  # A node elsewhere that a rule has ended is left running only if this is known.
         self._brokers.close()
         try:
             self._brokers.cluster.close()

@@ -16,10 +16,10 @@ DRAWN = ("follower", "observer", "partition_follower", "any")
 
 @dataclass(frozen=True, slots=True)
 class FaultTarget:
-    """What a fault hits."""
+    """The target of a fault."""
 
     fault: Fault  # its ``node`` is a number here, and no role
-    links: tuple[Link, ...]  # those that the fault hits
+    links: tuple[Link, ...]  # those that the fault affects
     label: str  # its name in the faults table
     role: str = ""  # the role that the fault was for, empty if none
 
@@ -68,17 +68,17 @@ class Roles:
         return self._random.choice(found) if found else None
 
     def aim(self, fault: Fault, links: Links) -> FaultTarget | None:
-        """Return what the fault hits now. None means that no node has the role now: call it again later."""
+        """Return the fault's target. None means that no node has the role now: call it again later."""
         if fault.link is not None:
             return self._aim_at_links(fault, list(fault.link), links)
         node = self.node(fault.node)
         if node is None:
             return None
-        hit = tuple(link for link in links.by_name.values() if self._cuts_off(fault, node, link))
-        return FaultTarget(replace(fault, node=node), hit, f"node-{node}", _role_in((fault.node,)))
+        affected = tuple(link for link in links.by_name.values() if self._cuts_off(fault, node, link))
+        return FaultTarget(replace(fault, node=node), affected, f"node-{node}", _role_in((fault.node,)))
 
     def _cuts_off(self, fault: Fault, node: int, link: Link) -> bool:
-        """Return whether a fault of the node hits this link.
+        """Return whether a fault of the node affects this link.
 
         A node that is cut from its controller loses its links with all voters, whichever of them leads the quorum.
         """
@@ -101,12 +101,12 @@ class Roles:
                     return None
                 ends[place] = node
         source, target = ends
-        hit = tuple(
+        affected = tuple(
             link for link in links.by_name.values() if _is_end(source, link.dialler) and _is_end(target, link.node)
         )
-        label = f"link {hit[0].name}" if len(hit) == 1 else f"links {source}>{target}"
+        label = f"link {affected[0].name}" if len(affected) == 1 else f"links {source}>{target}"
         aimed = next((end for end in (target, source) if isinstance(end, int)), 0)
-        return FaultTarget(replace(fault, node=aimed), hit, label, _role_in(fault.link or ()))
+        return FaultTarget(replace(fault, node=aimed), affected, label, _role_in(fault.link or ()))
 
 
 class _Leadership:

@@ -35,7 +35,7 @@ THOROUGH_EVERY = 1_000
 STARTING_US = 2_000_000
 """time for which a node may be busy with its start"""
 NOT_YET = 2**62
-"""The time of the load's start until the load begins. Until then only rules with ``boot`` hit."""
+"""The time of the load's start until the load begins. Until then only rules with ``boot`` fire."""
 
 
 def config_of(scenario: Scenario, over: Mapping[str, str], node_id: int = 0) -> BrokerConfig:

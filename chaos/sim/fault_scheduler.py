@@ -69,7 +69,7 @@ class SimFaultScheduler:
         self._reconfigure = reconfigure
         self.faults: list[FaultRow] = []
         self.coverage: dict[Cell, int] = {}
-        """number of faults that fired in each cell"""
+        """Number of faults that fired in each cell."""
         self.targets = Targets(network.machines, scenario.cluster.nodes, topic_of_roles(scenario))
         self._by_name = {fault.name: fault for fault in scenario.faults}
         self._timed = [fault for fault in scenario.faults if fault.timed]
@@ -84,7 +84,7 @@ class SimFaultScheduler:
         self._sink = sink
         self._heals: list[Callable[[], None]] = []
         self._following: dict[str, list[tuple[int, Fault]]] = {}
-        """the timed faults that begin after the hit of another one, with the time between: by the other one's name"""
+        """Timed faults that begin after another one has fired, with the time between, by the other one's name."""
         self._until_us = -1
 
     def restart_after_us(self, name: str) -> int:
@@ -110,9 +110,9 @@ class SimFaultScheduler:
             if fault.after:
                 self._following.setdefault(fault.after, []).append((at_us, fault))
                 continue
-            for hit in range(fault.repeat):
-                begin_us = from_us + at_us + hit * int(fault.sim_repeat_every_s * 1_000_000)
-                self._agenda.at(begin_us, self._begin, fault, hit + 1)
+            for repeat in range(fault.repeat):
+                begin_us = from_us + at_us + repeat * int(fault.sim_repeat_every_s * 1_000_000)
+                self._agenda.at(begin_us, self._begin, fault, repeat + 1)
 
     def heal(self) -> None:
         """End the faults that still last."""
@@ -130,7 +130,7 @@ class SimFaultScheduler:
             if row.kind != "node_paused":
                 lasts_us = max(lasts_us, int(fault.sim_duration_s * 1_000_000))
             if row.kind == fault.kind:
-                self._note_hit(fault, node_id)
+                self._note_fired(fault, node_id)
                 self._fault_times.node(node_id, row.at_us + lasts_us)
                 sender = row.client_id.removeprefix("node-")
                 if FAULT_KINDS[row.kind].flips_frame_bit and sender.isdigit():
@@ -140,9 +140,9 @@ class SimFaultScheduler:
                 self._network.machines[node_id].disk_failed(fault.delay_ms.high * 1000)
         self._keep(row)
 
-    def _note_hit(self, fault: Fault, node_id: int) -> None:
-        """Note which node was hit, and plan the faults that follow this hit. Only the first hit has followers."""
-        self._hit_counter.nodes_hit[fault.name] = node_id
+    def _note_fired(self, fault: Fault, node_id: int) -> None:
+        """Note the node at which a fault fired. After its first time plan the faults that follow it."""
+        self._hit_counter.last_targets[fault.name] = node_id
         for after_us, follower in self._following.pop(fault.name, ()):
             node = node_id if follower.node == SAME_NODE else follower.node
             self._agenda.after(after_us, self._begin, replace(follower, node=node), 1)
@@ -151,19 +151,19 @@ class SimFaultScheduler:
         self.faults.append(row)
         self._sink(row)
 
-    def _begin(self, fault: Fault, hit: int) -> None:
+    def _begin(self, fault: Fault, number: int) -> None:
         now_us = self._agenda.now_us
         if now_us >= self._until_us:
             return
         if fault.alone and not self._all_serve():
-            self._agenda.after(NOBODY_YET_US, self._begin, fault, hit)
+            self._agenda.after(NOBODY_YET_US, self._begin, fault, number)
             return
         if fault.kind in IN_STEPS:
-            IN_STEPS[fault.kind](self, fault, hit)
+            IN_STEPS[fault.kind](self, fault, number)
             return
         found = self._aim(fault)
         if found is None:
-            self._agenda.after(NOBODY_YET_US, self._begin, fault, hit)
+            self._agenda.after(NOBODY_YET_US, self._begin, fault, number)
             return
         context, target = found
         kind = FAULT_KINDS[fault.kind]
@@ -171,14 +171,14 @@ class SimFaultScheduler:
         until_us = min(now_us + lasts_us, self._until_us)
         role = self.targets.role(context.machine.node_id)
         detail = " ".join(each for each in (fault.direction if context.links else "", role) if each)
-        row = FaultRow(fault.name, fault.kind, now_us, until_us, target, hit, detail=detail)
+        row = FaultRow(fault.name, fault.kind, now_us, until_us, target, number, detail=detail)
         fired = partial(self._fired, row, self._cell(fault.kind, context.machine.node_id))
         if kind.shown_at_end:
             context = replace(context, shown=fired)
         else:
             fired()
         self._note_trouble(fault, context, until_us)
-        self._note_hit(fault, context.machine.node_id)
+        self._note_fired(fault, context.machine.node_id)
         heal = timed_faults.begin(fault, context, until_us - now_us)
         self._heals.append(heal)
         self._agenda.after(lasts_us, self._heal_one, heal)
@@ -218,7 +218,7 @@ class SimFaultScheduler:
 
     # Faults in several steps
 
-    def _bounce(self, fault: Fault, hit: int) -> None:  # noqa: ARG002
+    def _bounce(self, fault: Fault, number: int) -> None:  # noqa: ARG002
         machines = self._network.machines
         self._go_on(rolling_bounce(fault, machines, self._reconfigure, self._bounced, lambda: self._until_us < 0))
 
@@ -234,24 +234,24 @@ class SimFaultScheduler:
         role, target = self.targets.role(machine.node_id), f"node-{machine.node_id}"
         self._keep(FaultRow(fault.name, fault.kind, now_us, now_us + down_us, target, number, detail=role))
 
-    def _finalize(self, fault: Fault, hit: int) -> None:
+    def _finalize(self, fault: Fault, number: int) -> None:
         def granted(now: Now, node_id: int) -> None:
             at_us, detail = now.mono_us, f"{fault.feature}={fault.level}"
-            self._keep(FaultRow(fault.name, fault.kind, at_us, at_us, f"node-{node_id}", hit, detail=detail))
+            self._keep(FaultRow(fault.name, fault.kind, at_us, at_us, f"node-{node_id}", number, detail=detail))
 
         addresses = [self._network.address(machine.node_id) for machine in self._network.machines]
         client = self.clients(FeatureSwitch(fault.name, addresses, fault.feature, fault.level, granted))
         self._heals.append(client.stop)
         client.start()
 
-    def _intrude(self, fault: Fault, hit: int) -> None:
+    def _intrude(self, fault: Fault, number: int) -> None:
         """Send a node requests in the name of others. Replayed ones are genuine, so they may trouble the node that
         they name; forged ones must change nothing."""
         random = self._randoms[fault.name]
         node_id = self.targets.node(fault.node, random)
         requests = [] if node_id is None else self._requests(fault, node_id, random)
         if node_id is None or not requests:
-            self._agenda.after(NOBODY_YET_US, self._begin, fault, hit)
+            self._agenda.after(NOBODY_YET_US, self._begin, fault, number)
             return
         now_us, target, has_arrived = self._agenda.now_us, f"node-{node_id}", list[bool]()
 
@@ -259,17 +259,17 @@ class SimFaultScheduler:
             has_arrived.append(True)
             self._cover(fault.kind, node_id)
             detail = "; ".join(each.label for each in requests)
-            self._keep(FaultRow(fault.name, fault.kind, now_us, self._agenda.now_us, target, hit, detail=detail))
+            self._keep(FaultRow(fault.name, fault.kind, now_us, self._agenda.now_us, target, number, detail=detail))
             if fault.kind == "requests_replayed":
                 for each in {node_id, *(claimed_node(request.client_id) for request in requests)}:
                     self._fault_times.node(each or 0, self._agenda.now_us + REPLAY_TROUBLES_US)
 
         def over(responses: int) -> None:
             if not has_arrived:  # The node did not get the requests.
-                self._agenda.after(NOBODY_YET_US, self._begin, fault, hit)
+                self._agenda.after(NOBODY_YET_US, self._begin, fault, number)
                 return
             now_us, detail = self._agenda.now_us, f"{responses} of {len(requests)} answered"
-            self._keep(FaultRow(fault.name, fault.kind + RESPONSE, now_us, now_us, target, hit, detail=detail))
+            self._keep(FaultRow(fault.name, fault.kind + RESPONSE, now_us, now_us, target, number, detail=detail))
 
         Intruder(self._network, node_id, requests, arrived, over)
 

@@ -107,8 +107,8 @@ def disk_bit_flipped(context: LiveFaultContext, target: FaultTarget) -> End:
     over; or one of each file that ``match`` names. The node is started again after ``restart_after_s``. Each hit of a
     run draws other bits, and so does each seed."""
     node, fault = node_of(target), target.fault
-    hits = sum(row.name == fault.name for row in context.rows)
-    random = random_for(context.spec(node).seed, f"{fault.name}-{hits}")
+    fired = sum(row.name == fault.name for row in context.rows)
+    random = random_for(context.spec(node).seed, f"{fault.name}-{fired}")
     how = context.child(node).terminate()
 
     def end() -> Ended:

@@ -1,7 +1,7 @@
 """What a fault of a live run acts on, and how it begins and ends."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -27,11 +27,22 @@ class LiveFaultContext:
     ) -> None:
         self.now_us = now_us
         self.damage = damage  # notes the files that faults have damaged
-        self.rows: list[FaultRow] = []  # of the faults that fired so far
+        self.fired: list[FiredFault] = []  # so far, in the order of their evidence
         self.is_over = False  # whether the load is over; faults in several steps must end then
         self._cluster = cluster
         self._progress = progress
         self._disk_evidence: dict[tuple[int, str], str] = {}
+
+    @property
+    def rows(self) -> list[FaultRow]:
+        """The evidence of the faults that fired so far."""
+        return [each.row for each in self.fired]
+
+    def record(self, row: FaultRow) -> "FiredFault":
+        """Record evidence that a fault fired."""
+        fired = FiredFault(row)
+        self.fired.append(fired)
+        return fired
 
     def child(self, node: int) -> NodeProcess:
         process = self._cluster.nodes[node].process
@@ -90,9 +101,20 @@ class LiveFaultContext:
         self._disk_evidence[node, kind] = evidence
 
 
+@dataclass(slots=True)
+class FiredFault:
+    """A fault that fired."""
+
+    row: FaultRow  # its evidence
+
+    def complete(self, until_us: int, detail: str) -> None:
+        """Add to the evidence how the fault ended."""
+        self.row = replace(self.row, until_us=until_us, detail=f"{self.row.detail} {detail}".strip())
+
+
 @dataclass(frozen=True, slots=True)
-class Hit:
-    """One of several hits of a fault. Times are microseconds of the run."""
+class Firing:
+    """One of several times that a fault fired. Times are microseconds of the run."""
 
     target: str
     at_us: int
@@ -105,7 +127,7 @@ class Ended:
     """How a fault ended."""
 
     evidence: str  # shows that the fault had an effect; if it is empty, the fault counts as not fired
-    hits: tuple[Hit, ...] = ()  # of a fault that hits several times by itself; each of them counts
+    firings: tuple[Firing, ...] = ()  # of a fault that fires several times by itself; each of them counts
     doubt: str = ""  # what speaks against it, for the run's log, if there is no evidence
 
 
@@ -116,7 +138,7 @@ Begin: TypeAlias = Callable[[LiveFaultContext, FaultTarget], End]
 
 
 def node_of(target: FaultTarget) -> int:
-    """Return the node that the fault hits."""
+    """Return the node that is the target of the fault."""
     node = target.fault.node
     assert isinstance(node, int), f"{target.fault.name} was not aimed at a node"
     return node

@@ -3,7 +3,7 @@
 from collections.abc import Generator, Iterator
 from typing import Final
 
-from chaos.live.faults.fault_context import Begin, End, Ended, Hit, LiveFaultContext, back_again, node_of
+from chaos.live.faults.fault_context import Begin, End, Ended, Firing, LiveFaultContext, back_again, node_of
 from chaos.live.targets import FaultTarget
 from scenarios.model import Fault
 
@@ -37,7 +37,7 @@ def rolling_bounce(context: LiveFaultContext, target: FaultTarget) -> End:
     """Each node in turn gets SIGTERM, and comes back after ``restart_after_s`` with other settings. The next node
     follows ``between_s`` after this one serves again. The bounce waits while a node does not serve because of another
     fault."""
-    bounced: list[Hit] = []
+    bounced: list[Firing] = []
     course = _course(context, target.fault, bounced)
 
     def end() -> Ended | None:
@@ -51,7 +51,7 @@ def rolling_bounce(context: LiveFaultContext, target: FaultTarget) -> End:
     return end
 
 
-def _course(context: LiveFaultContext, fault: Fault, bounced: list[Hit]) -> Generator[None, None, None]:
+def _course(context: LiveFaultContext, fault: Fault, bounced: list[Firing]) -> Generator[None, None, None]:
     """Yield after each step. If the load is over before the last step, the run's heal starts the nodes that are
     down."""
     nodes = range(len(context.addresses()))
@@ -68,7 +68,7 @@ def _course(context: LiveFaultContext, fault: Fault, bounced: list[Hit]) -> Gene
         while not context.is_ready(node):
             yield
         evidence = f"node-{node}: {child.label} {child.how_it_ended()}, back as {context.child(node).label}"
-        bounced.append(Hit(f"node-{node}", at_us, context.now_us(), evidence))
+        bounced.append(Firing(f"node-{node}", at_us, context.now_us(), evidence))
         yield from _wait(context, fault.between_s)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NOT_YET = 2**62
-"""The value of ``load_from_us`` until the load starts. Until then only faults with ``boot`` hit."""
+"""The value of ``load_from_us`` until the load starts. Until then only faults with ``boot`` fire."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

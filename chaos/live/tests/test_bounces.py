@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from chaos.live.fault_scheduler import BEGIN, RETRY_S
-from chaos.live.faults.fault_context import End, Ended, Hit, LiveFaultContext
+from chaos.live.faults.fault_context import End, Ended, Firing, LiveFaultContext
 from chaos.live.faults.node_faults import rolling_bounce
 from chaos.live.launchers import BrokerLauncher
 from chaos.live.targets import FaultTarget
@@ -92,8 +92,8 @@ def test_one_after_the_other_ends_and_comes_back_with_the_new_settings() -> None
     assert ended is not None
     assert list(place.settings.items()) == [(node, {"key": "new"}) for node in range(3)]
     assert ended.evidence.count("exited with 0") == 3
-    assert [each.target for each in ended.hits] == ["node-0", "node-1", "node-2"]
-    assert all(one.until_us < next_one.at_us for one, next_one in zip(ended.hits, ended.hits[1:], strict=False))
+    assert [each.target for each in ended.firings] == ["node-0", "node-1", "node-2"]
+    assert all(one.until_us < next_one.at_us for one, next_one in zip(ended.firings, ended.firings[1:], strict=False))
 
 
 def test_a_node_that_another_fault_has_hit_is_waited_for() -> None:
@@ -115,8 +115,8 @@ def test_a_bounce_that_the_end_of_the_load_cuts_short_did_not_happen() -> None:
 
 
 def test_each_node_that_a_bounce_restarted_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    hits = tuple(Hit(f"node-{node}", node, node + 1, f"node-{node}: came back") for node in range(3))
-    monkeypatch.setitem(BEGIN, "rolling_bounce", lambda place, target: lambda: Ended("all", hits))  # noqa: ARG005
+    firings = tuple(Firing(f"node-{node}", node, node + 1, f"node-{node}: came back") for node in range(3))
+    monkeypatch.setitem(BEGIN, "rolling_bounce", lambda place, target: lambda: Ended("all", firings))  # noqa: ARG005
     world = World(Fault("b", "rolling_bounce", at_s=1.0))
     world.run_until(2.0)
     rows = [(row.name, row.target, row.hit, row.at_us, row.until_us) for row in world.scheduler.rows]
