@@ -52,7 +52,7 @@ class LiveFaultScheduler:
     | --- | --- | --- |
     | planned (``plan``) | its time | due |
     | due (``_begin_when_aimed``) | a node has its role | under way; dropped after NO_TARGET_LIMIT_S |
-    | under way (``under_way``, ``BegunFault``) | its ``End`` returns an ``Ended`` (``_end``) | recorded if there is evidence |
+    | under way (``BegunFault``) | its ``End`` returns an ``Ended`` (``_end``) | recorded if there is evidence |
     | reported: host_lost | at once (``_lose_host``) | under way |
     | reported: response_lost_by_proxy | the sender reports it closed (``ProxiedLosses``) | recorded |
     | reported: all others (``_handle_report``) | at once | recorded |

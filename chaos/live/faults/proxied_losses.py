@@ -1,8 +1,8 @@
 """The fault ``response_lost_by_proxy``, as the runner injects it: Toxiproxy swallows a response that its sender holds.
 
-``chaos/interceptor/held_responses.py`` has the sender's side, with the order of the steps. A fault has fired once the sender
-has seen that the connection was closed while the toxic was on: ``limit_data`` with 0 bytes passes nothing, and
-closes each connection on which a response comes.
+``chaos/interceptor/held_responses.py`` has the sender's side, with the order of the steps. A fault has fired once
+the sender has seen its connection closed while the toxic was on: ``limit_data`` with 0 bytes passes nothing, and closes
+each connection on which a response comes.
 """
 
 from collections.abc import Callable, Sequence
