@@ -36,7 +36,6 @@ Version notes:
 KIPs: 98, 101, 110, 360, 467, 497, 516, 890, 951, 966, 1050.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -103,6 +102,8 @@ PACKED_UNIT_BYTES = 1 << 7
 WrittenBatch: TypeAlias = tuple[Partition, bool, int]
 """A batch that is in the log, and may not be replicated yet: its partition, whether it is new, and its end offset. A
 retry of a batch that was written before is not new."""
+PartitionKey: TypeAlias = tuple[str, bytes, int]
+"""Topic name, topic ID and index. A request has each once (``_with_each_partition_once``)."""
 ResultChange: TypeAlias = Callable[[ProduceTopicResponse, ProducePartitionResponse], ProducePartitionResponse]
 
 
@@ -114,14 +115,14 @@ def handle(broker: Broker, call: Call, body: ProduceRequest) -> ProduceResponse 
     """
     body = _with_each_partition_once(body)
     if body.transactional_id is None:
-        return _produce(broker, call, body, {})
+        return append_batches(broker, call, body, {})
 
-    def produce(verifications: VerificationResults) -> None:
-        response = _produce(broker, call, body, verifications)
+    def verified(verifications: VerificationResults) -> None:
+        response = append_batches(broker, call, body, verifications)
         if response is not None:
             call.respond(response)
 
-    verify_transaction(broker, call, body, contained(call, produce))
+    verify_transaction(broker, call, body, contained(call, verified))
     return None
 
 
@@ -155,86 +156,93 @@ class _Postponed:
     topic: ProduceTopic
     wanted: ProducePartition
     partition: Partition
-    placeholder: ProducePartitionResponse
-    """Its place in the response, until it is appended."""
     guard: VerificationGuard | None
+
+    @property
+    def key(self) -> PartitionKey:
+        return _key(self.topic, self.wanted.partition)
 
 
 @dataclass(slots=True)
-class _Produce:
+class ProduceInProgress:
     """A request whose batches are being appended."""
 
     broker: Broker
     call: Call
     request: ProduceRequest
     verifications: VerificationResults
-    """Those on the batches that begin a transaction in their partitions."""
+    """The results for the batches that begin a transaction in their partitions."""
     written: list[WrittenBatch] = field(default_factory=list)
     postponed: list[_Postponed] = field(default_factory=list)
     units: int = PRODUCED_UNITS_PER_SLICE
     """The remaining work of this event. Once it is negative, all further batches are postponed."""
 
 
-def _produce(
+def append_batches(
     broker: Broker, call: Call, request: ProduceRequest, verifications: VerificationResults
 ) -> ProduceResponse | None:
     """Append what one event has time for. Return the response, or None if it is sent later or never.
 
     Only the broker itself writes to its own topics: their records become its state at the next start."""
-    produce = _Produce(broker, call, request, verifications)
+    progress = ProduceInProgress(broker, call, request, verifications)
     responses = []
     for topic in request.topics:
         if is_internal(topic_name(broker, topic)):
             results = [_internal(broker, topic, wanted.partition) for wanted in topic.partitions]
         else:
-            results = [_append_or_postpone(produce, topic, wanted) for wanted in topic.partitions]
+            results = [_append_or_postpone(progress, topic, wanted) for wanted in topic.partitions]
         responses.append(ProduceTopicResponse(topic.topic, topic.topic_id, results))
-    if not produce.postponed:
-        return _respond_when_acknowledged(broker, call, request, responses, produce.written, produce.written)
-    _notify(produce.written)
-    run_contained(broker, call, _append_postponed_then_respond(produce, responses))
+    if not progress.postponed:
+        return _respond_when_acknowledged(broker, call, request, responses, progress.written, progress.written)
+    _notify(progress.written)
+    run_contained(broker, call, _append_postponed_then_respond(progress, responses))
     return None
 
 
-def _append_or_postpone(produce: _Produce, topic: ProduceTopic, wanted: ProducePartition) -> ProducePartitionResponse:
-    """Append one batch, or return why not. Return a placeholder for a batch that is postponed."""
+def _key(topic: ProduceTopic | ProduceTopicResponse, index: int) -> PartitionKey:
+    return topic.topic, topic.topic_id, index
+
+
+def _append_or_postpone(
+    progress: ProduceInProgress, topic: ProduceTopic, wanted: ProducePartition
+) -> ProducePartitionResponse:
+    """Append one batch, or return why not. Return a result without error for a batch that is postponed,
+    which is replaced later."""
     guard, records = None, wanted.records or b""
-    if produce.verifications:
-        verification = produce.verifications.get((topic_name(produce.broker, topic), wanted.partition))
+    if progress.verifications:
+        verification = progress.verifications.get((topic_name(progress.broker, topic), wanted.partition))
         if isinstance(verification, ProducePartitionResponse):
             return verification
         guard = verification
-    if produce.call.api_version < ZSTD_FROM and _codec(records) == Compression.ZSTD:
+    if progress.call.api_version < ZSTD_FROM and _codec(records) == Compression.ZSTD:
         error = ErrorCode.unsupported_compression_type
         return _refused(wanted.partition, error, f"zstd needs Produce {ZSTD_FROM} or newer")
-    partition = _writable(produce, topic, wanted)
+    partition = _writable(progress, topic, wanted)
     if isinstance(partition, ProducePartitionResponse):
         return partition
-    produce.units -= 1 + len(records) // UNIT_BYTES
+    progress.units -= 1 + len(records) // UNIT_BYTES
     is_large = False
     if partition.log.must_decode_records:
         is_large = len(records) > SMALL_BYTES or _codec(records) != Compression.NONE
         if not is_large:
-            produce.units -= _units_to_decode(records)
+            progress.units -= _units_to_decode(records)
     # Decision batch-postponed (P-6): appended later | now
-    if produce.units < 0 or is_large:
-        placeholder = ProducePartitionResponse(wanted.partition, ErrorCode.none)
-        produce.postponed.append(_Postponed(topic, wanted, partition, placeholder, guard))
-        return placeholder
-    return _append(produce, partition, wanted, records, guard, produce.written)
+    if progress.units < 0 or is_large:
+        progress.postponed.append(_Postponed(topic, wanted, partition, guard))
+        return ProducePartitionResponse(wanted.partition, ErrorCode.none)
+    return _append(progress, partition, wanted, records, guard, progress.written)
 
 
-def _append_postponed_then_respond(produce: _Produce, responses: list[ProduceTopicResponse]) -> Sliced[None]:
-    """Append the postponed batches in slices of one event each, replace their placeholders in ``responses`` by the
+def _append_postponed_then_respond(progress: ProduceInProgress, responses: list[ProduceTopicResponse]) -> Sliced[None]:
+    """Append the postponed batches in slices of one event each, replace their places in ``responses`` by the
     results, and respond once all batches of the request are acknowledged.
 
     The watchers of a slice's partitions are notified at its end (``new`` has its batches), so that consumers need not
     wait for the later slices."""
-    broker, new, written = produce.broker, list[WrittenBatch](), [*produce.written]
-    results: deque[tuple[ProducePartitionResponse, ProducePartitionResponse]] = deque()
-    """each placeholder with its result, in the order of the request"""
-    units = PRODUCED_UNITS_PER_SLICE if produce.units < 0 else 0
-    for each in produce.postponed:
+    broker, new, written = progress.broker, list[WrittenBatch](), [*progress.written]
+    results: dict[PartitionKey, ProducePartitionResponse] = {}
+    units = PRODUCED_UNITS_PER_SLICE if progress.units < 0 else 0
+    for each in progress.postponed:
         cost = 1 + len(each.wanted.records or b"") // UNIT_BYTES
         if each.partition.log.must_decode_records:
             cost = PRODUCED_UNITS_PER_SLICE  # Decoding takes slices of its own.
@@ -245,39 +253,42 @@ def _append_postponed_then_respond(produce: _Produce, responses: list[ProduceTop
             written += new
             new.clear()
             yield
-        results.append((each.placeholder, (yield from _decode_and_append(produce, each, new))))
+        results[each.key] = yield from _decode_and_append(progress, each, new)
     written += new
 
-    def result_of(_: ProduceTopicResponse, response: ProducePartitionResponse) -> ProducePartitionResponse:
-        return results.popleft()[1] if results and results[0][0] is response else response
+    def result_of(topic: ProduceTopicResponse, response: ProducePartitionResponse) -> ProducePartitionResponse:
+        return results.get(_key(topic, response.partition), response)
 
     responses = _replaced(responses, result_of)
-    response = _respond_when_acknowledged(broker, produce.call, produce.request, responses, new, written)
+    response = _respond_when_acknowledged(broker, progress.call, progress.request, responses, new, written)
     if response is not None:
-        produce.call.respond(response)
+        progress.call.respond(response)
 
 
 def _decode_and_append(
-    produce: _Produce, batch: _Postponed, written: list[WrittenBatch]
+    progress: ProduceInProgress, batch: _Postponed, written: list[WrittenBatch]
 ) -> Sliced[ProducePartitionResponse]:
-    """The checks are repeated: the partition may be led elsewhere by now."""
+    """Append a postponed batch, or return why not. The checks are repeated: the partition may be led elsewhere by
+    now."""
     records, refused = batch.wanted.records or b"", None
     if batch.partition.log.must_decode_records:
         try:
-            records = yield from batch.partition.log.validate_records(produce.broker.now, records)
+            records = yield from batch.partition.log.validate_records(progress.broker.now, records)
         except RecordsRefused as found:
             refused = found
-    partition = _writable(produce, batch.topic, batch.wanted)
+    partition = _writable(progress, batch.topic, batch.wanted)
     if isinstance(partition, ProducePartitionResponse):
         return partition
     if refused is not None:
-        return _refused_by_log(produce, partition, refused)
-    return _append(produce, partition, batch.wanted, records, batch.guard, written, is_validated=True)
+        return _refused_by_log(progress, partition, refused)
+    return _append(progress, partition, batch.wanted, records, batch.guard, written, is_validated=True)
 
 
-def _writable(produce: _Produce, topic: ProduceTopic, wanted: ProducePartition) -> Partition | ProducePartitionResponse:
+def _writable(
+    progress: ProduceInProgress, topic: ProduceTopic, wanted: ProducePartition
+) -> Partition | ProducePartitionResponse:
     """Return the partition that the batch may be appended to, or why not."""
-    broker, request, index = produce.broker, produce.request, wanted.partition
+    broker, request, index = progress.broker, progress.request, wanted.partition
     if request.acks not in (-1, 0, 1):
         return _refused(index, ErrorCode.invalid_required_acks, f"acks must be -1, 0 or 1, not {request.acks}")
     if topic.topic_id != NO_TOPIC_ID:
@@ -306,7 +317,7 @@ def _writable(produce: _Produce, topic: ProduceTopic, wanted: ProducePartition) 
 
 
 def _append(
-    produce: _Produce,
+    progress: ProduceInProgress,
     partition: Partition,
     wanted: ProducePartition,
     records: bytes | memoryview,
@@ -318,12 +329,12 @@ def _append(
     """Append one batch. What was written is added to ``written``. A duplicate changes nothing, but it is not
     acknowledged before its first copy may be. ``guard`` is that of the first batch of a transaction in the
     partition."""
-    broker, log = produce.broker, partition.log
+    broker, log = progress.broker, partition.log
     # Decision produced-append-fails (P-6): refused | appended
     try:
         appended = log.append(broker.now, records, partition.leader_epoch, is_validated=is_validated, guard=guard)
     except RecordsRefused as refused:
-        return _refused_by_log(produce, partition, refused)
+        return _refused_by_log(progress, partition, refused)
     except DiskError as failure:
         name = f"{partition.topic}-{wanted.partition}"
         broker.ports.note("append_failed", ("partition", name), ("reason", str(failure)))
@@ -352,8 +363,10 @@ def _append(
     )
 
 
-def _refused_by_log(produce: _Produce, partition: Partition, refused: RecordsRefused) -> ProducePartitionResponse:
-    produce.broker.traffic.failed_produce_requests.value += 1
+def _refused_by_log(
+    progress: ProduceInProgress, partition: Partition, refused: RecordsRefused
+) -> ProducePartitionResponse:
+    progress.broker.traffic.failed_produce_requests.value += 1
     return ProducePartitionResponse(
         partition.index,
         refused.error,
@@ -364,13 +377,13 @@ def _refused_by_log(produce: _Produce, partition: Partition, refused: RecordsRef
 
 
 def _units_to_decode(records: bytes | memoryview) -> int:
-    """The work of a small batch. Its header has the number of records at byte 57. The log refuses a number that the
-    bytes cannot hold."""
+    """Return the work of a small batch. Its header has the number of records at byte 57. The log refuses a number that
+    the bytes cannot hold."""
     return int.from_bytes(records[57:HEADER_BYTES], "big") + len(records) // PACKED_UNIT_BYTES
 
 
 def _codec(records: bytes | memoryview) -> int:
-    """The codec's number is in the attributes, which are big-endian at byte 21."""
+    """Return the number of the batch's codec. It is in the attributes, which are big-endian at byte 21."""
     return records[22] & COMPRESSION_MASK if len(records) >= HEADER_BYTES else Compression.NONE
 
 
