@@ -720,7 +720,7 @@ class TieredLog(LogScript):
         self.tier_end = self.log.bases[segments]
         self.durable = {at: data for at, data in self.durable.items() if at >= self.tier_end}
         self._owed = None
-        self.log.copied_end_offset = self.tier_end
+        self.log.note_copied(self.tier_end)
         self.log.enforce_retention(NOW)
 
     def begin_behind_tier(self) -> None:

@@ -90,6 +90,10 @@ class Member:
         nothing else would show that its client is gone, and its JoinGroup would stay parked for ever."""
         return not self.is_new and (self.awaits_join or self.awaits_sync)
 
+    def note_first_response(self) -> None:
+        """Note that its JoinGroup gets a response, from which it knows its ID."""
+        self.is_new = False
+
     def metadata(self, protocol: str | None) -> bytes:
         """Return the member's metadata for a protocol. It is empty for a protocol that the member does not support."""
         for each in self.protocols:
@@ -188,8 +192,7 @@ LAST_GENERATION = 0x7FFFFFFF
 class Group:
     """``Group(group_id, state_since_ms=now)`` is a new empty group, ``Group.loaded`` is one from the log.
 
-    Others read the fields. They change them through the methods only, apart from ``protocol_type``, which the first
-    member of an empty group sets, and ``new_member_added``.
+    Others read the fields. They change them through the methods only.
     """
 
     group_id: str
@@ -239,8 +242,22 @@ class Group:
 
     # --- members ------------------------------------------------------------------------------------------------------
 
+    def begin_protocol_type(self, protocol_type: str) -> None:
+        """Set the protocol type, which is that of the first member to join."""
+        assert not self.members, f"the members of {self.group_id} have protocol type {self.protocol_type}"
+        self.protocol_type = protocol_type
+
+    def prolong_initial_delay(self) -> None:
+        """Note that a member is new, if the initial delay is going on."""
+        if self.state is GroupState.PREPARING_REBALANCE and self.previous_state is GroupState.EMPTY:
+            self.new_member_added = True
+
+    def restart_initial_delay(self) -> None:
+        """Note that one more initial delay begins, in which no member is new yet."""
+        self.new_member_added = False
+
     def add(self, member: Member, *, awaits_join: bool) -> None:
-        """Add a new member. The first member leads. The caller sets the group's protocol type."""
+        """Add a new member. The first member leads. ``begin_protocol_type`` comes before it."""
         assert member.member_id not in self.members, f"{member.member_id} is a member of {self.group_id} already"
         instance = member.group_instance_id
         if instance is not None:

@@ -330,9 +330,8 @@ def _is_repeated(group: Group, member: Member, request: JoinRequest) -> bool:
 def _add(served: ServedGroup, request: JoinRequest, member_id: str, respond: JoinCallback) -> None:
     group = served.group
     if not group.members:
-        group.protocol_type = request.protocol_type
-    if group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY:
-        group.new_member_added = True
+        group.begin_protocol_type(request.protocol_type)
+    group.prolong_initial_delay()
     group.add(_member(request, member_id), awaits_join=False)
     served.park_join(member_id, respond)
     served.restart_session(member_id, NEW_MEMBER_TIMEOUT_MS)

@@ -95,7 +95,7 @@ def _delay_over(served: ServedGroup, delay_ms: int, remaining_ms: int) -> None:
     if not served.group.new_member_added or not remaining_ms:
         complete(served)
         return
-    served.group.new_member_added = False
+    served.group.restart_initial_delay()
     initial_ms = served.context.config.group_initial_rebalance_delay_ms
     _delay(served, min(initial_ms, remaining_ms), max(remaining_ms - delay_ms, 0))
 
@@ -137,7 +137,7 @@ def _announce_generation(served: ServedGroup) -> Sliced[None]:
     group, generation = served.group, served.group.generation
     for number, member in enumerate(tuple(group.members.values()), 1):
         if group.members.get(member.member_id) is member:
-            member.is_new = False
+            member.note_first_response()
             served.respond_to_join(member.member_id, generation_response(group, member.member_id))
             served.restart_session(member.member_id, member.session_timeout_ms)
         if number % REBALANCED_MEMBERS_PER_SLICE == 0:

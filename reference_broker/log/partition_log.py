@@ -601,6 +601,10 @@ class PartitionLog:
         that lie wholly below the last stable offset and the high watermark, the oldest first."""
         return tierable(self.segments, min(last_stable_offset, high_watermark), from_offset)
 
+    def note_copied(self, end_offset: int) -> None:
+        """Note up to where the log is listed in the remote tier, exclusive: 0 if that is not known any more."""
+        self.copied_end_offset = end_offset
+
     def recreated(self, now: Now, offset: int) -> Sliced[Recreated]:
         """Make the snapshot of producers at ``offset``, where a segment begins, as P-9 says. In slices. Raise
         Overtaken and DiskError. ``recreate_snapshot`` also writes it."""

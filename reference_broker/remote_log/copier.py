@@ -384,8 +384,8 @@ class CopiedEnd:
     """Number of removals from the segment metadata at the last ``advance_unfenced``."""
 
     def reset(self) -> None:
-        """Begin the search again at the start of the log."""
-        self.log.copied_end_offset = 0
+        """Restart the search at the start of the log."""
+        self.log.note_copied(0)
 
     def reset_if_discarded(self) -> None:
         """Reset if the segment metadata was discarded, because events were lost."""
@@ -399,7 +399,7 @@ class CopiedEnd:
         self.reset_if_discarded()
         log, known = self.log, self.metadata.of(self.topic_id, self.index)
         lineage, start = lineage_of(log), max(log.copied_end_offset, log.local_log_start_offset)
-        log.copied_end_offset = known.listed_until(lineage, start)
+        log.note_copied(known.listed_until(lineage, start))
         return log.copied_end_offset == start or known.segment_at(lineage, log.copied_end_offset) is None
 
     def advance_unfenced(self, leader_epoch: int) -> None:

@@ -97,7 +97,6 @@ class TransactionCompletion:
         it."""
         if entry.is_sent:
             return
-        entry.is_sent = True
         current = entry.current
         assert current.state in DECIDED, f"markers of {current.transactional_id}, which is {current.state.value}"
         self._ports.note(
@@ -115,11 +114,10 @@ class TransactionCompletion:
             is_commit=DECIDED[current.state],
             transaction_version=current.client_version,
         )
-        entry.missing = dict(current.partitions)
         self._sender.deliver(
             Delivery(
                 marker,
-                entry.missing,
+                entry.begin_delivery(),
                 is_coordinated=lambda: target.is_led and entry.current is current,
                 delivered=partial(self._complete, target, entry),
             )

@@ -47,6 +47,13 @@ class TransactionEntry:
     is_sent: bool = False
     """Its markers are on their way from this node."""
 
+    def begin_delivery(self) -> dict[TopicPartition, None]:
+        """Note that its markers are on their way. Return the partitions that miss them, from which the delivery removes
+        each one that got its own."""
+        self.is_sent = True
+        self.missing = dict(self.current.partitions)
+        return self.missing
+
     @property
     def is_changing(self) -> bool:
         """Whether a step or markers are being written. Requests for another step are refused meanwhile."""

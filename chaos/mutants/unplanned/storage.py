@@ -27,7 +27,7 @@ def copied_end_kept_at_takeover(original: Function, self: Any, partition: Any) -
     known = partition.log.copied_end_offset
     original(self, partition)
     if not was_led:
-        partition.log.copied_end_offset = max(known, partition.log.copied_end_offset)
+        partition.log.note_copied(max(known, partition.log.copied_end_offset))
 
 
 @mutant("reference_broker.remote_log.copier:_whole_snapshot")
