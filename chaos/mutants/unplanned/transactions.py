@@ -148,7 +148,7 @@ def marker_does_not_renew_producer(
 @mutant("reference_broker.apis.records.k00_produce:_append")
 def retry_acknowledged_at_once(
     original: Function,
-    produce: Any,
+    progress: Any,
     partition: Any,
     wanted: Any,
     records: Any,
@@ -160,7 +160,7 @@ def retry_acknowledged_at_once(
     """The retry of a batch that is in the leader's log is acknowledged although the batch is not replicated yet (P-6,
     E-7)."""
     count = len(written)
-    response = original(produce, partition, wanted, records, guard, written, is_validated=is_validated)
+    response = original(progress, partition, wanted, records, guard, written, is_validated=is_validated)
     if len(written) > count and not written[-1][1]:
         written.pop()
     return response
