@@ -120,7 +120,7 @@ KINDS: Final[Mapping[str, DifferKind]] = {
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first answer that differs."""
+    """The first response that differs."""
 
     kind: str
     seed: int

@@ -1,4 +1,4 @@
-"""The checks of single responses and of the first revision's numbers: silent on what is right, loud on what is not."""
+"""The checks of single Fetch responses, and of the numbers of the first revision, report only violations."""
 
 import json
 from collections.abc import Sequence

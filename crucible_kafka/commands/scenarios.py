@@ -60,7 +60,9 @@ def clauses(show_tests: bool, nights: Path | None) -> None:
     "\n  ./crucible points --clause F-14"
 )
 @SCENARIOS
-@click.option("--play", "seeds", type=click.IntRange(1), help="Play so many seeds of the scenarios (default: all) now.")
+@click.option(
+    "--play", "seeds", type=click.IntRange(1), help="Number of seeds of the scenarios (default: all) to play now."
+)
 @click.option("--processes", type=click.IntRange(1), default=2, show_default=True, help="How many seeds at once.")
 @click.option("--never", is_flag=True, help="Only outcomes that nothing reached; those with a reason come last.")
 @click.option("--clause", default="", help="Only the points of this clause.")

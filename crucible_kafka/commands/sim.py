@@ -184,8 +184,8 @@ def differ(kinds: Sequence[str], seed: int | None, seeds: int | None, mutant: st
     restarts and without (restarts), with snapshots and with a replay of the logs (metadata, producers), and with and
     without remote storage (tier).
 
-    No fault is drawn, and each operation waits for the one before it. The first answer that differs is printed with its
-    operation, both answers, and the command that repeats it.
+    No fault is drawn, and each operation waits for the one before it. The first response that differs is printed with
+    its operation, both responses, and the command that repeats it.
     """
     check_mutant_options(mutant, with_mutants)
     from chaos.search.differ import SEEDS, DifferOptions, differ_command

@@ -1,4 +1,4 @@
-"""What follows on replicated records: in its order, after all else of the event, and some of it an event."""
+"""Deferred callbacks run in their order, after the rest of the event, and a bounded number in each event."""
 
 from collections.abc import Callable
 from typing import Any
