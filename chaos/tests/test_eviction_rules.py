@@ -26,8 +26,11 @@ MIN_MS = 120_000
 class Fetchers:
     """One node with a fetcher for each connection. ``ms`` is the node's wall clock."""
 
-    def __init__(self, slots: int, min_eviction_ms: int = MIN_MS, most_partitions: int = 1000) -> None:
-        self.check = EvictionRules(check_context())
+    def __init__(
+        self, slots: int, min_eviction_ms: int = MIN_MS, most_partitions: int = 1000, slices_us: int = 0
+    ) -> None:
+        context = check_context()
+        self.check = EvictionRules(replace(context, settings=replace(context.settings, slices_us=slices_us)))
         self.ms = 1_000_000
         config = SimpleNamespace(
             max_incremental_fetch_session_cache_slots=slots,
@@ -316,3 +319,30 @@ def test_the_partitions_of_all_sessions_have_a_limit() -> None:
     node = Fetchers(slots=9, most_partitions=5)
     node.opens(1, partitions=5, version=FIRST, flags=0)
     assert "gave no session" in node.stories[0]
+
+
+@pytest.mark.clause("F-18")
+@pytest.mark.parametrize(
+    ("slices_us", "idle_beyond_ms", "is_red"),
+    [(0, 1, True), (400_000, 1, False), (400_000, 400, False), (400_000, 401, True)],
+)
+def test_with_short_slices_a_session_may_have_been_used_later(
+    slices_us: int, idle_beyond_ms: int, is_red: bool
+) -> None:
+    node = Fetchers(slots=1, slices_us=slices_us)
+    node.opens(1, partitions=3)
+    node.ms += MIN_MS + idle_beyond_ms
+    node.opens(0)
+    assert bool(node.stories) is is_red
+
+
+@pytest.mark.clause("F-18")
+def test_with_short_slices_either_of_two_idle_sessions_may_be_evicted() -> None:
+    for slices_us, is_red in ((400_000, False), (0, True)):
+        node = Fetchers(slots=2, slices_us=slices_us)
+        node.opens(1, partitions=3)
+        node.ms += 400
+        node.opens(2, partitions=3)
+        node.ms += MIN_MS + 1_000
+        node.opens(3, evicting=2)
+        assert bool(node.stories) is is_red
