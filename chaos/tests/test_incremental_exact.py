@@ -1,5 +1,7 @@
-"""What an incremental response must contain, and what it must not: each near miss is red."""
+"""Checks of incremental Fetch responses: each missing or superfluous partition is a violation."""
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,11 +33,127 @@ LIMIT = 1000
 MISSING = "is new or had an error in the previous response, and is missing now"
 
 
+@dataclass
+class Log:
+    """Each offset holds one batch of BATCH's size."""
+
+    log_start_offset: int = 0
+    local_log_start_offset: int = 0
+    high_watermark: int = 5
+    log_end_offset: int = 5
+    last_stable_offset: int = 5
+
+    def read(self, offset: int, max_bytes: int, end: int) -> bytes:  # noqa: ARG002
+        return b"".join(each.to_bytes(8, "big") + BATCH[8:] for each in range(offset, end))
+
+
+@dataclass
+class LedPartition:
+    index: int
+    log: Log
+    topic: str = "t"
+    leader_epoch: int = 3
+
+
+@dataclass
+class Partitions:
+    by_name: dict[tuple[str, int], LedPartition] = field(default_factory=dict)
+    by_id: dict[tuple[bytes, int], LedPartition] = field(default_factory=dict)
+    followed: dict[tuple[str, int], LedPartition] = field(default_factory=dict)
+
+
+@dataclass
+class Image:
+    topics: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass
+class Controller:
+    image: Image = field(default_factory=Image)
+
+
+@dataclass
+class Broker:
+    partitions: Partitions = field(default_factory=Partitions)
+    controller: Controller = field(default_factory=Controller)
+    node_id: int = 0
+
+
+@dataclass
+class FakeNode:
+    """A node with what ``FetchModel`` reads of one."""
+
+    broker: Broker = field(default_factory=Broker)
+
+
+class Session:
+    """One client's session with a node that leads ``count`` partitions in leader epoch 3. Each ends at offset 5."""
+
+    def __init__(
+        self, check: FetchCheck, count: int = 2, version: int = FINAL, offset: int = 5, role: str = "client"
+    ) -> None:
+        self.check, self.version, self.role = check, version, role
+        self.model = FetchModel()
+        self.logs = [Log() for _ in range(count)]
+        self.led = {("t", index): LedPartition(index, log) for index, log in enumerate(self.logs)}
+        self.node: Any = FakeNode(Broker(Partitions(self.led)))
+        self.number = self.correlation = 0
+        self.fetch(dict.fromkeys(range(count), offset), *(self.line(index) for index in range(count)))
+
+    def line(self, index: int, records: bytes = NO_DATA, **fields: Any) -> PartitionData:
+        log = self.logs[index]
+        return PartitionData(index, 0, log.high_watermark, -1, log.log_start_offset, records=records, **fields)
+
+    def fetch(
+        self,
+        named: dict[int, int],
+        *lines: PartitionData,
+        number: int | None = None,
+        forget: tuple[int, ...] = (),
+        max_bytes: int = LIMIT,
+        isolation_level: int = 0,
+        without_response: bool = False,
+    ) -> None:
+        """Send one fetch, and handle its response. The number is the next one unless it is given. With
+        ``without_response`` the request is parked until a later one overtakes it."""
+        number = self.number if number is None else number
+        self.number, self.correlation = number + 1, self.correlation + 1
+        body = FetchRequest(
+            replica_id=1 if self.role == "peer" else -1,
+            max_bytes=max_bytes,
+            isolation_level=isolation_level,
+            session_id=SESSION if self.correlation > 1 else 0,
+            session_epoch=number,
+            topics=[FetchTopic("t", b"", [FetchPartition(each, offset, 100, 3) for each, offset in named.items()])],
+            forgotten=[ForgottenTopic("t", b"", list(forget))],
+            fetch_type=int(number > 0),
+        )
+        response = FetchResponse(session_id=SESSION, responses=[FetchTopicResponse("t", b"", list(lines))])
+        tag = Tag(1, self.version, "f", body.session_id, number, role=self.role)
+        request = Request(1, self.correlation, 1, self.version, "f", body, tag)
+        reply = Reply(1, self.correlation, 1, self.version, response, tag)
+        for each in self.model.acted(self.node, request, [] if without_response else [reply]):
+            self.check.fetched(0, each)
+
+    @property
+    def stories(self) -> list[str]:
+        return [each.story.partition(": ")[2] for each in self.check.violations]
+
+
+def session(version: int = FINAL, offset: int = 5, count: int = 2) -> Session:
+    return Session(IncrementalExact(check_context()), count, version, offset)
+
+
+def grow(log: Log, high_watermark: int) -> None:
+    log.high_watermark = log.log_end_offset = log.last_stable_offset = high_watermark
+
+
 def test_a_request_whose_connection_closes_is_forgotten() -> None:
-    model, node = FetchModel(), SimpleNamespace(broker=SimpleNamespace(node_id=0))
+    node: Any = FakeNode()
+    model = FetchModel()
     request = Request(4, 1, 1, FINAL, "c", FetchRequest(), Tag(1, FINAL, "c", 0, 0))
-    assert not list(model.acted(node, request, ()))  # type: ignore[arg-type]
-    assert not list(model.acted(node, Closed(4), ()))  # type: ignore[arg-type]
+    assert not list(model.acted(node, request, ()))
+    assert not list(model.acted(node, Closed(4), ()))
     assert not model._pending
 
 
@@ -62,85 +180,6 @@ def test_a_node_that_goes_on_with_a_session_that_it_evicted_is_red() -> None:
     assert talk.stories == ["t-1 is not in the session, and was sent"]
 
 
-class Log(SimpleNamespace):
-    """Each offset holds one batch of BATCH's size."""
-
-    def read(self, offset: int, max_bytes: int, end: int) -> bytes:  # noqa: ARG002
-        return b"".join(each.to_bytes(8, "big") + BATCH[8:] for each in range(offset, end))
-
-
-class Session:
-    """One client's session with a node that leads ``count`` partitions in leader epoch 3. Each ends at offset 5."""
-
-    def __init__(
-        self, check: FetchCheck, count: int = 2, version: int = FINAL, offset: int = 5, role: str = "client"
-    ) -> None:
-        self.check, self.version, self.role = check, version, role
-        self.model = FetchModel()
-        self.logs = [
-            Log(log_start_offset=0, local_log_start_offset=0, high_watermark=5, log_end_offset=5, last_stable_offset=5)
-            for _ in range(count)
-        ]
-        self.led = {
-            ("t", index): SimpleNamespace(topic="t", index=index, leader_epoch=3, log=log)
-            for index, log in enumerate(self.logs)
-        }
-        partitions = SimpleNamespace(by_name=self.led, by_id={}, followed={})
-        controller = SimpleNamespace(image=SimpleNamespace(topics={}))
-        self.node: Any = SimpleNamespace(
-            broker=SimpleNamespace(node_id=0, partitions=partitions, controller=controller)
-        )
-        self.number = self.correlation = 0
-        self.fetch(dict.fromkeys(range(count), offset), *(self.line(index) for index in range(count)))
-
-    def line(self, index: int, records: bytes = NO_DATA, **fields: Any) -> PartitionData:
-        log = self.logs[index]
-        return PartitionData(index, 0, log.high_watermark, -1, log.log_start_offset, records=records, **fields)
-
-    def fetch(
-        self,
-        named: dict[int, int],
-        *lines: PartitionData,
-        number: int | None = None,
-        forget: tuple[int, ...] = (),
-        max_bytes: int = LIMIT,
-        isolation_level: int = 0,
-        unanswered: bool = False,
-    ) -> None:
-        """One fetch and its response. The number is the next one unless it is given. ``unanswered``: the request waits
-        until a later one overtakes it."""
-        number = self.number if number is None else number
-        self.number, self.correlation = number + 1, self.correlation + 1
-        body = FetchRequest(
-            replica_id=1 if self.role == "peer" else -1,
-            max_bytes=max_bytes,
-            isolation_level=isolation_level,
-            session_id=SESSION if self.correlation > 1 else 0,
-            session_epoch=number,
-            topics=[FetchTopic("t", b"", [FetchPartition(each, offset, 100, 3) for each, offset in named.items()])],
-            forgotten=[ForgottenTopic("t", b"", list(forget))],
-            fetch_type=int(number > 0),
-        )
-        response = FetchResponse(session_id=SESSION, responses=[FetchTopicResponse("t", b"", list(lines))])
-        tag = Tag(1, self.version, "f", body.session_id, number, role=self.role)
-        request = Request(1, self.correlation, 1, self.version, "f", body, tag)
-        reply = Reply(1, self.correlation, 1, self.version, response, tag)
-        for each in self.model.acted(self.node, request, [] if unanswered else [reply]):
-            self.check.fetched(0, each)
-
-    @property
-    def stories(self) -> list[str]:
-        return [each.story.partition(": ")[2] for each in self.check.violations]
-
-
-def session(version: int = FINAL, offset: int = 5, count: int = 2) -> Session:
-    return Session(IncrementalExact(check_context()), count, version, offset)
-
-
-def grow(log: Log, high_watermark: int) -> None:
-    log.high_watermark = log.log_end_offset = log.last_stable_offset = high_watermark
-
-
 @pytest.mark.clause("F-14", "G-6")
 @pytest.mark.parametrize("version", [FINAL, FIRST_REVISION])
 def test_a_partition_sent_again_without_a_reason_is_a_violation(version: int) -> None:
@@ -151,48 +190,89 @@ def test_a_partition_sent_again_without_a_reason_is_a_violation(version: int) ->
     assert talk.stories == ["t-1 was sent again, without records, and with (5, 0) as before"]
 
 
+def higher_watermark(talk: Session) -> PartitionData:
+    grow(talk.logs[1], 6)
+    return talk.line(1)
+
+
+def higher_log_start(talk: Session) -> PartitionData:
+    talk.logs[1].log_start_offset = 1
+    return talk.line(1)
+
+
+def an_error(talk: Session) -> PartitionData:  # noqa: ARG001
+    return PartitionData(1, int(ErrorCode.not_leader_or_follower), -1)
+
+
+def a_diverging_epoch(talk: Session) -> PartitionData:
+    return talk.line(1, diverging_epoch=EpochEndOffset(1, 2))
+
+
+def a_preferred_replica(talk: Session) -> PartitionData:
+    return talk.line(1, preferred_read_replica=2)
+
+
+def an_error_in_the_response_before(talk: Session) -> PartitionData:
+    talk.fetch({}, an_error(talk))
+    return talk.line(1)
+
+
 @pytest.mark.clause("F-14")
-@pytest.mark.parametrize("reason", ["high watermark", "log start", "error", "diverging", "replica", "after an error"])
-def test_each_reason_of_the_final_revision_allows_a_partition_to_be_sent(reason: str) -> None:
+@pytest.mark.parametrize(
+    "sent",
+    [
+        higher_watermark,
+        higher_log_start,
+        an_error,
+        a_diverging_epoch,
+        a_preferred_replica,
+        an_error_in_the_response_before,
+    ],
+)
+def test_each_reason_of_the_final_revision_allows_a_partition_to_be_sent(
+    sent: Callable[[Session], PartitionData],
+) -> None:
     talk = session()
-    line = talk.line(1)
-    if reason == "high watermark":
-        grow(talk.logs[1], 6)
-        line = talk.line(1)
-    elif reason == "log start":
-        talk.logs[1].log_start_offset = 1
-        line = talk.line(1)
-    elif reason == "error":
-        line = PartitionData(1, 6, -1)
-    elif reason == "diverging":
-        line = talk.line(1, diverging_epoch=EpochEndOffset(1, 2))
-    elif reason == "replica":
-        line = talk.line(1, preferred_read_replica=2)
-    else:
-        talk.fetch({}, PartitionData(1, 6, -1))
-    talk.fetch({}, line)
+    talk.fetch({}, sent(talk))
     assert talk.stories == []
+
+
+def raise_log_start(talk: Session) -> None:
+    talk.logs[1].log_start_offset = 1
+
+
+def lose_partition(talk: Session) -> None:
+    del talk.led["t", 1]
+
+
+def raise_leader_epoch(talk: Session) -> None:
+    talk.led["t", 1].leader_epoch = 4
+
+
+def truncate_log(talk: Session) -> None:
+    grow(talk.logs[1], 4)
 
 
 @pytest.mark.clause("F-14", "G-5")
 @pytest.mark.parametrize("version", [FINAL, FIRST_REVISION])
-@pytest.mark.parametrize("change", ["log start", "error", "leader epoch", "out of range"])
-def test_a_change_must_be_in_the_response_after_it(version: int, change: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "state"),
+    [
+        (raise_log_start, "changed"),
+        (lose_partition, "an error"),
+        (raise_leader_epoch, "an error"),
+        (truncate_log, "an error"),
+    ],
+)
+def test_a_change_must_be_in_the_response_after_it(version: int, change: Callable[[Session], None], state: str) -> None:
     talk = session(version)
     talk.fetch({})
-    if change == "log start":
-        talk.logs[1].log_start_offset = 1
-    elif change == "error":
-        del talk.led["t", 1]
-    elif change == "leader epoch":
-        talk.led["t", 1].leader_epoch = 4
-    else:
-        grow(talk.logs[1], 4)
+    change(talk)
     talk.fetch({})
     assert talk.stories == [], "it may have changed after the response was made, in the same event"
     talk.fetch({})
     (story,) = talk.stories
-    assert story.startswith(f"t-1 has {'changed' if change == 'log start' else 'an error'}, and was not sent")
+    assert story.startswith(f"t-1 has {state}, and was not sent")
 
 
 @pytest.mark.clause("F-12", "F-14")
@@ -202,7 +282,7 @@ def test_a_new_partition_and_one_after_an_error_must_be_sent() -> None:
     talk.fetch({1: 5})
     assert talk.stories == [f"t-1 {MISSING}"]
     talk = session()
-    talk.fetch({}, PartitionData(1, 6, -1))
+    talk.fetch({}, an_error(talk))
     assert talk.stories == []
     talk.fetch({})
     assert talk.stories == [f"t-1 {MISSING}"]
@@ -363,14 +443,14 @@ def test_the_first_revision_has_further_reasons_to_send_a_partition(why: str, ri
 
 
 @pytest.mark.clause("G-4")
-@pytest.mark.parametrize("unanswered", [True, False])
-def test_a_full_request_of_the_first_revision_starts_again_even_if_it_is_overtaken(unanswered: bool) -> None:
+@pytest.mark.parametrize("without_response", [True, False])
+def test_a_full_request_of_the_first_revision_starts_again_even_if_it_is_overtaken(without_response: bool) -> None:
     talk = session(FIRST_REVISION)
     talk.fetch({}, number=1)
-    full = {} if unanswered else {0: talk.line(0), 1: talk.line(1)}
-    talk.fetch({0: 5, 1: 5}, *full.values(), number=0, unanswered=unanswered)
+    full = {} if without_response else {0: talk.line(0), 1: talk.line(1)}
+    talk.fetch({0: 5, 1: 5}, *full.values(), number=0, without_response=without_response)
     talk.fetch({}, talk.line(0), talk.line(1), number=2)
-    assert bool(talk.stories) is not unanswered
+    assert bool(talk.stories) is not without_response
 
 
 @pytest.mark.clause("G-4", "G-5")
@@ -392,7 +472,7 @@ def test_a_request_that_is_repeated_after_a_full_one_is_still_the_last_one(in_be
 def test_a_full_response_is_no_response_to_the_request_that_its_request_overtook(again: bool) -> None:
     """Request 1 got no response, so what changes behind the full one has number 1 and is in one response."""
     talk = session(FIRST_REVISION)
-    talk.fetch({}, number=1, unanswered=True)
+    talk.fetch({}, number=1, without_response=True)
     talk.fetch({0: 5, 1: 5}, talk.line(0), talk.line(1), number=0)
     grow(talk.logs[1], 6)
     talk.fetch({1: 6}, talk.line(1), number=1)
