@@ -64,7 +64,7 @@ class GroupConfig:
     protocols: tuple[str, ...] = EAGER_PROTOCOLS
     """The names of assignors, the most wanted first. They are all eager or all cooperative (KIP-429)."""
     instance_id: str | None = None
-    """It makes it a static member (KIP-345), which sends no LeaveGroup."""
+    """``group.instance.id``, which makes it a static member (KIP-345). Such a member sends no LeaveGroup."""
     session_timeout_us: int = 45_000_000
     """The coordinator removes the member if no heartbeat comes for this long."""
     rebalance_timeout_us: int = 300_000_000

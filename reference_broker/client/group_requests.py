@@ -49,9 +49,9 @@ class GroupVersions:
     heartbeat: int = 4
     leave_group: int = 5
     offset_commit: int = 9
-    """It may be a draft."""
+    """May be a draft."""
     offset_fetch: int = 9
-    """It may be a draft."""
+    """May be a draft."""
 
     def with_metadata_epoch(self, version: int = DRAFT_VERSION) -> "GroupVersions":
         """Return the same versions, but with the drafts that carry the metadata epoch."""

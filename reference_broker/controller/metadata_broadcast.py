@@ -55,7 +55,7 @@ class Content:
 
     metadata_epoch: int
     controller_epoch: int
-    """Of the controller that wrote the epoch's record. No other one sends this content."""
+    """The epoch of the controller that wrote the epoch's record. No other one sends this content."""
     image: MetadataImage
     """The metadata as of the epoch's record."""
     topics: tuple[str, ...]

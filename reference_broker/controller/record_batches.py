@@ -36,7 +36,7 @@ class ChangeBatch:
 
     records: list[MetadataRecord] = field(default_factory=list)
     values: list[bytes] = field(default_factory=list)
-    """The same records, encoded."""
+    """The encoded records."""
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class ChangeBatches:
     """The records of a change as batches."""
 
     delta: MetadataDelta
-    """It has replayed all of them."""
+    """The delta that has replayed all of the records."""
     batches: list[ChangeBatch] = field(default_factory=list)
     records: int = 0
     """Their number."""

@@ -115,7 +115,7 @@ class Node:
         self.listening = False
         """Whether the node takes part in the quorum. A driver accepts connections from then on."""
         self.ready = False
-        """Whether it serves clients."""
+        """Whether the node serves clients."""
         self.stopped = False
         """Whether its shutdown has finished."""
         self.on_bug: Callable[[Request | str, Exception], None] | None = None

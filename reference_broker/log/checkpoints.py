@@ -203,7 +203,7 @@ class OffsetCheckpoints:
             self.recovery_point = offset
 
     def lower_synced(self, offset: int) -> None:
-        """Do the same for the synced offset, when durable records are about to be removed."""
+        """Lower the synced offset, when durable records are about to be removed. This waits for the disk."""
         if offset < self.synced or self._synced_may_rise:
             self._synced_may_rise = True
             self._synced.overwrite(_checked(min(offset, self.synced)))

@@ -41,7 +41,7 @@ class LogConfig:
     """Closed segments are copied to the remote tier. It is false where the broker has no tier
     (``remote.log.storage.system.enable``)."""
     remote_log_copy_disable: bool = False
-    """What is in the tier can be read, and nothing is added to it."""
+    """Nothing is added to the tier. What is in it can be read."""
     remote_log_delete_on_disable: bool = False
     local_retention_bytes: int = AS_RETENTION
     local_retention_ms: int = AS_RETENTION
@@ -102,7 +102,7 @@ class LogConfig:
 
     @property
     def compression_level(self) -> int | None:
-        """That of ``compression_type``, or None if the codec has no levels."""
+        """The level of ``compression_type``, or None if the codec has no levels."""
         levels = {"gzip": self.compression_gzip_level, "lz4": self.compression_lz4_level}
         return {**levels, "zstd": self.compression_zstd_level}.get(self.compression_type)
 

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 
 class SyncPoint(NamedTuple):
-    """What one sync covers. It is taken when the sync starts, and given back when the sync has completed."""
+    """The changes that one sync covers. The point is taken when the sync starts, and given back when the sync has
+    completed."""
 
     paths: tuple[str, ...]
     """The files to sync."""

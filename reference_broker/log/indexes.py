@@ -229,7 +229,7 @@ class TransactionIndex:
 
     @property
     def entries(self) -> Sequence[Aborted]:
-        """Those in memory."""
+        """The aborted transactions in memory, none of a closed segment whose index is only on the disk."""
         return self._entries or ()
 
     def note(self, aborted: Aborted | None) -> None:

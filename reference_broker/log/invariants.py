@@ -1,4 +1,4 @@
-"""What must always hold of a log's state. Each check gets values, and raises AssertionError with a sentence.
+"""Invariants of a log's state. Each check gets values, and raises AssertionError with a sentence.
 
 Cheap assertions are where the state changes, and run in production. The checks in this file walk over everything that
 a log has in memory. ``PartitionLog.check_invariants`` runs them all. The simulator calls it after each event for the

@@ -191,7 +191,8 @@ class LogFiles:
         self.durability.changed(self.checkpoints.prepare_log_start(offset))
 
     def write_local_start(self, offset: int) -> None:
-        """Do the same for the offset at which local records begin, with the leader epochs before it."""
+        """Write the offset at which local records begin, with the leader epochs before it. It is durable after the next
+        sync."""
         self.durability.changed(self.checkpoints.local.prepare(offset, self.epochs.before(offset)))
 
     def count_deletable(self, end_offset: int) -> int:

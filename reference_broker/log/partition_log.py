@@ -183,8 +183,8 @@ class PartitionLog:
         return [AbortedTransaction(each.producer_id, each.first_offset) for each in sorted(aborted, key=_begin)]
 
     def aborted_among(self, offset: int, records: Buffer) -> list[AbortedTransaction]:
-        """Do the same for the batches that a read from ``offset`` returned. Mostly there are none. The end of the
-        records is found only if a segment has aborted transactions. Raise DiskError."""
+        """Return the aborted transactions among the batches that a read from ``offset`` returned. Mostly there are
+        none. The end of the records is found only if a segment has aborted transactions. Raise DiskError."""
         segments = self.segments
         if not records or not any(each.aborted.count for each in segments.items[segments.index_of(offset) :]):
             return []

@@ -208,7 +208,7 @@ def recreate(
 def recreate_from(
     segments: Segments, begin: int, offset: int, now_ms: int, expiration_ms: int, live: Mapping[int, ProducerStateEntry]
 ) -> Sliced[Recreated]:
-    """Do the same from ``begin`` on, or from a newer snapshot that exists."""
+    """Make the snapshot at ``offset`` by a replay from ``begin`` on, or from a newer snapshot that exists."""
     states = ProducerStateManager(expiration_ms, reject_unknown=False)
     known = segments.snapshots.newest(begin, offset)
     # Decision recreation-begin (P-9): newer snapshot | replay alone

@@ -107,7 +107,7 @@ def _read_walked(disk: Disk, segment: Segment, start: int, stop: int, max_bytes:
 
 
 def read_skipping_empty(segments: Segments, offset: int, max_bytes: int, end_offset: int, at_least_one: bool) -> bytes:
-    """Do the same, but skip batches without records, unless none with records follow."""
+    """Read whole batches from ``offset`` on. Skip batches without records, unless none with records follow."""
     active = segments.items[-1]
     if offset >= active.base_offset and not active.empty_ends:  # As for most readers, there is nothing to skip.
         return read(segments, offset, max_bytes, end_offset, at_least_one)

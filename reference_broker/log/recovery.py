@@ -58,7 +58,7 @@ class Flaw(NamedTuple):
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What the opening of a log did."""
+    """Report of the opening of a log."""
 
     verified_bytes: int = 0
     cuts: list[Cut] = field(default_factory=list)
@@ -83,10 +83,10 @@ class Recovered:
     producers: ProducerStateManager
     checkpoints: OffsetCheckpoints
     log_start_offset: int
-    """It is beyond the end of the last segment if a power loss took the records behind a log start to which
+    """May be beyond the end of the last segment, if a power loss took the records behind a log start to which
     DeleteRecords had moved the log."""
     local_start_offset: int
-    """It is larger than ``log_start_offset`` if records are in the remote tier only."""
+    """Larger than ``log_start_offset`` if records are in the remote tier only."""
     cleaned_offset: int
     horizon: TombstoneHorizon
     report: RecoveryReport

@@ -52,7 +52,7 @@ class TombstoneHorizon:
         return (self._checkpoint.prepare(_rows(self._prepared, self.remembered)),)
 
     def settle(self) -> None:
-        """What was prepared is durable, and the tombstones go now."""
+        """Publish the prepared marker, which is durable now. The tombstones go now."""
         if self._prepared > self.offset or not self._is_there:
             self._checkpoint.settle()
             self.offset, self._is_there = self._prepared, True

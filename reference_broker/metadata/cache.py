@@ -60,7 +60,7 @@ class MetadataCache:
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     """By name."""
     topic_names: Mapping[bytes, str] = field(default_factory=dict)
-    """The same topics by ID."""
+    """Topic names by topic ID."""
     _live: Mapping[int, tuple[bytes, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -36,9 +36,9 @@ class PartitionImage:
     leader: int
     """-1 if there is none. The ISR may be empty then."""
     leader_epoch: int
-    """It grows with each new leadership."""
+    """Raised with each new leadership."""
     partition_epoch: int
-    """It grows with each change."""
+    """Raised with each change."""
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
     directories: tuple[bytes, ...] = ()
@@ -92,12 +92,12 @@ class BrokerImage:
         return self.host, self.port
 
     def supports(self, feature: str, level: int) -> bool:
-        """Whether it announced that level."""
+        """Return whether the broker announced this level of a feature."""
         return includes(self.features, feature, level)
 
 
 def named_listeners(endpoints: Iterable[tuple[str, str, int]]) -> tuple[tuple[str, str, int], ...]:
-    """What ``BrokerImage.listeners`` holds of these endpoints."""
+    """Return the value of ``BrokerImage.listeners`` for these endpoints."""
     found = tuple(endpoints)
     return () if len(found) == 1 and found[0][0] == DEFAULT_NAME else found
 
@@ -120,7 +120,7 @@ class MetadataImage:
     topics: Mapping[str, TopicImage] = field(default_factory=_empty)
     """By name."""
     topic_names: Mapping[bytes, str] = field(default_factory=_empty)
-    """The same topics by ID."""
+    """Topic names by topic ID."""
     configs: Mapping[tuple[int, str], Mapping[str, str]] = field(default_factory=_empty)
     """By (resource type, name)."""
     next_producer_id: int = 0
@@ -130,7 +130,7 @@ class MetadataImage:
     up to its record. It is 0 if that never happened."""
 
     def at(self, provenance: Provenance) -> "MetadataImage":
-        """The same metadata, as of another record."""
+        """Return this metadata as of another record."""
         return replace(self, provenance=provenance)
 
     def topic_by_id(self, topic_id: bytes) -> TopicImage | None:

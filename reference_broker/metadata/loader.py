@@ -42,7 +42,7 @@ class MetadataBatch:
 
     records: tuple[MetadataRecord, ...]
     provenance: Provenance
-    """That of the last record."""
+    """The provenance of the last record."""
     size_bytes: int = 0
 
     @property

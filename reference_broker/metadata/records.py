@@ -201,7 +201,7 @@ class MetadataEpoch:
 
 
 METADATA_EPOCH_TAG = 10000
-"""It is far above Kafka's own tags, so that Kafka's tools skip it."""
+"""The tag is far above Kafka's own, so that Kafka's tools skip it."""
 
 
 @_declared

@@ -98,7 +98,7 @@ class LogBatch:
 
     values: tuple[bytes, ...]
     provenance: Provenance
-    """That of the last record."""
+    """The provenance of the last record."""
     size_bytes: int
 
 
@@ -112,7 +112,7 @@ class Diverging:
     """The fetcher must truncate its log."""
 
     end: OffsetAndEpoch
-    """This log's largest epoch not above the fetcher's, and where that epoch ends."""
+    """The largest epoch of this log not above the fetcher's, and where that epoch ends."""
 
 
 @dataclass(frozen=True, slots=True)

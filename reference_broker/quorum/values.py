@@ -14,7 +14,7 @@ class OffsetAndEpoch(NamedTuple):
     offset: int
     """Exclusive."""
     epoch: int
-    """That of the last record below it."""
+    """The epoch of the last record below the offset."""
 
     @property
     def age(self) -> tuple[int, int]:
@@ -69,7 +69,7 @@ class QuorumDescription:
     high_watermark: int
     voters: tuple[ReplicaDescription, ...]
     observers: tuple[ReplicaDescription, ...]
-    """Those that sent the leader a request in the last five minutes."""
+    """Observers that sent the leader a request in the last five minutes."""
 
 
 class QuorumListener(Protocol):
@@ -80,7 +80,7 @@ class QuorumListener(Protocol):
         ...
 
     def leadership_won(self, epoch: int, start_offset: int) -> None:
-        """This node leads. The epoch's first record is at ``start_offset`` and is not committed yet."""
+        """Called when this node leads. The epoch's first record is at ``start_offset`` and is not committed yet."""
         ...
 
     def leadership_lost(self, epoch: int) -> None:

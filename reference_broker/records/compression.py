@@ -37,7 +37,7 @@ MOST_EXPANSION = (1, 1032, 22, 255, 32_768)
 PIECE_BYTES = 256 * 1024
 """The most bytes that are packed or unpacked in one step: 3 ms at most."""
 GZIP_PIECE_BYTES = 64 * 1024
-"""The same for packing with gzip, which is slow with text of few letters: 256 KiB take up to 25 ms."""
+"""The most bytes that are packed with gzip in one step. 256 KiB of text with few letters take up to 25 ms."""
 
 
 DEFAULT_LEVELS = {Compression.GZIP: -1, Compression.LZ4: 9, Compression.ZSTD: 3}
@@ -55,7 +55,7 @@ def compress(codec: Compression, data: bytes, level: int | None = None) -> bytes
 
 
 def compressed_pieces(codec: Compression, data: bytes, level: int | None = None) -> Iterator[bytes]:
-    """What ``compress`` makes of large data, in pieces, each of which is little work."""
+    """Compress large data as ``compress`` does, in pieces, each of which is little work."""
     piece_bytes = GZIP_PIECE_BYTES if codec is Compression.GZIP else PIECE_BYTES
     if codec is Compression.NONE or len(data) <= piece_bytes:
         yield compress(codec, data, level)

@@ -48,7 +48,7 @@ class Rules:
     keys_needed: bool
     """True for a compacted topic."""
     codec: Compression | None = None
-    """That of the topic, or None if batches stay as the producer compressed them."""
+    """The codec of the topic, or None if batches stay as the producer compressed them."""
     level: int | None = None
     """The codec's level, by Kafka's numbers. None is the default of the codec."""
 

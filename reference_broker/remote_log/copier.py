@@ -45,16 +45,16 @@ from reference_broker.wire.errors import Error, ErrorCode, error_name
 
 
 class CopyStage(Enum):
-    """What a copy does next. It has ended in the last three."""
+    """The next step of a copy. In the last three stages the copy has ended."""
 
     COLLECTING = auto()
-    """It collects what is to be stored: index files, producer snapshot, leader epochs."""
+    """Collect what is to be stored: index files, producer snapshot, leader epochs."""
     WRITING_COPY_STARTED = auto()
-    """It writes COPY_SEGMENT_STARTED to ``__remote_log_metadata`` and reads it back."""
+    """Write COPY_SEGMENT_STARTED to ``__remote_log_metadata`` and read it back."""
     STORING = auto()
-    """It stores the first of the remaining objects."""
+    """Store the first of the remaining objects."""
     WRITING_COPY_FINISHED = auto()
-    """It writes COPY_SEGMENT_FINISHED and reads it back."""
+    """Write COPY_SEGMENT_FINISHED and read it back."""
     FINISHED = auto()
     """Every replica may read the segment in the tier, and delete its own."""
     FAILED = auto()
@@ -77,7 +77,7 @@ ENDED: Final = (CopyStage.FINISHED, CopyStage.FAILED, CopyStage.ABANDONED)
 
 @dataclass(frozen=True, slots=True)
 class LogSegmentData:
-    """What a copy stores (Kafka's LogSegmentData)."""
+    """The data of a segment that a copy stores (Kafka's LogSegmentData)."""
 
     segment: RemoteSegment
     """As in COPY_SEGMENT_STARTED."""
@@ -144,7 +144,7 @@ class SegmentCopy:
 
 @dataclass(frozen=True, slots=True)
 class CopierContext:
-    """What all copiers of a node share."""
+    """The part that all copiers of a node share."""
 
     node_id: int
     ports: StorePorts
@@ -174,7 +174,7 @@ class Copier:
         """The copy in progress."""
         self._due: deque[TierableSegment] = deque()
         self._is_busy = False
-        """Whether it waits for leader epoch fencing, a slot, a step, or the end of a pause."""
+        """Whether the copier waits for leader epoch fencing, a slot, a step, or the end of a pause."""
         self._is_closed = False
         self._pause_ms = 0
         self._lag = (0, 0)
@@ -421,7 +421,8 @@ class EpochsUnknown(Exception):  # noqa: N818 - says what was found
 def collect_segment_data(
     partition: Partition, local: TierableSegment, now: Now, node_id: int, segment_id: bytes
 ) -> Sliced[LogSegmentData]:
-    """Collect what a copy stores, in slices. A producer snapshot that is missing or damaged is recreated (P-8).
+    """Collect the data that a copy stores, in slices. A producer snapshot that is missing or damaged is recreated
+    (P-8).
 
     If the log begins inside the segment, it has forgotten the leader epochs of the records before. Nobody reads these,
     so they count for the leader epoch at the log start. Raises Overtaken if the log loses records meanwhile,

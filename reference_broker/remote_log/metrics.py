@@ -27,9 +27,9 @@ class RemoteLogMetrics:
     metadata_count: Gauge
     """How many segments are known that may have objects, over the partitions that are led here."""
     size_bytes: Gauge
-    """Of the segments that are listed."""
+    """Bytes of the segments that are listed."""
     delete_lag_bytes: Gauge
-    """Of segments that are due to be deleted."""
+    """Bytes of the segments that are due to be deleted."""
     delete_lag_segments: Gauge
 
     @staticmethod

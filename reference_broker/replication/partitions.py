@@ -102,7 +102,7 @@ class Partitions:
     def follow(
         self, topic: str, topic_id: bytes, index: int, log: PartitionLog, leader: int, leader_epoch: int
     ) -> None:
-        """This node follows ``leader`` in that epoch from now on. ``leader`` is -1 if there is none."""
+        """Register that this node follows ``leader`` in this epoch from now on. ``leader`` is -1 if there is none."""
         known = self.followed.get((topic_id, index))
         if known is None:
             known = Partition(topic, topic_id, index, leader_epoch, log, followed_leader=leader)
@@ -178,11 +178,12 @@ class PartitionRoles(Protocol):
     """
 
     def leads(self, partition: Partition, state: PartitionImage) -> None:
-        """This node leads ``partition``, which is already in ``Partitions`` and has ``state``'s leader epoch."""
+        """Called when this node leads ``partition``, which is already in ``Partitions`` and has ``state``'s leader
+        epoch."""
         ...
 
     def stops_leading(self, partition: Partition) -> None:
-        """This node no longer leads ``partition``, which is already out of ``Partitions``.
+        """Called when this node no longer leads ``partition``, which is already out of ``Partitions``.
 
         The log stays unless ``partition.is_topic_deleted`` is set.
         """
@@ -200,7 +201,7 @@ class PartitionRoles(Protocol):
         ...
 
     def reconfigured(self, partition: Partition) -> None:
-        """This node leads ``partition``, and the settings of its log changed."""
+        """Called when this node leads ``partition`` and the settings of its log changed."""
         ...
 
     def forgets(self, log: PartitionLog) -> None:

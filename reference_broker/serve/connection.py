@@ -93,7 +93,7 @@ class Connection(asyncio.Protocol):
         """Size of the last request and its response, or half of the previous value, if that is more. So one small
         request between two large ones does not make the connection light."""
         self._fetches_little = False
-        """Whether it has sent a Fetch, and the response was small."""
+        """Whether the client has sent a Fetch, and the response was small."""
         self._frame_since_s = 0.0
         """When the first bytes arrived of a frame that is not complete, or not decoded yet (monotonic clock)."""
         self._unread_since_s = 0.0

@@ -415,7 +415,7 @@ class Driver:
 
 @dataclass(slots=True)
 class DriverFaultActions:
-    """What a hook can do to its own node.
+    """The actions of a hook on its own node.
 
     The maker of the hooks gets it before the node exists. It can be used once the node runs.
     """
@@ -430,7 +430,8 @@ class DriverFaultActions:
         os.kill(os.getpid(), signal.SIGKILL)
 
     def power_off(self) -> None:
-        """The same as ``kill``, since a process cannot take the machine's page cache with it."""
+        """Send SIGKILL to this process, as ``kill`` does, since a process cannot take the machine's page cache with
+        it."""
         self.kill()
 
     def pause(self, for_us: int) -> None:

@@ -60,7 +60,7 @@ class CachedPartition:
     """The bytes that were readable from ``fetch_offset`` at the last lookup, at most ``max_bytes``. Above 0 exactly
     while the partition has data to send, and then it is ``queued``."""
     unlimited_bytes: int = 0
-    """The same without the limit. Used in the first revision only."""
+    """The bytes that were readable at the last lookup, whatever the limits. Used in the first revision only."""
     too_small_bytes: int = 0
     """A limit that was too small for the next batch at the last read, or 0."""
     queued: bool = False
@@ -206,7 +206,8 @@ class CachedPartition:
 
 
 def is_lasting(sent: PartitionData) -> bool:
-    """Whether it is an error, a divergence or a preferred read replica, which are sent for as long as they last."""
+    """Return whether a partition's state is an error, a divergence or a preferred read replica. These are sent for as
+    long as they last."""
     return sent.error_code != 0 or sent.diverging_epoch is not None or sent.preferred_read_replica >= 0
 
 

@@ -60,7 +60,8 @@ class SessionFetch(DelayedFetch, Protocol):
 
     @property
     def has_slices_left(self) -> bool:
-        """Whether it goes on in later events without being parked. Meanwhile the session accepts no other request."""
+        """Whether the fetch goes on in later events without being parked. Meanwhile the session accepts no other
+        request."""
         ...
 
     def handle_afterwards(self, request: Callable[[], None]) -> None:
@@ -85,7 +86,7 @@ class FetchSession:
     revision: "Revision"
     uses_topic_ids: bool
     privileged: bool
-    """Whether it is a follower's."""
+    """Whether the session is a follower's."""
     client_id: str = ""
     replica_id: int = -1
     session_id: int = 0

@@ -213,7 +213,8 @@ class FetchSessionCache:
         return session
 
     def lookup_in_revision(self, session_id: int, request_epoch: int, revision: Revision) -> FetchSession | Error:
-        """Do the same for the sessions of one revision, without the check of topic IDs."""
+        """Return the session of an incremental request of one revision, or a top-level error. Topic IDs are not
+        checked."""
         session = self.sessions.get(session_id)
         # Decision session-unknown (F-9): not found | found
         if session is None or session.revision is not revision or not revision.is_epoch(request_epoch):

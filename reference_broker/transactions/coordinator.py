@@ -75,7 +75,7 @@ class InitRequest:
     transactional_id: str
     timeout_ms: int
     expected: ProducerIdAndEpoch | None = None
-    """What the producer has, if it continues after an error (KIP-360)."""
+    """Producer ID and epoch of the producer, if it continues after an error (KIP-360)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ class Marker:
     """The leader epoch of the coordinator's partition of ``__transaction_state``."""
     is_commit: bool
     transaction_version: int = 0
-    """That of the transaction, 0 if the request has none."""
+    """The version of the transaction, 0 if the request has none."""
 
 
 def refusal_of(marker: Marker, known: ProducerStateEntry | None) -> Error:

@@ -255,7 +255,7 @@ class InitVerdict(Enum):
 
 
 class EndVerdict(Enum):
-    """What EndTxn does."""
+    """The effect of EndTxn."""
 
     DECIDE = "the transaction is committed or aborted"
     NOTHING = "it was done before, and the response was lost"

@@ -10,9 +10,9 @@ class Tag(NamedTuple):
     api_version: int
     client_id: str
     session_id: int = 0
-    """That of the request, also in a reply; 0 if it is not a Fetch."""
+    """The session ID of the request, also in a reply; 0 if it is not a Fetch."""
     session_epoch: int = -1
-    """That of the request, also in a reply; -1 if it is not a Fetch."""
+    """The session epoch of the request, also in a reply; -1 if it is not a Fetch."""
     error: int = 0
     """The top-level error code of a reply, 0 in a request."""
     position: int = -1

@@ -54,8 +54,8 @@ TOPIC_IDS_FROM = 13
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FetchStage:
-    """What a fetch does next, and what a change of one of its partitions leads to meanwhile. The partition is marked in
-    each stage."""
+    """A stage of a fetch: what it does next, and what a change of one of its partitions leads to meanwhile. The
+    partition is marked in each stage."""
 
     name: str
     is_parked: bool = False
@@ -78,7 +78,7 @@ PARKED: Final = FetchStage("parked", is_parked=True, looks_up_changes=True)
 DUE: Final = FetchStage("due", is_parked=True, looks_up_changes=True)
 """Enough arrived in this event, at the end of which the fetch responds."""
 RESPONDING: Final = FetchStage("responding")
-"""It reads records, sends the response, and prepares the session for the next request."""
+"""Records are read, the response is sent, and the session is prepared for the next request."""
 COMPLETED: Final = FetchStage("completed", is_over=True)
 """Its work is done, the session's part included. If the connection closed before the response, nothing was sent, and
 each mark is in the session again."""
@@ -108,7 +108,7 @@ class Fetch:
     """The session, or the candidate that may become one."""
     request: FetchRequest
     wants_session: bool = False
-    """Whether it is a full fetch that opens a session."""
+    """Whether the fetch is a full one that opens a session."""
     stage: FetchStage = field(default=UPDATING, init=False)
     timer: int | None = None
     """The timeout while it is parked, else None."""
@@ -510,9 +510,9 @@ class Fetch:
 
     @property
     def has_slices_left(self) -> bool:
-        """Whether it goes on in later events without being parked. Its session accepts no other request meanwhile, so
-        that no request finds a session half changed. (A fetch that is active in its first event has no ``long_work``
-        yet, and mostly needs none.)"""
+        """Whether the fetch goes on in later events without being parked. Its session accepts no other request
+        meanwhile, so that no request finds a session half changed. (A fetch that is active in its first event has no
+        ``long_work`` yet, and mostly needs none.)"""
         return self.long_work is not None and self.stage.is_active
 
     def handle_afterwards(self, request: Callable[[], None]) -> None:

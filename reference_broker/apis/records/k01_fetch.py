@@ -71,7 +71,7 @@ of its session waits for it. A session grows beyond it with several requests."""
 
 
 def is_metadata_fetch(body: object) -> bool:
-    """Whether it is a fetch of the metadata log, by its topic ID, which the quorum handles."""
+    """Return whether a request is a fetch of the metadata log, by its topic ID, which the quorum handles."""
     return isinstance(body, FetchRequest) and len(body.topics) == 1 and body.topics[0].topic_id == METADATA_TOPIC_ID
 
 

@@ -99,7 +99,7 @@ class RemoteOffset(NamedTuple):
     """The result of a search by timestamp in the remote tier."""
 
     end_offset: int
-    """It covers the records before this offset."""
+    """The end of the records that it covers, exclusive."""
     found: FoundOffset | Error | None
     """The first record at or after the timestamp, an error, or None if there is no such record."""
 

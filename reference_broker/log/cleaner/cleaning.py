@@ -146,7 +146,7 @@ class Cleaned:
 
 @dataclass(frozen=True, slots=True)
 class _Noted:
-    """What a pass notes of the dirty part."""
+    """Notes of a pass about the dirty part."""
 
     newest: OffsetMap
     superseded: Superseded
@@ -347,7 +347,7 @@ class Cleaning:
         cleaned.created_ms = group[-1].created_ms
 
     def _judged(self, judging: Sliced[FoundT]) -> Generator[Step, None, FoundT]:
-        """What comes of work on one batch. A large batch takes several slices."""
+        """Return the result of work on one batch. A large batch takes several slices."""
         while True:
             try:
                 next(judging)

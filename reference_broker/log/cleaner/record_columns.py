@@ -15,7 +15,7 @@ class Columns(NamedTuple):
     starts: list[int]
     """A record's bytes, with the length in front, begin at its start and end where the next one begins."""
     offset_deltas: list[int]
-    """They count from the base offset of the batch."""
+    """Offsets relative to the base offset of the batch."""
     keys: list[bytes]
     """Empty for a record without a key."""
     keyless: list[int]

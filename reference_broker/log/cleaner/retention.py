@@ -55,7 +55,7 @@ def short(key: bytes) -> bytes:
 
 
 def all_short(keys: list[bytes]) -> list[bytes]:
-    """The same for many keys."""
+    """Return the map entries of many keys."""
     return keys if max(map(len, keys), default=0) < DIGEST_BYTES else list(map(short, keys))
 
 

@@ -124,7 +124,7 @@ class Partial:
     leader: int
     id: OffsetAndEpoch
     size: int
-    """Of the whole snapshot, or UNKNOWN_SIZE if the leader does not send it (S-17)."""
+    """Bytes of the whole snapshot, or UNKNOWN_SIZE if the leader does not send it (S-17)."""
     length: int = 0
     """The number of bytes received, from the snapshot's start."""
     crc: int = 0

@@ -59,7 +59,7 @@ class Piece:
     id: OffsetAndEpoch | None = None
     """None if the response lacks it."""
     size: int = 0
-    """That of the whole snapshot, -1 if the response lacks it."""
+    """Bytes of the whole snapshot, -1 if the response lacks it."""
     position: int = 0
     data: bytes | memoryview = b""
     is_last: bool = False

@@ -51,7 +51,8 @@ class _Scanned:
     """The partitions that have events here and are not removed: the topic's name, and the offset up to which the writer
     of the last copy knew the cluster's metadata."""
     removed: dict[Key, tuple[str, int]] = field(default_factory=dict)
-    """Those that were removed within SWEPT_FOR_MS: the topic's name, and the time of the removal in milliseconds."""
+    """Partitions that were removed within SWEPT_FOR_MS: the topic's name, and the time of the removal in
+    milliseconds."""
     sweeps_at_us: int = 0
     """When to search the store for late objects."""
 

@@ -198,7 +198,7 @@ SWEEPS_TO_CLEAR = 2
 
 @dataclass(frozen=True, slots=True)
 class ExpiringSetting:
-    """What all expirers of a node share."""
+    """The part that all expirers of a node share."""
 
     node_id: int
     ports: StorePorts
@@ -235,7 +235,7 @@ class Expirer:
         self._queue: deque[RemoteSegment] = deque()
         """Segments to delete."""
         self._is_busy = False
-        """Whether it waits for a slot, or for the end of a step."""
+        """Whether the expirer waits for a slot, or for the end of a step."""
         self._has_slot = False
         self._is_closed = False
         self._has_noted_loss = False
@@ -252,7 +252,8 @@ class Expirer:
 
     @property
     def is_clearing(self) -> bool:
-        """Whether it deletes all listed segments, because the topic has no tier any more or had none at the begin."""
+        """Whether all listed segments are deleted, because the topic has no tier any more or had none at the
+        beginning."""
         return self._is_busy and not self._is_tiered
 
     @property

@@ -107,7 +107,7 @@ class RemoteSegment:
     uploader_epoch: int
     """The leader epoch of the partition in which it is copied. (In CustomMetadata.)"""
     has_transaction_index: bool
-    """Whether it has an object with aborted transactions."""
+    """Whether the segment has an object with aborted transactions."""
     state: SegmentState = SegmentState.COPY_SEGMENT_STARTED
     attempt: int = NO_ATTEMPT
     """The number of the copy in ``uploader_epoch``, from 1 on. ``RemoteLogMetadata.write`` sets it with the first

@@ -387,7 +387,7 @@ class Pending:
     timer: int
     """The timeout."""
     is_underway: bool = False
-    """Whether it is in a request in flight, or was acknowledged."""
+    """Whether the event is in a request in flight, or was acknowledged."""
 
 
 class MetadataWriter:

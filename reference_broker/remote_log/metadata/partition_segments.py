@@ -316,7 +316,7 @@ class PartitionSegments:
         return None if found is None else self._known[found.owner]
 
     def segment_at(self, lineage: LeaderEpochStarts, offset: int) -> RemoteSegment | None:
-        """The same, with the leader epochs of a log (``log.leader_epochs``) to find the epoch in."""
+        """Return the listed segment that has this offset in a log with these leader epochs (``log.leader_epochs``)."""
         found = self._owned_at(lineage, offset)
         return None if found is None else self._known[found.owner]
 

@@ -46,9 +46,9 @@ class Layout(NamedTuple):
     """Positions of the batches in records that were read from a segment."""
 
     offset_index: bytes = b""
-    """That of the segment."""
+    """The offset index of the segment."""
     base_offset: int = 0
-    """That of the segment."""
+    """The base offset of the segment."""
     position: int = 0
     """The byte of the segment at which the records begin."""
 

@@ -62,7 +62,7 @@ def announces(version: int, response: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FetcherSetting:
-    """What all fetchers of a node share."""
+    """The part that all fetchers of a node share."""
 
     node_id: int
     config: BrokerConfig

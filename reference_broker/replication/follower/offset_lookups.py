@@ -65,9 +65,9 @@ class Lookups:
     _retry_later: Callable[[FollowedPartition], None]
     """Gets each partition whose lookup failed."""
     _ends: dict[TopicPartition, FollowedPartition] = field(default_factory=dict)
-    """Those that wait for the end of the leader's log."""
+    """Partitions that wait for the end of the leader's log."""
     _starts: dict[TopicPartition, FollowedPartition] = field(default_factory=dict)
-    """Those that wait for its start."""
+    """Partitions that wait for the start of the leader's log."""
 
     def want_offsets(self, followed: FollowedPartition) -> None:
         self._ends[followed.name] = followed

@@ -50,7 +50,8 @@ class BrokerStates:
     _quorum_node: MetadataQuorumNode
 
     def is_eligible(self, state: FollowerState) -> bool:
-        """Whether it may join: it is not fenced, not leaving, and of the incarnation in the metadata (KIP-903)."""
+        """Return whether a follower may join the ISR: it is not fenced, not leaving, and of the incarnation in the
+        metadata (KIP-903)."""
         broker = self._quorum_node.controller.image.brokers.get(state.replica_id)
         if broker is None or broker.fenced or broker.in_controlled_shutdown:
             return False
@@ -116,7 +117,7 @@ class Leaders:
     # --- roles ------------------------------------------------------------------------------------------------------
 
     def leads(self, partition: Partition, state: PartitionImage) -> None:
-        """This node leads ``partition`` as ``state`` says. The call is repeated with each newer state.
+        """Called when this node leads ``partition`` as ``state`` says. The call is repeated with each newer state.
 
         The log's min.insync.replicas is that of the same image, so that the high watermark moves by an ISR and a
         minimum of one metadata offset (E-2).
@@ -143,7 +144,7 @@ class Leaders:
             sync_led_then(self._ports, [partition], nobody_waits)
 
     def stops_leading(self, partition: Partition) -> None:
-        """This node no longer leads the partition. Requests that wait for it fail at once."""
+        """Called when this node no longer leads the partition. Requests that wait for it fail at once."""
         followers, partition.followers = partition.followers, None
         self._metrics.discount(partition)
         self._lag_check.unwatch(partition)

@@ -38,7 +38,7 @@ class ReplicaMetrics:
         self._change(partition, _standing(partition))
 
     def discount(self, partition: Partition) -> None:
-        """This node no longer leads the partition."""
+        """Called when this node no longer leads the partition."""
         self._change(partition, 0)
 
     def _change(self, partition: Partition, standing: int) -> None:

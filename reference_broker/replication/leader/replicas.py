@@ -68,7 +68,7 @@ class FollowerState:
     last_fetch_us: int = _NEVER_US
     """The time of the latest fetch that named the partition."""
     broker_epoch: int = UNKNOWN_EPOCH
-    """That of its latest fetch."""
+    """The broker epoch in its latest fetch."""
     cached: Cached | None = None
     """The partition in the follower's latest session, None before its first fetch."""
     former: Cached | None = None
@@ -136,7 +136,7 @@ class FollowerState:
         return self.log_end_offset == leader_end or now_us - self.last_caught_up_us <= max_lag_ms * 1000
 
     def begin_epoch(self, leader_end: int, now_us: int, in_sync: bool) -> None:
-        """The same leader begins a new epoch. Lag counts from now; earlier fetches do not bring the follower back."""
+        """Begin a new epoch of the same leader. Lag counts from now; earlier fetches do not bring the follower back."""
         self.last_caught_up_us = now_us if in_sync else _NEVER_US
         self.leader_end_at_fetch = leader_end
         self.last_fetch_us = now_us if in_sync else _NEVER_US
@@ -180,9 +180,9 @@ class Followers:
     states: dict[int, FollowerState] = field(default_factory=dict)
     """All other replicas by broker ID."""
     in_sync: list[FollowerState] = field(default_factory=list)
-    """Those in the maximal ISR."""
+    """Followers in the maximal ISR."""
     out_of_sync: list[FollowerState] = field(default_factory=list)
-    """Those that are not in it."""
+    """Followers that are not in it."""
     proposal: Proposal | None = None
     """The AlterPartition that is not committed yet, if there is one."""
     is_watched: bool = False
@@ -190,7 +190,7 @@ class Followers:
     acks: list[tuple[int, int, object]] = field(default_factory=list)
     """A heap of (offset, number, request) for requests that wait for the high watermark."""
     deletions: list[tuple[int, int, object]] = field(default_factory=list)
-    """The same for the low watermark."""
+    """A heap of (offset, number, request) for requests that wait for the low watermark."""
 
     @property
     def maximal_isr(self) -> tuple[int, ...]:
@@ -222,7 +222,7 @@ class Followers:
         self._split()
 
     def begin_epoch(self, leader_epoch: int, leader_end: int, isr: tuple[int, ...], now_us: int) -> None:
-        """This leader goes on in a new epoch.
+        """Begin a new epoch of this leader.
 
         If that is not the epoch after its last one, another leader may have led in between, and followers may have
         lost records that they had fetched from this one. Then their progress is unknown.
