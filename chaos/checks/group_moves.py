@@ -34,7 +34,7 @@ from chaos.checks.group_rules import (
 from chaos.checks.history import OFFSETS_TOPIC
 from chaos.checks.pending_requests import PendingRequests
 from chaos.checks.replica_view import offsets_partition
-from reference_broker.core.events import Closed, Effect, Event, Note, Reply, Request
+from reference_broker.core.events import Close, Closed, Effect, Event, Note, Reply, Request
 from reference_broker.wire.errors import error_name
 
 if TYPE_CHECKING:
@@ -172,6 +172,12 @@ class GroupMoves(Check):
                 of = self._pending.pop(node_id, effect)
                 if of is not None:
                     replied.append((of, effect))
+            elif type(effect) is Close:
+                # Physical: a request whose connection is closed gets no response. A node that shuts down closes those
+                # of clients; ``delays`` judges which connections may be closed.
+                self._pending.closed(node_id, effect.connection)
+                if call is not None and call.request.connection == effect.connection:
+                    call = None
         indexes = self._reload(node, moved) if moved else ()
         groups = dict.fromkeys(steps)
         groups.update(dict.fromkeys(each.group for each, _ in replied))

@@ -28,7 +28,7 @@ from chaos.checks.group_rules import (
     wrong_steps,
 )
 from chaos.tests.check_context import check_context
-from reference_broker.core.events import Closed, Effect, Note, Reply, Request
+from reference_broker.core.events import Close, Closed, Effect, Note, Reply, Request
 from reference_broker.groups.group import Group, GroupState, Member, MemberProtocol
 from reference_broker.wire.tags import Tag
 
@@ -440,6 +440,13 @@ def test_a_response_that_is_not_due(api_key: int, body: Any, response: Reply | N
     world = stable(member(A))
     world.request(api_key, body, *([] if response is None else [response]))
     assert story in world.stories[0]
+
+
+@pytest.mark.parametrize(("connection", "is_red"), [(1, False), (2, True)])
+def test_no_response_is_due_on_a_connection_that_the_node_closes(connection: int, is_red: bool) -> None:
+    world = stable(member(A))
+    world.request(JOIN, joining("x"), Close(connection, "the node is shutting down"))
+    assert bool(world.stories) is is_red
 
 
 def committed(*codes: int, connection: int = 0) -> Reply:
