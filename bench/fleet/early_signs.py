@@ -1,5 +1,5 @@
-"""What a load worker can see of a broken guarantee while the load runs. It is reported at once; the verdict comes
-later.
+"""Signs of a violated guarantee that a load worker sees while the load runs. They are reported at once, and the verdict
+comes later.
 
 Only signs that nothing later can excuse are looked for: a value that nobody sent (corrupt-value), and two values at one
 offset (inconsistent-offsets). A worker sees only what its own clients read, so it may miss what the judge finds.

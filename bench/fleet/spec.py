@@ -1,4 +1,4 @@
-"""What a fleet shall do, as one value. The fleet command reads it from SPEC.json, and the simulator makes it itself.
+"""The specification of a fleet, as one value. The fleet command reads it from SPEC.json; the simulator makes it itself.
 
 Its load is declared as in scenario files (``scenarios/load.py``). The rest says where and how the load is played. A
 ``LoadShape`` sets how many of the clients live at each moment; without one all of them live all the time. Unknown keys

@@ -126,7 +126,7 @@ class CaseOutcome:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the case itself stumbled. The run fails for it, as nobody knows what the broker would have done."""
+        """Whether the case itself failed. The run fails then, because the broker's behaviour is unknown."""
         return self.verdict is CaseVerdict.OUR_ERROR
 
     def is_red(self, strict: bool) -> bool:

@@ -87,7 +87,7 @@ RANKS: Mapping[CaseVerdict, int] = {
     CaseVerdict.FAIL: 2,
     CaseVerdict.INCONSISTENT: 2,
 }
-"""From good to bad. What was not played, or where the case itself stumbled, is not compared."""
+"""Verdicts from good to bad. Cases that were not played, or that failed by themselves, are not compared."""
 
 
 class NoBaseline(Exception):  # noqa: N818

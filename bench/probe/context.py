@@ -1,4 +1,4 @@
-"""What a case may use: topics and groups of its own, connections, versions, and the expectations that it checks.
+"""The context of a case: topics and groups of its own, connections, versions, and the expectations that it checks.
 
 A broker decides how long the lists of its responses are. ``sole``, ``single`` and ``ByKey`` fail a case whose broker
 returned none of what the case looks up, or more.

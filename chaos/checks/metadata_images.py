@@ -1,4 +1,4 @@
-"""What nodes publish as metadata, against a replay of the committed records from their bytes (KIP-631).
+"""Metadata that nodes publish, compared with a replay of the committed records from their bytes (KIP-631).
 
 Nodes that share a mistake agree with each other, and only the records show it. ``partition_changes`` does the same for
 the states of partitions.

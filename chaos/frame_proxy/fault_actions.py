@@ -1,4 +1,4 @@
-"""What the proxy does for the rules of one node (``chaos.interceptor.actions.FaultActions``)."""
+"""Actions of the proxy for the rules of one node (``chaos.interceptor.actions.FaultActions``)."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Rules: what the interceptor matches, how it counts matches and hits, and what all hits have in common.
+"""Rules of the interceptor: what they match, how often they fired, and what all faults at states share.
 
 A rule is one of the scenario's faults at states. What the scenario leaves to chance has been drawn from the seed.
 """

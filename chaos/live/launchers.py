@@ -1,4 +1,4 @@
-"""How nodes are started: our own, those of a target file, and by shell commands."""
+"""Launchers of nodes: our own, those of a target file, and by shell commands."""
 
 import json
 import pickle

@@ -1,4 +1,4 @@
-"""What is recorded of a run: an incarnation's notes and trace rows for the checks, and the hash of the whole run."""
+"""Records of a run: an incarnation's notes and trace rows for the checks, and the hash of the whole run."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence

@@ -1,4 +1,4 @@
-"""What nodes announce in ApiVersions.
+"""The versions and features that nodes announce in ApiVersions.
 
 A client sends ApiVersions on each new connection. The level of ``transaction.version`` is a finalized feature
 (KIP-584). It has an epoch, so that an older level never replaces a newer one.

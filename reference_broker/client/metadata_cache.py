@@ -1,4 +1,4 @@
-"""What a client knows of the cluster, as a value with ``apply``.
+"""A client's metadata of the cluster, as a value with ``apply``.
 
 Two guards protect it from stale metadata. Each has a switch of its own (``EpochGuards``):
 

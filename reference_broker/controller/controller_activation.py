@@ -1,4 +1,4 @@
-"""When this node becomes the active controller, and when it stops.
+"""The start and the end of this node's time as the active controller.
 
 A leader of the quorum becomes the active controller when the first record of its epoch is committed and loaded, because
 it has everything that was committed before.

@@ -1,4 +1,4 @@
-"""What the remote tier counts, under Kafka's names (RemoteStorageMetrics)."""
+"""Metrics of the remote tier, under Kafka's names (RemoteStorageMetrics)."""
 
 from dataclasses import dataclass
 

@@ -1,1 +1,1 @@
-"""How faults at a time begin and end with real processes, links and disks."""
+"""Faults at a time, with real processes, links and disks."""

@@ -1,1 +1,1 @@
-"""What runs inside a node process of a live run: interceptor, trace, checks, costs of fetches."""
+"""Hooks inside a node process of a live run: interceptor, trace, checks, costs of fetches."""
