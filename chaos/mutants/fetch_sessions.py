@@ -29,7 +29,7 @@ def change_mark_cleared_when_sent(original: Function, self: Any, cached: Any, se
     if sent is not None and sent.records:
         self.assess(cached, 0)
         getattr(self, "last_sent", {}).pop(cached, None)  # of the first revision
-        cached.dirty_sequence_number = 0
+        cached.set_dirty(0)
 
 
 @mutant(f"{SESSION}:FetchSession.expects_epoch", revisions=ONLY_FINAL)
@@ -319,7 +319,7 @@ def number_not_carried_over(original: Function, self: Any, marked: Any, sent: An
         for cached in session.partitions.values():
             if cached.available_bytes and cached not in sent:
                 session.assess(cached, 0)
-                cached.dirty_sequence_number = 0
+                cached.set_dirty(0)
                 omitted.setdefault(cached)
     original(self, omitted, sent)
 

@@ -133,6 +133,14 @@ class CachedPartition:
         self.available_bytes = available_bytes
         self.too_small_bytes = 0
 
+    def remember_dirty(self, number: int) -> None:
+        """Note that the responses up to this number must have its changes, as well as those up to an earlier note."""
+        self.dirty_sequence_number = max(self.dirty_sequence_number, number)
+
+    def set_dirty(self, number: int) -> None:
+        """Set the last response that must have its changes, 0 for none."""
+        self.dirty_sequence_number = number
+
     def enter_queue(self) -> None:
         self.queued = True
 

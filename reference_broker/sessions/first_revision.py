@@ -65,7 +65,7 @@ class FirstRevisionSession(FetchSession):
                 self.recheck(cached)
             if self.responded_before_full is not None:  # Nothing of the full request was sent.
                 for cached in self.changed:
-                    cached.dirty_sequence_number = max(cached.dirty_sequence_number, request_epoch)
+                    cached.remember_dirty(request_epoch)
             return
         # Decision previous-request (G-6): got no response | got one
         if self.responded_sequence_number < self.sequence_number:
@@ -73,7 +73,7 @@ class FirstRevisionSession(FetchSession):
             is_full = self.responded_before_full is not None
             for cached in self.changed:
                 if is_full or cached.dirty_sequence_number >= self.sequence_number:
-                    cached.dirty_sequence_number = request_epoch
+                    cached.set_dirty(request_epoch)
         for cached in self.last_sent:
             # Decision sent-data-processed (G-5): at rest | still dirty
             if cached.available_bytes and cached.dirty_sequence_number <= self.sequence_number:
@@ -129,7 +129,7 @@ class FirstRevisionSession(FetchSession):
     def mark(self, cached: CachedPartition) -> None:
         """Mark a partition that changed. One that a request names is only rechecked: that is no change, but an offset
         with data behind it is one (``assess``)."""
-        cached.dirty_sequence_number = self.upcoming_sequence_number()
+        cached.set_dirty(self.upcoming_sequence_number())
         self.changed[cached] = None
 
     def assess(self, cached: CachedPartition, available_bytes: int) -> None:
@@ -138,9 +138,9 @@ class FirstRevisionSession(FetchSession):
         That last response may have been the first one to the present number.
         """
         if cached.available_bytes:
-            cached.dirty_sequence_number = max(cached.dirty_sequence_number, self.upcoming_sequence_number())
+            cached.remember_dirty(self.upcoming_sequence_number())
         elif available_bytes and cached.is_requested:
-            cached.dirty_sequence_number = max(cached.dirty_sequence_number, self.sequence_number)
+            cached.remember_dirty(self.sequence_number)
         FetchSession.assess(self, cached, available_bytes)
 
     # a response
@@ -184,7 +184,7 @@ class FirstRevisionSession(FetchSession):
     def sent(self, cached: CachedPartition, data: PartitionData) -> None:
         self.last_sent[cached] = None
         if cached.unlimited_bytes > len(data.records or b""):  # There is more to send.
-            cached.dirty_sequence_number = max(cached.dirty_sequence_number, self.sequence_number + 1)
+            cached.remember_dirty(self.sequence_number + 1)
             return
         # A full response is settled, also if its number is repeated.
         dirty = 0 if self.serves_full else max(cached.dirty_sequence_number, self.sequence_number)
@@ -193,11 +193,11 @@ class FirstRevisionSession(FetchSession):
     def _rest(self, cached: CachedPartition, dirty: int) -> None:
         """The partition is not sent again before something changes."""
         self.assess(cached, 0)
-        cached.dirty_sequence_number = dirty
+        cached.set_dirty(dirty)
 
     def omitted(self, cached: CachedPartition) -> None:
         if cached.available_bytes:
-            cached.dirty_sequence_number = max(cached.dirty_sequence_number, self.sequence_number + 1)
+            cached.remember_dirty(self.sequence_number + 1)
 
     def watch(self, cached: CachedPartition, partitions: Partitions) -> None:
         # Decision rested-partition-dirty (G-5): looked up next time | watched for changes
