@@ -38,7 +38,7 @@ class Broker:
     now: Now
     disk: Disk
     ports: Ports
-    """What the core does for handlers, as effects: timers, syncs, requests to other nodes, notes."""
+    """The core's work for handlers, as effects: timers, syncs, requests to other nodes, notes."""
     metrics: Metrics
     partitions: Partitions
     quorum_node: MetadataQuorumNode
@@ -56,7 +56,7 @@ class Broker:
     remote_log: "RemoteLogManager | None" = None
     """Copies to the remote tier and reads from there. None if the node has no tier."""
     metadata: MetadataCache = EMPTY_CACHE
-    """What clients see of the cluster; fed by ``apis.metadata.metadata_feed``, or by UpdateMetadata."""
+    """The cluster as clients see it; fed by ``apis.metadata.metadata_feed``, or by UpdateMetadata."""
     traffic: Traffic = field(init=False)
 
     def __post_init__(self) -> None:

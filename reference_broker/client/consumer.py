@@ -103,7 +103,7 @@ class Position:
     offset: int
     """The next one to read."""
     leader_epoch: int = -1
-    """That of the last batch read, or -1."""
+    """The leader epoch of the last batch read, or -1."""
     high_watermark: int = -1
     """From the last response, -1 before any, as is ``log_start_offset``."""
     log_start_offset: int = -1

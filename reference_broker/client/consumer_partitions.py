@@ -57,7 +57,7 @@ class AssignedPartition:
     given: int = NO_OFFSET
     """The offset after the last record that the application got."""
     given_epoch: int = -1
-    """That record's leader epoch, -1 if unknown."""
+    """The leader epoch of that record, -1 if unknown."""
     reason: str = "no_offset"
     """Why the position is being reset (``PositionReset``)."""
     buffer: deque[tuple[int, ConsumerRecord]] = field(default_factory=deque)
@@ -72,7 +72,7 @@ class AssignedPartition:
     bootstrap_start: int = NO_OFFSET
     """The start of the log at which it began again."""
     missed_tombstones: bool = False
-    """It is read from the start again, and the application does not know yet (H-3)."""
+    """The partition is read from the start again, and the application does not know yet (H-3)."""
     is_paused: bool = False
     is_revoked: bool = False
     """The group has revoked the partition, and the application has not released it yet. The application may commit

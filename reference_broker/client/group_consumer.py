@@ -110,7 +110,7 @@ class GroupConsumer:
 
     config: ConsumerConfig
     observer: ConsumerObserver = field(default_factory=ConsumerObserver)
-    """It gets everything that the consumer requests, receives and does."""
+    """The observer of everything that the consumer requests, receives and does."""
     metadata: MetadataRefresher = field(init=False)
     coordinator: GroupCoordinator | None = field(init=False, default=None)
     membership: GroupMembership | None = field(init=False, default=None)

@@ -171,9 +171,9 @@ class GroupMembership:
     coordinator: GroupCoordinator
     state: MemberState = MemberState.OUT
     generation: int = NO_GENERATION
-    """That of the last SyncGroup, -1 outside a group."""
+    """The generation of the last SyncGroup, -1 outside a group."""
     member_id: str = ""
-    """That of the last SyncGroup, empty outside a group."""
+    """The member ID of the last SyncGroup, empty outside a group."""
     assignment: tuple[TopicPartition, ...] = ()
     """The partitions that the member owns, in the coordinator's order."""
     is_leader: bool = False
@@ -211,7 +211,7 @@ class GroupMembership:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has left or cannot be a member."""
+        """Whether the member has left or cannot be a member."""
         return self.state in (MemberState.LEFT, MemberState.FAILED)
 
     @property
@@ -232,12 +232,12 @@ class GroupMembership:
 
     @property
     def is_away(self) -> bool:
-        """Whether it has stepped out and was not called back since (``come_back``)."""
+        """Whether the member has stepped out and was not called back since (``come_back``)."""
         return self._away
 
     @property
     def _is_dormant(self) -> bool:
-        """Whether it has stepped out and sends nothing more, because it has left the group."""
+        """Whether the member has stepped out and sends nothing more, because it has left the group."""
         return self._away and self.state is MemberState.OUT
 
     def take_events(self) -> list[GroupEvent]:

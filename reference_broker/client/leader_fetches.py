@@ -148,12 +148,12 @@ class FetchSettings:
     -1."""
     request_timeout_us: int = 5_000_000
     rack: str = ""
-    """That of the consumer (``client.rack``), so that it may read from a follower there (KIP-392)."""
+    """The rack of the consumer (``client.rack``), so that it may read from a follower there (KIP-392)."""
     read_committed: bool = False
-    """Whether it gets no record of a transaction that is open or aborted (KIP-98)."""
+    """Whether the consumer gets no record of a transaction that is open or aborted (KIP-98)."""
     tombstone_horizon: bool = False
-    """Whether it begins again where it may have missed tombstones (H-3). All nodes must serve the draft and name topics
-    by IDs."""
+    """Whether the consumer begins again where it may have missed tombstones (H-3). All nodes must serve the draft and
+    name topics by IDs."""
 
     @property
     def isolation_level(self) -> int:
@@ -294,7 +294,7 @@ class LeaderFetches:
         return all(lane.has_left and lane.in_flight is None for lane in self._lanes.values())
 
     def _farewells(self) -> list[tuple[int, GroupRequest]]:
-        """What closes the sessions of the nodes that have responded to the request before (F-8)."""
+        """Return the requests that close the sessions of the nodes that have responded to the request before (F-8)."""
         found = []
         for node_id, lane in self._lanes.items():
             node = self.metadata.cache.nodes.get(node_id)

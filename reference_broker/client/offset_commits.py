@@ -78,9 +78,9 @@ class OffsetToCommit:
     offset: int
     """The next one to read."""
     leader_epoch: int = -1
-    """That of the last record read, or -1 if unknown (KIP-320)."""
+    """The leader epoch of the last record read, or -1 if unknown (KIP-320)."""
     metadata_epoch: int = NO_METADATA_EPOCH
-    """That of the last accepted metadata, or -1. Only the draft version has it."""
+    """The epoch of the last accepted metadata, or -1. Only the draft version has it."""
     metadata: str | None = ""
     """The application's own text."""
 
@@ -269,7 +269,7 @@ class Committed:
     group_error: Error | int
     """The first error that concerns the membership, or NONE."""
     version: int = NOT_SENT
-    """That of the last request, or -1 if none was sent."""
+    """The version of the last request, or -1 if none was sent."""
 
     @property
     def refused(self) -> tuple[TopicPartition, ...]:

@@ -30,7 +30,7 @@ logs of its followers."""
 
 
 class Next(Enum):
-    """What becomes of a batch."""
+    """The fate of a batch."""
 
     DONE = "written"
     RETRY = "send again after a wait"

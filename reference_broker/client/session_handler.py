@@ -35,8 +35,8 @@ LAST_VERSION_BY_NAME: Final = 12
 
 
 class Wanted(NamedTuple):
-    """What the fetcher wants of one partition. The session does not send a value that equals the last one. -1 in an
-    epoch or in the log start means that it is not given."""
+    """The entry that the fetcher wants for one partition. The session does not send a value that equals the last one.
+    -1 in an epoch or in the log start means that it is not given."""
 
     topic_id: bytes
     fetch_offset: int

@@ -56,7 +56,7 @@ class State(Enum):
 
 
 class Step(Enum):
-    """What leads from one state to the next. The application takes the first four. Responses bring the others."""
+    """The transitions between states. The application takes the first four. Responses bring the others."""
 
     INIT = "init"
     BEGIN = "begin"
@@ -123,7 +123,7 @@ class TransactionConfig:
 
 
 class Outcome(Enum):
-    """What became of a transaction, as far as this producer can know. FAILED means that it did not end as requested:
+    """The outcome of a transaction, as far as this producer can know. FAILED means that it did not end as requested:
     a transaction that was to be committed is aborted. UNKNOWN means that either may be true."""
 
     OK = "ok"
@@ -137,7 +137,7 @@ class OffsetsSend:
 
     identity: MemberIdentity
     left: dict[TopicPartition, OffsetToCommit]
-    """Those without a response yet."""
+    """Offsets without a response yet."""
     is_added: bool
     error: Error | int | None = None
     """Set if they will not be committed."""
@@ -183,7 +183,7 @@ class TransactionManager:
     error: TransactionError | None = None
     """The error that led to an error state."""
     outcome: Outcome | None = None
-    """That of the last transaction that was to end, None while that is in progress."""
+    """The outcome of the last transaction that was to end, None while that is in progress."""
     adds_by_itself: bool = False
     coordinator: GroupCoordinator = field(init=False)
     _groups: dict[str, GroupCoordinator] = field(default_factory=dict)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class Remedy(Enum):
-    """What helps. The last three are fatal to this producer."""
+    """Remedies against an error. The last three are fatal to this producer."""
 
     RETRY = "send the request again after the backoff"
     FIND_COORDINATOR = "find the coordinator, then send the request again"
@@ -183,7 +183,7 @@ _OWN: Final[Mapping[RequestKind, Mapping[int, Remedy]]] = MappingProxyType(
 _OTHERWISE: Final[Mapping[RequestKind, Remedy]] = MappingProxyType(
     {RequestKind.ADD_PARTITIONS: Remedy.ABORT, RequestKind.PRODUCE: Remedy.ABORT_AND_RAISE_EPOCH}
 )
-"""What helps against an error that no table names. It is GIVE_UP for a request that is not here."""
+"""The remedy against an error that no table names. It is GIVE_UP for a request that is not here."""
 
 
 def remedy_of(request_kind: RequestKind, error: Error | int) -> Remedy:

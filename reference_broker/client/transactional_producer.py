@@ -141,7 +141,7 @@ class TransactionalProducer:
 
     @property
     def outcome(self) -> Outcome | None:
-        """What became of the last transaction that was to end. None while that is not known yet."""
+        """The outcome of the last transaction that was to end. None while that is not known yet."""
         return self.transactions.outcome
 
     def init(self) -> None:
@@ -334,8 +334,8 @@ class TransactionalProducer:
             self._go_on(outgoing, now_us, self._next(outgoing.batch, error, data.base_offset), error)
 
     def _next(self, batch: ProducerBatch, error: Error | int, base_offset: int) -> Next:
-        """What becomes of a batch. A new producer ID for it alone, which helps outside of transactions, would take it
-        out of the transaction."""
+        """Return the fate of a batch. A new producer ID for it alone, which helps outside of transactions, would take
+        it out of the transaction."""
         is_hopeless = remedy_of(RequestKind.PRODUCE, error) is not Remedy.ABORT_AND_RAISE_EPOCH
         if error and (is_hopeless or error is ErrorCode.unknown_producer_id):
             return self._sequences.give_up(batch)

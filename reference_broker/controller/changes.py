@@ -75,7 +75,7 @@ class Change(Protocol[OutcomeT_co]):
     """One request of one caller, or a change that the active controller makes on its own."""
 
     name: str
-    """What a transaction was for, for people. The Begin record has it."""
+    """The purpose of a transaction, for people. The Begin record has it."""
     atomic: bool = True
     """A change that is not atomic may be written in several plain batches where the metadata.version has no
     transactions."""

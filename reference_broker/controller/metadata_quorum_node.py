@@ -80,7 +80,7 @@ class MetadataQuorumNode:
 
     @property
     def identity(self) -> Identity:
-        """This node's IDs. That of the cluster is empty before ``load``."""
+        """The IDs of this node. The cluster ID is empty before ``load``."""
         return self._identity_file.identity
 
     def load(self, clean: bool) -> Sliced[None]:

@@ -36,7 +36,7 @@ class Request(NamedTuple):
     body: object
     """The latest-version value of the API (wire.messages), or a wire.fetch or wire.produce value."""
     tag: Tag
-    """What interceptors match."""
+    """The part of the event that interceptors match."""
     frame_bytes: int = 0
     """The size on the wire (0 in the simulator)."""
 

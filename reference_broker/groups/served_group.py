@@ -22,7 +22,7 @@ from reference_broker.wire.errors import Error, ErrorCode
 
 @dataclass(frozen=True, slots=True)
 class GroupContext:
-    """What all groups of a node share."""
+    """The part that all groups of a node share."""
 
     ports: Ports
     config: BrokerConfig

@@ -146,7 +146,7 @@ class QuorumTiming:
 
 
 class ElectionState(NamedTuple):
-    """What is known of an epoch (Kafka's ElectionState). The IDs are -1 if there is none."""
+    """Leader and vote of an epoch, as far as known (Kafka's ElectionState). The IDs are -1 if there is none."""
 
     epoch: int
     leader_id: int
@@ -160,7 +160,7 @@ Step: TypeAlias = Callable[[], Role | None]
 
 @dataclass(frozen=True, slots=True)
 class RoleContext:
-    """What a role gets from its node. Only ``Quorum`` changes the role, the epoch and the vote."""
+    """The part of the node that a role uses. Only ``Quorum`` changes the role, the epoch and the vote."""
 
     node: NodeContext
     cluster_id: str

@@ -45,8 +45,8 @@ number could not write the epoch after it, and would end at each election. Kafka
 
 
 class NotLeader(Exception):  # noqa: N818 - says what is, as Kafka's NotLeaderException
-    """This node cannot append, and nothing was written. Only the leader appends, and only after it has written the
-    first record of its epoch."""
+    """Raised by an append on a node that cannot append. Nothing was written. Only the leader appends, and only after it
+    has written the first record of its epoch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,8 +113,8 @@ class Partitions:
             known.changed()
 
     def unfollow(self, topic_id: bytes, index: int) -> None:
-        """This node leads the partition from now on, or cannot use its replica. A partition that is not followed is no
-        error."""
+        """Unregister a partition that this node leads from now on, or whose replica it cannot use. A partition that is
+        not followed is no error."""
         known = self.followed.pop((topic_id, index), None)
         if known is not None:
             known.is_removed = True

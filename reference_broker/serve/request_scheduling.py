@@ -20,18 +20,18 @@ HEAVY_BYTES: Final = 128 << 10
 
 
 class Queue(Enum):
-    """What is known of a connection's next request."""
+    """The queues of connections, by their next request."""
 
     NODE = auto()
-    """It comes from another node."""
+    """The request comes from another node."""
     LIGHT = auto()
-    """It is the only one of its connection, and came when there was no time for it."""
+    """The request is the only one of its connection, and came when there was no time for it."""
     FETCH = auto()
-    """It is the only one of its connection, and begins to fetch. It may request all records of a topic."""
+    """The request is the only one of its connection, and begins to fetch. It may request all records of a topic."""
     NEW = auto()
-    """It is the connection's first one, an ApiVersions request, with which clients begin. It takes no time."""
+    """The request is the connection's first one, an ApiVersions request, with which clients begin. It takes no time."""
     BACKLOG = auto()
-    """It is another first one, or came while earlier ones of its connection were waiting or were served."""
+    """The request is another first one, or came while earlier ones of its connection were waiting or were served."""
     HEAVY = auto()
 
 

@@ -136,7 +136,8 @@ _NAMES: Final[Mapping[int, str]] = {
 FETCH_FIRST_REVISION: Final = 1000
 """The draft of Fetch that has KIP-227's first revision exactly as its page does."""
 FETCH_FIRST_REVISION_REPLICAS: Final = 1002
-"""The same with the fields that followers must send since then (KIP-320, KIP-516, KIP-595, KIP-903)."""
+"""The draft of the first revision with the fields that followers must send since then (KIP-320, KIP-516, KIP-595,
+KIP-903)."""
 FETCH_TOMBSTONE_HORIZON: Final = 1001
 """The draft of Fetch whose responses carry the tombstone horizon marker (H-1). Its sessions are of the final revision.
 A node with ``crucible.tombstone.horizon.enable`` off does not serve it."""

@@ -74,7 +74,7 @@ _UUID: Final = Struct("16s")
 _PARTITION: Final = Struct(">iqqi")
 """partition, fetch_offset, log_start_offset, max_bytes."""
 _REPLICAS_PARTITION: Final = Struct(">iqqiii")
-"""The same, then current_leader_epoch, last_fetched_epoch."""
+"""partition, fetch_offset, log_start_offset, max_bytes, current_leader_epoch, last_fetched_epoch."""
 _DIVERGING: Final = Struct(">iq")
 """diverging_epoch, and the offset where it ends."""
 _NO_DIVERGENCE: Final = (-1, -1)

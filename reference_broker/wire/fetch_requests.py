@@ -114,7 +114,7 @@ _PARTITION_12_AND_TAGS: Final = Struct(">iiqiqiB")
 
 
 def fetch_work() -> UnitBudget:
-    """What one Fetch request may hold."""
+    """Return the budget of one Fetch request."""
     return UnitBudget(_FETCH, MOST_TOPICS_AND_PARTITIONS)
 
 
@@ -358,7 +358,7 @@ _LEGACY_ROWS: Final[dict[int, tuple[RowReader, int]]] = {
     **dict.fromkeys((5, 6, 7, 8), (_rows_5, 24)),
     **dict.fromkeys((9, 10, 11), (_rows_9, 28)),
 }
-"""What reads the partitions of a version before 12, and how many bytes each takes."""
+"""The readers of the partitions of a version before 12, and how many bytes each takes."""
 
 
 def encode_fetch_request(version: int, start: bytes, request: FetchRequest) -> Buffers:

@@ -313,7 +313,7 @@ def _body_and_wire(api_key: int, version: int, direction: Direction) -> tuple[ty
 
 
 def _what(api_key: int, direction: Direction) -> str:
-    """What is decoded, for error messages."""
+    """Return the name of the decoded message, for error messages."""
     name = api_name(api_key)
     return f"{'an' if name[0] in 'AEIOU' else 'a'} {name} {direction}"
 

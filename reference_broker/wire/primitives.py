@@ -30,7 +30,7 @@ _NO_TAGS: Final[Mapping[int, Any]] = {}
 
 
 BAD_BYTES: Final = (error, IndexError, UnicodeDecodeError)
-"""What decoders raise for bytes that end too early or are not UTF-8."""
+"""The exceptions of decoders for bytes that end too early or are not UTF-8."""
 
 
 def error_of_bad_bytes(what: str, failure: Exception) -> ProtocolError:

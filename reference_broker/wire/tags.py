@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Tag(NamedTuple):
-    """What interceptors match."""
+    """The part of a request or reply that interceptors match."""
 
     api_key: int
     api_version: int

@@ -67,7 +67,7 @@ class RequestedConfigs:
         return after
 
     def form_problem(self) -> Refusal | None:
-        """What is wrong with the steps, whatever the resource is."""
+        """Return the error of the steps, whatever the resource is."""
         names = [name for name, _, _ in self.steps]
         if len(dict.fromkeys(names)) < len(names):
             return Refusal(ErrorCode.invalid_request, "Error due to duplicate config keys")

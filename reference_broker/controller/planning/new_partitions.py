@@ -32,7 +32,7 @@ def too_many_partitions(partitions: int) -> Refusal | None:
 
 
 def manual_problem(image: MetadataImage, brokers: tuple[int, ...], expected: int | None) -> Refusal | None:
-    """What is wrong with the replicas of one partition. ``expected`` is the number of replicas of the other ones."""
+    """Return the error of the replicas of one partition. ``expected`` is the number of replicas of the other ones."""
     problem = None
     if not brokers:
         problem = "The manual partition assignment includes an empty replica list."

@@ -43,7 +43,7 @@ class Elected:
     leader: int
     """-1 if no replica can lead."""
     unclean: bool = False
-    """Whether it may lack committed records."""
+    """Whether the leader may lack committed records."""
 
 
 def elect(

@@ -167,7 +167,7 @@ def _requested_partitions(config: BrokerConfig, requested: NewTopic) -> int:
 
 
 def request_problem(config: BrokerConfig, requested: NewTopic) -> Refusal | None:
-    """What is wrong with the request itself, whatever the cluster holds."""
+    """Return the error of the request itself, whatever the cluster holds."""
     return _bad_name(requested.name) or _bad_numbers(config, requested)
 
 

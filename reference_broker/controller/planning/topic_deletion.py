@@ -71,7 +71,7 @@ class TopicDeletion(Change[DeletionOutcomes]):
 
 
 def _key(entry: NamedTopic, found: TopicImage | Refusal) -> bytes | str | None:
-    """What stands for the topic that is meant; None for an entry that means none."""
+    """Return the key of the topic that is meant, or None for an entry that means none."""
     if isinstance(found, TopicImage):
         return found.topic_id
     return None if (entry.name is None) == (entry.topic_id is None) else entry.topic_id or entry.name

@@ -119,7 +119,7 @@ _WAIT_FOR_METADATA = frozenset(
         ErrorCode.new_leader_elected,
     }
 )
-"""This leader's knowledge is out of date: newer metadata will settle the proposal."""
+"""Errors of a leader whose knowledge is out of date: newer metadata will settle the proposal."""
 
 
 @dataclass(slots=True)
