@@ -25,7 +25,7 @@ them."""
 FILE = ROOT / "runs" / "mutants.jsonl"
 STALE_DAYS = 30
 STALE_COMMITS = 300
-"""A kill is stale after so many days, or so many commits to the room whose function the mutant replaces."""
+"""Limits of a kill's age: days, and commits to the room whose function the mutant replaces. Beyond one it is stale."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,8 +59,8 @@ class Cluster:
     observers: Annotated[int, whole(0, 9)] = 0
     racks: Words = ()
     sim_slice_items: Annotated[int, whole(0)] = 0
-    """In the simulator each slice of long work ends after so many items, so that other events come between; 0 means the
-    broker's own budgets, which seldom end in a small cluster."""
+    """Number of items after which each slice of long work ends in the simulator, so that other events come between. 0
+    means the broker's own budgets, which seldom end in a small cluster."""
     sim_clock_tick_ms: Annotated[int, whole(1)] = 1
     """In the simulator all wall clocks, those of clients too, move in steps of this size only. So times that lie apart
     by exactly so many milliseconds are common."""

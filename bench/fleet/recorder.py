@@ -197,7 +197,7 @@ class Recorder:
         second.lag_us = sample.lag_us
 
     def live(self, now_us: int, seconds: int) -> Live:
-        """Return the figures of so many seconds that are over."""
+        """Return the figures of the last ``seconds`` whole seconds."""
         now = (now_us - self._origin_us) // _SECOND_US
         past = range(now - seconds, now)
         counts = [self._seconds[each] for each in past if each in self._seconds]

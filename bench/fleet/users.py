@@ -29,7 +29,7 @@ from reports.rows import HistoryRow, OperationRow, SpanRow
 
 REPORT_INTERVAL_S: Final = 1.0
 LIVE_S: Final = 3
-"""Live figures are those of so many seconds: a single one jumps too much to be read."""
+"""Number of seconds whose figures are shown live. Those of a single second change too much to be read."""
 _REQUEST_TYPES: Final = {
     "fetch": "FETCH",
     "produce": "PRODUCE",

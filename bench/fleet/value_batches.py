@@ -36,8 +36,8 @@ CACHED_LAYOUTS: Final = 256
 
 
 def crc_tables(covered_bytes: int) -> NDArray[np.uint32]:
-    """Return what each byte of the sequence contributes to the CRC of a value, which covers so many bytes. The shape is
-    (8, 256)."""
+    """Return what each byte of the sequence contributes to the CRC of a value, which covers ``covered_bytes``. The
+    shape is (8, 256)."""
     zero = crc32c(bytes(covered_bytes))
     tables = np.zeros((8, 256), dtype=np.uint32)
     for place in range(8):

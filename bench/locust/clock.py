@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 SHIFT_VARIABLE: Final = "CRUCIBLE_CLOCK_SHIFT_S"
-"""For tests: this process's clock is so many seconds ahead of the machine's."""
+"""Environment variable for tests: seconds that this process's clock is ahead of the machine's."""
 UNCORRECTED_VARIABLE: Final = "CRUCIBLE_CLOCK_UNCORRECTED"
 """For tests: offsets are measured and not used."""
 ROUNDS: Final = 20

@@ -123,7 +123,7 @@ ResultT = TypeVar("ResultT")
 SLOW_TO_PREPARE = ("the largest session is closed", "the largest session is evicted")
 """Frames whose session takes a quarter of a minute to open. They are played only where they are measured."""
 LONGER_MS = {"as many batches as a Produce may hold": 45}
-"""A producer's request of a megabyte holds so many batches that its first slice, which looks at each, takes longer."""
+"""The first slice of a producer's request of a megabyte takes longer, because it reads the head of each batch."""
 
 
 def _array(key: int, version: int, *path: str) -> Callable[[], tuple[NodeWorld, memoryview]]:
@@ -279,7 +279,7 @@ def _largest_closed() -> tuple[NodeWorld, memoryview]:
 
 
 def _largest_evicted() -> tuple[NodeWorld, memoryview]:
-    """It has been idle for so long that a session of one partition may take its place."""
+    """The session has been idle long enough for a session of one partition to take its place."""
     world, _ = _largest_session()
     world.node.broker.fetch_sessions.slots = 1
     world.mono_us += 200_000_000

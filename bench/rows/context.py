@@ -76,5 +76,5 @@ def make_topic(
 
 
 def place(nodes: int) -> str:
-    """Return what a row calls a cluster of so many nodes."""
+    """Return the words of a row for a cluster of this number of nodes."""
     return "one node" if nodes == 1 else f"{nodes} replicas on {nodes} nodes"

@@ -16,7 +16,7 @@ from bench.probe.probe_command import started
 from bench.targets.model import Chosen
 
 PLAYS = 3
-"""A cell is red only if it was red so often."""
+"""Number of plays that must be red for a cell to be red."""
 NOT_JUDGED = "not judged"
 RED = (CaseVerdict.FAIL, CaseVerdict.INCONSISTENT, CaseVerdict.DIFFERS)
 ROOT = Path(__file__).resolve().parents[2]

@@ -21,7 +21,7 @@ from scenarios.model import Scenario
 from scenarios.revisions import revision_of
 
 BESIDE_THE_LOAD_S = 30.0
-"""A play takes at least so much time for its start, its end and its verdict."""
+"""Least time that a play takes beside its load: for its start, its end and its verdict."""
 LIMIT_S = 900.0
 """For one play and its verdict. A scenario's own limits are shorter."""
 USAGE_ERROR = 2

@@ -309,7 +309,7 @@ def canary_of(killed_in: Mapping[str, Sequence[str]], earlier: Sequence[str], se
 
 
 def interleaved(some: Sequence[Item], others: Sequence[Item], of_some: int) -> list[Item]:
-    """After so many of ``some`` comes one of ``others``, until both are used up."""
+    """Return one of ``others`` after each ``of_some`` of ``some``, until both are used up."""
     waiting, mixed = list(others), list[Item]()
     for number, each in enumerate(some, 1):
         mixed.append(each)

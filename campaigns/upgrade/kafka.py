@@ -38,9 +38,9 @@ TURNS = 320
 TURN_RECORDS, RECORD_BYTES = 4, 8_000
 HOURS = 48.0
 LIVES_TURNS = 16
-"""After so many turns a producer ends, and a new one comes."""
+"""Number of turns after which a producer ends and a new one comes."""
 TRANSACTIONAL_EVERY = 4
-"""One of so many producers writes in transactions, and aborts every third one."""
+"""Each fourth producer writes in transactions, and aborts every third one."""
 LONG_TURNS = range(150, 190)
 """One transaction lasts that long, over several segments and over the time before which producers are expired."""
 LIMIT_S = 60.0

@@ -216,7 +216,7 @@ class PrecommittedRead(Check):
 LAST_EPOCH = 30_000
 """A producer ID has 32,767 epochs. Where it may have used them up, the next producer gets another one."""
 IDLE_US = 2_500_000
-"""No scenario has a smaller ``transactional.id.expiration.ms``: an ID that was idle for so long may be gone (X-10)."""
+"""Time after which an idle ID may be gone (X-10). No scenario has a smaller ``transactional.id.expiration.ms``."""
 
 
 class LostTransaction(Check):

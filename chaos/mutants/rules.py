@@ -116,8 +116,8 @@ def moved_log_start_not_returned(original: Function, self: Any, cached: Any, dat
 def last_slice_skipped(
     original: Function, items: Collection[Any], size: int, do: Callable[[Any], object]
 ) -> Generator[None, None, None]:
-    """Work on so many partitions that it takes several slices ends before its last one. A request that names many
-    does not add or update them all, and a response lacks some (F-13, F-14)."""
+    """Work on partitions that takes several slices ends before its last one. A request that names many does not add
+    or update them all, and a response lacks some (F-13, F-14)."""
     yield from original(list(items)[: (len(items) - 1) // size * size], size, do)
 
 

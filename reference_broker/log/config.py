@@ -14,7 +14,7 @@ class LogConfig:
     segment_bytes: int = 1024 * 1024 * 1024
     segment_ms: int = 7 * 24 * 3_600_000
     segment_jitter_ms: int = 0
-    """A segment is rolled up to so many ms earlier than ``max_segment_ms``, each by an amount of its own."""
+    """Largest time by which a segment is rolled before ``max_segment_ms``. Each segment has its own."""
     segment_index_bytes: int = 10 * 1024 * 1024
     index_interval_bytes: int = 4096
     retention_bytes: int = -1

@@ -96,7 +96,7 @@ def write_partition_tags(version: int, partition: FetchPartition) -> bytes:
 Partitions: TypeAlias = tuple[list[FetchPartition], int]
 _Lists: TypeAlias = tuple[list[FetchTopic], list[ForgottenTopic]]
 RowReader: TypeAlias = Callable[[Frame, int, int], Partitions]
-"""Reads so many partitions from an offset on. Returns them and the offset behind them."""
+"""Reads a number of partitions from an offset on. Returns them and the offset behind them."""
 
 MOST_TOPICS_AND_PARTITIONS: Final = 100_000
 """A request that holds more, with those that it forgets, is refused before they are read."""
@@ -274,7 +274,7 @@ def _flexible_forgotten(version: int, frame: Frame, offset: int, work: UnitBudge
 
 
 def indexes(frame: Frame, count: int, offset: int, work: UnitBudget) -> tuple[list[int], int]:
-    """Read the numbers of so many partitions. Return them and the offset behind them."""
+    """Read the numbers of ``count`` partitions. Return them and the offset behind them."""
     work.announce(count, False)
     return list(Struct(f">{count}i").unpack_from(frame, offset)), offset + 4 * count
 

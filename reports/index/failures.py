@@ -23,8 +23,8 @@ class OpenFailure:
     regression: str
     """The address of the candidate file."""
     is_gone: bool
-    """Later nights played the scenario so often without the violation that the old rate is excluded. It is probably
-    mended."""
+    """Whether later nights played the scenario often enough without the violation to exclude the old rate. It is
+    probably mended."""
 
 
 def open_failures(rows: Rows, nights: Sequence[NightSummary], file: Callable[[str, str], str]) -> list[OpenFailure]:

@@ -335,7 +335,7 @@ MARKERS_WAIT_US: Final = 1_000_000
 NOTHING, YOUNG, KNOWN, HANGING = "nothing", "young", "known", "hanging"
 UNKNOWN: Final = "unknown"
 ALL_SETTLED_US: Final = SETTLE_US + 2_000_000
-"""A look that begins so long after Stopping sees all that strays have left."""
+"""Time from Stopping after which a look sees all that strays have left."""
 
 
 @dataclass(frozen=True, slots=True)

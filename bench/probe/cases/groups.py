@@ -26,7 +26,7 @@ NEEDS = {JOIN: ANY, SYNC: ANY, HEARTBEAT: ANY, LEAVE: ANY, DESCRIBE: ANY, FIND: 
 WITH_IDS = {**NEEDS, JOIN: since_version(4)}
 PROTOCOL = "Kafka protocol guide: group membership"
 HUNDRED_TOPICS = bytes((0, 0, 0, 0, 0, 100))
-"""The beginning of a consumer's subscription to so many topics, without the topics."""
+"""The beginning of a consumer's subscription to a hundred topics, without the topics."""
 RESPONSE_LIMIT_S = 6.0
 """A group may wait for more members for three seconds."""
 

@@ -41,7 +41,7 @@ def go_back(consumer: BlockingConsumer, before: Mapping[TopicPartition, OffsetTo
 
 
 def work(consumer: BlockingConsumer, producer: BlockingTransactionalProducer, target: str, records: int | None) -> int:
-    """Work until so many records are through; None: without end. Return how many were.
+    """Work until ``records`` records are through, or without end if it is None. Return how many were.
 
     :raises TransactionError: another copy with the same transactional ID has begun, or something needs a person.
     """

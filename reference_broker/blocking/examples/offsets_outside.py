@@ -92,7 +92,7 @@ def resume(consumer: BlockingConsumer, partitions: Iterable[TopicPartition], cou
 
 
 def count(bootstrap: NodeAddress, topic: str, database: Path, records: int | None, reset: str) -> dict[str, int]:
-    """Until so many more are counted; None: without end.
+    """Count ``records`` more records, or without end if it is None.
 
     :raises ConsumerError: the topic does not exist, its metadata stays too old, or reading it fails.
     """

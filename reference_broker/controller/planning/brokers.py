@@ -41,7 +41,7 @@ CHANGES_PER_UNIT = 2
 """The number of partitions that a plan can look at, and the number that it can change, in about 10 us."""
 
 PARTITIONS_PER_LOOK = 250
-"""After so many partitions of one topic the plan checks the event's time. Changing all of them takes 1.3 ms."""
+"""Number of partitions of one topic after which the plan checks the event's time. Changing all of them takes 1.3 ms."""
 
 
 BrokerPlan: TypeAlias = Callable[[PlanContext, BrokerImage], Sliced[list[MetadataRecord]]]

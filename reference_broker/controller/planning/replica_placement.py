@@ -68,7 +68,8 @@ class _Racks:
     epoch: int = 0
 
     def place(self, replication_factor: int) -> tuple[int, ...]:
-        """Places one partition. There are at least so many brokers, and one of them is unfenced."""
+        """Return the replicas of one partition. There must be at least ``replication_factor`` brokers, one of them
+        unfenced."""
         if self.epoch and self.unfenced > 1 and self.epoch % self.unfenced == 0:
             self._shuffle()  # Kafka also starts the epochs at 0 again, and then skips brokers by mistake.
         if self.offset == len(self.racks):
