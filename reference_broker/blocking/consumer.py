@@ -367,7 +367,7 @@ class Heartbeats:
     beat: Callable[[], None]
     period_s: float
     failure: Exception | None = None
-    """What ``beat`` raised. The thread has ended then."""
+    """The exception of ``beat``. The thread has ended then."""
     _stopped: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 

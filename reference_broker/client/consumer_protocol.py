@@ -43,7 +43,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What one member is given."""
+    """The assignment of one member."""
 
     partitions: tuple[TopicPartition, ...] = ()
     user_data: bytes | None = None

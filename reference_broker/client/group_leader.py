@@ -162,7 +162,7 @@ ASSIGNORS: Final[Mapping[str, Assignor]] = {
 
 @dataclass(slots=True)
 class GroupLeader:
-    """What a member knows as the leader of its group."""
+    """The knowledge of a member as the leader of its group."""
 
     counts: dict[str, int] = field(default_factory=dict)
     """The number of partitions of each topic, as last known."""

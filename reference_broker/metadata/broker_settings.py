@@ -69,7 +69,7 @@ CLEANER_MEMORY = frozenset({"log.cleaner.dedupe.buffer.size", "log.cleaner.threa
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """What the metadata sets for one broker."""
+    """The settings of one broker in the metadata."""
 
     own: Mapping[str, str]
     """For this one alone. These win."""

@@ -178,7 +178,7 @@ class Copier:
         self._is_closed = False
         self._pause_ms = 0
         self._lag = (0, 0)
-        """Its part of the gauges: bytes and segments."""
+        """The part of this partition in the gauges: bytes and segments."""
 
     def close(self) -> None:
         """Stop copying: this node no longer leads the partition, or it is no longer tiered. The step in progress may

@@ -316,8 +316,8 @@ class PartitionPublisher:
         return was_lost and directory_of_replica(state, self.node_id) != LOST_DIRECTORY
 
     def _lead(self, partition: Partition | None, topic: TopicImage, index: int, log: PartitionLog) -> None:
-        """Begin to lead the replica. With one replica, everything in the log is committed, once it is as durable as
-        flush.messages requires."""
+        """Lead the replica, or apply its newer state. With one replica, everything in the log is committed, once it is
+        as durable as flush.messages requires."""
         state, key = topic.partitions[index], (topic.topic_id, index)
         # Decision led-epoch (E-3): new | same
         is_new_epoch = partition is None or partition.leader_epoch != state.leader_epoch

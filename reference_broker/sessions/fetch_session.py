@@ -472,7 +472,7 @@ class AdmitsSessions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Revision(ABC):
-    """What a revision of the KIP uses: its kind of session, its range of session IDs and epochs, and its errors. The
+    """A revision of the KIP: its kind of session, its range of session IDs and epochs, and its errors. The
     epochs of the first revision are its sequence numbers."""
 
     name: ClassVar[str]

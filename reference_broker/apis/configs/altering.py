@@ -1,4 +1,4 @@
-"""What AlterConfigs and IncrementalAlterConfigs share.
+"""The common part of AlterConfigs and IncrementalAlterConfigs.
 
 The broker that gets the request checks that it is the broker that the request names, since only that one may change its
 own settings. The active controller checks everything else, and makes the change.

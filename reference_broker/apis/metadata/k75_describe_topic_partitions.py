@@ -38,7 +38,7 @@ from reference_broker.wire.errors import ErrorCode
 
 UNITS_PER_TOPIC = 3
 UNITS_PER_PARTITION = 5
-"""What it costs to describe one, in microseconds."""
+"""The cost of the description of one partition, in microseconds."""
 
 
 def handle(broker: Broker, call: Call, body: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse | None:
@@ -92,7 +92,7 @@ API = Api.of(DescribeTopicPartitionsRequest, handle)
 
 
 def _refused(name: TopicName) -> DescribeTopicPartitionsResponseTopic:
-    """What Kafka responds for each topic of a request whose cursor is wrong."""
+    """Return Kafka's response for each topic of a request whose cursor is wrong."""
     return DescribeTopicPartitionsResponseTopic(
         error_code=ErrorCode.invalid_request,
         name=name,

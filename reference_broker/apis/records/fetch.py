@@ -80,10 +80,10 @@ DUE: Final = FetchStage("due", is_parked=True, looks_up_changes=True)
 RESPONDING: Final = FetchStage("responding")
 """Records are read, the response is sent, and the session is prepared for the next request."""
 COMPLETED: Final = FetchStage("completed", is_over=True)
-"""Its work is done, the session's part included. If the connection closed before the response, nothing was sent, and
+"""The work is done, the session's part included. If the connection closed before the response, nothing was sent, and
 each mark is in the session again."""
 ABANDONED: Final = FetchStage("abandoned", is_over=True)
-"""Its session was closed or evicted, its connection was closed while it was parked, or a bug ended it."""
+"""The session was closed or evicted, the connection was closed while it was parked, or a bug ended it."""
 
 NEXT_STAGES: Final[Mapping[FetchStage, tuple[FetchStage, ...]]] = {
     UPDATING: (LOOKING_UP, ABANDONED),

@@ -45,7 +45,7 @@ CACHED_SETTINGS = 16
 
 _Texts: TypeAlias = tuple[tuple[str, str], ...]
 _Settings: TypeAlias = tuple[BrokerConfig, _Texts, _Texts]
-"""This broker's settings: as they are, and what the metadata sets for this broker and for all."""
+"""The settings of this broker: as they are, and what the metadata sets for this broker and for all."""
 
 
 def handle(broker: Broker, call: Call, body: CreateTopicsRequest) -> None:

@@ -47,7 +47,7 @@ UNITS_PER_PARTITION = 3
 """The cost of a partition, with its part of the response, in microseconds."""
 UNITS_PER_VERIFICATION = 10
 UNITS_PER_STEP = 150
-"""What it costs to look at a transaction, and to write a step of it."""
+"""The cost to look at a transaction, and to write a step of it."""
 
 
 def handle(broker: Broker, call: Call, body: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse | None:

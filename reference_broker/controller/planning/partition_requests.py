@@ -1,4 +1,4 @@
-"""What leaders, brokers and operators request for existing partitions.
+"""Requests of leaders, brokers and operators for existing partitions.
 
 - ``IsrChange``: a leader changes in-sync replicas (AlterPartition; KIP-497, KIP-704, KIP-841, KIP-903).
 - ``RequestedElections``: preferred leaders, or unclean leaders for partitions without one (ElectLeaders, KIP-460). A

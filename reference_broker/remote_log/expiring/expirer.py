@@ -241,7 +241,7 @@ class Expirer:
         self._has_noted_loss = False
         """Whether missing events were reported, which happens once."""
         self._gauged = (0, 0, 0, 0)
-        """Its share of the gauges: listed segments and bytes, segments and bytes to delete."""
+        """The share of this partition in the gauges: listed segments and bytes, segments and bytes to delete."""
 
     def close(self) -> None:
         """Stop, since this node no longer leads the partition. A step that is under way may still take effect."""
