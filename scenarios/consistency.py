@@ -39,7 +39,7 @@ def check(scenario: Scenario, file: str) -> None:
 
 
 def check_load(load: Load, file: str) -> None:
-    """Check what must hold in any load, whoever plays it. Raise ScenarioError."""
+    """Check what must hold in any load, in each world. Raise ScenarioError."""
     _refuse_first(_wrong_in_load(load), file)
 
 

@@ -243,7 +243,7 @@ class ProbeContext:
         return self._when_led(name, partitions)
 
     def settle(self, name: str, partitions: int = 1) -> None:
-        """Wait until a topic that the case made itself has its partitions, each with a leader, whoever that is."""
+        """Wait until a topic that the case made itself has its partitions, each with any leader."""
         self._until(
             lambda: len([each for each in self._described(name).partitions if each.leader_id >= 0]) == partitions
         )

@@ -188,7 +188,7 @@ class Players(Generic[Job]):
 
 def _work(work: Work, tell: Connection, end_with_starter: Callable[[], None]) -> None:
     end_with_starter()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The night hears Ctrl-C too, and ends its children.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The night gets Ctrl-C too, and ends its children.
     for each in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, signal.SIG_DFL)
     work(tell.send)

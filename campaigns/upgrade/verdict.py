@@ -105,8 +105,8 @@ def _object(journey: Journey, segment: ReplayedSegment, suffix: str) -> Path | N
 
 
 def _compared(journey: Journey, segment: ReplayedSegment) -> Differences:
-    """A snapshot that was there before is as old as its segment. It counts for whoever is unexpired at the upload's
-    end."""
+    """A snapshot that was there before is as old as its segment. It counts for producers that are unexpired at the
+    upload's end."""
     made = journey.recreated.get(segment.next_offset)
     path = _object(journey, segment, ".snapshot")
     try:

@@ -67,7 +67,7 @@ class Digest:
 
     def follow(self, delta: MetadataDelta, image: MetadataImage) -> Published:
         """Follow one publication. A delta on another image than the last one (a test's or a mutant's) is not trusted:
-        the whole image is hashed anew."""
+        the whole image is hashed again."""
         if delta.image is self._image:
             self.value = (self.value + _change(delta, image)) % MODULUS
             self.partitions += sum(_count(change.after) - _count(change.before) for change in delta.topics)

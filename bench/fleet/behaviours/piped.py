@@ -1,4 +1,4 @@
-"""A reader and a writer as one behaviour: a member of a group, a pipe, and whoever writes what comes out of the pipe.
+"""A reader and a writer as one behaviour: a member of a group, a pipe, and the writer of what comes out of the pipe.
 
 The pipe is the member's sink. Lanes of the writer have numbers from WRITER_LANES on.
 """
