@@ -103,7 +103,7 @@ def _print_reports(reports: dict[int, dict[str, Any]]) -> None:
 
 
 def _read_commands(environment: Any, before_command: Callable[[str], None]) -> None:
-    """Pass on the commands of stdin. Its end means that the process that started Locust has ended, so Locust ends too."""
+    """Pass on the commands of stdin. At its end the process that started Locust is gone, so Locust ends too."""
     lines = FileObjectPosix(sys.stdin.fileno(), "r", closefd=False)
     for line in lines:
         command = json.loads(line)

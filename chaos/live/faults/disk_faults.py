@@ -104,8 +104,8 @@ def deleted(folder: Path, matching: str) -> list[str]:
 
 def disk_bit_flipped(context: LiveFaultContext, target: FaultTarget) -> End:
     """The node gets SIGTERM and shuts down cleanly. One bit of its records, or of the topic ID beside them, is turned
-    over; or one of each file that ``match`` names. The node is started again after ``restart_after_s``. Each hit of a
-    run draws other bits, and so does each seed."""
+    over; or one of each file that ``match`` names. The node is started again after ``restart_after_s``. Each
+    firing in a run draws other bits, and so does each seed."""
     node, fault = node_of(target), target.fault
     fired = sum(row.name == fault.name for row in context.rows)
     random = random_for(context.spec(node).seed, f"{fault.name}-{fired}")
