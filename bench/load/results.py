@@ -203,14 +203,14 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def outcome(self) -> str:
         """FAILED: a record was lost, repeated, reordered or damaged. INVALID: the run proves nothing of the broker.
-        UNVERIFIED: tools that verify nothing have sent and read."""
+        UNVERIFIED: tools that verify nothing have sent and read, or there are no readers."""
         if self.stated is not None:
             return UNVERIFIED if self.stated.sent and self.has_fired else "INVALID"
         if not self.findings.is_clean:
             return "FAILED"
         if self.generator_was_the_limit or self.unfinished or not self.rate("acknowledged") or not self.has_fired:
             return "INVALID"
-        return "PASSED"
+        return "PASSED" if self.workload.subscriptions_per_topic else UNVERIFIED
 
     @property
     def reason(self) -> str:
@@ -242,6 +242,8 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
             return f"No record was acknowledged in the seconds that count ({worst})."
         if not self.reached:
             return f"The rate was not reached: {self._cause_of_slowness()}."
+        if not self.workload.subscriptions_per_topic:
+            return "The workload has no readers, so no record was verified."
         return ""
 
     def _cause_of_slowness(self) -> str:

@@ -39,6 +39,8 @@ SPARE_FILES: Final = 500
 """What a worker has open beside idle connections."""
 PREPARE_S: Final = 120.0
 """How long groups may need to assign all partitions, and how long the opening of idle connections may take."""
+WAIT_SAID_S: Final = 5.0
+"""How often a wait for the clients is reported."""
 NOT_MEASURED: Final = -1
 
 
@@ -175,7 +177,8 @@ def run(workload: Workload, target: LoadTarget, options: LoadOptions, out_dir: P
         if complaint:
             raise LoadError(f"{workload.name}: {complaint}.")
     try:
-        with topics_for(target.bootstrap, topics, workload.partitions_per_topic, options.replication, config):
+        partitions, is_own = workload.partitions_per_topic, target.cluster is not None
+        with topics_for(target.bootstrap, topics, partitions, options.replication, config, not is_own):
             if spec.client == JAVA:
                 return _played_by_tools(workload, target, options, spec, progress)
             return _WorkloadRun(workload, target, options, spec, progress).lead_workers()
@@ -480,9 +483,14 @@ class _WorkloadRun:
 
     def _await_sum(self, locust: LocustProcesses, key: str, limit_s: float, what: str, value: int = 0) -> str:
         """Wait until the workers' sum of ``key`` is ``value``. Return what did not happen in time, or nothing."""
-        end_s, seen = time.monotonic() + limit_s, 0
+        start_s = said_s = time.monotonic()
+        end_s, seen = start_s + limit_s, 0
         while time.monotonic() < end_s:
             report = locust.report()
+            if report is not None and time.monotonic() >= said_s + WAIT_SAID_S:
+                said_s = time.monotonic()
+                left = f"{abs(report[key] - value):,} left, for up to {end_s - said_s:.0f} s more"
+                self._progress(f"{self._target.name}: waits until the clients {what}: {left}")
             if report is not None and report != self._last:
                 # The first report may be older than the command.
                 seen = seen + 1 if report[key] == value else 0

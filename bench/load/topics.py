@@ -1,5 +1,6 @@
 """Topics for a load: made before it, deleted after it."""
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -21,7 +22,12 @@ CREATE_VERSION: Final = 5
 DELETE_VERSION: Final = 4
 """Versions that each broker since Kafka 2.4 knows."""
 CALL_MS: Final = 30_000
+REACH_MS: Final = 5_000
+REACH_S: Final = 10.0
+"""How long an address may take to respond to the first request, and how long addresses are tried."""
 LIMIT_S: Final = 60.0
+DELETE_LIMIT_S: Final = 10.0
+"""How long the deletion of topics is tried after an error or a signal: the brokers may have ended."""
 PARTITIONS_PER_S: Final = 100
 """A broker that makes topics at this rate may take longer than the limit."""
 AGAIN: Final = frozenset({ErrorCode.not_controller, ErrorCode.request_timed_out, ErrorCode.coordinator_not_available})
@@ -40,21 +46,27 @@ def topics_for(
     partitions: int,
     replication: int,
     config: Mapping[str, str] = MappingProxyType({}),
+    outlive_failures: bool = True,
 ) -> Iterator[None]:
     """Make topics whose partitions all have leaders, and delete them at the end of the block.
 
-    ``config`` has settings by Kafka's names.
+    ``config`` has settings by Kafka's names. Brokers that do not outlive a failure are left as they are after one.
 
-    :raises TopicError: the brokers refuse them, or no leaders were elected in time.
+    :raises TopicError: no broker responds, or they refuse the topics, or no leaders were elected in time.
     """
     admin = _Admin(bootstrap, len(topics) * partitions)
+    admin.reach()
     try:
         admin.create(topics, partitions, replication, config)
         admin.await_leaders(topics, partitions)
         yield
-    finally:
-        with suppress(TopicError):
-            admin.delete(topics)
+    except BaseException:
+        if outlive_failures:
+            with suppress(TopicError):
+                admin.delete(topics, DELETE_LIMIT_S)
+        raise
+    with suppress(TopicError):
+        admin.delete(topics)
 
 
 def leader_of(bootstrap: Sequence[tuple[str, int]], topic: str) -> int:
@@ -76,6 +88,21 @@ class _Admin:
         self._limit_s = LIMIT_S + partitions / PARTITIONS_PER_S
         self._last = "no node responded"
 
+    def reach(self) -> None:
+        """Wait until any node responds to Metadata."""
+        deadline_s = time.monotonic() + REACH_S
+        tried = ", ".join(f"{host}:{port}" for host, port in self._nodes)
+        for node in itertools.cycle(list(self._nodes)):
+            try:
+                self._call(node, ApiKey.METADATA, METADATA_VERSION, metadata_request(()), REACH_MS)
+            except TransportError as error:
+                self._last = str(error)
+            else:
+                return
+            if time.monotonic() > deadline_s:
+                raise TopicError(f"no Kafka broker responds at {tried} ({self._last})")
+            time.sleep(_PAUSE_S)
+
     def create(self, topics: Sequence[str], partitions: int, replication: int, config: Mapping[str, str]) -> None:
         body = create_topics_request([new_topic(each, partitions, replication, config) for each in topics], CALL_MS)
         fine = {ErrorCode.none, ErrorCode.topic_already_exists}
@@ -96,7 +123,7 @@ class _Admin:
 
         self._until(attempt, "leaders of all partitions")
 
-    def delete(self, topics: Sequence[str]) -> None:
+    def delete(self, topics: Sequence[str], limit_s: float | None = None) -> None:
         body = delete_topics_request(topics, CALL_MS)
         fine = {ErrorCode.none, ErrorCode.unknown_topic_or_partition}
 
@@ -104,11 +131,12 @@ class _Admin:
             response = self._at_controller(ApiKey.DELETE_TOPICS, DELETE_VERSION, body)
             return response is not None and self._all_fine([each.error_code for each in response.responses], fine)
 
-        self._until(attempt, "deletion of the topics")
+        self._until(attempt, "deletion of the topics", limit_s)
 
-    def _until(self, attempt: Callable[[], bool], what: str) -> None:
+    def _until(self, attempt: Callable[[], bool], what: str, limit_s: float | None = None) -> None:
         """Try until it succeeds. An address that does not respond takes the last place."""
-        deadline_s = time.monotonic() + self._limit_s
+        limit_s = self._limit_s if limit_s is None else limit_s
+        deadline_s = time.monotonic() + limit_s
         while True:
             try:
                 if attempt():
@@ -117,7 +145,7 @@ class _Admin:
                 self._last = str(error)
                 self._nodes.append(self._nodes.pop(0))
             if time.monotonic() > deadline_s:
-                raise TopicError(f"{what} could not be had within {self._limit_s:g} s: {self._last}")
+                raise TopicError(f"{what} could not be had within {limit_s:g} s: {self._last}")
             time.sleep(_PAUSE_S)
 
     def _at_controller(self, api_key: int, version: int, body: object) -> Any:
@@ -144,6 +172,6 @@ class _Admin:
         return False
 
     @staticmethod
-    def _call(address: tuple[str, int], api_key: int, version: int, body: object) -> Any:
-        with Connection.open(*address, CALL_MS * 1000, "crucible-bench") as connection:
-            return connection.call(api_key, version, body, CALL_MS * 1000)
+    def _call(address: tuple[str, int], api_key: int, version: int, body: object, within_ms: int = CALL_MS) -> Any:
+        with Connection.open(*address, within_ms * 1000, "crucible-bench") as connection:
+            return connection.call(api_key, version, body, within_ms * 1000)

@@ -136,6 +136,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return self.producers + self.readers + beside
 
 
+MOST_MESSAGE_BYTES: Final = 64 << 20
 MOST_PARTITIONS: Final = 100_000
 MOST_CLIENTS: Final = 10_000
 
@@ -195,6 +196,8 @@ def _complaint(workload: Workload) -> str:
         return "consumerBacklogSizeGB needs readers: set subscriptionsPerTopic to 1 or more"
     if workload.message_size < least:
         return f"messageSize {workload.message_size} is too small for a value that proves itself: at least {least}"
+    if workload.message_size > MOST_MESSAGE_BYTES:
+        return f"messageSize {workload.message_size:,} is too large: the most are {MOST_MESSAGE_BYTES:,} bytes"
     if workload.topics * workload.partitions_per_topic > MOST_PARTITIONS:
         return (
             f"it has {workload.topics * workload.partitions_per_topic:,} partitions; the most are {MOST_PARTITIONS:,}"

@@ -1,5 +1,6 @@
 """``crucible bench`` and ``probe``."""
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,6 +27,16 @@ def _rates(_: click.Context, __: click.Parameter, text: str | None) -> tuple[flo
             raise click.BadParameter("give rates such as 10k,50k,100000")
         found.append(float(number) * (1000 if thousands else 1))
     return tuple(found)
+
+
+class Finite(click.FloatRange):
+    """A number in a range, which neither NaN nor infinity is."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no number in the range {self._describe_range()}.", param, ctx)
+        return number
 
 
 LISTEN = ("127.0.0.1", 5557)
@@ -69,12 +80,17 @@ def _address(_: click.Context, __: click.Parameter, text: str | None) -> tuple[s
 )
 @click.option("--target", "targets", multiple=True, metavar="TARGET", help="Play workloads there (default: reference).")
 @click.option("--max", "search", is_flag=True, help="Search the maximum sustainable rate of each target.")
-@click.option("--p99", "p99_limit_ms", default=1_000.0, metavar="MS", help="A sustained rate's limit (default: 1000).")
-@click.option("--rates", callback=_rates, metavar="LIST", help="Play each of these rates, such as 10k,50k,100k.")
-@click.option("--seconds", type=click.FloatRange(1), help="Duration of the measurement (default: the workload's).")
 @click.option(
-    "--warmup", type=click.FloatRange(0), metavar="SECONDS", help="Duration of the warm-up (default: the workload's)."
+    "--p99",
+    "p99_limit_ms",
+    type=Finite(0, min_open=True),
+    default=1_000.0,
+    metavar="MS",
+    help="A sustained rate's limit (default: 1000).",
 )
+@click.option("--rates", callback=_rates, metavar="LIST", help="Play each of these rates, such as 10k,50k,100k.")
+@click.option("--seconds", type=Finite(1), help="Duration of the measurement (default: the workload's).")
+@click.option("--warmup", type=Finite(0), metavar="SECONDS", help="Duration of the warm-up (default: the workload's).")
 @click.option("--workers", type=click.IntRange(1, 64), default=1, help="Processes that make the load (default: 1).")
 @click.option(
     "--repeat", type=click.IntRange(1, 100), default=1, help="Number of repetitions, in which targets take turns."
@@ -229,6 +245,10 @@ def _play_workloads(
     )
     options = BenchOptions(workloads, targets or ("reference",), load, rates, search, p99_limit_ms, repeat, published)
     options = replace(options, make_links=toxiproxy_links, out=options.out if out is None else out)
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise click.UsageError(f"--out {options.out}: cannot be made: {error.strerror}.") from error
     failures: list[str] = []
     with one_sentence(WorkloadError, LoadError, PublishedError, CalibrationError):
         others = imported(options)

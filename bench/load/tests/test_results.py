@@ -13,6 +13,7 @@ from bench.load.page import sentence
 from bench.load.results import LoadResult, WorkerResult, backlog_of, collect, has_percentile, result_path
 from bench.load.search import complaint_of, sustained_rate
 from bench.load.tests.planted import result
+from bench.load.workload import workload_of
 
 
 def test_quantiles_are_those_of_a_sorted_list() -> None:
@@ -29,6 +30,19 @@ def test_a_worker_that_is_only_busy_is_not_the_limit() -> None:
     assert not result(wanted_permille=1_000, lag_us=99_999).generator_was_the_limit
     assert not result(wanted_permille=899, lag_us=150_000).generator_was_the_limit
     assert result(wanted_permille=900, lag_us=100_000).generator_was_the_limit
+
+
+def test_generator_limits_a_run_in_more_than_a_tenth_of_its_seconds() -> None:
+    found = result(seconds=10)
+    busy, late = 1_000, 150_000
+    for number, at in enumerate(range(found.first, found.end)):
+        found.measures.seconds[at].wanted_permille, found.measures.seconds[at].lag_us = busy, late
+        assert found.generator_was_the_limit is (number >= 1)
+
+
+def test_workload_without_readers_is_unverified() -> None:
+    found = msgspec.structs.replace(result(read=0), workload=workload_of({"subscriptionsPerTopic": 0}, "w", "w"))
+    assert (found.outcome, found.reason) == ("UNVERIFIED", "The workload has no readers, so no record was verified.")
 
 
 def test_the_measures_of_workers_add_up() -> None:

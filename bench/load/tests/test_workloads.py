@@ -58,6 +58,7 @@ def test_there_are_presets() -> None:
         ),
         ({"testDurationMinutes": 0}, "Expected `float` > 0.0 in `testDurationMinutes`"),
         ({"messageSize": 4}, "too small for a value that proves itself: at least 17"),
+        ({"messageSize": 10**9}, "messageSize 1,000,000,000 is too large: the most are 67,108,864 bytes"),
         ({"keyDistributor": "BY_DAY"}, "keyDistributor 'BY_DAY' is none of NO_KEY, KEY_ROUND_ROBIN, RANDOM_NANO"),
         ({"padding": "AAAA"}, "padding is no key of workloads"),
         ({"consumerBacklogSizeGB": 100}, "consumerBacklogSizeGB needs a producerRate"),
