@@ -2,7 +2,7 @@
 
 A rate is sustainable if 98 % of it is acknowledged, the backlog of the readers stays below a second's records, and the
 99th percentile of the response latency (from the time at which a batch was due) stays below a limit. A step in which
-the generator was the limit ends the search: the brokers may sustain more.
+the generator was the limit is not sustained either. If the search ends at one, the brokers may sustain more.
 """
 
 from collections.abc import Callable
@@ -64,13 +64,10 @@ def sustained_rate(
         result = play(rate)
         step = Step(result, complaint_of(result, p99_limit_ms))
         steps.append(step)
-        limited = result.generator_was_the_limit
         if step.complaint:
-            bad = rate
+            bad, limited = rate, result.generator_was_the_limit
         else:
             good = rate
-        if limited and good:
-            break
         if bad is None:
             rate *= 2
         elif good == 0.0:
