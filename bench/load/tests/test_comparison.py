@@ -213,7 +213,7 @@ def test_a_search_without_an_upper_end_is_at_least_that_and_has_no_ratio() -> No
     search = sustained_rate(limited, 1_000)
     ended = [Entry(next(each.result for each in search.steps if each.rate == search.rate), search)] * 3
     found = columns(limits(50_000, 50_000, 50_000), ended)
-    assert estimate(found["b"], "maximum sustained").text == "at least 20,000"
+    assert estimate(found["b"], "maximum sustained").text == "at least 30,000"
     assert estimate(found["b"], "maximum sustained").ratio is None
 
 

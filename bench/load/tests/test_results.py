@@ -135,9 +135,9 @@ def test_search_ends_below_the_rate_where_the_generator_is_the_limit() -> None:
 
 def test_search_below_the_generators_limit_still_finds_that_of_the_brokers() -> None:
     def play(rate: float) -> LoadResult:
-        return result(
-            rate, acknowledged=min(rate, 25_000), wanted_permille=1_000, lag_us=150_000 if rate > 30_000 else 0
-        )
+        is_late = rate > 30_000
+        wanted_permille, lag_us = (1_000, 150_000) if is_late else (100, 0)
+        return result(rate, acknowledged=min(rate, 25_000), wanted_permille=wanted_permille, lag_us=lag_us)
 
     found = sustained_rate(play, 1_000)
     assert 24_000 < found.rate <= 25_600
