@@ -83,6 +83,7 @@ SEEN_BY_MANY = {
     *("epoch_not_raised", "aborted_record_survives", "unsafe_for_ever", "newest_record_cleaned"),
     *("records_forgotten", "metadata_forgotten"),
     *("last_stable_at_high_watermark", "aborts_acknowledged_unwritten", "open_transactions_missing_from_snapshot"),
+    "no_abort",
 }
 """Mutants whose single defect violates many guarantees.
 
@@ -94,6 +95,8 @@ A follower that empties its log without need, and is in sync, loses what is comm
 all of a kind is wrong in everything that was seen of it.
 A record of an open transaction that is read is read too early, perhaps aborted, and against the order of commits.
 An abort without a marker leaves the transaction hanging, as readers, administrators and the values of its ID show.
+If a new controller does not abort what the old one began, records of two epochs are one transaction, images have a part
+of it, and the bootstrap and all later changes wait for ever.
 """
 KILLED_FIRST = {
     ("07-leader-moves-and-returns", "leader_epoch_not_checked"): 2,
