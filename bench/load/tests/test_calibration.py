@@ -109,7 +109,7 @@ def test_figures_of_the_native_client_say_nothing_of_others(tmp_path: Path) -> N
 def test_search_ends_near_generator_maximum(tmp_path: Path) -> None:
     kept = calibrations(tmp_path, Sink())
     found = sustained_rate(lambda rate: with_capacity(near(rate), LoadOptions(), kept), 1_000)
-    assert (found.rate, found.beyond, found.generator_was_the_limit) == (20_000, 40_000, True)
+    assert (found.rate, found.beyond, found.generator_was_the_limit) == (38_750, 40_000, True)
 
 
 def test_a_worker_that_never_sleeps_while_the_rate_is_not_reached_is_the_limit() -> None:
