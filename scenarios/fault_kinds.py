@@ -1,6 +1,6 @@
 """The kinds of faults: each is declared once, with what scenario files, both worlds and the documentation need of it.
 
-How a kind is injected stands where its world is: at a time in ``BEGIN`` of the files of ``chaos/live/faults`` (real
+How a kind is injected is declared in its world: at a time in ``BEGIN`` of the files of ``chaos/live/faults`` (real
 processes) and of ``chaos/sim`` (the simulator), at a state in ``chaos/interceptor`` for both. Reports stand alone, so
 ``reports/page/faults.py`` has its words. ``chaos/tests/test_fault_kinds.py`` names each kind that one of them lacks.
 """

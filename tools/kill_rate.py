@@ -22,6 +22,7 @@ from typing import Any
 
 import click
 
+from bench.machine import commit
 from chaos.mutants.mutant import Mutant, MutantError, applied
 from chaos.mutants.registry import all_mutants, by_name, second_unplanned_mutants, unplanned_mutants
 from chaos.search.children import ChildDiedError, in_children
@@ -182,9 +183,13 @@ def main(
     scenarios = [one for each in loader.load_all() if each.name not in LEFT_OUT for one in each_revision(each)]
     corpus = None if folder is None else read_corpus(folder)[0]
     watch()
+    tree = commit()
     todo = [each for each in wanted if each not in done]
     try:
         for place, row in enumerate(in_children(partial(tried, corpus, scenarios, seconds), todo, processes), 1):
+            if (now := commit()) != tree:
+                # Children import what they have not imported yet, and two versions side by side crash: no kill.
+                raise click.ClickException(f"the tree has changed from {tree} to {now}: measure in a clone of its own")
             rows.append(row)
             with out.open("a") as file:
                 file.write(json.dumps(row) + "\n")

@@ -203,6 +203,6 @@ def remarks(entries: Sequence[Entry]) -> list[str]:
 
 
 def exit_code(entries: Sequence[Entry]) -> int:
-    """Return what the worst series stands for. INVALID runs of a series of which most are valid do not count."""
+    """Return the exit code of the worst series. INVALID runs of a series of which most are valid do not count."""
     outcomes = {each.outcome for each in series_of(entries)}
     return EXIT_FAILED if "FAILED" in outcomes else EXIT_INVALID if "INVALID" in outcomes else 0

@@ -1,6 +1,6 @@
 """What a load worker writes for Spark: spans of sequences and its seconds (``reports/load_rows.py``), as Parquet.
 
-Neighbouring spans of a partition are joined while they are of one second, so that a row stands for thousands of
+Neighbouring spans of a partition are joined while they are of one second, so that a row has thousands of
 records. A native thread writes a file each minute, since a file that is not whole cannot be read.
 """
 

@@ -11,8 +11,8 @@ import socket
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final
@@ -190,6 +190,18 @@ class Sink:
             for topic in request.topics
         ]
         return FetchResponse(responses=topics)
+
+
+@contextmanager
+def serving(sink: Sink) -> Iterator[list[tuple[str, int]]]:
+    """Serve in a thread of this process for as long as the block lasts. Yield the bootstrap addresses."""
+    thread = threading.Thread(target=sink.serve)
+    thread.start()
+    try:
+        yield [("127.0.0.1", sink.port)]
+    finally:
+        sink.close()
+        thread.join()
 
 
 def _read_frame(connection: socket.socket) -> memoryview | None:

@@ -43,7 +43,7 @@ _CALL_US: Final = 5_000_000
 _LANE: Final = "transaction"
 
 TransactionEnded = Callable[[bool, int, int], None]
-"""Takes whether it is committed, and when its end was begun and known."""
+"""Takes whether it is committed, and when its end was requested and when it was known."""
 
 
 class TransactionalLoadProducer(LoadProducer):

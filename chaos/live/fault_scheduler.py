@@ -52,7 +52,7 @@ class LiveFaultScheduler:
     | --- | --- | --- |
     | planned (``plan``) | its time | due |
     | due (``_begin_when_aimed``) | a node has its role | under way; dropped after NO_TARGET_LIMIT_S |
-    | under way (``BegunFault``) | its ``End`` returns an ``Ended`` (``_end``) | recorded if there is evidence |
+    | under way (``StartedFault``) | its ``End`` returns an ``Ended`` (``_end``) | recorded if there is evidence |
     | reported: host_lost | at once (``_lose_host``) | under way |
     | reported: response_lost_by_proxy | the sender reports it closed (``ProxiedLosses``) | recorded |
     | reported: all others (``_handle_report``) | at once | recorded |
@@ -75,7 +75,7 @@ class LiveFaultScheduler:
     ) -> None:
         self.damage = DamageCheck((IDLE_TOPIC, *(topic.name for topic in scenario.load.topics)))
         self.context = LiveFaultContext(cluster, self.damage, now_us, progress)
-        self.under_way: list[str] = []  # names of the faults at a time that have begun and not ended
+        self.under_way: list[str] = []  # names of the faults at a time that have started and not ended
         self.check_reports = NodeCheckReports()  # what the checks inside the nodes reported
         self.mutant_reached = False
         self._now_us = now_us
@@ -158,24 +158,24 @@ class LiveFaultScheduler:
         name = target.fault.name
         self._progress(f"fault {name} begins at {target.label}")
         self.under_way.append(name)
-        begun = BegunFault(target, number, at_us, BEGIN[target.fault.kind](self.context, target), reported)
-        self._due_actions.add(until_us, partial(self._end, begun))
+        started = StartedFault(target, number, at_us, BEGIN[target.fault.kind](self.context, target), reported)
+        self._due_actions.add(until_us, partial(self._end, started))
 
-    def _end(self, begun: "BegunFault") -> None:
-        ended, fault = begun.end(), begun.target.fault
+    def _end(self, started: "StartedFault") -> None:
+        ended, fault = started.end(), started.target.fault
         if ended is None:
-            self._retry_soon(partial(self._end, begun))
+            self._retry_soon(partial(self._end, started))
             return
         self.under_way.remove(fault.name)
         doubt = f"no sign that it had an effect{ended.doubt and f' ({ended.doubt})'}"
         self._progress(f"fault {fault.name} ends: {ended.evidence or doubt}")
-        if ended.evidence and begun.reported is not None:
-            self.context.record(begun.reported).complete(self._now_us(), ended.evidence)
+        if ended.evidence and started.reported is not None:
+            self.context.record(started.reported).complete(self._now_us(), ended.evidence)
         elif ended.evidence:
-            whole = Firing(begun.target.label, begun.at_us, self._now_us(), ended.evidence)
-            for number, each in enumerate(ended.firings or (whole,), begun.number):
+            whole = Firing(started.target.label, started.at_us, self._now_us(), ended.evidence)
+            for number, each in enumerate(ended.firings or (whole,), started.number):
                 when = (each.at_us, each.until_us)
-                role = roles.described(begun.target.role, self._scenario.load.hot.name)
+                role = roles.described(started.target.role, self._scenario.load.hot.name)
                 detail = f"{role}: {each.evidence}" if role else each.evidence
                 self.context.record(FaultRow(fault.name, fault.kind, *when, each.target, number, detail=detail))
 
@@ -255,7 +255,7 @@ class LiveFaultScheduler:
 
 
 @dataclass(frozen=True, slots=True)
-class BegunFault:
+class StartedFault:
     """A fault that is under way."""
 
     target: FaultTarget

@@ -52,6 +52,19 @@ def test_played_mutants_are_not_repeated(tmp_path: Path) -> None:
     assert len(out.read_text().splitlines()) == 1
 
 
+def test_result_of_a_changed_tree_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commits = iter(["a", "a", "b"])
+    monkeypatch.setattr(kill_rate, "commit", lambda: next(commits))
+    rows = [{**ROW, "mutant": each} for each in ("no_epoch_comparison", "bumps_on_response")]
+    monkeypatch.setattr(kill_rate, "in_children", lambda *_: rows)
+    monkeypatch.setattr(kill_rate, "chosen_mutants", lambda *_: [by_name(MUTANT)])
+    out = tmp_path / "kills.jsonl"
+    ended = CliRunner().invoke(main, ["--random", "--out", str(out)])
+    assert ended.exit_code == 1
+    assert "the tree has changed from a to b" in ended.output
+    assert [json.loads(line)["mutant"] for line in out.read_text().splitlines()] == ["no_epoch_comparison"]
+
+
 def test_the_second_set_can_be_chosen_alone() -> None:
     """The first set was played when it was written, so its rate is another one."""
     both, second = chosen_mutants("", True, False), chosen_mutants("", False, True)

@@ -8,8 +8,7 @@ import pytest
 from bench.load import beside_kafka
 from bench.load.beside_kafka import Cost, Ran
 from bench.load.calibration import ROOT, CalibrationError
-from bench.load.sink import Sink, SinkPlan
-from bench.load.tests.test_load import serving
+from bench.load.sink import Sink, SinkPlan, serving
 
 BURNS = "import time\nwhile time.process_time() < 0.4: pass\nprint(5)"
 

@@ -2,14 +2,13 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from bench.load.reader import LoadReader, ReadPlan, Taken
-from bench.load.sink import Sink, SinkPlan
+from bench.load.sink import Sink, SinkPlan, serving
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchResponse, FetchTopic
@@ -69,17 +68,6 @@ class SessionSink(Sink):
         if not response.responses:
             time.sleep(0.01)
         return response
-
-
-@contextmanager
-def serving(sink: Sink) -> Iterator[list[tuple[str, int]]]:
-    thread = threading.Thread(target=sink.serve)
-    thread.start()
-    try:
-        yield [("127.0.0.1", sink.port)]
-    finally:
-        sink.close()
-        thread.join()
 
 
 def read_all(sink: SessionSink, plan: ReadPlan = PLAN, batches: int = 50) -> list[Taken]:

@@ -4,8 +4,7 @@ import itertools
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
 
@@ -14,7 +13,7 @@ from bench.load.calibration import calibrate, full
 from bench.load.ledger import Findings, Read, Sent, judge
 from bench.load.producer import SEQUENCES, LoadPlan, LoadProducer, Settled, monotonic_us
 from bench.load.reader import LoadReader, ReadPlan, Taken
-from bench.load.sink import READ_WRITER, Sink, SinkPlan
+from bench.load.sink import READ_WRITER, Sink, SinkPlan, serving
 from reference_broker.client.consumer import TakenBatch
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.records.batch import HEADER_BYTES, Buffer, add_sequence, patched_prefix, read_header, sealed
@@ -65,17 +64,6 @@ class Log(Sink):
         if fault == "after":
             raise ConnectionAbortedError
         return error, base
-
-
-@contextmanager
-def serving(sink: Sink) -> Iterator[list[tuple[str, int]]]:
-    thread = threading.Thread(target=sink.serve)
-    thread.start()
-    try:
-        yield [("127.0.0.1", sink.port)]
-    finally:
-        sink.close()
-        thread.join()
 
 
 def produced(sink: Sink, plan: LoadPlan, batches: int) -> list[Settled]:

@@ -2,8 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from socket import socket
 from typing import Any
@@ -14,7 +13,7 @@ from kio.static.primitive import i32
 from bench.fleet.values import read_value
 from bench.load.ledger import Sent
 from bench.load.producer import LoadPlan, Settled, TransactionPlan
-from bench.load.sink import Sink, SinkPlan
+from bench.load.sink import Sink, SinkPlan, serving
 from bench.load.transactional import TransactionalLoadProducer
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.tests.transaction_world import LOST, NOT_ARRIVED, NaiveBroker, Scripted
@@ -64,17 +63,6 @@ class TransactionSink(Sink):
             own = replace(response.coordinators[0], host="127.0.0.1", port=i32(self.port))
             response = replace(response, coordinators=(own,))
         return None if said == LOST else response
-
-
-@contextmanager
-def serving(sink: Sink) -> Iterator[list[tuple[str, int]]]:
-    thread = threading.Thread(target=sink.serve)
-    thread.start()
-    try:
-        yield [("127.0.0.1", sink.port)]
-    finally:
-        sink.close()
-        thread.join()
 
 
 def produced(sink: TransactionSink, transaction: TransactionPlan, batches: int = 200) -> tuple[Sent, list[bool]]:

@@ -440,7 +440,7 @@ class Fetch:
 
         A partition whose next batch does not fit gets nothing, and the reading goes on behind it. It is not read again
         before there is more room for it, or it has changed. So the next response gets further, where this one had
-        MAX_SKIPPED_BATCHES. A partition that changed since the response was begun is looked up again, since its log may
+        MAX_SKIPPED_BATCHES. A partition that changed since this response was started is looked up again: its log may
         have been truncated.
         """
         session, remaining, unread = self.session, self.max_bytes, self.session.available_bytes

@@ -218,7 +218,7 @@ def test_queued_request_of_closed_connection_is_released(world: World) -> None:
 
 @pytest.mark.parametrize("slices", range(40))
 def test_change_before_connection_closes_is_in_next_response(world: World, slices: int) -> None:
-    """Some partitions changed before the response was begun, the others after it took its marks."""
+    """Some partitions changed before the response was started, the others after it took its marks."""
     session_id = world.open_session(ALL)
     for index in range(3):
         world.append("a", index)
