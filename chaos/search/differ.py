@@ -21,11 +21,11 @@ from chaos.search.differ_world import (
     PAUSE_US,
     SLOT_US,
     Answer,
+    ComparedRun,
     NodeEnded,
     NoResponse,
     ScriptClient,
     Way,
-    World,
 )
 from chaos.seeds import random_for
 from chaos.sim.speedups import shared_coding
@@ -163,7 +163,7 @@ def play_script(
 ) -> Iterator[Answer]:
     """Yield the answer to each operation, or an answer that says how the run ended before its end."""
     with shared_coding(), short_slices(way.slice_items):
-        world = World(way, seed)
+        world = ComparedRun(way, seed)
         try:
             world.start()
             client = ScriptClient(world, by_id=bool(seed % 2))

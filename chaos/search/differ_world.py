@@ -132,7 +132,7 @@ SETTINGS: Final[Mapping[str, str]] = {
 TIER_CONFIGS: Final[Mapping[str, str]] = {"remote.storage.enable": "true", "local.retention.bytes": "1"}
 
 
-class World:
+class ComparedRun:
     """The nodes of one run, in virtual time."""
 
     def __init__(self, way: Way, seed: int) -> None:
@@ -197,7 +197,7 @@ class _Call:
 
     name = "differ"
 
-    def __init__(self, world: World, node: int, request: ClientRequest) -> None:
+    def __init__(self, world: ComparedRun, node: int, request: ClientRequest) -> None:
         self.response: Any = None
         self.is_over = False
         self._world = world
@@ -260,7 +260,7 @@ class Session:
 class ScriptClient:
     """The script's operations. Each public method from ``create_topic`` on is one, and returns its answer."""
 
-    world: World
+    world: ComparedRun
     by_id: bool = False
     """whether Produce and Fetch name topics by their IDs"""
     producers: dict[str, Producer] = field(default_factory=dict)

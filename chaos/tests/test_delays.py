@@ -51,7 +51,7 @@ def timed(seconds: float) -> Any:
 TOPIC_ID = b"the hot topic..."
 
 
-class World:
+class CheckedNode:
     """Node 0, and the check."""
 
     def __init__(self, config: BrokerConfig = CONFIG) -> None:
@@ -119,14 +119,14 @@ LIMITS_US: tuple[tuple[int, Any, int], ...] = (
 @pytest.mark.parametrize(("api_key", "sent", "limit_us"), LIMITS_US)
 def test_a_response_comes_within_the_limit_of_its_request(api_key: int, sent: Any, limit_us: int) -> None:
     for late_us in (0, 1):
-        world = World()
+        world = CheckedNode()
         world.reply(limit_us + SLICES_US + late_us, world.request(0, api_key, sent))
         assert bool(world.stories) is bool(late_us)
         assert world.check.evidence == 1
 
 
 def test_a_request_without_a_response_is_found_once() -> None:
-    world = World()
+    world = CheckedNode()
     request = world.request(0, ApiKey.FETCH, FETCH)
     for scan in range(1, 9):
         world.act(scan * SCAN_US, TimerFired(1))
@@ -140,7 +140,7 @@ def test_a_request_without_a_response_is_found_once() -> None:
 
 def test_the_remote_tier_has_time_of_its_own() -> None:
     for config, is_late in ((CONFIG, True), (TIERED, False)):
-        world = World(config)
+        world = CheckedNode(config)
         world.reply(1_200_000 + SLICES_US, world.request(0, ApiKey.FETCH, FETCH))
         assert bool(world.stories) is is_late
 
@@ -148,7 +148,7 @@ def test_the_remote_tier_has_time_of_its_own() -> None:
 def test_a_rebalance_waits_for_the_slowest_member_of_its_group() -> None:
     limit_us = 9 * SECOND_US + 5 * SECOND_US
     for group, late_us in (("g", 0), ("g", 1), ("other", 0)):
-        world = World()
+        world = CheckedNode()
         for each, seconds in (("g", 9), ("other", 3)):
             member = body(group_id=each, rebalance_timeout=timedelta(seconds=seconds), session_timeout=timedelta(0))
             world.reply(0, world.request(0, ApiKey.JOIN_GROUP, member))
@@ -158,7 +158,7 @@ def test_a_rebalance_waits_for_the_slowest_member_of_its_group() -> None:
 
 def test_a_fault_of_the_node_excuses_the_delay_until_it_ends() -> None:
     for late_us in (0, 1):
-        world = World()
+        world = CheckedNode()
         request = world.request(0, ApiKey.METADATA, body())
         world.fault_times.node(0, 3 * SECOND_US)
         world.reply(3 * SECOND_US + SLICES_US + late_us, request)
@@ -167,7 +167,7 @@ def test_a_fault_of_the_node_excuses_the_delay_until_it_ends() -> None:
 
 def test_a_fault_of_another_node_excuses_only_what_waits_for_the_quorum() -> None:
     for api_key in (ApiKey.BROKER_HEARTBEAT, ApiKey.METADATA):
-        world = World()
+        world = CheckedNode()
         request = world.request(0, api_key, body())
         world.fault_times.link(1, 2, 3 * SECOND_US)
         world.reply(8 * SECOND_US, request)
@@ -175,7 +175,7 @@ def test_a_fault_of_another_node_excuses_only_what_waits_for_the_quorum() -> Non
 
 
 def test_a_request_has_exactly_one_response() -> None:
-    world = World()
+    world = CheckedNode()
     request = world.request(0, ApiKey.METADATA, body())
     world.reply(1, request)
     assert not world.stories
@@ -185,20 +185,20 @@ def test_a_request_has_exactly_one_response() -> None:
 
 @pytest.mark.parametrize("changes", [{"api_key": ApiKey.PRODUCE}, {"api_version": 2}, {"correlation_id": 8}])
 def test_a_response_fits_its_request(changes: dict[str, Any]) -> None:
-    world = World()
+    world = CheckedNode()
     world.reply(1, world.request(0, ApiKey.METADATA, body()), **changes)
     assert world.stories
 
 
 def test_a_version_of_api_versions_that_is_not_served_gets_version_0() -> None:
-    world = World()
+    world = CheckedNode()
     world.reply(1, world.request(0, ApiKey.API_VERSIONS, None, version=99), api_version=0)
     assert not world.stories
 
 
 def test_the_end_of_a_connection_or_of_the_process_ends_its_requests() -> None:
     for is_closed in (True, False):
-        world = World()
+        world = CheckedNode()
         world.request(0, ApiKey.METADATA, body())
         if is_closed:
             world.act(1, Closed(3))
@@ -210,7 +210,7 @@ def test_the_end_of_a_connection_or_of_the_process_ends_its_requests() -> None:
 
 
 def test_a_shutdown_ends_no_request() -> None:
-    world = World()
+    world = CheckedNode()
     request = world.request(0, ApiKey.METADATA, body())
     world.act(1, None)
     world.reply(2, request)
@@ -231,7 +231,7 @@ def test_a_shutdown_ends_no_request() -> None:
 def test_a_node_closes_only_connections_whose_requests_it_does_not_serve(
     api_key: int, sent: Any, version: int, ready: bool, right: bool
 ) -> None:
-    world = World()
+    world = CheckedNode()
     world.node.ready = ready
     world.request(0, api_key, sent, version)
     world.act(1, TimerFired(1), Close(3, "no reason"))
@@ -254,7 +254,7 @@ OFFSET_FETCHES = (body(groups=[body(group_id="g")], require_stable=True), body(g
 @pytest.mark.parametrize("sent", OFFSET_FETCHES)
 def test_offset_fetch_waits_only_for_what_is_not_replicated_when_it_comes(sent: Any) -> None:
     for end, waits_us, late_us in ((4, 5 * SECOND_US, 0), (4, 5 * SECOND_US, 1), (3, 0, 0), (3, 0, 1)):
-        world = World()
+        world = CheckedNode()
         log = world.node.broker.partitions.by_name["__consumer_offsets", 0].log
         log.log_end_offset = end
         request = world.request(0, ApiKey.OFFSET_FETCH, sent)
@@ -266,7 +266,7 @@ def test_offset_fetch_waits_only_for_what_is_not_replicated_when_it_comes(sent: 
 @pytest.mark.parametrize("sent", OFFSET_FETCHES)
 def test_no_offset_fetch_waits_at_a_node_that_coordinates_its_group_no_more(sent: Any) -> None:
     for resigned in (True, False):
-        world = World()
+        world = CheckedNode()
         world.node.broker.partitions.by_name["__consumer_offsets", 0].log.log_end_offset = 9
         world.request(0, ApiKey.OFFSET_FETCH, sent)
         if resigned:
@@ -294,7 +294,7 @@ JOIN = body(group_id="g", rebalance_timeout=timedelta(seconds=60), session_timeo
 )
 def test_no_request_waits_at_node_after_losing_its_role(api_key: int, sent: Any, needs_role: bool) -> None:
     for resigned, paused_us, right in ((True, 0, not needs_role), (False, 0, True), (True, 4 * SECOND_US, True)):
-        world = World()
+        world = CheckedNode()
         world.request(0, api_key, sent)
         if resigned:
             world.resign()
@@ -305,7 +305,7 @@ def test_no_request_waits_at_node_after_losing_its_role(api_key: int, sent: Any,
 
 
 def test_a_batch_of_a_transaction_may_wait_for_its_verification() -> None:
-    world = World()
+    world = CheckedNode()
     world.request(0, ApiKey.PRODUCE, body(timeout_ms=600_000, transactional_id="t", acks=-1, topics=[HOT]))
     world.resign()
     verified_s = 2 * CONFIG.request_timeout_ms // 1000
@@ -315,7 +315,7 @@ def test_a_batch_of_a_transaction_may_wait_for_its_verification() -> None:
 
 
 def test_role_lost_between_two_observations_is_no_evidence() -> None:
-    world = World()
+    world = CheckedNode()
     world.request(0, ApiKey.PRODUCE, LONG)
     by_name = dict(world.node.broker.partitions.by_name)
     for second in range(1, 9):
@@ -326,7 +326,7 @@ def test_role_lost_between_two_observations_is_no_evidence() -> None:
 
 def test_request_does_not_time_out_before_its_timeout() -> None:
     for early_us, error in ((1, 7), (0, 7), (1, 6)):
-        world = World()
+        world = CheckedNode()
         request = world.request(0, ApiKey.PRODUCE, PRODUCE)
         response = body(responses=[body(partitions=[body(error_code=0), body(error_code=error)])])
         world.reply(1_500_000 - early_us, request, body=response)
@@ -335,7 +335,7 @@ def test_request_does_not_time_out_before_its_timeout() -> None:
 
 def test_a_produce_does_not_time_out_at_a_node_that_leads_no_more() -> None:
     for leads in (True, False):
-        world = World()
+        world = CheckedNode()
         request = world.request(0, ApiKey.PRODUCE, PRODUCE)
         if not leads:
             world.resign()

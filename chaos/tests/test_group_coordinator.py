@@ -56,7 +56,7 @@ def commit(offset: int, *, ms: int = 0, **more: Any) -> CommitOffset:
     return CommitOffset("t", 0, offset, 4, "text", ms, **more)
 
 
-class World:
+class CheckedGroupCoordinator:
     """Node 1, which leads the only partition of the offsets topic, and the checks that follow its log."""
 
     def __init__(self, *kinds: type[Check], disk: Disk | None = None) -> None:
@@ -171,14 +171,14 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> CheckedGroupCoordinator:
+    return CheckedGroupCoordinator()
 
 
 # --- the bytes --------------------------------------------------------------------------------------------------------
 
 
-def test_records_are_read_as_they_are_written(world: World) -> None:
+def test_records_are_read_as_they_are_written(world: CheckedGroupCoordinator) -> None:
     world.group(of_group())
     world.offset(commit(5, ms=7))
     world.offset(commit(6, ms=8, metadata_epoch=3, expire_timestamp_ms=99))
@@ -203,45 +203,45 @@ def test_records_are_read_as_they_are_written(world: World) -> None:
 # --- responses --------------------------------------------------------------------------------------------------------
 
 
-def test_a_commit_is_acknowledged_when_its_record_is_committed(world: World) -> None:
+def test_a_commit_is_acknowledged_when_its_record_is_committed(world: CheckedGroupCoordinator) -> None:
     assert world.commits(5, between=lambda: world.offset(commit(5))) == []
     assert world.commits(6, error=15) == []
     stories = world.commits(7, between=lambda: world.offset(commit(7), commits=False))
     assert "acknowledged offset 7 of t-0 for group g" in stories[0]
 
 
-def test_a_record_of_an_earlier_request_acknowledges_nothing(world: World) -> None:
+def test_a_record_of_an_earlier_request_acknowledges_nothing(world: CheckedGroupCoordinator) -> None:
     world.offset(commit(5))
     world.offset(commit(6))
     assert "acknowledged offset 5" in world.commits(5)[0]
 
 
-def test_a_commit_of_a_transaction_is_acknowledged_before_its_marker(world: World) -> None:
+def test_a_commit_of_a_transaction_is_acknowledged_before_its_marker(world: CheckedGroupCoordinator) -> None:
     assert world.commits(5, api_key=TXN_COMMIT, between=lambda: world.offset(commit(5), producer_id=7)) == []
     assert "acknowledged offset 6" in world.commits(6, api_key=TXN_COMMIT)[0]
 
 
-def test_a_fetch_returns_the_last_committed_offset(world: World) -> None:
+def test_a_fetch_returns_the_last_committed_offset(world: CheckedGroupCoordinator) -> None:
     assert world.fetches(-1) == []
     world.offset(commit(5))
     world.us += LATE_US
     assert world.fetches(5) == []
     assert world.fetches(5, everything=True) == []
     for wrong in ({"offset": 4}, {"offset": -1}, {"offset": 5, "metadata": "x"}, {"offset": 5, "metadata_epoch": 3}):
-        other = World()
+        other = CheckedGroupCoordinator()
         other.offset(commit(5))
         other.us += LATE_US
         assert "is committed (M-8)" in other.fetches(**wrong)[0]
     assert "returned all offsets of group g without" in world.fetches(-1, everything=True)[0]
 
 
-def test_an_offset_that_is_not_replicated_or_removed_is_not_returned(world: World) -> None:
+def test_an_offset_that_is_not_replicated_or_removed_is_not_returned(world: CheckedGroupCoordinator) -> None:
     world.offset(commit(5))
     world.offset(commit(6), commits=False)
     world.us += LATE_US
     assert world.fetches(5) == []
     assert "returned offset 6" in world.fetches(6)[0]
-    other = World()
+    other = CheckedGroupCoordinator()
     other.offset(commit(5))
     other.offset(None)
     other.us += LATE_US
@@ -249,14 +249,14 @@ def test_an_offset_that_is_not_replicated_or_removed_is_not_returned(world: Worl
     assert "returned offset 5" in other.fetches(5)[0]
 
 
-def test_a_value_that_was_the_last_a_moment_ago_may_be_returned(world: World) -> None:
+def test_a_value_that_was_the_last_a_moment_ago_may_be_returned(world: CheckedGroupCoordinator) -> None:
     world.offset(commit(5))
     world.us += LATE_US
     world.offset(commit(6))
     assert world.fetches(5) == []
 
 
-def test_an_open_transaction_makes_an_offset_unstable(world: World) -> None:
+def test_an_open_transaction_makes_an_offset_unstable(world: CheckedGroupCoordinator) -> None:
     world.offset(commit(5))
     world.offset(commit(6), producer_id=7)
     world.us += LATE_US
@@ -267,7 +267,7 @@ def test_an_open_transaction_makes_an_offset_unstable(world: World) -> None:
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_transaction_marker_decides_returned_offset(world: World, commits: bool) -> None:
+def test_transaction_marker_decides_returned_offset(world: CheckedGroupCoordinator, commits: bool) -> None:
     world.offset(commit(5))
     world.offset(commit(6), producer_id=7)
     world.marker(7, commit=commits)
@@ -277,7 +277,7 @@ def test_transaction_marker_decides_returned_offset(world: World, commits: bool)
     assert "and no open transaction has committed" in world.fetches(-1, error=88, stable=True)[1]
 
 
-def test_the_later_record_wins_whenever_its_marker_comes(world: World) -> None:
+def test_the_later_record_wins_whenever_its_marker_comes(world: CheckedGroupCoordinator) -> None:
     world.offset(commit(6), producer_id=7)
     world.offset(commit(8))
     world.marker(7, commit=True)
@@ -286,7 +286,7 @@ def test_the_later_record_wins_whenever_its_marker_comes(world: World) -> None:
     assert world.fetches(6)
 
 
-def test_a_tombstone_removes_what_a_transaction_has_committed(world: World) -> None:
+def test_a_tombstone_removes_what_a_transaction_has_committed(world: CheckedGroupCoordinator) -> None:
     world.offset(commit(6), producer_id=7)
     world.offset(None)
     world.marker(7, commit=True)
@@ -295,7 +295,7 @@ def test_a_tombstone_removes_what_a_transaction_has_committed(world: World) -> N
     assert world.fetches(6)
 
 
-def test_a_coordinator_that_was_replaced_is_not_judged(world: World) -> None:
+def test_a_coordinator_that_was_replaced_is_not_judged(world: CheckedGroupCoordinator) -> None:
     world.offset(commit(5))
     world.us += LATE_US
     (partition,) = world.checks[0].context.offsets.partitions.values()
@@ -303,7 +303,7 @@ def test_a_coordinator_that_was_replaced_is_not_judged(world: World) -> None:
     assert world.fetches(4) == []
 
 
-def test_parked_sync_group_gets_committed_assignment(world: World) -> None:
+def test_parked_sync_group_gets_committed_assignment(world: CheckedGroupCoordinator) -> None:
     def synced(assignment: bytes, *, writes: bool) -> list[str]:
         world.request(SYNC, SimpleNamespace(group_id="g", member_id="a", generation_id=3))
         if writes:
@@ -318,7 +318,7 @@ def test_parked_sync_group_gets_committed_assignment(world: World) -> None:
 # --- loads ------------------------------------------------------------------------------------------------------------
 
 
-def loaded(world: World) -> World:
+def loaded(world: CheckedGroupCoordinator) -> CheckedGroupCoordinator:
     """Return the world with group ``g`` and an offset, both in the log and at the coordinator."""
     world.group(of_group(2))
     world.group(of_group())
@@ -329,17 +329,17 @@ def loaded(world: World) -> World:
     return world
 
 
-def test_a_load_equals_the_replay(world: World) -> None:
+def test_a_load_equals_the_replay(world: CheckedGroupCoordinator) -> None:
     assert loaded(world).load() == []
 
 
 def test_a_load_that_differs_from_the_log() -> None:
     def wrong(change: Any) -> str:
-        other = loaded(World())
+        other = loaded(CheckedGroupCoordinator())
         change(other)
         return "\n".join(other.load())
 
-    def tombstone(other: World) -> None:
+    def tombstone(other: CheckedGroupCoordinator) -> None:
         other.group(None)
         other.offset(None)
 
@@ -354,12 +354,12 @@ def test_a_load_that_differs_from_the_log() -> None:
     assert wrong(lambda other: other.offset(commit(6), commits=False)) == ""
 
 
-def test_a_load_that_left_out_damaged_records_is_not_judged(world: World) -> None:
+def test_a_load_that_left_out_damaged_records_is_not_judged(world: CheckedGroupCoordinator) -> None:
     loaded(world).target.groups.clear()
     assert world.load(Note("coordinator_loaded_in_part", (("partition", "__consumer_offsets-0"),))) == []
 
 
-def test_a_record_that_differs_from_the_group_that_is_written(world: World) -> None:
+def test_a_record_that_differs_from_the_group_that_is_written(world: CheckedGroupCoordinator) -> None:
     world.target.groups["g"] = of_group()
     assert world.group(of_group()) == []
     world.target.groups["g"].members["a"].rebalance_timeout_ms = 1
@@ -369,7 +369,7 @@ def test_a_record_that_differs_from_the_group_that_is_written(world: World) -> N
 # --- what a coordinator holds -----------------------------------------------------------------------------------------
 
 
-class Holding(World):
+class Holding(CheckedGroupCoordinator):
     """A coordinator that follows its log, but for what a test leaves out."""
 
     def __init__(self) -> None:
@@ -484,7 +484,7 @@ def test_a_long_transaction_that_is_not_decided_in_the_end_is_red(monkeypatch: p
 @pytest.mark.parametrize("path", ["__consumer_offsets-0/1.log", "__consumer_offsets-1/1.log", ""])
 def test_records_that_cannot_be_read_are_excused_only_where_a_fault_has_damaged_the_log(path: str) -> None:
     disk = SimDisk(Random(0))
-    world = World(disk=disk)
+    world = CheckedGroupCoordinator(disk=disk)
     disk.damaged += [(path, b"")] * bool(path)
     world.offset(commit(5))
     record = offset_key("g", "t", 0), b"\x00\x03short"
@@ -498,7 +498,7 @@ def test_records_that_cannot_be_read_are_excused_only_where_a_fault_has_damaged_
 @pytest.mark.clause("E-7")
 @pytest.mark.parametrize("is_replicated", [True, False])
 def test_a_log_that_ends_below_its_committed_records_excuses_nothing_if_others_have_them(is_replicated: bool) -> None:
-    world = World()
+    world = CheckedGroupCoordinator()
     if is_replicated:
         state = PartitionImage((1, 2), (1, 2), 1, 4, 0)
         of_offsets = Replicated("__consumer_offsets-0", (OFFSETS_ID, 0), state, Eligible.of(state, 1))
@@ -514,7 +514,7 @@ def test_a_log_that_ends_below_its_committed_records_excuses_nothing_if_others_h
 # --- removals ---------------------------------------------------------------------------------------------------------
 
 
-def removed(world: World, after_ms: int) -> list[str]:
+def removed(world: CheckedGroupCoordinator, after_ms: int) -> list[str]:
     world.wall_ms += after_ms
     world.offset(None)
     return world.ended()
@@ -522,27 +522,27 @@ def removed(world: World, after_ms: int) -> list[str]:
 
 def test_an_offset_expires_after_its_retention_and_not_earlier() -> None:
     for after_ms, is_early in ((MINUTE_MS, False), (MINUTE_MS - 1, True)):
-        world = World()
+        world = CheckedGroupCoordinator()
         world.offset(commit(5))
         assert bool(removed(world, after_ms)) is is_early
 
 
 def test_an_expiry_of_its_own_counts() -> None:
     for expires_ms, is_early in ((500, False), (501, True)):
-        world = World()
+        world = CheckedGroupCoordinator()
         world.offset(commit(5, expire_timestamp_ms=expires_ms))
         assert bool(removed(world, 500)) is is_early
 
 
 def test_the_retention_of_an_empty_group_counts_from_its_last_member() -> None:
     for after_ms, is_early in ((MINUTE_MS + 400, False), (MINUTE_MS + 399, True)):
-        world = World()
+        world = CheckedGroupCoordinator()
         world.offset(commit(5))
         world.group(of_group(empty=True, since_ms=400))
         assert bool(removed(world, after_ms)) is is_early
 
 
-def test_offsets_of_subscribed_topics_do_not_expire(world: World) -> None:
+def test_offsets_of_subscribed_topics_do_not_expire(world: CheckedGroupCoordinator) -> None:
     world.offset(commit(5))
     world.group(of_group())
     assert "and its members subscribe to the topic" in removed(world, 2 * MINUTE_MS)[0]
@@ -558,14 +558,16 @@ def deleting(topic: str, *indexes: int, errors: tuple[int, ...] = ()) -> Any:
 
 
 @pytest.mark.parametrize(("topic", "index", "is_excused"), [("t", 0, True), ("t", 1, False), ("u", 0, False)])
-def test_offset_deleted_by_client_is_not_expired(world: World, topic: str, index: int, is_excused: bool) -> None:
+def test_offset_deleted_by_client_is_not_expired(
+    world: CheckedGroupCoordinator, topic: str, index: int, is_excused: bool
+) -> None:
     world.offset(commit(5))
     world.request(DELETE_OFFSETS, deleting(topic, index))
     assert bool(removed(world, 1)) is not is_excused
 
 
 @pytest.mark.parametrize(("group", "is_excused"), [("g", True), ("h", False)])
-def test_a_deleted_group_loses_its_offsets(world: World, group: str, is_excused: bool) -> None:
+def test_a_deleted_group_loses_its_offsets(world: CheckedGroupCoordinator, group: str, is_excused: bool) -> None:
     world.offset(commit(5))
     world.request(DELETE_GROUPS, SimpleNamespace(groups_names=[group]))
     assert bool(removed(world, 1)) is not is_excused
@@ -573,7 +575,9 @@ def test_a_deleted_group_loses_its_offsets(world: World, group: str, is_excused:
 
 @pytest.mark.parametrize("requests", [1, 2])
 @pytest.mark.parametrize(("error", "is_refused"), [(86, True), (69, True), (16, False), (0, False)])
-def test_offset_whose_deletion_was_refused_is_kept(world: World, error: int, is_refused: bool, requests: int) -> None:
+def test_offset_whose_deletion_was_refused_is_kept(
+    world: CheckedGroupCoordinator, error: int, is_refused: bool, requests: int
+) -> None:
     """A second request may have deleted it, whatever the response to the first was."""
     world.offset(commit(5))
     for _ in range(requests):
@@ -582,14 +586,14 @@ def test_offset_whose_deletion_was_refused_is_kept(world: World, error: int, is_
     assert bool(removed(world, 1)) is (is_refused and requests == 1)
 
 
-def test_a_group_that_a_coordinator_refused_to_delete_keeps_its_offsets(world: World) -> None:
+def test_a_group_that_a_coordinator_refused_to_delete_keeps_its_offsets(world: CheckedGroupCoordinator) -> None:
     world.offset(commit(5))
     world.request(DELETE_GROUPS, SimpleNamespace(groups_names=["g"]))
     world.responds(DELETE_GROUPS, SimpleNamespace(results=[SimpleNamespace(group_id="g", error_code=68)]))
     assert removed(world, 1)
 
 
-def test_offsets_go_with_their_topic(world: World) -> None:
+def test_offsets_go_with_their_topic(world: CheckedGroupCoordinator) -> None:
     world.offset(commit(5))
     world.wall_ms += 1
     world.offset(None)

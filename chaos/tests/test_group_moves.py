@@ -30,6 +30,7 @@ from chaos.checks.group_rules import (
 from chaos.tests.check_context import check_context
 from reference_broker.core.events import Close, Closed, Effect, Note, Reply, Request
 from reference_broker.groups.group import Group, GroupState, Member, MemberProtocol
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.tags import Tag
 
 pytestmark = pytest.mark.clause("X-14")
@@ -54,22 +55,26 @@ def joining(member_id: str = "", instance: str | None = None, **more: Any) -> An
     )
 
 
-JOINS: dict[str, tuple[GroupView | None, Any, int]] = {
-    "a new member gets its ID first": (ONE, joining(), 79),
-    "a new static member joins at once": (ONE, joining(instance="j"), 0),
-    "a static member returns": (ONE, joining(instance="i"), 0),
-    "an ID that was assigned": (ONE, joining("p-1"), 0),
-    "a member": (ONE, joining(A), 0),
-    "nobody knows it": (ONE, joining("c-1"), 25),
-    "the instance has another ID": (ONE, joining("b-0", "i"), 82),
-    "the instance is unknown": (ONE, joining(A, "j"), 25),
-    "no common protocol": (ONE, joining(A, names=("sticky",)), 23),
-    "another type": (ONE, joining(A, protocol_type="connect"), 23),
-    "no protocol": (GroupView(), joining(names=()), 23),
-    "no group": (None, joining(A), 25),
-    "a new group": (None, joining(), 79),
-    "it is full": (ONE._replace(members={**ONE.members, "c": MemberView()}), joining(), 81),
-    "a member of a full group": (ONE._replace(members={**ONE.members, "c": MemberView()}), joining(A), 0),
+JOINS: dict[str, tuple[GroupView | None, Any, ErrorCode]] = {
+    "a new member gets its ID first": (ONE, joining(), ErrorCode.member_id_required),
+    "a new static member joins at once": (ONE, joining(instance="j"), ErrorCode.none),
+    "a static member returns": (ONE, joining(instance="i"), ErrorCode.none),
+    "an ID that was assigned": (ONE, joining("p-1"), ErrorCode.none),
+    "a member": (ONE, joining(A), ErrorCode.none),
+    "nobody knows it": (ONE, joining("c-1"), ErrorCode.unknown_member_id),
+    "the instance has another ID": (ONE, joining("b-0", "i"), ErrorCode.fenced_instance_id),
+    "the instance is unknown": (ONE, joining(A, "j"), ErrorCode.unknown_member_id),
+    "no common protocol": (ONE, joining(A, names=("sticky",)), ErrorCode.inconsistent_group_protocol),
+    "another type": (ONE, joining(A, protocol_type="connect"), ErrorCode.inconsistent_group_protocol),
+    "no protocol": (GroupView(), joining(names=()), ErrorCode.inconsistent_group_protocol),
+    "no group": (None, joining(A), ErrorCode.unknown_member_id),
+    "a new group": (None, joining(), ErrorCode.member_id_required),
+    "it is full": (
+        ONE._replace(members={**ONE.members, "c": MemberView()}),
+        joining(),
+        ErrorCode.group_max_size_reached,
+    ),
+    "a member of a full group": (ONE._replace(members={**ONE.members, "c": MemberView()}), joining(A), ErrorCode.none),
 }
 
 
@@ -80,13 +85,13 @@ def test_the_error_of_join_group(what: str) -> None:
 
 
 def test_old_clients_get_no_id_first_and_joined_members_fill_a_rebalancing_group() -> None:
-    assert join_error(ONE, joining(), 3, 3) == 0
+    assert join_error(ONE, joining(), 3, 3) == ErrorCode.none
     rebalancing = ONE._replace(state=PREPARING)
-    assert join_error(rebalancing, joining(A), 9, 2) == 0
+    assert join_error(rebalancing, joining(A), 9, 2) == ErrorCode.none
     members = {key: MemberView(awaits_join=True) for key in ("c", "d")}
     full = rebalancing._replace(members={**rebalancing.members, **members})
-    assert join_error(full, joining(A), 9, 2) == 81
-    assert join_error(full, joining("c"), 9, 2) == 0
+    assert join_error(full, joining(A), 9, 2) == ErrorCode.group_max_size_reached
+    assert join_error(full, joining("c"), 9, 2) == ErrorCode.none
 
 
 def syncing(member_id: str = A, generation: int = 3, instance: str | None = None, **more: Any) -> Any:
@@ -97,26 +102,26 @@ def syncing(member_id: str = A, generation: int = 3, instance: str | None = None
 
 
 def test_the_error_of_sync_group() -> None:
-    assert sync_error(ONE, syncing(), 5) == 0
-    assert sync_error(ONE._replace(state=COMPLETING), syncing(), 5) == 0
-    assert sync_error(ONE._replace(state=PREPARING), syncing(), 5) == 27
-    assert sync_error(ONE, syncing(generation=2), 5) == 22
-    assert sync_error(ONE, syncing("c-1"), 5) == 25
-    assert sync_error(ONE, syncing("b-0", instance="i"), 5) == 82
-    assert sync_error(ONE, syncing(protocol_name="sticky"), 5) == 23
-    assert sync_error(ONE, syncing(protocol_name=None), 5) == 23
-    assert sync_error(ONE, syncing(protocol_name=None), 4) == 0
-    assert sync_error(None, syncing(), 5) == sync_error(GroupView(), syncing(), 5) == 25
+    assert sync_error(ONE, syncing(), 5) == ErrorCode.none
+    assert sync_error(ONE._replace(state=COMPLETING), syncing(), 5) == ErrorCode.none
+    assert sync_error(ONE._replace(state=PREPARING), syncing(), 5) == ErrorCode.rebalance_in_progress
+    assert sync_error(ONE, syncing(generation=2), 5) == ErrorCode.illegal_generation
+    assert sync_error(ONE, syncing("c-1"), 5) == ErrorCode.unknown_member_id
+    assert sync_error(ONE, syncing("b-0", instance="i"), 5) == ErrorCode.fenced_instance_id
+    assert sync_error(ONE, syncing(protocol_name="sticky"), 5) == ErrorCode.inconsistent_group_protocol
+    assert sync_error(ONE, syncing(protocol_name=None), 5) == ErrorCode.inconsistent_group_protocol
+    assert sync_error(ONE, syncing(protocol_name=None), 4) == ErrorCode.none
+    assert sync_error(None, syncing(), 5) == sync_error(GroupView(), syncing(), 5) == ErrorCode.unknown_member_id
 
 
 def test_error_of_heartbeat_and_named_member() -> None:
-    assert heartbeat_error(ONE, syncing()) == 0
-    assert heartbeat_error(ONE._replace(state=COMPLETING), syncing()) == 0
-    assert heartbeat_error(ONE._replace(state=PREPARING), syncing()) == 27
-    assert heartbeat_error(ONE, syncing(generation=4)) == 22
-    assert heartbeat_error(ONE, syncing("c-1")) == heartbeat_error(None, syncing()) == 25
-    assert member_error(ONE, B, "i") == 0
-    assert member_error(ONE, A, "i") == 82
+    assert heartbeat_error(ONE, syncing()) == ErrorCode.none
+    assert heartbeat_error(ONE._replace(state=COMPLETING), syncing()) == ErrorCode.none
+    assert heartbeat_error(ONE._replace(state=PREPARING), syncing()) == ErrorCode.rebalance_in_progress
+    assert heartbeat_error(ONE, syncing(generation=4)) == ErrorCode.illegal_generation
+    assert heartbeat_error(ONE, syncing("c-1")) == heartbeat_error(None, syncing()) == ErrorCode.unknown_member_id
+    assert member_error(ONE, B, "i") == ErrorCode.none
+    assert member_error(ONE, A, "i") == ErrorCode.fenced_instance_id
 
 
 def test_the_errors_of_leave_group_come_one_after_the_other() -> None:
@@ -124,9 +129,17 @@ def test_the_errors_of_leave_group_come_one_after_the_other() -> None:
         return SimpleNamespace(member_id=member_id, group_instance_id=instance)
 
     leaving = [named(A), named(A), named("", "i"), named("", "i"), named("p-1"), named("b-0", "i"), named("")]
-    assert [*leave_errors(ONE, leaving)] == [(0, A), (25, ""), (0, B), (25, ""), (0, "p-1"), (25, ""), (25, "")]
-    assert [*leave_errors(ONE, [named("b-0", "i")])] == [(82, "")]
-    assert [*leave_errors(None, [named(A)])] == [(25, "")]
+    assert [*leave_errors(ONE, leaving)] == [
+        (ErrorCode.none, A),
+        (ErrorCode.unknown_member_id, ""),
+        (ErrorCode.none, B),
+        (ErrorCode.unknown_member_id, ""),
+        (ErrorCode.none, "p-1"),
+        (ErrorCode.unknown_member_id, ""),
+        (ErrorCode.unknown_member_id, ""),
+    ]
+    assert [*leave_errors(ONE, [named("b-0", "i")])] == [(ErrorCode.fenced_instance_id, "")]
+    assert [*leave_errors(None, [named(A)])] == [(ErrorCode.unknown_member_id, "")]
 
 
 def committing(member_id: str = A, generation: int = 3, instance: str | None = None) -> Any:
@@ -145,18 +158,22 @@ def test_the_error_of_a_commit() -> None:
         return commit_error(group, body, version, transactional=transactional)
 
     simple = committing("", -1)
-    assert error(ONE, committing()) == 0
-    assert error(ONE._replace(state=PREPARING), committing()) == 0
-    assert error(ONE._replace(state=COMPLETING), committing()) == 27
-    assert error(ONE._replace(state=COMPLETING), committing(), transactional=True) == 0
-    assert error(ONE, committing(generation=2)) == error(ONE, committing(generation=2), transactional=True) == 22
-    assert error(ONE, committing("c-1")) == 25
-    assert error(ONE, committing("b-0", 3, "i")) == 82
-    assert error(ONE, simple) == 25
-    assert error(ONE, simple, transactional=True) == 0
-    assert error(GroupView(), simple) == error(None, simple) == 0
-    assert error(None, committing()) == 69
-    assert error(None, committing(), 8) == error(None, committing(), 1001) == 22
+    assert error(ONE, committing()) == ErrorCode.none
+    assert error(ONE._replace(state=PREPARING), committing()) == ErrorCode.none
+    assert error(ONE._replace(state=COMPLETING), committing()) == ErrorCode.rebalance_in_progress
+    assert error(ONE._replace(state=COMPLETING), committing(), transactional=True) == ErrorCode.none
+    assert (
+        error(ONE, committing(generation=2))
+        == error(ONE, committing(generation=2), transactional=True)
+        == ErrorCode.illegal_generation
+    )
+    assert error(ONE, committing("c-1")) == ErrorCode.unknown_member_id
+    assert error(ONE, committing("b-0", 3, "i")) == ErrorCode.fenced_instance_id
+    assert error(ONE, simple) == ErrorCode.unknown_member_id
+    assert error(ONE, simple, transactional=True) == ErrorCode.none
+    assert error(GroupView(), simple) == error(None, simple) == ErrorCode.none
+    assert error(None, committing()) == ErrorCode.group_id_not_found
+    assert error(None, committing(), 8) == error(None, committing(), 1001) == ErrorCode.illegal_generation
 
 
 def test_states_and_generations_follow_kafkas_table() -> None:
@@ -284,7 +301,7 @@ class Coordinator:
             for one, each in group.members.items()
         ]
         given = {
-            "error_code": 0,
+            "error_code": ErrorCode.none,
             "member_id": key,
             "generation_id": group.generation,
             "protocol_type": "consumer",
@@ -303,12 +320,14 @@ def reply(api_key: int, body: Any, connection: int = 0) -> Reply:
     return Reply(connection, 1, api_key, 9, body, Tag(api_key, 9, "client", 0, -1))
 
 
-def error(api_key: int, code: int, **more: Any) -> Reply:
+def error(api_key: int, code: ErrorCode, **more: Any) -> Reply:
     return reply(api_key, SimpleNamespace(error_code=code, **more))
 
 
 def assigned(assignment: bytes) -> Reply:
-    body = SimpleNamespace(error_code=0, protocol_type="consumer", protocol_name="range", assignment=assignment)
+    body = SimpleNamespace(
+        error_code=ErrorCode.none, protocol_type="consumer", protocol_name="range", assignment=assignment
+    )
     return reply(SYNC, body)
 
 
@@ -323,7 +342,7 @@ def first_generation(world: Coordinator) -> None:
     """A joins a new group, gets generation 1, and assigns."""
     world.load()
     world.group.add_pending_member(A)
-    world.request(JOIN, joining(), error(JOIN, 79, member_id=A))
+    world.request(JOIN, joining(), error(JOIN, ErrorCode.member_id_required, member_id=A))
     world.group.pending_joins.clear()
     world.group.protocol_type = "consumer"
     new = member(A, is_new=True)
@@ -341,7 +360,7 @@ def test_a_first_generation_is_clean() -> None:
     number = world.number
     world.group.await_sync(A, False)
     world.happens(SimpleNamespace(), world.stabilise(), assigned(b"all")._replace(connection=number))
-    world.request(HEARTBEAT, syncing(generation=1), error(HEARTBEAT, 0))
+    world.request(HEARTBEAT, syncing(generation=1), error(HEARTBEAT, ErrorCode.none))
     assert world.stories == []
     assert world.check.evidence > 4
 
@@ -423,15 +442,22 @@ def test_parked_members_get_what_the_leader_sends_in_the_same_event(given: bytes
 @pytest.mark.parametrize(
     ("api_key", "body", "response", "story"),
     [
-        (HEARTBEAT, syncing(generation=2), error(HEARTBEAT, 0), "got NONE, and ILLEGAL_GENERATION is due"),
-        (HEARTBEAT, syncing(), error(HEARTBEAT, 25), "got UNKNOWN_MEMBER_ID, for no reason"),
+        (HEARTBEAT, syncing(generation=2), error(HEARTBEAT, ErrorCode.none), "got NONE, and ILLEGAL_GENERATION is due"),
+        (HEARTBEAT, syncing(), error(HEARTBEAT, ErrorCode.unknown_member_id), "got UNKNOWN_MEMBER_ID, for no reason"),
         (SYNC, syncing("x"), assigned(b""), "got NONE, and UNKNOWN_MEMBER_ID is due"),
-        (JOIN, joining("x"), error(JOIN, 22, member_id="x"), "got ILLEGAL_GENERATION, and UNKNOWN_MEMBER_ID is due"),
+        (
+            JOIN,
+            joining("x"),
+            error(JOIN, ErrorCode.illegal_generation, member_id="x"),
+            "got ILLEGAL_GENERATION, and UNKNOWN_MEMBER_ID is due",
+        ),
         (JOIN, joining("x"), None, "is parked, and UNKNOWN_MEMBER_ID is due"),
         (
             LEAVE,
             SimpleNamespace(group_id="g", members=[SimpleNamespace(member_id="x", group_instance_id=None)]),
-            reply(LEAVE, SimpleNamespace(error_code=0, members=[SimpleNamespace(error_code=0)])),
+            reply(
+                LEAVE, SimpleNamespace(error_code=ErrorCode.none, members=[SimpleNamespace(error_code=ErrorCode.none)])
+            ),
             "got ['NONE'], and ['UNKNOWN_MEMBER_ID'] are due",
         ),
     ],
@@ -449,21 +475,21 @@ def test_no_response_is_due_on_a_connection_that_the_node_closes(connection: int
     assert bool(world.stories) is is_red
 
 
-def committed(*codes: int, connection: int = 0) -> Reply:
+def committed(*codes: ErrorCode, connection: int = 0) -> Reply:
     partitions = [SimpleNamespace(error_code=each) for each in codes]
     return reply(COMMIT, SimpleNamespace(topics=[SimpleNamespace(partitions=partitions)]), connection)
 
 
 def test_delayed_commit_response_is_fenced() -> None:
     world = stable(member(A))
-    world.request(COMMIT, committing(), committed(0))
-    world.request(COMMIT, committing(generation=2), committed(22))
-    world.request(COMMIT, committing("", -1), committed(25))
+    world.request(COMMIT, committing(), committed(ErrorCode.none))
+    world.request(COMMIT, committing(generation=2), committed(ErrorCode.illegal_generation))
+    world.request(COMMIT, committing("", -1), committed(ErrorCode.unknown_member_id))
     assert world.stories == []
     world.request(COMMIT, committing("", -1))
-    world.happens(SimpleNamespace(), committed(0, connection=world.number))
+    world.happens(SimpleNamespace(), committed(ErrorCode.none, connection=world.number))
     assert "is acknowledged, and UNKNOWN_MEMBER_ID is due" in world.stories[0]
-    world.request(COMMIT, committing(), committed(22))
+    world.request(COMMIT, committing(), committed(ErrorCode.illegal_generation))
     assert "got ILLEGAL_GENERATION, and NONE is due" in world.stories[1]
 
 
@@ -474,7 +500,7 @@ def test_a_commit_whose_member_came_and_went_meanwhile_is_not_judged() -> None:
     world.group.await_join(world.group.members[A], True)
     notes = [world.begin(), world.generation()]
     world.request(JOIN, joining(A), *notes, world.joined(A))
-    world.happens(SimpleNamespace(), committed(0, connection=number))
+    world.happens(SimpleNamespace(), committed(ErrorCode.none, connection=number))
     assert world.stories == []
 
 
@@ -485,18 +511,18 @@ def expire(world: Coordinator, member_id: str, *, after_us: int) -> None:
 
 def test_a_member_is_removed_when_its_session_is_over_and_not_earlier() -> None:
     world = stable(member(A), member(B))
-    world.request(HEARTBEAT, syncing(A), error(HEARTBEAT, 0), after_us=600_000)
+    world.request(HEARTBEAT, syncing(A), error(HEARTBEAT, ErrorCode.none), after_us=600_000)
     expire(world, B, after_us=400_000)
     assert world.stories == []
     world = stable(member(A), member(B))
-    world.request(HEARTBEAT, syncing(B), error(HEARTBEAT, 0), after_us=600_000)
+    world.request(HEARTBEAT, syncing(B), error(HEARTBEAT, ErrorCode.none), after_us=600_000)
     expire(world, B, after_us=999_000)
     assert "b-1 is removed from generation 3 (Stable), and its session ends in 1000 us" in world.stories[0]
 
 
 def test_unremoved_member_is_found_by_other_heartbeat_or_thorough_check() -> None:
     world = stable(member(A), member(B))
-    world.request(HEARTBEAT, syncing(A), error(HEARTBEAT, 0), after_us=1_000_000 + SLACK_US)
+    world.request(HEARTBEAT, syncing(A), error(HEARTBEAT, ErrorCode.none), after_us=1_000_000 + SLACK_US)
     assert world.stories == []
     world.node.broker.now.mono_us = world.now_us + 1
     world.check.inspect(world.now_us, 0, world.node, None, thorough=True)
@@ -507,11 +533,15 @@ def test_the_session_of_a_member_whose_request_is_parked_does_not_end() -> None:
     world = stable(member(A), member(B))
     world.group.await_join(world.group.members[A], True)
     world.request(JOIN, joining(A), world.begin())
-    world.request(HEARTBEAT, syncing(B), error(HEARTBEAT, 27), after_us=900_000)
-    world.request(HEARTBEAT, syncing(B), error(HEARTBEAT, 27), after_us=900_000)
+    world.request(HEARTBEAT, syncing(B), error(HEARTBEAT, ErrorCode.rebalance_in_progress), after_us=900_000)
+    world.request(HEARTBEAT, syncing(B), error(HEARTBEAT, ErrorCode.rebalance_in_progress), after_us=900_000)
     assert world.stories == []
     world.group.remove(A)
-    world.happens(SimpleNamespace(), Note("group_member", (("group", "g"),)), error(JOIN, 25, member_id=A))
+    world.happens(
+        SimpleNamespace(),
+        Note("group_member", (("group", "g"),)),
+        error(JOIN, ErrorCode.unknown_member_id, member_id=A),
+    )
     assert "a-1 is removed from generation 3 (PreparingRebalance), and a request of it is parked" in world.stories[-1]
 
 
@@ -522,7 +552,7 @@ def rebalanced_without_b(after_us: int) -> Coordinator:
     world.request(JOIN, joining(A), world.begin())
     number = world.number
     for _ in range(4):
-        world.request(HEARTBEAT, syncing(B), error(HEARTBEAT, 27), after_us=after_us // 5)
+        world.request(HEARTBEAT, syncing(B), error(HEARTBEAT, ErrorCode.rebalance_in_progress), after_us=after_us // 5)
     world.group.remove(B)
     world.happens(
         SimpleNamespace(), world.generation(), world.joined(A)._replace(connection=number), after_us=after_us // 5
@@ -539,7 +569,7 @@ def test_a_rebalance_ends_with_the_rebalance_timeout() -> None:
     world.group.await_join(world.group.members[A], True)
     world.request(JOIN, joining(A), world.begin())
     for _ in range(6):
-        world.request(HEARTBEAT, syncing(B), error(HEARTBEAT, 27), after_us=500_000)
+        world.request(HEARTBEAT, syncing(B), error(HEARTBEAT, ErrorCode.rebalance_in_progress), after_us=500_000)
     assert "generation 4 has not started" in world.stories[0]
 
 
@@ -566,7 +596,7 @@ def test_a_member_that_does_not_sync_is_removed_in_time() -> None:
         notes = [world.begin(), world.generation()]
         world.request(JOIN, joining(A), *notes, world.joined(A))
         for _ in range(4):
-            world.request(HEARTBEAT, syncing(generation=4), error(HEARTBEAT, 0), after_us=after_us // 5)
+            world.request(HEARTBEAT, syncing(generation=4), error(HEARTBEAT, ErrorCode.none), after_us=after_us // 5)
         return world
 
     world = late(2_000_000)
@@ -578,7 +608,7 @@ def test_a_member_that_does_not_sync_is_removed_in_time() -> None:
     world.happens(SimpleNamespace(), world.begin(), world.generation(), after_us=300_000)
     assert "a-1 is removed" in world.stories[0]
     world = late(2_500_000)
-    world.request(HEARTBEAT, syncing(generation=4), error(HEARTBEAT, 0), after_us=600_000)
+    world.request(HEARTBEAT, syncing(generation=4), error(HEARTBEAT, ErrorCode.none), after_us=600_000)
     assert "['a-1'] have not synced" in world.stories[0]
 
 
@@ -591,9 +621,9 @@ def test_a_static_member_that_returns_has_another_id() -> None:
     world.group.await_join(world.group.members["b-2"], False)
     world.happens(SimpleNamespace(), world.joined("b-2", members=(), leader=B)._replace(connection=number))
     world.request(SYNC, syncing("b-2", instance="i"), assigned(b"2"))
-    world.request(HEARTBEAT, syncing(B, instance="i"), error(HEARTBEAT, 82))
+    world.request(HEARTBEAT, syncing(B, instance="i"), error(HEARTBEAT, ErrorCode.fenced_instance_id))
     assert world.stories == []
-    world.request(HEARTBEAT, syncing(B, instance="i"), error(HEARTBEAT, 0))
+    world.request(HEARTBEAT, syncing(B, instance="i"), error(HEARTBEAT, ErrorCode.none))
     assert "got NONE, and FENCED_INSTANCE_ID is due" in world.stories[0]
 
 
@@ -617,9 +647,9 @@ def test_parked_requests_end_with_the_coordinator() -> None:
         world.group.await_join(world.group.members[A], True)
         world.request(JOIN, joining(A), world.begin())
         number = world.number
-        world.request(JOIN, joining("x"), error(JOIN, 25, member_id="x"))
+        world.request(JOIN, joining("x"), error(JOIN, ErrorCode.unknown_member_id, member_id="x"))
         world.partition = SimpleNamespace(index=7, groups={})
-        replies = [error(JOIN, 16)._replace(connection=number)] if responds else []
+        replies = [error(JOIN, ErrorCode.not_coordinator)._replace(connection=number)] if responds else []
         world.happens(SimpleNamespace(), Note("coordinator_unloaded", (("partition", 0),)), *replies)
         world.node.broker.now.mono_us += 3_000_000
         world.check.inspect(world.now_us, 0, world.node, None, thorough=True)
@@ -643,7 +673,7 @@ def test_parked_request_without_any_response_is_found() -> None:
     world.group.await_join(world.group.members[A], True)
     world.request(JOIN, joining(A), world.begin())
     world.group.await_join(world.group.members[A], False)
-    world.request(HEARTBEAT, syncing(B), error(HEARTBEAT, 27))
+    world.request(HEARTBEAT, syncing(B), error(HEARTBEAT, ErrorCode.rebalance_in_progress))
     assert "JoinGroup of client wait" in world.stories[0]
 
 
@@ -654,7 +684,7 @@ def test_a_group_with_members_is_not_deleted_and_no_state_changes_in_silence() -
     assert "when it moved last" in world.stories[0]
     world = stable(member(A))
     world.partition.groups.clear()
-    world.request(HEARTBEAT, syncing(), error(HEARTBEAT, 25))
+    world.request(HEARTBEAT, syncing(), error(HEARTBEAT, ErrorCode.unknown_member_id))
     assert "it is gone, and was Stable" in "\n".join(world.stories)
 
 
@@ -671,15 +701,24 @@ def test_static_member_without_rejoin_is_awaited_again() -> None:
         world = stable(member(A), member(B, "i"))
         leaving = SimpleNamespace(group_id="g", members=[SimpleNamespace(member_id=A, group_instance_id=None)])
         world.group.remove(A)
-        left = reply(LEAVE, SimpleNamespace(error_code=0, members=[SimpleNamespace(error_code=0)]))
+        left = reply(
+            LEAVE, SimpleNamespace(error_code=ErrorCode.none, members=[SimpleNamespace(error_code=ErrorCode.none)])
+        )
         world.request(LEAVE, leaving, world.begin(), left)
         for _ in range(5):
-            world.request(HEARTBEAT, syncing(B, instance="i"), error(HEARTBEAT, 27), after_us=500_000)
+            world.request(
+                HEARTBEAT, syncing(B, instance="i"), error(HEARTBEAT, ErrorCode.rebalance_in_progress), after_us=500_000
+            )
         world.group.add(member("c", "j", is_new=True), awaits_join=True)
         world.request(JOIN, joining(instance="j"))
         number = world.number
         for _ in range(3):
-            world.request(HEARTBEAT, syncing(B, instance="i"), error(HEARTBEAT, 27), after_us=after_us // 4)
+            world.request(
+                HEARTBEAT,
+                syncing(B, instance="i"),
+                error(HEARTBEAT, ErrorCode.rebalance_in_progress),
+                after_us=after_us // 4,
+            )
         generation = world.generation()
         generated = world.joined("c", members=())._replace(connection=number)
         world.group.leader = "c"

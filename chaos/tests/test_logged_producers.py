@@ -42,7 +42,7 @@ def read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer_view, "SKIPPED_CHANGES", 1)
 
 
-class World:
+class CheckedLog:
     """A node with one log, and the checks that follow it."""
 
     def __init__(self, **config: Any) -> None:
@@ -138,9 +138,9 @@ class World:
         return self.looked()
 
 
-def written(**config: Any) -> World:
+def written(**config: Any) -> CheckedLog:
     """Producer 5 aborts and begins again, producer 6 commits, producer 7 writes without transactions."""
-    world = World(**config)
+    world = CheckedLog(**config)
     for sequence in range(7):
         world.data(7, sequence, transactional=False)
     world.data(5, 0)
@@ -152,19 +152,19 @@ def written(**config: Any) -> World:
     return world
 
 
-def change(producer_id: int, **fields: Any) -> Callable[[World], None]:
-    def planted(world: World) -> None:
+def change(producer_id: int, **fields: Any) -> Callable[[CheckedLog], None]:
+    def planted(world: CheckedLog) -> None:
         by_id = world.log.producers.by_id
         by_id[producer_id] = by_id[producer_id]._replace(**fields)
 
     return planted
 
 
-def forget(producer_id: int) -> Callable[[World], None]:
+def forget(producer_id: int) -> Callable[[CheckedLog], None]:
     return lambda world: world.log.producers.by_id.__delitem__(producer_id)
 
 
-PLANTED: dict[str, Callable[[World], None]] = {
+PLANTED: dict[str, Callable[[CheckedLog], None]] = {
     "an epoch": change(7, producer_epoch=1),
     "a coordinator epoch": change(6, coordinator_epoch=2),
     "a time": change(7, last_timestamp_ms=START_MS - 1),
@@ -312,7 +312,7 @@ def test_a_batch_has_the_next_sequence_or_begins_a_greater_epoch(sequence: int, 
 
 
 def test_sequence_0_follows_the_last_one_and_a_smaller_epoch_follows_none() -> None:
-    world = World(unknown_producer_id_policy="accept")
+    world = CheckedLog(unknown_producer_id_policy="accept")
     world.data(7, MAX_SEQUENCE, epoch=3, transactional=False)
     world.data(7, 0, epoch=3, transactional=False)
     assert world.looked() == []
@@ -324,7 +324,7 @@ def test_sequence_0_follows_the_last_one_and_a_smaller_epoch_follows_none() -> N
     ("epoch", "coordinator", "broken"), [(1, 3, []), (1, 4, []), (1, 2, ["duplicate"]), (0, 3, ["duplicate"])]
 )
 def test_a_marker_has_no_smaller_epochs_than_the_one_before(epoch: int, coordinator: int, broken: list[str]) -> None:
-    world = World()
+    world = CheckedLog()
     world.data(5, 0, epoch=1)
     world.marker(5, epoch=1, coordinator=3)
     world.marker(5, epoch=epoch, coordinator=coordinator)
@@ -355,7 +355,7 @@ def test_batches_acknowledged_before_restart_are_not_judged() -> None:
 def test_a_batch_is_acknowledged_with_acks_all_when_it_is_replicated(
     high_watermark: int, acks: int, offset: int, broken: bool
 ) -> None:
-    world = World()
+    world = CheckedLog()
     for sequence in range(5):
         world.data(7, sequence, transactional=False)
     world.commit(high_watermark)
@@ -370,7 +370,7 @@ def test_a_batch_is_acknowledged_with_acks_all_when_it_is_replicated(
     assert not world.checks[0].violations
 
 
-def _acknowledged(world: World, sequence: int, offset: int, acks: int = -1, node: Any = None) -> None:
+def _acknowledged(world: CheckedLog, sequence: int, offset: int, acks: int = -1, node: Any = None) -> None:
     data = world.batch(7, sequence, transactional=False)
     topic = ProduceTopic("t", bytes(16), [ProducePartition(0, data)])
     tag = Tag(0, 9, "p")
@@ -398,7 +398,7 @@ def test_a_log_without_transactions_is_read_at_times(monkeypatch: pytest.MonkeyP
     [("delete", 9, True), ("compact", 9, False), ("compact", 5, True), ("delete", 7, False)],
 )
 def test_a_sequence_may_skip_others_only_in_a_compacted_topic(policy: str, sequence: int, broken: bool) -> None:
-    world = World(cleanup_policy=policy)
+    world = CheckedLog(cleanup_policy=policy)
     for each in range(7):
         world.data(7, each, transactional=False, origin=BatchOrigin.BROKER)
     world.data(7, sequence, transactional=False, origin=BatchOrigin.BROKER)

@@ -12,7 +12,7 @@ from chaos.checks import segment_files
 from chaos.checks.check import Check
 from chaos.checks.history import History
 from chaos.checks.segment_files import RollSnapshotsReplayed, SegmentsKept, SideFilesMatch
-from chaos.tests.test_logged_producers import START_MS, World
+from chaos.tests.test_logged_producers import START_MS, CheckedLog
 from reference_broker.ports.node_ports import Now
 from reference_broker.records.record import Record, build
 
@@ -21,7 +21,7 @@ SNAPSHOT, EPOCHS = "00000000000000000012.snapshot", "leader-epoch-checkpoint"
 BATCHES = 12
 
 
-class Rolled(World):
+class Rolled(CheckedLog):
     """A log whose first segment has 12 batches of two producers. ``roll`` closes it."""
 
     def __init__(self, **config: Any) -> None:
@@ -223,7 +223,7 @@ def test_epochs_begin_at_the_start_of_the_log(epoch_starts: int, right: bool) ->
     assert any(EPOCHS in each for each in Rolled().roll(spoilt=deleted)) is not right
 
 
-class Shrinking(World):
+class Shrinking(CheckedLog):
     """A log whose segments have one batch each, 1000 ms apart. ``kept`` judges it."""
 
     def __init__(self, **config: Any) -> None:

@@ -182,7 +182,7 @@ def read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer_view, "SKIPPED_CHANGES", 1)
 
 
-class World:
+class CheckedTransactionCoordinator:
     """A node that leads the only partition of the state topic and partition t-0, and the checks that follow both."""
 
     def __init__(self) -> None:
@@ -320,7 +320,7 @@ def adding(*indexes: int, error: int = 0) -> tuple[Any, Any]:
 
 
 def test_a_whole_transaction_is_no_violation() -> None:
-    world = World()
+    world = CheckedTransactionCoordinator()
     world.write(OWNER)
     assert world.replies(init(), owner()) == []
     world.write(STARTED)
@@ -335,35 +335,35 @@ def test_a_whole_transaction_is_no_violation() -> None:
 
 
 def test_a_response_before_its_value_is_replicated_is_a_violation() -> None:
-    world = World()
+    world = CheckedTransactionCoordinator()
     world.write(OWNER, commits=False)
     (story,) = world.replies(init(), owner())
     assert "InitProducerId of x (producer 7, epoch 0) with no error, and no value with this owner" in story
-    world = World()
+    world = CheckedTransactionCoordinator()
     world.write(OWNER)
     (story,) = world.replies(init(), owner(epoch=1))
     assert "X-2" in story
 
 
 def test_partitions_and_ends_that_are_not_replicated_are_violations() -> None:
-    world = World()
+    world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED)
     assert len(world.replies(*adding(0, 1))) == 1
-    world = World()
+    world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED)
     world.write(DECIDED, commits=False)
     assert "X-3" in world.replies(end(), owner())[0]
-    world = World()
+    world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED, DECIDED)
     assert "X-3" in world.replies(end(commits=False), owner())[0]
-    world = World()
+    world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED, DECIDED)
     assert "KIP-890" in world.replies(end(), owner(epoch=1))[0]
-    assert World().replies(end(), owner(error=51)) == []
+    assert CheckedTransactionCoordinator().replies(end(), owner(error=51)) == []
 
 
 def test_an_effect_of_a_value_that_a_later_one_has_replaced_since_the_request_is_none() -> None:
-    world = World()
+    world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED)
     request, response = adding(0)
     tag = Tag(24, 5, "p")
@@ -388,7 +388,7 @@ def markers(*, commit: bool = True, index: int = 0, coordinator: int = 4) -> Sen
     [({}, ""), ({"commit": False}, "X-3"), ({"index": 1}, "X-3"), ({"coordinator": 3}, "X-6")],
 )
 def test_markers_are_sent_for_committed_decisions(sent: dict[str, Any], clause: str) -> None:
-    world = World()
+    world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED, DECIDED)
     world.acts(None, markers(**sent))
     stories = world.looked()
@@ -397,7 +397,7 @@ def test_markers_are_sent_for_committed_decisions(sent: dict[str, Any], clause: 
 
 
 def test_markers_of_a_decision_that_is_not_replicated_are_violations() -> None:
-    world = World()
+    world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED)
     world.write(DECIDED, commits=False)
     world.acts(None, markers())
@@ -406,10 +406,10 @@ def test_markers_of_a_decision_that_is_not_replicated_are_violations() -> None:
 
 
 def test_a_marker_of_the_other_kind_is_a_violation_unless_an_administrator_requested_it() -> None:
-    world = World()
+    world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED, DECIDED)
     assert len(world.marker(commit=False)) == 1
-    world = World()
+    world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED, DECIDED)
     body = markers(commit=False).body
     world.acts(Request(1, 1, 27, 1, "a", body, Tag(27, 1, "a")))
@@ -417,17 +417,17 @@ def test_a_marker_of_the_other_kind_is_a_violation_unless_an_administrator_reque
 
 
 def test_a_completion_without_each_marker_below_the_high_watermark_is_a_violation() -> None:
-    world = World()
+    world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED, DECIDED)
     assert len(world.write(DONE)) == 1
-    world = World()
+    world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED, DECIDED)
     world.marker(commits=False)
     assert len(world.write(DONE)) == 1
 
 
 def test_a_marker_that_was_lost_and_written_again_counts_where_it_is() -> None:
-    world = World()
+    world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED, DECIDED)
     world._to_data(build([Record(timestamp_ms=0, value=b"v")]), BatchOrigin.CLIENT, commits=False)
     world.marker(commits=False)
@@ -439,7 +439,7 @@ def test_a_marker_that_was_lost_and_written_again_counts_where_it_is() -> None:
 
 
 def test_a_marker_counts_although_another_coordinator_has_it_written_again() -> None:
-    world = World()
+    world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED, DECIDED)
     world.marker()
     world.marker(commits=False)
@@ -447,7 +447,7 @@ def test_a_marker_counts_although_another_coordinator_has_it_written_again() -> 
 
 
 def test_the_marker_of_an_earlier_transaction_completes_no_other() -> None:
-    world = World()
+    world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED, DECIDED)
     world.marker()
     assert world.write(DONE, STARTED, DECIDED) == []
@@ -458,7 +458,7 @@ def test_the_marker_of_an_earlier_transaction_completes_no_other() -> None:
 @pytest.mark.parametrize("is_marked", [True, False])
 def test_a_marker_that_was_read_as_a_whole_counts_only_behind_what_the_producer_wrote(is_marked: bool) -> None:
     """The log is opened again with two transactions of one epoch, and the second has a marker or none."""
-    world = World()
+    world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED)
     world.produce()
     world.write(DECIDED)
@@ -479,7 +479,7 @@ def test_a_marker_that_was_read_as_a_whole_counts_only_behind_what_the_producer_
 
 
 def test_a_coordinator_that_holds_another_value_is_a_violation() -> None:
-    world = World()
+    world = CheckedTransactionCoordinator()
     world.write(OWNER, OWNER._replace(transactional_id="y", producer_id=8))
     assert world.looked() == []
     world.held["x"] = SimpleNamespace(current=STARTED, pending=DECIDED)
@@ -496,19 +496,19 @@ def test_a_coordinator_that_holds_another_value_is_a_violation() -> None:
 
 
 def test_an_owner_that_comes_twice_is_a_violation_unless_the_producer_continues() -> None:
-    world = World()
+    world = CheckedTransactionCoordinator()
     world.write(OWNER)
     world.replies(init(), owner())
     assert world.replies(init(producer_id=7), owner()) == []
     assert len(world.replies(init(), owner())) == 1
-    world = World()
+    world = CheckedTransactionCoordinator()
     assert world.replies(init(transactional_id=None), owner(9)) == []
     assert len(world.replies(init(transactional_id=None), owner(9))) == 1
 
 
 @pytest.mark.parametrize(("age_ms", "broken"), [(999, 1), (1000, 0)])
 def test_a_transaction_is_not_timed_out_before_its_timeout(age_ms: int, broken: int) -> None:
-    world = World()
+    world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED)
     world.ms += age_ms
     world.acts(None, Note("transaction_timed_out", (("transactional_id", "x"),)))
@@ -517,7 +517,7 @@ def test_a_transaction_is_not_timed_out_before_its_timeout(age_ms: int, broken: 
 
 @pytest.mark.parametrize(("leader", "broken"), [((4, 1), 1), ((5, 2), 0)])
 def test_a_coordinator_that_was_replaced_may_go_by_old_values(leader: tuple[int, int], broken: int) -> None:
-    world = World()
+    world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED)
     for each in world.checks:
         if isinstance(each, TimeoutsKept):
@@ -528,7 +528,7 @@ def test_a_coordinator_that_was_replaced_may_go_by_old_values(leader: tuple[int,
 
 @pytest.mark.parametrize(("late_ms", "fault", "broken"), [(0, False, 0), (10, False, 1), (10, True, 0)])
 def test_a_transaction_is_aborted_at_the_next_check_after_its_timeout(late_ms: int, fault: bool, broken: int) -> None:
-    world = World()
+    world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED)
     age_ms = 1000 + INTERVAL_MS + SLACK_MS + late_ms
     world.ms += age_ms
@@ -542,7 +542,7 @@ def test_a_transaction_is_aborted_at_the_next_check_after_its_timeout(late_ms: i
 
 @pytest.mark.parametrize(("epoch", "is_noted", "broken"), [(1, True, 0), (0, True, 1), (0, False, 0)])
 def test_the_abort_after_a_timeout_fences_the_producer(epoch: int, is_noted: bool, broken: int) -> None:
-    world = World()
+    world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED)
     world.ms += 1000
     if is_noted:
@@ -552,10 +552,10 @@ def test_the_abort_after_a_timeout_fences_the_producer(epoch: int, is_noted: boo
 
 
 def test_the_first_write_of_a_transaction_is_verified_between_its_arrival_and_the_append() -> None:
-    world = World()
+    world = CheckedTransactionCoordinator()
     world.write(OWNER)
     assert len(world.produce()) == 1
-    world = World()
+    world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED)
     assert world.produce() == []
     world.write(DECIDED)
@@ -563,7 +563,7 @@ def test_the_first_write_of_a_transaction_is_verified_between_its_arrival_and_th
     world.marker()
     world.write(DONE)
     assert len(world.produce(sequence=2)) == 1
-    world = World()
+    world = CheckedTransactionCoordinator()
     world.config.transaction_partition_verification_enable = False
     assert world.produce() == []
 
@@ -581,20 +581,20 @@ def test_the_first_write_of_a_transaction_is_verified_between_its_arrival_and_th
     ],
 )
 def test_an_owner_is_not_refused(error: int, step: Transaction, broken: int) -> None:
-    world = World()
+    world = CheckedTransactionCoordinator()
     world.write(OWNER, step)
     assert len(world.replies(end(), owner(-1, -1, error))) == broken
-    world = World()
+    world = CheckedTransactionCoordinator()
     world.write(OWNER, step, OWNER._replace(producer_epoch=1))
     assert all("with error" not in each for each in world.replies(end(), owner(-1, -1, error)))
-    world = World()
+    world = CheckedTransactionCoordinator()
     world.write(OWNER)
     assert len(world.replies(*adding(0, error=error))) == (error in (47, 49, 90))
 
 
 def test_a_marker_voids_what_the_coordinator_has_confirmed_before_it() -> None:
     def write(*, is_next_open: bool) -> list[str]:
-        world = World()
+        world = CheckedTransactionCoordinator()
         world.write(OWNER, STARTED)
         arriving = build(
             [Record(timestamp_ms=0, value=b"v")],
@@ -626,7 +626,7 @@ LIMIT_US = 12_000_000 + 6_000_000 + 2_000_000 + MARKERS_US
     [(1, 0, 1, 1), (-10_000, 0, 1, 0), (1, 1_000_000, 1, 0), (1, 0, 9, 0)],
 )
 def test_a_decided_transaction_is_completed_in_time(late_us: int, fault_us: int, leader: int, broken: int) -> None:
-    world = World()
+    world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED, DECIDED)
     decided_us, world.leader = world.us, leader
     (check,) = (each for each in world.checks if isinstance(each, EndingsInTime))
@@ -642,12 +642,12 @@ def test_a_decided_transaction_is_completed_in_time(late_us: int, fault_us: int,
     assert len(check.violations) == broken
 
 
-def _end_in_time(world: World) -> None:
+def _end_in_time(world: CheckedTransactionCoordinator) -> None:
     (check,) = (each for each in world.checks if isinstance(each, EndingsInTime))
     check.end(History(end_us=world.us + LIMIT_US + 10_000))
 
 
-def _sent_markers(world: World) -> None:
+def _sent_markers(world: CheckedTransactionCoordinator) -> None:
     world.acts(None, markers(index=1))
 
 
@@ -665,10 +665,10 @@ def _sent_markers(world: World) -> None:
     ],
 )
 def test_a_loss_excuses_the_ids_of_its_partition_only(
-    steps: tuple[Transaction, ...], act: Callable[[World], object], lost: int | None
+    steps: tuple[Transaction, ...], act: Callable[[CheckedTransactionCoordinator], object], lost: int | None
 ) -> None:
     """Of four partitions the first has x. No other one has anything."""
-    world = World()
+    world = CheckedTransactionCoordinator()
     for index in range(4):
         state = PartitionImage((1, 2), (1, 2), 1, 4, 0)
         key = bytes([index]) * 16, index
@@ -684,7 +684,7 @@ def test_a_loss_excuses_the_ids_of_its_partition_only(
 @pytest.mark.parametrize("is_excused", [True, False])
 def test_values_that_vanish_are_compared_with_the_next_unless_no_replica_had_kept_them(is_excused: bool) -> None:
     """A single replica has no other one to keep them."""
-    world = World()
+    world = CheckedTransactionCoordinator()
     if not is_excused:
         state = PartitionImage((1, 2), (1, 2), 1, 4, 0)
         of_state = Replicated("__transaction_state-0", (STATE_ID, 0), state, Eligible.of(state, 1))
@@ -700,7 +700,7 @@ def test_values_that_vanish_are_compared_with_the_next_unless_no_replica_had_kep
 
 @pytest.mark.clause("X-1", "E-7")
 def test_lost_log_excuses_no_producer_id_of_two_transactional_ids() -> None:
-    world = World()
+    world = CheckedTransactionCoordinator()
     world.view.excused["__transaction_state", 0] = None
     world.write(OWNER)
     world.replies(init(), owner())
@@ -711,7 +711,7 @@ def test_lost_log_excuses_no_producer_id_of_two_transactional_ids() -> None:
 @pytest.mark.clause("X-12")
 @pytest.mark.parametrize("index", [0, 1])
 def test_an_administrator_ends_a_transaction_only_in_the_partition_of_the_request(index: int) -> None:
-    world = World()
+    world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED, DECIDED)
     body = markers(commit=False, index=index).body
     world.acts(Request(1, 1, 27, 1, "a", body, Tag(27, 1, "a")))

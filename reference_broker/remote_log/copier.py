@@ -436,10 +436,10 @@ def collect_segment_data(
         recreated = yield from log.recreate_snapshot(now, local.next_offset)
         snapshot = recreated.snapshot
     lineage = lineage_of(log)
-    start = max(local.base_offset, log.log_start_offset)
-    epochs = epochs_between(lineage, start, local.next_offset)
-    if not epochs or epochs[0][1] > start:
-        raise EpochsUnknown(f"no leader epoch is known at offset {start}")
+    start_offset = max(local.base_offset, log.log_start_offset)
+    epochs = epochs_between(lineage, start_offset, local.next_offset)
+    if not epochs or epochs[0][1] > start_offset:
+        raise EpochsUnknown(f"no leader epoch is known at offset {start_offset}")
     segment = RemoteSegment(
         topic_id=partition.topic_id,
         topic=partition.topic,

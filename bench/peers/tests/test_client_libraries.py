@@ -68,8 +68,8 @@ def _aiokafka_writes(bootstrap: str, topic: str, codec: str, idempotent: bool = 
 
 
 def _librdkafka_reads(bootstrap: str, topic: str, count: int) -> list[bytes]:
-    consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False}  # There are no groups.
+    consumer = confluent_kafka.Consumer(  # librdkafka requires a group ID, and assign() never joins that group.
+        {"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False}
     )
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
     read: list[bytes] = []

@@ -10,7 +10,7 @@ from chaos.live.faults.fault_context import End, Ended, Firing, LiveFaultContext
 from chaos.live.faults.node_faults import rolling_bounce
 from chaos.live.launchers import BrokerLauncher
 from chaos.live.targets import FaultTarget
-from chaos.live.tests.test_fault_scheduler import SECOND_US, World
+from chaos.live.tests.test_fault_scheduler import SECOND_US, SchedulerWorld
 from scenarios.model import Fault
 
 BOUNCE = Fault("b", "rolling_bounce", restart_after_s=0.5, between_s=1.0, config=(("key", "new"),))
@@ -117,7 +117,7 @@ def test_a_bounce_that_the_end_of_the_load_cuts_short_did_not_happen() -> None:
 def test_each_node_that_a_bounce_restarted_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     firings = tuple(Firing(f"node-{node}", node, node + 1, f"node-{node}: came back") for node in range(3))
     monkeypatch.setitem(BEGIN, "rolling_bounce", lambda place, target: lambda: Ended("all", firings))  # noqa: ARG005
-    world = World(Fault("b", "rolling_bounce", at_s=1.0))
+    world = SchedulerWorld(Fault("b", "rolling_bounce", at_s=1.0))
     world.run_until(2.0)
     rows = [(row.name, row.target, row.hit, row.at_us, row.until_us) for row in world.scheduler.rows]
     assert rows == [("b", f"node-{node}", node + 1, node, node + 1) for node in range(3)]
@@ -134,7 +134,7 @@ def test_unfinished_fault_is_polled_and_leaves_one_row(monkeypatch: pytest.Monke
         return end
 
     monkeypatch.setitem(BEGIN, "rolling_bounce", begin)
-    world = World(Fault("b", "rolling_bounce", at_s=1.0))
+    world = SchedulerWorld(Fault("b", "rolling_bounce", at_s=1.0))
     world.run_until(3.0)
     (row,) = world.scheduler.rows
     assert row.detail == "done"
@@ -147,14 +147,14 @@ def test_the_end_of_the_load_reaches_what_still_goes_on(monkeypatch: pytest.Monk
         return lambda: Ended("") if place.is_over else None
 
     monkeypatch.setitem(BEGIN, "rolling_bounce", begin)
-    world = World(Fault("b", "rolling_bounce", at_s=1.0))
+    world = SchedulerWorld(Fault("b", "rolling_bounce", at_s=1.0))
     world.run_until(2.0)
     world.scheduler.end_all()
     assert world.scheduler.rows == []
 
 
 def test_settings_of_a_bounce_are_those_of_the_next_start() -> None:
-    world = World()
+    world = SchedulerWorld()
     launcher = BrokerLauncher("node-1", (), {"a": "1", "b": "1"}, Path(), Path())
     world.nodes[1].launcher = launcher
     world.scheduler.context.reconfigure(1, {"b": "2"})

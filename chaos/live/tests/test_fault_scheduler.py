@@ -38,7 +38,7 @@ class FakeChild:
         self._log.append(f"resume {self._node}")
 
 
-class World:
+class SchedulerWorld:
     def __init__(self, *faults: Fault) -> None:
         self.now_us = 0
         self.log: list[str] = []
@@ -77,7 +77,7 @@ def tickle(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_fault_for_role_waits_until_role_is_held(tickle: list[int]) -> None:
-    world = World(Fault("f", "tickle", at_s=1.0, duration_s=0.5, node="leader"))
+    world = SchedulerWorld(Fault("f", "tickle", at_s=1.0, duration_s=0.5, node="leader"))
     world.run_until(2.0)
     assert tickle == []
     world.roles.note(2, "leader")
@@ -90,7 +90,7 @@ def test_fault_for_role_waits_until_role_is_held(tickle: list[int]) -> None:
 
 
 def test_fault_for_role_without_holder_leaves_no_row(tickle: list[int]) -> None:
-    world = World(Fault("f", "tickle", at_s=1.0, node="leader"))
+    world = SchedulerWorld(Fault("f", "tickle", at_s=1.0, node="leader"))
     world.run_until(NO_TARGET_LIMIT_S + 2)
     world.roles.note(2, "leader")
     world.run_until(NO_TARGET_LIMIT_S + 4)
@@ -100,7 +100,7 @@ def test_fault_for_role_without_holder_leaves_no_row(tickle: list[int]) -> None:
 
 
 def test_each_repetition_is_aimed_again(tickle: list[int]) -> None:
-    world = World(Fault("f", "tickle", at_s=1.0, node="leader", repeat=2, repeat_every_s=1.0))
+    world = SchedulerWorld(Fault("f", "tickle", at_s=1.0, node="leader", repeat=2, repeat_every_s=1.0))
     world.roles.note(0, "leader")
     world.run_until(1.5)
     world.roles.note(1, "leader")
@@ -110,7 +110,9 @@ def test_each_repetition_is_aimed_again(tickle: list[int]) -> None:
 
 
 def test_the_end_of_the_load_ends_what_is_open_and_begins_nothing(tickle: list[int]) -> None:
-    world = World(Fault("open", "tickle", at_s=1.0, duration_s=100.0), Fault("late", "tickle", at_s=50.0, node=1))
+    world = SchedulerWorld(
+        Fault("open", "tickle", at_s=1.0, duration_s=100.0), Fault("late", "tickle", at_s=50.0, node=1)
+    )
     world.run_until(2.0)
     world.scheduler.end_all()
     assert tickle == [0]
@@ -118,7 +120,7 @@ def test_the_end_of_the_load_ends_what_is_open_and_begins_nothing(tickle: list[i
 
 
 def test_a_node_killed_at_a_state_is_started_again_where_it_was_killed() -> None:
-    world = World(Fault("f", "node_killed", on="note", node="leader", restart_after_s=0.5))
+    world = SchedulerWorld(Fault("f", "node_killed", on="note", node="leader", restart_after_s=0.5))
     world.now_us = SECOND_US
     row = FaultRow("f", "node_killed", SECOND_US, SECOND_US, "node-2", 1, detail="leader metadata_committed")
     world.scheduler.evidence_line(2, {"fault": list(row.values())})
@@ -133,7 +135,7 @@ def test_a_node_killed_at_a_state_is_started_again_where_it_was_killed() -> None
 
 
 def test_a_node_paused_at_a_state_is_continued() -> None:
-    world = World(Fault("f", "node_paused", on="note", node="leader", duration_s=0.3))
+    world = SchedulerWorld(Fault("f", "node_paused", on="note", node="leader", duration_s=0.3))
     world.scheduler.evidence_line(1, {"fault": list(FaultRow("f", "node_paused", 0, 0, "node-1", 1).values())})
     world.run_until(0.2)
     assert "resume 1" not in world.log
@@ -142,7 +144,7 @@ def test_a_node_paused_at_a_state_is_continued() -> None:
 
 
 def test_a_node_that_ends_itself_after_an_error_of_its_disk_is_started_again() -> None:
-    world = World(Fault("f", "disk_error", on="disk", node="any", restart_after_s=0.5))
+    world = SchedulerWorld(Fault("f", "disk_error", on="disk", node="any", restart_after_s=0.5))
     child: Any = world.scheduler.context.child(1)
     for _ in range(2):
         world.scheduler.evidence_line(1, {"fault": list(FaultRow("f", "disk_error", 0, 0, "node-1", 1).values())})
@@ -156,7 +158,7 @@ def test_a_node_that_ends_itself_after_an_error_of_its_disk_is_started_again() -
 
 
 def test_a_node_that_goes_on_after_an_error_of_its_disk_may_not_end_long_after_it() -> None:
-    world = World(Fault("f", "disk_error", on="disk", node="any", restart_after_s=0.5))
+    world = SchedulerWorld(Fault("f", "disk_error", on="disk", node="any", restart_after_s=0.5))
     world.scheduler.evidence_line(1, {"fault": list(FaultRow("f", "disk_error", 0, 0, "node-1", 1).values())})
     world.run_until(ERROR_LIMIT_S - 0.1)
     assert world.scheduler.context.child(1).expected_end
@@ -166,7 +168,7 @@ def test_a_node_that_goes_on_after_an_error_of_its_disk_may_not_end_long_after_i
 
 
 def test_disk_evidence_of_an_order_before_is_forgotten() -> None:
-    world = World()
+    world = SchedulerWorld()
     orders: list[object] = []
     process = Child.__new__(Child)
     process.send_command = lambda **order: orders.append(order)  # type: ignore[method-assign]
@@ -181,7 +183,7 @@ def test_disk_evidence_of_an_order_before_is_forgotten() -> None:
 
 
 def test_damaged_file_of_undeleted_topic_must_stay(tmp_path: Path) -> None:
-    world = World()
+    world = SchedulerWorld()
     for name in ("idle-2", "made.admin-0.1-0"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "partition.metadata").write_text(name)
@@ -193,7 +195,9 @@ def test_damaged_file_of_undeleted_topic_must_stay(tmp_path: Path) -> None:
 
 
 def test_scheduler_reports_active_and_next_faults(tickle: list[int]) -> None:
-    world = World(Fault("f", "tickle", at_s=1.0, duration_s=2.0, node=0), Fault("g", "tickle", at_s=5.0, node=1))
+    world = SchedulerWorld(
+        Fault("f", "tickle", at_s=1.0, duration_s=2.0, node=0), Fault("g", "tickle", at_s=5.0, node=1)
+    )
     scheduler = world.scheduler
     assert scheduler.next_fault() == ("f", 1.0)
     world.run_until(2.0)

@@ -29,7 +29,7 @@ class FakeSyncs:
         self.names_only.append(names_only)
 
 
-class World:
+class FaultyDisk:
     def __init__(self, folder: Path) -> None:
         self.pipe = EvidencePipe()
         self.syncs = FakeSyncs()
@@ -42,13 +42,13 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    made = World(tmp_path)
+def world(tmp_path: Path) -> FaultyDisk:
+    made = FaultyDisk(tmp_path)
     made.disk.append("there", [b"abc"])
     return made
 
 
-def test_a_full_disk_refuses_writes_leaves_files_as_they_were_and_says_so_once(world: World) -> None:
+def test_a_full_disk_refuses_writes_leaves_files_as_they_were_and_says_so_once(world: FaultyDisk) -> None:
     world.faults.configure(full=True)
     for _ in range(2):
         with pytest.raises(DiskError, match="no space left"):
@@ -66,7 +66,7 @@ def test_a_full_disk_refuses_writes_leaves_files_as_they_were_and_says_so_once(w
     assert world.pipe.lines() == []
 
 
-def test_slow_syncs_are_carried_out_in_the_node_s_own_thread_and_reported_when_one_was_slow(world: World) -> None:
+def test_slow_syncs_are_carried_out_in_the_node_s_own_thread_and_reported_when_one_was_slow(world: FaultyDisk) -> None:
     world.faults.configure(slow_ms=300)
     assert world.syncs.by_ms == []
     world.event()
@@ -82,7 +82,7 @@ def test_slow_syncs_are_carried_out_in_the_node_s_own_thread_and_reported_when_o
     assert world.pipe.lines() == []
 
 
-def test_slow_syncs_of_names_alone_are_ordered_and_reported_as_such(world: World) -> None:
+def test_slow_syncs_of_names_alone_are_ordered_and_reported_as_such(world: FaultyDisk) -> None:
     world.faults.configure(slow_ms=300, names_only=True)
     world.event()
     world.syncs.syncs_delayed = 1
@@ -91,14 +91,14 @@ def test_slow_syncs_of_names_alone_are_ordered_and_reported_as_such(world: World
     assert world.pipe.lines() == [{"disk": ["disk_slowed", "syncs of folders take 300 ms longer"]}]
 
 
-def test_slow_syncs_of_an_order_before_do_not_count(world: World) -> None:
+def test_slow_syncs_of_an_order_before_do_not_count(world: FaultyDisk) -> None:
     world.syncs.syncs_delayed = 5
     world.faults.configure(slow_ms=10)
     world.event()
     assert world.pipe.lines() == []
 
 
-def test_evidence_goes_out_at_once(world: World) -> None:
+def test_evidence_goes_out_at_once(world: FaultyDisk) -> None:
     os.set_blocking(world.pipe.write_end, False)
     world.faults.configure(full=True)
     with pytest.raises(DiskError):

@@ -33,7 +33,7 @@ NOW = Now(0, 0)
 Do = Callable[[], None]
 
 
-class World:
+class MeasuredDriver:
     """A clock that is moved by hand, and a driver that does what ``serve.driver`` does around a node."""
 
     def __init__(self) -> None:
@@ -83,14 +83,14 @@ def response(connection: int, records: Sequence[bytes] = (b"x" * 70, b"")) -> Re
 
 
 def test_immediate_fetch_is_charged_its_own_work_without_hooks() -> None:
-    world = World()
+    world = MeasuredDriver()
     world.request(fetch(1), [response(1)])
     world.send(response(1))
     assert world.rows == [FetchCost(77, 2, "fetcher-1", "final", False, 60, 500, 2, 2, 70, 10 + 100 + 3)]
 
 
 def test_a_fetch_that_waits_is_charged_what_is_done_for_it_and_nothing_else_of_others_events() -> None:
-    world = World()
+    world = MeasuredDriver()
     world.request(fetch(1, named=0), [])
     world.request(fetch(2, named=0), [])
 
@@ -112,7 +112,7 @@ def test_a_fetch_that_waits_is_charged_what_is_done_for_it_and_nothing_else_of_o
 
 
 def test_nested_work_of_fetch_is_counted_once() -> None:
-    world = World()
+    world = MeasuredDriver()
     world.request(fetch(1, named=0), [])
     inner = partial(world.costs.waiting, 1, lambda: world.takes(7))
     world.event(TimerFired(1), [response(1)], 0, (partial(world.costs.waiting, 1, inner),))
@@ -121,7 +121,7 @@ def test_nested_work_of_fetch_is_counted_once() -> None:
 
 
 def test_the_broker_s_waiting_fetches_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World()
+    world = MeasuredDriver()
     seen: list[int] = []
     for name in ("respond", "partition_marked"):
         monkeypatch.setattr(Fetch, name, getattr(Fetch, name))  # Put back at the end.
@@ -134,7 +134,7 @@ def test_the_broker_s_waiting_fetches_are_measured(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_session_that_was_requested_and_not_given_is_none() -> None:
-    world = World()
+    world = MeasuredDriver()
     denied = response(1)
     assert isinstance(denied.body, FetchResponse)
     denied.body.session_id = 0  # type: ignore[misc]  # Only mypy takes values as frozen.
@@ -145,7 +145,7 @@ def test_a_session_that_was_requested_and_not_given_is_none() -> None:
 
 
 def test_a_response_that_a_fault_took_is_a_row_with_the_size_that_it_had() -> None:
-    world = World()
+    world = MeasuredDriver()
     lost = response(1)
     world.request(fetch(1), [lost])
     assert world.rows == []
@@ -158,7 +158,7 @@ def test_a_response_that_a_fault_took_is_a_row_with_the_size_that_it_had() -> No
 
 
 def test_a_client_that_leaves_costs_no_row() -> None:
-    world = World()
+    world = MeasuredDriver()
     world.request(fetch(1), [])
     world.event(Closed(1), [], 1)
     world.request(fetch(1), [response(1)])
@@ -167,14 +167,14 @@ def test_a_client_that_leaves_costs_no_row() -> None:
 
 
 def test_a_late_request_was_not_decoded_just_now() -> None:
-    world = World()
+    world = MeasuredDriver()
     world.event(fetch(-1), [response(-1)], 100)
     world.event(TimerFired(1), [], 5)
     assert [row.service_us for row in world.rows] == [100]
 
 
 def test_each_revision_is_distinguished_from_the_others() -> None:
-    world = World()
+    world = MeasuredDriver()
     first = fetch(1, (9, 0), version=1000)
     incremental = fetch(1, (9, 4), version=1000)
     assert isinstance(incremental.body, FetchRequest)
@@ -193,7 +193,7 @@ def test_each_revision_is_distinguished_from_the_others() -> None:
 
 
 def test_the_quorum_s_fetches_are_left_out() -> None:
-    world = World()
+    world = MeasuredDriver()
     request = fetch(1)
     assert isinstance(request.body, FetchRequest)
     topics = [FetchTopic("", METADATA_TOPIC_ID, [FetchPartition(0, 0, 1000)])]

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from reference_broker.apis.tests.fetch_naive import Naive
 from reference_broker.apis.tests.fetch_naive_values import FIRST_MIN_MS, FirstSession
-from reference_broker.apis.tests.fetch_world import FakeCall, World, named
+from reference_broker.apis.tests.fetch_world import FakeCall, FetchWorld, named
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
@@ -70,8 +70,8 @@ class Fetching(RuleBasedStateMachine):
         self.seen: list[int] = []
         self.order: list[FakeCall] = []
 
-    def new_world(self, **settings: int) -> World:
-        return World(**settings)  # type: ignore[arg-type]
+    def new_world(self, **settings: int) -> FetchWorld:
+        return FetchWorld(**settings)  # type: ignore[arg-type]
 
     @initialize()
     def some_topics(self) -> None:

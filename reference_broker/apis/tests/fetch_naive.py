@@ -20,7 +20,7 @@ from reference_broker.apis.tests.fetch_naive_values import (
     line,
     normal,
 )
-from reference_broker.apis.tests.fetch_world import FakeCall, World
+from reference_broker.apis.tests.fetch_world import FakeCall, FetchWorld
 from reference_broker.wire.errors import DraftError, Error, ErrorCode
 from reference_broker.wire.fetch import FetchRequest
 
@@ -28,7 +28,7 @@ from reference_broker.wire.fetch import FetchRequest
 class Naive:
     """``abandoned``: calls that must have got a response with this top-level error by now."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: FetchWorld) -> None:
         self.world = world
         self.sessions: dict[int, Session] = {}
         self.waiting: list[Waiting] = []

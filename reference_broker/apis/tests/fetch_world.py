@@ -184,7 +184,7 @@ class FakeCall:
 
 
 @dataclass
-class World:
+class FetchWorld:
     """``slots``: of the session cache."""
 
     slots: int = 1000
@@ -370,15 +370,15 @@ def named(topic: str, ids: Mapping[str, bytes], version: int) -> tuple[str, byte
     return (topic, NO_TOPIC_ID) if not 13 <= version < 1000 else ("", ids.get(topic, topic.encode().rjust(16, b"#")))
 
 
-def two_topics() -> World:
+def two_topics() -> FetchWorld:
     """Return a world with topics a, of three partitions, and b, of one."""
-    world = World()
+    world = FetchWorld()
     world.create("a", 3)
     world.create("b")
     return world
 
 
-def id_of(world: World, topic: str) -> bytes:
+def id_of(world: FetchWorld, topic: str) -> bytes:
     image: MetadataImage = world.controller.image
     return image.topics[topic].topic_id
 

@@ -1,6 +1,6 @@
 """Sessions of KIP-227's first revision: requests that tests of Fetch 1000 send, and state that they look at."""
 
-from reference_broker.apis.tests.fetch_world import World
+from reference_broker.apis.tests.fetch_world import FetchWorld
 from reference_broker.sessions.first_revision import FirstRevisionSession
 from reference_broker.wire.errors import DraftError, ErrorCode
 from reference_broker.wire.fetch import FetchResponse
@@ -13,13 +13,13 @@ NOT_VALID, DENIED, INVALID = (
 )
 
 
-def opened(world: World, *places: tuple[str, int], **fields: int) -> int:
+def opened(world: FetchWorld, *places: tuple[str, int], **fields: int) -> int:
     response = world.fetch_first(0, 0, dict.fromkeys(places, 0), **fields).response
     assert (response.error_code, response.response_flags) == (0, OK)
     return response.session_id
 
 
-def session_of(world: World, session_id: int) -> FirstRevisionSession:
+def session_of(world: FetchWorld, session_id: int) -> FirstRevisionSession:
     session = world.sessions.sessions[session_id]
     assert isinstance(session, FirstRevisionSession)
     return session

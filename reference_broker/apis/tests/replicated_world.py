@@ -32,7 +32,7 @@ from reference_broker.wire.produce import (
 NO_ID = bytes(16)
 
 
-class ReplicatedWorld(leader_world.World):
+class ReplicatedWorld(leader_world.LeaderWorld):
     """``partitions``: of topic ``events``, led here with three replicas."""
 
     def __init__(

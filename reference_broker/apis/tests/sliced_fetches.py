@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 from reference_broker.apis.records import fetch
 from reference_broker.apis.tests.fetch_machine import Fetching
-from reference_broker.apis.tests.fetch_world import FakeCall, World
+from reference_broker.apis.tests.fetch_world import FakeCall, FetchWorld
 from reference_broker.replication.partitions import Partition
 from reference_broker.sessions import fetch_session, first_revision
 from reference_broker.wire.fetch import FetchRequest
@@ -22,7 +22,7 @@ def slices_of_one() -> Iterator[None]:
         yield
 
 
-class SettledWorld(World):
+class SettledWorld(FetchWorld):
     """A world that runs all slices of a request before anything else happens."""
 
     def send(self, request: FetchRequest, version: int = 12, client_id: str = "c", connection: int = 1) -> FakeCall:
@@ -39,7 +39,7 @@ class InSlices(Fetching):
         self._patched.enter_context(slices_of_one())
         super().__init__()
 
-    def new_world(self, **settings: int) -> World:
+    def new_world(self, **settings: int) -> FetchWorld:
         return SettledWorld(**settings)  # type: ignore[arg-type]
 
     def step(self, act: Callable[[], object], touched: Partition | None = None, arrived: bool = False) -> None:

@@ -19,7 +19,7 @@ from reference_broker.apis.groups import (
 from reference_broker.apis.tests.admin_world import AdminCall
 from reference_broker.apis.tests.declared import key_of
 from reference_broker.groups.group import Group
-from reference_broker.groups.tests.membership_world import WALL_MS, World
+from reference_broker.groups.tests.membership_world import WALL_MS, MembershipWorld
 from reference_broker.ports.slicing import LISTED_PER_SLICE
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -60,7 +60,7 @@ class Broker:
     """The part of a broker that these handlers use. ``request`` encodes a request and returns the decoded response."""
 
     def __init__(self, **settings: object) -> None:
-        self.world = World(**settings)
+        self.world = MembershipWorld(**settings)
         store = self.world.store
         self.groups = SimpleNamespace(
             membership=self.world.membership, find=store.find, active=store.active, loading=store.loading

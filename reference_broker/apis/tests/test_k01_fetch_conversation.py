@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from reference_broker.apis.tests.fetch_world import LARGE, World, id_of, real_log, real_records
+from reference_broker.apis.tests.fetch_world import LARGE, FetchWorld, id_of, real_log, real_records
 from reference_broker.client.consumer import ConsumerState
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.session_handler import FetchPlan, SessionHandler, Wanted, make_session_handler
@@ -18,7 +18,7 @@ class Conversation:
     """One fetcher; ``faults`` selects the fault of each request."""
 
     def __init__(self, revision: str, seed: int, slots: int = 2) -> None:
-        self.world = World(slots=slots, log_of=real_log)
+        self.world = FetchWorld(slots=slots, log_of=real_log)
         self.world.create("a", 2)
         self.world.create("b", 2)
         self.random = Random(seed)

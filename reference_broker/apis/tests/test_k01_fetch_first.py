@@ -3,7 +3,7 @@
 import pytest
 
 from reference_broker.apis.records import k01_fetch
-from reference_broker.apis.tests.fetch_world import World, names, partitions_of, two_topics
+from reference_broker.apis.tests.fetch_world import FetchWorld, names, partitions_of, two_topics
 from reference_broker.apis.tests.first_world import (
     DENIED,
     FULL,
@@ -21,7 +21,7 @@ A0, A1, A2, B0 = ("a", 0), ("a", 1), ("a", 2), ("b", 0)
 
 
 @pytest.fixture
-def world() -> World:
+def world() -> FetchWorld:
     return two_topics()
 
 
@@ -30,7 +30,7 @@ def world() -> World:
 
 @pytest.mark.clause("G-1")
 def test_session_ids_are_64_bit_random_and_unique() -> None:
-    world = World()
+    world = FetchWorld()
     world.create("a")
     ids = [opened(world, A0) for _ in range(300)]
     assert len(set(ids)) == 300
@@ -40,7 +40,7 @@ def test_session_ids_are_64_bit_random_and_unique() -> None:
 
 
 @pytest.mark.clause("G-1", "G-9")
-def test_full_request_with_id_zero_creates_session(world: World) -> None:
+def test_full_request_with_id_zero_creates_session(world: FetchWorld) -> None:
     response = world.fetch_first(0, 0, {A0: 0, B0: 0}).response
     assert names(response) == [A0, B0]
     assert list(world.sessions.sessions) == [response.session_id]
@@ -49,7 +49,9 @@ def test_full_request_with_id_zero_creates_session(world: World) -> None:
 
 @pytest.mark.clause("G-2", "G-11")
 @pytest.mark.parametrize(("replica_id", "made_by", "privileged"), [(8, "follower 8", 1), (-1, "consumer 'c'", 0)])
-def test_session_records_its_creator_in_notes(world: World, replica_id: int, made_by: str, privileged: int) -> None:
+def test_session_records_its_creator_in_notes(
+    world: FetchWorld, replica_id: int, made_by: str, privileged: int
+) -> None:
     session_id = opened(world, A0, replica_id=replica_id)
     (note,) = world.ports.noted("session_created")
     assert (note["made_by"], note["privileged"], note["revision"]) == (made_by, privileged, "first")
@@ -57,7 +59,7 @@ def test_session_records_its_creator_in_notes(world: World, replica_id: int, mad
 
 
 @pytest.mark.clause("G-3")
-def test_only_next_and_last_sequence_number_are_accepted(world: World) -> None:
+def test_only_next_and_last_sequence_number_are_accepted(world: FetchWorld) -> None:
     session_id = opened(world, A0)
     for number, valid in [(2, False), (1, True), (1, True), (2, True), (1, False), (4, False), (2, True), (3, True)]:
         response = world.fetch_first(session_id, number, fetch_type=1).response
@@ -67,13 +69,13 @@ def test_only_next_and_last_sequence_number_are_accepted(world: World) -> None:
 
 @pytest.mark.clause("G-3")
 @pytest.mark.parametrize("number", [0, -1, -(2**63)])
-def test_incremental_request_without_positive_number_is_rejected(world: World, number: int) -> None:
+def test_incremental_request_without_positive_number_is_rejected(world: FetchWorld, number: int) -> None:
     session_id = opened(world, A0)
     assert world.fetch_first(session_id, number, fetch_type=1).response.error_code == NOT_VALID
 
 
 @pytest.mark.clause("G-3", "F-3")
-def test_sequence_numbers_are_64_bit_and_do_not_wrap_like_epochs(world: World) -> None:
+def test_sequence_numbers_are_64_bit_and_do_not_wrap_like_epochs(world: FetchWorld) -> None:
     session_id = opened(world, A0)
     session_of(world, session_id).sequence_number = session_of(world, session_id).responded_sequence_number = 2**31 - 1
     assert world.fetch_first(session_id, 1).response.error_code == NOT_VALID
@@ -84,21 +86,21 @@ def test_sequence_numbers_are_64_bit_and_do_not_wrap_like_epochs(world: World) -
 
 @pytest.mark.clause("G-3")
 @pytest.mark.parametrize("known", [True, False])
-def test_full_request_with_number_above_zero_is_rejected(world: World, known: bool) -> None:
+def test_full_request_with_number_above_zero_is_rejected(world: FetchWorld, known: bool) -> None:
     session_id = opened(world, A0) if known else 0
     response = world.fetch_first(session_id, 5, {A0: 0}, fetch_type=FULL).response
     assert outcome(response) == (NOT_VALID, session_id, OK if known else 0)
 
 
 @pytest.mark.clause("G-4", "G-9")
-def test_response_type_matches_request_type(world: World) -> None:
+def test_response_type_matches_request_type(world: FetchWorld) -> None:
     session_id = opened(world, A0)
     assert outcome(world.fetch_first(session_id, 1).response) == (0, session_id, RESPONSE | OK)
     assert outcome(world.fetch_first(session_id, 0, {A0: 0}).response) == (0, session_id, OK)
 
 
 @pytest.mark.clause("G-4")
-def test_full_request_replaces_partitions_and_keeps_id_and_number(world: World) -> None:
+def test_full_request_replaces_partitions_and_keeps_id_and_number(world: FetchWorld) -> None:
     session_id = opened(world, A0, A1)
     world.fetch_first(session_id, 1)
     world.fetch_first(session_id, 2)
@@ -112,7 +114,7 @@ def test_full_request_replaces_partitions_and_keeps_id_and_number(world: World) 
 
 
 @pytest.mark.clause("G-4", "G-10")
-def test_full_request_with_unknown_id_is_rejected(world: World) -> None:
+def test_full_request_with_unknown_id_is_rejected(world: FetchWorld) -> None:
     response = world.fetch_first(77, 0, {A0: 0}).response
     assert outcome(response) == (NOT_VALID, 0, 0)
     assert response.error_string
@@ -120,14 +122,14 @@ def test_full_request_with_unknown_id_is_rejected(world: World) -> None:
 
 @pytest.mark.clause("G-4", "G-10")
 @pytest.mark.parametrize("session_id", [0, 77, -5, 2**62])
-def test_incremental_request_with_unknown_id_is_rejected(world: World, session_id: int) -> None:
+def test_incremental_request_with_unknown_id_is_rejected(world: FetchWorld, session_id: int) -> None:
     response = world.fetch_first(session_id, 1).response
     assert outcome(response) == (NOT_VALID, 0, RESPONSE)
     assert response.error_string
 
 
 @pytest.mark.clause("G-4")
-def test_partition_outside_session_is_rejected_and_session_unchanged(world: World) -> None:
+def test_partition_outside_session_is_rejected_and_session_unchanged(world: FetchWorld) -> None:
     session_id = opened(world, A0)
     world.append("a")
     response = world.fetch_first(session_id, 1, {A0: 1, B0: 0}).response
@@ -140,7 +142,7 @@ def test_partition_outside_session_is_rejected_and_session_unchanged(world: Worl
 @pytest.mark.clause("G-9")
 @pytest.mark.parametrize("number", [0, 1])
 def test_request_with_too_many_partitions_is_rejected_with_session_id(
-    world: World, monkeypatch: pytest.MonkeyPatch, number: int
+    world: FetchWorld, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     monkeypatch.setattr(k01_fetch, "MAX_NAMED_PARTITIONS", 1)
     session_id = world.fetch_first(0, 0, {A0: 0}).response.session_id
@@ -150,14 +152,14 @@ def test_request_with_too_many_partitions_is_rejected_with_session_id(
     assert world.fetch_first(session_id, 1).response.error_code == 0
 
 
-def test_unknown_fetch_type_is_rejected(world: World) -> None:
+def test_unknown_fetch_type_is_rejected(world: FetchWorld) -> None:
     session_id = opened(world, A0)
     assert outcome(world.fetch_first(session_id, 1, fetch_type=2).response) == (INVALID, session_id, OK)
 
 
 @pytest.mark.clause("G-9", "G-11")
-def test_declined_session_returns_id_zero_and_data(world: World) -> None:
-    world = World(slots=0)
+def test_declined_session_returns_id_zero_and_data(world: FetchWorld) -> None:
+    world = FetchWorld(slots=0)
     world.create("a", 3)
     world.append("a")
     response = world.fetch_first(0, 0, {A0: 0}).response
@@ -166,7 +168,7 @@ def test_declined_session_returns_id_zero_and_data(world: World) -> None:
 
 
 @pytest.mark.clause("G-10", "G-9", "F-21")
-def test_session_beyond_cache_limit_denies_incremental_requests(world: World) -> None:
+def test_session_beyond_cache_limit_denies_incremental_requests(world: FetchWorld) -> None:
     world.sessions.max_partitions = 2
     world.append("a")
     response = world.fetch_first(0, 0, {A0: 0, A1: 0, A2: 0}).response
@@ -190,7 +192,7 @@ def test_session_beyond_cache_limit_denies_incremental_requests(world: World) ->
 
 
 @pytest.mark.clause("G-10", "G-3", "F-21")
-def test_metrics_stay_exact_after_parked_full_request_beyond_cache_limit(world: World) -> None:
+def test_metrics_stay_exact_after_parked_full_request_beyond_cache_limit(world: FetchWorld) -> None:
     world.sessions.max_partitions = 2
     session_id = opened(world, A0)
     world.fetch_first(session_id, 0, {A0: 0, A1: 0, A2: 0}, max_wait_ms=500)
@@ -202,7 +204,7 @@ def test_metrics_stay_exact_after_parked_full_request_beyond_cache_limit(world: 
 
 
 @pytest.mark.clause("G-11", "D-3")
-def test_session_is_unknown_to_other_revision(world: World) -> None:
+def test_session_is_unknown_to_other_revision(world: FetchWorld) -> None:
     first, final = opened(world, A0), world.open_session({A0: 0})
     assert world.fetch(first & 0x7FFFFFFF, 1).response.error_code == ErrorCode.fetch_session_id_not_found
     session_of(world, first).session_id = 5
@@ -216,7 +218,7 @@ def test_session_is_unknown_to_other_revision(world: World) -> None:
 
 @pytest.mark.clause("G-11")
 def test_eviction_invalidates_session_and_completes_parked_fetch() -> None:
-    world = World(slots=1, first_min_eviction_ms=1000)
+    world = FetchWorld(slots=1, first_min_eviction_ms=1000)
     world.create("a", 3)
     session_id = opened(world, A0)
     waits = world.fetch_first(session_id, 1, max_wait_ms=50_000)
@@ -227,7 +229,7 @@ def test_eviction_invalidates_session_and_completes_parked_fetch() -> None:
     assert world.fetch_first(session_id, 2).response.error_code == NOT_VALID
 
 
-def test_draft_returns_no_leader_endpoints(world: World) -> None:
+def test_draft_returns_no_leader_endpoints(world: FetchWorld) -> None:
     world.create("far", led_here=False)
     response = world.fetch_first(0, 0, {("far", 0): 0}).response
     data = partitions_of(response)["far", 0]
@@ -239,7 +241,7 @@ def test_draft_returns_no_leader_endpoints(world: World) -> None:
 
 
 @pytest.mark.clause("F-22")
-def test_accepted_request_refreshes_all_cached_partitions(world: World) -> None:
+def test_accepted_request_refreshes_all_cached_partitions(world: FetchWorld) -> None:
     session_id = opened(world, A0, A1, replica_id=8)
     session = session_of(world, session_id)
     for number, again in [(1, False), (1, True), (2, False)]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reference_broker.apis.tests.fetch_world import LARGE, FakeCall, World, id_of, partitions_of
+from reference_broker.apis.tests.fetch_world import LARGE, FakeCall, FetchWorld, id_of, partitions_of
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import (
     FULL_FETCH,
@@ -17,7 +17,9 @@ A0 = ("a", 0)
 NEWER = b"the newer topic "
 
 
-def fetch_with_id(world: World, session_id: int, number: int, topic_id: bytes | None, max_wait_ms: int = 0) -> FakeCall:
+def fetch_with_id(
+    world: FetchWorld, session_id: int, number: int, topic_id: bytes | None, max_wait_ms: int = 0
+) -> FakeCall:
     """Fetch with the topic ID. ``topic_id`` None: no partition is named."""
     topics = [] if topic_id is None else [FetchTopic("a", topic_id, [FetchPartition(0, 0, LARGE, 0)])]
     kind = FULL_FETCH if number == 0 else INCREMENTAL_FETCH
@@ -30,7 +32,7 @@ def fetch_with_id(world: World, session_id: int, number: int, topic_id: bytes | 
 @pytest.mark.clause("G-12")
 def test_leader_without_newer_topic_sends_no_records_of_older() -> None:
     """Both topics start with leader epoch 0, so nothing else distinguishes them."""
-    world = World()
+    world = FetchWorld()
     world.create("a")
     world.append("a")
     call = fetch_with_id(world, 0, 0, NEWER)
@@ -49,7 +51,7 @@ def test_leader_without_newer_topic_sends_no_records_of_older() -> None:
 
 @pytest.mark.clause("G-12")
 def test_follower_sends_newer_topic_id_in_session() -> None:
-    world = World()
+    world = FetchWorld()
     world.create("a")
     older = id_of(world, "a")
     session_id = fetch_with_id(world, 0, 0, older).response.session_id
@@ -67,7 +69,7 @@ def test_follower_sends_newer_topic_id_in_session() -> None:
 
 @pytest.mark.clause("G-12")
 def test_fetch_without_topic_id_matches_any_topic_of_name() -> None:
-    world = World()
+    world = FetchWorld()
     world.create("a")
     session_id = fetch_with_id(world, 0, 0, NO_TOPIC_ID).response.session_id
     world.delete("a")

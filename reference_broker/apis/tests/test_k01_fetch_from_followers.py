@@ -2,7 +2,7 @@
 
 import pytest
 
-from reference_broker.apis.tests.fetch_world import FakeCall, World, id_of, named, names, partitions_of
+from reference_broker.apis.tests.fetch_world import FakeCall, FetchWorld, id_of, named, names, partitions_of
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition, LeaderIdAndEpoch, PartitionData
@@ -15,9 +15,9 @@ LARGE = 1 << 20
 
 
 @pytest.fixture
-def world() -> World:
+def world() -> FetchWorld:
     """Node 7 follows partition a-0, which node 8 leads. It has ten records, of which it knows six to be committed."""
-    world = World()
+    world = FetchWorld()
     world.publish("a", 1, b"a" * 16, leader=LEADER, replicas=(LEADER, 7), epoch=EPOCH)
     log = world.log_of()
     for _ in range(5):
@@ -27,17 +27,17 @@ def world() -> World:
     return world
 
 
-def followed(world: World) -> Partition:
+def followed(world: FetchWorld) -> Partition:
     return world.partitions.followed[b"a" * 16, 0]
 
 
-def commit(world: World, offset: int) -> None:
+def commit(world: FetchWorld, offset: int) -> None:
     """Raise the follower's high watermark."""
     followed(world).log.high_watermark = offset
     followed(world).changed()
 
 
-def lead(world: World) -> Partition:
+def lead(world: FetchWorld) -> Partition:
     """Elect node 7."""
     old = followed(world)
     new = Partition("a", b"a" * 16, 0, EPOCH + 1, old.log)
@@ -46,19 +46,19 @@ def lead(world: World) -> Partition:
     return new
 
 
-def data_of(world: World, call: FakeCall, version: int) -> PartitionData:
+def data_of(world: FetchWorld, call: FakeCall, version: int) -> PartitionData:
     [data] = partitions_of(call.response).values()
     assert names(call.response) == [(topic or topic_id, 0) for topic, topic_id in [named("a", _ids(world), version)]]
     return data
 
 
-def _ids(world: World) -> dict[str, bytes]:
+def _ids(world: FetchWorld) -> dict[str, bytes]:
     return {"a": id_of(world, "a")}
 
 
 @pytest.mark.clause("ReplicaManagerTest.testFetchFollowerNotAllowedForOlderClients")
 @pytest.mark.parametrize("version", VERSIONS)
-def test_consumer_reads_follower_up_to_high_watermark(world: World, version: int) -> None:
+def test_consumer_reads_follower_up_to_high_watermark(world: FetchWorld, version: int) -> None:
     data = data_of(world, world.fetch(0, -1, {A0: 2}, version=version), version)
     assert (data.error_code, data.high_watermark, data.log_start_offset) == (0, 6, 0)
     assert bytes(data.records or b"").count(b"2@4.") > 0
@@ -68,7 +68,7 @@ def test_consumer_reads_follower_up_to_high_watermark(world: World, version: int
 
 @pytest.mark.clause("ReplicaManagerTest.testFetchFollowerNotAllowedForOlderClients")
 @pytest.mark.parametrize("version", [4, 10, 1000])
-def test_fetch_version_without_follower_reads_returns_not_leader(world: World, version: int) -> None:
+def test_fetch_version_without_follower_reads_returns_not_leader(world: FetchWorld, version: int) -> None:
     call = world.fetch_first(0, 0, {A0: 2}) if version == 1000 else world.fetch(0, -1, {A0: 2}, version=version)
     assert data_of(world, call, version).error_code == ErrorCode.not_leader_or_follower
 
@@ -77,13 +77,13 @@ def test_fetch_version_without_follower_reads_returns_not_leader(world: World, v
     "ReplicaManagerTest.testPreferredReplicaAsFollower",
     "ReplicaManagerTest.testFetchFromFollowerShouldNotRunPreferLeaderSelect",
 )
-def test_follower_selects_no_preferred_read_replica(world: World) -> None:
+def test_follower_selects_no_preferred_read_replica(world: FetchWorld) -> None:
     world.broker.config.replica_selector_class = "rack-aware"  # type: ignore[misc]
     data = data_of(world, world.fetch(0, -1, {A0: 2}, version=17, rack_id="far"), 17)
     assert (data.error_code, data.preferred_read_replica, bool(data.records)) == (0, -1, True)
 
 
-def test_fetch_of_other_replica_returns_not_leader(world: World) -> None:
+def test_fetch_of_other_replica_returns_not_leader(world: FetchWorld) -> None:
     call = world.fetch(0, -1, {A0: 2}, version=17, replica_id=9)
     data = data_of(world, call, 17)
     assert data.error_code == ErrorCode.not_leader_or_follower
@@ -91,7 +91,7 @@ def test_fetch_of_other_replica_returns_not_leader(world: World) -> None:
 
 
 @pytest.mark.parametrize(("offset", "error"), [(6, 0), (9, 0), (10, 0), (11, 1), (-1, 1)])
-def test_only_offset_outside_log_returns_out_of_range(world: World, offset: int, error: int) -> None:
+def test_only_offset_outside_log_returns_out_of_range(world: FetchWorld, offset: int, error: int) -> None:
     """A record that is not known to be committed is no error: the consumer waits for it."""
     data = data_of(world, world.fetch(0, -1, {A0: FetchPartition(0, offset, LARGE, EPOCH)}), 12)
     assert (data.error_code, bytes(data.records or b"")) == (error, b"")
@@ -99,7 +99,7 @@ def test_only_offset_outside_log_returns_out_of_range(world: World, offset: int,
 
 @pytest.mark.clause("M-15")
 def test_offset_beyond_log_without_leader_epoch_returns_not_leader(
-    world: World,
+    world: FetchWorld,
 ) -> None:
     """The fetcher may believe that this node still leads, while it follows with a shorter log after a power loss."""
     assert data_of(world, world.fetch(0, -1, {A0: 11}), 12).error_code == ErrorCode.not_leader_or_follower
@@ -109,7 +109,7 @@ def test_offset_beyond_log_without_leader_epoch_returns_not_leader(
 @pytest.mark.parametrize(
     ("epoch", "error"), [(EPOCH, 0), (EPOCH - 1, ErrorCode.fenced_leader_epoch), (EPOCH + 1, 75), (-1, 0)]
 )
-def test_follower_checks_leader_epoch(world: World, epoch: int, error: int) -> None:
+def test_follower_checks_leader_epoch(world: FetchWorld, epoch: int, error: int) -> None:
     data = data_of(world, world.fetch(0, -1, {A0: FetchPartition(0, 2, LARGE, epoch)}, version=17), 17)
     assert data.error_code == error
     is_fenced = error == ErrorCode.fenced_leader_epoch
@@ -117,7 +117,7 @@ def test_follower_checks_leader_epoch(world: World, epoch: int, error: int) -> N
 
 
 @pytest.mark.clause("FetchFromFollowerIntegrationTest.testFollowerCompleteDelayedFetchesOnReplication")
-def test_parked_fetch_completes_when_high_watermark_rises(world: World) -> None:
+def test_parked_fetch_completes_when_high_watermark_rises(world: FetchWorld) -> None:
     call = world.fetch(0, -1, {A0: 6}, max_wait_ms=500)
     world.log_of().append(2, 100, EPOCH)
     followed(world).changed()
@@ -127,7 +127,7 @@ def test_parked_fetch_completes_when_high_watermark_rises(world: World) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_session_sends_new_high_watermark(world: World, version: int) -> None:
+def test_session_sends_new_high_watermark(world: FetchWorld, version: int) -> None:
     session_id = world.open_session({A0: 6}, version=version)
     assert names(world.fetch(session_id, 1, version=version).response) == []
     commit(world, 8)
@@ -138,7 +138,7 @@ def test_session_sends_new_high_watermark(world: World, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_session_continues_after_follower_becomes_leader(world: World, version: int) -> None:
+def test_session_continues_after_follower_becomes_leader(world: FetchWorld, version: int) -> None:
     session_id = world.open_session({A0: 6}, version=version)
     new = lead(world)
     new.log.high_watermark = new.log.log_end_offset
@@ -148,7 +148,7 @@ def test_session_continues_after_follower_becomes_leader(world: World, version: 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_session_continues_after_leader_becomes_follower(world: World, version: int) -> None:
+def test_session_continues_after_leader_becomes_follower(world: FetchWorld, version: int) -> None:
     new = lead(world)
     session_id = world.open_session({A0: 6}, version=version)
     world.publish("a", 1, b"a" * 16, leader=LEADER, replicas=(LEADER, 7), epoch=EPOCH + 2)
@@ -159,7 +159,7 @@ def test_session_continues_after_leader_becomes_follower(world: World, version: 
     assert data_of(world, world.fetch(session_id, 2, version=version), version).error_code == 0
 
 
-def test_parked_fetch_completes_when_its_leader_epoch_ends(world: World) -> None:
+def test_parked_fetch_completes_when_its_leader_epoch_ends(world: FetchWorld) -> None:
     call = world.fetch(0, -1, {A0: FetchPartition(0, 6, LARGE, EPOCH)}, version=17, max_wait_ms=500)
     world.partitions.follow("a", b"a" * 16, 0, followed(world).log, -1, EPOCH + 1)
     data = data_of(world, call, 17)
@@ -175,7 +175,7 @@ def test_parked_fetch_completes_when_its_leader_epoch_ends(world: World) -> None
     [(10, -1, ErrorCode.not_leader_or_follower), (11, EPOCH + 1, ErrorCode.fenced_leader_epoch)],
 )
 def test_parked_fetch_completes_when_leadership_is_lost(
-    world: World, version: int, epoch: int, error: ErrorCode
+    world: FetchWorld, version: int, epoch: int, error: ErrorCode
 ) -> None:
     new = lead(world)
     call = world.fetch(0, -1, {A0: FetchPartition(0, 6, LARGE, epoch)}, version=version, max_wait_ms=500)
@@ -186,13 +186,13 @@ def test_parked_fetch_completes_when_leadership_is_lost(
     assert data_of(world, call, version).error_code == error
 
 
-def test_session_with_older_version_returns_not_leader(world: World) -> None:
+def test_session_with_older_version_returns_not_leader(world: FetchWorld) -> None:
     session_id = world.open_session({A0: 6}, version=11)
     assert data_of(world, world.fetch(session_id, 1, version=9), 9).error_code == ErrorCode.not_leader_or_follower
     assert data_of(world, world.fetch(session_id, 2, version=11), 11).error_code == 0
 
 
-def test_session_sends_partition_that_becomes_followed(world: World) -> None:
+def test_session_sends_partition_that_becomes_followed(world: FetchWorld) -> None:
     log = followed(world).log
     world.partitions.unfollow(b"a" * 16, 0)
     session_id = world.open_session({A0: 2})
@@ -203,7 +203,7 @@ def test_session_sends_partition_that_becomes_followed(world: World) -> None:
     assert (data.error_code, bool(data.records)) == (0, True)
 
 
-def test_quarantined_replica_serves_no_reads(world: World) -> None:
+def test_quarantined_replica_serves_no_reads(world: FetchWorld) -> None:
     world.partitions.offline[b"a" * 16, 0] = None
     world.partitions.unfollow(b"a" * 16, 0)
     assert data_of(world, world.fetch(0, -1, {A0: 2}), 12).error_code == ErrorCode.kafka_storage_error

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from reference_broker.apis.records.fetch_partition import Lookup, RemoteReads
-from reference_broker.apis.tests.fetch_world import LARGE, World, partitions_of, two_topics
+from reference_broker.apis.tests.fetch_world import LARGE, FetchWorld, partitions_of, two_topics
 from reference_broker.apis.tests.sliced_fetches import slices_of_one
 from reference_broker.records.record import Record, build
 from reference_broker.remote_log.reading.reader import RemoteRecords
@@ -37,7 +37,7 @@ class FakeReader:
         self.reads.pop(at)[3](found)
 
 
-def tiered() -> tuple[World, FakeReader]:
+def tiered() -> tuple[FetchWorld, FakeReader]:
     """Return a world whose partition a-0 has its records before 50 in the tier. Partition b-0 is a plain one."""
     world, reader = two_topics(), FakeReader()
     remote_log: Any = SimpleNamespace(reader=reader)

@@ -9,7 +9,7 @@ import pytest
 
 from reference_broker.apis.records import k01_fetch
 from reference_broker.apis.records.fetch import COMPLETED, Fetch
-from reference_broker.apis.tests.fetch_world import FakeCall, World, names, partitions_of
+from reference_broker.apis.tests.fetch_world import FakeCall, FetchWorld, names, partitions_of
 from reference_broker.apis.tests.sliced_fetches import slices_of_one
 from reference_broker.wire.errors import DraftError, ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchRequest, FetchTopic
@@ -18,26 +18,26 @@ ALL = {("a", index): 0 for index in range(6)}
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def world() -> Iterator[FetchWorld]:
     with slices_of_one():
-        world = World()
+        world = FetchWorld()
         world.create("a", 6)
         yield world
 
 
-def step(world: World) -> None:
+def step(world: FetchWorld) -> None:
     """Run one slice."""
     number = min(world.ports.timers)
     world.ports.timers.pop(number)[1]()
 
 
-def finish(world: World, call: FakeCall) -> None:
+def finish(world: FetchWorld, call: FakeCall) -> None:
     world.pass_ms(0)
     assert call.responses
 
 
 @pytest.mark.parametrize("slices", range(40))
-def test_append_between_slices_is_in_this_response_or_next(world: World, slices: int) -> None:
+def test_append_between_slices_is_in_this_response_or_next(world: FetchWorld, slices: int) -> None:
     call = world.fetch(0, 0, ALL)
     for _ in range(slices):
         if world.ports.timers:
@@ -52,7 +52,7 @@ def test_append_between_slices_is_in_this_response_or_next(world: World, slices:
 
 
 @pytest.mark.parametrize("slices", range(40))
-def test_deletion_between_slices_is_reported(world: World, slices: int) -> None:
+def test_deletion_between_slices_is_reported(world: FetchWorld, slices: int) -> None:
     for index in range(6):
         world.append("a", index)
     call = world.fetch(0, 0, ALL)
@@ -67,7 +67,7 @@ def test_deletion_between_slices_is_reported(world: World, slices: int) -> None:
     assert (len(partitions_of(following.response)), errors) == (6, {int(ErrorCode.unknown_topic_or_partition)})
 
 
-def test_next_request_of_session_waits_for_all_slices(world: World) -> None:
+def test_next_request_of_session_waits_for_all_slices(world: FetchWorld) -> None:
     session_id = world.open_session(ALL)
     first = world.fetch(session_id, 1, dict.fromkeys(ALL, 0))
     second = world.fetch(session_id, 2)
@@ -79,7 +79,7 @@ def test_next_request_of_session_waits_for_all_slices(world: World) -> None:
 
 
 @pytest.mark.parametrize("slices", range(40))
-def test_session_closed_between_slices_returns_not_found_or_response(world: World, slices: int) -> None:
+def test_session_closed_between_slices_returns_not_found_or_response(world: FetchWorld, slices: int) -> None:
     session_id = world.open_session(ALL)
     call = world.fetch(session_id, 1, dict.fromkeys(ALL, 0))
     for _ in range(slices):
@@ -93,7 +93,7 @@ def test_session_closed_between_slices_returns_not_found_or_response(world: Worl
 
 
 @pytest.mark.parametrize("slices", range(40))
-def test_connection_closed_between_slices_loses_no_records(world: World, slices: int) -> None:
+def test_connection_closed_between_slices_loses_no_records(world: FetchWorld, slices: int) -> None:
     session_id = world.open_session(ALL)
     for index in range(6):
         world.append("a", index)
@@ -111,7 +111,7 @@ def test_connection_closed_between_slices_loses_no_records(world: World, slices:
 
 @pytest.mark.parametrize("max_wait_ms", [0, 500])
 def test_fetch_is_completed_when_it_has_responded_and_prepared_its_session(
-    world: World, monkeypatch: pytest.MonkeyPatch, max_wait_ms: int
+    world: FetchWorld, monkeypatch: pytest.MonkeyPatch, max_wait_ms: int
 ) -> None:
     fetches: list[Fetch] = []
 
@@ -126,7 +126,7 @@ def test_fetch_is_completed_when_it_has_responded_and_prepared_its_session(
     assert [each.stage for each in fetches] == [COMPLETED, COMPLETED]
 
 
-def test_retransmission_during_slices_is_handled_once(world: World) -> None:
+def test_retransmission_during_slices_is_handled_once(world: FetchWorld) -> None:
     """The first request is retransmitted during its slices, so it is completed when it parks. The copy stays parked."""
     opened = world.fetch_first(0, 0, ALL)
     world.pass_ms(0)
@@ -144,7 +144,7 @@ def test_retransmission_during_slices_is_handled_once(world: World) -> None:
 @pytest.mark.parametrize("named", [("a", 0), ("missing", 0)])
 @pytest.mark.parametrize("slices", range(40))
 def test_connection_closed_while_partitions_are_forgotten_leaves_no_state(
-    world: World, slices: int, named: tuple[str, int]
+    world: FetchWorld, slices: int, named: tuple[str, int]
 ) -> None:
     places = [*ALL, ("missing", 0)]
     session_id = world.open_session(dict.fromkeys(places, 0))
@@ -173,7 +173,7 @@ def contains(_: FakeCall, work: Callable[[], object]) -> bool:
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_retransmission_after_bug_returns_session_error(number: int) -> None:
-    world = World()
+    world = FetchWorld()
     world.create("a", 6)
     session_id = world.fetch_first(0, 0, ALL).response.session_id
     limits = {"max_wait_ms": 500, "min_bytes": 1}
@@ -187,7 +187,7 @@ def test_retransmission_after_bug_returns_session_error(number: int) -> None:
 
 
 @pytest.mark.parametrize("slices", range(20))
-def test_close_session_is_applied_although_connection_closed(world: World, slices: int) -> None:
+def test_close_session_is_applied_although_connection_closed(world: FetchWorld, slices: int) -> None:
     session_id = world.open_session(ALL)
     world.fetch(session_id, 1, dict.fromkeys(ALL, 0))
     for _ in range(slices):
@@ -202,7 +202,7 @@ class Topics(list[FetchTopic]):
     """A list that can be referred to weakly."""
 
 
-def test_queued_request_of_closed_connection_is_released(world: World) -> None:
+def test_queued_request_of_closed_connection_is_released(world: FetchWorld) -> None:
     session_id = world.open_session(ALL)
     world.fetch(session_id, 1, dict.fromkeys(ALL, 0))
     topics = Topics([FetchTopic("a", NO_TOPIC_ID, [])])
@@ -217,7 +217,7 @@ def test_queued_request_of_closed_connection_is_released(world: World) -> None:
 
 
 @pytest.mark.parametrize("slices", range(40))
-def test_change_before_connection_closes_is_in_next_response(world: World, slices: int) -> None:
+def test_change_before_connection_closes_is_in_next_response(world: FetchWorld, slices: int) -> None:
     """Some partitions changed before the response was started, the others after it took its marks."""
     session_id = world.open_session(ALL)
     for index in range(3):
@@ -237,7 +237,7 @@ def test_change_before_connection_closes_is_in_next_response(world: World, slice
 
 
 @pytest.mark.parametrize("slices", range(60))
-def test_first_revision_sends_log_start_moved_between_slices(world: World, slices: int) -> None:
+def test_first_revision_sends_log_start_moved_between_slices(world: FetchWorld, slices: int) -> None:
     """A partition without records is sent only if it changed for the response at hand."""
     for index in range(6):
         world.append("a", index, records=3)
@@ -261,7 +261,7 @@ def test_first_revision_sends_log_start_moved_between_slices(world: World, slice
 
 
 @pytest.mark.parametrize("slices", range(60))
-def test_first_revision_sends_log_start_moved_during_full_response(world: World, slices: int) -> None:
+def test_first_revision_sends_log_start_moved_during_full_response(world: FetchWorld, slices: int) -> None:
     for index in range(6):
         world.append("a", index, records=3)
     call = world.fetch_first(0, 0, dict.fromkeys(ALL, 3))
@@ -279,13 +279,13 @@ def test_first_revision_sends_log_start_moved_during_full_response(world: World,
     assert starts == dict.fromkeys(ALL, 2)
 
 
-def delete_before(world: World, index: int, offset: int) -> None:
+def delete_before(world: FetchWorld, index: int, offset: int) -> None:
     world.log("a", index).delete_records_before(offset)
     world.partition("a", index).changed()
 
 
 @pytest.mark.parametrize("slices", range(40))
-def test_truncation_between_slices_returns_old_or_new_state(world: World, slices: int) -> None:
+def test_truncation_between_slices_returns_old_or_new_state(world: FetchWorld, slices: int) -> None:
     for index in range(6):
         world.append("a", index)
         world.append("a", index)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reference_broker.apis.tests.fetch_world import LARGE, World, id_of, names, partitions_of, real_log
+from reference_broker.apis.tests.fetch_world import LARGE, FetchWorld, id_of, names, partitions_of, real_log
 from reference_broker.records.compression import Compression
 from reference_broker.records.record import Record, build, read_all
 from reference_broker.wire.errors import ErrorCode
@@ -13,9 +13,9 @@ BY_NAME_AND_BY_ID = pytest.mark.parametrize("version", [12, 13])
 
 
 @pytest.fixture
-def world() -> World:
+def world() -> FetchWorld:
     """Topic a: epoch 0 has offsets 0-1, epoch 1 offsets 2-3."""
-    world = World()
+    world = FetchWorld()
     world.create("a", 3)
     world.create("b")
     for epoch in (0, 1):
@@ -30,7 +30,7 @@ def at(offset: int, current: int = -1, last: int = -1, index: int = 0) -> FetchP
 
 @pytest.mark.clause("F-13", "FetchSessionTest.testCachedLeaderEpoch", "FetchSessionTest.testLastFetchedEpoch")
 @BY_NAME_AND_BY_ID
-def test_cached_epochs_are_kept_until_partition_is_named(world: World, version: int) -> None:
+def test_cached_epochs_are_kept_until_partition_is_named(world: FetchWorld, version: int) -> None:
     session_id = world.open_session({A0: at(4, 1, 1), A1: 0}, version=version)
     (cached, _) = world.sessions.sessions[session_id].partitions.values()
     seen = []
@@ -47,7 +47,9 @@ def test_cached_epochs_are_kept_until_partition_is_named(world: World, version: 
 )
 @BY_NAME_AND_BY_ID
 @pytest.mark.parametrize(("current", "error"), [(-1, 0), (1, 0), (0, 74), (2, 75)])
-def test_cached_leader_epoch_is_checked_in_empty_fetch(world: World, version: int, current: int, error: int) -> None:
+def test_cached_leader_epoch_is_checked_in_empty_fetch(
+    world: FetchWorld, version: int, current: int, error: int
+) -> None:
     session_id = world.open_session({A0: at(4, current)}, version=version)
     for epoch in (1, 2):
         response = partitions_of(world.fetch(session_id, epoch, version=version).response)
@@ -60,7 +62,7 @@ def test_cached_leader_epoch_is_checked_in_empty_fetch(world: World, version: in
     "FetchSessionTest.testDivergingEpoch",
 )
 @BY_NAME_AND_BY_ID
-def test_diverging_partition_is_in_each_response(world: World, version: int) -> None:
+def test_diverging_partition_is_in_each_response(world: FetchWorld, version: int) -> None:
     response = world.fetch(0, 0, {A0: at(3, 1, 0), A1: at(0, index=1)}, version=version).response
     session_id, diverging = response.session_id, EpochEndOffset(0, 2)
     assert [data.diverging_epoch for data in partitions_of(response).values()] == [diverging, None]
@@ -73,7 +75,7 @@ def test_diverging_partition_is_in_each_response(world: World, version: int) -> 
 
 @pytest.mark.clause("F-12", "FetchSessionTest.testIncrementalFetchSession")
 @BY_NAME_AND_BY_ID
-def test_request_forgets_and_adds_partitions(world: World, version: int) -> None:
+def test_request_forgets_and_adds_partitions(world: FetchWorld, version: int) -> None:
     session_id = world.open_session({A0: 4, A1: 0}, version=version)
     response = world.fetch(session_id, 1, {B0: 0}, forget=[A0], version=version).response
     assert (response.session_id, list(partitions_of(response))) == (
@@ -84,7 +86,7 @@ def test_request_forgets_and_adds_partitions(world: World, version: int) -> None
 
 
 @pytest.mark.clause("FetchSessionTest.testMaybeResolveUnknownName", "FetchSessionTest.testResolveUnknownPartitions")
-def test_unknown_topic_names_are_resolved_and_keep_order(world: World) -> None:
+def test_unknown_topic_names_are_resolved_and_keep_order(world: FetchWorld) -> None:
     wanted = {("x", 0): 0, ("y", 0): 0, ("z", 0): 0}
     session_id = world.open_session(wanted, version=13)
     cached = list(world.sessions.sessions[session_id].partitions.values())
@@ -101,7 +103,7 @@ def test_unknown_topic_names_are_resolved_and_keep_order(world: World) -> None:
 
 
 @pytest.mark.clause("FetchSessionTest.testCachedPartitionEqualsAndHashCode", "F-13")
-def test_cached_partition_identity_by_id_or_name(world: World) -> None:
+def test_cached_partition_identity_by_id_or_name(world: FetchWorld) -> None:
     """One topic under two IDs is two partitions in a session by ID; a session by name ignores the ID."""
     ids = [id_of(world, "a"), id_of(world, "a"), b"another of a".rjust(16)]
     for version, count in ((12, 1), (13, 2)):
@@ -120,7 +122,7 @@ def test_cached_partition_identity_by_id_or_name(world: World) -> None:
     ],
 )
 def test_response_respects_partition_order_and_both_limits(order: list[int], offset: int, sizes: list[int]) -> None:
-    world = World()
+    world = FetchWorld()
     world.create("t", 5)
     for index in (0, 1, 2):
         for _ in range(9):
@@ -134,7 +136,7 @@ def test_response_respects_partition_order_and_both_limits(order: list[int], off
 
 
 @pytest.mark.clause("FetchRequestTest.testFetchRequestV4WithReadCommitted", "F-4")
-def test_read_committed_from_version_4(world: World) -> None:
+def test_read_committed_from_version_4(world: FetchWorld) -> None:
     (data,) = partitions_of(world.fetch(0, -1, {A0: 0}, version=4, isolation_level=1).response).values()
     assert (data.error_code, data.last_stable_offset, len(data.records or b"")) == (0, 4, 200)
 
@@ -143,7 +145,7 @@ def test_read_committed_from_version_4(world: World) -> None:
     "FetchRequestTest.testFetchWithPartitionsWithIdError", "KafkaApisTest.testFetchRequestErroneousPartitions"
 )
 @pytest.mark.parametrize("epoch", [-1, 0])
-def test_unknown_topic_id_leaves_other_partitions_served(world: World, epoch: int) -> None:
+def test_unknown_topic_id_leaves_other_partitions_served(world: FetchWorld, epoch: int) -> None:
     response = partitions_of(world.fetch(0, epoch, {("x", 0): 0, A0: 0, B0: 0}, version=13).response)
     unknown, *healthy = response.values()
     assert (unknown.error_code, unknown.high_watermark, unknown.records) == (ErrorCode.unknown_topic_id, -1, b"")
@@ -154,7 +156,7 @@ def test_unknown_topic_id_leaves_other_partitions_served(world: World, epoch: in
 
 
 @pytest.mark.clause("FetchRequestTest.testCreateIncrementalFetchWithPartitionsInErrorV12", "F-14")
-def test_unknown_topic_error_is_sent_until_topic_exists(world: World) -> None:
+def test_unknown_topic_error_is_sent_until_topic_exists(world: FetchWorld) -> None:
     response = world.fetch(0, 0, {A0: 4, ("later", 0): 0, ("later", 1): 0}).response
     assert [data.error_code for data in partitions_of(response).values()] == [0, 3, 3]
     seen = []
@@ -170,7 +172,7 @@ def test_unknown_topic_error_is_sent_until_topic_exists(world: World) -> None:
 @pytest.mark.clause("FetchRequestTest.testZStdCompressedTopic", "FetchRequestTest.testZStdCompressedRecords")
 @pytest.mark.parametrize("version", [4, 9, 10, 12])
 def test_zstd_batch_is_served_to_every_version(version: int) -> None:
-    world = World(log_of=real_log)
+    world = FetchWorld(log_of=real_log)
     (partition,) = world.create("a")
     sent = [Record(number, 1_000, b"key%d" % number, b"value" * 50) for number in range(3)]
     partition.log.append(world.broker.now, build(sent, compression=Compression.ZSTD), 0)
@@ -181,7 +183,7 @@ def test_zstd_batch_is_served_to_every_version(version: int) -> None:
 
 
 @pytest.mark.clause("DelayedFetchTest.testDelayedFetchWithMessageOnlyHighWatermark")
-def test_truncation_below_offset_completes_parked_fetch(world: World) -> None:
+def test_truncation_below_offset_completes_parked_fetch(world: FetchWorld) -> None:
     world.append("a", commit=False)
     world.append("a", commit=False)
     call = world.fetch(0, -1, {A0: at(5)}, max_wait_ms=500)
@@ -197,7 +199,7 @@ def test_truncation_below_offset_completes_parked_fetch(world: World) -> None:
 
 @pytest.mark.clause("DelayedFetchTest.testNotLeaderOrFollower")
 @pytest.mark.parametrize("in_session", [True, False])
-def test_lost_leadership_completes_parked_fetch(world: World, in_session: bool) -> None:
+def test_lost_leadership_completes_parked_fetch(world: FetchWorld, in_session: bool) -> None:
     wanted: dict[tuple[str, int], int | FetchPartition] = {A0: at(4), A1: 0}
     session_id, epoch = (world.open_session(wanted), 1) if in_session else (0, -1)
     call = world.fetch(session_id, epoch, {} if in_session else wanted, max_wait_ms=500)
@@ -208,7 +210,7 @@ def test_lost_leadership_completes_parked_fetch(world: World, in_session: bool) 
 
 
 @pytest.mark.clause("F-6", "FetchSessionTest.testFetchRequests")
-def test_id_and_epoch_select_kind_of_fetch(world: World) -> None:
+def test_id_and_epoch_select_kind_of_fetch(world: FetchWorld) -> None:
     session_id = world.open_session({A0: 4, A1: 0})
     seen = [
         world.fetch(*pair, wanted).response

@@ -7,7 +7,7 @@ import pytest
 
 from reference_broker.apis.tests.fetch_naive import Naive
 from reference_broker.apis.tests.fetch_naive_values import FIRST_MIN_MS
-from reference_broker.apis.tests.fetch_world import World, names, partitions_of
+from reference_broker.apis.tests.fetch_world import FetchWorld, names, partitions_of
 from reference_broker.wire.errors import DraftError, ErrorCode
 from reference_broker.wire.fetch import (
     INCREMENTAL_FETCH,
@@ -27,7 +27,7 @@ REVISIONS = pytest.mark.parametrize("revision", ["final", "first"])
 class Fetcher:
     """One client, which starts again after a refusal."""
 
-    world: World
+    world: FetchWorld
     revision: str
     places: list[tuple[str, int]]
     replica_id: int = CONSUMER
@@ -51,14 +51,14 @@ class Fetcher:
         return response
 
 
-def a_world(slots: int, **fields: Any) -> World:
-    world = World(slots=slots, **fields)
+def a_world(slots: int, **fields: Any) -> FetchWorld:
+    world = FetchWorld(slots=slots, **fields)
     world.create("a", 2)
     world.create("b")
     return world
 
 
-def metrics(world: World) -> tuple[int, int, int]:
+def metrics(world: FetchWorld) -> tuple[int, int, int]:
     kind = "FetchSessionCache"
 
     def gauge(name: str) -> int:

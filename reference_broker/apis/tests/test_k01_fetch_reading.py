@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from reference_broker.apis.tests.fetch_world import World, partitions_of
+from reference_broker.apis.tests.fetch_world import FetchWorld, partitions_of
 from reference_broker.ports.disk import DiskError
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import EpochEndOffset, FetchPartition, LeaderIdAndEpoch, NodeEndpoint, PartitionData
@@ -15,9 +15,9 @@ SESSIONLESS, SESSION = "sessionless", "session"
 
 
 @pytest.fixture
-def world() -> World:
+def world() -> FetchWorld:
     """Epoch 0: offsets 0-1, epoch 2: offsets 2-4, and the leader is in epoch 3."""
-    world = World()
+    world = FetchWorld()
     (partition,) = world.create("a")
     for epoch, records in ((0, 2), (2, 3)):
         partition.leader_epoch = epoch
@@ -30,12 +30,12 @@ def wanted(offset: int = 0, current: int = -1, last: int = -1) -> dict[tuple[str
     return {A0: FetchPartition(0, offset, 1 << 20, current_leader_epoch=current, last_fetched_epoch=last)}
 
 
-def fetched(world: World, offset: int = 0, current: int = -1, last: int = -1, **fields: Any) -> PartitionData:
+def fetched(world: FetchWorld, offset: int = 0, current: int = -1, last: int = -1, **fields: Any) -> PartitionData:
     return partitions_of(world.fetch(0, -1, wanted(offset, current, last), **fields).response)[A0]
 
 
 @pytest.mark.parametrize(("offset", "error"), [(-1, 1), (1, 1), (2, 0), (5, 0), (6, 1)])
-def test_offset_outside_log_returns_out_of_range(world: World, offset: int, error: int) -> None:
+def test_offset_outside_log_returns_out_of_range(world: FetchWorld, offset: int, error: int) -> None:
     world.partition("a").log.delete_records_before(2)
     data = fetched(world, offset)
     assert data.error_code == error
@@ -43,7 +43,7 @@ def test_offset_outside_log_returns_out_of_range(world: World, offset: int, erro
         assert (data.high_watermark, data.last_stable_offset, data.log_start_offset, data.records) == (-1, -1, -1, b"")
 
 
-def test_consumers_read_to_the_high_watermark_and_followers_to_the_log_end(world: World) -> None:
+def test_consumers_read_to_the_high_watermark_and_followers_to_the_log_end(world: FetchWorld) -> None:
     log = world.partition("a").log
     log.high_watermark = 2
     assert len(fetched(world).records or b"") == 100
@@ -64,7 +64,7 @@ def test_consumers_read_to_the_high_watermark_and_followers_to_the_log_end(world
 )
 @pytest.mark.parametrize("replica_id", [0, 7, 11])
 def test_follower_fetch_of_non_replica_is_rejected(
-    world: World, replica_id: int, current: int, error: int, offset: int, last: int
+    world: FetchWorld, replica_id: int, current: int, error: int, offset: int, last: int
 ) -> None:
     """The leader itself is no follower. Where the leader epoch is right, nothing else is checked."""
     call = world.fetch(0, -1, wanted(offset, current, last), replica_id=replica_id, version=16)
@@ -75,7 +75,7 @@ def test_follower_fetch_of_non_replica_is_rejected(
 
 
 @pytest.mark.clause("ReplicaManagerTest.testReadCommittedFetchLimitedAtLSO")
-def test_read_committed_stops_at_the_last_stable_offset(world: World) -> None:
+def test_read_committed_stops_at_the_last_stable_offset(world: FetchWorld) -> None:
     world.log("a").lso_hold = 2
     committed = fetched(world, isolation_level=1)
     assert (len(committed.records or b""), committed.last_stable_offset, committed.aborted_transactions) == (100, 2, [])
@@ -85,7 +85,7 @@ def test_read_committed_stops_at_the_last_stable_offset(world: World) -> None:
 
 @pytest.mark.clause("FetchRequestTest.testCurrentEpochValidation", "FetchRequestTest.testCurrentEpochValidationV12")
 @pytest.mark.parametrize(("current", "error"), [(-2, 0), (-1, 0), (3, 0), (2, ErrorCode.fenced_leader_epoch), (4, 75)])
-def test_the_current_leader_epoch_is_checked(world: World, current: int, error: int) -> None:
+def test_the_current_leader_epoch_is_checked(world: FetchWorld, current: int, error: int) -> None:
     assert fetched(world, current=current).error_code == error
 
 
@@ -94,7 +94,7 @@ def test_the_current_leader_epoch_is_checked(world: World, current: int, error: 
     "FetchRequestTest.testEpochValidationWithinFetchSessionV12",
     "DelayedFetchTest.testFetchWithFencedEpoch",
 )
-def test_cached_leader_epoch_is_fenced_after_leader_change(world: World) -> None:
+def test_cached_leader_epoch_is_fenced_after_leader_change(world: FetchWorld) -> None:
     session_id = world.open_session(wanted(5, current=3))
     call = world.fetch(session_id, 1, max_wait_ms=500)
     world.partition("a").leader_epoch = 4
@@ -121,7 +121,7 @@ def test_cached_leader_epoch_is_fenced_after_leader_change(world: World) -> None
     ],
 )
 def test_diverging_epoch_is_returned_instead_of_data(
-    world: World, offset: int, last: int, diverging: tuple[int, int] | None
+    world: FetchWorld, offset: int, last: int, diverging: tuple[int, int] | None
 ) -> None:
     data = fetched(world, offset, last=last)
     assert data.error_code == 0
@@ -130,17 +130,17 @@ def test_diverging_epoch_is_returned_instead_of_data(
         assert (data.records, data.high_watermark) == (b"", 5)
 
 
-def test_last_fetched_epoch_beyond_log_returns_out_of_range(world: World) -> None:
+def test_last_fetched_epoch_beyond_log_returns_out_of_range(world: FetchWorld) -> None:
     assert fetched(world, 5, last=9).error_code == ErrorCode.offset_out_of_range
 
 
-def test_offset_below_log_start_returns_out_of_range_despite_divergence(world: World) -> None:
+def test_offset_below_log_start_returns_out_of_range_despite_divergence(world: FetchWorld) -> None:
     world.partition("a").log.delete_records_before(4)
     assert fetched(world, 1, last=1).error_code == ErrorCode.offset_out_of_range
 
 
 @pytest.mark.clause("F-13", "F-14", "FetchSessionTest.testDivergingEpoch", "DelayedFetchTest.testDivergingEpoch")
-def test_divergence_in_session_is_sent_until_resolved(world: World) -> None:
+def test_divergence_in_session_is_sent_until_resolved(world: FetchWorld) -> None:
     session_id = world.open_session(wanted(5, last=2))
     call = world.fetch(session_id, 1, max_wait_ms=500)
     log = world.log("a")
@@ -154,7 +154,7 @@ def test_divergence_in_session_is_sent_until_resolved(world: World) -> None:
 
 @pytest.mark.clause("G-12", "F-14")
 def test_first_revision_sends_divergence_until_resolved_and_resends_after_loss(
-    world: World,
+    world: FetchWorld,
 ) -> None:
     session_id = world.fetch_first(0, 0, wanted(5, 3, 2)).response.session_id
     call = world.fetch_first(session_id, 1, max_wait_ms=500)
@@ -171,7 +171,7 @@ def test_first_revision_sends_divergence_until_resolved_and_resends_after_loss(
 
 
 @pytest.mark.clause("G-12", "F-13")
-def test_first_revision_caches_leader_epoch(world: World) -> None:
+def test_first_revision_caches_leader_epoch(world: FetchWorld) -> None:
     session_id = world.fetch_first(0, 0, wanted(5, 3, 2)).response.session_id
     assert world.fetch_first(session_id, 1, max_wait_ms=0).response.responses == []
     world.partition("a").leader_epoch = 4
@@ -181,7 +181,7 @@ def test_first_revision_caches_leader_epoch(world: World) -> None:
     assert partitions_of(world.fetch_first(session_id, 3, wanted(5, 4, 2)).response).get(A0, NEWS).error_code == 0
 
 
-def test_lasting_divergence_does_not_complete_parked_fetch(world: World) -> None:
+def test_lasting_divergence_does_not_complete_parked_fetch(world: FetchWorld) -> None:
     session_id = world.open_session(wanted(5, last=1))
     call = world.fetch(session_id, 1, max_wait_ms=500)
     assert call.waiting
@@ -193,7 +193,7 @@ def test_lasting_divergence_does_not_complete_parked_fetch(world: World) -> None
     "FetchRequestTest.testFetchRequestToNonReplica",
     "KafkaApisTest.testFetchResponseContainsNewLeaderOnNotLeaderOrFollower",
 )
-def test_not_leader_returns_leader_endpoint_from_version_16(world: World) -> None:
+def test_not_leader_returns_leader_endpoint_from_version_16(world: FetchWorld) -> None:
     world.create("b", led_here=False)
     for version in (12, 16):
         response = world.fetch(0, -1, {("b", 0): 0}, version=version).response
@@ -216,7 +216,7 @@ def test_not_leader_returns_leader_endpoint_from_version_16(world: World) -> Non
 @pytest.mark.parametrize("session", [SESSIONLESS, SESSION])
 @pytest.mark.parametrize("version", [12, 16])
 def test_follower_checks_leader_epoch_before_not_leader(
-    world: World, current: int, error: int, session: str, version: int
+    world: FetchWorld, current: int, error: int, session: str, version: int
 ) -> None:
     """A client that lags gets that error first, and one that is ahead does not take this node's old metadata for
     newer."""
@@ -233,26 +233,26 @@ def test_follower_checks_leader_epoch_before_not_leader(
 
 @pytest.mark.clause("FetchRequestTest.testFetchRequestToNonReplica")
 @pytest.mark.parametrize("current", [-1, 2, 3, 4])
-def test_non_replica_checks_no_leader_epoch(world: World, current: int) -> None:
+def test_non_replica_checks_no_leader_epoch(world: FetchWorld, current: int) -> None:
     world.publish("b", 1, b"b".rjust(16, b"#"), leader=8, epoch=3)
     wanted_partitions = {("b", 0): FetchPartition(0, 0, 1 << 20, current_leader_epoch=current)}
     (data,) = partitions_of(world.fetch(0, -1, wanted_partitions).response).values()
     assert data.error_code == ErrorCode.not_leader_or_follower
 
 
-def test_fenced_leader_epoch_returns_current_leader(world: World) -> None:
+def test_fenced_leader_epoch_returns_current_leader(world: FetchWorld) -> None:
     response = world.fetch(0, -1, wanted(current=1), version=16).response
     (data,) = partitions_of(response).values()
     assert data.current_leader == LeaderIdAndEpoch(7, 3)
     assert [one.node_id for one in response.node_endpoints] == [7]
 
 
-def test_partition_index_beyond_topic_is_unknown(world: World) -> None:
+def test_partition_index_beyond_topic_is_unknown(world: FetchWorld) -> None:
     response = partitions_of(world.fetch(0, -1, {("a", 9): 0, ("a", -1): 0}).response)
     assert [data.error_code for data in response.values()] == [ErrorCode.unknown_topic_or_partition] * 2
 
 
-def test_disk_read_error_fails_only_its_partition(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_read_error_fails_only_its_partition(world: FetchWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     world.create("b")
     world.append("b")
 

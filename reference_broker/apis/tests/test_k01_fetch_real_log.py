@@ -2,7 +2,7 @@
 
 import pytest
 
-from reference_broker.apis.tests.fetch_world import World, partitions_of, real_log, real_records
+from reference_broker.apis.tests.fetch_world import FetchWorld, partitions_of, real_log, real_records
 from reference_broker.records.batch import iterate
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition
@@ -11,13 +11,13 @@ A0 = ("a", 0)
 
 
 @pytest.fixture
-def world() -> World:
-    world = World(log_of=real_log)
+def world() -> FetchWorld:
+    world = FetchWorld(log_of=real_log)
     world.create("a", 4)
     return world
 
 
-def write(world: World, index: int = 0, records: int = 1) -> None:
+def write(world: FetchWorld, index: int = 0, records: int = 1) -> None:
     partition = world.partition("a", index)
     partition.log.append(world.broker.now, real_records([1_000] * records), partition.leader_epoch)
     partition.log.advance_high_watermark(partition.log.log_end_offset)
@@ -28,7 +28,7 @@ def offsets(records: bytes | memoryview | None) -> list[tuple[int, int]]:
     return [(header.base_offset, header.last_offset) for _, header in iterate(records or b"")]
 
 
-def test_fetch_from_mid_batch_offset_returns_whole_batches(world: World) -> None:
+def test_fetch_from_mid_batch_offset_returns_whole_batches(world: FetchWorld) -> None:
     write(world, records=3)
     write(world, records=2)
     data = partitions_of(world.fetch(0, -1, {A0: 1}).response)[A0]
@@ -38,7 +38,7 @@ def test_fetch_from_mid_batch_offset_returns_whole_batches(world: World) -> None
 
 
 @pytest.mark.clause("F-15", "F-20")
-def test_processed_offsets_are_contiguous_under_a_tiny_limit(world: World) -> None:
+def test_processed_offsets_are_contiguous_under_a_tiny_limit(world: FetchWorld) -> None:
     position = [0] * 4
     session_id = world.open_session({("a", index): 0 for index in range(4)})
     changed: dict[tuple[str, int], int] = {}
@@ -56,7 +56,7 @@ def test_processed_offsets_are_contiguous_under_a_tiny_limit(world: World) -> No
     assert position == ends
 
 
-def test_min_bytes_on_real_log(world: World) -> None:
+def test_min_bytes_on_real_log(world: FetchWorld) -> None:
     session_id = world.open_session({A0: 0})
     write(world)
     size = len(partitions_of(world.fetch(0, -1, {A0: 0}).response)[A0].records or b"")
@@ -66,7 +66,7 @@ def test_min_bytes_on_real_log(world: World) -> None:
     assert len(partitions_of(call.response)[A0].records or b"") == 2 * size
 
 
-def test_truncation_and_deletion_return_out_of_range(world: World) -> None:
+def test_truncation_and_deletion_return_out_of_range(world: FetchWorld) -> None:
     write(world, records=2)
     write(world)
     log = world.partition("a").log

@@ -3,7 +3,7 @@
 import pytest
 
 from reference_broker.apis.records import k01_fetch
-from reference_broker.apis.tests.fetch_world import World, names, partitions_of, two_topics
+from reference_broker.apis.tests.fetch_world import FetchWorld, names, partitions_of, two_topics
 from reference_broker.core.call_admission import ActiveCall
 from reference_broker.core.events import Effect, Reply, Request
 from reference_broker.wire.errors import Error, ErrorCode
@@ -15,12 +15,12 @@ LARGEST = 0x7FFFFFFF
 
 
 @pytest.fixture
-def world() -> World:
+def world() -> FetchWorld:
     return two_topics()
 
 
 @pytest.mark.clause("F-1", "F-13", "F-19")
-def test_session_fields(world: World) -> None:
+def test_session_fields(world: FetchWorld) -> None:
     wanted = FetchPartition(0, 0, 77, current_leader_epoch=0, last_fetched_epoch=-1, log_start_offset=5)
     session_id = world.open_session({A0: wanted}, client_id="me")
     session = world.sessions.sessions[session_id]
@@ -34,7 +34,7 @@ def test_session_fields(world: World) -> None:
 
 
 @pytest.mark.clause("F-19")
-def test_follower_session_is_privileged(world: World) -> None:
+def test_follower_session_is_privileged(world: FetchWorld) -> None:
     session_id = world.open_session({A0: 0}, replica_id=8)
     session = world.sessions.sessions[session_id]
     assert session.privileged
@@ -42,7 +42,7 @@ def test_follower_session_is_privileged(world: World) -> None:
 
 
 @pytest.mark.clause("F-3")
-def test_consecutive_epochs_are_accepted(world: World) -> None:
+def test_consecutive_epochs_are_accepted(world: FetchWorld) -> None:
     session_id = world.open_session({A0: 0})
     for epoch in (1, 2, 3):
         response = world.fetch(session_id, epoch).response
@@ -50,7 +50,7 @@ def test_consecutive_epochs_are_accepted(world: World) -> None:
 
 
 @pytest.mark.clause("F-3")
-def test_epoch_wraps_to_one(world: World) -> None:
+def test_epoch_wraps_to_one(world: FetchWorld) -> None:
     session_id = world.open_session({A0: 0})
     world.sessions.sessions[session_id].epoch = LARGEST
     assert world.fetch(session_id, LARGEST).response.session_id == session_id
@@ -59,7 +59,7 @@ def test_epoch_wraps_to_one(world: World) -> None:
 
 
 @pytest.mark.clause("F-4")
-def test_sessionless_fetch_returns_all_partitions_and_creates_no_session(world: World) -> None:
+def test_sessionless_fetch_returns_all_partitions_and_creates_no_session(world: FetchWorld) -> None:
     world.append("a", 0)
     response = world.fetch(0, -1, {A0: 0, A1: 0}).response
     assert response.session_id == 0
@@ -69,14 +69,14 @@ def test_sessionless_fetch_returns_all_partitions_and_creates_no_session(world: 
 
 
 @pytest.mark.clause("F-4")
-def test_version_without_sessions_creates_none(world: World) -> None:
+def test_version_without_sessions_creates_none(world: FetchWorld) -> None:
     request = FetchRequest(max_wait_ms=0)
     assert world.send(request, version=6).response.session_id == 0
     assert not world.sessions.sessions
 
 
 @pytest.mark.clause("F-5")
-def test_full_fetch_with_epoch_zero_creates_session(world: World) -> None:
+def test_full_fetch_with_epoch_zero_creates_session(world: FetchWorld) -> None:
     response = world.fetch(0, 0, {A0: 0, A1: 0}).response
     assert names(response) == [A0, A1]
     assert list(world.sessions.sessions) == [response.session_id]
@@ -94,7 +94,7 @@ def test_full_fetch_with_epoch_zero_creates_session(world: World) -> None:
 
 @pytest.mark.clause("F-5", "F-17")
 def test_declined_session_returns_data() -> None:
-    world = World(slots=0)
+    world = FetchWorld(slots=0)
     world.create("a")
     world.append("a")
     response = world.fetch(0, 0, {A0: 0}).response
@@ -104,7 +104,7 @@ def test_declined_session_returns_data() -> None:
 
 
 @pytest.mark.clause("F-5")
-def test_full_fetch_without_partitions_creates_empty_session(world: World) -> None:
+def test_full_fetch_without_partitions_creates_empty_session(world: FetchWorld) -> None:
     call = world.fetch(0, 0, {}, max_wait_ms=1000)
     session_id = call.response.session_id
     assert session_id
@@ -112,7 +112,7 @@ def test_full_fetch_without_partitions_creates_empty_session(world: World) -> No
 
 
 @pytest.mark.clause("F-6")
-def test_full_fetch_with_session_id_replaces_session(world: World) -> None:
+def test_full_fetch_with_session_id_replaces_session(world: FetchWorld) -> None:
     first = world.open_session({A0: 0})
     response = world.fetch(first, 0, {A1: 0}).response
     assert response.session_id not in (0, first)
@@ -122,7 +122,7 @@ def test_full_fetch_with_session_id_replaces_session(world: World) -> None:
 
 
 @pytest.mark.clause("F-8")
-def test_full_fetch_with_final_epoch_closes_session(world: World) -> None:
+def test_full_fetch_with_final_epoch_closes_session(world: FetchWorld) -> None:
     first = world.open_session({A0: 0})
     response = world.fetch(first, -1, {A0: 0}).response
     assert (response.error_code, response.session_id, names(response)) == (0, 0, [A0])
@@ -133,21 +133,21 @@ def test_full_fetch_with_final_epoch_closes_session(world: World) -> None:
 @pytest.mark.clause("F-6", "F-8")
 @pytest.mark.parametrize("epoch", [0, -1])
 @pytest.mark.parametrize("unknown", [12345, -7, LARGEST])
-def test_closing_unknown_session_returns_no_error(world: World, epoch: int, unknown: int) -> None:
+def test_closing_unknown_session_returns_no_error(world: FetchWorld, epoch: int, unknown: int) -> None:
     response = world.fetch(unknown, epoch, {A0: 0}).response
     assert response.error_code == 0
     assert bool(response.session_id) == (epoch == 0)
 
 
 @pytest.mark.clause("F-7", "F-12")
-def test_incremental_fetch_without_partitions_returns_session_id(world: World) -> None:
+def test_incremental_fetch_without_partitions_returns_session_id(world: FetchWorld) -> None:
     session_id = world.open_session({A0: 0})
     response = world.fetch(session_id, 1).response
     assert (response.session_id, response.responses) == (session_id, [])
 
 
 @pytest.mark.clause("F-7", "FetchSessionTest.testZeroSizeFetchSession", "FetchSessionTest.testToForgetPartitions")
-def test_forgetting_last_partition_closes_session(world: World) -> None:
+def test_forgetting_last_partition_closes_session(world: FetchWorld) -> None:
     session_id = world.open_session({A0: 0, A1: 0})
     response = world.fetch(session_id, 1, forget=[A0, A1], max_wait_ms=500).response
     assert (response.error_code, response.session_id, response.responses) == (0, 0, [])
@@ -157,7 +157,7 @@ def test_forgetting_last_partition_closes_session(world: World) -> None:
 
 @pytest.mark.clause("F-9")
 @pytest.mark.parametrize(("session_id", "epoch"), [(0, 5), (7, 1), (-1, 1), (-7, -7), (LARGEST, 1), (-(2**31), 3)])
-def test_unknown_session_id_returns_not_found(world: World, session_id: int, epoch: int) -> None:
+def test_unknown_session_id_returns_not_found(world: FetchWorld, session_id: int, epoch: int) -> None:
     response = world.fetch(session_id, epoch, {A0: 0}).response
     assert (response.error_code, response.session_id, response.responses) == (
         ErrorCode.fetch_session_id_not_found,
@@ -169,7 +169,7 @@ def test_unknown_session_id_returns_not_found(world: World, session_id: int, epo
 
 
 @pytest.mark.clause("F-9")
-def test_known_session_id_with_negative_epoch_returns_not_found(world: World) -> None:
+def test_known_session_id_with_negative_epoch_returns_not_found(world: FetchWorld) -> None:
     session_id = world.open_session({A0: 0})
     response = world.fetch(session_id, -2).response
     assert (response.error_code, response.session_id) == (ErrorCode.fetch_session_id_not_found, 0)
@@ -181,7 +181,7 @@ def test_known_session_id_with_negative_epoch_returns_not_found(world: World) ->
     "FetchSessionTest.testFetchRequests",
     "FetchSessionTest.testUpdateAndGenerateResponseData",
 )
-def test_wrong_epoch_is_rejected_and_session_stays_usable(world: World) -> None:
+def test_wrong_epoch_is_rejected_and_session_stays_usable(world: FetchWorld) -> None:
     session_id = world.open_session({A0: 0})
     world.fetch(session_id, 1)
     for wrong in (1, 3):
@@ -193,7 +193,7 @@ def test_wrong_epoch_is_rejected_and_session_stays_usable(world: World) -> None:
 
 
 @pytest.mark.clause("F-11", "F-20")
-def test_full_fetch_after_lost_response_returns_all_data_again(world: World) -> None:
+def test_full_fetch_after_lost_response_returns_all_data_again(world: FetchWorld) -> None:
     session_id = world.open_session({A0: 0})
     world.append("a")
     lost = partitions_of(world.fetch(session_id, 1).response)[A0].records
@@ -204,7 +204,7 @@ def test_full_fetch_after_lost_response_returns_all_data_again(world: World) -> 
 
 
 @pytest.mark.clause("F-12", "F-13", "FetchSessionTest.testCachedLeaderEpoch", "FetchSessionTest.testLastFetchedEpoch")
-def test_named_partition_overwrites_all_cached_fields(world: World) -> None:
+def test_named_partition_overwrites_all_cached_fields(world: FetchWorld) -> None:
     session_id = world.open_session({A0: FetchPartition(0, 0, 50, 0, -1, 3)})
     world.fetch(session_id, 1, {A0: FetchPartition(0, 0, 60)})
     cached = world.sessions.sessions[session_id].partitions[A0]
@@ -213,7 +213,7 @@ def test_named_partition_overwrites_all_cached_fields(world: World) -> None:
 
 
 @pytest.mark.clause("F-7")
-def test_request_that_empties_session_is_served_without_session(world: World) -> None:
+def test_request_that_empties_session_is_served_without_session(world: FetchWorld) -> None:
     """As in Kafka."""
     session_id = world.open_session({A0: 0})
     world.append("a")
@@ -224,7 +224,7 @@ def test_request_that_empties_session_is_served_without_session(world: World) ->
 
 
 @pytest.mark.clause("F-12")
-def test_request_forgets_and_adds_partitions(world: World) -> None:
+def test_request_forgets_and_adds_partitions(world: FetchWorld) -> None:
     session_id = world.open_session({A0: 0, A1: 0})
     response = world.fetch(session_id, 1, {B0: 0}, forget=[A0]).response
     assert names(response) == [B0]
@@ -234,7 +234,7 @@ def test_request_forgets_and_adds_partitions(world: World) -> None:
 
 
 @pytest.mark.clause("F-12")
-def test_forgetting_wins_over_naming_and_an_unknown_forget_is_ignored(world: World) -> None:
+def test_forgetting_wins_over_naming_and_an_unknown_forget_is_ignored(world: FetchWorld) -> None:
     session_id = world.open_session({A0: 0, A1: 0})
     assert names(world.fetch(session_id, 1, {A0: 0}, forget=[A0, B0]).response) == []
     world.append("a", 0)
@@ -242,7 +242,7 @@ def test_forgetting_wins_over_naming_and_an_unknown_forget_is_ignored(world: Wor
 
 
 @pytest.mark.clause("F-20")
-def test_duplicate_request_is_applied_once(world: World) -> None:
+def test_duplicate_request_is_applied_once(world: FetchWorld) -> None:
     session_id = world.open_session({A0: 0})
     request = FetchRequest(session_id=session_id, session_epoch=1, max_wait_ms=0)
     assert world.send(request).response.error_code == 0
@@ -251,7 +251,7 @@ def test_duplicate_request_is_applied_once(world: World) -> None:
 
 
 @pytest.mark.clause("F-20")
-def test_late_request_of_old_session_leaves_new_one_unchanged(world: World) -> None:
+def test_late_request_of_old_session_leaves_new_one_unchanged(world: FetchWorld) -> None:
     old = world.open_session({A0: 0})
     new = world.fetch(old, 0, {A1: 0}).response.session_id
     late = world.fetch(old, 1, {B0: 0}, forget=[A1]).response
@@ -261,7 +261,7 @@ def test_late_request_of_old_session_leaves_new_one_unchanged(world: World) -> N
 
 
 def test_request_with_too_many_partitions_is_rejected_without_change(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: FetchWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(k01_fetch, "MAX_NAMED_PARTITIONS", 1)
     session_id = world.open_session({A0: 0})
@@ -272,7 +272,7 @@ def test_request_with_too_many_partitions_is_rejected_without_change(
 
 
 @pytest.mark.clause("F-21")
-def test_added_and_forgotten_partitions_count_towards_request_limit(world: World) -> None:
+def test_added_and_forgotten_partitions_count_towards_request_limit(world: FetchWorld) -> None:
     session_id = world.open_session({A0: 0})
     world.fetch(session_id, 1, {A1: 0, A2: 0, B0: 0})
     assert world.sessions.partitions_cached == 4
@@ -282,7 +282,7 @@ def test_added_and_forgotten_partitions_count_towards_request_limit(world: World
 
 @pytest.mark.clause("F-23")
 @pytest.mark.parametrize(("epoch", "error"), [(1, ErrorCode.none), (9, ErrorCode.invalid_fetch_session_epoch)])
-def test_trace_line_has_session_id_and_epoch(world: World, epoch: int, error: Error) -> None:
+def test_trace_line_has_session_id_and_epoch(world: FetchWorld, epoch: int, error: Error) -> None:
     session_id = world.open_session({A0: 0})
     effects: list[Effect] = []
     tag = Tag(1, 12, "c", session_id, epoch)

@@ -8,7 +8,7 @@ import pytest
 
 from reference_broker.apis.records import fetch
 from reference_broker.apis.records.fetch_partition import look_up
-from reference_broker.apis.tests.fetch_world import FakeCall, FakeLog, World, names, partitions_of
+from reference_broker.apis.tests.fetch_world import FakeCall, FakeLog, FetchWorld, names, partitions_of
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition
@@ -17,8 +17,8 @@ A0, A1, A2, X0 = ("a", 0), ("a", 1), ("a", 2), ("x", 0)
 
 
 @pytest.fixture
-def world() -> World:
-    world = World()
+def world() -> FetchWorld:
+    world = FetchWorld()
     world.create("a", 3)
     return world
 
@@ -33,7 +33,7 @@ class Waiting:
 
 
 @pytest.fixture(params=["session", "sessionless"])
-def waiting(request: pytest.FixtureRequest, world: World) -> Waiting:
+def waiting(request: pytest.FixtureRequest, world: FetchWorld) -> Waiting:
     """Start a fetch of all three partitions from their ends that has nothing to return at once."""
 
     def start(**fields: Any) -> FakeCall:
@@ -46,11 +46,11 @@ def waiting(request: pytest.FixtureRequest, world: World) -> Waiting:
     return Waiting(start, request.param == "session")
 
 
-def no_watchers(world: World) -> bool:
+def no_watchers(world: FetchWorld) -> bool:
     return not any(partition.watchers for partition in world.partitions.by_name.values())
 
 
-def test_parked_fetch_completes_after_max_wait(world: World, waiting: Waiting) -> None:
+def test_parked_fetch_completes_after_max_wait(world: FetchWorld, waiting: Waiting) -> None:
     call = waiting()
     world.pass_ms(499)
     assert call.waiting
@@ -59,7 +59,7 @@ def test_parked_fetch_completes_after_max_wait(world: World, waiting: Waiting) -
     assert names(call.response) == ([] if waiting.in_session else [A0, A1, A2])
 
 
-def test_parked_fetch_completes_when_data_arrives(world: World, waiting: Waiting) -> None:
+def test_parked_fetch_completes_when_data_arrives(world: FetchWorld, waiting: Waiting) -> None:
     call = waiting()
     world.append("a", 1)
     assert partitions_of(call.response)[A1].records
@@ -67,7 +67,7 @@ def test_parked_fetch_completes_when_data_arrives(world: World, waiting: Waiting
     assert waiting.in_session or no_watchers(world)
 
 
-def test_min_bytes_are_summed_over_partitions_and_appends(world: World, waiting: Waiting) -> None:
+def test_min_bytes_are_summed_over_partitions_and_appends(world: FetchWorld, waiting: Waiting) -> None:
     call = waiting(min_bytes=300)
     world.append("a", 0)
     world.append("a", 1)
@@ -76,25 +76,25 @@ def test_min_bytes_are_summed_over_partitions_and_appends(world: World, waiting:
     assert [len(data.records or b"") for data in partitions_of(call.response).values() if data.records] == [100, 200]
 
 
-def test_partition_limit_caps_its_share_of_min_bytes(world: World) -> None:
+def test_partition_limit_caps_its_share_of_min_bytes(world: FetchWorld) -> None:
     call = world.fetch(0, -1, {A0: FetchPartition(0, 0, 50)}, min_bytes=60, max_wait_ms=500)
     world.append("a", size_bytes=1000)
     assert call.waiting
 
 
-def test_min_bytes_are_capped_at_max_bytes(world: World) -> None:
+def test_min_bytes_are_capped_at_max_bytes(world: FetchWorld) -> None:
     call = world.fetch(0, -1, {A0: 0}, min_bytes=10_000, max_bytes=100, max_wait_ms=500)
     world.append("a")
     assert partitions_of(call.response)[A0].records
 
 
 @pytest.mark.parametrize("fields", [{"max_wait_ms": 0}, {"max_wait_ms": -1}, {"min_bytes": 0, "max_wait_ms": 500}])
-def test_fetch_without_wait_completes_at_once(world: World, fields: dict[str, Any]) -> None:
+def test_fetch_without_wait_completes_at_once(world: FetchWorld, fields: dict[str, Any]) -> None:
     session_id = world.open_session({A0: 0})
     assert world.fetch(session_id, 1, **fields).response.session_id == session_id
 
 
-def test_uncommitted_data_completes_follower_fetch_only(world: World) -> None:
+def test_uncommitted_data_completes_follower_fetch_only(world: FetchWorld) -> None:
     consumer = world.fetch(0, -1, {A0: 0}, max_wait_ms=500)
     follower = world.fetch(0, -1, {A0: 0}, max_wait_ms=500, replica_id=8)
     world.append("a", commit=False)
@@ -107,7 +107,7 @@ def test_uncommitted_data_completes_follower_fetch_only(world: World) -> None:
 
 
 @pytest.mark.clause("F-14")
-def test_moved_watermarks_are_sent_with_next_completed_response(world: World) -> None:
+def test_moved_watermarks_are_sent_with_next_completed_response(world: FetchWorld) -> None:
     world.append("a", 0, records=4)
     world.append("a", 1, commit=False)
     session_id = world.open_session({A0: 4, A1: 1, A2: 0})
@@ -128,7 +128,7 @@ def test_moved_watermarks_are_sent_with_next_completed_response(world: World) ->
 
 
 @pytest.mark.clause("DelayedFetchTest.testDelayedFetchWithMessageOnlyHighWatermark")
-def test_new_error_completes_parked_fetch(world: World, waiting: Waiting) -> None:
+def test_new_error_completes_parked_fetch(world: FetchWorld, waiting: Waiting) -> None:
     world.append("a", records=3)
     call = waiting()
     world.partition("a").log.truncate_to(0)
@@ -136,14 +136,14 @@ def test_new_error_completes_parked_fetch(world: World, waiting: Waiting) -> Non
     assert partitions_of(call.response)[A0].error_code == ErrorCode.offset_out_of_range
 
 
-def test_topic_deletion_completes_parked_fetch(world: World, waiting: Waiting) -> None:
+def test_topic_deletion_completes_parked_fetch(world: FetchWorld, waiting: Waiting) -> None:
     call = waiting()
     world.delete("a")
     assert ErrorCode.unknown_topic_or_partition in [data.error_code for data in partitions_of(call.response).values()]
 
 
 @pytest.mark.clause("F-14")
-def test_lasting_error_does_not_complete_parked_fetch(world: World) -> None:
+def test_lasting_error_does_not_complete_parked_fetch(world: FetchWorld) -> None:
     session_id = world.open_session({A0: 99, A1: 0})
     call = world.fetch(session_id, 1, max_wait_ms=500)
     assert call.waiting
@@ -151,7 +151,7 @@ def test_lasting_error_does_not_complete_parked_fetch(world: World) -> None:
     assert partitions_of(call.response)[A0].error_code == ErrorCode.offset_out_of_range
 
 
-def test_session_of_unknown_topics_waits_for_max_wait(world: World) -> None:
+def test_session_of_unknown_topics_waits_for_max_wait(world: FetchWorld) -> None:
     session_id = world.open_session({X0: 0})
     call = world.fetch(session_id, 1, max_wait_ms=500)
     assert call.waiting
@@ -160,20 +160,20 @@ def test_session_of_unknown_topics_waits_for_max_wait(world: World) -> None:
 
 
 @pytest.mark.parametrize("wanted", [{A0: 99}, {X0: 0}])
-def test_error_of_named_partition_is_sent_at_once(world: World, wanted: dict[tuple[str, int], int]) -> None:
+def test_error_of_named_partition_is_sent_at_once(world: FetchWorld, wanted: dict[tuple[str, int], int]) -> None:
     session_id = world.open_session({**wanted, A1: 0})
     assert not world.fetch(session_id, 1, wanted, max_wait_ms=500).waiting
     assert not world.fetch(0, -1, wanted, max_wait_ms=500).waiting
 
 
-def test_changed_error_completes_parked_fetch(world: World) -> None:
+def test_changed_error_completes_parked_fetch(world: FetchWorld) -> None:
     session_id = world.open_session({A0: FetchPartition(0, 99, 100)})
     call = world.fetch(session_id, 1, max_wait_ms=500)
     world.delete("a")
     assert partitions_of(call.response)[A0].error_code == ErrorCode.unknown_topic_or_partition
 
 
-def test_added_partition_without_data_waits(world: World) -> None:
+def test_added_partition_without_data_waits(world: FetchWorld) -> None:
     session_id = world.open_session({A0: 0})
     call = world.fetch(session_id, 1, {A1: 0}, max_wait_ms=500)
     assert call.waiting
@@ -181,7 +181,7 @@ def test_added_partition_without_data_waits(world: World) -> None:
     assert names(call.response) == [A1]
 
 
-def test_created_topic_with_data_completes_parked_fetch(world: World) -> None:
+def test_created_topic_with_data_completes_parked_fetch(world: FetchWorld) -> None:
     session_id = world.open_session({X0: 0, A0: 0})
     call = world.fetch(session_id, 1, max_wait_ms=500)
     world.create("unrelated")
@@ -192,7 +192,7 @@ def test_created_topic_with_data_completes_parked_fetch(world: World) -> None:
     assert not world.sessions.arrivals.keys
 
 
-def test_created_topic_without_leader_is_sent_after_max_wait(world: World) -> None:
+def test_created_topic_without_leader_is_sent_after_max_wait(world: FetchWorld) -> None:
     session_id = world.open_session({X0: 0})
     call = world.fetch(session_id, 1, max_wait_ms=500, version=12)
     world.create("x", led_here=False)
@@ -201,7 +201,7 @@ def test_created_topic_without_leader_is_sent_after_max_wait(world: World) -> No
 
 
 @pytest.mark.clause("F-20")
-def test_newer_request_supersedes_parked_one(world: World) -> None:
+def test_newer_request_supersedes_parked_one(world: FetchWorld) -> None:
     session_id = world.open_session({A0: 0})
     old = world.fetch(session_id, 1, max_wait_ms=500)
     new = world.fetch(session_id, 2, max_wait_ms=500)
@@ -211,7 +211,7 @@ def test_newer_request_supersedes_parked_one(world: World) -> None:
 
 
 @pytest.mark.clause("F-10")
-def test_rejected_request_leaves_parked_one_unchanged(world: World) -> None:
+def test_rejected_request_leaves_parked_one_unchanged(world: FetchWorld) -> None:
     session_id = world.open_session({A0: 0})
     waits = world.fetch(session_id, 1, max_wait_ms=500)
     world.fetch(session_id, 1)
@@ -221,7 +221,7 @@ def test_rejected_request_leaves_parked_one_unchanged(world: World) -> None:
 
 
 @pytest.mark.parametrize("epoch", [0, -1])
-def test_closing_session_completes_parked_fetch(world: World, epoch: int) -> None:
+def test_closing_session_completes_parked_fetch(world: FetchWorld, epoch: int) -> None:
     session_id = world.open_session({A0: 0})
     waits = world.fetch(session_id, 1, max_wait_ms=500)
     world.fetch(session_id, epoch, {A0: 0})
@@ -230,7 +230,7 @@ def test_closing_session_completes_parked_fetch(world: World, epoch: int) -> Non
 
 
 @pytest.mark.clause("F-20")
-def test_closed_connection_of_parked_fetch_changes_no_session(world: World) -> None:
+def test_closed_connection_of_parked_fetch_changes_no_session(world: FetchWorld) -> None:
     session_id = world.open_session({A0: 0, A1: 0})
     call = world.fetch(session_id, 1, max_wait_ms=500, min_bytes=1000)
     world.append("a")
@@ -241,7 +241,7 @@ def test_closed_connection_of_parked_fetch_changes_no_session(world: World) -> N
     assert names(world.fetch(session_id, 2).response) == [A0, A1]
 
 
-def test_full_fetch_of_closed_connection_creates_no_session(world: World) -> None:
+def test_full_fetch_of_closed_connection_creates_no_session(world: FetchWorld) -> None:
     call = world.fetch(0, 0, {A0: 0, X0: 0}, max_wait_ms=500)
     assert not call.waiting  # because of the error
     call = world.fetch(0, 0, {A1: 0}, max_wait_ms=500)
@@ -254,7 +254,7 @@ def test_full_fetch_of_closed_connection_creates_no_session(world: World) -> Non
 
 
 @pytest.mark.clause("F-5")
-def test_parked_full_fetch_creates_session_with_response(world: World) -> None:
+def test_parked_full_fetch_creates_session_with_response(world: FetchWorld) -> None:
     call = world.fetch(0, 0, {A0: 0}, max_wait_ms=500)
     assert not world.sessions.sessions
     world.append("a")
@@ -263,13 +263,13 @@ def test_parked_full_fetch_creates_session_with_response(world: World) -> None:
     assert len(partitions_of(world.fetch(call.response.session_id, 1, {A0: 1}).response)[A0].records or b"") == 100
 
 
-def test_append_completes_parked_fetches_of_both_sessions(world: World) -> None:
+def test_append_completes_parked_fetches_of_both_sessions(world: FetchWorld) -> None:
     waits = [world.fetch(world.open_session({A0: 0}), 1, max_wait_ms=500) for _ in range(2)]
     world.append("a")
     assert all(partitions_of(call.response)[A0].records for call in waits)
 
 
-def test_changed_isolation_level_in_session_takes_effect(world: World) -> None:
+def test_changed_isolation_level_in_session_takes_effect(world: FetchWorld) -> None:
     world.log("a").lso_hold = 0
     session_id = world.open_session({A0: 0}, isolation_level=1)
     world.append("a")
@@ -280,7 +280,7 @@ def test_changed_isolation_level_in_session_takes_effect(world: World) -> None:
 # Cost
 
 
-def touches(world: World) -> int:
+def touches(world: FetchWorld) -> int:
     return sum(world.log(*place).touches for place in world.partitions.by_name)
 
 
@@ -290,7 +290,7 @@ def touches(world: World) -> int:
 def test_incremental_fetch_touches_only_changed_partitions(
     monkeypatch: pytest.MonkeyPatch, cached: int, changed: int
 ) -> None:
-    world = World()
+    world = FetchWorld()
     world.create("big", cached)
     session_id = world.open_session({("big", index): 0 for index in range(cached)})
     looked: list[int] = []
@@ -318,7 +318,7 @@ def test_incremental_fetch_touches_only_changed_partitions(
 
 
 def test_backlog_beyond_limit_is_not_walked() -> None:
-    world = World()
+    world = FetchWorld()
     world.create("big", 2000)
     session_id = world.open_session({("big", index): 0 for index in range(2000)})
     for index in range(2000):
@@ -332,7 +332,7 @@ def test_backlog_beyond_limit_is_not_walked() -> None:
 
 
 def test_parked_fetch_checks_only_changed_partitions() -> None:
-    world = World()
+    world = FetchWorld()
     world.create("big", 1000)
     session_id = world.open_session({("big", index): 0 for index in range(1000)})
     call = world.fetch(session_id, 1, max_wait_ms=500, min_bytes=250)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reference_broker.apis.tests.fetch_world import LARGE, World, names, partitions_of, two_topics
+from reference_broker.apis.tests.fetch_world import LARGE, FetchWorld, names, partitions_of, two_topics
 from reference_broker.apis.tests.first_world import NOT_VALID, opened, session_of
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition
@@ -12,12 +12,12 @@ READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 
 @pytest.fixture
-def world() -> World:
+def world() -> FetchWorld:
     return two_topics()
 
 
 @pytest.mark.clause("G-5", "G-6")
-def test_change_is_sent_once(world: World) -> None:
+def test_change_is_sent_once(world: FetchWorld) -> None:
     session_id = opened(world, A0, A1)
     assert names(world.fetch_first(session_id, 1).response) == []
     world.append("a", 1)
@@ -26,7 +26,7 @@ def test_change_is_sent_once(world: World) -> None:
 
 
 @pytest.mark.clause("G-3", "G-6", "F-10")
-def test_retransmission_gets_at_least_partitions_of_first_response(world: World) -> None:
+def test_retransmission_gets_at_least_partitions_of_first_response(world: FetchWorld) -> None:
     session_id = opened(world, A0, A1, A2)
     world.append("a", 0)
     world.append("a", 1)
@@ -46,7 +46,7 @@ def test_retransmission_gets_at_least_partitions_of_first_response(world: World)
 
 
 @pytest.mark.clause("G-6")
-def test_retransmission_includes_first_partitions_when_limit_is_exhausted(world: World) -> None:
+def test_retransmission_includes_first_partitions_when_limit_is_exhausted(world: FetchWorld) -> None:
     session_id = opened(world, A0, A1, A2)
     world.append("a", 0)
     assert names(world.fetch_first(session_id, 1, max_bytes=150).response) == [A0]
@@ -58,7 +58,7 @@ def test_retransmission_includes_first_partitions_when_limit_is_exhausted(world:
 
 
 @pytest.mark.clause("G-4", "G-6")
-def test_retransmission_after_full_response_omits_partitions_it_sent(world: World) -> None:
+def test_retransmission_after_full_response_omits_partitions_it_sent(world: FetchWorld) -> None:
     session_id = opened(world, A0, A1)
     world.fetch_first(session_id, 1)
     world.append("a")
@@ -68,7 +68,7 @@ def test_retransmission_after_full_response_omits_partitions_it_sent(world: Worl
 
 @pytest.mark.clause("G-4", "G-5")
 @pytest.mark.parametrize("following", [1, 2])
-def test_full_response_confirms_no_sequence_number(world: World, following: int) -> None:
+def test_full_response_confirms_no_sequence_number(world: FetchWorld, following: int) -> None:
     """The full request ended request 1, whose number the fetcher uses again. A change in between is sent once, also to
     a fetcher that goes on with the next number."""
     session_id = opened(world, A0, A1)
@@ -80,7 +80,7 @@ def test_full_response_confirms_no_sequence_number(world: World, following: int)
 
 
 @pytest.mark.clause("G-4", "G-5")
-def test_change_during_number_superseded_by_full_request_is_sent_once(world: World) -> None:
+def test_change_during_number_superseded_by_full_request_is_sent_once(world: FetchWorld) -> None:
     session_id = opened(world, A0, A1)
     assert world.fetch_first(session_id, 1, max_wait_ms=500).waiting
     world.fetch_first(session_id, 0, {A0: 0, A1: 0})
@@ -92,7 +92,7 @@ def test_change_during_number_superseded_by_full_request_is_sent_once(world: Wor
 
 @pytest.mark.clause("G-4")
 @pytest.mark.parametrize("following", [1, 2])
-def test_partitions_of_unanswered_full_request_are_sent_next(world: World, following: int) -> None:
+def test_partitions_of_unanswered_full_request_are_sent_next(world: FetchWorld, following: int) -> None:
     session_id = opened(world, A0, A1)
     world.fetch_first(session_id, 1)
     world.fetch_first(session_id, 0, {A0: 0, A1: 0}, max_wait_ms=500, min_bytes=1000)
@@ -101,7 +101,7 @@ def test_partitions_of_unanswered_full_request_are_sent_next(world: World, follo
 
 
 @pytest.mark.clause("G-5", "G-6")
-def test_partition_omitted_by_first_response_is_sent_after_second(world: World) -> None:
+def test_partition_omitted_by_first_response_is_sent_after_second(world: FetchWorld) -> None:
     """Which of the two responses the next number confirms is unknown."""
     session_id = opened(world, A0, A1, A2)
     for index in range(3):
@@ -114,7 +114,7 @@ def test_partition_omitted_by_first_response_is_sent_after_second(world: World) 
 
 
 @pytest.mark.clause("G-6")
-def test_request_may_be_retransmitted_many_times(world: World) -> None:
+def test_request_may_be_retransmitted_many_times(world: FetchWorld) -> None:
     session_id = opened(world, A0, A1)
     world.append("a", 0)
     for _ in range(4):
@@ -124,7 +124,7 @@ def test_request_may_be_retransmitted_many_times(world: World) -> None:
 
 @pytest.mark.clause("G-5")
 @pytest.mark.parametrize("what", ["log start", "high watermark", "last stable offset", "log end"])
-def test_each_kind_of_change_makes_partition_dirty(world: World, what: str) -> None:
+def test_each_kind_of_change_makes_partition_dirty(world: FetchWorld, what: str) -> None:
     world.append("a", 0, records=3, commit=False)
     session_id = world.fetch_first(0, 0, {A0: 3}).response.session_id
     world.fetch_first(session_id, 1)
@@ -145,7 +145,7 @@ def test_each_kind_of_change_makes_partition_dirty(world: World, what: str) -> N
 
 
 @pytest.mark.clause("G-5")
-def test_change_while_parked_is_in_response(world: World) -> None:
+def test_change_while_parked_is_in_response(world: FetchWorld) -> None:
     session_id = opened(world, A0, A1)
     call = world.fetch_first(session_id, 1, max_wait_ms=100)
     world.append("a", 1)
@@ -154,7 +154,7 @@ def test_change_while_parked_is_in_response(world: World) -> None:
 
 
 @pytest.mark.clause("G-5")
-def test_dirty_number_never_decreases(world: World) -> None:
+def test_dirty_number_never_decreases(world: FetchWorld) -> None:
     session_id = opened(world, A0)
     cached = session_of(world, session_id).partitions[A0]
     numbers = []
@@ -169,7 +169,7 @@ def test_dirty_number_never_decreases(world: World) -> None:
 
 
 @pytest.mark.clause("G-5", "G-7")
-def test_partitions_omitted_by_limit_are_sent_next(world: World) -> None:
+def test_partitions_omitted_by_limit_are_sent_next(world: FetchWorld) -> None:
     session_id = opened(world, A0, A1, A2, max_bytes=100)
     for index in range(3):
         world.append("a", index)
@@ -181,7 +181,7 @@ def test_partitions_omitted_by_limit_are_sent_next(world: World) -> None:
 
 
 @pytest.mark.clause("G-5", "G-8")
-def test_partition_with_remaining_data_stays_dirty(world: World) -> None:
+def test_partition_with_remaining_data_stays_dirty(world: FetchWorld) -> None:
     world.append("a")
     world.append("a")
     narrow = {A0: FetchPartition(0, 0, 100)}
@@ -194,7 +194,7 @@ def test_partition_with_remaining_data_stays_dirty(world: World) -> None:
 
 
 @pytest.mark.clause("G-8")
-def test_cached_fetch_offset_is_the_requested_one(world: World) -> None:
+def test_cached_fetch_offset_is_the_requested_one(world: FetchWorld) -> None:
     session_id = opened(world, A0)
     world.append("a")
     assert partitions_of(world.fetch_first(session_id, 1).response)[A0].records
@@ -207,7 +207,7 @@ def test_cached_fetch_offset_is_the_requested_one(world: World) -> None:
 
 
 @pytest.mark.clause("G-5")
-def test_requested_offset_below_log_end_makes_partition_dirty(world: World) -> None:
+def test_requested_offset_below_log_end_makes_partition_dirty(world: FetchWorld) -> None:
     world.append("a")
     session_id = opened(world, A0)
     assert names(world.fetch_first(session_id, 1, {A0: 1}).response) == []
@@ -216,7 +216,7 @@ def test_requested_offset_below_log_end_makes_partition_dirty(world: World) -> N
 
 
 @pytest.mark.clause("G-7")
-def test_response_starts_at_sequence_number_modulo_partition_count(world: World) -> None:
+def test_response_starts_at_sequence_number_modulo_partition_count(world: FetchWorld) -> None:
     session_id = opened(world, B0, A2, A0, A1)
     ordered = [A0, A1, A2, B0]
     for number in range(1, 10):
@@ -227,7 +227,7 @@ def test_response_starts_at_sequence_number_modulo_partition_count(world: World)
 
 
 @pytest.mark.clause("G-7")
-def test_small_limit_starves_no_partition(world: World) -> None:
+def test_small_limit_starves_no_partition(world: FetchWorld) -> None:
     session_id = opened(world, A0, A1, A2, B0)
     served: dict[object, int] = {}
     for number in range(1, 21):
@@ -239,7 +239,7 @@ def test_small_limit_starves_no_partition(world: World) -> None:
 
 
 @pytest.mark.clause("G-6")
-def test_dirty_number_example_of_kip_227(world: World) -> None:
+def test_dirty_number_example_of_kip_227(world: FetchWorld) -> None:
     """P1 has dirty number 100, P2 101: request 100 returns both, request 101 only P2."""
     session_id = opened(world, A0, A1)
     session_of(world, session_id).sequence_number = session_of(world, session_id).responded_sequence_number = 99
@@ -252,7 +252,7 @@ def test_dirty_number_example_of_kip_227(world: World) -> None:
     assert names(world.fetch_first(session_id, 101).response) == [A1]
 
 
-def test_error_is_repeated_and_next_state_is_sent(world: World) -> None:
+def test_error_is_repeated_and_next_state_is_sent(world: FetchWorld) -> None:
     session_id = opened(world, A0, ("new", 0))
     for number in (1, 2):
         response = partitions_of(world.fetch_first(session_id, number).response)
@@ -264,7 +264,7 @@ def test_error_is_repeated_and_next_state_is_sent(world: World) -> None:
 
 @pytest.mark.clause("G-3", "G-6")
 def test_retransmission_completes_itself_and_parked_original(
-    world: World,
+    world: FetchWorld,
 ) -> None:
     """Which of the two copies the fetcher waits for is unknown."""
     session_id = opened(world, A0)
@@ -277,7 +277,7 @@ def test_retransmission_completes_itself_and_parked_original(
 
 
 @pytest.mark.clause("G-3")
-def test_both_copies_of_empty_request_get_response(world: World) -> None:
+def test_both_copies_of_empty_request_get_response(world: FetchWorld) -> None:
     session_id = opened(world, A0)
     waits = world.fetch_first(session_id, 1, max_wait_ms=500)
     again = world.fetch_first(session_id, 1, max_wait_ms=500)
@@ -289,7 +289,7 @@ def test_both_copies_of_empty_request_get_response(world: World) -> None:
 
 
 @pytest.mark.clause("G-3", "G-4")
-def test_both_copies_of_full_request_get_response(world: World) -> None:
+def test_both_copies_of_full_request_get_response(world: FetchWorld) -> None:
     session_id = opened(world, A0)
     waits = world.fetch_first(session_id, 0, {A0: 0}, max_wait_ms=500)
     again = world.fetch_first(session_id, 0, {A0: 0}, max_wait_ms=500)
@@ -300,7 +300,7 @@ def test_both_copies_of_full_request_get_response(world: World) -> None:
 
 
 @pytest.mark.clause("G-3", "G-4")
-def test_other_full_request_ends_parked_one_with_error(world: World) -> None:
+def test_other_full_request_ends_parked_one_with_error(world: FetchWorld) -> None:
     """It may be a late copy of an older one, so the fetcher must not go on in this session."""
     session_id = opened(world, A0)
     waits = world.fetch_first(session_id, 0, {A0: 0}, max_wait_ms=500)
@@ -308,7 +308,7 @@ def test_other_full_request_ends_parked_one_with_error(world: World) -> None:
     assert waits.response.error_code == NOT_VALID
 
 
-def test_closed_connection_of_parked_fetch_loses_no_change(world: World) -> None:
+def test_closed_connection_of_parked_fetch_loses_no_change(world: FetchWorld) -> None:
     session_id = opened(world, A0)
     waits = world.fetch_first(session_id, 1, max_wait_ms=500, min_bytes=1000)
     world.append("a")
@@ -316,7 +316,7 @@ def test_closed_connection_of_parked_fetch_loses_no_change(world: World) -> None
     assert names(world.fetch_first(session_id, 1).response) == [A0]
 
 
-def test_next_number_gets_changes_of_request_without_response(world: World) -> None:
+def test_next_number_gets_changes_of_request_without_response(world: FetchWorld) -> None:
     session_id = opened(world, A0)
     waits = world.fetch_first(session_id, 1, max_wait_ms=500, min_bytes=1000)
     world.append("a")
@@ -325,7 +325,7 @@ def test_next_number_gets_changes_of_request_without_response(world: World) -> N
 
 
 @pytest.mark.clause("G-5")
-def test_empty_fetch_of_idle_session_touches_no_partition(world: World) -> None:
+def test_empty_fetch_of_idle_session_touches_no_partition(world: FetchWorld) -> None:
     places = {("many", index): FetchPartition(index, 0, LARGE) for index in range(500)}
     world.create("many", 500)
     session_id = world.fetch_first(0, 0, places).response.session_id
@@ -340,7 +340,7 @@ def test_empty_fetch_of_idle_session_touches_no_partition(world: World) -> None:
 
 
 @pytest.mark.clause("G-6")
-def test_next_number_after_retransmission_repeats_nothing_sent(world: World) -> None:
+def test_next_number_after_retransmission_repeats_nothing_sent(world: FetchWorld) -> None:
     session_id = opened(world, A0)
     world.append("a")
     assert names(world.fetch_first(session_id, 1).response) == [A0]
@@ -353,7 +353,7 @@ def test_next_number_after_retransmission_repeats_nothing_sent(world: World) -> 
 
 @pytest.mark.clause("G-5")
 @pytest.mark.parametrize("named", [{}, {A0: 0}], ids=["none", "one"])
-def test_a_fetch_without_a_response_changes_no_partition(world: World, named: dict[tuple[str, int], int]) -> None:
+def test_a_fetch_without_a_response_changes_no_partition(world: FetchWorld, named: dict[tuple[str, int], int]) -> None:
     session_id = opened(world, A0, A1, A2)
     waits = world.fetch_first(session_id, 1, named, max_wait_ms=500, min_bytes=1000)
     world.append("a", 1)
@@ -363,7 +363,7 @@ def test_a_fetch_without_a_response_changes_no_partition(world: World, named: di
 
 
 @pytest.mark.clause("G-5", "G-6")
-def test_another_isolation_level_is_no_change_of_a_partition(world: World) -> None:
+def test_another_isolation_level_is_no_change_of_a_partition(world: FetchWorld) -> None:
     """It reads to another end, so only the partitions with data below that end have something to send."""
     world.append("a", 0)
     world.append("a", 1)

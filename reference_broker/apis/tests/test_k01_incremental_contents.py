@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from reference_broker.apis.records.fetch import MAX_SKIPPED_BATCHES
-from reference_broker.apis.tests.fetch_world import LARGE, World, names, partitions_of, two_topics
+from reference_broker.apis.tests.fetch_world import LARGE, FetchWorld, names, partitions_of, two_topics
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition
 
@@ -13,12 +13,12 @@ A0, A1, A2, B0 = ("a", 0), ("a", 1), ("a", 2), ("b", 0)
 
 
 @pytest.fixture
-def world() -> World:
+def world() -> FetchWorld:
     return two_topics()
 
 
 @pytest.mark.clause("F-14", "FetchSessionTest.testFetchRequests")
-def test_only_changed_partitions_are_sent(world: World) -> None:
+def test_only_changed_partitions_are_sent(world: FetchWorld) -> None:
     session_id = world.open_session({A0: 0, A1: 0, A2: 0})
     world.append("a", 1)
     response = partitions_of(world.fetch(session_id, 1).response)
@@ -27,7 +27,7 @@ def test_only_changed_partitions_are_sent(world: World) -> None:
 
 
 @pytest.mark.clause("F-14")
-def test_moved_high_watermark_is_sent_once_without_data(world: World) -> None:
+def test_moved_high_watermark_is_sent_once_without_data(world: FetchWorld) -> None:
     session_id = world.open_session({A0: 0})
     world.append("a", commit=False)
     assert names(world.fetch(session_id, 1, {A0: 1}).response) == []
@@ -39,7 +39,7 @@ def test_moved_high_watermark_is_sent_once_without_data(world: World) -> None:
 
 
 @pytest.mark.clause("F-14")
-def test_moved_log_start_is_sent_once(world: World) -> None:
+def test_moved_log_start_is_sent_once(world: FetchWorld) -> None:
     world.append("a", records=5)
     session_id = world.open_session({A0: 5})
     world.partition("a").log.delete_records_before(5)
@@ -50,7 +50,7 @@ def test_moved_log_start_is_sent_once(world: World) -> None:
 
 
 @pytest.mark.clause("F-14")
-def test_moved_last_stable_offset_alone_is_not_sent(world: World) -> None:
+def test_moved_last_stable_offset_alone_is_not_sent(world: FetchWorld) -> None:
     session_id = world.open_session({A0: 0})
     log = world.log("a")
     log.lso_hold = 0
@@ -62,13 +62,13 @@ def test_moved_last_stable_offset_alone_is_not_sent(world: World) -> None:
 
 
 @pytest.mark.clause("F-14")
-def test_added_partition_is_always_sent(world: World) -> None:
+def test_added_partition_is_always_sent(world: FetchWorld) -> None:
     session_id = world.open_session({A0: 0})
     assert names(world.fetch(session_id, 1, {B0: 0}).response) == [B0]
 
 
 @pytest.mark.clause("F-14")
-def test_error_is_in_each_response_and_next_state_is_sent(world: World) -> None:
+def test_error_is_in_each_response_and_next_state_is_sent(world: FetchWorld) -> None:
     session_id = world.open_session({A0: 7, A1: 0})
     for epoch in (1, 2):
         assert partitions_of(world.fetch(session_id, epoch).response)[A0].error_code == ErrorCode.offset_out_of_range
@@ -78,7 +78,7 @@ def test_error_is_in_each_response_and_next_state_is_sent(world: World) -> None:
 
 
 @pytest.mark.clause("F-14", "F-20")
-def test_data_is_resent_until_fetch_offset_advances(world: World) -> None:
+def test_data_is_resent_until_fetch_offset_advances(world: FetchWorld) -> None:
     session_id = world.open_session({A0: 0})
     world.append("a")
     first = partitions_of(world.fetch(session_id, 1).response)[A0].records
@@ -87,7 +87,7 @@ def test_data_is_resent_until_fetch_offset_advances(world: World) -> None:
 
 
 @pytest.mark.clause("F-15")
-def test_each_partition_with_data_is_served_within_n_responses(world: World) -> None:
+def test_each_partition_with_data_is_served_within_n_responses(world: FetchWorld) -> None:
     session_id = world.open_session({A0: 0, A1: 0, A2: 0})
     for index in range(3):
         world.append("a", index)
@@ -103,7 +103,7 @@ def test_each_partition_with_data_is_served_within_n_responses(world: World) -> 
 
 
 @pytest.mark.clause("F-15", "FetchSessionTest.testDeprioritizesPartitionsWithRecordsOnly")
-def test_only_partitions_with_returned_records_move_to_end(world: World) -> None:
+def test_only_partitions_with_returned_records_move_to_end(world: FetchWorld) -> None:
     session_id = world.open_session({A0: 0, A1: 0, A2: 0})
     for index in range(3):
         world.append("a", index)
@@ -113,7 +113,7 @@ def test_only_partitions_with_returned_records_move_to_end(world: World) -> None
 
 
 @pytest.mark.clause("F-15")
-def test_full_response_rotates_partitions(world: World) -> None:
+def test_full_response_rotates_partitions(world: FetchWorld) -> None:
     for index in range(3):
         world.append("a", index)
     response = world.fetch(0, 0, {A0: 0, A1: 0, A2: 0}, max_bytes=1).response
@@ -124,7 +124,7 @@ def test_full_response_rotates_partitions(world: World) -> None:
 
 
 @pytest.mark.clause("F-16", "FetchRequestTest.testBrokerRespectsPartitionsOrderAndSizeLimits")
-def test_first_partition_with_data_may_exceed_both_limits(world: World) -> None:
+def test_first_partition_with_data_may_exceed_both_limits(world: FetchWorld) -> None:
     world.append("a", 1, size_bytes=5000)
     world.append("a", 2, size_bytes=10)
     wanted = {key: FetchPartition(key[1], 0, 100) for key in (A0, A1, A2)}
@@ -133,13 +133,13 @@ def test_first_partition_with_data_may_exceed_both_limits(world: World) -> None:
 
 
 @pytest.mark.clause("F-16")
-def test_limits_of_zero_return_one_batch(world: World) -> None:
+def test_limits_of_zero_return_one_batch(world: FetchWorld) -> None:
     world.append("a")
     assert partitions_of(world.fetch(0, -1, {A0: FetchPartition(0, 0, 0)}, max_bytes=0).response)[A0].records
 
 
 @pytest.mark.clause("F-16")
-def test_later_partitions_get_remaining_response_limit(world: World) -> None:
+def test_later_partitions_get_remaining_response_limit(world: FetchWorld) -> None:
     for index in range(3):
         world.append("a", index, size_bytes=60)
         world.append("a", index, size_bytes=60)
@@ -149,7 +149,7 @@ def test_later_partitions_get_remaining_response_limit(world: World) -> None:
 
 @pytest.mark.clause("F-14", "F-15")
 @pytest.mark.parametrize("revision", ["final", "first"])
-def test_partition_that_fits_is_sent_after_ones_that_do_not(world: World, revision: str) -> None:
+def test_partition_that_fits_is_sent_after_ones_that_do_not(world: FetchWorld, revision: str) -> None:
     """As in Kafka's broker, the remaining limit goes on to the next partition."""
     for index, size in enumerate([600, 600, 100]):
         world.append("a", index, size_bytes=size)
@@ -161,7 +161,7 @@ def test_partition_that_fits_is_sent_after_ones_that_do_not(world: World, revisi
 @pytest.mark.clause("F-14", "F-15")
 @pytest.mark.parametrize("revision", ["final", "first"])
 def test_many_partitions_that_do_not_fit_block_no_other(revision: str) -> None:
-    world = World()
+    world = FetchWorld()
     world.create("m", 102)
     sizes = [100, *[500] * 100, 100]
     for index, size in enumerate(sizes):
@@ -175,7 +175,7 @@ def test_many_partitions_that_do_not_fit_block_no_other(revision: str) -> None:
 
 
 def test_skipped_batches_are_bounded_and_next_response_continues() -> None:
-    world = World()
+    world = FetchWorld()
     count = 2 * MAX_SKIPPED_BATCHES + 2
     logs: list[Any] = [partition.log for partition in world.create("m", count)]
     for index in range(count):
@@ -194,7 +194,7 @@ def test_skipped_batches_are_bounded_and_next_response_continues() -> None:
 
 
 def test_skipped_batch_is_not_read_again_without_more_room() -> None:
-    world = World()
+    world = FetchWorld()
     logs: list[Any] = [partition.log for partition in world.create("m", 20)]
     for index in range(20):
         world.append("m", index, size_bytes=500)
@@ -209,7 +209,7 @@ def test_skipped_batch_is_not_read_again_without_more_room() -> None:
     assert ("m", 7) in names(world.fetch(session_id, 40, more).response)
 
 
-def test_small_partition_limit_does_not_block_other_partitions(world: World) -> None:
+def test_small_partition_limit_does_not_block_other_partitions(world: FetchWorld) -> None:
     world.append("a", 0, size_bytes=10)
     world.append("a", 1, size_bytes=500)
     world.append("a", 2, size_bytes=10)
@@ -219,7 +219,7 @@ def test_small_partition_limit_does_not_block_other_partitions(world: World) -> 
 
 
 def test_fetch_max_bytes_of_broker_bounds_response() -> None:
-    world = World(max_bytes_limit=150)
+    world = FetchWorld(max_bytes_limit=150)
     world.create("a", 3)
     for index in range(3):
         world.append("a", index)
@@ -230,7 +230,7 @@ def test_fetch_max_bytes_of_broker_bounds_response() -> None:
 @pytest.mark.parametrize(("limit", "held"), [(250, [100, 100, 0]), (50, [100, 0, 0]), (LARGE, [100, 100, 100])])
 def test_follower_uses_larger_replica_fetch_limit(limit: int, held: list[int]) -> None:
     """A follower's first batch is sent whole, whatever the limit."""
-    world = World(max_bytes_limit=90, follower_bytes_limit=limit)
+    world = FetchWorld(max_bytes_limit=90, follower_bytes_limit=limit)
     world.create("a", 3)
     for index in range(3):
         world.append("a", index)
@@ -239,7 +239,7 @@ def test_follower_uses_larger_replica_fetch_limit(limit: int, held: list[int]) -
 
 
 @pytest.mark.clause("F-14")
-def test_state_after_error_is_sent_although_unchanged(world: World) -> None:
+def test_state_after_error_is_sent_although_unchanged(world: FetchWorld) -> None:
     world.append("a")
     session_id = world.open_session({A0: 1})
     assert partitions_of(world.fetch(session_id, 1, {A0: 99}).response)[A0].error_code == ErrorCode.offset_out_of_range

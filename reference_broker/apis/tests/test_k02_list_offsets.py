@@ -10,7 +10,7 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i32Timedelta, i64
 
 from reference_broker.apis.records import k02_list_offsets
-from reference_broker.apis.tests.fetch_world import FakeCall, World, real_log, real_records
+from reference_broker.apis.tests.fetch_world import FakeCall, FetchWorld, real_log, real_records
 from reference_broker.wire.errors import ErrorCode
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
@@ -18,9 +18,9 @@ T = 1_700_000_000_000
 
 
 @pytest.fixture
-def world() -> World:
+def world() -> FetchWorld:
     """Offsets 0-1 of epoch 0 at T and T+10, offset 2 of epoch 4 at T+5; the high watermark is 2, the log end 3."""
-    world = World(log_of=real_log)
+    world = FetchWorld(log_of=real_log)
     (partition,) = world.create("a")
     partition.log.append(world.broker.now, real_records([T, T + 10]), 0)
     partition.log.append(world.broker.now, real_records([T + 5]), 4)
@@ -34,7 +34,7 @@ def partition_at(timestamp: int, *, index: int = 0, epoch: int = -1) -> ListOffs
 
 
 def list_offsets(
-    world: World,
+    world: FetchWorld,
     *partitions: ListOffsetsPartition,
     version: int = 10,
     topic: str = "a",
@@ -76,15 +76,15 @@ def found(response: Any) -> tuple[int, int, int]:
         (T + 11, (-1, -1, -1)),
     ],
 )
-def test_consumer_offsets_by_timestamp(world: World, timestamp: int, expected: tuple[int, int, int]) -> None:
+def test_consumer_offsets_by_timestamp(world: FetchWorld, timestamp: int, expected: tuple[int, int, int]) -> None:
     assert found(list_offsets(world, partition_at(timestamp))[0]) == expected
 
 
-def test_follower_latest_is_log_end(world: World) -> None:
+def test_follower_latest_is_log_end(world: FetchWorld) -> None:
     assert found(list_offsets(world, partition_at(LATEST), replica=8)[0])[0] == 3
 
 
-def test_offset_above_high_watermark_is_not_found_for_consumer(world: World) -> None:
+def test_offset_above_high_watermark_is_not_found_for_consumer(world: FetchWorld) -> None:
     partition = world.partition("a")
     partition.log.append(world.broker.now, real_records([T + 50]), 4)
     assert found(list_offsets(world, partition_at(MAX_TIMESTAMP))[0]) == (-1, -1, -1)
@@ -92,7 +92,7 @@ def test_offset_above_high_watermark_is_not_found_for_consumer(world: World) -> 
     assert found(list_offsets(world, partition_at(T + 20), replica=8)[0]) == (3, T + 50, 4)
 
 
-def test_earliest_is_log_start(world: World) -> None:
+def test_earliest_is_log_start(world: FetchWorld) -> None:
     log = world.partition("a").log
     log.advance_high_watermark(3)
     log.delete_records_before(2)
@@ -100,14 +100,14 @@ def test_earliest_is_log_start(world: World) -> None:
 
 
 def test_max_timestamp_of_empty_log_is_not_found() -> None:
-    world = World(log_of=real_log)
+    world = FetchWorld(log_of=real_log)
     world.create("a")
     assert found(list_offsets(world, partition_at(MAX_TIMESTAMP))[0]) == (-1, -1, -1)
     assert found(list_offsets(world, partition_at(LATEST))[0]) == (0, -1, -1)
 
 
 def test_latest_read_committed_is_last_stable_offset() -> None:
-    world = World()
+    world = FetchWorld()
     world.create("a")
     for _ in range(3):
         world.append("a")
@@ -117,7 +117,7 @@ def test_latest_read_committed_is_last_stable_offset() -> None:
 
 
 @pytest.mark.parametrize(("epoch", "error"), [(-1, 0), (4, 0), (3, ErrorCode.fenced_leader_epoch), (5, 75)])
-def test_the_leader_epoch_is_checked(world: World, epoch: int, error: int) -> None:
+def test_the_leader_epoch_is_checked(world: FetchWorld, epoch: int, error: int) -> None:
     assert list_offsets(world, partition_at(LATEST, epoch=epoch))[0].error_code == error
 
 
@@ -125,12 +125,12 @@ def test_the_leader_epoch_is_checked(world: World, epoch: int, error: int) -> No
     ("current", "error"),
     [(-1, 6), (3, 6), (2, ErrorCode.fenced_leader_epoch), (4, ErrorCode.unknown_leader_epoch)],
 )
-def test_follower_checks_leader_epoch_before_not_leader(world: World, current: int, error: int) -> None:
+def test_follower_checks_leader_epoch_before_not_leader(world: FetchWorld, current: int, error: int) -> None:
     world.publish("b", 1, b"b".rjust(16, b"#"), leader=8, replicas=(7, 8), epoch=3)
     assert list_offsets(world, partition_at(LATEST, epoch=current), topic="b")[0].error_code == error
 
 
-def test_unknown_or_unled_partition_returns_error(world: World) -> None:
+def test_unknown_or_unled_partition_returns_error(world: FetchWorld) -> None:
     world.create("elsewhere", led_here=False)
     assert list_offsets(world, partition_at(LATEST, index=1))[0].error_code == ErrorCode.unknown_topic_or_partition
     assert list_offsets(world, partition_at(LATEST), topic="x")[0].error_code == ErrorCode.unknown_topic_or_partition
@@ -139,13 +139,13 @@ def test_unknown_or_unled_partition_returns_error(world: World) -> None:
     )
 
 
-def test_duplicate_partition_returns_invalid_request(world: World) -> None:
+def test_duplicate_partition_returns_invalid_request(world: FetchWorld) -> None:
     assert [one.error_code for one in list_offsets(world, partition_at(LATEST), partition_at(EARLIEST))] == [
         ErrorCode.invalid_request
     ]
 
 
-def test_response_has_each_topic_and_partition_once(world: World) -> None:
+def test_response_has_each_topic_and_partition_once(world: FetchWorld) -> None:
     named = [
         ("a", [partition_at(LATEST), partition_at(LATEST, index=1), partition_at(EARLIEST)]),
         ("x", [partition_at(LATEST)]),
@@ -170,12 +170,12 @@ def test_response_has_each_topic_and_partition_once(world: World) -> None:
 
 
 @pytest.mark.parametrize(("timestamp", "since"), [(MAX_TIMESTAMP, 7), (EARLIEST_LOCAL, 8), (LATEST_TIERED, 9)])
-def test_special_timestamp_before_its_version_is_unsupported(world: World, timestamp: int, since: int) -> None:
+def test_special_timestamp_before_its_version_is_unsupported(world: FetchWorld, timestamp: int, since: int) -> None:
     assert (
         list_offsets(world, partition_at(timestamp), version=since - 1)[0].error_code == ErrorCode.unsupported_version
     )
     assert list_offsets(world, partition_at(timestamp), version=since)[0].error_code == 0
 
 
-def test_unknown_special_timestamp_is_unsupported(world: World) -> None:
+def test_unknown_special_timestamp_is_unsupported(world: FetchWorld) -> None:
     assert list_offsets(world, partition_at(-9))[0].error_code == ErrorCode.unsupported_version

@@ -11,7 +11,7 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i32Timedelta, i64
 
 from reference_broker.apis.records import k02_list_offsets
-from reference_broker.apis.tests.fetch_world import FakeCall, World, real_log, real_records
+from reference_broker.apis.tests.fetch_world import FakeCall, FetchWorld, real_log, real_records
 from reference_broker.log.producer_state import encoded
 from reference_broker.log.timestamp_lookup import FoundOffset
 from reference_broker.wire.errors import Error, ErrorCode
@@ -37,9 +37,9 @@ class FakeReader:
         return abandon
 
 
-def tiered() -> tuple[World, FakeReader]:
+def tiered() -> tuple[FetchWorld, FakeReader]:
     """Offsets 10 to 39 of epochs 0 and 1 are in the tier, 40 and 41 of epoch 2 are here, at T + 10 and T + 20."""
-    world, reader = World(log_of=real_log), FakeReader()
+    world, reader = FetchWorld(log_of=real_log), FakeReader()
     (partition,) = world.create("a")
     log = partition.log
     log.start_from_remote(world.broker.now, 40, 10, [(0, 0), (1, 30)], encoded(log.producers), log.producers)
@@ -53,7 +53,7 @@ def tiered() -> tuple[World, FakeReader]:
     return world, reader
 
 
-def list_offsets(world: World, timestamp: int, version: int = 10) -> FakeCall:
+def list_offsets(world: FetchWorld, timestamp: int, version: int = 10) -> FakeCall:
     call = FakeCall(1, "c", version)
     wanted = ListOffsetsPartition(partition_index=i32(0), current_leader_epoch=i32(-1), timestamp=i64(timestamp))
     request = ListOffsetsRequest(

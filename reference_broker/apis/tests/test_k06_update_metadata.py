@@ -49,7 +49,7 @@ def broker_with(ports: ManualPorts) -> Any:
     )
 
 
-class World:
+class UpdateMetadataWorld:
     def __init__(self) -> None:
         self.ports = ManualPorts()
         self.broker = broker_with(self.ports)
@@ -88,7 +88,7 @@ def codes(*calls: Call) -> list[list[int]]:
 
 @pytest.mark.clause("M-3")
 def test_update_is_applied_noted_and_acknowledged() -> None:
-    world = World()
+    world = UpdateMetadataWorld()
     call = world.send(4, partitions=2)
     assert (codes(call), world.epoch) == ([[0]], 4)
     assert len(world.broker.metadata.topics["t0"].partitions) == 2
@@ -97,7 +97,7 @@ def test_update_is_applied_noted_and_acknowledged() -> None:
 
 @pytest.mark.clause("M-3")
 def test_large_updates_are_applied_in_slices_and_in_order() -> None:
-    world = World()
+    world = UpdateMetadataWorld()
     first, second, overtaken = world.send(4, partitions=2000), world.send(6), world.send(5)
     assert codes(first, second, overtaken) == [[], [], []]
     assert world.epoch == -1
@@ -110,7 +110,7 @@ def test_large_updates_are_applied_in_slices_and_in_order() -> None:
 
 @pytest.mark.clause("M-3")
 def test_stale_controller_epoch_is_rejected_also_during_newer_update() -> None:
-    world = World()
+    world = UpdateMetadataWorld()
     newer, older = world.send(4, partitions=2000, controller_epoch=2), world.send(9, controller_epoch=1)
     world.ports.run()
     assert codes(newer, older) == [[0], [ErrorCode.stale_controller_epoch]]
@@ -123,7 +123,7 @@ def test_stale_controller_epoch_is_rejected_also_during_newer_update() -> None:
 @pytest.mark.clause("M-14")
 @pytest.mark.parametrize("update_type", [FULL_UPDATE, INCREMENTAL_UPDATE])
 def test_update_is_discarded_if_metadata_epoch_is_disabled_during_it(update_type: int) -> None:
-    world = World()
+    world = UpdateMetadataWorld()
     world.send(3)
     by_image = replace(world.broker.metadata, metadata_epoch=-1, overtaken_epoch=4)
     call = world.send(4, partitions=2000, update_type=update_type)
@@ -137,7 +137,7 @@ def test_update_is_discarded_if_metadata_epoch_is_disabled_during_it(update_type
 
 @pytest.mark.thorough
 def test_updates_beyond_pending_limit_are_rejected() -> None:
-    world = World()
+    world = UpdateMetadataWorld()
     calls = [world.send(1, partitions=2000) for _ in range(k06_update_metadata.MOST_WAITING + 1)]
     assert codes(calls[-1]) == [[ErrorCode.broker_not_available]]
     world.ports.run()

@@ -66,7 +66,7 @@ class Call:
         return True
 
 
-class World:
+class QuorumApiWorld:
     def __init__(self, *, is_leader: bool = False, leader_id: int = -1) -> None:
         self.quorum = Quorum(is_leader, leader_id)
         self.sent: list[Sent] = []
@@ -107,7 +107,7 @@ def only_partition(response: Any) -> Any:
 
 @pytest.mark.clause("KRaftClusterTest.testDescribeQuorumRequestToControllers")
 def test_leader_describes_quorum() -> None:
-    response = World(is_leader=True, leader_id=1).describe()
+    response = QuorumApiWorld(is_leader=True, leader_id=1).describe()
     partition = only_partition(response)
     assert (response.error_code, partition.error_code, partition.error_message) == (0, 0, None)
     assert (partition.leader_id, partition.leader_epoch, partition.high_watermark) == (1, 6, 44)
@@ -138,7 +138,7 @@ def replica_fields(replica: Any) -> tuple[int, int, int, int]:
 )
 def test_other_node_forwards_describe_quorum_to_leader(client_id: str) -> None:
     """Also for a client with a node's client ID, but not that of any registered node."""
-    world = World(leader_id=3)
+    world = QuorumApiWorld(leader_id=3)
     assert world.describe(client_id=client_id) is None
     (request,) = world.sent
     assert (request.peer, request.channel, request.api_key, request.api_version) == (3, Channel.CONTROLLER, 55, 2)
@@ -150,7 +150,7 @@ def test_other_node_forwards_describe_quorum_to_leader(client_id: str) -> None:
 
 
 def test_failed_forwarding_returns_retriable_error() -> None:
-    world = World(leader_id=3)
+    world = QuorumApiWorld(leader_id=3)
     world.describe()
     world.sent[0].failed()
     (response,) = world.call.responses
@@ -160,7 +160,7 @@ def test_failed_forwarding_returns_retriable_error() -> None:
 @pytest.mark.parametrize(("leader_id", "client_id"), [(-1, "admin"), (1, "admin"), (3, client_id_of(2, bytes(16)))])
 def test_describe_quorum_without_leader_returns_not_leader(leader_id: int, client_id: str) -> None:
     """No leader known; itself until a moment ago; a request of another node that takes this one for the leader."""
-    world = World(leader_id=leader_id)
+    world = QuorumApiWorld(leader_id=leader_id)
     response = world.describe(client_id=client_id)
     assert only_partition(response).error_code == ErrorCode.not_leader_or_follower
     assert world.sent == []
@@ -179,7 +179,7 @@ def test_describe_quorum_without_leader_returns_not_leader(leader_id: int, clien
 )
 @pytest.mark.parametrize("is_leader", [True, False])
 def test_describe_quorum_of_other_partition_returns_error(topics: list[tuple[str, list[int]]], is_leader: bool) -> None:
-    response = World(is_leader=is_leader, leader_id=1 if is_leader else 3).describe(describe_request(*topics))
+    response = QuorumApiWorld(is_leader=is_leader, leader_id=1 if is_leader else 3).describe(describe_request(*topics))
     named = [(topic.topic_name, [each.partition_index for each in topic.partitions]) for topic in response.topics]
     assert named == topics
     codes = [each.error_code for topic in response.topics for each in topic.partitions]
@@ -197,7 +197,7 @@ def test_describe_quorum_of_other_partition_returns_error(topics: list[tuple[str
 def test_quorum_request_is_handled_by_quorum(
     monkeypatch: pytest.MonkeyPatch, module: Any, handler: str, key: ApiKey
 ) -> None:
-    world = World()
+    world = QuorumApiWorld()
     monkeypatch.setattr(module, handler, lambda *request: request[2](request[:2]))
     request = body_class(key, "request")
     body = request(**{each.name: each.default for each in schema_fields(request)})

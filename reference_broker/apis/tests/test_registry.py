@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from reference_broker.apis.registry import MODULES, Dispatcher, load, serves
-from reference_broker.apis.tests.fetch_world import FakeCall, World
+from reference_broker.apis.tests.fetch_world import FakeCall, FetchWorld
 from reference_broker.wire.apis import ApiKey, api_name
 from reference_broker.wire.fetch import FetchRequest
 
@@ -44,7 +44,7 @@ def test_only_a_version_that_is_announced_or_a_draft_is_served() -> None:
 
 
 def test_body_of_wrong_class_does_not_reach_handler() -> None:
-    dispatcher = Dispatcher(World().broker)
+    dispatcher = Dispatcher(FetchWorld().broker)
     with pytest.raises(AssertionError, match="API 0 got a FetchRequest"):
         dispatcher.dispatch(ApiKey.PRODUCE, FakeCall(1, "c", 9), FetchRequest())
 

@@ -189,7 +189,7 @@ class FakeGroup:
                 self.state = "empty"
 
 
-class World:
+class RebalanceWorld:
     """Members and their group; ``settle`` runs all that is due. ``owned``: the partitions that each member reads now,
     according to its events alone. ``shared``: partitions that two members read at once, which must stay empty."""
 

@@ -29,7 +29,7 @@ from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.tests.group_world import (
     NODE,
     NODES,
-    World,
+    RebalanceWorld,
     due,
     found,
     heartbeat_response,
@@ -302,7 +302,7 @@ def test_changed_subscription_rejoins() -> None:
 
 @pytest.mark.parametrize("protocols", [("range",), ("roundrobin",), COOPERATIVE])
 def test_every_partition_has_one_owner_as_members_join_and_leave(protocols: tuple[str, ...]) -> None:
-    world = World()
+    world = RebalanceWorld()
     counts = {"t": 7}
     for number in range(4):
         world.add(f"c{number}", GroupConfig("g", ("t",), protocols), counts)
@@ -321,7 +321,7 @@ def test_every_partition_has_one_owner_as_members_join_and_leave(protocols: tupl
 
 
 def test_cooperative_rebalance_revokes_only_moving_partitions() -> None:
-    world = World()
+    world = RebalanceWorld()
     for number in range(3):
         world.add(f"c{number}", GroupConfig("g", ("t",), COOPERATIVE), {"t": 9})
         world.settle()

@@ -12,7 +12,7 @@ from reference_broker.client.tests.transaction_world import (
     ME,
     NOT_ARRIVED,
     OFFSETS,
-    World,
+    ProducerWorld,
     record,
 )
 from reference_broker.client.transaction_manager import Outcome, State
@@ -44,7 +44,7 @@ TRANSACTIONS = 25
 @pytest.mark.parametrize("seed", range(8))
 def test_log_matches_reported_outcomes(level: int, seed: int) -> None:
     chance = random.Random(f"{level} {seed}")
-    world = World.of(level).ready()
+    world = ProducerWorld.of(level).ready()
     outcomes: dict[str, Outcome | None] = {}
     for number in range(TRANSACTIONS):
         for _ in range(chance.choice((0, 0, 1, 2))):
@@ -62,7 +62,7 @@ def test_log_matches_reported_outcomes(level: int, seed: int) -> None:
     assert len(outcomes) > TRANSACTIONS / 2
 
 
-def play(world: World, value: str, chance: random.Random) -> dict[str, Outcome | None]:
+def play(world: ProducerWorld, value: str, chance: random.Random) -> dict[str, Outcome | None]:
     """Run one transaction with the value in two partitions. Return the producer's result."""
     producer = world.producer
     producer.begin()
@@ -79,7 +79,7 @@ def play(world: World, value: str, chance: random.Random) -> dict[str, Outcome |
     return {value: Outcome.FAILED}
 
 
-def recover(world: World) -> None:
+def recover(world: ProducerWorld) -> None:
     if world.producer.state in (State.ABORTABLE_ERROR, State.IN_TRANSACTION):
         world.producer.abort()
     world.run()

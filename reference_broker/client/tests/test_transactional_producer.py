@@ -11,7 +11,7 @@ from reference_broker.client.tests.transaction_world import (
     NODE,
     NOT_ARRIVED,
     OFFSETS,
-    World,
+    ProducerWorld,
     record,
 )
 from reference_broker.client.transaction_manager import IllegalStepError, Outcome, State
@@ -24,29 +24,29 @@ BOTH = pytest.mark.parametrize("level", [OLD, NEW])
 
 
 @pytest.fixture(params=[OLD, NEW])
-def world(request: pytest.FixtureRequest) -> World:
-    return World.of(request.param).ready()
+def world(request: pytest.FixtureRequest) -> ProducerWorld:
+    return ProducerWorld.of(request.param).ready()
 
 
-def begin(world: World, *values: str) -> None:
+def begin(world: ProducerWorld, *values: str) -> None:
     """Begin a transaction and send to foo-0."""
     world.producer.begin()
     for each in values:
         world.producer.send(world.now_us, FOO0, [record(each)])
 
 
-def commit(world: World) -> None:
+def commit(world: ProducerWorld) -> None:
     world.producer.commit()
     world.run()
 
 
-def abort(world: World) -> None:
+def abort(world: ProducerWorld) -> None:
     world.producer.abort()
     world.run()
 
 
 def test_version_1_adds_partitions_and_keeps_epoch() -> None:
-    world = World.of(OLD).ready()
+    world = ProducerWorld.of(OLD).ready()
     assert world.names() == ["find_coordinator", "init_producer_id"]
     for value in ("a", "b"):
         begin(world, value)
@@ -60,7 +60,7 @@ def test_version_1_adds_partitions_and_keeps_epoch() -> None:
 
 
 def test_version_2_adds_no_partitions_and_takes_epoch_from_end_txn() -> None:
-    world = World.of(NEW).ready()
+    world = ProducerWorld.of(NEW).ready()
     for value in ("a", "b"):
         begin(world, value)
         world.producer.send_offsets(OFFSETS, ME)
@@ -72,7 +72,7 @@ def test_version_2_adds_no_partitions_and_takes_epoch_from_end_txn() -> None:
     assert world.broker.committed == [(FOO0, "a"), (FOO0, "b")]
 
 
-def test_request_versions_match_transaction_version(world: World) -> None:
+def test_request_versions_match_transaction_version(world: ProducerWorld) -> None:
     begin(world, "a")
     commit(world)
     sent = dict(world.broker.requests)
@@ -82,7 +82,7 @@ def test_request_versions_match_transaction_version(world: World) -> None:
 
 @BOTH
 def test_transaction_starts_as_soon_as_producer_is_ready(level: int) -> None:
-    world = World.of(level)
+    world = ProducerWorld.of(level)
     world.producer.init()
     for value in ("a", "b"):
         while world.producer.state is not State.READY:
@@ -95,7 +95,7 @@ def test_transaction_starts_as_soon_as_producer_is_ready(level: int) -> None:
     assert world.broker.committed == [(FOO0, "a"), (FOO0, "b")]
 
 
-def test_abort_discards_records(world: World) -> None:
+def test_abort_discards_records(world: ProducerWorld) -> None:
     begin(world, "a")
     world.producer.send_offsets(OFFSETS, ME)
     world.run()
@@ -106,14 +106,14 @@ def test_abort_discards_records(world: World) -> None:
     assert (world.broker.committed, world.broker.offsets) == ([(FOO0, "b")], {})
 
 
-def test_empty_transaction_sends_no_end_txn(world: World) -> None:
+def test_empty_transaction_sends_no_end_txn(world: ProducerWorld) -> None:
     world.names()
     begin(world)
     commit(world)
     assert (world.producer.outcome, world.names()) == (Outcome.OK, [])
 
 
-def test_end_txn_follows_all_batches_and_offsets(world: World) -> None:
+def test_end_txn_follows_all_batches_and_offsets(world: ProducerWorld) -> None:
     begin(world)
     sent = [world.producer.send(world.now_us, each, [record("x"), record("y")]) for each in (FOO0, FOO1, BAR0, FOO0)]
     world.producer.send_offsets(OFFSETS, ME)
@@ -127,7 +127,7 @@ def test_end_txn_follows_all_batches_and_offsets(world: World) -> None:
 @pytest.mark.parametrize("how", [LOST, NOT_ARRIVED])
 @BOTH
 def test_request_without_response_is_resent_and_applied_once(level: int, key: ApiKey, how: str) -> None:
-    world = World.of(level)
+    world = ProducerWorld.of(level)
     world.broker.will(key, how, how)
     world.ready()
     begin(world, "a")
@@ -141,7 +141,7 @@ def test_request_without_response_is_resent_and_applied_once(level: int, key: Ap
 @pytest.mark.parametrize("key", [ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.FIND_COORDINATOR])
 @pytest.mark.parametrize("how", [LOST, NOT_ARRIVED, ErrorCode.coordinator_not_available])
 def test_version_1_requests_are_retried(key: ApiKey, how: ErrorCode | str) -> None:
-    world = World.of(OLD)
+    world = ProducerWorld.of(OLD)
     world.broker.will(key, how, how)
     world.ready()
     begin(world, "a")
@@ -165,7 +165,7 @@ def test_version_1_requests_are_retried(key: ApiKey, how: ErrorCode | str) -> No
 )
 @BOTH
 def test_retriable_errors_are_retried_after_the_backoff(level: int, key: ApiKey, error: ErrorCode) -> None:
-    world = World.of(level)
+    world = ProducerWorld.of(level)
     world.broker.will(key, error)
     world.ready()
     begin(world, "a")
@@ -190,7 +190,7 @@ def test_retriable_errors_are_retried_after_the_backoff(level: int, key: ApiKey,
         (ApiKey.END_TXN, ErrorCode.transaction_abortable),
     ],
 )
-def test_abortable_error_requires_abort(world: World, key: ApiKey, error: ErrorCode) -> None:
+def test_abortable_error_requires_abort(world: ProducerWorld, key: ApiKey, error: ErrorCode) -> None:
     world.broker.will(key, error)
     begin(world, "a", "b")
     world.producer.send_offsets(OFFSETS, ME)
@@ -207,7 +207,7 @@ def test_abortable_error_requires_abort(world: World, key: ApiKey, error: ErrorC
 
 
 def test_expired_batch_bumps_epoch_in_version_1() -> None:
-    world = World.of(OLD).ready()
+    world = ProducerWorld.of(OLD).ready()
     world.broker.will(ApiKey.PRODUCE, ErrorCode.message_too_large)
     begin(world, "a")
     world.run()
@@ -228,7 +228,7 @@ def test_expired_batch_bumps_epoch_in_version_1() -> None:
         (ApiKey.END_TXN, ErrorCode.transactional_id_authorization_failed, Remedy.CONFIGURE),
     ],
 )
-def test_fatal_error_ends_producer(world: World, key: ApiKey, error: ErrorCode, remedy: Remedy) -> None:
+def test_fatal_error_ends_producer(world: ProducerWorld, key: ApiKey, error: ErrorCode, remedy: Remedy) -> None:
     world.broker.will(key, error)
     begin(world, "a")
     world.producer.send_offsets(OFFSETS, ME)
@@ -243,7 +243,7 @@ def test_fatal_error_ends_producer(world: World, key: ApiKey, error: ErrorCode, 
     assert world.names() == []
 
 
-def test_fenced_producer_commits_no_records(world: World) -> None:
+def test_fenced_producer_commits_no_records(world: ProducerWorld) -> None:
     begin(world, "zombie")
     world.run()
     world.broker.fence()
@@ -257,7 +257,7 @@ def test_fenced_producer_commits_no_records(world: World) -> None:
     assert world.broker.committed == []
 
 
-def test_fenced_after_lost_end_txn_has_unknown_outcome(world: World) -> None:
+def test_fenced_after_lost_end_txn_has_unknown_outcome(world: ProducerWorld) -> None:
     """The lost EndTxn has committed before the other producer started."""
     begin(world, "a")
     world.run()
@@ -271,7 +271,7 @@ def test_fenced_after_lost_end_txn_has_unknown_outcome(world: World) -> None:
     assert (world.producer.state, world.producer.outcome) == (State.FATAL_ERROR, Outcome.UNKNOWN)
 
 
-def test_timeout_before_end_txn_is_failure_and_after_it_unknown(world: World) -> None:
+def test_timeout_before_end_txn_is_failure_and_after_it_unknown(world: ProducerWorld) -> None:
     begin(world, "a")
     world.run()
     world.producer.commit()
@@ -281,7 +281,7 @@ def test_timeout_before_end_txn_is_failure_and_after_it_unknown(world: World) ->
     assert (before, after) == (Outcome.FAILED, Outcome.UNKNOWN)
 
 
-def test_late_batch_fails_its_transaction(world: World) -> None:
+def test_late_batch_fails_its_transaction(world: ProducerWorld) -> None:
     world.broker.will(ApiKey.PRODUCE, *[NOT_ARRIVED] * 1_000)
     begin(world, "a")
     for _ in range(20):
@@ -297,7 +297,7 @@ def test_late_batch_fails_its_transaction(world: World) -> None:
 
 
 def test_open_transaction_keeps_version_and_upgrade_bumps_epoch() -> None:
-    world = World.of(OLD).ready()
+    world = ProducerWorld.of(OLD).ready()
     begin(world, "a")
     world.run()
     world.broker.level, world.broker.features_epoch = 2, 2
@@ -315,14 +315,14 @@ def test_open_transaction_keeps_version_and_upgrade_bumps_epoch() -> None:
 
 
 def test_older_finalized_features_are_ignored() -> None:
-    world = World.of(NEW)
+    world = ProducerWorld.of(NEW)
     world.broker.level, world.broker.features_epoch = 0, 0
     world.producer.learn_versions(NODE, world.broker.versions())
     assert world.producer.transactions.announced.adds_by_itself
 
 
 def test_unauthorized_init_can_be_retried_after_abort() -> None:
-    world = World.of(NEW)
+    world = ProducerWorld.of(NEW)
     world.broker.will(ApiKey.INIT_PRODUCER_ID, ErrorCode.transactional_id_authorization_failed)
     world.ready()
     before = world.producer.state
@@ -332,7 +332,7 @@ def test_unauthorized_init_can_be_retried_after_abort() -> None:
 
 @pytest.mark.parametrize("act", ["begin", "commit", "abort"])
 def test_invalid_step_changes_no_state(act: str) -> None:
-    world = World.of(NEW)
+    world = ProducerWorld.of(NEW)
     with pytest.raises(IllegalStepError):
         getattr(world.producer, act)()
     assert world.ready().producer.state is State.READY

@@ -321,7 +321,7 @@ def through_the_wire(request: GroupRequest) -> Any:
 
 
 @dataclass(slots=True)
-class World:
+class ProducerWorld:
     """One producer and one naive broker, with a clock that advances to the producer's next wake-up."""
 
     broker: NaiveBroker
@@ -329,7 +329,7 @@ class World:
     now_us: int = 0
 
     @classmethod
-    def of(cls, level: int) -> "World":
+    def of(cls, level: int) -> "ProducerWorld":
         config = ProducerConfig((NODE,), TransactionConfig("tx", backoff_us=BACKOFF_US), backoff_us=BACKOFF_US)
         world = cls(NaiveBroker(level), TransactionalProducer(config))
         world.producer.learn_versions(NODE, world.broker.versions())
@@ -357,7 +357,7 @@ class World:
                 self.now_us = wake
         raise AssertionError(f"still busy after {turns} turns: {self.broker.requests[-6:]}")
 
-    def ready(self) -> "World":
+    def ready(self) -> "ProducerWorld":
         self.producer.init()
         self.run()
         return self

@@ -51,7 +51,7 @@ def registration(broker_id: int, broker_epoch: int, fenced: bool = False) -> Met
     )
 
 
-class World(MetadataWorld):
+class BroadcastWorld(MetadataWorld):
     """Node 1 leads; brokers 1 to 3 are alive. Updates to itself complete at once."""
 
     def __init__(self, **config: Any) -> None:
@@ -106,15 +106,15 @@ class World(MetadataWorld):
 
 
 @pytest.fixture
-def world() -> World:
-    made = World()
+def world() -> BroadcastWorld:
+    made = BroadcastWorld()
     made.change(*(registration(each, each) for each in (SELF, *OTHERS)))
     return made
 
 
 @pytest.mark.clause("M-2")
 @pytest.mark.clause("M-3")
-def test_committed_epoch_is_sent_to_all_brokers_at_once(world: World) -> None:
+def test_committed_epoch_is_sent_to_all_brokers_at_once(world: BroadcastWorld) -> None:
     newest = world.epochs[-1]
     assert world.epochs == list(range(1, newest + 1))
     for broker_id in OTHERS:
@@ -127,7 +127,7 @@ def test_committed_epoch_is_sent_to_all_brokers_at_once(world: World) -> None:
 
 
 @pytest.mark.clause("M-2")
-def test_update_is_not_sent_before_its_epoch_is_committed(world: World) -> None:
+def test_update_is_not_sent_before_its_epoch_is_committed(world: BroadcastWorld) -> None:
     for broker_id in OTHERS:
         world.respond(broker_id)
     world.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
@@ -139,7 +139,7 @@ def test_update_is_not_sent_before_its_epoch_is_committed(world: World) -> None:
 
 
 @pytest.mark.clause("M-2")
-def test_only_changes_visible_to_clients_start_new_epoch(world: World) -> None:
+def test_only_changes_visible_to_clients_start_new_epoch(world: BroadcastWorld) -> None:
     count = len(world.epochs)
     world.change(ConfigRecord(resource_type=2, resource_name="t", name="retention.ms", value="1"))
     world.change(registration(4, 4, fenced=True))
@@ -151,7 +151,7 @@ def test_only_changes_visible_to_clients_start_new_epoch(world: World) -> None:
 
 
 @pytest.mark.clause("M-2")
-def test_changes_during_pending_epoch_share_next_one(world: World) -> None:
+def test_changes_during_pending_epoch_share_next_one(world: BroadcastWorld) -> None:
     count = len(world.epochs)
     for number in range(5):
         world.submit(lambda number=number: topic_records(f"t{number}", topic_id(number)), lambda _: None)  # type: ignore[misc]
@@ -160,7 +160,7 @@ def test_changes_during_pending_epoch_share_next_one(world: World) -> None:
 
 
 @pytest.mark.clause("M-3")
-def test_unresponsive_broker_delays_no_other_and_gets_same_update_again(world: World) -> None:
+def test_unresponsive_broker_delays_no_other_and_gets_same_update_again(world: BroadcastWorld) -> None:
     lost = world.sent(3)[0]
     world.respond(2)
     world.fail(3)
@@ -177,7 +177,7 @@ def test_unresponsive_broker_delays_no_other_and_gets_same_update_again(world: W
 
 
 @pytest.mark.clause("M-3")
-def test_retry_backoff_grows_to_limit_and_resets(world: World) -> None:
+def test_retry_backoff_grows_to_limit_and_resets(world: BroadcastWorld) -> None:
     gaps = []
     for _ in range(8):
         world.fail(3)
@@ -194,7 +194,7 @@ def test_retry_backoff_grows_to_limit_and_resets(world: World) -> None:
 
 
 @pytest.mark.clause("M-3")
-def test_broker_rejecting_incremental_update_gets_full_update(world: World) -> None:
+def test_broker_rejecting_incremental_update_gets_full_update(world: BroadcastWorld) -> None:
     world.respond(3)
     world.change(*topic_records("t", topic_id(1)))
     world.respond(3, ErrorCode.invalid_request)
@@ -204,7 +204,7 @@ def test_broker_rejecting_incremental_update_gets_full_update(world: World) -> N
 
 
 @pytest.mark.clause("M-3")
-def test_new_incarnation_gets_full_update_and_fenced_broker_none(world: World) -> None:
+def test_new_incarnation_gets_full_update_and_fenced_broker_none(world: BroadcastWorld) -> None:
     world.respond(3)
     world.change(*topic_records("t", topic_id(1)))
     world.respond(3)
@@ -220,7 +220,7 @@ def test_new_incarnation_gets_full_update_and_fenced_broker_none(world: World) -
 
 
 @pytest.mark.clause("M-3")
-def test_late_response_of_old_incarnation_is_ignored(world: World) -> None:
+def test_late_response_of_old_incarnation_is_ignored(world: BroadcastWorld) -> None:
     old = world._take(3)
     world.change(registration(3, 9))
     old[6](UpdateMetadataResponse1000())
@@ -229,7 +229,7 @@ def test_late_response_of_old_incarnation_is_ignored(world: World) -> None:
 
 
 @pytest.mark.clause("M-3")
-def test_deleted_topic_has_leader_minus_two_and_recreated_one_is_sent_whole(world: World) -> None:
+def test_deleted_topic_has_leader_minus_two_and_recreated_one_is_sent_whole(world: BroadcastWorld) -> None:
     world.change(*topic_records("t", topic_id(1), 2))
     world.respond(3)
     world.respond(3)
@@ -243,7 +243,7 @@ def test_deleted_topic_has_leader_minus_two_and_recreated_one_is_sent_whole(worl
 
 
 @pytest.mark.clause("M-2")
-def test_new_controller_continues_from_committed_epoch_with_full_update(world: World) -> None:
+def test_new_controller_continues_from_committed_epoch_with_full_update(world: BroadcastWorld) -> None:
     for broker_id in OTHERS:
         world.respond(broker_id)
     world.change(*topic_records("t", topic_id(1)))
@@ -262,7 +262,7 @@ def test_new_controller_continues_from_committed_epoch_with_full_update(world: W
 
 
 @pytest.mark.clause("M-2")
-def test_uncommitted_epoch_is_not_sent_and_may_be_reused(world: World) -> None:
+def test_uncommitted_epoch_is_not_sent_and_may_be_reused(world: BroadcastWorld) -> None:
     for broker_id in OTHERS:
         world.respond(broker_id)
     world.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
@@ -279,7 +279,7 @@ def test_uncommitted_epoch_is_not_sent_and_may_be_reused(world: World) -> None:
 
 @pytest.mark.clause("M-2")
 def test_no_epoch_is_written_or_sent_within_transaction() -> None:
-    world = World(crucible_metadata_batch_max_bytes="300")
+    world = BroadcastWorld(crucible_metadata_batch_max_bytes="300")
     world.change(*(registration(each, each) for each in (SELF, *OTHERS)))
     world.respond(2)
     begin_transaction(world)
@@ -303,7 +303,7 @@ def test_no_epoch_is_written_or_sent_within_transaction() -> None:
 
 @pytest.mark.clause("M-2")
 def test_update_delayed_by_transaction_is_sent_after_abort() -> None:
-    world = World(crucible_metadata_batch_max_bytes="300")
+    world = BroadcastWorld(crucible_metadata_batch_max_bytes="300")
     world.change(*(registration(each, each) for each in (SELF, *OTHERS)))
     begin_transaction(world)
     world.fail(3)
@@ -317,7 +317,7 @@ def test_update_delayed_by_transaction_is_sent_after_abort() -> None:
 @pytest.mark.clause("M-2")
 def test_controllers_own_update_is_applied_in_same_event() -> None:
     """In a later event a transaction may be open."""
-    world = World()
+    world = BroadcastWorld()
     world.submit(lambda: [registration(each, each) for each in (SELF, *OTHERS)], lambda _: None)
     for _ in range(50):
         world.ports.step()
@@ -327,7 +327,7 @@ def test_controllers_own_update_is_applied_in_same_event() -> None:
     assert world.own
 
 
-def begin_transaction(world: World) -> None:
+def begin_transaction(world: BroadcastWorld) -> None:
     world.submit(lambda: topic_records("large", topic_id(1), 40), lambda _: None)
     while not world.controller.is_writing_transaction:
         world.ports.step()
@@ -338,7 +338,7 @@ def _last(kinds: list[str], kind: str) -> int:
 
 
 @pytest.mark.clause("M-14")
-def test_disabling_stops_updates_and_enabling_sends_full_updates(world: World) -> None:
+def test_disabling_stops_updates_and_enabling_sends_full_updates(world: BroadcastWorld) -> None:
     for broker_id in OTHERS:
         world.respond(broker_id)
     world.change(FeatureLevelRecord(name=METADATA_EPOCH_FEATURE, feature_level=0))
@@ -351,7 +351,7 @@ def test_disabling_stops_updates_and_enabling_sends_full_updates(world: World) -
 
 
 @pytest.mark.clause("M-2")
-def test_epoch_content_is_image_at_its_record(world: World) -> None:
+def test_epoch_content_is_image_at_its_record(world: BroadcastWorld) -> None:
     for broker_id in OTHERS:
         world.respond(broker_id)
     world.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
@@ -366,7 +366,7 @@ def test_epoch_content_is_image_at_its_record(world: World) -> None:
 
 
 def test_large_update_is_built_in_slices() -> None:
-    world = World()
+    world = BroadcastWorld()
     for number in range(20):
         world.change(*topic_records(f"t{number}", topic_id(number), 200))
     before = world.ports.events
@@ -378,7 +378,7 @@ def test_large_update_is_built_in_slices() -> None:
 
 def test_unchanged_partitions_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     """For a topic of 10,000 that would take 5 ms, for each epoch and in one event."""
-    world = World()
+    world = BroadcastWorld()
     world.change(*topic_records("large", topic_id(1), 300))
     before = world.controller.image
     world.change(PartitionChangeRecord(topic_id=topic_id(1), partition_id=7, leader=-1))

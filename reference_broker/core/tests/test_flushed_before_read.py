@@ -8,7 +8,7 @@ from reference_broker.core.tests.node_world import NodeWorld, batch, fetch_reque
 from reference_broker.log.partition_log import BatchOrigin, PartitionLog
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import Sliced
-from reference_broker.replication.tests.leader_world import World as LeaderWorld
+from reference_broker.replication.tests.leader_world import LeaderWorld
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic

@@ -30,7 +30,7 @@ from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.control import build_marker
 from reference_broker.replication.partitions import Partition
 from reference_broker.replication.replication import Replication
-from reference_broker.replication.tests.leader_world import World
+from reference_broker.replication.tests.leader_world import LeaderWorld
 from reference_broker.wire.errors import Error, ErrorCode
 
 FEATURE = "crucible.metadata.epoch"
@@ -53,7 +53,7 @@ class Verifying:
             verified(self.result)
 
 
-class CoordinatorWorld(World):
+class CoordinatorWorld(LeaderWorld):
     """``replicas``: of the offsets topic. Node 1 leads its partitions once ``lead_offsets`` is called. Topic ``t`` has
     three partitions."""
 

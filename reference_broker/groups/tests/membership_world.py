@@ -152,7 +152,7 @@ class Syncing:
         return self.response.error
 
 
-class World:
+class MembershipWorld:
     """A node's membership. Defaults: sessions of 10 s, rebalances of 60 s, no initial delay."""
 
     def __init__(self, **settings: object) -> None:

@@ -15,7 +15,7 @@ from reference_broker.groups.committed_offsets import (
 from reference_broker.groups.group import Group, GroupState
 from reference_broker.groups.served_group import ServedGroup
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
-from reference_broker.groups.tests.membership_world import World
+from reference_broker.groups.tests.membership_world import MembershipWorld
 from reference_broker.groups.tests.test_group import NOW_MS, group_of, member, stable
 from reference_broker.records.batch import NO_PRODUCER_ID
 
@@ -53,7 +53,7 @@ def test_leader_that_is_no_member_is_detected_at_next_change() -> None:
 
 
 def test_generation_going_back_is_detected() -> None:
-    world = World()
+    world = MembershipWorld()
     world.stable(None)
 
     def goes_back(now_ms: int) -> None:
@@ -79,7 +79,7 @@ def test_pending_offset_after_replication_is_detected() -> None:
 
 
 def test_serving_group_of_lost_partition_is_detected() -> None:
-    world = World()
+    world = MembershipWorld()
     group = Group("g", NOW_MS)
     partition = world.partition
     with pytest.raises(AssertionError, match="partition 0 is unloaded and led"):
@@ -90,7 +90,7 @@ def test_serving_group_of_lost_partition_is_detected() -> None:
 
 
 def test_second_load_of_partition_is_detected() -> None:
-    world = World()
+    world = MembershipWorld()
     world.membership.loaded(world.partition)
     with pytest.raises(AssertionError, match="partition 0 is loaded twice"):
         world.membership.loaded(world.partition)
@@ -128,7 +128,7 @@ def test_group_validate(change: Callable[[Group], None], story: str) -> None:
         group.validate()
 
 
-def served(world: World) -> ServedGroup:
+def served(world: MembershipWorld) -> ServedGroup:
     return world.membership.serve(world.partition, world.group)
 
 
@@ -146,7 +146,7 @@ def served(world: World) -> ServedGroup:
     ],
 )
 def test_served_group_validate(change: Callable[[ServedGroup], None], story: str) -> None:
-    world = World()
+    world = MembershipWorld()
     world.stable(None)
     world.membership.validate()
     change(served(world))

@@ -4,7 +4,7 @@ import pytest
 
 from reference_broker.groups.group import GroupState, MemberProtocol
 from reference_broker.groups.membership import NEW_MEMBER_TIMEOUT_MS
-from reference_broker.groups.tests.membership_world import BOTH, RANGE, World
+from reference_broker.groups.tests.membership_world import BOTH, RANGE, MembershipWorld
 from reference_broker.wire.errors import ErrorCode
 
 ROUND_ROBIN = (MemberProtocol("roundrobin", b"r"),)
@@ -12,7 +12,7 @@ ROUND_ROBIN = (MemberProtocol("roundrobin", b"r"),)
 
 @pytest.mark.clause("GroupMetadataManagerTest.testJoinGroupUnknownMemberNewGroup")
 def test_join_without_member_id_returns_member_id_required() -> None:
-    world = World()
+    world = MembershipWorld()
     first = world.join(client="reader")
     assert first.error is ErrorCode.member_id_required
     assert first.response.member_id.startswith("reader-")
@@ -25,7 +25,7 @@ def test_join_without_member_id_returns_member_id_required() -> None:
 
 
 def test_join_before_version_4_needs_no_member_id() -> None:
-    world = World()
+    world = MembershipWorld()
     joined = world.join(version=3)
     world.pass_ms(0)
     assert (joined.error, joined.response.generation) == (ErrorCode.none, 1)
@@ -37,7 +37,7 @@ def test_join_before_version_4_needs_no_member_id() -> None:
     "GroupMetadataManagerTest.testJoinGroupExistingMemberInEmptyState",
 )
 def test_join_with_unknown_member_id_is_rejected_and_creates_no_group() -> None:
-    world = World()
+    world = MembershipWorld()
     assert world.join("who").error is ErrorCode.unknown_member_id
     assert not world.partition.groups
     (member,) = world.stable(None)
@@ -56,7 +56,7 @@ def test_join_with_unknown_member_id_is_rejected_and_creates_no_group() -> None:
     "GroupMetadataManagerTest.testJoinGroupProtocolTypeIsNotProvidedWhenAnErrorOccurs",
 )
 def test_join_with_incompatible_protocols_is_rejected() -> None:
-    world = World()
+    world = MembershipWorld()
     assert world.join(protocol_type="").error is ErrorCode.inconsistent_group_protocol
     assert world.join(protocols=()).error is ErrorCode.inconsistent_group_protocol
     assert not world.partition.groups
@@ -73,7 +73,7 @@ def test_join_with_incompatible_protocols_is_rejected() -> None:
 
 
 def test_invalid_join_is_rejected_before_group_lookup() -> None:
-    world = World(group_min_session_timeout_ms=5000, group_max_session_timeout_ms=20_000)
+    world = MembershipWorld(group_min_session_timeout_ms=5000, group_max_session_timeout_ms=20_000)
     assert world.join(group="").error is ErrorCode.invalid_group_id
     assert world.join(session_ms=4999).error is ErrorCode.invalid_session_timeout
     assert world.join(session_ms=20_001).error is ErrorCode.invalid_session_timeout
@@ -82,7 +82,7 @@ def test_invalid_join_is_rejected_before_group_lookup() -> None:
 
 
 def test_requests_to_non_coordinator_return_not_coordinator() -> None:
-    world = World()
+    world = MembershipWorld()
     world.store.is_loading = True
     assert world.join().error is ErrorCode.coordinator_load_in_progress
     world.store.is_loading, world.store.partition = False, None
@@ -102,7 +102,7 @@ def test_requests_to_non_coordinator_return_not_coordinator() -> None:
     "GroupMetadataManagerTest.testJoinGroupReturnsTheProtocolType",
 )
 def test_new_member_waits_for_others_to_rejoin() -> None:
-    world = World()
+    world = MembershipWorld()
     (leader,) = world.stable(None)
     newcomer, joining = world.new()
     assert not joining.responses
@@ -123,7 +123,7 @@ def test_new_member_waits_for_others_to_rejoin() -> None:
     "GroupMetadataManagerTest.testJoinGroupExistingMemberDoesNotTriggerRebalanceInStableState",
 )
 def test_rejoin_of_unchanged_follower_returns_current_generation() -> None:
-    world = World()
+    world = MembershipWorld()
     leader, follower = world.stable(None, None)
     again = world.join(follower)
     assert (again.error, again.response.generation, again.response.leader) == (
@@ -140,7 +140,7 @@ def test_rejoin_of_unchanged_follower_returns_current_generation() -> None:
     "GroupMetadataManagerTest.testJoinGroupAsExistingLeaderTriggersRebalanceInStableState",
 )
 def test_rejoin_of_leader_starts_rebalance() -> None:
-    world = World()
+    world = MembershipWorld()
     leader, _ = world.stable(None, None)
     assert not world.join(leader).responses
     assert world.group.state is GroupState.PREPARING_REBALANCE
@@ -150,7 +150,7 @@ def test_rejoin_of_leader_starts_rebalance() -> None:
     "GroupMetadataManagerTest.testJoinGroupAsExistingMemberWithUpdatedMetadataTriggersRebalanceInStableState"
 )
 def test_rejoin_of_follower_with_changed_metadata_starts_rebalance() -> None:
-    world = World()
+    world = MembershipWorld()
     _, follower = world.stable(None, None)
     assert not world.join(follower, protocols=BOTH).responses
     assert world.group.state is GroupState.PREPARING_REBALANCE
@@ -158,7 +158,7 @@ def test_rejoin_of_follower_with_changed_metadata_starts_rebalance() -> None:
 
 @pytest.mark.clause("GroupMetadataManagerTest.testJoinGroupExistingMemberUpdatedMetadataTriggersRebalance")
 def test_rejoin_before_assignment_starts_rebalance_only_with_changed_metadata() -> None:
-    world = World()
+    world = MembershipWorld()
     first, _ = world.new()
     world.pass_ms(0)
     assert world.group.state is GroupState.COMPLETING_REBALANCE
@@ -169,7 +169,7 @@ def test_rejoin_before_assignment_starts_rebalance_only_with_changed_metadata() 
 
 
 def test_second_join_of_waiting_member_replaces_first() -> None:
-    world = World()
+    world = MembershipWorld()
     leader, _ = world.stable(None, None)
     first = world.join(leader)
     second = world.join(leader)
@@ -183,7 +183,7 @@ def test_second_join_of_waiting_member_replaces_first() -> None:
 
 @pytest.mark.clause("GroupMetadataManagerTest.testJoinGroupCompletionWhenPendingMemberJoins")
 def test_generation_waits_for_pending_members() -> None:
-    world = World()
+    world = MembershipWorld()
     (leader,) = world.stable(None)
     pending = world.join().response.member_id
     again = world.join(leader)
@@ -198,7 +198,7 @@ def test_generation_waits_for_pending_members() -> None:
     "GroupMetadataManagerTest.testSecondMemberPartiallyJoinAndTimeout",
 )
 def test_pending_member_expires_after_session_timeout() -> None:
-    world = World()
+    world = MembershipWorld()
     (leader,) = world.stable(None)
     world.join(session_ms=6000)
     again = world.join(leader)
@@ -210,7 +210,7 @@ def test_pending_member_expires_after_session_timeout() -> None:
 
 @pytest.mark.clause("GroupMetadataManagerTest.testJoinGroupExistingPendingMemberWithGroupInstanceIdThrowsException")
 def test_pending_member_id_with_instance_is_rejected() -> None:
-    world = World()
+    world = MembershipWorld()
     pending = world.join().response.member_id
     assert world.join(pending, instance="i").error is ErrorCode.unknown_member_id
 
@@ -219,7 +219,7 @@ def test_pending_member_id_with_instance_is_rejected() -> None:
     "GroupMetadataManagerTest.testNewMemberJoinExpiration", "GroupMetadataManagerTest.testNewMemberTimeoutCompletion"
 )
 def test_new_member_expires_after_five_minutes_of_join() -> None:
-    world = World()
+    world = MembershipWorld()
     leader, _ = world.stable(None, None, rebalance_ms=600_000, session_ms=10_000)
     newcomer, joining = world.new(rebalance_ms=600_000)
     world.alive_ms(NEW_MEMBER_TIMEOUT_MS - 1000, leader)
@@ -231,7 +231,7 @@ def test_new_member_expires_after_five_minutes_of_join() -> None:
 
 @pytest.mark.clause("GroupMetadataManagerTest.testNewMemberFailureAfterJoinGroupCompletion")
 def test_new_member_has_own_session_after_join_completes() -> None:
-    world = World()
+    world = MembershipWorld()
     member, joining = world.new(session_ms=10_000)
     world.pass_ms(0)
     assert joining.error is ErrorCode.none
@@ -251,7 +251,7 @@ def test_new_member_has_own_session_after_join_completes() -> None:
 )
 @pytest.mark.parametrize(("version", "instance"), [(9, None), (3, None), (9, "late")])
 def test_join_of_full_group_returns_group_max_size_reached(version: int, instance: str | None) -> None:
-    world = World(group_max_size=2)
+    world = MembershipWorld(group_max_size=2)
     world.stable(None, None)
     assert world.join(version=version, instance=instance).error is ErrorCode.group_max_size_reached
     assert len(world.group.members) == 2
@@ -263,9 +263,9 @@ def test_join_of_full_group_returns_group_max_size_reached(version: int, instanc
     "GroupMetadataManagerTest.testOnLoadedExceedGroupMaxSizeTriggersRebalance",
 )
 def test_last_members_to_rejoin_loaded_oversized_group_are_rejected() -> None:
-    before = World()
+    before = MembershipWorld()
     ids = before.stable(None, None, None)
-    world = World(group_max_size=2)
+    world = MembershipWorld(group_max_size=2)
     world.partition.groups["g"] = before.group
     world.membership.loaded(world.partition)
     assert world.group.state is GroupState.PREPARING_REBALANCE
@@ -277,7 +277,7 @@ def test_last_members_to_rejoin_loaded_oversized_group_are_rejected() -> None:
 
 
 def test_duplicate_protocol_of_member_votes_once() -> None:
-    world = World()
+    world = MembershipWorld()
     (first,) = world.stable(None, protocols=RANGE * 2)
     _, joining = world.new(protocols=BOTH)
     world.join(first, protocols=RANGE * 2)
@@ -285,7 +285,7 @@ def test_duplicate_protocol_of_member_votes_once() -> None:
 
 
 def test_join_reason_is_noted() -> None:
-    world = World()
+    world = MembershipWorld()
     world.new(reason="rolling restart")
     (note,) = [fields for what, fields in world.ports.notes if what == "group_state"]
     assert str(note["reason"]).endswith("is new: rolling restart")

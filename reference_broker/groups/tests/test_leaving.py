@@ -4,7 +4,7 @@ import pytest
 
 from reference_broker.groups.classic_requests import Leaving
 from reference_broker.groups.group import GroupState
-from reference_broker.groups.tests.membership_world import World
+from reference_broker.groups.tests.membership_world import MembershipWorld
 from reference_broker.wire.errors import ErrorCode
 
 
@@ -14,7 +14,7 @@ from reference_broker.wire.errors import ErrorCode
     "GroupMetadataManagerTest.testLeaveGroupUnknownGroup",
 )
 def test_leave_starts_rebalance_at_once() -> None:
-    world = World()
+    world = MembershipWorld()
     assert world.membership.leave("g", (Leaving("m", None),)) == (ErrorCode.none, (ErrorCode.unknown_member_id,))
     leader, follower = world.stable(None, None)
     assert world.leave("nobody") == (ErrorCode.unknown_member_id,)
@@ -36,7 +36,7 @@ def test_leave_starts_rebalance_at_once() -> None:
     "GroupMetadataManagerTest.testLeaveGroupWithFencedInstanceId",
 )
 def test_leave_of_several_members_returns_one_error_each() -> None:
-    world = World()
+    world = MembershipWorld()
     one, two = world.stable("one", "two")
     assert world.leave((one, "two")) == (ErrorCode.fenced_instance_id,)
     assert world.leave(("", "three"), ("", None)) == (ErrorCode.unknown_member_id, ErrorCode.unknown_member_id)
@@ -56,7 +56,7 @@ def test_leave_of_several_members_returns_one_error_each() -> None:
     "GroupMetadataManagerTest.testJoinedMemberPendingMemberBatchLeaveGroupWithUnknownMember",
 )
 def test_leave_of_pending_member_ends_its_wait() -> None:
-    world = World()
+    world = MembershipWorld()
     (leader,) = world.stable(None)
     pending = world.join().response.member_id
     again = world.join(leader)
@@ -69,7 +69,7 @@ def test_leave_of_pending_member_ends_its_wait() -> None:
 
 
 def test_leave_completes_pending_requests_of_member() -> None:
-    world = World()
+    world = MembershipWorld()
     leader, follower = world.stable(None, None)
     joining = world.join(leader)
     assert world.leave(leader) == (ErrorCode.none,)
@@ -98,7 +98,7 @@ def test_leave_completes_pending_requests_of_member() -> None:
     "GroupMetadataManagerTest.testHeartbeatDuringCompletingRebalance",
 )
 def test_heartbeat_errors_by_state_and_generation() -> None:
-    world = World()
+    world = MembershipWorld()
     assert world.heartbeat("m", 1) is ErrorCode.unknown_member_id
     member, _ = world.new()
     assert world.heartbeat(member) is ErrorCode.rebalance_in_progress
@@ -119,7 +119,7 @@ def test_heartbeat_errors_by_state_and_generation() -> None:
     "GroupMetadataManagerTest.testHeartbeatExpirationShouldRemoveMember",
 )
 def test_member_expires_at_end_of_session() -> None:
-    world = World()
+    world = MembershipWorld()
     (member,) = world.stable(None, session_ms=10_000)
     for _ in range(5):
         world.pass_ms(9999)
@@ -132,7 +132,7 @@ def test_member_expires_at_end_of_session() -> None:
 
 @pytest.mark.clause("GroupMetadataManagerTest.testClassicGroupMemberSessionTimeoutDuringRebalance")
 def test_silent_member_delays_rebalance_until_session_expires() -> None:
-    world = World()
+    world = MembershipWorld()
     leader, silent = world.stable(None, None)
     again = world.join(leader)
     world.pass_ms(9999)
@@ -143,7 +143,7 @@ def test_silent_member_delays_rebalance_until_session_expires() -> None:
 
 
 def test_joining_member_needs_no_heartbeats() -> None:
-    world = World()
+    world = MembershipWorld()
     leader, follower = world.stable(None, None)
     again = world.join(leader)
     world.alive_ms(40_000, follower)
@@ -152,7 +152,7 @@ def test_joining_member_needs_no_heartbeats() -> None:
 
 
 def test_shortened_session_expires_earlier() -> None:
-    world = World()
+    world = MembershipWorld()
     (member,) = world.stable(None, session_ms=100_000)
     world.join(member, session_ms=10_000)
     world.sync(member)
@@ -161,7 +161,7 @@ def test_shortened_session_expires_earlier() -> None:
 
 
 def test_accepted_commit_extends_session() -> None:
-    world = World()
+    world = MembershipWorld()
     (member,) = world.stable(None)
     for _ in range(3):
         world.pass_ms(9999)
@@ -172,7 +172,7 @@ def test_accepted_commit_extends_session() -> None:
 
 
 def test_heartbeats_set_no_timers() -> None:
-    world = World()
+    world = MembershipWorld()
     ids = world.stable(*[None] * 20)
     before = world.ports.timers_set
     for _ in range(50):

@@ -3,7 +3,7 @@
 import pytest
 
 from reference_broker.groups.group import Group, GroupState, Member, MemberProtocol
-from reference_broker.groups.tests.membership_world import WALL_MS, FakePartition, World
+from reference_broker.groups.tests.membership_world import WALL_MS, FakePartition, MembershipWorld
 from reference_broker.ports.slicing import SERVED_GROUPS_PER_SLICE
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -23,7 +23,7 @@ def recorded(group_id: str, *member_ids: str) -> Group:
     "GroupMetadataManagerTest.testOnClassicGroupStateTransitionOnLoading",
 )
 def test_members_of_loaded_group_get_one_session_timeout() -> None:
-    world = World()
+    world = MembershipWorld()
     world.partition.groups["g"] = recorded("g", "a", "b")
     world.membership.loaded(world.partition)
     assert world.in_state(GroupState.STABLE) == 1
@@ -37,7 +37,7 @@ def test_members_of_loaded_group_get_one_session_timeout() -> None:
 
 
 def test_loaded_groups_are_served_in_slices_and_requested_one_at_once() -> None:
-    world = World()
+    world = MembershipWorld()
     count = 3 * SERVED_GROUPS_PER_SLICE + 1
     for index in range(count):
         world.partition.groups[f"g{index}"] = recorded(f"g{index}", "a")
@@ -56,7 +56,7 @@ def test_loaded_groups_are_served_in_slices_and_requested_one_at_once() -> None:
     "GroupMetadataManagerTest.testClassicGroupOnUnloadedCompletingRebalance",
 )
 def test_lost_partition_completes_all_pending_requests() -> None:
-    world = World()
+    world = MembershipWorld()
     world.partition.holds = True
     joining = world.new()[1]
     first, _ = world.new(group="other")
@@ -78,7 +78,7 @@ def test_lost_partition_completes_all_pending_requests() -> None:
 
 def test_reloaded_partition_has_new_groups_of_same_names() -> None:
     """It is loaded again while the groups of the earlier load are still being dropped."""
-    world = World()
+    world = MembershipWorld()
     count = 2 * SERVED_GROUPS_PER_SLICE
     for index in range(count):
         world.partition.groups[f"g{index}"] = recorded(f"g{index}", "a")
@@ -103,7 +103,7 @@ def test_reloaded_partition_has_new_groups_of_same_names() -> None:
 
 def test_groups_of_lost_partition_do_not_change() -> None:
     """Also to groups whose turn to be dropped has not come."""
-    world = World()
+    world = MembershipWorld()
     for index in range(SERVED_GROUPS_PER_SLICE):
         world.partition.groups[f"g{index}"] = recorded(f"g{index}", "a")
     world.membership.loaded(world.partition)
@@ -119,7 +119,7 @@ def test_groups_of_lost_partition_do_not_change() -> None:
 
 
 def test_unload_of_unused_partition() -> None:
-    world = World()
+    world = MembershipWorld()
     world.lose()
     assert world.metrics.groups.value == 0
 
@@ -129,7 +129,7 @@ def test_unload_of_unused_partition() -> None:
 
 @pytest.mark.clause("GroupMetadataManagerTest.testClassicGroupDelete")
 def test_delete_of_group_with_members_is_rejected() -> None:
-    world = World()
+    world = MembershipWorld()
     errors: list[Error] = []
     world.membership.delete("g", errors.append)
     (member,) = world.stable(None)
@@ -150,7 +150,7 @@ def test_delete_of_group_with_members_is_rejected() -> None:
 
 
 def test_deleted_group_is_recreated_by_join() -> None:
-    world = World()
+    world = MembershipWorld()
     (member,) = world.stable(None)
     world.leave(member)
     world.membership.delete("g", list[Error]().append)
@@ -162,7 +162,7 @@ def test_deleted_group_is_recreated_by_join() -> None:
 
 @pytest.mark.clause("GroupMetadataManagerTest.testClassicGroupMaybeDelete")
 def test_group_is_unused_without_members_and_pending_joins() -> None:
-    world = World()
+    world = MembershipWorld()
     (member,) = world.stable(None)
     group, partition = world.group, world.partition
     assert not world.membership.delete_unused(partition, group)

@@ -18,7 +18,7 @@ from reference_broker.coordination.log import ReplicatedCallback
 from reference_broker.groups.classic_requests import JoinResponse, Leaving, SyncResponse
 from reference_broker.groups.group import Group, GroupState, Member, MemberProtocol
 from reference_broker.groups.membership import NEW_MEMBER_TIMEOUT_MS
-from reference_broker.groups.tests.membership_world import BOTH, RANGE, FakePartition, Joining, Syncing, World
+from reference_broker.groups.tests.membership_world import BOTH, RANGE, FakePartition, Joining, MembershipWorld, Syncing
 from reference_broker.wire.errors import Error, ErrorCode
 
 SESSION_MS, REBALANCE_MS = 6000, 12_000
@@ -82,7 +82,7 @@ def copy_of(group: Group) -> Group:
 class Client:
     """A well-behaved consumer: joins, syncs, sends heartbeats, and rejoins when it must. A silent one does nothing."""
 
-    world: World
+    world: MembershipWorld
     name: str
     instance: str | None
     received: "Received"
@@ -206,7 +206,7 @@ class Received:
 class Storm(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(group_initial_rebalance_delay_ms=3000)
+        self.world = MembershipWorld(group_initial_rebalance_delay_ms=3000)
         self.world.store.partition = LoggedPartition()
         self.received = Received()
         self.clients: list[Client] = []

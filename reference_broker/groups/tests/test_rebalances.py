@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from reference_broker.groups.group import GroupState
-from reference_broker.groups.tests.membership_world import World
+from reference_broker.groups.tests.membership_world import MembershipWorld
 from reference_broker.ports.slicing import REBALANCED_MEMBERS_PER_SLICE
 from reference_broker.wire.errors import ErrorCode
 
@@ -14,7 +14,7 @@ from reference_broker.wire.errors import ErrorCode
 
 @pytest.mark.clause("GroupMetadataManagerTest.testDelayInitialRebalanceByGroupInitialRebalanceDelayOnEmptyGroup")
 def test_initial_rebalance_waits_for_delay() -> None:
-    world = World(group_initial_rebalance_delay_ms=3000)
+    world = MembershipWorld(group_initial_rebalance_delay_ms=3000)
     _, joining = world.new()
     world.pass_ms(2999)
     assert not joining.responses
@@ -24,7 +24,7 @@ def test_initial_rebalance_waits_for_delay() -> None:
 
 @pytest.mark.clause("GroupMetadataManagerTest.testResetRebalanceDelayWhenNewMemberJoinsGroupDuringInitialRebalance")
 def test_join_during_initial_delay_restarts_it() -> None:
-    world = World(group_initial_rebalance_delay_ms=3000)
+    world = MembershipWorld(group_initial_rebalance_delay_ms=3000)
     _, first = world.new()
     world.pass_ms(2000)
     _, second = world.new()
@@ -36,7 +36,7 @@ def test_join_during_initial_delay_restarts_it() -> None:
 
 @pytest.mark.clause("GroupMetadataManagerTest.testDelayRebalanceUptoRebalanceTimeout")
 def test_initial_delay_ends_at_rebalance_timeout() -> None:
-    world = World(group_initial_rebalance_delay_ms=3000)
+    world = MembershipWorld(group_initial_rebalance_delay_ms=3000)
     _, first = world.new(rebalance_ms=7000)
     for _ in range(6):
         world.pass_ms(1000)
@@ -49,7 +49,7 @@ def test_initial_delay_ends_at_rebalance_timeout() -> None:
 
 
 def test_group_is_empty_if_all_leave_during_initial_delay() -> None:
-    world = World(group_initial_rebalance_delay_ms=3000)
+    world = MembershipWorld(group_initial_rebalance_delay_ms=3000)
     member, joining = world.new()
     assert world.leave(member) == (ErrorCode.none,)
     assert joining.error is ErrorCode.unknown_member_id
@@ -67,7 +67,7 @@ def test_group_is_empty_if_all_leave_during_initial_delay() -> None:
     "GroupMetadataManagerTest.testRebalanceCompletesBeforeMemberJoins",
 )
 def test_dynamic_members_not_rejoining_in_time_are_removed() -> None:
-    world = World()
+    world = MembershipWorld()
     leader, absent = world.stable(None, None, rebalance_ms=30_000)
     again = world.join(leader, rebalance_ms=30_000)
     world.alive_ms(29_000, absent)
@@ -79,7 +79,7 @@ def test_dynamic_members_not_rejoining_in_time_are_removed() -> None:
 
 
 def test_longest_rebalance_timeout_of_members_applies() -> None:
-    world = World()
+    world = MembershipWorld()
     leader, follower = world.stable(None, None, rebalance_ms=30_000)
     again = world.join(leader, rebalance_ms=20_000)
     world.alive_ms(29_000, follower)
@@ -93,7 +93,7 @@ def test_longest_rebalance_timeout_of_members_applies() -> None:
     "GroupMetadataManagerTest.testGroupStuckInRebalanceTimeoutDueToNonjoinedStaticMember",
 )
 def test_rebalance_waits_for_absent_static_members_until_session_timeout() -> None:
-    world = World()
+    world = MembershipWorld()
     first, second = world.stable("one", "two", rebalance_ms=20_000, session_ms=50_000)
     world.leave("nobody")
     pending = world.join().response.member_id
@@ -110,7 +110,7 @@ def test_rebalance_waits_for_absent_static_members_until_session_timeout() -> No
 
 @pytest.mark.clause("GroupMetadataManagerTest.testStaticMemberLeaderFailToRejoinBeforeRebalanceTimeout")
 def test_absent_static_leader_stays_member_and_loses_leadership() -> None:
-    world = World()
+    world = MembershipWorld()
     leader, follower = world.stable("one", "two", rebalance_ms=20_000, session_ms=60_000)
     _, third = world.new(rebalance_ms=20_000)
     again = world.join(follower, instance="two", rebalance_ms=20_000)
@@ -123,7 +123,7 @@ def test_absent_static_leader_stays_member_and_loses_leadership() -> None:
 
 @pytest.mark.clause("GroupMetadataManagerTest.testStaticMemberFollowerFailToRejoinBeforeRebalanceTimeout")
 def test_absent_static_follower_stays_member() -> None:
-    world = World()
+    world = MembershipWorld()
     leader, follower = world.stable("one", "two", rebalance_ms=20_000, session_ms=60_000)
     again = world.join(leader, instance="one", rebalance_ms=20_000)
     world.pass_ms(20_000)
@@ -139,7 +139,7 @@ def test_absent_static_follower_stays_member() -> None:
     "GroupMetadataManagerTest.testRebalanceTimesOutWhenSyncRequestIsNotReceivedFromLeaders",
 )
 def test_members_not_syncing_in_time_are_removed_and_others_rejoin() -> None:
-    world = World()
+    world = MembershipWorld()
     first, joining = world.new(rebalance_ms=20_000)
     second, _ = world.new(rebalance_ms=20_000)
     world.pass_ms(0)
@@ -154,7 +154,7 @@ def test_members_not_syncing_in_time_are_removed_and_others_rejoin() -> None:
 
 @pytest.mark.clause("GroupMetadataManagerTest.testRebalanceTimesOutWhenSyncRequestIsNotReceivedFromFollowers")
 def test_stable_group_removes_followers_not_syncing_in_time() -> None:
-    world = World()
+    world = MembershipWorld()
     first, _ = world.new(rebalance_ms=20_000)
     second, _ = world.new(rebalance_ms=20_000)
     world.pass_ms(0)
@@ -167,7 +167,7 @@ def test_stable_group_removes_followers_not_syncing_in_time() -> None:
 
 @pytest.mark.clause("GroupMetadataManagerTest.testRebalanceDoesNotTimeOutWhenAllSyncAreReceived")
 def test_synced_members_are_not_removed() -> None:
-    world = World()
+    world = MembershipWorld()
     ids = world.stable(None, None, rebalance_ms=20_000)
     world.alive_ms(60_000, *ids)
     assert (world.group.state, world.group.generation) == (GroupState.STABLE, 1)
@@ -176,7 +176,7 @@ def test_synced_members_are_not_removed() -> None:
 
 
 def test_sync_timeout_restarts_with_each_generation() -> None:
-    world = World()
+    world = MembershipWorld()
     first, _ = world.new(rebalance_ms=20_000)
     second, _ = world.new(rebalance_ms=20_000)
     world.pass_ms(0)
@@ -193,7 +193,7 @@ def test_sync_timeout_restarts_with_each_generation() -> None:
 
 
 def test_join_responses_of_large_group_are_sent_in_slices() -> None:
-    world = World()
+    world = MembershipWorld()
     joins = dict(world.new() for _ in range(2 * REBALANCED_MEMBERS_PER_SLICE + 1))
     leader = next(iter(joins))
     responded: list[int] = []
@@ -211,7 +211,7 @@ def test_join_responses_of_large_group_are_sent_in_slices() -> None:
 
 
 def test_rebalance_between_slices_of_join_responses_keeps_waiting_members() -> None:
-    world = World()
+    world = MembershipWorld()
     joins = dict(world.new() for _ in range(REBALANCED_MEMBERS_PER_SLICE + 2))
     first, *_, gone, last = joins
     step = world.ports.set_timer
@@ -243,7 +243,7 @@ def test_rebalance_between_slices_of_join_responses_keeps_waiting_members() -> N
 
 
 def test_emptied_group_continues_with_next_generation_and_any_protocol() -> None:
-    world = World()
+    world = MembershipWorld()
     (member,) = world.stable(None)
     world.leave(member)
     assert (world.group.state, world.group.generation, world.group.protocol) == (GroupState.EMPTY, 2, None)
@@ -253,7 +253,7 @@ def test_emptied_group_continues_with_next_generation_and_any_protocol() -> None
 
 
 def test_rebalance_metrics() -> None:
-    world = World()
+    world = MembershipWorld()
     world.stable(None)
     assert (world.in_state(GroupState.STABLE), world.in_state(GroupState.EMPTY)) == (1, 0)
     assert world.metrics.rebalances.value == 1

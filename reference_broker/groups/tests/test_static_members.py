@@ -3,13 +3,13 @@
 import pytest
 
 from reference_broker.groups.group import GroupState, MemberProtocol
-from reference_broker.groups.tests.membership_world import BOTH, World
+from reference_broker.groups.tests.membership_world import BOTH, MembershipWorld
 from reference_broker.wire.errors import Error, ErrorCode
 
 ROUND_ROBIN = (MemberProtocol("roundrobin", b"r"),)
 
 
-def pair(world: World, **how: object) -> tuple[str, str]:
+def pair(world: MembershipWorld, **how: object) -> tuple[str, str]:
     """Return leader "one" and follower "two" of a stable group."""
     leader, follower = world.stable("one", "two", **how)
     assert world.group.static_members == {"one": leader, "two": follower}
@@ -21,7 +21,7 @@ def pair(world: World, **how: object) -> tuple[str, str]:
     "GroupMetadataManagerTest.testGetDifferentStaticMemberIdAfterEachRejoin",
 )
 def test_static_member_gets_new_member_id_with_each_join() -> None:
-    world = World()
+    world = MembershipWorld()
     joining = world.join(instance="one")
     world.pass_ms(0)
     first = joining.response.member_id
@@ -38,7 +38,7 @@ def test_static_member_gets_new_member_id_with_each_join() -> None:
     "GroupMetadataManagerTest.testReplaceStaticMemberInStableStateNoError",
 )
 def test_restarted_static_follower_keeps_assignment_without_rebalance() -> None:
-    world = World()
+    world = MembershipWorld()
     leader, old = pair(world)
     world.partition.holds = True
     again = world.join(instance="two")
@@ -57,7 +57,7 @@ def test_restarted_static_follower_keeps_assignment_without_rebalance() -> None:
 
 @pytest.mark.clause("GroupMetadataManagerTest.testStaticMemberRejoinWithLeaderIdAndUnknownMemberId")
 def test_restarted_static_leader_skips_assignment() -> None:
-    world = World()
+    world = MembershipWorld()
     old, follower = pair(world)
     again = world.join(instance="one").response
     assert (again.leader, again.skip_assignment, again.generation) == (again.member_id, True, 1)
@@ -74,7 +74,7 @@ def test_restarted_static_leader_skips_assignment() -> None:
     "GroupMetadataManagerTest.testStaticMemberRejoinWithUnknownMemberIdAndChangeOfProtocolWhileSelectProtocolUnchangedPersistenceFailure",
 )
 def test_failed_write_reverts_new_member_id() -> None:
-    world = World()
+    world = MembershipWorld()
     leader, follower = pair(world)
     world.partition.fails = ErrorCode.not_coordinator
     again = world.join(instance="two", protocols=BOTH, session_ms=7000)
@@ -89,7 +89,7 @@ def test_failed_write_reverts_new_member_id() -> None:
     "GroupMetadataManagerTest.testStaticMemberRejoinWithUnknownMemberIdAndChangeOfProtocolWhileSelectProtocolUnchanged"
 )
 def test_changed_protocols_with_same_selection_cause_no_rebalance() -> None:
-    world = World()
+    world = MembershipWorld()
     pair(world)
     assert world.join(instance="two", protocols=BOTH).response.protocol == "range"
     assert world.group.state is GroupState.STABLE
@@ -100,7 +100,7 @@ def test_changed_protocols_with_same_selection_cause_no_rebalance() -> None:
     "GroupMetadataManagerTest.testStaticMemberRejoinWithUnknownMemberIdAndChangeOfProtocolWithSelectedProtocolChanged",
 )
 def test_changed_protocols_with_other_selection_cause_rebalance() -> None:
-    world = World()
+    world = MembershipWorld()
     leader, _ = pair(world, protocols=BOTH)
     again = world.join(instance="two", protocols=ROUND_ROBIN)
     assert not again.responses
@@ -111,7 +111,7 @@ def test_changed_protocols_with_other_selection_cause_rebalance() -> None:
 
 @pytest.mark.clause("GroupMetadataManagerTest.testReplaceStaticMemberInCompletingRebalanceStateTriggersRebalance")
 def test_restart_before_assignment_causes_rebalance() -> None:
-    world = World()
+    world = MembershipWorld()
     first, second = world.join(instance="one"), world.join(instance="two")
     world.pass_ms(0)
     leader = first.response.member_id
@@ -127,7 +127,7 @@ def test_restart_before_assignment_causes_rebalance() -> None:
     "GroupMetadataManagerTest.testStaticMemberFenceDuplicateRejoiningFollowerAfterMemberIdChanged",
 )
 def test_duplicate_instance_fences_pending_join_of_first() -> None:
-    world = World()
+    world = MembershipWorld()
     waiting = world.join(instance="one")
     assert not waiting.responses
     second = world.join(instance="one")
@@ -142,7 +142,7 @@ def test_duplicate_instance_fences_pending_join_of_first() -> None:
 
 @pytest.mark.clause("GroupMetadataManagerTest.testStaticMemberFenceDuplicateSyncingFollowerAfterMemberIdChanged")
 def test_duplicate_instance_fences_pending_sync_of_first() -> None:
-    world = World()
+    world = MembershipWorld()
     world.join(instance="one")
     second = world.join(instance="two")
     world.pass_ms(0)
@@ -160,7 +160,7 @@ def test_duplicate_instance_fences_pending_sync_of_first() -> None:
     "GroupMetadataManagerTest.testStaticMemberFenceDuplicateRejoinedFollower",
 )
 def test_mismatched_instance_and_member_id_are_rejected() -> None:
-    world = World()
+    world = MembershipWorld()
     leader, follower = pair(world)
     assert world.join(follower, instance="one").error is ErrorCode.fenced_instance_id
     assert world.join(leader, instance="two").error is ErrorCode.fenced_instance_id
@@ -178,20 +178,20 @@ def test_mismatched_instance_and_member_id_are_rejected() -> None:
     "GroupMetadataManagerTest.testStaticMemberRejoinWithFollowerIdAndChangeOfProtocol",
 )
 def test_static_member_rejoining_with_known_member_id() -> None:
-    world = World()
+    world = MembershipWorld()
     leader, follower = pair(world)
     assert world.join(follower, instance="two").response.generation == 1
     assert world.group.state is GroupState.STABLE
     assert not world.join(leader, instance="one").responses
     assert world.group.state is GroupState.PREPARING_REBALANCE  # type: ignore[comparison-overlap]  # It changed.
-    world = World()
+    world = MembershipWorld()
     _, follower = pair(world)
     assert not world.join(follower, instance="two", protocols=BOTH).responses
     assert world.group.state is GroupState.PREPARING_REBALANCE
 
 
 def test_rebalance_during_write_of_new_member_id_includes_it() -> None:
-    world = World()
+    world = MembershipWorld()
     leader, _ = pair(world)
     world.partition.holds = True
     again = world.join(instance="two")
@@ -204,7 +204,7 @@ def test_rebalance_during_write_of_new_member_id_includes_it() -> None:
 
 @pytest.mark.parametrize("error", [ErrorCode.none, ErrorCode.not_coordinator])
 def test_leave_during_write_of_new_member_id(error: Error) -> None:
-    world = World()
+    world = MembershipWorld()
     leader, _ = pair(world)
     world.partition.holds = True
     again = world.join(instance="two")
@@ -218,7 +218,7 @@ def test_leave_during_write_of_new_member_id(error: Error) -> None:
 
 
 def test_silent_static_member_expires_after_session() -> None:
-    world = World()
+    world = MembershipWorld()
     leader, follower = pair(world)
     world.alive_ms(10_000, leader)
     assert world.members("expired") == [follower]
@@ -228,7 +228,7 @@ def test_silent_static_member_expires_after_session() -> None:
 
 @pytest.mark.parametrize("error", [ErrorCode.none, ErrorCode.not_coordinator])
 def test_static_member_expires_after_write_longer_than_session(error: Error) -> None:
-    world = World()
+    world = MembershipWorld()
     leader, _ = pair(world)
     world.partition.holds = True
     again = world.join(instance="two")
@@ -243,7 +243,7 @@ def test_static_member_expires_after_write_longer_than_session(error: Error) -> 
 
 def test_absent_static_members_set_few_timers() -> None:
     """The rebalance timeout of its members ends at once, but the wait for joins does not."""
-    world = World()
+    world = MembershipWorld()
     _, dynamic = world.stable("one", None)
     for member in world.group.members.values():
         member.rebalance_timeout_ms = 0

@@ -4,11 +4,11 @@ import pytest
 
 from reference_broker.groups import rebalances
 from reference_broker.groups.group import GroupState
-from reference_broker.groups.tests.membership_world import BOTH, Joining, Syncing, World
+from reference_broker.groups.tests.membership_world import BOTH, Joining, MembershipWorld, Syncing
 from reference_broker.wire.errors import ErrorCode
 
 
-def completing(world: World) -> tuple[str, str]:
+def completing(world: MembershipWorld) -> tuple[str, str]:
     """Return leader and follower of a group that waits for its assignment."""
     leader, _ = world.new()
     follower, _ = world.new()
@@ -19,7 +19,7 @@ def completing(world: World) -> tuple[str, str]:
 
 @pytest.mark.clause("GroupMetadataManagerTest.testSyncGroupLeaderAfterFollower")
 def test_sync_completes_once_leaders_assignment_is_written() -> None:
-    world = World()
+    world = MembershipWorld()
     world.partition.holds = True
     leader, follower = completing(world)
     early = world.sync(follower)
@@ -35,7 +35,7 @@ def test_sync_completes_once_leaders_assignment_is_written() -> None:
 
 @pytest.mark.clause("GroupMetadataManagerTest.testSyncGroupFollowerAfterLeader")
 def test_sync_in_stable_group_returns_assignment_at_once() -> None:
-    world = World()
+    world = MembershipWorld()
     leader, follower = completing(world)
     world.sync(leader, assignments={follower: b"1"})
     assert world.sync(follower).response.assignment == b"1"
@@ -43,7 +43,7 @@ def test_sync_in_stable_group_returns_assignment_at_once() -> None:
 
 @pytest.mark.clause("GroupMetadataManagerTest.testSyncGroupEmptyAssignment")
 def test_member_omitted_by_leader_gets_empty_assignment() -> None:
-    world = World()
+    world = MembershipWorld()
     leader, follower = completing(world)
     own = world.sync(leader)
     assert (own.error, own.response.assignment) == (ErrorCode.none, b"")
@@ -52,7 +52,7 @@ def test_member_omitted_by_leader_gets_empty_assignment() -> None:
 
 @pytest.mark.clause("GroupMetadataManagerTest.testSyncGroupAsLeaderAppendFailureTransformsError")
 def test_failed_write_of_assignment_causes_rebalance() -> None:
-    world = World()
+    world = MembershipWorld()
     leader, follower = completing(world)
     early = world.sync(follower)
     world.partition.fails = ErrorCode.coordinator_not_available
@@ -66,7 +66,7 @@ def test_failed_write_of_assignment_causes_rebalance() -> None:
 
 
 def test_completed_write_of_earlier_generation_is_ignored() -> None:
-    world = World()
+    world = MembershipWorld()
     world.partition.holds = True
     leader, follower = completing(world)
     late = world.sync(leader, assignments={leader: b"0"})
@@ -84,7 +84,7 @@ def test_completed_write_of_earlier_generation_is_ignored() -> None:
 
 
 def test_second_sync_of_leader_writes_no_assignment() -> None:
-    world = World()
+    world = MembershipWorld()
     world.partition.holds = True
     leader, _ = completing(world)
     first = world.sync(leader, assignments={leader: b"first"})
@@ -101,7 +101,7 @@ def test_second_sync_of_leader_writes_no_assignment() -> None:
     "GroupMetadataManagerTest.testSyncGroupFromIllegalGeneration",
 )
 def test_sync_outside_current_generation_is_rejected() -> None:
-    world = World()
+    world = MembershipWorld()
     assert world.sync("m", 1).error is ErrorCode.unknown_member_id
     leader, follower = completing(world)
     assert world.sync("m").error is ErrorCode.unknown_member_id
@@ -118,7 +118,7 @@ def test_sync_outside_current_generation_is_rejected() -> None:
     "GroupMetadataManagerTest.testSyncGroupSucceedWhenProtocolTypeAndNameAreConsistent",
 )
 def test_sync_with_other_protocol_is_rejected() -> None:
-    world = World()
+    world = MembershipWorld()
     leader, follower = completing(world)
     assert world.sync(leader, protocol_type="connect").error is ErrorCode.inconsistent_group_protocol
     assert world.sync(leader, protocol="sticky").error is ErrorCode.inconsistent_group_protocol
@@ -127,7 +127,7 @@ def test_sync_with_other_protocol_is_rejected() -> None:
 
 
 def test_sync_during_rebalance_returns_rebalance_in_progress() -> None:
-    world = World()
+    world = MembershipWorld()
     leader, _ = completing(world)
     world.join(leader, protocols=BOTH)
     assert world.sync(leader).error is ErrorCode.rebalance_in_progress
@@ -135,7 +135,7 @@ def test_sync_during_rebalance_returns_rebalance_in_progress() -> None:
 
 @pytest.mark.clause("GroupMetadataManagerTest.testLeaderFailureInSyncGroup")
 def test_expired_leader_before_assignment_causes_rebalance() -> None:
-    world = World()
+    world = MembershipWorld()
     leader, follower = completing(world)
     waiting = world.sync(follower)
     world.alive_ms(10_000)
@@ -147,7 +147,7 @@ def test_expired_leader_before_assignment_causes_rebalance() -> None:
 
 def test_session_restarts_with_assignment() -> None:
     """A waiting member cannot send heartbeats, here for longer than its session."""
-    world = World()
+    world = MembershipWorld()
     world.partition.holds = True
     leader, follower = completing(world)
     world.sync(leader)
@@ -161,10 +161,10 @@ def test_session_restarts_with_assignment() -> None:
     assert sorted(world.members("expired")) == sorted([leader, follower])
 
 
-def large_stable(monkeypatch: pytest.MonkeyPatch) -> tuple[World, list[str], list[Syncing]]:
+def large_stable(monkeypatch: pytest.MonkeyPatch) -> tuple[MembershipWorld, list[str], list[Syncing]]:
     """Return five members, of which two get their assignment in one event. The first two have it."""
     monkeypatch.setattr(rebalances, "REBALANCED_MEMBERS_PER_SLICE", 2)
-    world = World()
+    world = MembershipWorld()
     for at in range(5):
         world.join(instance=f"i{at}")
     world.pass_ms(0)

@@ -13,7 +13,7 @@ import pytest
 
 from reference_broker.groups.classic_requests import JoinResponse, SyncResponse
 from reference_broker.groups.group import MemberProtocol
-from reference_broker.groups.tests.membership_world import Joining, Syncing, World
+from reference_broker.groups.tests.membership_world import Joining, MembershipWorld, Syncing
 from reference_broker.wire.errors import ErrorCode, error_name
 
 ResponseT = TypeVar("ResponseT")
@@ -24,7 +24,7 @@ class Conversation:
     """``output``: the lines since the last command, in order."""
 
     def __init__(self, delay_ms: int) -> None:
-        self.world = World(group_initial_rebalance_delay_ms=delay_ms)
+        self.world = MembershipWorld(group_initial_rebalance_delay_ms=delay_ms)
         self.ids: dict[str, str] = {}
         self.generations: dict[str, int] = {}
         self.output: list[str] = []

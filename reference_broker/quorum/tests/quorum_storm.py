@@ -1,12 +1,12 @@
 """Random faults for some time: kills, power losses, pauses, cuts in one or both directions, losses, resignations."""
 
-from reference_broker.quorum.tests.quorum_world import SECOND_US, World
+from reference_broker.quorum.tests.quorum_world import SECOND_US, SimulatedQuorum
 
 
 class Storm:
     """Without wiped nodes: a static quorum does not survive a majority that loses its votes."""
 
-    def __init__(self, world: World, period_us: int = 400_000) -> None:
+    def __init__(self, world: SimulatedQuorum, period_us: int = 400_000) -> None:
         self.world = world
         self.period_us = period_us
         self.calm = False
@@ -107,19 +107,19 @@ class Storm:
         self.world.network.loss = self.world.random.randrange(200)
 
 
-def settle(world: World, ahead: int = 10) -> None:
+def settle(world: SimulatedQuorum, ahead: int = 10) -> None:
     """Wait for one leader that all follow, and progress on every node, after a storm."""
     world.run_until(world.converged)
     wanted = max(each.quorum.log.end.offset for each in world.processes.values()) + ahead
     world.run_until(lambda: world.high_watermark() >= wanted)
 
 
-def weather(seed: int, seconds: int = 12) -> World:
+def weather(seed: int, seconds: int = 12) -> SimulatedQuorum:
     """Run a storm drawn from the seed."""
-    world = World(seed)
+    world = SimulatedQuorum(seed)
     voters = 1 + world.random.randrange(5)
     observers = world.random.randrange(3)
-    world = World(seed, voters, observers)
+    world = SimulatedQuorum(seed, voters, observers)
     world.start()
     world.keep_appending(world.random.choice((10_000, 40_000, 200_000)))
     if world.random.randrange(3):

@@ -51,7 +51,7 @@ CONFIG = {
 class Process(QuorumPorts):
     """One life of one node. Implements raft.ports.Ports and raft.quorum.QuorumListener."""
 
-    def __init__(self, world: "World", node_id: int, config: BrokerConfig, disk: LossyDisk) -> None:
+    def __init__(self, world: "SimulatedQuorum", node_id: int, config: BrokerConfig, disk: LossyDisk) -> None:
         super().__init__()
         self.world = world
         self.node_id = node_id
@@ -200,7 +200,7 @@ class Connection:
 class Network:
     """``cut``: directed pairs that let nothing through. ``loss``: messages lost of 1000."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "SimulatedQuorum") -> None:
         self.world = world
         self.cut: dict[tuple[int, int], bool] = {}
         self.loss = 0
@@ -285,7 +285,7 @@ class Network:
         connection.source.deliver(fail)
 
 
-class World:
+class SimulatedQuorum:
     """``processes``: the live ones, by node ID. ``voters`` nodes from 0 on, then ``observers``."""
 
     def __init__(self, seed: int, voters: int = 3, observers: int = 0, **settings: str) -> None:

@@ -15,7 +15,7 @@ from reference_broker.quorum.metadata_log import LogSync, MetadataLog
 from reference_broker.quorum.quorum import Quorum
 from reference_broker.quorum.raft_handlers import RaftResponder
 from reference_broker.quorum.tests.quorum_storm import settle, weather
-from reference_broker.quorum.tests.quorum_world import SECOND_US, Process, World
+from reference_broker.quorum.tests.quorum_world import SECOND_US, Process, SimulatedQuorum
 
 pytestmark = pytest.mark.simulated
 
@@ -23,28 +23,28 @@ SEEDS = [*range(5), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in 
 """Kafka plays 100 seeds of each property. CI plays the first few, and the nightly session the others."""
 
 
-def running(seed: int, voters: int, observers: int = 0, period_us: int = 20_000) -> World:
-    world = World(seed, voters, observers)
+def running(seed: int, voters: int, observers: int = 0, period_us: int = 20_000) -> SimulatedQuorum:
+    world = SimulatedQuorum(seed, voters, observers)
     world.start()
     world.keep_appending(period_us)
     world.run_until(lambda: world.high_watermark() >= 10)
     return world
 
 
-def leader_of(world: World) -> int:
+def leader_of(world: SimulatedQuorum) -> int:
     assert world.leader is not None
     return world.leader.node_id
 
 
-def others(world: World, *node_ids: int) -> list[int]:
+def others(world: SimulatedQuorum, *node_ids: int) -> list[int]:
     return [each for each in world.ids if each not in node_ids]
 
 
-def has_reached(world: World, node_ids: list[int], offset: int) -> bool:
+def has_reached(world: SimulatedQuorum, node_ids: list[int], offset: int) -> bool:
     return world.high_watermark(*node_ids) >= offset
 
 
-def another_leads(world: World, old: int) -> bool:
+def another_leads(world: SimulatedQuorum, old: int) -> bool:
     return world.leader is not None and leader_of(world) != old
 
 
@@ -65,8 +65,10 @@ def test_can_elect_an_initial_leader(seed: int) -> None:
 
 @pytest.mark.clause("RaftEventSimulationTest.canElectNewLeaderAfterOldLeaderFailure")
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("end", [World.kill, World.shut_down])
-def test_can_elect_a_new_leader_after_the_old_one_failed(seed: int, end: Callable[[World, int], None]) -> None:
+@pytest.mark.parametrize("end", [SimulatedQuorum.kill, SimulatedQuorum.shut_down])
+def test_can_elect_a_new_leader_after_the_old_one_failed(
+    seed: int, end: Callable[[SimulatedQuorum, int], None]
+) -> None:
     world = running(seed, 3, 1)
     old = leader_of(world)
     end(world, old)
@@ -154,7 +156,7 @@ def test_can_make_progress_after_back_to_back_leader_failures(seed: int) -> None
 @pytest.mark.parametrize("seed", SEEDS)
 def test_leadership_is_assigned_only_once_with_a_partition_if_there_is_a_majority(seed: int) -> None:
     """Node 0 reaches only one other node, which the others do not mind."""
-    world = World(seed, 4, 1)
+    world = SimulatedQuorum(seed, 4, 1)
     for other in (2, 3):
         world.network.cut[0, other] = world.network.cut[other, 0] = True
     world.start()

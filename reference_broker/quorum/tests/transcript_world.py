@@ -13,14 +13,14 @@ from reference_broker.quorum.messages import (
     read_voted,
 )
 from reference_broker.quorum.tests.quorum_ports import SentRequest
-from reference_broker.quorum.tests.quorum_world import Process, World, _snapshot
+from reference_broker.quorum.tests.quorum_world import Process, SimulatedQuorum, _snapshot
 from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.records.batch import iterate
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name
 
 
-class TranscriptWorld(World):
+class TranscriptWorld(SimulatedQuorum):
     """``lines``: the lines since the last command. Fetches without any change are omitted."""
 
     def __init__(self, seed: int, voters: int, observers: int, **settings: str) -> None:

@@ -46,7 +46,7 @@ class SentRequest(NamedTuple):
 
 
 @dataclass
-class World(TimedPorts):
+class FollowerWorld(TimedPorts):
     """``moved``: logs whose high watermark the fetchers moved. ``changed``: indexes of partitions whose change was
     reported to consumers."""
 

@@ -61,7 +61,7 @@ class Cached:
 
 
 @dataclass
-class World(TimedPorts):
+class LeaderWorld(TimedPorts):
     """``alter_requests``: AlterPartition requests with callbacks. ``acked``: responses of ``produce``, by its name."""
 
     min_isr: int = 1

@@ -5,18 +5,18 @@ from dataclasses import replace
 import pytest
 
 from reference_broker.replication.partitions import Partition
-from reference_broker.replication.tests.leader_world import LAG_MS, World, registered
+from reference_broker.replication.tests.leader_world import LAG_MS, LeaderWorld, registered
 from reference_broker.wire.errors import Error, ErrorCode
 
 
-def commit(world: World, *partitions: object) -> None:
+def commit(world: LeaderWorld, *partitions: object) -> None:
     for partition in partitions:
         for follower in (2, 3):
             world.fetch(follower, partition, partition.log.log_end_offset)  # type: ignore[attr-defined,arg-type]
 
 
 def test_acks_all_completes_when_last_partition_is_replicated() -> None:
-    world = World()
+    world = LeaderWorld()
     first, second = world.lead(0), world.lead(1)
     world.produce("p", first, second)
     commit(world, first)
@@ -26,7 +26,7 @@ def test_acks_all_completes_when_last_partition_is_replicated() -> None:
 
 
 def test_high_watermark_completes_requests_in_offset_order() -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead()
     for name in "abc":
         world.produce(name, partition)
@@ -38,7 +38,7 @@ def test_high_watermark_completes_requests_in_offset_order() -> None:
 
 
 def test_replicated_offset_completes_at_once_and_retry_waits_for_original() -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead()
     world.produce("first", partition)
     world.produce("other", partition)
@@ -51,7 +51,7 @@ def test_replicated_offset_completes_at_once_and_retry_waits_for_original() -> N
 
 
 def test_duplicate_partition_waits_for_later_offset() -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead()
     end = world.append(partition, 5)
     world.wait("p", [(partition, end), (partition, 2)])
@@ -63,7 +63,7 @@ def test_duplicate_partition_waits_for_later_offset() -> None:
 
 
 def test_timeout_fails_only_unreplicated_partitions() -> None:
-    world = World()
+    world = LeaderWorld()
     first, second = world.lead(0), world.lead(1)
     world.produce("p", first, second, timeout_ms=300)
     commit(world, first)
@@ -76,7 +76,7 @@ def test_timeout_fails_only_unreplicated_partitions() -> None:
 
 @pytest.mark.parametrize("order", [(100, 200, 300), (300, 200, 100), (200, 300, 100)])
 def test_each_request_has_own_timeout(order: tuple[int, ...]) -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead()
     for timeout_ms in order:
         world.produce(str(timeout_ms), partition, timeout_ms=timeout_ms)
@@ -89,7 +89,7 @@ def test_each_request_has_own_timeout(order: tuple[int, ...]) -> None:
 
 
 def test_one_timer_serves_all_parked_requests() -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead()
     world.pass_ms(10_000)
     for number in range(500):
@@ -101,7 +101,7 @@ def test_one_timer_serves_all_parked_requests() -> None:
 
 def test_completed_requests_are_not_kept_until_timeout() -> None:
     """An earlier one that is still parked must not keep those after it."""
-    world = World()
+    world = LeaderWorld()
     stuck, busy = world.lead(0), world.lead(1)
     world.produce("stuck", stuck, timeout_ms=60_000)
     for number in range(2000):
@@ -111,7 +111,7 @@ def test_completed_requests_are_not_kept_until_timeout() -> None:
 
 
 def test_lost_leadership_or_deleted_topic_completes_parked_requests() -> None:
-    world = World()
+    world = LeaderWorld()
     first, second = world.lead(0), world.lead(1)
     world.produce("p", first)
     world.produce("q", second)
@@ -126,7 +126,7 @@ def test_lost_leadership_or_deleted_topic_completes_parked_requests() -> None:
 
 
 def test_isr_below_minimum_after_append_returns_not_enough_replicas_after_append() -> None:
-    world = World(min_isr=2)
+    world = LeaderWorld(min_isr=2)
     partition = world.lead()
     world.produce("p", partition)
     commit(world, partition)
@@ -136,7 +136,7 @@ def test_isr_below_minimum_after_append_returns_not_enough_replicas_after_append
 
 
 def test_acks_all_waits_while_isr_is_below_minimum() -> None:
-    world = World(min_isr=2)
+    world = LeaderWorld(min_isr=2)
     partition = world.lead()
     world.produce("p", partition, timeout_ms=100_000)
     world.state(partition, (1,), partition_epoch=1)
@@ -148,7 +148,7 @@ def test_acks_all_waits_while_isr_is_below_minimum() -> None:
 
 
 def test_isr_shrink_completes_parked_requests() -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead()
     world.leaders.start()
     world.produce("p", partition, timeout_ms=100_000)
@@ -159,9 +159,9 @@ def test_isr_shrink_completes_parked_requests() -> None:
     assert world.acked == {"p": {}}
 
 
-def cut_at_3() -> tuple[World, Partition]:
+def cut_at_3() -> tuple[LeaderWorld, Partition]:
     """Return a world with four records that all replicas have, and whose leader's log starts at 3."""
-    world = World()
+    world = LeaderWorld()
     partition = world.lead()
     world.append(partition, 4)
     commit(world, partition)
@@ -191,7 +191,7 @@ def test_delete_records_ignores_dead_replicas_and_times_out() -> None:
 
 
 def test_delete_records_completes_when_lagging_follower_dies() -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead()
     world.append(partition, 4)
     commit(world, partition)
@@ -208,7 +208,7 @@ def test_delete_records_completes_when_lagging_follower_dies() -> None:
 @pytest.mark.parametrize("deleted", [False, True])
 def test_request_after_resignation_is_not_acknowledged(deleted: bool) -> None:
     """During a sync in between, the log started to follow another leader: its high watermark is of other records."""
-    world = World()
+    world = LeaderWorld()
     partition, other = world.lead(0), world.lead(1)
     end = world.append(partition)
     partition.is_topic_deleted = deleted
@@ -223,7 +223,7 @@ def test_request_after_resignation_is_not_acknowledged(deleted: bool) -> None:
 
 
 def test_abandoned_request_is_dropped_and_others_continue() -> None:
-    world = World()
+    world = LeaderWorld()
     first, second = world.lead(0), world.lead(1)
     abandons = []
     for name in "abc":

@@ -12,7 +12,7 @@ from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.replication.follower.followed import FetchLag, FollowedPartition
-from reference_broker.replication.tests.follower_world import World, named, records
+from reference_broker.replication.tests.follower_world import FollowerWorld, named, records
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import EpochEndOffset, PartitionData
 
@@ -48,7 +48,7 @@ def test_lagging_partition_does_not_retain_lags_of_others() -> None:
 
 
 def test_fetcher_updates_lag_with_each_response_until_unfollowed() -> None:
-    world = World()
+    world = FollowerWorld()
     world.follow(0)
     world.follow(1)
     first, request = world.fetch()

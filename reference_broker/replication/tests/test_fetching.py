@@ -7,7 +7,7 @@ from reference_broker.replication.follower.fetcher import NAMED_PER_FETCH
 from reference_broker.replication.tests.follower_world import (
     BROKER_EPOCH,
     TOPIC_ID,
-    World,
+    FollowerWorld,
     named,
     offsets,
     one_record,
@@ -20,7 +20,7 @@ from reference_broker.wire.fetch import EpochEndOffset, PartitionData
 
 
 def test_fetch_has_replica_offset_and_leader_epoch() -> None:
-    world = World()
+    world = FollowerWorld()
     world.follow(0, epoch=4, records=3)
     _, request = world.fetch()
     (wanted,) = named(request)
@@ -30,7 +30,7 @@ def test_fetch_has_replica_offset_and_leader_epoch() -> None:
 
 
 def test_fetched_records_are_appended_and_high_watermark_follows_leader() -> None:
-    world = World()
+    world = FollowerWorld()
     log = world.follow()
     sent, _ = world.fetch()
     world.respond(sent, records(0, 0, 3, high_watermark=2))
@@ -43,7 +43,7 @@ def test_fetched_records_are_appended_and_high_watermark_follows_leader() -> Non
 
 
 def test_new_broker_epoch_opens_new_session_with_all_partitions() -> None:
-    world = World()
+    world = FollowerWorld()
     for index in range(3):
         world.follow(index)
     sent, request = world.fetch()
@@ -58,7 +58,7 @@ def test_new_broker_epoch_opens_new_session_with_all_partitions() -> None:
 
 @pytest.mark.clause("F-22")
 def test_idle_partitions_are_named_once() -> None:
-    world = World()
+    world = FollowerWorld()
     for index in range(2500):
         world.follow(index)
     sent, request = world.fetch()
@@ -79,7 +79,7 @@ def test_idle_partitions_are_named_once() -> None:
 
 
 def test_only_changed_partitions_are_named_again() -> None:
-    world = World()
+    world = FollowerWorld()
     for index in range(5):
         world.follow(index)
     sent, _ = world.fetch()
@@ -91,7 +91,7 @@ def test_only_changed_partitions_are_named_again() -> None:
 
 
 def test_not_leader_error_is_retried_soon_without_blocking_others() -> None:
-    world = World()
+    world = FollowerWorld()
     world.follow(0)
     log = world.follow(1)
     sent, _ = world.fetch()
@@ -111,7 +111,7 @@ def test_not_leader_error_is_retried_soon_without_blocking_others() -> None:
 
 
 def test_repeated_errors_back_off_up_to_configured_maximum() -> None:
-    world = World({"replica.fetch.backoff.ms": "100"})
+    world = FollowerWorld({"replica.fetch.backoff.ms": "100"})
     world.follow(0)
     pauses = []
     for _ in range(6):
@@ -130,7 +130,7 @@ def test_repeated_errors_back_off_up_to_configured_maximum() -> None:
 
 
 def test_fenced_partition_waits_for_newer_metadata() -> None:
-    world = World()
+    world = FollowerWorld()
     world.follow(0, epoch=1)
     sent, _ = world.fetch()
     world.respond(sent, PartitionData(0, ErrorCode.fenced_leader_epoch, -1))
@@ -145,7 +145,7 @@ def test_fenced_partition_waits_for_newer_metadata() -> None:
 
 
 def test_response_for_earlier_leader_epoch_is_ignored() -> None:
-    world = World()
+    world = FollowerWorld()
     log = world.follow(0, epoch=1)
     sent, _ = world.fetch()
     world.follow(0, epoch=2)
@@ -156,7 +156,7 @@ def test_response_for_earlier_leader_epoch_is_ignored() -> None:
 
 
 def test_damaged_records_are_not_appended_and_delay_only_their_partition() -> None:
-    world = World()
+    world = FollowerWorld()
     log = world.follow(0)
     sent, _ = world.fetch()
     damaged = bytearray(one_record(0) + one_record(1))
@@ -176,7 +176,7 @@ def test_damaged_records_are_not_appended_and_delay_only_their_partition() -> No
 
 def test_batch_with_later_epoch_than_leader_is_not_appended() -> None:
     """No checksum covers the epoch of a batch. The batches before it stay."""
-    world = World()
+    world = FollowerWorld()
     log = world.follow(epoch=3)
     sent, _ = world.fetch()
     data = one_record(0, 3) + one_record(1, 9)
@@ -191,7 +191,7 @@ def test_batch_with_later_epoch_than_leader_is_not_appended() -> None:
 
 
 def test_lost_response_opens_new_session_with_all_partitions() -> None:
-    world = World()
+    world = FollowerWorld()
     for index in range(3):
         world.follow(index)
     sent, _ = world.fetch()
@@ -205,7 +205,7 @@ def test_lost_response_opens_new_session_with_all_partitions() -> None:
 
 
 def test_unreachable_leader_is_not_retried_without_followed_partitions() -> None:
-    world = World()
+    world = FollowerWorld()
     world.follow(0)
     sent, _ = world.fetch()
     world.fetchers.stops_following(TOPIC_ID, 0)
@@ -217,7 +217,7 @@ def test_unreachable_leader_is_not_retried_without_followed_partitions() -> None
 
 
 def test_new_leader_ends_backoff() -> None:
-    world = World()
+    world = FollowerWorld()
     world.follow(0)
     for _ in range(8):
         sent, _ = world.fetch()
@@ -232,7 +232,7 @@ def test_new_leader_ends_backoff() -> None:
 
 
 def test_flush_messages_makes_records_durable_before_next_fetch() -> None:
-    world = World(hold_syncs=True)
+    world = FollowerWorld(hold_syncs=True)
     log = world.follow(0)
     log.config = type(log.config)(flush_messages=1)
     sent, _ = world.fetch()
@@ -246,7 +246,7 @@ def test_flush_messages_makes_records_durable_before_next_fetch() -> None:
 
 
 def test_recovered_records_are_durable_before_next_fetch() -> None:
-    world = World(hold_syncs=True)
+    world = FollowerWorld(hold_syncs=True)
     log = world.follow(0, records=2)
     log.config = type(log.config)(flush_messages=1)
     world.fetch()
@@ -259,7 +259,7 @@ def test_recovered_records_are_durable_before_next_fetch() -> None:
 
 
 def test_nothing_is_appended_after_stop() -> None:
-    world = World()
+    world = FollowerWorld()
     log = world.follow(0)
     sent, _ = world.fetch()
     world.fetchers.halt()
@@ -270,7 +270,7 @@ def test_nothing_is_appended_after_stop() -> None:
 
 
 def test_divergence_truncates_to_common_offset() -> None:
-    world = World()
+    world = FollowerWorld()
     log = world.follow(0, epoch=3, records=6, epochs=(0, 0, 1, 1, 1, 2))
     sent, _ = world.fetch()
     world.respond(sent, PartitionData(0, 0, 3, diverging_epoch=EpochEndOffset(1, 4)))
@@ -285,7 +285,7 @@ def test_divergence_truncates_to_common_offset() -> None:
 
 def test_truncation_is_durable_before_next_fetch() -> None:
     """So an append never waits for the disk, and one sync serves all partitions of a response."""
-    world = World(hold_syncs=True)
+    world = FollowerWorld(hold_syncs=True)
     log = world.follow(0, epoch=3, records=6, epochs=(0, 0, 1, 1, 1, 2))
     sent, _ = world.fetch()
     world.respond(sent, PartitionData(0, 0, 3, diverging_epoch=EpochEndOffset(1, 4)))
@@ -299,7 +299,7 @@ def test_truncation_is_durable_before_next_fetch() -> None:
 
 def test_high_watermark_of_diverging_response_applies_once_logs_agree() -> None:
     """The leader has sent the divergence, so its next response omits the partition if nothing else is new (F-14)."""
-    world = World()
+    world = FollowerWorld()
     log = world.follow(0, epoch=3, records=6, epochs=(0, 0, 1, 1, 1, 2))
     sent, _ = world.fetch()
     world.respond(sent, PartitionData(0, 0, 3, diverging_epoch=EpochEndOffset(1, 4)))
@@ -313,7 +313,7 @@ def test_high_watermark_of_diverging_response_applies_once_logs_agree() -> None:
 
 
 def test_high_watermark_of_diverging_response_is_dropped_with_session() -> None:
-    world = World()
+    world = FollowerWorld()
     log = world.follow(0, epoch=3, records=6, epochs=(0, 0, 1, 1, 1, 2))
     sent, _ = world.fetch()
     world.respond(sent, PartitionData(0, 0, 3, diverging_epoch=EpochEndOffset(1, 4)))
@@ -328,7 +328,7 @@ def test_high_watermark_of_diverging_response_is_dropped_with_session() -> None:
 
 
 def test_truncation_below_high_watermark_is_noted() -> None:
-    world = World()
+    world = FollowerWorld()
     log = world.follow(0, epoch=3, records=4)
     log.advance_high_watermark(4)
     sent, _ = world.fetch()
@@ -342,7 +342,7 @@ def test_truncation_below_high_watermark_is_noted() -> None:
 def test_out_of_range_looks_up_leaders_log_start_and_end(
     end: int, start: int, expected_end: int, expected_start: int
 ) -> None:
-    world = World()
+    world = FollowerWorld()
     log = world.follow(0, records=4)
     sent, _ = world.fetch()
     world.respond(sent, PartitionData(0, ErrorCode.offset_out_of_range, -1))
@@ -356,7 +356,7 @@ def test_out_of_range_looks_up_leaders_log_start_and_end(
 
 
 def test_offset_back_in_leaders_range_is_fetched_after_backoff() -> None:
-    world = World()
+    world = FollowerWorld()
     log = world.follow(0, records=4)
     sent, _ = world.fetch()
     world.respond(sent, PartitionData(0, ErrorCode.offset_out_of_range, -1))
@@ -374,7 +374,7 @@ def test_offset_back_in_leaders_range_is_fetched_after_backoff() -> None:
 @pytest.mark.clause("F-20")
 def test_leader_log_start_inside_batch_is_followed_from_that_batch() -> None:
     """DeleteRecords moves a log start to any offset; the response to a fetch from there has the whole batch."""
-    world = World()
+    world = FollowerWorld()
     log = world.follow(0)
     sent, _ = world.fetch()
     world.respond(sent, PartitionData(0, ErrorCode.offset_out_of_range, -1))
@@ -392,7 +392,7 @@ def test_leader_log_start_inside_batch_is_followed_from_that_batch() -> None:
 
 @pytest.mark.parametrize("first", [30, 56])
 def test_batch_not_reaching_empty_logs_end_is_not_appended(first: int) -> None:
-    world = World()
+    world = FollowerWorld()
     log = world.follow(0)
     log.truncate_fully_and_start_at(55, world.now())
     sent, _ = world.fetch()
@@ -402,7 +402,7 @@ def test_batch_not_reaching_empty_logs_end_is_not_appended(first: int) -> None:
 
 
 def test_disk_error_of_log_start_delays_only_its_partition() -> None:
-    world = World()
+    world = FollowerWorld()
     world.follow(0, records=4).advance_high_watermark(4)
     other = world.follow(1)
     sent, _ = world.fetch()
@@ -424,7 +424,7 @@ def test_disk_error_of_log_start_delays_only_its_partition() -> None:
 
 
 def test_divergence_without_truncation_backs_off() -> None:
-    world = World()
+    world = FollowerWorld()
     world.follow(0, epoch=3, records=4)
     sent, _ = world.fetch()
     world.respond(sent, PartitionData(0, 0, 3, diverging_epoch=EpochEndOffset(0, 9)))
@@ -434,7 +434,7 @@ def test_divergence_without_truncation_backs_off() -> None:
 
 
 def test_fetch_wait_is_not_negative() -> None:
-    world = World()
+    world = FollowerWorld()
     world.follow(0)
     world.follow(1)
     sent, _ = world.fetch()

@@ -5,7 +5,7 @@ from datetime import timedelta
 from kio.schema.api_versions.v4.response import ApiVersionsResponse, SupportedFeatureKey
 from kio.static.primitive import i16, i32Timedelta
 
-from reference_broker.replication.tests.follower_world import TOPIC_ID, World, named, one_record
+from reference_broker.replication.tests.follower_world import TOPIC_ID, FollowerWorld, named, one_record
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import (
@@ -20,8 +20,8 @@ from reference_broker.wire.fetch import (
 NO_THROTTLE = i32Timedelta.parse(timedelta(0))
 
 
-def first() -> World:
-    return World({"fetch.session.revision": "first"})
+def first() -> FollowerWorld:
+    return FollowerWorld({"fetch.session.revision": "first"})
 
 
 def versions(*features: str) -> ApiVersionsResponse:
@@ -31,7 +31,7 @@ def versions(*features: str) -> ApiVersionsResponse:
     )
 
 
-def granted(world: World) -> None:
+def granted(world: FollowerWorld) -> None:
     world.only_request(ApiKey.API_VERSIONS).replied(versions("crucible.Fetch.1002"))
 
 

@@ -5,7 +5,7 @@ import pytest
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.replication.high_watermarks import FILE_NAME, HighWatermarks, read_high_watermarks
 from reference_broker.replication.partitions import Partition
-from reference_broker.replication.tests.leader_world import LAG_MS, World, broker_epoch_of, registered
+from reference_broker.replication.tests.leader_world import LAG_MS, LeaderWorld, broker_epoch_of, registered
 from reference_broker.wire.errors import ErrorCode
 
 
@@ -19,7 +19,7 @@ class Watcher:
 
 @pytest.mark.clause("F-22")
 def test_high_watermark_is_smallest_fetch_offset_of_isr() -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead()
     world.append(partition, 3)
     assert world.fetch(2, partition, 3) is ErrorCode.none
@@ -33,7 +33,7 @@ def test_high_watermark_is_smallest_fetch_offset_of_isr() -> None:
 
 @pytest.mark.clause("F-22")
 def test_sent_records_are_committed_only_after_next_fetch() -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead()
     world.fetch(2, partition, 0)
     world.fetch(3, partition, 0)
@@ -45,7 +45,7 @@ def test_sent_records_are_committed_only_after_next_fetch() -> None:
 
 
 def test_fetch_at_earlier_offset_does_not_lower_high_watermark() -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead()
     world.append(partition, 4)
     world.fetch(2, partition, 4)
@@ -55,7 +55,7 @@ def test_fetch_at_earlier_offset_does_not_lower_high_watermark() -> None:
 
 
 def test_leader_alone_in_isr_commits_at_once() -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead(isr=(1,))
     world.append(partition, 2)
     assert partition.log.high_watermark == 2
@@ -63,20 +63,20 @@ def test_leader_alone_in_isr_commits_at_once() -> None:
 
 @pytest.mark.parametrize("min_isr", [2, 3])
 def test_isr_below_minimum_commits_nothing(min_isr: int) -> None:
-    world = World(min_isr)
+    world = LeaderWorld(min_isr)
     partition = world.lead(isr=(1,))
     world.append(partition, 2)
     assert partition.log.high_watermark == 0
 
 
 def test_minimum_is_capped_at_single_replica() -> None:
-    world = World(min_isr=5)
+    world = LeaderWorld(min_isr=5)
     partition = world.lead(isr=(1,), replicas=(1,), records=3)
     assert (partition.followers, partition.log.high_watermark) == (None, 3)
 
 
 def test_minimum_is_capped_at_replica_count() -> None:
-    world = World(min_isr=5)
+    world = LeaderWorld(min_isr=5)
     partition = world.lead()
     world.append(partition)
     world.fetch(2, partition, 1)
@@ -86,7 +86,7 @@ def test_minimum_is_capped_at_replica_count() -> None:
 
 def test_caught_up_follower_holds_high_watermark_and_lost_one_does_not() -> None:
     """Otherwise a follower that catches up would never reach a high watermark that moves with the leader's end."""
-    world = World()
+    world = LeaderWorld()
     partition = world.lead(isr=(1, 2))
     world.pass_ms(2 * LAG_MS)
     world.append(partition, 5)
@@ -107,7 +107,7 @@ def test_caught_up_follower_holds_high_watermark_and_lost_one_does_not() -> None
 
 
 def test_new_leader_moves_high_watermark_once_isr_has_fetched() -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead(records=4, leader_epoch=7)
     assert (partition.log.high_watermark, world.followers(partition).epoch_start_offset) == (0, 4)
     world.fetch(2, partition, 4)
@@ -120,7 +120,7 @@ def test_new_leader_moves_high_watermark_once_isr_has_fetched() -> None:
 
 
 def test_watchers_are_notified_after_all_partitions_of_fetch() -> None:
-    world = World()
+    world = LeaderWorld()
     partition, watcher = world.lead(isr=(1, 2)), Watcher()
     world.append(partition)
     partition.watch(watcher)
@@ -133,7 +133,7 @@ def test_watchers_are_notified_after_all_partitions_of_fetch() -> None:
 
 
 def test_fetch_of_non_replica_is_ignored() -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead(isr=(1, 2), replicas=(1, 2))
     world.append(partition)
     assert world.fetch(3, partition, 1) is ErrorCode.not_leader_or_follower
@@ -141,7 +141,7 @@ def test_fetch_of_non_replica_is_ignored() -> None:
 
 
 def test_fetch_with_stale_broker_epoch_is_ignored() -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead(isr=(1, 2))
     world.append(partition)
     assert world.fetch(2, partition, 1, epoch=broker_epoch_of(2) - 1) is ErrorCode.not_leader_or_follower
@@ -151,7 +151,7 @@ def test_fetch_with_stale_broker_epoch_is_ignored() -> None:
 
 
 def test_ineligible_replica_does_not_hold_high_watermark() -> None:
-    world = World()
+    world = LeaderWorld()
     fenced = registered(3)
     world.controller.image = world.controller.image.__class__(
         brokers={1: registered(1), 2: registered(2), 3: fenced.__class__(3, 103, b"i" * 16, "127.0.0.1", 9092, True)}
@@ -165,7 +165,7 @@ def test_ineligible_replica_does_not_hold_high_watermark() -> None:
 
 
 def test_replica_out_of_sync_at_election_does_not_hold_high_watermark() -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead(isr=(1, 2), records=10)
     world.fetch(3, partition, 0)
     world.fetch(2, partition, 10)
@@ -173,7 +173,7 @@ def test_replica_out_of_sync_at_election_does_not_hold_high_watermark() -> None:
 
 
 def test_checkpoint_is_written_at_interval_if_changed() -> None:
-    world = World()
+    world = LeaderWorld()
     first, second = world.lead(0), world.lead(1, isr=(1,))
     world.append(second, 4)
     world.pass_ms(5000)
@@ -189,7 +189,7 @@ def test_checkpoint_is_written_at_interval_if_changed() -> None:
 
 
 def test_failed_checkpoint_is_retried() -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead(isr=(1,))
     world.append(partition, 4)
     world.disk.fail_after = 0
@@ -201,7 +201,7 @@ def test_failed_checkpoint_is_retried() -> None:
 
 
 def test_deleted_partition_is_removed_from_checkpoint() -> None:
-    world = World()
+    world = LeaderWorld()
     first, second = world.lead(0), world.lead(1)
     world.pass_ms(5000)
     first.is_topic_deleted = True
@@ -216,7 +216,7 @@ def test_deleted_partition_is_removed_from_checkpoint() -> None:
     "OffsetCheckpointFileWithFailureHandlerTest.shouldHandleMultipleLines",
 )
 def test_checkpoint_rows_stay_until_partitions_are_known_to_be_deleted() -> None:
-    world = World()
+    world = LeaderWorld()
     world.disk.write(FILE_NAME, b"0\n2\ngone-topic 0 5\nevents 1 9\n")
     marks = HighWatermarks(world.disk, world, 5000)  # type: ignore[arg-type]
     marks.keep_only(lambda topic, index: (topic, index) == ("events", 1))
@@ -238,7 +238,7 @@ def test_unreadable_checkpoint_counts_as_missing(content: bytes) -> None:
 
 def test_lag_is_measured_in_time_not_records() -> None:
     """A follower whose fetch reaches the leader's end at the previous fetch is in sync."""
-    world = World()
+    world = LeaderWorld()
     partition = world.lead()
     world.leaders.start()
     for second in range(4 * LAG_MS // 1000):
@@ -251,7 +251,7 @@ def test_lag_is_measured_in_time_not_records() -> None:
 
 def test_checkpoint_is_rewritten_for_deleted_partition_alone() -> None:
     """After a crash a topic of the same name would use the row, and acknowledge unreplicated records."""
-    world = World()
+    world = LeaderWorld()
     partition = world.lead(isr=(1,))
     world.append(partition, 4)
     world.pass_ms(5000)
@@ -273,7 +273,7 @@ def test_checkpoint_is_rewritten_for_deleted_partition_alone() -> None:
 
 
 def test_start_removes_checkpoint_rows_of_partitions_deleted_meanwhile() -> None:
-    world = World()
+    world = LeaderWorld()
     world.disk.write(FILE_NAME, b"0\n2\ngone 0 5\nevents 1 9\n")
     marks = HighWatermarks(world.disk, world, 5000)  # type: ignore[arg-type]
     marks.keep_only(lambda topic, index: (topic, index) == ("events", 1))

@@ -8,18 +8,18 @@ from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import EMPTY_IMAGE
 from reference_broker.replication.leader.isr import PARTITIONS_PER_REQUEST
 from reference_broker.replication.partitions import Partition
-from reference_broker.replication.tests.leader_world import LAG_MS, World, broker_epoch_of, registered
+from reference_broker.replication.tests.leader_world import LAG_MS, LeaderWorld, broker_epoch_of, registered
 from reference_broker.wire.errors import ErrorCode
 
 
-def caught_up(world: World, partition: Partition, *followers: int) -> None:
+def caught_up(world: LeaderWorld, partition: Partition, *followers: int) -> None:
     for follower in followers:
         world.fetch(follower, partition, partition.log.log_end_offset)
 
 
-def at_rest() -> tuple[World, Partition]:
+def at_rest() -> tuple[LeaderWorld, Partition]:
     """Return a partition with three records that both followers have, while lag is checked."""
-    world = World()
+    world = LeaderWorld()
     partition = world.lead()
     world.leaders.start()
     world.append(partition, 3)
@@ -94,7 +94,7 @@ def test_session_with_rejected_offset_does_not_keep_follower_in_sync() -> None:
 
 
 def test_broker_returning_during_lag_check_is_not_missed() -> None:
-    world = World()
+    world = LeaderWorld()
     brokers = {1: registered(1), 2: registered(2)}
     world.controller.image = replace(world.controller.image, brokers=brokers)
     partitions = [world.lead(index, isr=(1, 2)) for index in range(300)]
@@ -106,7 +106,7 @@ def test_broker_returning_during_lag_check_is_not_missed() -> None:
 
 
 def test_lagging_follower_leaves_isr_once_controller_accepts() -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead()
     world.leaders.start()
     world.append(partition, 3)
@@ -124,7 +124,7 @@ def test_lagging_follower_leaves_isr_once_controller_accepts() -> None:
 
 
 def test_caught_up_follower_joins_and_holds_high_watermark_from_proposal() -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead(isr=(1, 2))
     world.append(partition, 3)
     caught_up(world, partition, 2, 3)
@@ -141,7 +141,7 @@ def test_caught_up_follower_joins_and_holds_high_watermark_from_proposal() -> No
 
 
 def test_follower_below_high_watermark_or_epoch_start_does_not_join() -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead(isr=(1, 2), records=5, leader_epoch=3)
     world.fetch(3, partition, 4)
     assert not world.alter_requests
@@ -151,7 +151,7 @@ def test_follower_below_high_watermark_or_epoch_start_does_not_join() -> None:
 
 @pytest.mark.parametrize("state", ["fenced", "leaving", "gone", "another incarnation"])
 def test_ineligible_follower_is_checked_again_when_broker_returns(state: str) -> None:
-    world = World()
+    world = LeaderWorld()
     one = registered(3)
     away = {
         "fenced": replace(one, fenced=True),
@@ -171,7 +171,7 @@ def test_ineligible_follower_is_checked_again_when_broker_returns(state: str) ->
 
 
 def test_silent_follower_does_not_join_when_broker_returns() -> None:
-    world = World(min_isr=2)
+    world = LeaderWorld(min_isr=2)
     partition = world.lead(isr=(1,))
     world.append(partition)
     world.controller.image = replace(world.controller.image, brokers={1: registered(1)})
@@ -185,7 +185,7 @@ def test_silent_follower_does_not_join_when_broker_returns() -> None:
 
 
 def test_simultaneous_proposals_share_request_and_later_ones_wait() -> None:
-    world = World()
+    world = LeaderWorld()
     partitions = [world.lead(index, isr=(1, 2)) for index in range(3)]
     caught_up(world, partitions[0], 3)
     caught_up(world, partitions[1], 3)
@@ -199,7 +199,7 @@ def test_simultaneous_proposals_share_request_and_later_ones_wait() -> None:
 
 
 def test_newer_metadata_overrides_alter_partition_response() -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead(isr=(1, 2))
     caught_up(world, partition, 3)
     world.pass_ms(0)
@@ -216,7 +216,7 @@ def test_newer_metadata_overrides_alter_partition_response() -> None:
 @pytest.mark.clause("E-2")
 def test_shrunk_isr_moves_high_watermark_only_once_published() -> None:
     """The controller knows that the minimum is 2, and keeps 2 eligible. What 1 commits alone would be lost with it."""
-    world = World(min_isr=1)
+    world = LeaderWorld(min_isr=1)
     partition = world.lead(isr=(1, 2), replicas=(1, 2))
     world.leaders.start()
     world.append(partition, 3)
@@ -235,7 +235,7 @@ def test_shrunk_isr_moves_high_watermark_only_once_published() -> None:
 
 @pytest.mark.clause("E-2")
 def test_joined_replica_holds_high_watermark_and_counts_for_minimum_once_published() -> None:
-    world = World(min_isr=2)
+    world = LeaderWorld(min_isr=2)
     partition = world.lead(isr=(1,), replicas=(1, 2))
     world.append(partition, 3)
     caught_up(world, partition, 2)
@@ -246,7 +246,7 @@ def test_joined_replica_holds_high_watermark_and_counts_for_minimum_once_publish
 
 
 def test_metadata_older_than_response_is_ignored() -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead(isr=(1, 2))
     caught_up(world, partition, 3)
     world.respond(published=False)
@@ -256,7 +256,7 @@ def test_metadata_older_than_response_is_ignored() -> None:
 
 
 def test_response_for_earlier_leader_epoch_is_ignored() -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead(isr=(1, 2))
     caught_up(world, partition, 3)
     world.pass_ms(0)
@@ -268,7 +268,7 @@ def test_response_for_earlier_leader_epoch_is_ignored() -> None:
 
 @pytest.mark.parametrize("error", [ErrorCode.ineligible_replica, ErrorCode.operation_not_attempted])
 def test_rejected_proposal_keeps_isr_and_next_fetch_retries(error: ErrorCode) -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead(isr=(1, 2))
     caught_up(world, partition, 3)
     world.respond(error)
@@ -289,7 +289,7 @@ def test_rejected_proposal_keeps_isr_and_next_fetch_retries(error: ErrorCode) ->
     ],
 )
 def test_leader_with_stale_metadata_keeps_stricter_isr_until_updated(error: ErrorCode) -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead(isr=(1, 2))
     caught_up(world, partition, 3)
     world.respond(error)
@@ -300,7 +300,7 @@ def test_leader_with_stale_metadata_keeps_stricter_isr_until_updated(error: Erro
 
 
 def test_lost_request_and_not_controller_are_retried() -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead(isr=(1, 2))
     caught_up(world, partition, 3)
     world.lose_request()
@@ -316,7 +316,7 @@ def test_lost_request_and_not_controller_are_retried() -> None:
 
 
 def test_same_leader_in_next_epoch_keeps_follower_offsets() -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead()
     world.append(partition, 2)
     caught_up(world, partition, 2, 3)
@@ -327,7 +327,7 @@ def test_same_leader_in_next_epoch_keeps_follower_offsets() -> None:
 
 
 def test_skipped_epoch_resets_follower_offsets() -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead()
     world.append(partition, 2)
     world.fetch(2, partition, 2)
@@ -338,7 +338,7 @@ def test_skipped_epoch_resets_follower_offsets() -> None:
 
 
 def test_idle_partition_is_not_checked() -> None:
-    world = World()
+    world = LeaderWorld()
     partitions = [world.lead(index) for index in range(20)]
     world.leaders.start()
     for partition in partitions:
@@ -357,7 +357,7 @@ def test_idle_partition_is_not_checked() -> None:
 
 def test_follower_going_back_on_idle_partition_leaves_isr() -> None:
     """It was at the end and lost its records since: no append would cause a check of the partition."""
-    world = World()
+    world = LeaderWorld()
     partition = world.lead()
     world.leaders.start()
     world.append(partition, 4)
@@ -370,7 +370,7 @@ def test_follower_going_back_on_idle_partition_leaves_isr() -> None:
 
 
 def test_follower_ready_during_proposal_joins_next_without_fetch() -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead(isr=(1,), records=3)
     caught_up(world, partition, 2, 3)
     assert world.proposals() == [(0, (1, 2), 0)]
@@ -381,7 +381,7 @@ def test_follower_ready_during_proposal_joins_next_without_fetch() -> None:
 
 
 def test_metadata_before_response_lets_next_follower_join() -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead(isr=(1,), records=3)
     caught_up(world, partition, 2, 3)
     world.pass_ms(0)
@@ -391,7 +391,7 @@ def test_metadata_before_response_lets_next_follower_join() -> None:
 
 
 def test_late_fetch_of_previous_incarnation_is_ignored() -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead()
     world.append(partition, 2)
     world.fetch(2, partition, 2)
@@ -407,7 +407,7 @@ def test_offset_before_restart_does_not_rejoin_follower(broker_epoch: int) -> No
     """It lost its unsynced records in a power loss, is registered again, and its link to this leader is cut: its
     previous
     session was in contact a moment ago. Those fetches have ``broker_epoch``."""
-    world = World(min_isr=2)
+    world = LeaderWorld(min_isr=2)
     partition = world.lead()
     world.leaders.start()
     world.append(partition, 100)
@@ -427,7 +427,7 @@ def test_offset_before_restart_does_not_rejoin_follower(broker_epoch: int) -> No
 
 
 def test_follower_without_broker_epoch_does_not_join() -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead(isr=(1, 2))
     world.append(partition)
     world.fetch(3, partition, 1, epoch=-1)
@@ -438,7 +438,7 @@ def test_follower_without_broker_epoch_does_not_join() -> None:
 
 
 def test_delete_records_waits_for_restarted_follower() -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead(isr=(1, 2))
     world.append(partition, 3)
     world.fetch(2, partition, 3, log_start=2)
@@ -454,7 +454,7 @@ def test_delete_records_waits_for_restarted_follower() -> None:
 def test_retried_proposal_keeps_broker_epoch() -> None:
     """The outcome of the first request is unknown, and the joining replica has restarted and fetches again
     meanwhile."""
-    world = World()
+    world = LeaderWorld()
     partition = world.lead(isr=(1, 2))
     world.append(partition, 3)
     caught_up(world, partition, 2, 3)
@@ -470,13 +470,13 @@ def test_retried_proposal_keeps_broker_epoch() -> None:
 
 def test_proposal_has_broker_epoch_of_replica_without_fetch() -> None:
     """The leader is new. The controller would not compare an epoch of -1."""
-    world = World()
+    world = LeaderWorld()
     partition = world.lead(isr=(1, 2))
     caught_up(world, partition, 3)
     assert joined_epochs(world) == {1: 101, 2: 102, 3: 103}
 
 
-def joined_epochs(world: World) -> dict[int, int]:
+def joined_epochs(world: LeaderWorld) -> dict[int, int]:
     """Return the broker epochs by ID, from the latest request."""
     world.pass_ms(0)
     (topic,) = world.alter_requests[-1][0].topics
@@ -484,7 +484,7 @@ def joined_epochs(world: World) -> dict[int, int]:
 
 
 def test_rejected_join_releases_high_watermark_at_once() -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead(isr=(1, 2))
     world.append(partition, 3)
     caught_up(world, partition, 2, 3)
@@ -498,7 +498,7 @@ def test_rejected_join_releases_high_watermark_at_once() -> None:
 
 def test_out_of_sync_replica_at_log_end_holds_high_watermark_after_append() -> None:
     """It may join with its next fetch, and would not reach the high watermark any more if that moved on."""
-    world = World()
+    world = LeaderWorld()
     image = world.controller.image
     fenced = replace(registered(3), fenced=True)
     world.controller.image = replace(image, brokers={**image.brokers, 3: fenced})
@@ -514,7 +514,7 @@ def test_out_of_sync_replica_at_log_end_holds_high_watermark_after_append() -> N
 
 
 def test_many_proposals_are_split_into_bounded_requests() -> None:
-    world = World()
+    world = LeaderWorld()
     for index in range(PARTITIONS_PER_REQUEST + 2):
         world.fetch(3, world.lead(index, isr=(1, 2)), 0)
     assert len(world.proposals()) == PARTITIONS_PER_REQUEST

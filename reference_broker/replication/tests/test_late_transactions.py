@@ -16,7 +16,7 @@ LATE_MS = START_MS + LONGEST_MS + BUFFER_MS
 
 
 @dataclass
-class World:
+class LateTransactionWorld:
     """One partition, whose producers send at START_MS."""
 
     now_ms: int = START_MS
@@ -37,13 +37,13 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> LateTransactionWorld:
+    return LateTransactionWorld()
 
 
 @pytest.mark.clause("ReplicaManagerTest.testPartitionsWithLateTransactionsCount")
 @pytest.mark.clause("ProducerStateManagerTest.testHasLateTransaction")
-def test_transaction_is_late_five_minutes_after_maximum_timeout(world: World) -> None:
+def test_transaction_is_late_five_minutes_after_maximum_timeout(world: LateTransactionWorld) -> None:
     assert world.late_at(LATE_MS) == 0
     world.producers.send(1, 1)
     world.producers.send(2, 1)
@@ -55,7 +55,7 @@ def test_transaction_is_late_five_minutes_after_maximum_timeout(world: World) ->
 
 
 @pytest.mark.clause("ProducerStateManagerTest.testHasLateTransactionInitializedAfterReload")
-def test_reopened_log_has_late_transactions(world: World) -> None:
+def test_reopened_log_has_late_transactions(world: LateTransactionWorld) -> None:
     log = world.partition.log
     world.producers.send(1, 1)
     log.close_cleanly()
@@ -67,7 +67,7 @@ def test_reopened_log_has_late_transactions(world: World) -> None:
 @pytest.mark.clause("ProducerStateManagerTest.testHasLateTransactionUpdatedAfterPartialTruncation")
 @pytest.mark.clause("ProducerStateManagerTest.testHasLateTransactionUpdatedAfterFullTruncation")
 @pytest.mark.parametrize("whole", [False, True])
-def test_truncated_transaction_is_not_late(world: World, whole: bool) -> None:
+def test_truncated_transaction_is_not_late(world: LateTransactionWorld, whole: bool) -> None:
     world.producers.send(1, 1)
     world.producers.end(1, commit=True)
     cut = world.producers.send(1, 1)
@@ -79,7 +79,7 @@ def test_truncated_transaction_is_not_late(world: World, whole: bool) -> None:
     assert world.late_at(LATE_MS + 1) == 0
 
 
-def test_partition_led_elsewhere_is_not_counted(world: World) -> None:
+def test_partition_led_elsewhere_is_not_counted(world: LateTransactionWorld) -> None:
     world.producers.send(1, 1)
     world.partition.followed_leader = 2
     assert world.late_at(LATE_MS + 1) == 0

@@ -4,7 +4,7 @@ import pytest
 
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.replication.partition_directories import DELETED_DIRECTORY, deleted_directory_of
-from reference_broker.replication.tests.test_partition_publisher import World, started
+from reference_broker.replication.tests.test_partition_publisher import PublisherWorld, started
 
 SEGMENT = f"{0:020d}.log"
 
@@ -15,7 +15,7 @@ SEGMENT = f"{0:020d}.log"
 )
 @pytest.mark.parametrize("topic", ["test_topic", "foo.bar-testtopic"])
 def test_directory_name_has_topic_and_index(topic: str) -> None:
-    world = World()
+    world = PublisherWorld()
     world.disk.write(f"{topic}-143/{SEGMENT}", b"")
     assert started(world, MetadataImage()).notes == [
         ("stray_renamed", {"directory": f"{topic}-143", "name": f"{topic}-143.unknown-stray"})
@@ -36,7 +36,7 @@ def test_directory_name_has_topic_and_index(topic: str) -> None:
     + ["test_topic-1999.0123-delete"],
 )
 def test_directories_with_other_names_are_ignored(name: str) -> None:
-    world = World()
+    world = PublisherWorld()
     world.disk.write(f"{name}/{SEGMENT}", b"")
     again = started(world, MetadataImage())
     assert again.disk.exists(f"{name}/{SEGMENT}")
@@ -50,6 +50,6 @@ def test_directory_name_of_deleted_partition_fits_and_is_recognised(topic: str) 
     assert len(name) <= 255
     assert name.endswith("-3.000102030405060708090a0b0c0d0e0f-delete")
     assert DELETED_DIRECTORY.fullmatch(name)
-    world = World()
+    world = PublisherWorld()
     world.disk.write(f"{name}/{SEGMENT}", b"")
     assert not started(world, MetadataImage()).disk.exists(name)

@@ -60,7 +60,7 @@ class Roles:
         self.calls.append(f"forgets {log.directory}")
 
 
-class World:
+class PublisherWorld:
     """Node 1 with topic ``t``, whose states are published one after the other."""
 
     def __init__(self, disk: MemoryDisk | None = None) -> None:
@@ -105,7 +105,7 @@ class World:
 
 @pytest.mark.clause("TopicsImageTest.testBasicLocalChanges", "TopicsImageTest.testUpdatedLeaders")
 def test_replica_role_follows_image() -> None:
-    world = World()
+    world = PublisherWorld()
     assert world.publish(LED) == ["stops_following 0", "leads 0 in 0.0"]
     assert world.publish(replace(LED, isr=(1,), partition_epoch=1)) == ["leads 0 in 0.1"]
     log = world.partitions.by_name["t", 0].log
@@ -118,7 +118,7 @@ def test_replica_role_follows_image() -> None:
 
 
 def test_replica_is_led_or_followed_but_not_both() -> None:
-    world = World()
+    world = PublisherWorld()
 
     def found() -> list[tuple[int, int | None]]:
         known = (*world.partitions.by_name.values(), *world.partitions.followed.values())
@@ -139,7 +139,7 @@ def test_replica_is_led_or_followed_but_not_both() -> None:
 
 
 def test_config_without_effect_is_noted_once() -> None:
-    world = World()
+    world = PublisherWorld()
     configs = {(TOPIC_RESOURCE, name): {"preallocate": "true", "retention.ms": "5"} for name in ("t", "u")}
     image = replace(world.image, configs=configs)
     delta = MetadataDelta(image)
@@ -150,7 +150,7 @@ def test_config_without_effect_is_noted_once() -> None:
 
 
 def test_deleted_topic_is_dropped_by_leader_and_followers() -> None:
-    world = World()
+    world = PublisherWorld()
     world.publish(LED, FOLLOWED)
     assert world.publish() == ["stops_leading 0 with its topic", "stops_following 1", "forgets t-1"]
     assert not list(world.publisher.logs_not_led())
@@ -159,7 +159,7 @@ def test_deleted_topic_is_dropped_by_leader_and_followers() -> None:
 
 @pytest.mark.clause("TopicsImageTest.testLocalReassignmentChanges")
 def test_reassigned_replica_is_deleted() -> None:
-    world = World()
+    world = PublisherWorld()
     world.publish(FOLLOWED)
     log = next(iter(world.publisher.logs_not_led()))
     log.append_replicated(Now(0, 0), build([Record(timestamp_ms=0, value=b"v")], leader_epoch=0))
@@ -169,7 +169,7 @@ def test_reassigned_replica_is_deleted() -> None:
 
 
 def test_large_topic_is_opened_in_slices_and_publications_wait() -> None:
-    world = World()
+    world = PublisherWorld()
     count = 3 * PUBLISHED_CHANGES_PER_SLICE + 1
     calls = world.publish(*(FOLLOWED,) * count)
     assert len(calls) == PUBLISHED_CHANGES_PER_SLICE
@@ -186,20 +186,20 @@ def test_large_topic_is_opened_in_slices_and_publications_wait() -> None:
 @pytest.mark.parametrize(("known", "calls"), [(0, []), (3, []), (4, ["forgets t-0"])])
 def test_high_watermark_beyond_opened_log_is_dropped(known: int, calls: list[str]) -> None:
     """It was of another topic of that name, or of a lost tail: the records in its place are not committed yet."""
-    world = World()
+    world = PublisherWorld()
     world.publish(FOLLOWED)
     log = next(iter(world.publisher.logs_not_led()))
     for offset in range(3):
         record = build([Record(timestamp_ms=0, value=b"v")], base_offset=offset, leader_epoch=0)
         log.append_replicated(Now(0, 0), record)
-    again = World(world.disk)
+    again = PublisherWorld(world.disk)
     for _ in again.publisher.start(world.image, True, {("t", 0): known}):
         """Opening."""
     assert again.roles.calls == [*calls, "follows 2 in 1"]
 
 
 def test_config_change_of_large_topic_is_applied_in_slices() -> None:
-    world = World()
+    world = PublisherWorld()
     world.publish(LED, FOLLOWED, *(LED,) * PUBLISHED_CHANGES_PER_SLICE)
     world.settle()
     configs = {(TOPIC_RESOURCE, "t"): {"min.insync.replicas": "2"}}
@@ -215,7 +215,7 @@ def test_config_change_of_large_topic_is_applied_in_slices() -> None:
 
 
 def test_replica_count_includes_every_role() -> None:
-    world = World()
+    world = PublisherWorld()
 
     def matches() -> bool:
         here = len(world.partitions.by_name) + len(list(world.publisher.logs_not_led()))
@@ -234,20 +234,20 @@ def test_replica_count_includes_every_role() -> None:
         world.settle()
         assert matches()
     world.publish(LED, FOLLOWED)
-    again = World(world.disk)
+    again = PublisherWorld(world.disk)
     for _ in again.publisher.start(world.image, True):
         """Opening."""
     assert again.publisher.replica_count.value == 2
 
 
 def test_start_restores_high_watermarks() -> None:
-    world = World()
+    world = PublisherWorld()
     world.publish(FOLLOWED)
     log = next(iter(world.publisher.logs_not_led()))
     for offset in range(3):
         record = build([Record(timestamp_ms=0, value=b"v")], base_offset=offset, leader_epoch=0)
         log.append_replicated(Now(0, 0), record)
-    again = World(world.disk)
+    again = PublisherWorld(world.disk)
     for _ in again.publisher.start(world.image, True, {("t", 0): 2}):
         pass
     (log,) = again.publisher.logs_not_led()
@@ -258,22 +258,22 @@ def test_start_restores_high_watermarks() -> None:
 
 def test_replica_reassigned_while_stopped_becomes_stray_at_start() -> None:
     """It may return to this node, but not with its old records."""
-    world = World()
+    world = PublisherWorld()
     world.publish(FOLLOWED, FOLLOWED)
     for log in world.publisher.logs_not_led():
         log.append_replicated(Now(0, 0), build([Record(timestamp_ms=0, value=b"v")], leader_epoch=0))
-    away = World(world.disk)
+    away = PublisherWorld(world.disk)
     away.image = world.image
     away.publish(replace(FOLLOWED, replicas=(2, 3)), FOLLOWED)
-    again = World(world.disk)
+    again = PublisherWorld(world.disk)
     for _ in again.publisher.start(away.image, True):
         """Opening."""
     assert world.disk.list("") == [STRAY, "t-1"]
     assert [log.directory for log in again.publisher.logs_not_led()] == ["t-1"]
 
 
-def with_records(count: int = 3) -> World:
-    world = World()
+def with_records(count: int = 3) -> PublisherWorld:
+    world = PublisherWorld()
     world.publish(FOLLOWED)
     (log,) = world.publisher.logs_not_led()
     for number in range(count):
@@ -287,8 +287,8 @@ def moved(batch: bytes, offset: int) -> bytes:
     return offset.to_bytes(8, "big") + batch[8:]
 
 
-def started(world: World, image: MetadataImage, *, clean: bool = True) -> World:
-    again = World(world.disk)
+def started(world: PublisherWorld, image: MetadataImage, *, clean: bool = True) -> PublisherWorld:
+    again = PublisherWorld(world.disk)
     again.image = image
     for _ in again.publisher.start(image, clean):
         """Opening."""
@@ -321,7 +321,7 @@ def test_second_stray_of_partition_keeps_first() -> None:
 
 def test_topic_deleted_in_metadata_is_deleted_at_start() -> None:
     world = with_records()
-    again = World(world.disk)
+    again = PublisherWorld(world.disk)
     delta = MetadataDelta(world.image)
     delta.topics = (TopicChange(world.image.topics["t"], None),)
     again.publisher.note_deletions(delta)
@@ -335,7 +335,7 @@ def test_recreated_topic_does_not_miss_records_of_deleted_one(leader: int) -> No
     """The high watermark that was written at the clean stop is that of the deleted topic."""
     back, earlier = with_records(), b"o" * 16
     write_partition_metadata(back.disk, "t-0", earlier)
-    again = World(back.disk)
+    again = PublisherWorld(back.disk)
     state = PartitionImage((1, 2), (2,), leader, 1, 1)
     again.image = replace(back.image, topics={"t": TopicImage("t", TOPIC_ID, (state,))})
     for _ in again.publisher.start(again.image, True, {("t", 0): 1}):
@@ -359,7 +359,7 @@ def test_recovered_records_of_single_replica_are_read_once_durable() -> None:
     topic = TopicImage("t", TOPIC_ID, (replace(LED, replicas=(1,), isr=(1,)),))
     for flush_messages, read in (("1", 0), ("4", 3)):
         configs = {(TOPIC_RESOURCE, "t"): {"flush.messages": flush_messages}}
-        again = World(world.disk)
+        again = PublisherWorld(world.disk)
         for _ in again.publisher.start(MetadataImage(topics={"t": topic}, configs=configs), False):
             """Opening."""
         log = again.partitions.by_name["t", 0].log
@@ -383,7 +383,7 @@ def test_log_with_damaged_topic_id_recovers_once_it_has_all_durable_records() ->
 def test_directory_of_deleted_topic_is_not_quarantined() -> None:
     world = with_records()
     write_partition_metadata(world.disk, "t-0", ALMOST)
-    again = World(world.disk)
+    again = PublisherWorld(world.disk)
     delta = MetadataDelta(world.image)
     delta.topics = (TopicChange(TopicImage("t", ALMOST, (LED,)), None),)
     again.publisher.note_deletions(delta)
@@ -393,7 +393,7 @@ def test_directory_of_deleted_topic_is_not_quarantined() -> None:
     assert again.partitions.by_name["t", 0].log.log_end_offset == 0
 
 
-def damaged(*states: PartitionImage) -> tuple[World, bytes]:
+def damaged(*states: PartitionImage) -> tuple[PublisherWorld, bytes]:
     """Return a node whose only log was found damaged at its start, and the records of that log."""
     world = with_records()
     (log,) = world.publisher.logs_not_led()
@@ -470,8 +470,8 @@ def test_controller_is_notified_of_recovered_replica() -> None:
 
 
 @pytest.mark.clause("E-6")
-@pytest.mark.parametrize("files", [with_records, World], ids=["other files", "an empty disk"])
-def test_replica_on_replaced_disk_is_not_recovered(files: Callable[[], World]) -> None:
+@pytest.mark.parametrize("files", [with_records, PublisherWorld], ids=["other files", "an empty disk"])
+def test_replica_on_replaced_disk_is_not_recovered(files: Callable[[], PublisherWorld]) -> None:
     """Reported as whole, it would be elected as the last known leader, without the records that it had."""
     lost = replace(LED, isr=(), leader=-1, last_known_elr=(1,), directories=(LOST_DIRECTORY, bytes(15) + b"i"))
     world = files()
@@ -481,7 +481,7 @@ def test_replica_on_replaced_disk_is_not_recovered(files: Callable[[], World]) -
 
 @pytest.mark.clause("E-8")
 def test_cluster_default_min_insync_replicas_applies_not_the_nodes() -> None:
-    world = World()
+    world = PublisherWorld()
     world.publish(LED)
     for value, calls in (("3", ["reconfigured 0 3"]), ("2", ["reconfigured 0 2"])):
         configs = {CLUSTER: {"min.insync.replicas": value}}
@@ -490,7 +490,7 @@ def test_cluster_default_min_insync_replicas_applies_not_the_nodes() -> None:
         world.image = replace(world.image, configs=configs)
         assert world.calls_of(partial(world.publisher.publish, delta, world.image)) == calls
     for own, expected in (({}, 2), ({"min.insync.replicas": "1"}, 1)):
-        world = World()
+        world = PublisherWorld()
         world.image = replace(world.image, configs={**configs, (TOPIC_RESOURCE, "t"): own})
         world.publish(LED)
         assert world.partitions.by_name["t", 0].log.config.min_insync_replicas == expected
@@ -503,7 +503,7 @@ def test_min_insync_replicas_applies_with_isr_of_same_image(resource: tuple[int,
     """Applied earlier, the new ISR would use the old minimum. A lower minimum before the new ISR would let a former
     leader
     commit."""
-    world = World()
+    world = PublisherWorld()
     world.publish(LED, LED)
     before = world.image.topics["t"]
     after = replace(before, partitions=(now_led, LED))

@@ -8,14 +8,14 @@ import pytest
 
 from reference_broker.log.config import LogConfig
 from reference_broker.replication.partitions import Partition
-from reference_broker.replication.tests.leader_world import LAG_MS, World
+from reference_broker.replication.tests.leader_world import LAG_MS, LeaderWorld
 from reference_broker.wire.errors import ErrorCode
 
 GAUGES = ("LeaderCount", "UnderReplicatedPartitions", "UnderMinIsrPartitionCount", "AtMinIsrPartitionCount")
 METERS = ("IsrShrinksPerSec", "IsrExpandsPerSec", "FailedIsrUpdatesPerSec")
 
 
-def shown(world: World, *names: str) -> tuple[int, ...]:
+def shown(world: LeaderWorld, *names: str) -> tuple[int, ...]:
     values = {named.mbean: named.metric for named in world.metrics.rows()}
     found = [values[f"kafka.server:type=ReplicaManager,name={name}"] for name in names]
     return tuple(metric.value for metric in found)  # type: ignore[union-attr]
@@ -37,7 +37,7 @@ def walked(led: list[Partition]) -> tuple[int, ...]:
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(20))
 def test_gauges_are_exact_after_each_step(seed: int) -> None:
-    random, world = Random(seed), World(min_isr=2)
+    random, world = Random(seed), LeaderWorld(min_isr=2)
     led: list[Partition] = []
     world.leaders.start()
     partition_epochs: dict[Partition, int] = {}
@@ -113,7 +113,7 @@ def test_gauges_are_exact_after_each_step(seed: int) -> None:
 
 
 def test_isr_expansion_is_counted_once_for_response_and_metadata() -> None:
-    world = World()
+    world = LeaderWorld()
     by_response, by_metadata = world.lead(0, isr=(1, 2)), world.lead(1, isr=(1, 2))
     world.fetch(3, by_response, 0)
     world.fetch(3, by_metadata, 0)
@@ -126,7 +126,7 @@ def test_isr_expansion_is_counted_once_for_response_and_metadata() -> None:
 
 
 def test_only_isr_shrinks_of_own_proposals_are_counted() -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead()
     world.leaders.start()
     world.append(partition)
@@ -145,7 +145,7 @@ def test_only_isr_shrinks_of_own_proposals_are_counted() -> None:
 
 
 def test_each_failed_isr_update_is_counted() -> None:
-    world = World()
+    world = LeaderWorld()
     partition = world.lead(isr=(1, 2))
     world.fetch(3, partition, 0)
     world.lose_request()
@@ -159,7 +159,7 @@ def test_each_failed_isr_update_is_counted() -> None:
 
 
 def test_lowered_min_insync_replicas_moves_high_watermark_at_once() -> None:
-    world = World(min_isr=2)
+    world = LeaderWorld(min_isr=2)
     partition = world.lead(isr=(1,))
     world.produce("p", partition, timeout_ms=100_000)
     assert (partition.log.high_watermark, world.acked) == (0, {})
@@ -169,4 +169,4 @@ def test_lowered_min_insync_replicas_moves_high_watermark_at_once() -> None:
 
 
 def test_offline_replica_count_is_zero() -> None:
-    assert shown(World(), "OfflineReplicaCount") == (0,)
+    assert shown(LeaderWorld(), "OfflineReplicaCount") == (0,)

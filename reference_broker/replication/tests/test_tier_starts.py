@@ -21,7 +21,7 @@ from kio.static.primitive import i32, i32Timedelta, i64
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.producer_state import BatchMetadata, ProducerStateEntry, ProducerStateManager, encoded
 from reference_broker.replication.follower.partition_data_applier import TierState
-from reference_broker.replication.tests.follower_world import World, named
+from reference_broker.replication.tests.follower_world import FollowerWorld, named
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import FetchPartition, PartitionData
@@ -57,9 +57,9 @@ def producers() -> ProducerStateManager:
     return states
 
 
-def following() -> tuple[World, FakeTier, PartitionLog]:
+def following() -> tuple[FollowerWorld, FakeTier, PartitionLog]:
     """Return a follower with three records, whose fetch offset has moved to the tier."""
-    world, tier = World(), FakeTier()
+    world, tier = FollowerWorld(), FakeTier()
     world.fetchers.tier = tier
     log = world.follow(records=3, epoch=2)
     sent, _ = world.fetch()
@@ -81,7 +81,7 @@ def epoch_end(epoch: int, end_offset: int, error: ErrorCode = ErrorCode.none) ->
     return OffsetForLeaderEpochResponse(throttle_time=NO_TIME, topics=topics)
 
 
-def _named_next(world: World) -> list[FetchPartition]:
+def _named_next(world: FollowerWorld) -> list[FetchPartition]:
     """Return the partitions of the next fetch that names any. Other fetches of the session get an empty response."""
     for _ in range(20):
         world.pass_ms(200)
@@ -93,7 +93,7 @@ def _named_next(world: World) -> list[FetchPartition]:
     return []
 
 
-def _retries(world: World) -> bool:
+def _retries(world: FollowerWorld) -> bool:
     """The leader includes an error in each response, as long as it lasts."""
     for _ in range(20):
         world.pass_ms(200)

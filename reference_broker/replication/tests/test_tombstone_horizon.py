@@ -6,14 +6,14 @@ from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.ports.slicing import run_to_end
-from reference_broker.replication.tests.follower_world import World, one_record
+from reference_broker.replication.tests.follower_world import FollowerWorld, one_record
 from reference_broker.replication.tests.test_first_revision import versions
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import FetchRequest, PartitionData
 
 
-def heeding(records: int) -> tuple[World, PartitionLog]:
-    world = World({"crucible.tombstone.horizon.enable": "true"})
+def heeding(records: int) -> tuple[FollowerWorld, PartitionLog]:
+    world = FollowerWorld({"crucible.tombstone.horizon.enable": "true"})
     log = world.follow(0, records=records)
     world.only_request(ApiKey.API_VERSIONS).replied(versions("crucible.Fetch.1001"))
     return world, log
@@ -28,7 +28,7 @@ def position(request: FetchRequest) -> int:
     return request.topics[0].partitions[0].fetch_offset
 
 
-def respond(world: World, data: PartitionData) -> None:
+def respond(world: FollowerWorld, data: PartitionData) -> None:
     world.respond(world.fetch()[0], data)
 
 
@@ -103,7 +103,7 @@ def test_follower_killed_before_marker_is_stored_restarts_refill() -> None:
 
 
 def test_leader_without_draft_is_followed_normally() -> None:
-    world = World({"crucible.tombstone.horizon.enable": "true"})
+    world = FollowerWorld({"crucible.tombstone.horizon.enable": "true"})
     log = world.follow(0, records=3)
     world.only_request(ApiKey.API_VERSIONS).replied(versions())
     sent, _ = world.fetch()

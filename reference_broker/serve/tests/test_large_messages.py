@@ -75,7 +75,7 @@ class FakeConnection:
     abort = close
 
 
-class World:
+class SteppedDriver:
     """``soon`` is what the event loop will call."""
 
     def __init__(self, folder: Path) -> None:
@@ -129,8 +129,8 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path)
+def world(tmp_path: Path) -> Iterator[SteppedDriver]:
+    world = SteppedDriver(tmp_path)
     yield world
     world.driver.end()
     world.loop.close()
@@ -141,7 +141,7 @@ def names(count: int) -> MetadataRequest:
     return MetadataRequest(topics=topics, include_topic_authorized_operations=False)
 
 
-def test_large_request_is_decoded_in_several_passes_while_others_are_served(world: World) -> None:
+def test_large_request_is_decoded_in_several_passes_while_others_are_served(world: SteppedDriver) -> None:
     large, small = world.connected(), world.connected()
     assert world.send(large, ApiKey.METADATA, 9, names(20_000)) is None
     for _ in range(5):
@@ -157,7 +157,7 @@ def test_large_request_is_decoded_in_several_passes_while_others_are_served(worl
     assert last.frame_bytes > 100_000
 
 
-def test_large_requests_are_decoded_one_by_one(world: World) -> None:
+def test_large_requests_are_decoded_one_by_one(world: SteppedDriver) -> None:
     connections = [world.connected() for _ in range(8)]
     for number, each in enumerate(connections):
         world.send(each, ApiKey.METADATA, 9, names(10_000 - number))
@@ -172,7 +172,7 @@ def test_large_requests_are_decoded_one_by_one(world: World) -> None:
     assert len(world.node.requests) == len(connections)
 
 
-def test_slightly_smaller_request_waits_for_one_being_decoded(world: World) -> None:
+def test_slightly_smaller_request_waits_for_one_being_decoded(world: SteppedDriver) -> None:
     """Otherwise requests that arrive by falling size would all be half made."""
     connections = [world.connected() for _ in range(8)]
     for number, each in enumerate(connections):
@@ -182,7 +182,7 @@ def test_slightly_smaller_request_waits_for_one_being_decoded(world: World) -> N
 
 
 @pytest.mark.thorough
-def test_much_smaller_request_is_decoded_before_larger_ones(world: World) -> None:
+def test_much_smaller_request_is_decoded_before_larger_ones(world: SteppedDriver) -> None:
     large, small = [world.connected() for _ in range(9)], world.connected()
     for each in large:
         world.send(each, ApiKey.METADATA, 9, names(50_000))
@@ -194,7 +194,7 @@ def test_much_smaller_request_is_decoded_before_larger_ones(world: World) -> Non
     assert [each.connection for each in world.node.requests] == [small.number]
 
 
-def test_request_of_node_is_decoded_before_those_of_clients(world: World) -> None:
+def test_request_of_node_is_decoded_before_those_of_clients(world: SteppedDriver) -> None:
     clients, node = [world.connected() for _ in range(9)], world.connected()
     node.of_node = True
     for each in clients:
@@ -205,7 +205,7 @@ def test_request_of_node_is_decoded_before_those_of_clients(world: World) -> Non
     assert first <= 1, "only what came first has some slices meanwhile"
 
 
-def test_response_is_encoded_before_requests_of_its_size_are_decoded(world: World) -> None:
+def test_response_is_encoded_before_requests_of_its_size_are_decoded(world: SteppedDriver) -> None:
     requesting, waiting = world.connected(), [world.connected() for _ in range(3)]
     for each in waiting:
         world.send(each, ApiKey.METADATA, 9, names(20_000))
@@ -216,7 +216,7 @@ def test_response_is_encoded_before_requests_of_its_size_are_decoded(world: Worl
 
 
 @pytest.mark.thorough
-def test_endless_smaller_requests_do_not_starve_large_one(world: World) -> None:
+def test_endless_smaller_requests_do_not_starve_large_one(world: SteppedDriver) -> None:
     large, small = world.connected(), [world.connected() for _ in range(3)]
     world.send(large, ApiKey.METADATA, 9, names(20_000))
     for _ in range(300):
@@ -229,7 +229,7 @@ def test_endless_smaller_requests_do_not_starve_large_one(world: World) -> None:
     assert large.number in {each.connection for each in world.node.requests}
 
 
-def test_memory_budget_counts_decoded_requests(world: World) -> None:
+def test_memory_budget_counts_decoded_requests(world: SteppedDriver) -> None:
     connection = world.connected()
     world.send(connection, ApiKey.METADATA, 9, names(20_000))
     world.settle()
@@ -239,7 +239,7 @@ def test_memory_budget_counts_decoded_requests(world: World) -> None:
     assert share.recount() == 0
 
 
-def test_waiting_frame_of_closed_connection_is_released_at_once(world: World) -> None:
+def test_waiting_frame_of_closed_connection_is_released_at_once(world: SteppedDriver) -> None:
     for _ in range(2):
         world.send(world.connected(), ApiKey.METADATA, 9, names(20_000))
     gone = world.connected()
@@ -254,7 +254,7 @@ def test_waiting_frame_of_closed_connection_is_released_at_once(world: World) ->
 
 
 def test_connection_recognised_as_node_after_slices_counts_with_nodes(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: SteppedDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(world.driver, "_is_of_node", lambda _: True)
     connection = world.connected()
@@ -266,7 +266,9 @@ def test_connection_recognised_as_node_after_slices_counts_with_nodes(
     assert world.driver.memory._shares[True].total_bytes == connection.making_bytes > 0
 
 
-def test_request_rejected_by_node_after_slices_closes_connection(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_rejected_by_node_after_slices_closes_connection(
+    world: SteppedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuses(_: Event) -> None:
         raise ProtocolError("not on this listener")
 
@@ -279,13 +281,13 @@ def test_request_rejected_by_node_after_slices_closes_connection(world: World, m
     assert world.reasons() == ["not on this listener"]
 
 
-def test_request_of_few_items_takes_one_pass(world: World) -> None:
+def test_request_of_few_items_takes_one_pass(world: SteppedDriver) -> None:
     request = world.send(world.connected(), ApiKey.METADATA, 9, names(500))
     assert request is not None
     assert not world.soon
 
 
-def test_decoding_is_abandoned_when_connection_closes(world: World) -> None:
+def test_decoding_is_abandoned_when_connection_closes(world: SteppedDriver) -> None:
     connection = world.connected()
     world.send(connection, ApiKey.METADATA, 9, names(20_000))
     world.step()
@@ -295,7 +297,7 @@ def test_decoding_is_abandoned_when_connection_closes(world: World) -> None:
     assert world.node.requests == []
 
 
-def test_malformed_large_request_closes_connection(world: World) -> None:
+def test_malformed_large_request_closes_connection(world: SteppedDriver) -> None:
     connection = world.connected()
     good = b"".join(encode_request(ApiKey.METADATA, 9, 9, "c", names(20_000)))[4:]
     assert world.frame(connection, memoryview(good[:-2] + b"\xff\xff\xff\xff\xff\xff\xff\xff")) is None
@@ -306,7 +308,9 @@ def test_malformed_large_request_closes_connection(world: World) -> None:
 
 
 @pytest.mark.parametrize(("key", "version"), [(ApiKey.METADATA, 1), (ApiKey.DESCRIBE_GROUPS, 4)])
-def test_request_with_too_many_items_is_rejected_before_decoding(world: World, key: ApiKey, version: int) -> None:
+def test_request_with_too_many_items_is_rejected_before_decoding(
+    world: SteppedDriver, key: ApiKey, version: int
+) -> None:
     limit = MOST_ITEMS.get(key, MOST_ITEMS_OF_MOST)
     header = write_request_header(RequestHeader(key, version, 9, "c"))
     frame = header + (limit + 1).to_bytes(4, "big") + bytes(2 * limit + 3)
@@ -327,7 +331,7 @@ def groups(count: int, last: str = "") -> ListGroupsResponse:
     return response
 
 
-def reply(world: World, connection: Any, version: int, body: object) -> None:
+def reply(world: SteppedDriver, connection: Any, version: int, body: object) -> None:
     request = world.send(connection, ApiKey.LIST_GROUPS, version, _list_groups())
     assert request is not None
     world.driver._responses.send(Reply(connection.number, 9, ApiKey.LIST_GROUPS, version, body, request.tag))
@@ -342,7 +346,7 @@ def _list_groups() -> ListGroupsRequest:
     return ListGroupsRequest(states_filter=(), types_filter=())
 
 
-def test_large_response_is_sent_after_several_passes(world: World) -> None:
+def test_large_response_is_sent_after_several_passes(world: SteppedDriver) -> None:
     connection = world.connected()
     reply(world, connection, 5, groups(20_000))
     assert connection.sent == b""
@@ -352,14 +356,14 @@ def test_large_response_is_sent_after_several_passes(world: World) -> None:
     assert not connection.busy
 
 
-def test_a_small_response_is_sent_at_once(world: World) -> None:
+def test_a_small_response_is_sent_at_once(world: SteppedDriver) -> None:
     connection = world.connected()
     reply(world, connection, 5, groups(900))
     assert connection.sent
     assert not world.soon
 
 
-def test_unencodable_large_response_becomes_error(world: World) -> None:
+def test_unencodable_large_response_becomes_error(world: SteppedDriver) -> None:
     connection = world.connected()
     reply(world, connection, 2, groups(5000, last=LONG_NAME))
     world.settle()
@@ -368,7 +372,7 @@ def test_unencodable_large_response_becomes_error(world: World) -> None:
     assert not connection.busy
 
 
-def test_response_of_closed_connection_is_not_encoded(world: World) -> None:
+def test_response_of_closed_connection_is_not_encoded(world: SteppedDriver) -> None:
     connection = world.connected()
     reply(world, connection, 5, groups(20_000))
     world.step()

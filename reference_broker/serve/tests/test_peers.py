@@ -30,7 +30,7 @@ UP, DOWN = PeerUp(PEER, Channel.RAFT), PeerDown(PEER, Channel.RAFT)
 Serve: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-class World:
+class RecordedPeers:
     """A ``Peers`` and its events. A request's number is returned as the reply's throttle time."""
 
     def __init__(self, address: tuple[str, int] | None) -> None:
@@ -97,10 +97,10 @@ async def serve_none(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> N
     await reader.read(-1)
 
 
-def play(scene: Callable[[World], Coroutine[Any, Any, None]], serve: Serve | None) -> World:
+def play(scene: Callable[[RecordedPeers], Coroutine[Any, Any, None]], serve: Serve | None) -> RecordedPeers:
     """Run the scene. With ``serve`` None no socket listens."""
 
-    async def run() -> World:
+    async def run() -> RecordedPeers:
         async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             assert serve is not None
             try:
@@ -111,7 +111,7 @@ def play(scene: Callable[[World], Coroutine[Any, Any, None]], serve: Serve | Non
                 writer.close()
 
         sock = socket.create_server(("127.0.0.1", 0))
-        world = World(sock.getsockname())
+        world = RecordedPeers(sock.getsockname())
         server = None
         if serve is None:
             sock.close()
@@ -131,7 +131,7 @@ def play(scene: Callable[[World], Coroutine[Any, Any, None]], serve: Serve | Non
 
 
 def test_requests_are_pipelined_and_replies_are_in_order() -> None:
-    async def scene(world: World) -> None:
+    async def scene(world: RecordedPeers) -> None:
         for number in range(1, 51):
             world.send(number)
         await world.until(51)
@@ -148,7 +148,7 @@ def test_pipelined_requests_are_sent_before_first_reply() -> None:
         frames = [await read_frame(reader), await read_frame(reader)]
         writer.write(b"".join(reply_to(frame) for frame in frames))
 
-    async def scene(world: World) -> None:
+    async def scene(world: RecordedPeers) -> None:
         world.send(1)
         world.send(2)
         await world.until(3)
@@ -157,7 +157,7 @@ def test_pipelined_requests_are_sent_before_first_reply() -> None:
 
 
 def test_each_channel_has_own_connection() -> None:
-    async def scene(world: World) -> None:
+    async def scene(world: RecordedPeers) -> None:
         world.send(1)
         await world.until(1)
         world.send(2, channel=Channel.CONTROLLER)
@@ -170,7 +170,7 @@ def test_each_channel_has_own_connection() -> None:
 def test_refused_connection_fails_requests_after_minimum_time() -> None:
     took_s: list[float] = []
 
-    async def scene(world: World) -> None:
+    async def scene(world: RecordedPeers) -> None:
         started = time.monotonic()
         world.send(1)
         await asyncio.sleep(0)
@@ -186,7 +186,7 @@ def test_refused_connection_fails_requests_after_minimum_time() -> None:
 
 
 def test_immediate_retries_neither_spin_nor_fill_log() -> None:
-    async def scene(world: World) -> None:
+    async def scene(world: RecordedPeers) -> None:
         world.on_event = lambda _: world.send(1)
         world.send(1)
         await asyncio.sleep(0.3)
@@ -204,7 +204,7 @@ def test_permanent_refusal_is_logged_once_until_it_changes() -> None:
         for error in errors:
             writer.write(reply_to(await read_frame(reader), error))
 
-    async def scene(world: World) -> None:
+    async def scene(world: RecordedPeers) -> None:
         for number in range(1, len(errors) + 1):
             world.send(number)
         await world.until(1 + len(errors))
@@ -228,7 +228,7 @@ def test_partition_error_is_detected() -> None:
 
 def test_peer_without_address_is_down() -> None:
     async def run() -> list[Event]:
-        world = World(None)
+        world = RecordedPeers(None)
         world.send(1)
         return await world.until(1)
 
@@ -236,7 +236,7 @@ def test_peer_without_address_is_down() -> None:
 
 
 def test_shortest_timeout_breaks_channel_once() -> None:
-    async def scene(world: World) -> None:
+    async def scene(world: RecordedPeers) -> None:
         world.send(1, timeout_ms=5000)
         world.send(2, timeout_ms=50)
         world.send(3, timeout_ms=5000)
@@ -256,7 +256,7 @@ def test_timeout_starts_at_send() -> None:
             await asyncio.sleep(0.06)
             writer.write(reply_to(frame))
 
-    async def scene(world: World) -> None:
+    async def scene(world: RecordedPeers) -> None:
         world.send(1, timeout_ms=100)
         world.send(2, timeout_ms=100)
         await world.until(3)
@@ -275,7 +275,7 @@ def test_closed_connection_is_detected_and_next_send_reconnects() -> None:
             await serve_all(reader, writer)
         await read_frame(reader)
 
-    async def scene(world: World) -> None:
+    async def scene(world: RecordedPeers) -> None:
         world.send(1)
         await world.until(2)
         assert world.events == [UP, DOWN]
@@ -294,7 +294,7 @@ def test_close_of_idle_connection_is_reported() -> None:
     async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(reply_to(await read_frame(reader)))
 
-    async def scene(world: World) -> None:
+    async def scene(world: RecordedPeers) -> None:
         world.send(1)
         await world.until(3)
 
@@ -320,7 +320,7 @@ def test_malformed_reply_breaks_channel_with_log_line(frame: bytes, reason: str)
         writer.write(frame)
         await reader.read(-1)
 
-    async def scene(world: World) -> None:
+    async def scene(world: RecordedPeers) -> None:
         world.send(1)
         await world.until(2)
 
@@ -334,7 +334,7 @@ def test_duplicate_reply_or_wrong_correlation_id_is_malformed() -> None:
         writer.write(2 * reply_to(await read_frame(reader)))
         await reader.read(-1)
 
-    async def scene(world: World) -> None:
+    async def scene(world: RecordedPeers) -> None:
         world.send(1)
         await world.until(3)
         world.send(2)
@@ -358,7 +358,7 @@ def test_replies_in_single_bytes_are_assembled() -> None:
             await asyncio.sleep(0.001)
         await reader.read(-1)
 
-    async def scene(world: World) -> None:
+    async def scene(world: RecordedPeers) -> None:
         world.send(9)
         await world.until(2)
 
@@ -368,7 +368,7 @@ def test_replies_in_single_bytes_are_assembled() -> None:
 def test_too_many_pending_requests_break_channel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers_module, "MAX_OUTSTANDING", 10)
 
-    async def scene(world: World) -> None:
+    async def scene(world: RecordedPeers) -> None:
         for number in range(11):
             world.send(number)
         await world.until(1)
@@ -379,7 +379,7 @@ def test_too_many_pending_requests_break_channel(monkeypatch: pytest.MonkeyPatch
 def test_unsent_bytes_beyond_limit_break_channel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers_module, "MAX_UNSENT_BYTES", 5000)
 
-    async def scene(world: World) -> None:
+    async def scene(world: RecordedPeers) -> None:
         for number in range(400):
             world.send(number)
         await world.until(1)
@@ -388,7 +388,7 @@ def test_unsent_bytes_beyond_limit_break_channel(monkeypatch: pytest.MonkeyPatch
 
 
 def test_no_events_after_close() -> None:
-    async def scene(world: World) -> None:
+    async def scene(world: RecordedPeers) -> None:
         world.send(1, timeout_ms=30)
         await world.until(1)
         world.send(2, timeout_ms=30)
@@ -408,7 +408,7 @@ def test_hanging_connect_ends_with_timeout() -> None:
         for each in filling:
             each.setblocking(False)
             each.connect_ex(full.getsockname())
-        world = World(full.getsockname())
+        world = RecordedPeers(full.getsockname())
         started = time.monotonic()
         world.send(1, timeout_ms=80)
         events = await world.until(1)

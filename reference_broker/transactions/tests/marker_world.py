@@ -9,7 +9,7 @@ from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.batch import BatchHeader, iterate
 from reference_broker.records.record import Record, build
 from reference_broker.replication.partitions import Partition, Partitions
-from reference_broker.replication.tests.leader_world import TOPIC_ID, World
+from reference_broker.replication.tests.leader_world import TOPIC_ID, LeaderWorld
 from reference_broker.replication.tests.timed_ports import START_MS
 from reference_broker.transactions.markers import Marker, MarkerWriter
 from reference_broker.wire.errors import Error
@@ -18,7 +18,7 @@ OFFSETS_TOPIC_ID = b"o" * 16
 PRODUCER = 7
 
 
-class MarkerWorld(World):
+class MarkerWorld(LeaderWorld):
     """``partitions``: of ``events``, led here, with these replicas. ``appended``: the markers that the offsets were
     notified of, as (index, producer ID, epoch, offset, is a commit). ``loading``: offsets partitions that are not
     loaded."""

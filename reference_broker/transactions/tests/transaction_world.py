@@ -33,7 +33,7 @@ from reference_broker.records.control import ControlType, read_marker
 from reference_broker.records.record import Record, build, read_all
 from reference_broker.replication.partitions import Partition, Partitions
 from reference_broker.replication.replication import Replication
-from reference_broker.replication.tests.leader_world import TOPIC_ID, World, broker_epoch_of
+from reference_broker.replication.tests.leader_world import TOPIC_ID, LeaderWorld, broker_epoch_of
 from reference_broker.transactions.coordinator import AddRequest, EndRequest, InitRequest, TransactionCoordinator
 from reference_broker.transactions.markers import MarkerWriter
 from reference_broker.transactions.producer_ids import ProducerIdManager
@@ -53,7 +53,7 @@ SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000
 """Time-outs are looked for often, so that tests need no long time."""
 
 
-class TransactionWorld(World):
+class TransactionWorld(LeaderWorld):
     """``replicas``: of the state topic, of which node 1 leads the partitions passed to ``coordinate``. It leads all
     ``partitions`` of ``events``, unless ``leaders`` lists others. ``sent``: requests to other brokers, to which the
     test responds."""

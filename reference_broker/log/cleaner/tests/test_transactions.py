@@ -24,7 +24,7 @@ from reference_broker.records.record import Record, build
 from reference_broker.records.tests.markers import build_marker
 
 
-class World:
+class TransactionalLog:
     """A log and its producers, each with its next sequence."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ STEPS = "1:ab 2:bc 1:cd 1! 2! 1:bc 1- 2:de roll 1:ef 1! 2- 2:fg 2! 0:ab 1:xy rol
 )
 @pytest.mark.parametrize("keys", [1, 3, 100])
 def test_read_committed_result_is_unchanged_by_each_pass(keys: int) -> None:
-    world = World()
+    world = TransactionalLog()
     log = world.log
     for step in STEPS.split():
         if step == "roll":
@@ -130,7 +130,7 @@ def test_read_committed_result_is_unchanged_by_each_pass(keys: int) -> None:
     "LogCleanerTest.testAbortedTransactionSpanningSegments",
 )
 def test_transactions_over_several_segments_are_cleaned_once_completed() -> None:
-    world = World()
+    world = TransactionalLog()
     world.put(1, "a", "b")
     world.put(3, "b", "c")
     world.put(2, "c", "d")
@@ -153,7 +153,7 @@ def test_transactions_over_several_segments_are_cleaned_once_completed() -> None
     "X-11", "LogCleanerTest.testCommitMarkerRemoval", "LogCleanerTest.testDeletedBatchesWithNoMessagesRead"
 )
 def test_commit_marker_is_removed_without_batches_of_transaction() -> None:
-    world = World()
+    world = TransactionalLog()
     world.put(0, "z")
     world.put(1, "a")
     world.put(1, "b", "c")
@@ -180,7 +180,7 @@ def test_commit_marker_is_removed_without_batches_of_transaction() -> None:
 def test_markers_stay_while_empty_batch_of_transaction_stays() -> None:
     """The batch has the producer's last sequence."""
     for commit, readers in ((True, []), (False, [(1, 1)])):
-        world = World()
+        world = TransactionalLog()
         world.put(0, "z")
         world.put(1, "a", "b")
         world.put(0, "a", "b")
@@ -203,7 +203,7 @@ def test_markers_stay_while_empty_batch_of_transaction_stays() -> None:
 
 @pytest.mark.clause("LogCleanerTest.testCleanEmptyControlBatch")
 def test_removed_marker_leaves_empty_batch_for_producer() -> None:
-    world = World()
+    world = TransactionalLog()
     world.put(0, "z")
     world.end(1, commit=True)
     world.put(0, "a")
@@ -217,7 +217,7 @@ def test_removed_marker_leaves_empty_batch_for_producer() -> None:
 @pytest.mark.clause("LogCleanerTest.testEmptyBatchRemovalWithSequenceReuse")
 def test_producer_restarting_at_zero_leaves_one_empty_batch() -> None:
     """As Kafka's group coordinator does."""
-    world = World()
+    world = TransactionalLog()
     world.put(0, "z")
     for key in "ab":
         sequence = build(
@@ -241,7 +241,7 @@ def test_producer_restarting_at_zero_leaves_one_empty_batch() -> None:
 
 @pytest.mark.clause("LogCleanerTest.testCleaningWithKeysConflictingWithTxnMarkerKeys")
 def test_record_with_key_of_marker_supersedes_no_marker() -> None:
-    world = World()
+    world = TransactionalLog()
     world.put(1, "a")
     world.end(1, commit=True)
     key = control_record(ControlType.COMMIT, b"", 0).key

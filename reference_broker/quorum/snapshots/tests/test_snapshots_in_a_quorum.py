@@ -26,7 +26,7 @@ from reference_broker.quorum.snapshots.tests.snapshot_world import content, sett
 from reference_broker.quorum.tests.quorum_disk import LossyDisk
 from reference_broker.quorum.tests.quorum_ports import SentRequest
 from reference_broker.quorum.tests.quorum_storm import Storm
-from reference_broker.quorum.tests.quorum_world import SECOND_US, Process, World
+from reference_broker.quorum.tests.quorum_world import SECOND_US, Process, SimulatedQuorum
 from reference_broker.quorum.values import NotLeader, OffsetAndEpoch
 from reference_broker.wire.apis import ApiKey
 
@@ -93,7 +93,7 @@ class Node(Process):
         return hasattr(self, "quorum") and self.quorum.role is Role.LEADER
 
 
-class Nodes(World):
+class Nodes(SimulatedQuorum):
     """``images``: the content that was published at each offset, by any node."""
 
     def __init__(self, seed: int, voters: int = 3, observers: int = 0, **settings: str) -> None:
