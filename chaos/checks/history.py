@@ -158,6 +158,32 @@ class History:
         ]
         return replace(self, **kept)
 
+    def written_by_reissued_epochs(self, is_forgotten: Callable[[str], bool]) -> set[TopicPartition]:
+        """Return the partitions that a transactional ID of which ``is_forgotten`` is true wrote with a producer epoch
+        that it was given twice.
+
+        A coordinator that has lost its records (E-7) hands out epochs anew. Leaders of partitions still know them: they
+        take a new batch for the older one with the same producer ID, epoch and sequence (KIP-98), and a marker ends the
+        transactions of both. A coordinator that knows its ID never gives an epoch again to a client that initialises,
+        as clients do after each transaction that they could not end.
+        """
+        reissued = set[tuple[str, int]]()
+        used: dict[tuple[str, int, int], list[TransactionRow]] = {}
+        initialised: dict[str, int] = {}  # how often the client of a transactional ID must have initialised so far
+        first_used: dict[tuple[str, int, int], int] = {}
+        for row in sorted(self.transactions, key=lambda each: each.from_us):
+            if row.producer_id < 0 or not is_forgotten(row.transactional_id):
+                continue
+            name = row.transactional_id
+            key = name, row.producer_id, row.producer_epoch
+            session = initialised.setdefault(name, 0)
+            if first_used.setdefault(key, session) != session:
+                reissued.update((each.process, each.index) for each in (*used[key], row))
+            used.setdefault(key, []).append(row)
+            if row.outcome != "ok":
+                initialised[name] += 1
+        return {partition_of(span) for span in self.runs if (span.process, span.index) in reissued}
+
     @property
     def tables(self) -> list[list[HistoryRow]]:
         """Return all tables, in the order of the fields."""

@@ -13,7 +13,7 @@ from chaos.checks.transactions import ExactlyOnce, LostTransaction
 from chaos.tests.check_context import check_context
 from reference_broker.core.events import Note
 from reports.columns import ROW_TABLES
-from reports.rows import HistoryRow, TransactionRow
+from reports.rows import HistoryRow, SpanRow, TransactionRow
 from reports.tests import history as planted
 from reports.tests.history import int_of
 from reports.tests.ledger import GROUP, Ledger
@@ -81,6 +81,28 @@ def test_records_that_replace_lost_ones_are_other_inputs(*, is_own: bool) -> Non
     check = ExactlyOnce(check_context())
     check.end(rows.without([source if is_own else (source[0], source[1] + 1)], lambda _: False))
     assert bool(check.violations) is not is_own
+
+
+@pytest.mark.clause("E-7", "X-1")
+@pytest.mark.parametrize(
+    ("forgotten", "second_epoch", "outcome", "mixed"),
+    [
+        ("id", 3, "failed", {("t", 0), ("t", 1)}),
+        ("another", 3, "failed", set()),
+        ("id", 4, "failed", set()),
+        ("id", 3, "ok", set()),
+    ],
+)
+def test_only_a_forgotten_id_with_an_epoch_it_had_before_mixes_records_of_two_transactions(
+    forgotten: str, second_epoch: int, outcome: str, mixed: set[tuple[str, int]]
+) -> None:
+    history = History()
+    for index, epoch in ((0, 3), (1, second_epoch)):
+        history.add(
+            [TransactionRow("p", index, "id", 1000, epoch, "commit", outcome, None, 1, index, index, index + 1)]
+        )
+        history.add([SpanRow("p", index, 0, "send", "t", index, 7, 1, 1000, "p", index, valid=True)])
+    assert history.written_by_reissued_epochs(lambda name: name == forgotten) == mixed
 
 
 @pytest.mark.clause("E-7", "X-1")
