@@ -1,5 +1,5 @@
-"""Each purpose gets its own generator, derived from the run's seed and the purpose's name. So a new purpose changes no
-other purpose's draws."""
+"""Random generators of a run: each purpose gets its own, derived from the run's seed and the purpose's name. So a new
+purpose changes no other purpose's draws."""
 
 import hashlib
 from random import Random

@@ -1,5 +1,4 @@
-"""List each clause with its code, the tests that prove it, its decision points, the scenarios that play it and its
-mutants.
+"""Clauses and their proofs: each with its code, tests, decision points, scenarios and mutants.
 
 The list is made from the sources each time, and what was played comes from the ledger of mutants. Only
 ``reference_broker/clauses.toml`` is typed by hand.

@@ -1,4 +1,4 @@
-"""List what Apache Kafka's own tests assert, with our tests of the same behaviour, or why it does not apply.
+"""Assertions of Apache Kafka's own tests: our tests of the same behaviour, or why one does not apply.
 
 The list is derived from the sources each time. Only the files in ``reference_broker/conformance`` are written by hand,
 as the README there says.

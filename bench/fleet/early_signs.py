@@ -1,5 +1,5 @@
-"""Signs of a violated guarantee that a load worker sees while the load runs. They are reported at once, and the verdict
-comes later.
+"""Early signs of a violated guarantee, seen by a load worker. They are reported while the load runs; the verdict comes
+later.
 
 Only signs that nothing later can excuse are looked for: a value that nobody sent (corrupt-value), and two values at one
 offset (inconsistent-offsets). A worker sees only what its own clients read, so it may miss what the judge finds.

@@ -1,4 +1,4 @@
-"""Writes history tables as Parquet files, in parts, from one native thread that owns pyarrow.
+"""Writes history tables as Parquet files: in parts, from one native thread that owns pyarrow.
 
 The load generator hands over lists of rows, and the thread turns them into columns and bytes. Under gevent a
 ``threading.Thread`` would be a greenlet and would stop the load. So the sink is given a function that starts a thread

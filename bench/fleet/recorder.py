@@ -1,4 +1,4 @@
-"""Takes history rows from behaviours, derives latency and load from them, and passes all to a sink in batches.
+"""Takes history rows from behaviours: it derives latency and load from them, and passes all to a sink in batches.
 
 There are two sinks: memory (simulator, tests) and Parquet (``parquet_sink.py``, fleet workers). A row costs the load
 generator one list append and, for operations, two counts of a histogram. The sink does the expensive work.

@@ -1,4 +1,4 @@
-"""Messages between Locust's master, its workers and the process that started them, beside Locust's own messages.
+"""Messages between Locust's master, its workers and their parent process, beside Locust's own messages.
 
 The master reads commands from its stdin, one JSON object a line, and passes them to the workers. It prints the sums of
 what they report, also one JSON object a line. Only Locust processes import this.

@@ -1,4 +1,4 @@
-"""A case: one statement about a broker, with its source, and a short conversation that shows it. And its verdict."""
+"""One case of the probe: a statement about a broker, its source, a short conversation that shows it, and a verdict."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

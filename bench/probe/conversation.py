@@ -1,4 +1,4 @@
-"""A client over a raw socket that writes down what it sends and what it receives, in words and bytes.
+"""A client over a raw socket that records its conversation in words and bytes.
 
 ``body`` makes a request from plain values, so that a case names only the fields that matter to it.
 """

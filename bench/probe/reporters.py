@@ -1,4 +1,4 @@
-"""Outcomes of cases as text for people, as JSON, as JUnit XML and as one HTML page."""
+"""Reports of outcomes: as text for people, as JSON, as JUnit XML and as one HTML page."""
 
 import json
 from collections import Counter

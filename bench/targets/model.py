@@ -1,4 +1,4 @@
-"""The content of a target's file, as frozen values, and placeholders such as ``{port}`` in its texts.
+"""A target's file as frozen values, and placeholders such as ``{port}`` in its texts.
 
 README.md explains every key. Braces that are no placeholder stay as they are.
 """

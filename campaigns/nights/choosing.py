@@ -1,4 +1,4 @@
-"""Choose the scenario that the search plays next, by what earlier plays have found and covered.
+"""Choose the scenario that the search plays next: by what earlier plays have found and covered.
 
 Scenarios that had few seeds in all kept nights come first, and among them those whose clauses were covered least. Then
 each choice is that of a discounted UCB1 bandit. A scenario's pulls are the time for which it was played, in turns; its

@@ -1,4 +1,5 @@
-"""A night: its journal and clock, the plan of its hours, earlier nights, and how an interrupted night is resumed.
+"""The state of a night: its journal and clock, the plan of its hours, earlier nights, and how an interrupted night is
+resumed.
 
 ``NightJournal`` holds the rows while the night is played, as JSON lines. A line is in the page cache before the night
 goes on, so a SIGKILL loses none. At the end of each stage all rows are written as Parquet, and at the night's end the

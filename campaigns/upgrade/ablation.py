@@ -1,4 +1,4 @@
-"""Cost and errors of snapshots of producers, if all is replayed, the last segment only, or what P-9 names.
+"""Cost and errors of producer snapshots: if all is replayed, the last segment only, or what P-9 names.
 
 The broker's own replay reads logs that are made by hand, from different places. A full replay of the files judges each
 snapshot (``full_replay``). There is no snapshot at first. What a way makes is there for its next snapshots, but for the

@@ -1,4 +1,4 @@
-"""Apache Kafka before an upgrade, which writes an old directory, and after it, which gets the same one.
+"""Apache Kafka before and after an upgrade: the older one writes a log directory, and the newer one gets it.
 
 Before: Kafka 2.7.2 with its ZooKeeper, the last release before producer snapshots are kept. Stock producers of
 librdkafka write to one topic, with timestamps of the last two days. Kafka keeps the snapshots of its newest segments

@@ -1,4 +1,4 @@
-"""Reads a log directory of a broker before 2.8, and copies its partitions to a new folder.
+"""Imports a log directory of a broker before 2.8: reads it, and copies its partitions to a new folder.
 
 Nothing of the old directory is changed. A directory is imported in these steps:
 

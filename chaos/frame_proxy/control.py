@@ -1,4 +1,4 @@
-"""A small HTTP interface, by which rules come and go while the proxy runs."""
+"""The HTTP interface that adds and removes rules while the proxy runs."""
 
 import asyncio
 import json

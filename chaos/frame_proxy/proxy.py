@@ -1,4 +1,4 @@
-"""The proxy: one front for each node of the target, the rules of all, and the faults that fired."""
+"""The proxy of all nodes: one front for each, the rules of all, and the faults that fired."""
 
 import asyncio
 import sys

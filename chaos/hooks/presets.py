@@ -1,4 +1,4 @@
-"""Named states that a scenario sets before the load (`[state]`), because reaching them would take too long."""
+"""States that a scenario sets before the load (`[state]`): reaching them would take too long."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias

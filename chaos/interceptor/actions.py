@@ -1,4 +1,4 @@
-"""The actions that the interceptor needs of the driver, such as to kill the node."""
+"""The actions that the interceptor needs of the driver: for example, to kill the node."""
 
 from collections.abc import Sequence
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""Roles of a node at this moment, for rules and faults that name a role instead of a number."""
+"""Roles of a node at this moment: rules and faults may name a role instead of a node's number."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A disk in front of the node's real one, where a fault can be injected at an operation or at byte k of a write."""
+"""A disk with fault injection: a wrapper of the real one, which fails at an operation or at byte k of a write."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager

@@ -1,5 +1,5 @@
-"""The folder that a run leaves, and the nodes' traces on their way into it. ``reports`` describes its tables and
-manifest.
+"""The folder that a run leaves: what is in it, and how the nodes' traces get there. ``reports`` describes its tables
+and manifest.
 
 A node appends its trace as JSON lines, and the suite converts them to Parquet after the run: no node imports pyarrow,
 which costs 0.3 s and 42 MiB. A line is in the page cache before the node goes on, so a SIGKILL loses none.

@@ -1,4 +1,4 @@
-"""The runner: the phases of one scenario that is played with real processes."""
+"""The runner of live scenarios: the phases of one play with real processes."""
 
 import time
 from collections.abc import Callable, Mapping

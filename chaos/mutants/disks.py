@@ -1,4 +1,4 @@
-"""Mutants of a node with a disk that fails or loses names, and with files that are damaged at its start."""
+"""Mutants of failing disks, lost names, and files that are damaged when a node starts."""
 
 # ruff: noqa: ARG001 - a replacement takes all parameters of its target.
 

@@ -1,4 +1,5 @@
-"""Mutants: the broker or the reference client without one mechanism, made by replacing one function.
+"""Definition and application of mutants: the broker or the reference client without one mechanism, made by replacing
+one function.
 
 A scenario is proven by its mutants, which must fail it. A mutant is applied before the first node (or client) is built:
 in a live run in the child process, in the simulator inside ``applied``. It is an error if the target does not exist or

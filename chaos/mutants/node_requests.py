@@ -1,4 +1,4 @@
-"""Mutants that accept requests which no node of this cluster can have sent now."""
+"""Mutants that accept requests which no node of this cluster sends now."""
 
 from dataclasses import replace
 from typing import Any

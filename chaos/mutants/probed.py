@@ -1,4 +1,4 @@
-"""Play the cases of ``crucible probe`` on brokers with a planted defect, and report the cases that detect each.
+"""Play the probe on defective brokers: report which cases of ``crucible probe`` detect each planted defect.
 
 ``python -m chaos.mutants.probed`` prints a line for each broker, and then each MUST that no broker fails. With names it
 plays only these brokers. With ``--serve NAME HOST:PORT FOLDER`` it is the process of one such broker.

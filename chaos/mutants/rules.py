@@ -1,5 +1,5 @@
-"""Mutants that no scenario names, each written together with the rule of a check that kills it. What is killed here
-proves a rule; how many defects nobody planned the simulator kills is measured with ``unplanned``."""
+"""Mutants for the rules of checks: no scenario names them, and each was written together with the rule that kills it.
+What is killed here proves a rule; ``unplanned`` measures how many unplanned defects the simulator kills."""
 
 # ruff: noqa: ARG001 - a replacement takes all parameters of its target.
 

@@ -1,4 +1,4 @@
-"""Mutants of tiered storage (KIP-405) and of the producer snapshots that are uploaded with it (KAFKA-15195)."""
+"""Mutants of tiered storage (KIP-405) and of its producer snapshots (KAFKA-15195)."""
 
 # ruff: noqa: ARG001 - a replacement takes all parameters of its target.
 

@@ -1,4 +1,4 @@
-"""Brokers with one wrong habit each in their coordinators of groups and of transactions.
+"""Brokers with one wrong habit each in their coordinators: of groups and of transactions.
 
 ``wrong_habits.py`` explains them.
 """

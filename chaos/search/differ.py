@@ -1,4 +1,5 @@
-"""Differential runs: one script of clients' operations, played in two ways that must look the same to clients.
+"""Differential runs of a script: one script of clients' operations, played in two ways that must look the same to
+clients.
 
 A kind names the two ways, such as long work in slices of one item and in whole slices. The script is drawn from the
 seed (``differ_scripts``). Each operation begins at its own virtual time, no fault is drawn, and the client waits for

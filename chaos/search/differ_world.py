@@ -1,4 +1,4 @@
-"""The cluster of one differential run, and a client that does one thing at a time.
+"""The cluster of one differential run, and its sequential client.
 
 Each operation of a script begins at its own virtual time, so that two runs of one script are at the same place at the
 same time, however long their operations take. No fault is drawn.

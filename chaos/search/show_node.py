@@ -1,4 +1,4 @@
-"""The state of a node after one event of a simulated run, as text: logs, ISR, sessions, groups, transactions.
+"""A node's state as text: logs, ISR, sessions, groups and transactions after one event of a simulated run.
 
 Events are counted over all nodes of the run, from 1, as the crash of a run names them.
 """

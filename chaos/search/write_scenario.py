@@ -1,4 +1,4 @@
-"""Writes a scenario as a file that the loader reads back as the same value."""
+"""Writes a scenario as a file: the loader reads it back as the same value."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

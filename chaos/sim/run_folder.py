@@ -1,4 +1,4 @@
-"""Writes a simulated run out as the folder that a live run leaves, so that the same Spark jobs judge it."""
+"""Writes a simulated run as a run folder: the folder that a live run leaves, so that the same Spark jobs judge it."""
 
 import sys
 from collections.abc import Iterable, Sequence

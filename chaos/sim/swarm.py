@@ -1,4 +1,4 @@
-"""Swarm schedules: each seed draws which kinds of faults are on and how often each comes.
+"""Schedules of a swarm: each seed draws which kinds of faults are on and how often each comes.
 
 The result is an ordinary scenario with explicit faults. It can be written as a file, repeated, and shrunk like any
 other. Each seed draws only a part of the kinds, because a mixture of all kinds hides some bugs (swarm testing). For the

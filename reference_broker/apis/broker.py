@@ -1,5 +1,4 @@
-"""All parts of a broker, as the core puts them together for the handlers of its APIs. A handler never touches events or
-effects."""
+"""All parts of a broker, for the handlers of its APIs. A handler never touches events or effects."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""A request as the handlers of the APIs see it, and responses that take more than one event to build."""
+"""A request as API handlers see it, and responses that take several events to build."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

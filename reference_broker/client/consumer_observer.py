@@ -1,4 +1,4 @@
-"""The interface of an observer, which gets what a consumer requests, receives and does, and cannot influence it.
+"""The interface of a consumer's observer: it gets what a consumer requests, receives and does, and cannot influence it.
 
 ``ConsumerObserver`` ignores everything. A subclass overrides the methods that it needs. It must do no I/O, and it must
 not call the consumer back.

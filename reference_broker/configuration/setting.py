@@ -1,4 +1,5 @@
-"""One setting: its type, range and meaning, and how its text is parsed. A bad text is refused with one sentence.
+"""Definition of one setting: its type, range and meaning, and how its text is parsed. A bad text is refused with one
+sentence.
 
 The types (``Kind``) and their numbers are those of DescribeConfigs. Some settings can also be given in a coarser unit
 (``OTHER_UNITS``).

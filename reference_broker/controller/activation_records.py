@@ -1,4 +1,4 @@
-"""The records that a new active controller writes before all changes (Kafka's ActivationRecordsGenerator).
+"""The first records of a new active controller, before all changes (Kafka's ActivationRecordsGenerator).
 
 It writes an Abort if its predecessor left a transaction open, and the first records of an empty log.
 """

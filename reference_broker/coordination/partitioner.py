@@ -1,4 +1,4 @@
-"""The partition of a coordinator's topic that stores a key (a group ID, a transactional ID), by Kafka's hash of it."""
+"""The partition that stores a coordinator's key: found by Kafka's hash of the group ID or transactional ID."""
 
 from functools import lru_cache
 from struct import unpack

@@ -1,4 +1,4 @@
-"""Reads and writes the fields of a coordinator's records in turn, in Kafka's plain and flexible encodings."""
+"""Reads and writes fields of coordinators' records: in turn, in Kafka's plain and flexible encodings."""
 
 from collections.abc import Callable, Mapping
 from struct import Struct, error

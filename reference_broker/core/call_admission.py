@@ -1,4 +1,5 @@
-"""Which requests a node serves, the call that an API handler gets for one, and the response if a bug stops it."""
+"""Admission of requests: which ones a node serves, the call that an API handler gets, and the response if a bug stops
+it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """The interface between a node and its driver: events in, effects out, and hooks between them.
 
-Both lists are closed: see the tables in reference_broker/core/README.md. A driver hands over one event at a time and
+Both lists are closed (``Event``, ``Effect``). A driver hands over one event at a time and
 carries out its effects in order. Events and effects are named tuples, which are cheap to make at every step. Tell them
 apart by their class: two of different classes may be equal by content.
 

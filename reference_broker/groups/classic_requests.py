@@ -1,4 +1,4 @@
-"""Requests of the classic group protocol and their responses, as the coordinator handles them in any version."""
+"""Requests and responses of the classic group protocol: as the coordinator handles them in any version."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

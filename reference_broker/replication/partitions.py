@@ -1,4 +1,5 @@
-"""The partitions that this node leads or follows, the watchers of their changes, and the interfaces for role changes.
+"""The partitions of a node: those that it leads or follows, the watchers of their changes, and the interfaces for role
+changes.
 
 The publisher (``partition_publisher``) calls ``PartitionRoles`` for each replica whose role changes.
 """

@@ -1,4 +1,4 @@
-"""The disk port on real files below one data directory, which a lock reserves for one process.
+"""The disk port on real files: below one data directory, which a lock reserves for one process.
 
 A table keeps the descriptors of files open. Names of files become durable with an fsync of their folder, which several
 syncs share: none of them ends before an fsync that began after its names were there.

@@ -1,4 +1,4 @@
-"""Fair scheduling of requests, received bytes and large messages within one turn of the event loop.
+"""Fair scheduling within one turn of the event loop: of requests, received bytes and large messages.
 
 ``RequestScheduler`` orders the requests of connections, and ``ReceiveBudget`` bounds the bytes that are received.
 ``LargeMessages`` decodes large requests, and encodes large responses, a few milliseconds at a time.

@@ -1,4 +1,4 @@
-"""The order of imports and garbage collections at a node's start, which keeps the start short.
+"""Imports and garbage collections at a node's start: their order keeps the start short.
 
 Nothing loads that a node never uses. What the first requests do not need loads after the start, while the node is idle.
 """

@@ -1,4 +1,4 @@
-"""Delivery of the markers of decided transactions to the leaders of their partitions (KIP-98; Kafka's
+"""Delivery of transaction markers to the leaders of partitions: once the transaction is decided (KIP-98; Kafka's
 TransactionMarkerChannelManager).
 
 There is one request at a time to each broker, with the markers of many transactions. Partitions whose leader does not

@@ -1,4 +1,4 @@
-"""Transaction markers: validated and appended to the partitions that this node leads (KIP-98, KIP-890).
+"""Markers on their partitions: validated and appended by the leader (KIP-98, KIP-890).
 
 ``MarkerWriter`` reports when the markers are replicated. WriteTxnMarkers and the coordinator of this node use it alike.
 """

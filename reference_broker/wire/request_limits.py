@@ -1,4 +1,4 @@
-"""Limits of what one request may contain, and of what is decoded or encoded in one event.
+"""Limits of one request: of what it may contain, and of what is decoded or encoded in one event.
 
 A frame of 100 MiB has room for tens of millions of items, and each becomes an object. So a request's items are counted
 before they are read, and large messages are decoded and encoded in parts, one in each event.

@@ -1,4 +1,4 @@
-"""One pass of the cleaner over one log, in slices (Kafka's Cleaner), and the part of a log that may be cleaned (Kafka's
+"""One pass of the cleaner over one log: in slices (Kafka's Cleaner), and which part of a log may be cleaned (Kafka's
 LogCleanerManager).
 
 A pass first notes the newest offset of each key in the dirty part. Then it rewrites every segment up to the end of that
