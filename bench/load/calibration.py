@@ -96,12 +96,13 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     sent_per_s: float
     read_per_s: float
 
-    def capacity(self, workers: int, subscriptions: int) -> float:
+    def capacity(self, workers: int, subscriptions: int, sends: int = 1) -> float:
         """Return the records a second that workers can send and read, each record once for each subscription.
 
         A worker does both in one thread, so their times add up. Workers beyond the number of cores add nothing.
+        ``sends`` is how often each record is sent.
         """
-        return min(workers, self.cores) / (1 / self.sent_per_s + subscriptions / self.read_per_s)
+        return min(workers, self.cores) / (sends / self.sent_per_s + subscriptions / self.read_per_s)
 
 
 SECONDS: Final = 2.0

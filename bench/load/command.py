@@ -141,8 +141,11 @@ def with_capacity(result: LoadResult, options: LoadOptions, calibrations: Calibr
     found = calibrations.known(batches) if is_near else calibrations.find(batches)
     if found is None:
         return result
-    workers = min(options.workers, result.workload.producers + result.workload.readers)
-    capacity = found.capacity(workers, result.workload.subscriptions_per_topic)
+    own = result.workload
+    workers = min(options.workers, own.producers + own.readers + own.transformers)
+    # Who transforms reads each record, and sends it once more.
+    between = int(own.crucible.transform is not None)
+    capacity = found.capacity(workers, own.subscriptions_per_topic + between, 1 + between)
     return msgspec.structs.replace(result, generator_capacity=capacity)
 
 

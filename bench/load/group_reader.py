@@ -76,19 +76,30 @@ class GroupLoadReader(LoadReader):
                 self._consumer.pause(event.partitions)
             elif isinstance(event, Revoked):
                 self._drop(event.partitions)
+                self._revoked(event.partitions)
                 self._consumer.release(event.partitions)
             elif isinstance(event, Lost):
                 self._drop(event.partitions)
+                self._lost(event.partitions)
         for where, held in self._consumer.partitions.held.items():
             if held.phase is Phase.READING and not held.is_revoked and where not in self.assigned:
                 self.assigned[where] = None
-                self._state.seek(where, self._consumer.position(where))
+                self._seek(where, self._consumer.position(where))
                 self._stale = True
+        self._commit_now_and_then()
+        self._note_commit()
+
+    def _commit_now_and_then(self) -> None:
         now_us = monotonic_us()
         if now_us >= self._committed_us + COMMIT_INTERVAL_US and self.assigned:
             self._committed_us = now_us
             self._consumer.commit(now_us, self._read_so_far())
-        self._note_commit()
+
+    def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """Do what must be done before another member gets these partitions."""
+
+    def _lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """Another member may have these partitions already."""
 
     def _drop(self, partitions: Sequence[TopicPartition]) -> None:
         for where in partitions:

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from bench.fleet.behaviours.bodies import init_producer_id_request, metadata_request
@@ -66,6 +67,7 @@ class LoadPlan:
     request_timeout_ms: int = 30_000
     delivery_timeout_us: int = 120_000_000
     transaction: "TransactionPlan | None" = None
+    stamps_due_time: bool = False  # a batch's timestamp is the time at which it was due, not that of its making
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,22 @@ class Waits:
 
 def monotonic_us() -> int:
     return time.monotonic_ns() // 1000
+
+
+Awaited = dict[int, Callable[[], None]]
+"""By the file number of a socket, what receives the response from it."""
+
+
+def receive_first(awaited: Awaited, wait_us: int) -> None:
+    """Receive the responses that are there, or wait for the first one for so long at the most."""
+    if not awaited:
+        time.sleep(wait_us / 1e6)
+        return
+    poll = select.poll()
+    for number in awaited:
+        poll.register(number, select.POLLIN)
+    for number, _ in poll.poll(wait_us / 1000):
+        awaited[number]()
 
 
 class LoadProducer:
@@ -303,7 +321,7 @@ class LoadProducer:
         partition.made += 1
         self._schedule(partition)
         batch = self._state.add(partition.where, plan.batch_records)
-        records = self._encoded(batch, first)
+        records = self._encoded(batch, first, due_us)
         return LoadBatch(number, first, due_us, now_us, now_us + plan.delivery_timeout_us, batch, records)
 
     def _schedule(self, partition: LoadPartition) -> None:
@@ -319,7 +337,7 @@ class LoadProducer:
             if self._state.needs_producer_id:
                 return None
             self._state.renew(batch)
-            failed.records = self._encoded(batch, failed.first_sequence)
+            failed.records = self._encoded(batch, failed.first_sequence, failed.due_us)
         self._remove_failed(partition, failed)
         return failed
 
@@ -329,10 +347,11 @@ class LoadProducer:
             del self._failing[partition.index]
             self._unpark(partition)
 
-    def _encoded(self, batch: ProducerBatch, first_sequence: int) -> bytes:
+    def _encoded(self, batch: ProducerBatch, first_sequence: int, due_us: int) -> bytes:
+        late_us = monotonic_us() - due_us if self.plan.stamps_due_time else 0
         return self._maker.make(
             first_sequence,
-            WALL.now_ns() // 1_000_000,
+            (WALL.now_ns() // 1000 - late_us) // 1000,
             producer_id=batch.producer_id,
             producer_epoch=batch.producer_epoch,
             base_sequence=batch.base_sequence,
@@ -355,16 +374,12 @@ class LoadProducer:
 
     def _wait(self) -> None:
         """Wait for responses, for the next batch that is due, or for a while."""
-        sockets = {link.connection.sock.fileno(): link for link in self._links.values() if link.in_flight}
-        wait_s = self._wait_us() / 1e6
-        if not sockets:
-            time.sleep(wait_s)
-            return
-        poll = select.poll()
-        for number in sockets:
-            poll.register(number, select.POLLIN)
-        for number, _ in poll.poll(wait_s * 1000):
-            self._receive(sockets[number])
+        receive_first(self.awaited(), self._wait_us())
+
+    def awaited(self) -> Awaited:
+        """Return the sockets from which a response is due."""
+        links = [each for each in self._links.values() if each.in_flight]
+        return {each.connection.sock.fileno(): partial(self._receive, each) for each in links}
 
     def _wait_us(self) -> int:
         now_us, wait_us = monotonic_us(), LONGEST_WAIT_US

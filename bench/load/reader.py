@@ -4,26 +4,33 @@ It has one Fetch in flight at each leader. In a fetch session (KIP-227) a reques
 has moved, and a response only those with something new. A leader that opens no session gets full requests.
 """
 
-import select
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from bench.fleet.batch_reader import BatchReader
 from bench.fleet.behaviours.bodies import metadata_request
 from bench.fleet.values import ValueSpan
-from bench.load.producer import BACK_OFF_US, LONGEST_WAIT_US, METADATA_VERSION, monotonic_us
+from bench.load.producer import (
+    BACK_OFF_US,
+    LONGEST_WAIT_US,
+    METADATA_VERSION,
+    Awaited,
+    monotonic_us,
+    receive_first,
+)
 from reference_broker.blocking.transport import Connection, EncodedRequest, TransportError
-from reference_broker.client.consumer import ConsumerState
+from reference_broker.client.consumer import ConsumerState, TakenBatch
 from reference_broker.client.metadata_cache import MetadataCache, MetadataUpdate, NodeAddress
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.producer import REFRESH_METADATA
 from reference_broker.client.session_handler import FetchSessionHandler, Wanted
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode, error_name
-from reference_broker.wire.fetch import NO_TOPIC_ID
+from reference_broker.wire.fetch import NO_TOPIC_ID, PartitionData
 
 FETCH_VERSION: Final = 11
 """It names topics, and each broker since Kafka 2.4 knows it."""
@@ -72,6 +79,8 @@ class _Link:
     moved: set[TopicPartition] = field(default_factory=set)  # since the last request
     left: set[TopicPartition] = field(default_factory=set)  # those that another node leads since then
     sent: EncodedRequest | None = None
+    outdated: set[TopicPartition] = field(default_factory=set)
+    """Partitions whose position was set since the request. Its response begins elsewhere."""
     deadline_us: int = 0
     not_before_us: int = 0
 
@@ -175,15 +184,12 @@ class LoadReader:
         link.connection.close()
 
     def _wait(self) -> None:
-        sockets = {each.connection.sock.fileno(): each for each in self._links.values() if each.sent is not None}
-        if not sockets:
-            time.sleep(LONGEST_WAIT_US / 1e6)
-            return
-        poll = select.poll()
-        for number in sockets:
-            poll.register(number, select.POLLIN)
-        for number, _ in poll.poll(LONGEST_WAIT_US / 1000):
-            self._receive(sockets[number])
+        receive_first(self.awaited(), LONGEST_WAIT_US)
+
+    def awaited(self) -> Awaited:
+        """Return the sockets from which a response is due."""
+        links = [each for each in self._links.values() if each.sent is not None]
+        return {each.connection.sock.fileno(): partial(self._receive, each) for each in links}
 
     def _receive(self, link: _Link) -> None:
         assert link.sent is not None, "a response to no request"
@@ -193,6 +199,7 @@ class LoadReader:
             self._lose(link)
             return
         link.sent = None
+        outdated, link.outdated = link.outdated, set()
         handled = link.session.handle_response(reply.body)
         now_us = monotonic_us()
         if handled.problem is not None:
@@ -200,8 +207,8 @@ class LoadReader:
             link.not_before_us = now_us + (BACK_OFF_US if reply.body.error_code not in SESSION_LOST else 0)
             return
         for where, data in handled.partitions:
-            if where not in self.assigned:
-                continue  # The group has revoked it meanwhile.
+            if where not in self.assigned or where in outdated:
+                continue  # The group has revoked it meanwhile, or its position was set.
             if data.error_code:
                 self._stale = self._stale or data.error_code in REFRESH_METADATA
                 link.not_before_us = now_us + BACK_OFF_US
@@ -211,11 +218,21 @@ class LoadReader:
             batches = self._state.take(where, data)
             if self.position(where) != before and where in link.partitions:
                 link.moved.add(where)
-            spans = self._batches.read(where, batches)
-            if spans:
-                written = [(each.header.max_timestamp_ms, each.header.record_count) for each in batches]
-                size_bytes = len(data.records or b"")
-                self._taken(Taken(where, spans, written, size_bytes, data.high_watermark, now_us))
+            self._take(where, batches, data, now_us)
+
+    def _take(self, where: TopicPartition, batches: list[TakenBatch], data: PartitionData, now_us: int) -> None:
+        """Verify what a response brought of a partition."""
+        spans = self._batches.read(where, batches)
+        if spans:
+            written = [(each.header.max_timestamp_ms, each.header.record_count) for each in batches]
+            size_bytes = len(data.records or b"")
+            self._taken(Taken(where, spans, written, size_bytes, data.high_watermark, now_us))
+
+    def _seek(self, where: TopicPartition, offset: int) -> None:
+        self._state.seek(where, offset)
+        for link in self._links.values():
+            if link.sent is not None:
+                link.outdated.add(where)
 
     def _lose(self, link: _Link) -> None:
         link.connection.close()

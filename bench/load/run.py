@@ -173,12 +173,13 @@ def run(workload: Workload, target: LoadTarget, options: LoadOptions, out_dir: P
         raise LoadError(f"{workload.name}: {complaint}.")
     if target.folder is not None:
         seconds = sum(durations_s(workload, options))
-        complaint = complaint_of_space(workload, spec.records_per_s, seconds, options.replication, target.folder)
+        copies = options.replication * (1 if spec.transform is None else 2)
+        complaint = complaint_of_space(workload, spec.records_per_s, seconds, copies, target.folder)
         if complaint:
             raise LoadError(f"{workload.name}: {complaint}.")
     try:
         partitions, is_own = workload.partitions_per_topic, target.cluster is not None
-        with topics_for(target.bootstrap, topics, partitions, options.replication, config, not is_own):
+        with topics_for(target.bootstrap, spec.all_topics, partitions, options.replication, config, not is_own):
             if spec.client == JAVA:
                 return _played_by_tools(workload, target, options, spec, progress)
             return _WorkloadRun(workload, target, options, spec, progress).lead_workers()
@@ -222,6 +223,7 @@ def spec_of(workload: Workload, target: LoadTarget, options: LoadOptions, topics
         idempotent=options.idempotent,
         fetch_sessions=workload.crucible.fetch_sessions,
         transactions=workload.crucible.transactions,
+        transform=workload.crucible.transform,
         workers=_local_workers(workload, options) + options.joining,
         groups=workload.crucible.groups,
         read_from_start=workload.crucible.read_from_start,
@@ -385,7 +387,8 @@ class _WorkloadRun:
             unfinished = late or self._await_sum(
                 locust, "producing", self._spec.delivery_timeout_ms / 1000, "settle their batches"
             )
-            unfinished = unfinished or self._await_sum(locust, "lag", DRAIN_S, "read what was acknowledged")
+            for sums, what in (("to_transform", "transform"), ("lag", "read")):
+                unfinished = unfinished or self._await_sum(locust, sums, DRAIN_S, f"{what} what was acknowledged")
             locust.send_command("stop_readers")
             self._await_sum(locust, "running", DRAIN_S, "end")
             locust.send_command("close")
@@ -438,18 +441,18 @@ class _WorkloadRun:
         it is measured, since the load has not begun."""
         workload, late, name = self._workload, "", self._target.name
         connections = workload.crucible.connections
-        if connections or self._spec.groups or self._spec.transactions is not None:
+        spec = self._spec
+        if connections or spec.members or spec.transactional_clients:
             locust.send_command("prepare")
-        if self._spec.transactions is not None:
+        if spec.transactional_clients:
             what = "get their producer IDs"
-            late = self._await_sum(locust, "transactional", PREPARE_S, what, workload.producers)
-        if self._spec.groups and not late:
-            wanted = workload.topics * workload.partitions_per_topic * workload.subscriptions_per_topic
-            self._progress(f"{name}: {workload.readers:,} readers join their groups")
+            late = self._await_sum(locust, "transactional", PREPARE_S, what, spec.transactional_clients)
+        if spec.members and not late:
+            self._progress(f"{name}: {spec.members:,} clients join their groups")
             # The first members may have all partitions until the others have joined.
             what = "get partitions from their groups"
-            late = self._await_sum(locust, "members", PREPARE_S, what, workload.readers)
-            late = late or self._await_sum(locust, "assigned", PREPARE_S, what, wanted)
+            late = self._await_sum(locust, "members", PREPARE_S, what, spec.members)
+            late = late or self._await_sum(locust, "assigned", PREPARE_S, what, spec.assigned_by_groups)
         if connections and not late:
             self._progress(f"{name}: opens {connections:,} idle connections")
             late = self._await_sum(locust, "idle", PREPARE_S, f"open {connections:,} idle connections", connections)

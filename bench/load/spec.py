@@ -8,7 +8,8 @@ import msgspec
 from bench.load.connections import ConnectionPlan, connection_plans
 from bench.load.producer import LoadPlan, TransactionPlan
 from bench.load.reader import ReadPlan
-from bench.load.workload import Transactions, writer_of
+from bench.load.transform import TransformPlan
+from bench.load.workload import Transactions, Transform, writer_of
 from reference_broker.client.consumer import READ_COMMITTED, READ_UNCOMMITTED
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.producer import MAX_IN_FLIGHT
@@ -41,6 +42,7 @@ class LoadSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     fetch_max_bytes: int = 50 << 20
     partition_max_bytes: int = 1 << 20
     transactions: Transactions | None = None
+    transform: Transform | None = None
     groups: bool = False
     read_from_start: bool = False
     connections: int = 0
@@ -49,6 +51,40 @@ class LoadSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     delivery_timeout_ms: int = 120_000
     workers: int = 1
     out_dir: str = ""
+
+    @property
+    def outputs(self) -> list[str]:
+        """The topics that are read: those that are written, unless something stands between."""
+        return self.topics if self.transform is None else [f"{each}-out" for each in self.topics]
+
+    @property
+    def all_topics(self) -> list[str]:
+        return list(dict.fromkeys([*self.topics, *self.outputs]))
+
+    @property
+    def reads_committed(self) -> bool:
+        return self.transactions is not None or self.transform is not None
+
+    @property
+    def transformers(self) -> int:
+        return 0 if self.transform is None else len(self.topics) * self.transform.instances
+
+    @property
+    def transactional_clients(self) -> int:
+        producers = 0 if self.transactions is None else len(self.topics) * self.producers
+        return producers + self.transformers
+
+    @property
+    def members(self) -> int:
+        """How many clients are members of groups."""
+        readers = len(self.topics) * self.subscriptions * self.consumers if self.groups else 0
+        return readers + self.transformers
+
+    @property
+    def assigned_by_groups(self) -> int:
+        """How many partitions groups assign, each once for each of its groups."""
+        groups = self.subscriptions * self.groups + (self.transform is not None)
+        return len(self.topics) * self.partitions * groups
 
 
 def write_spec(spec: LoadSpec, path: Path) -> Path:
@@ -83,6 +119,7 @@ def load_plans(spec: LoadSpec) -> list[LoadPlan]:
             request_timeout_ms=spec.request_timeout_ms,
             delivery_timeout_us=spec.delivery_timeout_ms * 1000,
             transaction=_transaction_plan(spec, number),
+            stamps_due_time=spec.transform is not None,
         )
         for number in range(count)
     ]
@@ -101,7 +138,7 @@ def read_plans(spec: LoadSpec) -> Iterator[tuple[int, ReadPlan]]:
     """Yield a subscription's number and a plan for each of its readers, which share the partitions of each topic.
     Readers that catch up are a subscription of their own, the last one."""
     for subscription in range(spec.subscriptions):
-        for topic in spec.topics:
+        for topic in spec.outputs:
             for consumer in range(spec.consumers):
                 # A member of a group names its topic by all partitions.
                 share = range(spec.partitions) if spec.groups else range(consumer, spec.partitions, spec.consumers)
@@ -114,7 +151,7 @@ def read_plans(spec: LoadSpec) -> Iterator[tuple[int, ReadPlan]]:
                         min_bytes=spec.fetch_min_bytes,
                         max_bytes=spec.fetch_max_bytes,
                         partition_max_bytes=spec.partition_max_bytes,
-                        isolation_level=spec.isolation_level if spec.transactions is None else READ_COMMITTED,
+                        isolation_level=READ_COMMITTED if spec.reads_committed else spec.isolation_level,
                         group_id=f"{topic}-s{subscription}" if spec.groups else "",
                         fetch_sessions=spec.fetch_sessions,
                     ),
@@ -129,22 +166,65 @@ def _catch_up_plan(spec: LoadSpec, topic: str) -> ReadPlan:
         tuple(TopicPartition(topic, each) for each in range(spec.partitions)),
         max_bytes=spec.fetch_max_bytes,
         partition_max_bytes=spec.partition_max_bytes,
-        isolation_level=spec.isolation_level if spec.transactions is None else READ_COMMITTED,
+        isolation_level=READ_COMMITTED if spec.reads_committed else spec.isolation_level,
         fetch_sessions=spec.fetch_sessions,
         catches_up=True,
     )
 
 
-WorkerPlans = tuple[list[LoadPlan], list[tuple[int, ReadPlan]], list[ConnectionPlan]]
+def transform_plans(spec: LoadSpec) -> list[TransformPlan]:
+    """Return a plan for each client that consumes one topic, transforms and produces to another."""
+    own = spec.transform
+    if own is None:
+        return []
+    return [
+        _transform_plan(spec, own, topic, output, instance)
+        for topic, output in zip(spec.topics, spec.outputs, strict=True)
+        for instance in range(own.instances)
+    ]
+
+
+def _transform_plan(spec: LoadSpec, own: Transform, topic: str, output: str, instance: int) -> TransformPlan:
+    name = f"transform.{topic}.{instance}"
+    source = ReadPlan(
+        name,
+        tuple(TopicPartition(topic, each) for each in range(spec.partitions)),
+        max_wait_ms=spec.fetch_max_wait_ms,
+        min_bytes=spec.fetch_min_bytes,
+        max_bytes=spec.fetch_max_bytes,
+        partition_max_bytes=spec.partition_max_bytes,
+        isolation_level=READ_COMMITTED,
+        group_id=f"{topic}-transform",
+        fetch_sessions=spec.fetch_sessions,
+    )
+    sink = LoadPlan(
+        name,
+        tuple(TopicPartition(output, each) for each in range(spec.partitions)),
+        spec.value_bytes,
+        spec.batch_records,
+        requests_in_flight=spec.requests_in_flight,
+        request_timeout_ms=spec.request_timeout_ms,
+        delivery_timeout_us=spec.delivery_timeout_ms * 1000,
+        transaction=TransactionPlan(
+            f"{topic}-transform-{instance}", duration_us=int(own.commit_interval_s * 1e6), abort_ratio=own.abort_ratio
+        ),
+    )
+    return TransformPlan(source, sink)
+
+
+WorkerPlans = tuple[list[LoadPlan], list[tuple[int, ReadPlan]], list[TransformPlan], list[ConnectionPlan]]
 
 
 def worker_plans(spec: LoadSpec, index: int) -> WorkerPlans:
     """Return the plans of one worker: each n-th. Readers go on where producers end, and so on, so that no worker has
     more clients than Locust gives it users."""
     producers, readers = load_plans(spec), list(read_plans(spec))
+    transformers = transform_plans(spec)
     connections = connection_plans(spec.topics, spec.connections, spec.connections_per_s)
+    before = len(producers), len(producers) + len(readers), len(producers) + len(readers) + len(transformers)
     return (
         producers[index :: spec.workers],
-        readers[(index - len(producers)) % spec.workers :: spec.workers],
-        connections[(index - len(producers) - len(readers)) % spec.workers :: spec.workers],
+        readers[(index - before[0]) % spec.workers :: spec.workers],
+        transformers[(index - before[1]) % spec.workers :: spec.workers],
+        connections[(index - before[2]) % spec.workers :: spec.workers],
     )

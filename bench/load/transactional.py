@@ -180,12 +180,13 @@ class TransactionalLoadProducer(LoadProducer):
 
     # The transaction's end
 
-    def _end_transaction(self) -> None:
-        """Commit, or abort. All batches are settled."""
-        ratio, manager, begin_us = self._transaction.abort_ratio, self._manager, monotonic_us()
-        aborts = int((self._number + 1) * ratio) > int(self._number * ratio)
+    def _end_transaction(self) -> str:
+        """Commit, or abort. All batches are settled. Return the kind of its records (``Settled``)."""
+        manager, begin_us = self._manager, monotonic_us()
+        if not manager.has_failed:
+            self._send_offsets()
         kind = "fail" if manager.has_failed else "aborted"
-        if not manager.has_failed and not aborts:
+        if not manager.has_failed and not self._aborts:
             manager.commit()
             self._converse(lambda: manager.outcome is not None)
             outcome = manager.outcome or manager.outcome_if_given_up
@@ -206,6 +207,16 @@ class TransactionalLoadProducer(LoadProducer):
             self._converse(lambda: manager.state is State.READY)
         if manager.state is not State.READY:
             self._renew()
+        return kind
+
+    @property
+    def _aborts(self) -> bool:
+        """Whether the transaction is one of the planned share that is aborted."""
+        ratio = self._transaction.abort_ratio
+        return int((self._number + 1) * ratio) > int(self._number * ratio)
+
+    def _send_offsets(self) -> None:
+        """Let offsets of a group take part in the transaction: none here."""
 
     @property
     def _error(self) -> str:

@@ -31,6 +31,7 @@ from bench.load.reader import LoadReader, ReadPlan, Taken
 from bench.load.results import CatchUp, WorkerResult
 from bench.load.spec import LoadSpec, worker_plans
 from bench.load.transactional import TransactionalLoadProducer
+from bench.load.transform import Transformer, TransformPlan
 from bench.locust.clock import SAME_CLOCK, UNCORRECTED_VARIABLE, WALL, Round, offset_of
 from bench.locust.generator import GeneratorMeter, Sample
 from bench.locust.messages import REPORT, tick_until
@@ -69,11 +70,12 @@ class WorkerLoad:
         # A worker of another machine has no such folder. Its history is missing.
         self._history = LoadHistory(Path(spec.out_dir), index) if Path(spec.out_dir).is_dir() else None
         self._make_producer, self._make_reader = makers(spec.client)
-        producers, readers, connections = worker_plans(spec, index)
+        producers, readers, transformers, connections = worker_plans(spec, index)
         self._producers = [self._producer(plan) for plan in producers]
         self._readers = [self._reader(*each) for each in readers]
         self._makers = [ConnectionMaker(each, spec.bootstrap, self._connected) for each in connections]
-        clients: list[AnyClient] = [*self._producers, *self._readers, *self._makers]
+        self._transformers = [self._transformer(plan) for plan in transformers]
+        clients: list[AnyClient] = [*self._producers, *self._readers, *self._transformers, *self._makers]
         self._waiting = iter(clients)
         self._running = len(clients)
         self._producing = len(self._producers)
@@ -108,8 +110,9 @@ class WorkerLoad:
             self._rebalances += self._assignments
             for reader in self._readers:
                 reader.stop()
-            for maker in self._makers:
-                maker.stop()
+            beside: list[Client] = [*self._makers, *self._transformers]
+            for each in beside:
+                each.stop()
         elif command == "close":
             self._close()
         self.report()
@@ -168,14 +171,21 @@ class WorkerLoad:
             measures.latency("response", at, response_us, records)
             latencies[bucket_of(response_us)] += 1
 
-        def ended(committed: bool, begin_us: int, end_us: int) -> None:
-            at = (end_us - self.start_us) // 1_000_000
-            measures.second(at).transactions += committed
-            measures.latency("commit", at, end_us - begin_us, 1)
-
         if plan.transaction is not None:
-            return TransactionalLoadProducer(plan, self._spec.bootstrap, settled, ended)
+            return TransactionalLoadProducer(plan, self._spec.bootstrap, settled, self._ended_transaction)
         return self._make_producer(plan, self._spec.bootstrap, settled)
+
+    def _ended_transaction(self, committed: bool, begin_us: int, end_us: int) -> None:
+        at = (end_us - self.start_us) // 1_000_000
+        self._measures.second(at).transactions += committed
+        self._measures.latency("commit", at, end_us - begin_us, 1)
+
+    def _transformer(self, plan: TransformPlan) -> Transformer:
+        def taken(each: Taken) -> None:
+            if each.error:
+                self._read_errors[each.error] += 1
+
+        return Transformer(plan, self._spec.bootstrap, taken, self._ended_transaction)
 
     def _reader(self, subscription: int, plan: ReadPlan) -> ReaderClient:
         read = Read()
@@ -271,12 +281,15 @@ class WorkerLoad:
             "failed": self._totals["failed"],
             "read": self._totals["read"],
             "lag": sum(each.lag for each in self._readers),
-            "assigned": sum(len(each.assigned) for each in self._readers if isinstance(each, GroupLoadReader)),
+            "to_transform": sum(each.lag for each in self._transformers),
+            "assigned": sum(len(each.assigned) for each in self._members),
             "idle": sum(each.held for each in self._makers),
             "transactional": sum(
-                each.is_ready for each in self._producers if isinstance(each, TransactionalLoadProducer)
+                each.is_ready
+                for each in (*self._producers, *self._transformers)
+                if isinstance(each, TransactionalLoadProducer)
             ),
-            "members": sum(bool(each.assigned) for each in self._readers if isinstance(each, GroupLoadReader)),
+            "members": sum(bool(each.assigned) for each in self._members),
             "producing": self._producing,
             "running": self._running,
             "worst_wanted_permille": sample.wanted_permille,
@@ -289,6 +302,12 @@ class WorkerLoad:
             "failure": self.failure,
         }
         self.environment.runner.send_message(REPORT, data)
+
+    @property
+    def _members(self) -> list[GroupLoadReader]:
+        """The clients that groups assign partitions."""
+        readers = [each for each in self._readers if isinstance(each, GroupLoadReader)]
+        return [*readers, *(each.source for each in self._transformers)]
 
     def _waits(self) -> Waits:
         """Return the sum over the producers that know what they wait for: those of this suite."""
@@ -334,7 +353,9 @@ class LoadUser(User):
         load: WorkerLoad = self.environment.load
         client = self.client = load.take()
         if client is not None:
-            is_early = isinstance(client, GroupLoadReader) or (isinstance(client, ConnectionMaker) and client.plan.idle)
+            is_early = isinstance(client, GroupLoadReader | Transformer) or (
+                isinstance(client, ConnectionMaker) and client.plan.idle
+            )
             is_late = isinstance(client, LoadReader) and client.plan.catches_up
             try:
                 if isinstance(client, TransactionalLoadProducer):

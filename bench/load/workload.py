@@ -46,6 +46,17 @@ class Transactions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     abort_ratio: Share = 0.0
 
 
+class Transform(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
+    """What stands between producers and readers: clients that consume, transform and produce exactly once."""
+
+    instances: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 1
+    """Members of the group that reads a topic."""
+    commit_interval_s: Annotated[float, msgspec.Meta(gt=0, le=30)] = 0.1
+    """The duration of a transaction. Kafka Streams has 100 ms with exactly_once_v2."""
+    abort_ratio: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    """The share of transactions that are aborted and made again."""
+
+
 class Extensions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
     """What this suite carries out beyond OpenMessaging's fields: the mapping under the key ``crucible``."""
 
@@ -54,6 +65,7 @@ class Extensions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     topic_config: dict[str, str | int | float | bool] = msgspec.field(default_factory=dict)
     """Settings of the topics, by Kafka's names."""
     transactions: Transactions | None = None
+    transform: Transform | None = None
     connections: Annotated[int, msgspec.Meta(ge=0, le=20_000)] = 0
     """Idle connections beside the load."""
     connection_storm: Annotated[float, msgspec.Meta(ge=0, le=5_000)] = 0.0
@@ -133,7 +145,12 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     def clients(self) -> int:
         own = self.crucible
         beside = len(connection_plans((), own.connections, own.connection_storm)) + self.topics * own.read_from_start
-        return self.producers + self.readers + beside
+        return self.producers + self.readers + self.transformers + beside
+
+    @property
+    def transformers(self) -> int:
+        transform = self.crucible.transform
+        return 0 if transform is None else self.topics * transform.instances
 
 
 MOST_MESSAGE_BYTES: Final = 64 << 20
@@ -207,6 +224,11 @@ def _complaint(workload: Workload) -> str:
     transactions = workload.crucible.transactions
     if transactions is not None and bool(transactions.records) == bool(transactions.seconds):
         return "crucible.transactions end after records or after seconds: give one of both"
+    transform = workload.crucible.transform
+    if transform is not None and transform.instances > workload.partitions_per_topic:
+        return "crucible.transform.instances is more than partitionsPerTopic, so an instance would have no partition"
+    if transform is not None and workload.crucible.read_from_start:
+        return "crucible.transform does not go together with readFromStart: give it another workload"
     if workload.consumer_per_subscription > workload.partitions_per_topic:
         return "consumerPerSubscription is more than partitionsPerTopic, so a consumer would have no partition"
     return complaint_of_client(workload, workload.crucible.client)
@@ -216,6 +238,7 @@ def complaint_of_client(workload: Workload, client: str) -> str:
     """Return what of the workload another client than the native one does not carry out; empty if nothing."""
     keys: dict[str, object] = {
         "crucible.transactions": workload.crucible.transactions,
+        "crucible.transform": workload.crucible.transform,
         "crucible.groups": workload.crucible.groups,
         "crucible.readFromStart": workload.crucible.read_from_start,
         "consumerBacklogSizeGB": workload.consumer_backlog_size_gb,
@@ -238,6 +261,8 @@ def complaint_of_topics(workload: Workload, topic_settings: Mapping[str, str]) -
     """Return why the workload cannot be verified on topics with these settings; empty if it can."""
     if is_compacted(topic_settings) and not workload.keys:
         return "cleanup.policy compact needs keys: set keyDistributor to KEY_ROUND_ROBIN"
+    if is_compacted(topic_settings) and workload.crucible.transform is not None:
+        return "crucible.transform needs all records of its input: cleanup.policy compact removes some"
     if is_compacted(topic_settings) and workload.producers_per_topic > 1:
         return "cleanup.policy compact needs producersPerTopic 1, so that the last record of each key is known"
     return ""

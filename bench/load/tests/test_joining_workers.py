@@ -18,7 +18,7 @@ from bench.load.results import LoadResult
 from bench.load.run import LoadError, LoadOptions, run, started
 from bench.load.spec import LoadSpec, worker_plans
 from bench.load.tests.planted import result
-from bench.load.workload import workload_of
+from bench.load.workload import Transform, workload_of
 from bench.locust.clock import SHIFT_VARIABLE, UNCORRECTED_VARIABLE, ClockOffset
 from bench.locust.processes import ROOT
 from bench.ports import free_port
@@ -141,16 +141,19 @@ def test_each_client_is_of_one_worker_and_none_has_more_than_users(
         batch_records=1,
         connections=1_000,
         connections_per_s=100,
+        transform=Transform(instances=3),
         workers=workers,
     )
     dealt = [worker_plans(spec, each) for each in range(workers)]
     found = [
-        *(plan.process for own, _, _ in dealt for plan in own),
-        *(plan.process for _, own, _ in dealt for _, plan in own),
-        *(plan.process for _, _, own in dealt for plan in own),
+        *(plan.process for own, _, _, _ in dealt for plan in own),
+        *(plan.process for _, own, _, _ in dealt for _, plan in own),
+        *(plan.sink.process for _, _, own, _ in dealt for plan in own),
+        *(plan.process for _, _, _, own in dealt for plan in own),
     ]
-    assert len(found) == len(set(found)) == 2 * (producers + consumers) + len(connection_plans(["a", "b"], 1_000, 100))
-    assert max(len(own) + len(readers) + len(idle) for own, readers, idle in dealt) == -(-len(found) // workers)
+    idle = len(connection_plans(["a", "b"], 1_000, 100))
+    assert len(found) == len(set(found)) == 2 * (producers + consumers + 3) + idle
+    assert max(sum(len(each) for each in (a, b, c, d)) for a, b, c, d in dealt) == -(-len(found) // workers)
 
 
 def test_more_workers_than_clients_are_refused(tmp_path: Path) -> None:
