@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from bench.load.workload import Workload
+from bench.load.workload import UnplayableError, Workload
 
 GIB: Final = 1 << 30
 DRAINED_RECORDS: Final = 1_000
@@ -89,19 +89,20 @@ def build_and_drain(
     )
 
 
-def complaint_of_space(workload: Workload, records_per_s: float, seconds: float, replication: int, folder: Path) -> str:
-    """Return why what a run writes does not fit into the free space of a folder; empty if it does.
+def check_space(workload: Workload, records_per_s: float, seconds: float, replication: int, folder: Path) -> None:
+    """Check that what a run writes fits into the free space of a folder.
 
     ``seconds`` is the duration of warm-up and load. A run without a rate is not limited by this.
+
+    :raises UnplayableError: it does not.
     """
     records = records_per_s * seconds
     if workload.consumer_backlog_size_gb:
         records += workload.consumer_backlog_size_gb * GIB / workload.message_size / workload.subscriptions_per_topic
     wanted_bytes = records * (workload.message_size + RECORD_BYTES) * replication
     free_bytes = shutil.disk_usage(folder).free
-    if wanted_bytes <= free_bytes:
-        return ""
-    return (
-        f"it writes about {wanted_bytes / GIB:,.1f} GB, and {folder} has {free_bytes / GIB:,.1f} GB free: "
-        "choose a smaller backlog, a lower rate or a shorter time"
-    )
+    if wanted_bytes > free_bytes:
+        raise UnplayableError(
+            f"it writes about {wanted_bytes / GIB:,.1f} GB, and {folder} has {free_bytes / GIB:,.1f} GB free: "
+            "choose a smaller backlog, a lower rate or a shorter time"
+        )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Final
 
 import msgspec
@@ -18,10 +19,13 @@ from bench.load.calibration import Batches, Calibrations, full
 from bench.load.clients import JAVA, NATIVE
 from bench.load.comparison import FIGURES, Entry, compared, sentences, series_of
 from bench.load.openmessaging import Published, document_of, read_published
+from bench.load.options import LoadError, LoadOptions, client_of
 from bench.load.page import lines, reasons, searched, write
+from bench.load.requirements import check_playable
 from bench.load.results import LoadResult
-from bench.load.run import LoadError, LoadOptions, LoadTarget, MakesLinks, run, started
+from bench.load.run import run
 from bench.load.search import sustained_rate
+from bench.load.target import LoadTarget, MakesLinks, check_links, chosen_target, future_node_ids, started
 from bench.load.workload import Workload, read_workload
 from bench.machine import where_measured
 
@@ -60,15 +64,18 @@ def play(
     :raises CalibrationError: what the generator reaches alone could not be measured.
     """
     workloads = [read_workload(path) for path in options.workloads]
+    for workload in workloads:
+        for text in options.targets:
+            check_call(workload, text, options)
     calibrations = Calibrations(options.out, progress)
     entries: list[Entry] = []
     for repetition in range(options.repeat):
         for workload in workloads:
             for text in options.targets if repetition % 2 == 0 else reversed(options.targets):
-                has_links = any(each.is_of_link for each in workload.crucible.faults)
-                make_links = options.make_links if has_links else None
+                make_links = options.make_links if workload.needs_links else None
+                settings, failed_logs = workload.crucible.broker_settings, run_folder(options.out / "failed", text)
                 try:
-                    with started(text, progress, workload.crucible.broker_settings, make_links) as target:
+                    with started(text, progress, settings, make_links, failed_logs) as target:
                         # At an error, entries has what came before it.
                         entries.extend(_entries(workload, target, options, calibrations, progress))
                 except LoadError as error:
@@ -78,6 +85,36 @@ def play(
     return entries
 
 
+def check_call(workload: Workload, text: str, options: BenchOptions) -> None:
+    """Check what can be checked of a workload on a target before anything is started.
+
+    :raises LoadError: it cannot be carried out.
+    """
+    chosen = chosen_target(text)
+    if options.search and client_of(workload, options.load) == JAVA:
+        raise LoadError("--max judges rates by measures of its own, and the client java has none: give --rates.")
+    has_links = workload.needs_links and options.make_links is not None
+    if has_links:
+        check_links(chosen)
+    node_ids = future_node_ids(chosen)
+    folder = None if node_ids is None else Path(gettempdir())  # where started brokers have their data
+    load = _stepwise(options)
+    for rate in options.rates or (load.records_per_s,):
+        check_playable(workload, replace(load, records_per_s=rate), text, node_ids, has_links, folder)
+
+
+def _stepwise(options: BenchOptions) -> LoadOptions:
+    """Return the options of each run. Steps of a search and points of a curve are short."""
+    load = options.load
+    if not options.search and not options.rates:
+        return load
+    return replace(
+        load,
+        seconds=STEP_S if load.seconds is None else load.seconds,
+        warmup_s=STEP_WARMUP_S if load.warmup_s is None else load.warmup_s,
+    )
+
+
 def _entries(
     workload: Workload,
     target: LoadTarget,
@@ -85,18 +122,9 @@ def _entries(
     calibrations: Calibrations,
     progress: Callable[[str], None],
 ) -> Iterator[Entry]:
-    if options.search and (options.load.client or workload.crucible.client) == JAVA:
-        raise LoadError("--max judges rates by measures of its own, and the client java has none: give --rates.")
-    if options.search and (options.load.client or workload.crucible.client) == NATIVE:
+    if options.search and client_of(workload, options.load) == NATIVE:
         calibrations.known(full(workload.message_size, options.load.compression))
-    stepwise = options.search or bool(options.rates)
-    load = options.load
-    if stepwise:
-        load = replace(
-            load,
-            seconds=STEP_S if load.seconds is None else load.seconds,
-            warmup_s=STEP_WARMUP_S if load.warmup_s is None else load.warmup_s,
-        )
+    load = _stepwise(options)
 
     def at_rate(rate: float | None) -> LoadResult:
         wanted = load if rate is None else replace(load, records_per_s=rate)
@@ -106,9 +134,9 @@ def _entries(
         return with_capacity(result, options.load, calibrations)
 
     if options.search:
-        found = sustained_rate(at_rate, options.p99_limit_ms)
-        best = next((each.result for each in reversed(found.steps) if each.rate == found.rate), found.steps[-1].result)
-        yield Entry(best, found)
+        search = sustained_rate(at_rate, options.p99_limit_ms)
+        best = next((step.result for step in reversed(search.steps) if step.rate == search.rate), None)
+        yield Entry(best or search.steps[-1].result, search)
         return
     for rate in options.rates or (None,):
         yield Entry(at_rate(rate))
@@ -120,9 +148,9 @@ RUNS_KEPT: Final = 50
 
 def run_folder(runs: Path, target: str) -> Path:
     """Return the folder of a new run. The oldest ones that are too many are removed."""
-    kept = sorted(each for each in runs.glob("[0-9]*") if each.is_dir())
-    for each in kept[: max(0, len(kept) - RUNS_KEPT + 1)]:
-        shutil.rmtree(each, ignore_errors=True)
+    kept = sorted(folder for folder in runs.glob("[0-9]*") if folder.is_dir())
+    for folder in kept[: max(0, len(kept) - RUNS_KEPT + 1)]:
+        shutil.rmtree(folder, ignore_errors=True)
     label = re.sub(r"[^\w.@+-]+", "-", target).strip("-")
     return runs / f"{datetime.now(UTC):%Y%m%d-%H%M%S-%f}-{label}"
 
@@ -138,27 +166,27 @@ def with_capacity(result: LoadResult, options: LoadOptions, calibrations: Calibr
         return result
     batches = Batches(result.workload.message_size, result.batch_records, options.compression)
     is_near = result.wanted_permille >= BUSY_PERMILLE
-    found = calibrations.known(batches) if is_near else calibrations.find(batches)
-    if found is None:
+    calibrated = calibrations.known(batches) if is_near else calibrations.find(batches)
+    if calibrated is None:
         return result
     own = result.workload
     workers = min(options.workers, own.producers + own.readers + own.transformers)
-    # Who transforms reads each record, and sends it once more.
+    # A client that transforms reads each record, and sends it once more.
     between = int(own.crucible.transform is not None)
-    capacity = found.capacity(workers, own.subscriptions_per_topic + between, 1 + between)
+    capacity = calibrated.capacity(workers, own.subscriptions_per_topic + between, 1 + between)
     return msgspec.structs.replace(result, generator_capacity=capacity)
 
 
 def imported(options: BenchOptions) -> list[Published]:
     """Read the published results. :raises PublishedError: a file is no such result."""
-    return [read_published(each) for each in options.published]
+    return [read_published(path) for path in options.published]
 
 
 def store(entries: Sequence[Entry], published: Sequence[Published], options: BenchOptions) -> Path:
     """Write each run as OpenMessaging's JSON and its figures, all of them as pytest-benchmark's JSON, and the page.
     Return the page's path."""
     options.out.mkdir(parents=True, exist_ok=True)
-    number = 1 + max((int(each.name[:4]) for each in options.out.glob("[0-9][0-9][0-9][0-9]-*")), default=0)
+    number = 1 + max((int(path.name[:4]) for path in options.out.glob("[0-9][0-9][0-9][0-9]-*")), default=0)
     named = [(series.name, entry) for series in series_of(entries) for entry in series.entries]
     for place, (name, entry) in enumerate(named):
         label = re.sub(r"[^\w.@+-]+", "-", name).strip("-")
@@ -175,9 +203,9 @@ def store(entries: Sequence[Entry], published: Sequence[Published], options: Ben
 
 def figures_of(entry: Entry) -> dict[str, float]:
     """Return the figures of a run that were measured, by name and unit, as the page shows them."""
-    found = {f"{each.name}, {each.unit}": each.value(entry) for each in FIGURES}
-    own = {name: value for name, value in found.items() if value is not None}
-    return {**own, "records verified": float(entry.result.findings.read)}
+    values = {f"{figure.name}, {figure.unit}": figure.value(entry) for figure in FIGURES}
+    measured = {name: value for name, value in values.items() if value is not None}
+    return {**measured, "records verified": float(entry.result.findings.read)}
 
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
@@ -186,8 +214,8 @@ Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 def table_of(entries: Sequence[Entry], published: Sequence[Published]) -> Table:
     """Return the headings and rows of the table in the terminal, whose columns are targets and published results."""
     every = series_of(entries)
-    headings = ("", *(each.name for each in every), *(each.name for each in published))
-    rows = [("outcome", *(each.outcome for each in every), *("not verified" for _ in published))]
+    headings = ("", *(series.name for series in every), *(result.name for result in published))
+    rows = [("outcome", *(series.outcome for series in every), *("not verified" for _ in published))]
     for line in lines(compared(every), published):
         rows.append((f"{line.name}, {line.unit}" if line.unit else line.name, *(cell.text for cell in line.cells)))
         if any(cell.comparison for cell in line.cells):
@@ -198,14 +226,14 @@ def table_of(entries: Sequence[Entry], published: Sequence[Published]) -> Table:
 def remarks(entries: Sequence[Entry]) -> list[str]:
     """Return what searches found, what is wrong, and how the targets compare, a sentence each."""
     every = series_of(entries)
-    found = [f"{each.name}: {text}" for each in every for text in (*searched(each), *reasons(each))]
-    for each in every:
-        for entry in each.entries:
-            found.extend(f"{each.name}: {fault.sentence}" for fault in entry.result.fault_figures)
-    return [*found, *sentences(compared(every))]
+    texts = [f"{series.name}: {text}" for series in every for text in (*searched(series), *reasons(series))]
+    for series in every:
+        for entry in series.entries:
+            texts.extend(f"{series.name}: {fault.sentence}" for fault in entry.result.fault_figures)
+    return [*texts, *sentences(compared(every))]
 
 
 def exit_code(entries: Sequence[Entry]) -> int:
     """Return the exit code of the worst series. INVALID runs of a series of which most are valid do not count."""
-    outcomes = {each.outcome for each in series_of(entries)}
+    outcomes = {series.outcome for series in series_of(entries)}
     return EXIT_FAILED if "FAILED" in outcomes else EXIT_INVALID if "INVALID" in outcomes else 0

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import msgspec
-import yaml
 
+from bench.load.yaml_file import YamlError, read_yaml
 from reference_broker.client.consumer import READ_COMMITTED, READ_UNCOMMITTED
 from reference_broker.client.producer import MAX_IN_FLIGHT
 from reference_broker.records.compression import Compression
@@ -63,11 +63,9 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, rename="ca
 def read_driver(path: Path) -> Driver:
     """:raises DriverError: it cannot be read, or cannot be carried out."""
     try:
-        table = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DriverError(f"{path}: cannot be read: {error.strerror}.") from error
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise DriverError(f"{path.name}: is not valid YAML: {' '.join(str(error).split())}.") from error
+        table = read_yaml(path)
+    except YamlError as error:
+        raise DriverError(str(error)) from error
     try:
         return driver_of(table)
     except DriverError as error:

@@ -17,6 +17,7 @@ from typing import Final
 from bench.children import ends_with_me
 from bench.load.results import Stated
 from bench.load.spec import LoadSpec
+from bench.load.workload import UnplayableError, Workload
 from bench.peers.node import PeerError
 from bench.peers.perf_tests import (
     ProducerFigures,
@@ -40,17 +41,21 @@ class JavaRun:
     rss_bytes: int
 
 
-def complaint_of(spec: LoadSpec, joining: int = 0) -> str:
-    """Return why the tools cannot play a workload; empty if they can. ``joining`` is how many workers are expected."""
+def check_playable(workload: Workload, records_per_s: float, joining: int = 0) -> None:
+    """``joining`` is how many workers are expected.
+
+    :raises UnplayableError: the tools cannot play the workload.
+    """
     if joining:
-        return "Kafka's perf tests run here, and workers of other machines have no part in them"
-    if not spec.records_per_s:
-        return "Kafka's perf tests send a number of records, so they need a producerRate"
-    if spec.consumers > 1:
-        return "consumerPerSubscription is more than 1, and kafka-consumer-perf-test reads a number of records alone"
-    if spec.keys:
-        return "kafka-producer-perf-test sends records without keys"
-    return ""
+        raise UnplayableError("Kafka's perf tests run here, and workers of other machines have no part in them")
+    if not records_per_s:
+        raise UnplayableError("Kafka's perf tests send a number of records, so they need a producerRate")
+    if workload.consumer_per_subscription > 1:
+        raise UnplayableError(
+            "consumerPerSubscription is more than 1, and kafka-consumer-perf-test reads a number of records alone"
+        )
+    if workload.keys:
+        raise UnplayableError("kafka-producer-perf-test sends records without keys")
 
 
 def play(spec: LoadSpec, seconds: float, folder: Path, progress: Callable[[str], None]) -> JavaRun:

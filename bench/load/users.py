@@ -37,6 +37,8 @@ from bench.locust.generator import GeneratorMeter, Sample
 from bench.locust.messages import REPORT, tick_until
 
 REPORT_INTERVAL_S: Final = 0.5
+TOO_LARGE: Final = ("MESSAGE_TOO_LARGE", "MSG_SIZE_TOO_LARGE")
+"""The names of Kafka's error 10, also in librdkafka. No attempt can cure it."""
 AnyClient = ProducerClient | ReaderClient | ConnectionMaker
 PRODUCE: Final = ("PRODUCE", "batch")
 CONSUME: Final = ("CONSUME", "fetch")
@@ -162,6 +164,7 @@ class WorkerLoad:
             if each.kind != "ok":
                 measures.second(at).failed += records
                 totals["failed"] += records
+                totals["too_large"] += each.error in TOO_LARGE
                 return
             measures.second(at).acknowledged += records
             totals["acknowledged"] += records
@@ -279,6 +282,7 @@ class WorkerLoad:
             "index": self.index,
             "acknowledged": self._totals["acknowledged"],
             "failed": self._totals["failed"],
+            "too_large": self._totals["too_large"],
             "read": self._totals["read"],
             "lag": sum(each.lag for each in self._readers),
             "to_transform": sum(each.lag for each in self._transformers),

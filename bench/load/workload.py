@@ -10,12 +10,12 @@ from random import Random
 from typing import Annotated, Any, Final
 
 import msgspec
-import yaml
 
 from bench.fleet.values import smallest_size_bytes
 from bench.load.clients import CLIENTS, JAVA, NATIVE
 from bench.load.connections import connection_plans
 from bench.load.faults import Fault
+from bench.load.yaml_file import YamlError, read_yaml
 
 KEYS: Final = {"NO_KEY": 0, "KEY_ROUND_ROBIN": 10_000, "RANDOM_NANO": 10_000}
 """How many keys take turns in each partition. OpenMessaging draws the key of RANDOM_NANO by the clock; here keys take
@@ -33,6 +33,10 @@ MOST_RECORDS_PER_S: Final = 100_000_000
 
 class WorkloadError(Exception):
     """The message is one sentence that names the file and the key."""
+
+
+class UnplayableError(Exception):
+    """A workload cannot be carried out as it is wanted. The message is the end of a sentence, without a full stop."""
 
 
 class Transactions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
@@ -142,6 +146,11 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return self.topics * self.subscriptions_per_topic * self.consumer_per_subscription
 
     @property
+    def needs_links(self) -> bool:
+        """Whether clients must reach their nodes through links, which faults cut or delay."""
+        return any(fault.is_of_link for fault in self.crucible.faults)
+
+    @property
     def clients(self) -> int:
         own = self.crucible
         beside = len(connection_plans((), own.connections, own.connection_storm)) + self.topics * own.read_from_start
@@ -159,28 +168,39 @@ MOST_CLIENTS: Final = 10_000
 
 
 def read_workload(path: Path) -> Workload:
-    """:raises WorkloadError: it cannot be read, or cannot be carried out."""
+    """:raises WorkloadError: it or its payload file cannot be read, or it cannot be carried out."""
     try:
-        table = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise WorkloadError(f"{path}: cannot be read: {error.strerror}.") from error
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise WorkloadError(f"{path.name}: is not valid YAML: {' '.join(str(error).split())}.") from error
+        table = read_yaml(path)
+    except YamlError as error:
+        raise WorkloadError(str(error)) from error
     workload = workload_of(table, path.name, path.stem)
     return msgspec.structs.replace(workload, padding=_padding(workload, path))
 
 
 def _padding(workload: Workload, path: Path) -> bytes:
-    """Return the bytes of the payload file, which is named from the workload's folder or the one above, or random ones
-    of the share that the workload wants. Random bytes are those of its name, so they are always the same."""
+    """Return the bytes of the payload file, or random ones of the share that the workload wants. Random bytes are those
+    of its name, so they are always the same."""
     if workload.payload_file:
-        places = [folder / workload.payload_file for folder in (path.parent, path.parent.parent)]
-        found = next((each for each in places if each.is_file()), None)
-        if found is not None:
-            return found.read_bytes()[:MOST_PADDING_BYTES]
+        return _payload(workload.payload_file, path)
     share = workload.random_bytes_ratio if workload.use_randomized_payloads else 1.0
     random_bytes = int(workload.message_size * share)
     return Random(workload.name).randbytes(random_bytes) + bytes(workload.message_size - random_bytes)
+
+
+def _payload(name: str, path: Path) -> bytes:
+    """Return the first bytes of a payload file, which is named from the workload's folder or the one above."""
+    places = [folder / name for folder in (path.parent, path.parent.parent)]
+    file = next((place for place in places if place.is_file()), None)
+    if file is None:
+        raise WorkloadError(
+            f"{path.name}: payloadFile {name} does not exist: neither {places[0]} nor {places[1]} is a file; put it "
+            "there, or remove the key and get random bytes."
+        )
+    try:
+        with file.open("rb") as payload:
+            return payload.read(MOST_PADDING_BYTES)
+    except OSError as error:
+        raise WorkloadError(f"{path.name}: payloadFile {file} cannot be read: {error.strerror}.") from error
 
 
 def workload_of(table: Any, where: str, name: str) -> Workload:
@@ -193,49 +213,58 @@ def workload_of(table: Any, where: str, name: str) -> Workload:
         raise WorkloadError(
             f"{where}: {str(error).replace(' - at `$.', ' in `').replace('Object', 'The file')}."
         ) from error
-    complaint = _complaint(workload)
-    if complaint:
-        raise WorkloadError(f"{where}: {complaint}.")
+    try:
+        _check(workload)
+    except UnplayableError as error:
+        raise WorkloadError(f"{where}: {error}.") from error
     return workload
 
 
-def _complaint(workload: Workload) -> str:
+def _check(workload: Workload) -> None:
+    """:raises UnplayableError: parts of the workload do not fit together, or are too many."""
     least = smallest_size_bytes(longest_writer(workload))
     if workload.padding:
-        return "padding is no key of workloads: give a payloadFile"
+        raise UnplayableError("padding is no key of workloads: give a payloadFile")
     if workload.crucible.client not in CLIENTS:
-        return f"client {workload.crucible.client!r} is none of {', '.join(CLIENTS)}"
+        raise UnplayableError(f"client {workload.crucible.client!r} is none of {', '.join(CLIENTS)}")
     if workload.key_distributor not in KEYS:
-        return f"keyDistributor {workload.key_distributor!r} is none of {', '.join(KEYS)}"
+        raise UnplayableError(f"keyDistributor {workload.key_distributor!r} is none of {', '.join(KEYS)}")
     if workload.consumer_backlog_size_gb and not workload.producer_rate:
-        return "consumerBacklogSizeGB needs a producerRate, with which the backlog is built"
+        raise UnplayableError("consumerBacklogSizeGB needs a producerRate, with which the backlog is built")
     if workload.consumer_backlog_size_gb and not workload.subscriptions_per_topic:
-        return "consumerBacklogSizeGB needs readers: set subscriptionsPerTopic to 1 or more"
+        raise UnplayableError("consumerBacklogSizeGB needs readers: set subscriptionsPerTopic to 1 or more")
     if workload.message_size < least:
-        return f"messageSize {workload.message_size} is too small for a value that proves itself: at least {least}"
-    if workload.message_size > MOST_MESSAGE_BYTES:
-        return f"messageSize {workload.message_size:,} is too large: the most are {MOST_MESSAGE_BYTES:,} bytes"
-    if workload.topics * workload.partitions_per_topic > MOST_PARTITIONS:
-        return (
-            f"it has {workload.topics * workload.partitions_per_topic:,} partitions; the most are {MOST_PARTITIONS:,}"
+        raise UnplayableError(
+            f"messageSize {workload.message_size} is too small for a value that proves itself: at least {least}"
         )
+    if workload.message_size > MOST_MESSAGE_BYTES:
+        raise UnplayableError(
+            f"messageSize {workload.message_size:,} is too large: the most are {MOST_MESSAGE_BYTES:,} bytes"
+        )
+    if workload.topics * workload.partitions_per_topic > MOST_PARTITIONS:
+        partitions = workload.topics * workload.partitions_per_topic
+        raise UnplayableError(f"it has {partitions:,} partitions; the most are {MOST_PARTITIONS:,}")
     if workload.clients > MOST_CLIENTS:
-        return f"it has {workload.clients:,} clients; the most are {MOST_CLIENTS:,}"
+        raise UnplayableError(f"it has {workload.clients:,} clients; the most are {MOST_CLIENTS:,}")
     transactions = workload.crucible.transactions
     if transactions is not None and bool(transactions.records) == bool(transactions.seconds):
-        return "crucible.transactions end after records or after seconds: give one of both"
+        raise UnplayableError("crucible.transactions end after records or after seconds: give one of both")
     transform = workload.crucible.transform
     if transform is not None and transform.instances > workload.partitions_per_topic:
-        return "crucible.transform.instances is more than partitionsPerTopic, so an instance would have no partition"
+        raise UnplayableError(
+            "crucible.transform.instances is more than partitionsPerTopic, so an instance would have no partition"
+        )
     if transform is not None and workload.crucible.read_from_start:
-        return "crucible.transform does not go together with readFromStart: give it another workload"
+        raise UnplayableError("crucible.transform does not go together with readFromStart: give it another workload")
     if workload.consumer_per_subscription > workload.partitions_per_topic:
-        return "consumerPerSubscription is more than partitionsPerTopic, so a consumer would have no partition"
-    return complaint_of_client(workload, workload.crucible.client)
+        raise UnplayableError(
+            "consumerPerSubscription is more than partitionsPerTopic, so a consumer would have no partition"
+        )
+    check_client(workload, workload.crucible.client)
 
 
-def complaint_of_client(workload: Workload, client: str) -> str:
-    """Return what of the workload another client than the native one does not carry out; empty if nothing."""
+def check_client(workload: Workload, client: str) -> None:
+    """:raises UnplayableError: the workload has what another client than the native one does not carry out."""
     keys: dict[str, object] = {
         "crucible.transactions": workload.crucible.transactions,
         "crucible.transform": workload.crucible.transform,
@@ -249,23 +278,23 @@ def complaint_of_client(workload: Workload, client: str) -> str:
         keys |= {"crucible.connectionStorm": own.connection_storm}
     wanted = [name for name, value in keys.items() if value]
     if wanted and client != NATIVE:
-        return f"the client {client} does not carry out {wanted[0]}; {NATIVE} does"
-    return ""
+        raise UnplayableError(f"the client {client} does not carry out {wanted[0]}; {NATIVE} does")
 
 
 def is_compacted(topic_settings: Mapping[str, str]) -> bool:
     return "compact" in topic_settings.get("cleanup.policy", "")
 
 
-def complaint_of_topics(workload: Workload, topic_settings: Mapping[str, str]) -> str:
-    """Return why the workload cannot be verified on topics with these settings; empty if it can."""
+def check_topics(workload: Workload, topic_settings: Mapping[str, str]) -> None:
+    """:raises UnplayableError: the workload cannot be verified on topics with these settings."""
     if is_compacted(topic_settings) and not workload.keys:
-        return "cleanup.policy compact needs keys: set keyDistributor to KEY_ROUND_ROBIN"
+        raise UnplayableError("cleanup.policy compact needs keys: set keyDistributor to KEY_ROUND_ROBIN")
     if is_compacted(topic_settings) and workload.crucible.transform is not None:
-        return "crucible.transform needs all records of its input: cleanup.policy compact removes some"
+        raise UnplayableError("crucible.transform needs all records of its input: cleanup.policy compact removes some")
     if is_compacted(topic_settings) and workload.producers_per_topic > 1:
-        return "cleanup.policy compact needs producersPerTopic 1, so that the last record of each key is known"
-    return ""
+        raise UnplayableError(
+            "cleanup.policy compact needs producersPerTopic 1, so that the last record of each key is known"
+        )
 
 
 def longest_writer(workload: Workload) -> str:

@@ -50,16 +50,19 @@ class BrokerNode:
         return f"127.0.0.1:{self.port}"
 
     def launch(self) -> None:
-        """Start the process and return at once."""
+        """Start the process and return at once. Raise PeerError if there is no such program."""
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=self._environment,
-                preexec_fn=ends_with_me(),
-            )
+            try:
+                self.process = subprocess.Popen(
+                    self._command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=self._environment,
+                    preexec_fn=ends_with_me(),
+                )
+            except OSError as error:
+                raise PeerError(f"{self.name}: {self._command[0]} cannot be run: {error.strerror}.") from error
 
     def await_ready(self) -> None:
         """Wait until an ApiVersions request gets its response. Raise PeerError."""

@@ -217,7 +217,7 @@ def _play_workloads(
     from bench.load.command import BenchOptions, exit_code, imported, play, remarks, store, table_of
     from bench.load.driver import Driver, DriverError, read_driver
     from bench.load.openmessaging import PublishedError
-    from bench.load.run import LoadError, LoadOptions
+    from bench.load.options import LoadError, LoadOptions
     from bench.load.workload import WorkloadError
     from crucible_kafka.bench_links import toxiproxy_links
     from crucible_kafka.terminal import USAGE_ERROR, one_sentence, print_table, progress, shown

@@ -7,7 +7,8 @@ import pytest
 
 from bench.load.command import BenchOptions, play
 from bench.load.faults import Fault, FaultPlayer
-from bench.load.run import LoadError, LoadOptions, started
+from bench.load.options import LoadError, LoadOptions
+from bench.load.target import started
 from crucible_kafka.bench_links import ToxiproxyLinks, toxiproxy_links
 
 pytestmark = pytest.mark.live

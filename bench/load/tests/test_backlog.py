@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from bench.load import backlog
-from bench.load.backlog import GIB, BacklogError, build_and_drain, complaint_of_space
+from bench.load.backlog import GIB, BacklogError, build_and_drain, check_space
 from bench.load.producer import monotonic_us
 from bench.load.reader import LoadReader, ReadPlan
 from bench.load.sink import Sink, SinkPlan
-from bench.load.workload import Workload, workload_of
+from bench.load.workload import UnplayableError, Workload, workload_of
 from reference_broker.client.partitions import TopicPartition
 
 RECORDS = 10_000
@@ -88,12 +88,12 @@ def test_readers_that_do_not_catch_up_are_reported(monkeypatch: pytest.MonkeyPat
 
 
 def test_backlog_beyond_disk_is_rejected(tmp_path: Path) -> None:
-    assert not complaint_of_space(workload(), 1_000, 60, 1, tmp_path)
+    check_space(workload(), 1_000, 60, 1, tmp_path)
     large = workload_of({"messageSize": 1024, "producerRate": 1, "consumerBacklogSizeGB": 1_000_000}, "w", "w")
-    complaint = complaint_of_space(large, 1, 60, 1, tmp_path)
-    assert complaint.startswith("it writes about 1,009,765.")
-    assert complaint.endswith("choose a smaller backlog, a lower rate or a shorter time")
-    assert complaint_of_space(workload(), 1e12, 60, 1, tmp_path)
+    with pytest.raises(UnplayableError, match=r"^it writes about 1,009,765\..*: choose a smaller backlog"):
+        check_space(large, 1, 60, 1, tmp_path)
+    with pytest.raises(UnplayableError):
+        check_space(workload(), 1e12, 60, 1, tmp_path)
 
 
 def test_paused_reader_sends_nothing_until_resumed() -> None:

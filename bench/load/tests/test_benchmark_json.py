@@ -11,7 +11,7 @@ from pytest_benchmark import cli, stats
 from bench.load.benchmark_json import _stats, document
 from bench.load.command import BenchOptions, store
 from bench.load.comparison import Entry, series_of
-from bench.load.run import LoadOptions
+from bench.load.options import LoadOptions
 from bench.load.tests.planted import result
 
 

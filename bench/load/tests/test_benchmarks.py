@@ -11,7 +11,9 @@ import psutil
 import pytest
 
 from bench.load.comparison import FIGURES, Entry
-from bench.load.run import LoadError, LoadOptions, run, started
+from bench.load.options import LoadError, LoadOptions
+from bench.load.run import run
+from bench.load.target import started
 from bench.load.workload import workload_of
 
 pytestmark = pytest.mark.live

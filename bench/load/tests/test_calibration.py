@@ -9,8 +9,8 @@ import pytest
 from bench.load import calibration
 from bench.load.calibration import FILE_NAME, Batches, Calibration, Calibrations, Reached, full
 from bench.load.command import with_capacity
+from bench.load.options import LoadOptions
 from bench.load.results import LoadResult
-from bench.load.run import LoadOptions
 from bench.load.search import sustained_rate
 from bench.load.tests.planted import result
 

@@ -10,9 +10,11 @@ import pytest
 from bench.fleet.values import read_value
 from bench.load.ledger import Read, Sent, judge
 from bench.load.lots import FetchedRecord, Lot, LotProducer, LotReader
+from bench.load.options import LoadOptions
 from bench.load.producer import SEQUENCES, LoadPlan, Settled
 from bench.load.reader import ReadPlan, Taken
-from bench.load.run import LoadOptions, run, started
+from bench.load.run import run
+from bench.load.target import started
 from bench.load.tests.test_load import WHERE
 from bench.load.workload import workload_of
 from reference_broker.client.partitions import TopicPartition

@@ -12,10 +12,11 @@ from bench.load import command
 from bench.load.command import BenchOptions, exit_code, play, remarks, store, table_of
 from bench.load.comparison import COMPARED, FIGURES, Column, Entry, Estimate, compared, curves_of, sentences, series_of
 from bench.load.ledger import Findings
+from bench.load.options import LoadError, LoadOptions
 from bench.load.page import has_curve, write
 from bench.load.results import LoadResult
-from bench.load.run import LoadError, LoadOptions, LoadTarget
 from bench.load.search import sustained_rate
+from bench.load.target import LoadTarget
 from bench.load.tests.planted import result
 from reports.statistics.confidence import median_interval
 
@@ -54,6 +55,7 @@ def test_targets_take_turns_in_alternating_order(tmp_path: Path, monkeypatch: py
         yield LoadTarget(text, [], None)
 
     monkeypatch.setattr(command, "started", started)
+    monkeypatch.setattr(command, "check_call", lambda *_: None)
     monkeypatch.setattr(command, "run", lambda _, target, *__: result(target=target.name))
     workload = tmp_path / "w.yaml"
     workload.write_text("{messageSize: 200, producerRate: 500}")
@@ -78,6 +80,7 @@ def test_what_was_measured_stays_when_a_later_run_fails(tmp_path: Path, monkeypa
         return result(load.records_per_s or 0.0, target=target.name)
 
     monkeypatch.setattr(command, "started", started)
+    monkeypatch.setattr(command, "check_call", lambda *_: None)
     monkeypatch.setattr(command, "run", run)
     workload = tmp_path / "w.yaml"
     workload.write_text("{messageSize: 200, producerRate: 500}")

@@ -15,8 +15,10 @@ from bench.load.driver import (
     driver_of,
     read_driver,
 )
-from bench.load.run import LoadOptions, LoadTarget, spec_of
+from bench.load.options import LoadOptions
+from bench.load.run import spec_of
 from bench.load.spec import LoadSpec, load_plans, read_plans
+from bench.load.target import LoadTarget
 from bench.load.workload import workload_of
 
 PUBLISHED = """

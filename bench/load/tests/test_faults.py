@@ -11,8 +11,10 @@ from bench.load.command import remarks
 from bench.load.comparison import Entry
 from bench.load.faults import Fault, FaultPlayer, FiredFault, figures
 from bench.load.measures import LoadSecond, Measures
+from bench.load.options import LoadError, LoadOptions
 from bench.load.page import write
-from bench.load.run import LoadError, LoadOptions, LoadTarget, run, started
+from bench.load.run import run
+from bench.load.target import LoadTarget, started
 from bench.load.tests.planted import result
 from bench.load.workload import WorkloadError, workload_of
 from bench.peers.cluster import PeerCluster

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from bench.load.group_reader import GroupLoadReader
+from bench.load.options import LoadOptions
 from bench.load.producer import LoadPlan, LoadProducer, Settled
 from bench.load.reader import ReadPlan, Taken
-from bench.load.run import LoadOptions, LoadTarget, run, started
+from bench.load.run import run
+from bench.load.target import LoadTarget, started
 from bench.load.topics import topics_for
 from bench.load.workload import workload_of
 from reference_broker.client.partitions import TopicPartition

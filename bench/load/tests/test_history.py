@@ -14,7 +14,9 @@ from bench.load.command import RUNS_KEPT, run_folder
 from bench.load.history import LoadHistory, Spans, write_judged
 from bench.load.ledger import Findings, Read, Sent, judge
 from bench.load.measures import LoadSecond, Measures
-from bench.load.run import LoadOptions, LoadTarget, spec_of
+from bench.load.options import LoadOptions
+from bench.load.run import spec_of
+from bench.load.target import LoadTarget
 from bench.load.workload import workload_of
 from reports.errors import SetupError
 from reports.load_rows import SPANS, LoadSpan

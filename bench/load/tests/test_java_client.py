@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,13 @@ from bench.load.comparison import Entry, series_of
 from bench.load.ledger import Findings
 from bench.load.measures import Measures
 from bench.load.openmessaging import document_of
+from bench.load.options import LoadError, LoadOptions
 from bench.load.page import write
+from bench.load.requirements import check_playable
 from bench.load.results import LoadResult, Stated
-from bench.load.run import LoadOptions, run, started
+from bench.load.run import run
 from bench.load.spec import LoadSpec
+from bench.load.target import started
 from bench.load.tests.planted import result
 from bench.load.workload import WorkloadError, workload_of
 from bench.peers.node import PeerError
@@ -85,12 +89,23 @@ def test_figures_are_those_of_the_tools() -> None:
 
 @pytest.mark.parametrize(
     ("change", "complaint"),
-    [({"records_per_s": 0}, "need a producerRate"), ({"consumers": 2}, "more than 1"), ({"keys": 5}, "without keys")],
+    [
+        ({"producerRate": 0}, "need a producerRate"),
+        ({"consumerPerSubscription": 2, "partitionsPerTopic": 2}, "more than 1"),
+        ({"keyDistributor": "KEY_ROUND_ROBIN"}, "without keys"),
+    ],
 )
-def test_what_the_tools_cannot_play_is_refused(change: dict[str, int], complaint: str) -> None:
-    assert not java_client.complaint_of(SPEC)
-    assert complaint in java_client.complaint_of(structs.replace(SPEC, **change))
-    assert "other machines" in java_client.complaint_of(SPEC, joining=1)
+def test_what_the_tools_cannot_play_is_refused(change: dict[str, object], complaint: str) -> None:
+    java = LoadOptions(client="java")
+    playable = {"producerRate": 1_000}
+    for fields, options, expected in (
+        ({**playable, **change}, java, complaint),
+        (playable, replace(java, joining=1), "other machines"),
+        (playable, replace(java, records_per_s=0), "need a producerRate"),
+    ):
+        with pytest.raises(LoadError, match=expected):
+            check_playable(workload_of(fields, "w", "w"), options, "t", None, False, None)
+    check_playable(workload_of(playable, "w", "w"), java, "t", None, False, None)
 
 
 def test_faults_are_refused() -> None:

@@ -13,10 +13,12 @@ from msgspec import structs
 
 from bench.load.comparison import Entry, series_of
 from bench.load.connections import connection_plans
+from bench.load.options import LoadError, LoadOptions
 from bench.load.page import reasons
 from bench.load.results import LoadResult
-from bench.load.run import LoadError, LoadOptions, run, started
+from bench.load.run import run
 from bench.load.spec import LoadSpec, worker_plans
+from bench.load.target import started
 from bench.load.tests.planted import result
 from bench.load.workload import Transform, workload_of
 from bench.locust.clock import SHIFT_VARIABLE, UNCORRECTED_VARIABLE, ClockOffset

@@ -9,14 +9,16 @@ import msgspec
 import pytest
 
 from bench.load.ledger import Findings, Read, Sent, judge
+from bench.load.options import LoadOptions
 from bench.load.producer import LoadPlan, LoadProducer, Settled, TransactionPlan
 from bench.load.reader import LoadReader, ReadPlan, Taken
 from bench.load.results import LoadResult
-from bench.load.run import LoadOptions, LoadTarget, run, started
+from bench.load.run import run
 from bench.load.sink import Sink, SinkPlan, serving
+from bench.load.target import LoadTarget, started
 from bench.load.topics import topics_for
 from bench.load.transform import Transformer, TransformPlan, transformed
-from bench.load.workload import WorkloadError, complaint_of_topics, workload_of
+from bench.load.workload import UnplayableError, WorkloadError, check_topics, workload_of
 from reference_broker.client.consumer import READ_COMMITTED, TakenBatch
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.producer import ProducerBatch
@@ -252,4 +254,5 @@ def test_a_transformation_that_nothing_can_come_out_of_is_refused(table: dict[st
 
 def test_compacted_topics_are_no_input() -> None:
     workload = workload_of({**TABLE, "keyDistributor": "KEY_ROUND_ROBIN", "crucible": {"transform": {}}}, "w", "w")
-    assert "all records" in complaint_of_topics(workload, {"cleanup.policy": "compact"})
+    with pytest.raises(UnplayableError, match="all records"):
+        check_topics(workload, {"cleanup.policy": "compact"})

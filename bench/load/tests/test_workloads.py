@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.load.run import LoadOptions, LoadTarget, spec_of
+from bench.load.options import LoadOptions
+from bench.load.run import spec_of
 from bench.load.spec import LoadSpec, load_plans, read_plans
-from bench.load.workload import Workload, WorkloadError, complaint_of_topics, read_workload, workload_of
+from bench.load.target import LoadTarget
+from bench.load.workload import UnplayableError, Workload, WorkloadError, check_topics, read_workload, workload_of
 
 PRESETS = sorted((Path(__file__).parents[3] / "docs" / "workloads").glob("*.yaml"))
 PUBLISHED = """
@@ -113,11 +115,47 @@ def test_values_are_padded_with_the_payload_file(tmp_path: Path) -> None:
 
 def test_without_a_payload_file_the_padding_is_random_and_always_the_same(tmp_path: Path) -> None:
     path = tmp_path / "w.yaml"
-    path.write_text("{payloadFile: payload/none.data, messageSize: 500}")
+    path.write_text("{messageSize: 500}")
     first = read_workload(path).padding
     assert (len(first), read_workload(path).padding) == (500, first)
     path.write_text("{useRandomizedPayloads: true, randomBytesRatio: 0.5, messageSize: 500}")
     assert read_workload(path).padding.endswith(bytes(250))
+
+
+def test_a_missing_payload_file_is_refused_with_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "w.yaml"
+    path.write_text("{payloadFile: payload/none.data, messageSize: 500}")
+    with pytest.raises(WorkloadError) as refused:
+        read_workload(path)
+    assert "w.yaml: payloadFile payload/none.data does not exist" in str(refused.value)
+    assert str(tmp_path / "payload" / "none.data") in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("topics: 1\nmessageSize: 100\ntopics: 2\n", "the key topics is given twice, in lines 1 and 3;"),
+        ("{topics: 1, topics: 1}", "the key topics is given twice, in line 1;"),
+        ("crucible:\n  groups: true\n  groups: false\n", "the key groups is given twice, in lines 2 and 3;"),
+        (
+            "crucible:\n  faults:\n    - { kind: node_killed, atS: 1,\n        atS: 2 }\n",
+            "key atS is given twice, in lines 3",
+        ),
+    ],
+)
+def test_a_key_that_is_given_twice_is_refused_with_its_lines(text: str, complaint: str, tmp_path: Path) -> None:
+    path = tmp_path / "w.yaml"
+    path.write_text(text)
+    with pytest.raises(WorkloadError) as refused:
+        read_workload(path)
+    assert str(refused.value).startswith("w.yaml: ")
+    assert complaint in str(refused.value)
+
+
+def test_a_merged_mapping_may_have_keys_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "w.yaml"
+    path.write_text("crucible: {topicConfig: &own {a: 1, b: 2}, brokerConfig: {<<: *own, b: 3}}")
+    assert read_workload(path).crucible.broker_settings == {"a": "1", "b": "3"}
 
 
 def test_settings_of_topics_are_text_for_kafka() -> None:
@@ -167,13 +205,14 @@ def test_members_of_a_group_name_their_topic_by_all_partitions() -> None:
             {"keyDistributor": "KEY_ROUND_ROBIN", "producersPerTopic": 2},
             "cleanup.policy compact needs producersPerTopic 1, so that the last record of each key is known",
         ),
-        ({"keyDistributor": "KEY_ROUND_ROBIN"}, ""),
     ],
 )
 def test_compacted_topics_need_keys_of_one_producer(fields: dict[str, object], complaint: str) -> None:
     workload = workload_of(fields, "w", "w")
-    assert complaint_of_topics(workload, {"cleanup.policy": "compact,delete"}) == complaint
-    assert not complaint_of_topics(workload, {"cleanup.policy": "delete"})
+    with pytest.raises(UnplayableError, match=f"^{complaint}$"):
+        check_topics(workload, {"cleanup.policy": "compact,delete"})
+    check_topics(workload, {"cleanup.policy": "delete"})
+    check_topics(workload_of({"keyDistributor": "KEY_ROUND_ROBIN"}, "w", "w"), {"cleanup.policy": "compact"})
 
 
 def test_a_reader_that_catches_up_is_a_subscription_of_its_own() -> None:
