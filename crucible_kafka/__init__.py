@@ -1,1 +1,38 @@
-"""The command line of Crucible."""
+"""Crucible: the command line, and a Kafka cluster for the tests of other projects (``Cluster``).
+
+``import crucible_kafka`` costs nothing: the library loads with the first of its names, so that the command line stays
+fast.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from crucible_kafka.library import Cluster as Cluster
+    from crucible_kafka.library import CrucibleError as CrucibleError
+    from crucible_kafka.library import CrucibleTimeout as CrucibleTimeout
+    from crucible_kafka.library import Frame as Frame
+    from crucible_kafka.library import NodeDead as NodeDead
+    from crucible_kafka.library import NodeHandle as NodeHandle
+    from crucible_kafka.library import NotPossible as NotPossible
+    from crucible_kafka.library import StartFailed as StartFailed
+    from crucible_kafka.library import StoredRecord as StoredRecord
+
+_LIBRARY = "crucible_kafka.library"
+__all__ = [
+    "Cluster",
+    "CrucibleError",
+    "CrucibleTimeout",
+    "Frame",
+    "NodeDead",
+    "NodeHandle",
+    "NotPossible",
+    "StartFailed",
+    "StoredRecord",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LIBRARY), name)

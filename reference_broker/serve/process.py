@@ -66,6 +66,12 @@ def raise_open_files_limit() -> int:
     return wanted if soft == resource.RLIM_INFINITY else soft
 
 
+def open_files_limit() -> int:
+    """Return the soft limit of open files as it is, at most MOST_OPEN_FILES."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_OPEN_FILES if soft == resource.RLIM_INFINITY else min(soft, MOST_OPEN_FILES)
+
+
 @dataclass(frozen=True, slots=True)
 class DescriptorPlan:
     """The largest number of descriptors for each use."""

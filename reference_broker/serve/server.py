@@ -31,11 +31,12 @@ from reference_broker.serve.process import (
     DescriptorPlan,
     StartError,
     await_end_signals,
+    open_files_limit,
     plan_descriptors,
     print_line,
     raise_open_files_limit,
 )
-from reference_broker.serve.start_up import collect_seldom
+from reference_broker.serve.start_up import collect_seldom, warm_up
 
 if TYPE_CHECKING:
     from reference_broker.configuration.broker_config import BrokerConfig
@@ -100,13 +101,20 @@ class Server:
         announce: Callable[[dict[str, object]], None],
         wrapper: Wrapper | None = None,
         started: Callable[[], None] | None = None,
+        guest_log: LogLines | None = None,
     ) -> None:
-        """``started`` is called once end signals are handled."""
+        """``started`` is called once end signals are handled.
+
+        With ``guest_log`` the node is a guest in the process of another program, whose signals, limits and garbage
+        collector it leaves alone. It logs there, and ``stop`` or ``abandon`` end it.
+        """
         self._options = options
         self._started = started
         self._announce = announce
         self._wrapper = wrapper
-        self._log = LogLines(options.node_id)
+        self._is_guest = guest_log is not None
+        self._log = guest_log or LogLines(options.node_id)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._exit_code = EXIT_CLEAN
         self._refusal = ""
         self._driver: Driver
@@ -144,6 +152,19 @@ class Server:
             raise StartError(self._refusal)
         return self._exit_code
 
+    def stop(self) -> None:
+        """Begin a clean shutdown, from any thread. Before the server runs, and after its end, this does nothing."""
+        self._call_soon(self._stop)
+
+    def abandon(self) -> None:
+        """End at once, from any thread, and leave the files as SIGKILL would: nothing more is synced or marked."""
+        self._call_soon(self._end_now)
+
+    def _call_soon(self, step: Callable[[], None]) -> None:
+        if self._loop is not None:
+            with suppress(RuntimeError):  # The loop is closed, since the node has ended by itself.
+                self._loop.call_soon_threadsafe(step)
+
     def _warn_beyond_loopback(self, bound: Sequence[BoundListener], endpoints: "Sequence[Endpoint]") -> None:
         """Warn of listeners beyond the loopback interface, which is this broker's only protection."""
         open_to_others = [f"{listener.name}://{listener.shown}" for listener in bound if not listener.is_loopback]
@@ -158,18 +179,15 @@ class Server:
     async def _serve(
         self, bound: Sequence[BoundListener], endpoints: "Sequence[Endpoint]", metrics: socket.socket | None
     ) -> None:
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._callback_failed)
         self._ended = asyncio.Event()
-
-        def stop() -> None:
-            with suppress(RuntimeError):  # The loop is closed, since the node has ended by itself.
-                loop.call_soon_threadsafe(self._stop)
-
-        await_end_signals(stop)  # Before any other thread starts: they inherit what is blocked.
+        if not self._is_guest:
+            await_end_signals(self.stop)  # Before any other thread starts: they inherit what is blocked.
         self._warn_beyond_loopback(bound, endpoints)
         config = self._options.config
-        self._descriptors = plan_descriptors(raise_open_files_limit(), config.crucible_max_open_files)
+        limit = open_files_limit() if self._is_guest else raise_open_files_limit()
+        self._descriptors = plan_descriptors(limit, config.crucible_max_open_files)
         disk = FileDisk(self._options.data, self._descriptors.files)
         if not disk.exists(CLEAN_SHUTDOWN_FILE):
             disk.distrust_cache()
@@ -268,7 +286,8 @@ class Server:
     ) -> None:
         """Accept connections, since a quorum forms before any node is ready. Until then, requests of clients close
         them."""
-        collect_seldom()
+        if not self._is_guest:
+            collect_seldom()
         several = bool(self._options.config.listeners)
         for listener in bound:
             protocol = partial(self._driver.protocol, listener.name if several else "")
@@ -286,8 +305,6 @@ class Server:
     def _announce_ready(
         self, loop: asyncio.AbstractEventLoop, bound: Sequence[BoundListener], metrics: socket.socket | None
     ) -> None:
-        from reference_broker.serve.start_up import warm_up
-
         self._driver.watched = False
         ready: dict[str, object] = {
             "ready": True,
@@ -301,8 +318,9 @@ class Server:
             ready["metrics"] = shown_address(metrics_host, bound_port(metrics))
         self._log.info("ready", listen=ready["listen"])
         self._announce(ready)
-        collect_seldom()
-        warm_up(loop, collect_seldom)
+        if not self._is_guest:
+            collect_seldom()
+            warm_up(loop, collect_seldom)
         loop.call_later(IDLE_CHECK_EVERY_S, self._close_idle)
 
     def _log_waiting(self, waited_s: float) -> None:

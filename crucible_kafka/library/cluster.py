@@ -1,0 +1,456 @@
+"""``Cluster``: a Kafka cluster for the time of a ``with`` block, with what a test does to it and sees of it."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from crucible_kafka.library.carrier import START_LIMIT_S, Carrier, NodeSpec
+from crucible_kafka.library.embedded import EmbeddedNode
+from crucible_kafka.library.errors import CrucibleError, CrucibleTimeout, NodeDead, NotPossible
+from crucible_kafka.library.folders import ReservedPort, TemporaryFolder
+from crucible_kafka.library.observation import Frame, GroupView, SessionView, StoredRecord, TransactionView
+from crucible_kafka.library.plain_values import Plain
+from crucible_kafka.library.requests import TransportError, request, wait_for
+from crucible_kafka.library.stored_records import LogReader
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode, error_name
+
+LIMIT_S: Final = 10.0
+"""The longest wait of a verb unless it is given another limit."""
+SIZES: Final = (1, 3, 5)
+TEST_DEFAULTS: Final[Mapping[str, str]] = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "100",
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.num.partitions": "4",
+    "auto.leader.rebalance.enable": "false",
+}
+"""Settings that make tests fast: Kafka's own defaults wait for seconds, or create 50 partitions. A leader that a test
+has moved stays where it is."""
+
+
+class NodeHandle:
+    """One node of a cluster (``Cluster.node``)."""
+
+    def __init__(self, cluster: "Cluster", carrier: Carrier, port: ReservedPort, folder: Path) -> None:
+        self._cluster = cluster
+        self._carrier = carrier
+        self._port = port
+        self._folder = folder
+        self._frames: list[dict[str, Any]] = []
+        """Of earlier incarnations."""
+        self._request_counts: list[tuple[str, str, int]] = []
+
+    def __repr__(self) -> str:
+        return f"<node {self.id} at {self.address}{'' if self.is_running else ', not running'}>"
+
+    @property
+    def id(self) -> int:
+        """The node's ID, from 0 on."""
+        return self._carrier.node_id
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT for clients. It stays the same when the node restarts."""
+        return self._port.address
+
+    @property
+    def is_running(self) -> bool:
+        return self._carrier.is_running
+
+    @property
+    def pid(self) -> int:
+        """The process that the node runs in: for a node in the test's process, that one."""
+        return self._carrier.pid
+
+    def kill(self) -> None:
+        """End the node at once, as SIGKILL does: nothing is synced, said goodbye to or marked as clean.
+
+        >>> kafka.node(1).kill()
+        """
+        self._cluster.check_usable()
+        self._need_running("killed")
+        self._keep_frames()
+        self._carrier.kill()
+
+    def stop(self) -> None:
+        """End the node cleanly: others lead its partitions before it goes."""
+        self._cluster.check_usable()
+        self._need_running("stopped")
+        self._keep_frames()
+        self._carrier.stop(LIMIT_S)
+
+    def restart(self, limit_s: float = START_LIMIT_S) -> None:
+        """Start the node again with the same data, address and rules. A node that still runs is stopped cleanly first.
+
+        Return when it serves clients. Raise StartFailed.
+        """
+        self._cluster.check_usable()
+        if self.is_running:
+            self.stop()
+        self.begin_start()
+        self._carrier.wait_ready(limit_s)
+
+    def pause(self) -> None:
+        """Stop the node's work until ``resume``, as SIGSTOP does: connections stay open, and nothing is served."""
+        self.command("pause")
+
+    def resume(self) -> None:
+        """Let a paused node go on. A node that is not paused goes on as it is."""
+        self.command("resume")
+
+    def log_lines(self) -> list[str]:
+        """Return the node's log, one JSON object a line, of all its incarnations."""
+        return self._carrier.log_lines()
+
+    def metrics(self) -> dict[str, int]:
+        """Return the node's metrics by Kafka's MBean names; of histograms the count."""
+        return dict(self.command("metrics"))
+
+    # What the cluster uses
+
+    def begin_start(self) -> None:
+        self._carrier.start(self._cluster.spec_of(self.id, self._port, self._folder))
+
+    def wait_ready(self, limit_s: float) -> None:
+        self._carrier.wait_ready(limit_s)
+
+    def end(self) -> None:
+        """End the node for good, whatever its state."""
+        self._carrier.kill()
+        self._port.release()
+
+    def command(self, name: str, /, limit_s: float = LIMIT_S, **arguments: Plain) -> Plain:
+        """Carry out a command inside the node. Raise NodeDead, CrucibleTimeout, NotPossible."""
+        self._cluster.check_usable()
+        return self._carrier.command(name, arguments, limit_s)
+
+    def frames(self, of_nodes: bool) -> list[dict[str, Any]]:
+        """Return the recorded frames of all incarnations, as plain values."""
+        kept = [] if of_nodes else self._frames
+        return [*kept, *(self.command("frames", of_nodes=of_nodes) if self.is_running else ())]
+
+    def request_counts(self) -> list[tuple[str, str, int]]:
+        """Return API, client ID and number of the clients' requests, of all incarnations."""
+        now = self.command("request_counts") if self.is_running else ()
+        return [*self._request_counts, *((api, client_id, count) for api, client_id, count in now)]
+
+    def _need_running(self, verb: str) -> None:
+        if not self.is_running:
+            raise NodeDead(f"Node {self.id} does not run, so it cannot be {verb}: call restart() first.")
+
+    def _keep_frames(self) -> None:
+        """Keep what the node has recorded, since it ends with the node. A paused node has nothing to give."""
+        with suppress(CrucibleError):
+            frames, counts = self.command("frames", limit_s=1.0), self.command("request_counts", limit_s=1.0)
+            self._frames += frames
+            self._request_counts += [(api, client_id, count) for api, client_id, count in counts]
+
+
+class Cluster:
+    """A Kafka cluster that lives as long as its ``with`` block.
+
+    One node runs on a thread of this process, and is ready in a fraction of a second::
+
+        with Cluster() as kafka:
+            kafka.create_topic("orders", partitions=3)
+            run_my_application(kafka.bootstrap_servers)
+            assert [record.value for record in kafka.records("orders")] == [b"one", b"two"]
+
+    Without ``with``, call ``start()`` and ``close()``. Several clusters may live side by side. A forked process cannot
+    use the cluster of its parent, and should be started with ``spawn``: the broker's threads are missing in it.
+    """
+
+    def __init__(
+        self,
+        nodes: int = 1,
+        processes: bool | None = None,
+        config: Mapping[str, object] | None = None,
+        start_limit_s: float = START_LIMIT_S,
+    ) -> None:
+        """``config`` has broker settings under Kafka's names. Raise ValueError for an argument that cannot be."""
+        if nodes not in SIZES:
+            raise ValueError(f"nodes is {nodes!r}: give 1, 3 or 5, so that a majority is left when a minority dies.")
+        if processes or nodes > 1:
+            raise NotPossible("Nodes in processes of their own are not there yet: give nodes=1.")
+        self.nodes = nodes
+        self._config = {**TEST_DEFAULTS, **{key: _setting(value) for key, value in (config or {}).items()}}
+        self._start_limit_s = start_limit_s
+        self._members: list[NodeHandle] = []
+        self._folder: TemporaryFolder | None = None
+        self._owner = os.getpid()
+        self._is_closed = False
+        _check_settings(self._config)
+
+    # Life
+
+    def start(self) -> Self:
+        """Start all nodes, and return the cluster when they serve clients. Raise StartFailed."""
+        if self._members:
+            raise CrucibleError("The cluster is started already: make another Cluster for a second one.")
+        if self._is_closed:
+            raise CrucibleError("The cluster was closed, and its data is gone: make another Cluster.")
+        self._folder = TemporaryFolder()
+        try:
+            for number in range(self.nodes):
+                folder = self._folder.path / f"node-{number}"
+                self._members.append(NodeHandle(self, EmbeddedNode(number), ReservedPort(), folder))
+            for member in self._members:
+                member.begin_start()
+            for member in self._members:
+                member.wait_ready(self._start_limit_s)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        """End all nodes, and delete their data. A second call does nothing."""
+        if self._is_closed or os.getpid() != self._owner:
+            return
+        self._is_closed = True
+        for member in self._members:
+            member.end()
+        if self._folder is not None:
+            self._folder.remove()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else f"{self.bootstrap_servers}" if self._members else "not started"
+        return f"<Cluster of {self.nodes}: {state}>"
+
+    def check_usable(self) -> None:
+        """Raise CrucibleError unless the cluster runs, and this is the process that started it."""
+        if os.getpid() != self._owner:
+            raise CrucibleError("The cluster belongs to the process that started it: start one after the fork instead.")
+        if self._is_closed:
+            raise CrucibleError("The cluster is closed: use it inside of its with block.")
+        if not self._members:
+            raise CrucibleError("The cluster is not started: use it in a with block, or call start() first.")
+
+    def spec_of(self, node: int, port: ReservedPort, folder: Path) -> NodeSpec:
+        """Return what a node is started with now."""
+        return NodeSpec(node, folder, self._config, port.address)
+
+    # Nodes
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The addresses of all nodes, as clients take them: ``HOST:PORT,HOST:PORT``."""
+        return ",".join(member.address for member in self._members)
+
+    def node(self, number: int) -> NodeHandle:
+        """Return a node by its ID, from 0 on."""
+        self.check_usable()
+        if not 0 <= number < self.nodes:
+            raise ValueError(f"There is no node {number}: the cluster has 0 to {self.nodes - 1}.")
+        return self._members[number]
+
+    def _running(self) -> list[NodeHandle]:
+        self.check_usable()
+        found = [member for member in self._members if member.is_running]
+        if not found:
+            raise NodeDead("No node runs: call restart() of one first.")
+        return found
+
+    # Topics
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        replicas: int | None = None,
+        config: Mapping[str, object] | None = None,
+        limit_s: float = LIMIT_S,
+    ) -> None:
+        """Create a topic, and return when every running node knows the leader of each partition, and it leads.
+
+        Without ``replicas`` each node has one, at most 3. Raise CrucibleError if the topic exists.
+
+        >>> kafka.create_topic("orders", partitions=3, config={"cleanup.policy": "compact"})
+        """
+        from kio.schema.create_topics.v7.request import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+
+        count = min(3, self.nodes) if replicas is None else replicas
+        settings = tuple(CreatableTopicConfig(name=key, value=_setting(value)) for key, value in (config or {}).items())
+        body = CreateTopicsRequest(
+            topics=(
+                CreatableTopic(
+                    name=name,  # type: ignore[arg-type]
+                    num_partitions=partitions,  # type: ignore[arg-type]
+                    replication_factor=count,  # type: ignore[arg-type]
+                    assignments=(),
+                    configs=settings,
+                ),
+            ),
+            validate_only=False,
+        )
+        (created,) = self._request(ApiKey.CREATE_TOPICS, body, f"create {name}", limit_s).topics
+        if created.error_code is not ErrorCode.none:
+            raise _refused(f"create the topic {name}", created.error_code, created.error_message)
+        self._await_leaders(name, partitions, limit_s)
+
+    def _await_leaders(self, topic: str, partitions: int, limit_s: float) -> None:
+        def are_led() -> bool | None:
+            found = [(member, member.command("topic", name=topic)) for member in self._running()]
+            led = {(member.id, index) for member, view in found for index in view["led"]}
+            for _, view in found:
+                leaders = view["leaders"]
+                if len(leaders) != partitions or any(
+                    (leader, index) not in led for index, leader in enumerate(leaders)
+                ):
+                    return None
+            return True
+
+        wait_for(are_led, lambda: f"some partition of {topic} has no leader yet on some node.", limit_s)
+
+    def _request(self, api_key: int, body: object, purpose: str, limit_s: float) -> Any:
+        """Send a request to the first node that responds. Raise CrucibleTimeout."""
+        failure: TransportError | None = None
+        for member in self._running():
+            try:
+                return request(member.address, api_key, body, limit_s)
+            except TransportError as error:
+                failure = error
+        raise CrucibleTimeout(f"No node responded to the request to {purpose}: {failure}") from failure
+
+    # Observation
+
+    def frames(
+        self,
+        api: str = "*",
+        client_id: str = "*",
+        node: int | None = None,
+        direction: str | None = None,
+        of_nodes: bool = False,
+    ) -> list[Frame]:
+        """Return the newest requests and responses, decoded, by time. Names may be patterns (``app-*``).
+
+        With ``of_nodes`` these are the frames that nodes sent to each other. A node keeps 10,000 of each.
+
+        >>> print(*kafka.frames(api="JoinGroup", client_id="app-*"), sep="\\n")
+        """
+        self.check_usable()
+        found = [Frame(**plain) for member in self._members for plain in member.frames(of_nodes)]
+        wanted = [
+            frame
+            for frame in found
+            if fnmatchcase(frame.api.lower(), api.lower())
+            and fnmatchcase(frame.client_id, client_id)
+            and node in (None, frame.node)
+            and direction in (None, frame.direction)
+        ]
+        return sorted(wanted, key=lambda frame: frame.at_s)
+
+    def records(self, topic: str, partition: int | None = None, limit_s: float = LIMIT_S) -> list[StoredRecord]:
+        """Return the records in the log of a topic, as its leaders have them below the high watermark.
+
+        They come by partition and offset. Records of open and aborted transactions are among them, not ``committed``.
+
+        >>> [record.value for record in kafka.records("orders") if record.committed]
+        """
+        views = [member.command("topic", name=topic) for member in self._running()]
+        leaders = max((view["leaders"] for view in views), key=len)
+        if not leaders:
+            raise CrucibleError(f"The topic {topic} does not exist: create it first.")
+        if partition is not None and not 0 <= partition < len(leaders):
+            raise ValueError(f"{topic} has no partition {partition}: it has 0 to {len(leaders) - 1}.")
+        wanted = range(len(leaders)) if partition is None else (partition,)
+        return [record for index in wanted for record in self._read(topic, index, limit_s)]
+
+    def _read(self, topic: str, partition: int, limit_s: float) -> Iterator[StoredRecord]:
+        member = self._replica_to_read(topic, partition)
+        reader = LogReader(topic, partition)
+        while True:
+            piece = member.command(
+                "read_log", limit_s, topic=topic, partition=partition, from_offset=reader.next_offset
+            )
+            start = reader.next_offset
+            yield from reader.read(piece)
+            if reader.next_offset == start:
+                return
+
+    def _replica_to_read(self, topic: str, partition: int) -> NodeHandle:
+        """Return the leader, or without one the node whose replica is the longest."""
+        best: tuple[int, NodeHandle] | None = None
+        for member in self._running():
+            if partition in member.command("topic", name=topic)["led"]:
+                return member
+            with suppress(NotPossible):
+                end = member.command("read_log", topic=topic, partition=partition, max_bytes=0)["log_end_offset"]
+                if best is None or end > best[0]:
+                    best = (end, member)
+        if best is None:
+            raise NodeDead(f"No running node has a replica of {topic}-{partition}: restart one of its nodes.")
+        return best[1]
+
+    def groups(self) -> list[GroupView]:
+        """Return the consumer groups, as their coordinators have them."""
+        return [
+            GroupView(
+                **{
+                    **plain,
+                    "members": tuple(plain["members"]),
+                    "client_ids": tuple(plain["client_ids"]),
+                    "committed": {(topic, index): offset for topic, index, offset in plain["committed"]},
+                }
+            )
+            for plain in self._from_all("groups")
+        ]
+
+    def committed(self, group: str) -> dict[tuple[str, int], int]:
+        """Return the committed offsets of a group by topic and partition. A group that is unknown has none."""
+        return next((each.committed for each in self.groups() if each.group_id == group), {})
+
+    def transactions(self) -> list[TransactionView]:
+        """Return the transactional IDs, as their coordinators have them."""
+        return [
+            TransactionView(**{**plain, "partitions": tuple((topic, index) for topic, index in plain["partitions"])})
+            for plain in self._from_all("transactions")
+        ]
+
+    def sessions(self) -> list[SessionView]:
+        """Return the incremental fetch sessions of consumers on all nodes."""
+        return [SessionView(**plain) for plain in self._from_all("sessions")]
+
+    def log_lines(self) -> list[str]:
+        """Return the logs of all nodes, one JSON object a line."""
+        self.check_usable()
+        return [line for member in self._members for line in member.log_lines()]
+
+    def metrics(self) -> dict[int, dict[str, int]]:
+        """Return the metrics of each running node, by node ID and Kafka's MBean name."""
+        return {member.id: member.metrics() for member in self._running()}
+
+    def _from_all(self, command: str) -> Iterator[Any]:
+        for member in self._running():
+            yield from member.command(command)
+
+
+def _setting(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _check_settings(config: Mapping[str, str]) -> None:
+    from reference_broker.configuration.broker_config import BrokerConfig, ConfigError
+
+    try:
+        BrokerConfig.parse(dict(config))
+    except ConfigError as wrong:
+        raise ValueError(str(wrong)) from wrong
+
+
+def _refused(purpose: str, error: int, message: str | None) -> CrucibleError:
+    said = f": {message}" if message else "."
+    return CrucibleError(f"The cluster refused to {purpose} with {error_name(error)}{said}")

@@ -1,0 +1,21 @@
+"""Exceptions of the library. The message of each is one sentence that says what to do."""
+
+
+class CrucibleError(Exception):
+    """Base of the library's exceptions."""
+
+
+class StartFailed(CrucibleError):  # noqa: N818 - says what happened
+    """A node did not start."""
+
+
+class NodeDead(CrucibleError):  # noqa: N818 - says what happened
+    """A call needs a node that does not run, or that ended during the call."""
+
+
+class NotPossible(CrucibleError):  # noqa: N818 - says what happened
+    """This cluster cannot do that, as it was started."""
+
+
+class CrucibleTimeout(CrucibleError, TimeoutError):  # noqa: N818 - a TimeoutError by another name
+    """What a call waits for has not come in time. The message names it."""

@@ -1,0 +1,319 @@
+"""What lives inside a node: the recorder of its frames, the rules, and the verbs that need its state.
+
+Both carriers use it: a node on a thread of the test's process (``embedded.py``), and one in a process of its own
+(``node_process.py``). A command is a name with plain values as arguments, and its result is a plain value, so that it
+fits into a line of JSON.
+"""
+
+import asyncio
+import threading
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from crucible_kafka.library.frame_recorder import FrameRecorder
+from crucible_kafka.library.plain_values import Plain
+from reference_broker.core.events import Closed, Effect, Event, Opened, Reply, Request, TimerFired
+from reference_broker.ports.disk import Disk
+from reference_broker.ports.node_ports import Now
+from reference_broker.serve.server import Attached, Wrapper
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+    from reference_broker.log.partition_log import PartitionLog
+    from reference_broker.replication.partitions import Partition
+    from reference_broker.serve.driver import DriverFaultActions
+
+LIBRARY_CLIENT_ID: Final = "crucible-library"
+"""The client ID of the library's own requests. They are not recorded, and no rule acts on them."""
+NO_LIMIT: Final = 1 << 40
+
+Result: TypeAlias = "Plain | Future[Plain]"
+
+
+class CommandFailed(Exception):  # noqa: N818 - says what happened
+    """A command was not carried out. The message is one sentence for the test's author."""
+
+
+class InsideNode:
+    """The hooks of one node, and its commands: each method ``do_NAME`` carries out the command NAME.
+
+    ``command`` may be called in any thread but the node's. Everything else runs in the node's thread.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        log_lines: Callable[[], list[str]],
+        standing: Sequence[tuple[str, Mapping[str, Plain]]] = (),
+    ) -> None:
+        """``standing`` are commands that are carried out before the node starts."""
+        self.node_id = node_id
+        self.recorder = FrameRecorder()
+        self.wrapper = Wrapper(self._attach, self._built)
+        self._log_lines = log_lines
+        self._standing = standing
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._actions: DriverFaultActions
+        self._node: Node
+        self._resumed: threading.Event | None = None
+        """Set when a paused node is to go on, None if the node is not paused."""
+
+    # The wrapper and the hooks of the driver
+
+    def _attach(self, actions: "DriverFaultActions", disk: Disk) -> Attached:
+        self._loop = asyncio.get_running_loop()
+        self._actions = actions
+        return Attached([self], disk)
+
+    def _built(self, node: "Node") -> None:
+        self._node = node
+        for name, arguments in self._standing:
+            getattr(self, f"do_{name}")(**arguments)
+
+    def before(self, now: Now, event: Event) -> Sequence[Event]:  # noqa: ARG002
+        if isinstance(event, Request):
+            if event.client_id != LIBRARY_CLIENT_ID:
+                self.recorder.request(event)
+        elif isinstance(event, Opened):
+            self.recorder.opened(event.connection, event.peer)
+        elif isinstance(event, Closed):
+            self.recorder.closed(event.connection)
+        return (event,)
+
+    def after(self, now: Now, event: Event, effects: Sequence[Effect]) -> Sequence[Effect]:  # noqa: ARG002
+        for effect in effects:
+            if isinstance(effect, Reply) and effect.tag.client_id != LIBRARY_CLIENT_ID:
+                self.recorder.response(effect, effect.tag.client_id)
+        return effects
+
+    # Commands, in any other thread
+
+    def command(self, name: str, arguments: Mapping[str, Plain], limit_s: float) -> Plain:
+        """Carry out a command and return its result. Raise CommandFailed, and TimeoutError after ``limit_s``."""
+        if name == "pause":
+            return self._pause(limit_s)
+        if name == "resume":
+            return self._resume()
+        done: Future[Plain] = Future()
+        loop = self._loop
+        if loop is None:
+            raise CommandFailed(f"Node {self.node_id} has not started yet.")
+
+        def run() -> None:
+            try:
+                result = getattr(self, f"do_{name}")(**arguments)
+            except Exception as failure:
+                done.set_exception(failure)
+                return
+            if isinstance(result, Future):
+                result.add_done_callback(lambda ended: _pass_on(ended, done))
+            else:
+                done.set_result(result)
+
+        try:
+            loop.call_soon_threadsafe(run)
+        except RuntimeError:
+            raise CommandFailed(f"Node {self.node_id} has ended.") from None
+        return done.result(limit_s)
+
+    def _pause(self, limit_s: float) -> None:
+        """Hold the node's thread. The system still accepts connections meanwhile, as it does for a stopped process."""
+        if self._resumed is not None:
+            return
+        assert self._loop is not None
+        held, resumed = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            held.set()
+            resumed.wait()
+
+        self._loop.call_soon_threadsafe(hold)
+        if not held.wait(limit_s):
+            resumed.set()
+            raise TimeoutError
+        self._resumed = resumed
+
+    def _resume(self) -> None:
+        resumed, self._resumed = self._resumed, None
+        if resumed is not None:
+            resumed.set()
+
+    # Work on the node's state
+
+    def _inside(self, work: Callable[[], None]) -> "Future[Plain]":
+        """Do the work in an event of the node, so that its effects are carried out. The result is None."""
+        done: Future[Plain] = Future()
+
+        def step() -> None:
+            try:
+                work()
+            except Exception as failure:
+                done.set_exception(failure)
+            else:
+                done.set_result(None)
+
+        self._in_event(step)
+        return done
+
+    def _in_event(self, step: Callable[[], None]) -> None:
+        """Call ``step`` in an event of the node. It must not raise."""
+        driver = self._actions.driver
+        assert driver is not None, "a command came before its node was built"
+        timer = self._node.broker.ports.set_timer(driver.clock.now().mono_us, step)
+        driver.give(TimerFired(timer))
+
+    def _led(self, topic: str, partition: int) -> "Partition":
+        found = self._node.broker.partitions.by_name.get((topic, partition))
+        if found is None:
+            raise CommandFailed(f"Node {self.node_id} does not lead {topic}-{partition}.")
+        return found
+
+    def _log(self, topic: str, partition: int) -> "PartitionLog":
+        """Return the log of the replica here, whoever leads."""
+        broker = self._node.broker
+        led = broker.partitions.by_name.get((topic, partition))
+        image = broker.loader.image.topics.get(topic)
+        if led is None and image is not None:
+            led = broker.partitions.followed.get((image.topic_id, partition))
+        if led is None:
+            raise CommandFailed(f"Node {self.node_id} has no replica of {topic}-{partition}.")
+        return led.log
+
+    # Observation
+
+    def do_frames(self, of_nodes: bool = False) -> Plain:
+        return [each.plain(self.node_id) for each in self.recorder.frames(of_nodes)]
+
+    def do_request_counts(self) -> Plain:
+        return [[api, client_id, count] for (api, client_id), count in self.recorder.requests.items()]
+
+    def do_log_lines(self) -> Plain:
+        return self._log_lines()
+
+    def do_metrics(self) -> Plain:
+        from reference_broker.metrics.metrics import Histogram
+
+        found: dict[str, Any] = {}
+        for each in self._node.metrics.rows():
+            metric = each.metric
+            found[each.mbean] = metric.count if isinstance(metric, Histogram) else metric.value
+        return found
+
+    def do_state(self) -> Plain:
+        """Return the node's view of the cluster."""
+        broker = self._node.broker
+        image = broker.loader.image
+        topics = {
+            name: [
+                {
+                    "leader": state.leader,
+                    "leader_epoch": state.leader_epoch,
+                    "replicas": list(state.replicas),
+                    "isr": list(state.isr),
+                }
+                for state in topic.partitions
+            ]
+            for name, topic in image.topics.items()
+        }
+        brokers = {
+            str(number): {"fenced": each.fenced, "host": each.host, "port": each.port}
+            for number, each in image.brokers.items()
+        }
+        return {
+            "ready": self._node.ready,
+            "controller": broker.quorum.leader_id,
+            "is_active_controller": broker.controller.is_active,
+            "quorum_epoch": broker.quorum.epoch,
+            "metadata_offset": image.provenance.offset,
+            "topics": topics,
+            "brokers": brokers,
+            "features": dict(image.features),
+            "led": [[topic, index] for topic, index in broker.partitions.by_name],
+        }
+
+    def do_topic(self, name: str) -> Plain:
+        """Return the leaders of a topic's partitions by the metadata here, and the partitions that this node leads."""
+        broker = self._node.broker
+        image = broker.loader.image.topics.get(name)
+        return {
+            "leaders": [] if image is None else [state.leader for state in image.partitions],
+            "isr": [] if image is None else [list(state.isr) for state in image.partitions],
+            "replicas": [] if image is None else [list(state.replicas) for state in image.partitions],
+            "led": [index for topic, index in broker.partitions.by_name if topic == name],
+        }
+
+    def do_read_log(self, topic: str, partition: int, from_offset: int = 0, max_bytes: int = 4 << 20) -> Plain:
+        """Return the batches of the replica here from an offset on, in base64, up to the high watermark."""
+        log = self._log(topic, partition)
+        start = max(from_offset, log.local_log_start_offset)
+        records = log.read(start, max_bytes) if start < log.high_watermark else b""
+        return {
+            "batches": b64encode(records).decode(),
+            "high_watermark": log.high_watermark,
+            "last_stable_offset": log.last_stable_offset,
+            "log_start_offset": log.log_start_offset,
+            "log_end_offset": log.log_end_offset,
+            "aborted": [
+                [each.producer_id, each.first_offset] for each in log.aborted_transactions(start, log.high_watermark)
+            ],
+        }
+
+    def do_groups(self) -> Plain:
+        found = []
+        for shard in self._node.broker.groups.active():
+            for group_id, group in shard.groups.items():
+                commits = [shard.offsets.find(key) for key in shard.offsets.keys_of(group_id)]
+                members = list(group.members.values())
+                found.append(
+                    {
+                        "group_id": group_id,
+                        "state": group.state.value,
+                        "generation": group.generation,
+                        "protocol": group.protocol,
+                        "leader": group.leader,
+                        "members": [each.member_id for each in members],
+                        "client_ids": [each.client_id for each in members],
+                        "committed": [[one.topic, one.partition, one.offset] for one in commits if one is not None],
+                        "coordinator": self.node_id,
+                    }
+                )
+        return found
+
+    def do_transactions(self) -> Plain:
+        return [
+            {
+                "transactional_id": transactional_id,
+                "state": entry.current.state.value,
+                "producer_id": entry.current.producer_id,
+                "producer_epoch": entry.current.producer_epoch,
+                "partitions": [[str(each[0]), int(each[1])] for each in entry.current.partitions],
+                "coordinator": self.node_id,
+            }
+            for shard in self._node.broker.transactions.active()
+            for transactional_id, entry in shard.entries.items()
+        ]
+
+    def do_sessions(self) -> Plain:
+        return [
+            {
+                "session_id": each.session_id,
+                "node": self.node_id,
+                "client_id": each.client_id,
+                "next_epoch": each.epoch,
+                "partitions": len(each.partitions),
+            }
+            for each in self._node.broker.fetch_sessions.sessions.values()
+            if not each.privileged
+        ]
+
+
+def _pass_on(ended: "Future[Plain]", done: "Future[Plain]") -> None:
+    failure = ended.exception()
+    with suppress(Exception):  # The caller has given up waiting.
+        if failure is None:
+            done.set_result(ended.result())
+        else:
+            done.set_exception(failure)
