@@ -17,7 +17,7 @@ from bench.load.results import result_path
 from bench.load.spec import parse_spec, read_spec
 from bench.load.users import LoadUser, WorkerLoad
 from bench.locust.exchange import MasterExchange, WorkerExchange
-from bench.locust.messages import register, send_failure
+from bench.locust.messages import end_without_master, register, send_failure
 from bench.locust.processes import SPEC_VARIABLE
 
 __all__ = ["LoadUser"]
@@ -28,6 +28,7 @@ def on_init(environment: Any, **_: Any) -> None:
     register(environment, lambda command: on_command(environment, command))
     if isinstance(environment.runner, WorkerRunner):
         environment.exchange = WorkerExchange(environment.runner)
+        gevent.spawn(end_without_master, environment.runner)
     elif isinstance(environment.runner, MasterRunner):
         folder = Path(read_spec(Path(os.environ[SPEC_VARIABLE])).out_dir)
         environment.exchange = MasterExchange(

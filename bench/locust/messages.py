@@ -5,6 +5,8 @@ what they report, also one JSON object a line. Only Locust processes import this
 """
 
 import json
+import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +18,7 @@ from locust import runners
 from locust.runners import MasterRunner, WorkerRunner
 
 from bench.locust.generator import TICK_S, GeneratorMeter
+from bench.locust.processes import MASTER_GONE_CODE
 
 COMMAND = "crucible_command"
 REPORT = "crucible_report"
@@ -26,6 +29,12 @@ SILENT_S: Final = 60
 """Limit of a worker's silence, which may be long while the machine is busy. Locust would regard the worker as missing
 after 3 s and end the load. ``LocustProcesses``, which has started the process, detects its real end."""
 runners.HEARTBEAT_LIVENESS = SILENT_S  # heartbeats come once a second
+MASTER_SILENT_S: Final = 5.0
+"""Silence of the master after which a worker tries to connect to it. A master that is only busy still accepts."""
+MASTER_GONE_S: Final = 50.0
+"""Silence after which the master counts as gone in any case. After 60 s Locust itself would end the worker with exit
+code 0, as after a complete run."""
+CONNECT_LIMIT_S: Final = 2.0
 
 
 def register(
@@ -56,6 +65,30 @@ def tick_until(has_ended: Callable[[], bool], meter: GeneratorMeter) -> None:
         before_s = time.monotonic()
         gevent.sleep(TICK_S)
         meter.ticked(time.monotonic() - before_s)
+
+
+def end_without_master(runner: WorkerRunner) -> None:
+    """End this worker's process when the master is gone, since nobody would get its results. Call it in a greenlet."""
+    while True:
+        gevent.sleep(1.0)
+        last_s = runner.last_heartbeat_timestamp  # None before the first response
+        silent_s = time.time() - last_s if last_s else 0.0
+        if silent_s < MASTER_SILENT_S or (
+            silent_s < MASTER_GONE_S and _accepts(runner.master_host, runner.master_port)
+        ):
+            continue
+        os._exit(MASTER_GONE_CODE)  # Clients may wait for brokers. There is nothing to end in order.
+
+
+def _accepts(host: str, port: int) -> bool:
+    """Return whether somebody listens there, or may do so behind a slow network."""
+    try:
+        with socket.create_connection((host, port), CONNECT_LIMIT_S):
+            return True
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
 
 
 def send_failure(environment: Any, failure: str) -> None:

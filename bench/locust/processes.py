@@ -23,6 +23,8 @@ SPEC_VARIABLE: Final = "CRUCIBLE_LOAD_SPEC"
 """The environment variable that holds the path of the workers' spec."""
 BY_HAND_VARIABLE: Final = "CRUCIBLE_LOAD_BY_HAND"
 """It is set if Locust's web page starts and stops the load."""
+MASTER_GONE_CODE: Final = 75
+"""Exit code of a worker whose master is gone: EX_TEMPFAIL of sysexits.h, which Locust does not use."""
 REPORT_LINE: Final = '{"locust": "report"'
 """How a line of the master's output begins that is a report."""
 QUIT_S: Final = 10

@@ -400,7 +400,8 @@ def worker(join: tuple[str, int], once: bool) -> None:
     The benchmark waits for its workers with --expect-workers, and sends them what to do. Results go back to it; nothing
     is stored here. Its brokers must be reachable from here by the addresses that they advertise.
     """
-    from bench.load.worker import serve
-    from crucible_kafka.terminal import progress
+    from bench.load.worker import MasterGoneError, serve
+    from crucible_kafka.terminal import one_sentence, progress
 
-    sys.exit(serve(join, once, progress))
+    with one_sentence(MasterGoneError):
+        sys.exit(serve(join, once, progress))

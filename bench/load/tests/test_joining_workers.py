@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,12 +18,13 @@ from bench.load.options import LoadError, LoadOptions
 from bench.load.page import reasons
 from bench.load.results import LoadResult
 from bench.load.run import run
-from bench.load.spec import LoadSpec, worker_plans
+from bench.load.spec import LoadSpec, worker_plans, write_spec
 from bench.load.target import started
 from bench.load.tests.planted import result
+from bench.load.worker import LOCUSTFILE
 from bench.load.workload import Transform, workload_of
 from bench.locust.clock import SHIFT_VARIABLE, UNCORRECTED_VARIABLE, ClockOffset
-from bench.locust.processes import ROOT
+from bench.locust.processes import ROOT, SPEC_VARIABLE
 from bench.ports import free_port
 
 SPEC = LoadSpec(
@@ -82,6 +84,31 @@ def test_without_a_correction_latencies_are_wrong_by_seconds(tmp_path: Path) -> 
     worst_ms = found.quantile_ms("end_to_end", 0.999)
     least_ms = found.quantile_ms("end_to_end", 0.01)
     assert worst_ms > 9_000 or least_ms == 0  # by which of both workers has the producer
+
+
+@pytest.mark.live
+def test_a_worker_whose_benchmark_is_killed_ends_with_one_sentence(tmp_path: Path) -> None:
+    """The benchmark waits for a second worker, so the first one has no work yet."""
+    port = free_port()
+    environment = {**os.environ, SPEC_VARIABLE: str(write_spec(SPEC, tmp_path / "spec.json")), "PYTHONPATH": str(ROOT)}
+    master = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--master", "--master-bind-host", "127.0.0.1"]
+    master += ["--master-bind-port", str(port), "--headless", "--expect-workers", "2"]
+    joined = [sys.executable, "-m", "crucible_kafka", "worker", "--join", f"127.0.0.1:{port}", "--once"]
+    pipes = {"text": True, "env": environment, "cwd": ROOT, "stderr": subprocess.PIPE, "stdin": subprocess.PIPE}
+    with (
+        subprocess.Popen(master, **pipes) as benchmark,  # type: ignore[call-overload]
+        subprocess.Popen(joined, **pipes) as worker,  # type: ignore[call-overload]
+    ):
+        try:
+            assert any("reported as ready" in line for line in benchmark.stderr)
+            time.sleep(3)  # Heartbeats come once a second.
+            benchmark.kill()
+            *_, last = worker.communicate(timeout=40)[1].splitlines()
+        finally:
+            benchmark.kill()
+            worker.kill()
+    assert worker.returncode == 2
+    assert last == f"crucible: the benchmark at 127.0.0.1:{port} is gone, and this worker's part of its run is lost."
 
 
 STRAY = """
