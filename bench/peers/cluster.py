@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
-
-import psutil
+from typing import TYPE_CHECKING, Protocol
 
 from bench.peers.node import BrokerNode, PeerError, end
 from bench.targets.layout import ClusterLayout
 from bench.targets.model import Chosen, TargetError
+
+if TYPE_CHECKING:
+    import psutil
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,9 @@ class PeerCluster:
         times = [each.cpu_times() for each in self._processes()]
         return float(sum(each.user + each.system for each in times))
 
-    def _processes(self) -> list[psutil.Process]:
+    def _processes(self) -> "list[psutil.Process]":
+        import psutil
+
         return [psutil.Process(pid) for pid in self.pids]
 
 

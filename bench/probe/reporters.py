@@ -10,6 +10,7 @@ from typing import Final
 from xml.etree import ElementTree
 
 from bench.probe.case import CaseOutcome, CaseVerdict, ProbeCase, Versions
+from bench.program import PROGRAM
 from reference_broker.wire.apis import api_name
 
 MARKS = {
@@ -56,7 +57,7 @@ def in_full(outcome: CaseOutcome, repeat: str, kafka: str) -> Iterator[str]:
 
 def repeat_command(target: str, case_id: str) -> str:
     """The command that plays the case again."""
-    return f"./crucible probe {target} --case {case_id}"
+    return f"{PROGRAM} probe {target} --case {case_id}"
 
 
 def needs(case: ProbeCase) -> str:

@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
+import reference_broker
 from bench.ports import free_ports
 from bench.targets.loader import provider_of
 from bench.targets.model import Chosen, NodeFile, TargetError, filled, filled_list
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(reference_broker.__file__).resolve().parents[1]
+"""The clone, or the site-packages of an installed wheel."""
 HOST = "127.0.0.1"
 MOST_REPLICAS = 3
 PREPARE_LIMIT_S = 120.0

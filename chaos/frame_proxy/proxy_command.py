@@ -9,17 +9,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-
-import psutil
+from typing import TYPE_CHECKING
 
 from chaos.frame_proxy.control import Control
 from chaos.frame_proxy.proxy import AdvertisedNode, FrameProxy, ProxyPlan
 from chaos.frame_proxy.rules_file import read_rules
 from chaos.live.errors import SetupError, TargetDied
 from chaos.live.external.target import nodes_of
+from chaos.live.processes import require_psutil
 from reference_broker.serve.listeners import parse_address
 from reference_broker.serve.process import StartError, await_end_signals
 from scenarios.fields import ScenarioError
+
+if TYPE_CHECKING:
+    import psutil
 
 EXIT_CLEAN = 0
 EXIT_SETUP = 2
@@ -85,11 +88,16 @@ def _check_ports(listen: str, port: int, nodes: int) -> None:
         raise SetupError(f"--listen is {listen}, and {nodes} nodes need the ports from it on: give a lower one.")
 
 
-def _processes_of(processes: Mapping[int, int], nodes: Sequence[AdvertisedNode]) -> dict[int, psutil.Process]:
+def _processes_of(processes: Mapping[int, int], nodes: Sequence[AdvertisedNode]) -> "dict[int, psutil.Process]":
     """Return the processes by node. Each knows when it started, so another one with its ID later is not taken for it.
 
     Raises SetupError for a node that the target does not have, or a process that cannot be killed.
     """
+    if not processes:
+        return {}
+    require_psutil("--process")
+    import psutil
+
     known = {node.node_id for node in nodes}
     found = {}
     for node, process in processes.items():
@@ -106,8 +114,10 @@ def _processes_of(processes: Mapping[int, int], nodes: Sequence[AdvertisedNode])
     return found
 
 
-def _runs(process: psutil.Process) -> bool:
+def _runs(process: "psutil.Process") -> bool:
     """Whether it is still that process, and not only its exit status that nobody has collected."""
+    import psutil
+
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

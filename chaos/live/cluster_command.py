@@ -17,6 +17,7 @@ from math import inf
 from pathlib import Path
 
 from bench.ports import free_ports
+from bench.program import PROGRAM
 from chaos.live.cluster import LiveCluster, LiveNode
 from chaos.live.errors import NodeDied, SetupError
 from chaos.live.launchers import BrokerLauncher
@@ -91,7 +92,7 @@ def running(data: Path) -> Running:
         pids = {int(node): int(pid) for node, pid in values.get("pids", {}).items()}
         addresses = [str(each) for each in values.get("addresses", ())]
     except FileNotFoundError:
-        raise SetupError(f"{data} is no cluster's folder: start one with ./crucible cluster --data {data}.") from None
+        raise SetupError(f"{data} is no cluster's folder: start one with {PROGRAM} cluster --data {data}.") from None
     except OSError as failure:
         raise SetupError(f"Cannot read {path} ({failure.strerror}).") from failure
     except (ValueError, TypeError, AttributeError) as damage:

@@ -9,16 +9,19 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
-
-import psutil
+from typing import TYPE_CHECKING, Any, Final
 
 from bench.probe.conversation import body
+from bench.program import PROGRAM
 from chaos.live.cluster_command import Running, running
 from chaos.live.errors import SetupError
+from chaos.live.processes import require_psutil
 from reference_broker.blocking.transport import Connection, TransportError
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode, error_name
+
+if TYPE_CHECKING:
+    import psutil
 
 METADATA_VERSION, QUORUM_VERSION, COORDINATOR_VERSION = 12, 1, 4
 QUORUM_TOPIC: Final = "__cluster_metadata"
@@ -76,10 +79,13 @@ def kill_coordinator(data: Path, key: str, kind: int = GROUP) -> str:
 
 
 def _kill(data: Path, role: str, find: Callable[[Connection], int]) -> str:
+    require_psutil("kill")
+    import psutil
+
     nodes = running(data)
     processes = dict(_processes(data, nodes))
     if not processes:
-        raise SetupError(f"No node of {data} runs: start some with ./crucible cluster --data {data}.")
+        raise SetupError(f"No node of {data} runs: start some with {PROGRAM} cluster --data {data}.")
     node = _found(nodes, processes, find)
     if node is None:
         raise SetupError(f"No node of {data} responds: wait until the cluster is ready.")
@@ -94,7 +100,7 @@ def _kill(data: Path, role: str, find: Callable[[Connection], int]) -> str:
     return json.dumps({"killed": node, "pid": process.pid, "role": role})
 
 
-def _found(nodes: Running, processes: dict[int, psutil.Process], find: Callable[[Connection], int]) -> int | None:
+def _found(nodes: Running, processes: "dict[int, psutil.Process]", find: Callable[[Connection], int]) -> int | None:
     """Return the node that has the role, NOBODY if no node knows one, and None if no node responds."""
     found = None
     for node in processes:
@@ -110,8 +116,10 @@ def _call(connection: Connection, api_key: ApiKey, version: int, wanted: Mapping
     return connection.call(api_key, version, body(api_key, wanted))
 
 
-def _processes(data: Path, nodes: Running) -> Iterator[tuple[int, psutil.Process]]:
+def _processes(data: Path, nodes: Running) -> "Iterator[tuple[int, psutil.Process]]":
     """Yield the nodes that still run. An ID may have been given to another process since, which must not be killed."""
+    import psutil
+
     for node, pid in nodes.pids.items():
         with suppress(psutil.Error):
             process, folder = psutil.Process(pid), (data / f"node-{node}").resolve()

@@ -12,6 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -26,6 +27,12 @@ MAX_WORDS = 4000
 """Limits the last line of a log in messages and in the manifest, in characters."""
 DAMAGED = "The metadata log is damaged"
 """A node that ends because its metadata log is damaged has this in its last words."""
+
+
+def require_psutil(wanted_by: str) -> None:
+    """Raise SetupError where psutil is not installed, as beside a wheel without extras."""
+    if find_spec("psutil") is None:
+        raise SetupError(f"{wanted_by} needs psutil: pip install 'crucible-kafka[processes]'.")
 
 
 class Child:

@@ -2,19 +2,15 @@
 
 The library keeps one server's address in a class for the whole process, waits without limit, and ignores responses with
 a status of 5xx. Here each client has its own server, each call a time limit, and each failure is a ToxiproxyError.
+It is imported when a client is made, because a cluster without proxies must start without it.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import requests
-from toxiproxy.api import APIConsumer
-from toxiproxy.exceptions import InvalidToxic, NotFound, ProxyExists
-
 TIMEOUT_S = 5.0
 NOT_FOUND = 404
-_STATUS = {InvalidToxic: 400, NotFound: NOT_FOUND, ProxyExists: 409}
 
 
 class ToxiproxyError(Exception):
@@ -29,17 +25,23 @@ class Toxiproxy:
     """The server whose HTTP interface is at ``host`` and ``port``. Every method raises ToxiproxyError."""
 
     def __init__(self, host: str, port: int) -> None:
+        from toxiproxy.api import APIConsumer
+
         self.address = f"{host}:{port}"
         # The library's calls are class methods that read the class's own host and port.
         self._consumer: Any = type("Consumer", (APIConsumer,), {"host": host, "port": port})
 
     def call(self, verb: str, path: str, **words: object) -> Any:
         """Return the decoded JSON of the response, or None without one. ``verb`` is get, post or delete."""
+        import requests
+        from toxiproxy.exceptions import InvalidToxic, NotFound, ProxyExists
+
+        status = {InvalidToxic: 400, NotFound: NOT_FOUND, ProxyExists: 409}
         call = f"{verb} {path} of Toxiproxy at {self.address}"
         try:
             response = getattr(self._consumer, verb)(path, timeout=TIMEOUT_S, **words)
         except (ProxyExists, NotFound, InvalidToxic) as failure:
-            raise ToxiproxyError(f"{call} was refused: {failure}", _STATUS[type(failure)]) from failure
+            raise ToxiproxyError(f"{call} was refused: {failure}", status[type(failure)]) from failure
         except requests.RequestException as failure:
             raise ToxiproxyError(f"{call} got no response: {failure}") from failure
         if response.status_code >= 400:

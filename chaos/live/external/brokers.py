@@ -12,7 +12,7 @@ from chaos.live.errors import RunEnd, SetupError
 from chaos.live.external.cluster import ALL_KNOWN_LIMIT_S, TargetNodes
 from chaos.live.external.needs import chosen, needs_links, playable
 from chaos.live.external.roles import RolesSeen, watched
-from chaos.live.external.target import behind_proxies, nodes_of
+from chaos.live.external.target import discover, nodes_of
 from chaos.live.fault_scheduler import LiveFaultScheduler
 from chaos.live.fleet import ClusterAccess
 from chaos.live.frame_proxies import ExternalFrames, Frames, LinkFrames, has_frame_rules, has_link_rules
@@ -166,3 +166,14 @@ _EXTERNAL = (
     "The broker is not ours: nothing is known of what happened inside it. Its fetch sessions are judged by the frames "
     "that passed the proxy before it, as far as these tell. What only a node's inside or its trace tells is left out."
 )
+
+
+def behind_proxies(text: str, links: Links, topic_prefix: str) -> ClusterAccess:
+    """Put a proxy before each node, and return the access to the cluster through them. Raise SetupError.
+
+    The nodes advertise their own addresses and not those of our proxies. The fleet's clients are ours, so they get a
+    dial map: whatever address a node advertises, they connect to the proxy in front of that node.
+    """
+    nodes, versions = discover(text)
+    dial = {node: links.add("client", number, node).listen for number, node in enumerate(nodes)}
+    return ClusterAccess(tuple(nodes), topic_prefix, versions, dial)

@@ -1,8 +1,4 @@
-"""Where the nodes of an external broker are, which versions it has, and a proxy on the way to each node.
-
-Its nodes advertise their own addresses and not those of our proxies. The fleet's clients are ours, so they get a dial
-map: whatever address a node advertises, they connect to the proxy in front of that node.
-"""
+"""Where the nodes of an external broker are, and which versions it has."""
 
 from typing import TYPE_CHECKING, cast
 
@@ -14,8 +10,6 @@ from bench.fleet.spec import SpecError, address_of
 from bench.ports import stranger_at
 from chaos.frame_proxy.proxy import AdvertisedNode
 from chaos.live.errors import SetupError
-from chaos.live.fleet import ClusterAccess
-from chaos.live.links import Links
 from reference_broker.blocking.transport import Connection, TransportError
 from reference_broker.wire.apis import ApiKey
 
@@ -56,13 +50,6 @@ def discover(text: str) -> tuple[list[str], dict[str, int]]:
     except (UnreachableError, TransportError) as nobody:
         raise SetupError(f"--target: {nobody}") from nobody
     return [_shown(each) for each in nodes], versions
-
-
-def behind_proxies(text: str, links: Links, topic_prefix: str) -> ClusterAccess:
-    """Put a proxy before each node, and return the access to the cluster through them. Raise SetupError."""
-    nodes, versions = discover(text)
-    dial = {node: links.add("client", number, node).listen for number, node in enumerate(nodes)}
-    return ClusterAccess(tuple(nodes), topic_prefix, versions, dial)
 
 
 def _shown(address: Address) -> str:

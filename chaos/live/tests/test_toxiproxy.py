@@ -10,7 +10,8 @@ import pytest
 
 from bench.ports import free_port
 from chaos.live.errors import SetupError
-from chaos.live.external.target import behind_proxies, parse_target
+from chaos.live.external.brokers import behind_proxies
+from chaos.live.external.target import parse_target
 from chaos.live.fault_scheduler import BEGIN
 from chaos.live.faults.fault_context import End
 from chaos.live.links import Link, Links, cure, poison
