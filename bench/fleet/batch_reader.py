@@ -7,11 +7,11 @@ A batch that many of them read is decoded once: its spans are cached by its plac
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from bench.fleet.values import ValueSpan, compress, read_record
+from bench.fleet.values import FOREIGN, ValueSpan, compress, read_record
 from reference_broker.client.consumer import TakenBatch
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.records.batch import CRC_FROM, BatchHeader, InvalidRecords, checksum
-from reference_broker.records.record import read_records
+from reference_broker.records.record import HeaderPair, read_records
 
 if TYPE_CHECKING:
     from bench.fleet.value_batches import ColumnReader
@@ -21,13 +21,20 @@ COLUMN_RECORDS: Final = 16
 CACHED_BATCHES: Final = 4096
 
 
-def spans_of_batch(data: memoryview, producer_id: int, last_offset: int, base_offset: int) -> tuple[ValueSpan, ...]:
-    """Decode one batch into spans. A damaged batch is one foreign span over its offsets."""
+def spans_of_batch(
+    data: memoryview,
+    producer_id: int,
+    last_offset: int,
+    base_offset: int,
+    headers: tuple[HeaderPair, ...] | None = None,
+) -> tuple[ValueSpan, ...]:
+    """Decode one batch into spans. A damaged batch is one foreign span over its offsets. A record without exactly these
+    ``headers`` is damaged, if any are expected."""
     try:
         parts = [
             ValueSpan(record.offset, 1, producer_id, value.writer, value.sequence, value.valid)
             for record in read_records(data)
-            for value in (read_record(record.value, record.headers),)
+            for value in (read_record(record.value, record.headers) if headers in (None, record.headers) else FOREIGN,)
         ]
     except InvalidRecords:
         parts = [ValueSpan(base_offset, max(1, last_offset - base_offset + 1), producer_id, "", -1, False)]
@@ -35,12 +42,23 @@ def spans_of_batch(data: memoryview, producer_id: int, last_offset: int, base_of
 
 
 class BatchReader:
-    """Reads batches for all behaviours of one process. It remembers the spans of at most ``capacity`` batches."""
+    """Reads batches for all behaviours of one process. It remembers the spans of at most ``capacity`` batches.
 
-    __slots__ = ("_capacity", "_columns", "_found")
+    With ``by_record`` it tries no columns, because records have sizes of their own, or these ``headers``.
+    """
 
-    def __init__(self, capacity: int = CACHED_BATCHES) -> None:
+    __slots__ = ("_by_record", "_capacity", "_columns", "_found", "_headers")
+
+    def __init__(
+        self,
+        capacity: int = CACHED_BATCHES,
+        *,
+        by_record: bool = False,
+        headers: tuple[HeaderPair, ...] | None = None,
+    ) -> None:
         self._capacity = capacity
+        self._by_record = by_record or headers is not None
+        self._headers = headers
         self._columns: ColumnReader | None = None
         self._found: dict[tuple[TopicPartition, int, int, int, bool], tuple[ValueSpan, ...]] = {}
 
@@ -72,7 +90,7 @@ class BatchReader:
         return found
 
     def _decoded(self, header: BatchHeader, data: memoryview) -> tuple[ValueSpan, ...]:
-        if header.record_count >= COLUMN_RECORDS:
+        if header.record_count >= COLUMN_RECORDS and not self._by_record:
             if self._columns is None:
                 # Only those who read large batches need numpy, whose threads would take the signals of a process that
                 # waits for them in a thread of its own (``await_end_signals``).
@@ -85,4 +103,4 @@ class BatchReader:
                 span = None
             if span is not None:
                 return (span,)
-        return spans_of_batch(data, header.producer_id, header.last_offset, header.base_offset)
+        return spans_of_batch(data, header.producer_id, header.last_offset, header.base_offset, self._headers)

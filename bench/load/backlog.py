@@ -57,7 +57,7 @@ def build_and_drain(
     :raises BacklogError: one of both took too long.
     """
     size_bytes = int(workload.consumer_backlog_size_gb * GIB)
-    records = size_bytes // workload.message_size
+    records = size_bytes // workload.record_bytes
     remaining = max(DRAINED_RECORDS, int((1 - workload.backlog_drain_ratio) * records))
     subscriptions = workload.subscriptions_per_topic
 
@@ -98,8 +98,8 @@ def check_space(workload: Workload, records_per_s: float, seconds: float, replic
     """
     records = records_per_s * seconds
     if workload.consumer_backlog_size_gb:
-        records += workload.consumer_backlog_size_gb * GIB / workload.message_size / workload.subscriptions_per_topic
-    wanted_bytes = records * (workload.message_size + RECORD_BYTES) * replication
+        records += workload.consumer_backlog_size_gb * GIB / workload.record_bytes / workload.subscriptions_per_topic
+    wanted_bytes = records * (workload.record_bytes + RECORD_BYTES) * replication
     free_bytes = shutil.disk_usage(folder).free
     if wanted_bytes > free_bytes:
         raise UnplayableError(

@@ -20,10 +20,12 @@ import msgspec
 from bench.children import ends_with_me
 from bench.load.producer import LoadPlan, LoadProducer, Settled
 from bench.load.reader import LoadReader, ReadPlan, Taken
+from bench.load.record_batches import MessageSizes, RecordHeaders
 from bench.load.sink import SinkPlan
 from bench.machine import commit, machine
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.records.compression import Compression
+from reference_broker.records.record import HeaderPair
 
 TOPIC: Final = "crucible-calibration"
 WARM_UP_S: Final = 0.5
@@ -60,11 +62,27 @@ class Reached:
 
 
 class Batches(msgspec.Struct, frozen=True):
-    """What is sent and read: values of one size, some in a batch."""
+    """What is sent and read: values of one size or of several, some in a batch."""
 
-    value_bytes: int
+    value_bytes: int  # the mean
     records: int
     compression: str = "none"
+    sizes: MessageSizes | None = None
+    headers: RecordHeaders | None = None
+
+    @property
+    def drawn(self) -> tuple[int, ...]:
+        return () if self.sizes is None else tuple(self.sizes.drawn())
+
+    @property
+    def pairs(self) -> tuple[HeaderPair, ...]:
+        return () if self.headers is None else self.headers.pairs
+
+    @property
+    def name(self) -> str:
+        headers = "" if self.headers is None else f" and {self.headers.count} headers"
+        mean = "" if self.sizes is None else "about "
+        return f"{mean}{self.value_bytes}-byte values{headers}"
 
 
 def full(value_bytes: int, compression: str = "none") -> Batches:
@@ -77,12 +95,14 @@ def calibrate(batches: Batches, seconds: float, progress: Callable[[str], None])
 
     :raises CalibrationError: nothing was sent or read.
     """
-    plan = SinkPlan(value_bytes=batches.value_bytes, batch_records=batches.records)
+    plan = SinkPlan(
+        value_bytes=batches.value_bytes, batch_records=batches.records, sizes=batches.sizes, headers=batches.headers
+    )
     with sink_process(plan) as port:
-        progress(f"generator alone, {batches.value_bytes}-byte values: sending for {seconds:g} s")
-        sent = _sending(plan, port, seconds, Compression[batches.compression.upper()])
-        progress(f"generator alone, {batches.value_bytes}-byte values: reading for {seconds:g} s")
-        read = _reading(plan, port, seconds)
+        progress(f"generator alone, {batches.name}: sending for {seconds:g} s")
+        sent = _sending(plan, port, seconds, batches)
+        progress(f"generator alone, {batches.name}: reading for {seconds:g} s")
+        read = _reading(plan, port, seconds, batches)
     return [sent, read]
 
 
@@ -141,7 +161,7 @@ class Calibrations:
         """Return the figures of batches that are about as large; None if they are not known."""
         for each in self._all:
             known = each.batches
-            is_same = (known.value_bytes, known.compression) == (batches.value_bytes, batches.compression)
+            is_same = msgspec.structs.replace(known, records=batches.records) == batches
             small, large = sorted((known.records, batches.records))
             if is_same and (each.cpu, each.cores, each.commit) == self._here and large < small * SIMILAR:
                 return each
@@ -177,8 +197,7 @@ class Calibrations:
 @contextmanager
 def sink_process(plan: SinkPlan) -> Iterator[int]:
     """Start a sink, and yield its port."""
-    fields = (plan.partitions, plan.value_bytes, plan.batch_records, plan.read_batches)
-    command = [sys.executable, "-m", "bench.load.sink", *map(str, fields)]
+    command = [sys.executable, "-m", "bench.load.sink", msgspec.json.encode(plan).decode()]
     sink = subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=ends_with_me(), text=True
     )
@@ -197,7 +216,7 @@ def partitions(plan: SinkPlan) -> tuple[TopicPartition, ...]:
     return tuple(TopicPartition(TOPIC, index) for index in range(plan.partitions))
 
 
-def _sending(plan: SinkPlan, port: int, seconds: float, compression: Compression) -> Reached:
+def _sending(plan: SinkPlan, port: int, seconds: float, batches: Batches) -> Reached:
     counts = [0, 0]  # records, bytes of their values
 
     def settled(each: Settled) -> None:
@@ -206,12 +225,20 @@ def _sending(plan: SinkPlan, port: int, seconds: float, compression: Compression
         counts[0] += each.count
         counts[1] += each.count * plan.value_bytes
 
-    load = LoadPlan("calibration", partitions(plan), plan.value_bytes, plan.batch_records, compression=compression)
+    load = LoadPlan(
+        "calibration",
+        partitions(plan),
+        plan.value_bytes,
+        plan.batch_records,
+        compression=Compression[batches.compression.upper()],
+        sizes=batches.drawn,
+        headers=batches.pairs,
+    )
     producer = LoadProducer(load, [("127.0.0.1", port)], settled)
     return _measured("sending", producer, counts, seconds)
 
 
-def _reading(plan: SinkPlan, port: int, seconds: float) -> Reached:
+def _reading(plan: SinkPlan, port: int, seconds: float, batches: Batches) -> Reached:
     counts = [0, 0]
 
     def taken(each: Taken) -> None:
@@ -220,7 +247,8 @@ def _reading(plan: SinkPlan, port: int, seconds: float) -> Reached:
         counts[0] += sum(span.count for span in each.spans)
         counts[1] += sum(span.count for span in each.spans) * plan.value_bytes
 
-    reader = LoadReader(ReadPlan("calibration", partitions(plan)), [("127.0.0.1", port)], taken)
+    read = ReadPlan("calibration", partitions(plan), by_record=batches.sizes is not None, headers=batches.pairs or None)
+    reader = LoadReader(read, [("127.0.0.1", port)], taken)
     return _measured("reading", reader, counts, seconds)
 
 

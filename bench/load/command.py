@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from bench.load import benchmark_json
-from bench.load.calibration import Batches, Calibrations, full
+from bench.load.calibration import BATCH_BYTES, Batches, Calibrations
 from bench.load.clients import JAVA, NATIVE
 from bench.load.comparison import FIGURES, Entry, compared, sentences, series_of
 from bench.load.openmessaging import Published, document_of, read_published
@@ -123,7 +123,7 @@ def _entries(
     progress: Callable[[str], None],
 ) -> Iterator[Entry]:
     if options.search and client_of(workload, options.load) == NATIVE:
-        calibrations.known(full(workload.message_size, options.load.compression))
+        calibrations.known(batches_of(workload, options.load.compression))
     load = _stepwise(options)
 
     def at_rate(rate: float | None) -> LoadResult:
@@ -159,12 +159,19 @@ BUSY_PERMILLE: Final = 400
 """A worker that wants less of a processor is far from its limit, so that nothing needs to be measured."""
 
 
+def batches_of(workload: Workload, compression: str, records: int = 0) -> Batches:
+    """Return the batches of a workload; full ones unless the number of records is known."""
+    own = workload.crucible
+    records = records or max(1, BATCH_BYTES // workload.record_bytes)
+    return Batches(workload.value_bytes, records, compression, own.message_sizes, own.headers)
+
+
 def with_capacity(result: LoadResult, options: LoadOptions, calibrations: Calibrations) -> LoadResult:
     """Return the result with what the generator reaches alone with such batches, if that is known or the run comes near
     it. The figures are of the native client on this machine."""
     if result.client != NATIVE or options.joining or not result.batch_records:
         return result
-    batches = Batches(result.workload.message_size, result.batch_records, options.compression)
+    batches = batches_of(result.workload, options.compression, result.batch_records)
     is_near = result.wanted_permille >= BUSY_PERMILLE
     calibrated = calibrations.known(batches) if is_near else calibrations.find(batches)
     if calibrated is None:

@@ -45,7 +45,7 @@ def document_of(result: LoadResult) -> dict[str, Any]:
     document: dict[str, Any] = {
         "workload": workload.name,
         "driver": result.target,
-        "messageSize": workload.message_size,
+        "messageSize": workload.value_bytes,
         "topics": workload.topics,
         "partitions": workload.partitions_per_topic,
         "producersPerTopic": workload.producers_per_topic,

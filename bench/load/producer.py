@@ -25,12 +25,14 @@ from typing import Final
 from bench.fleet.behaviours.bodies import init_producer_id_request, metadata_request
 from bench.fleet.value_batches import BatchMaker
 from bench.fleet.values import ValueMaker
+from bench.load.record_batches import SEQUENCE_BITS, RecordBatchMaker
 from bench.locust.clock import WALL
 from reference_broker.blocking.transport import Connection, EncodedRequest, TransportError
 from reference_broker.client.metadata_cache import MetadataCache, MetadataUpdate, NodeAddress
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.producer import MAX_IN_FLIGHT, Next, ProducerBatch, ProducerState
 from reference_broker.records.compression import Compression
+from reference_broker.records.record import HeaderPair
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name
 from reference_broker.wire.fetch import NO_TOPIC_ID
@@ -41,7 +43,7 @@ PRODUCE_VERSION: Final = 9
 METADATA_VERSION: Final = 9
 INIT_PRODUCER_ID_VERSION: Final = 3
 BACK_OFF_US: Final = 100_000
-SEQUENCES: Final = 1 << 40
+SEQUENCES: Final = 1 << SEQUENCE_BITS
 """How many records a producer can send to one partition."""
 LONGEST_WAIT_US: Final = 50_000
 """The producer notices a stop after this time at the latest."""
@@ -67,6 +69,8 @@ class LoadPlan:
     request_timeout_ms: int = 30_000
     delivery_timeout_us: int = 120_000_000
     transaction: "TransactionPlan | None" = None
+    sizes: tuple[int, ...] = ()  # of values, which take turns by sequence; empty: all have ``value_bytes``
+    headers: tuple[HeaderPair, ...] = ()  # of each record
     stamps_due_time: bool = False  # a batch's timestamp is the time at which it was due, not that of its making
 
 
@@ -190,8 +194,13 @@ class LoadProducer:
         self._settled = settled
         self._state = ProducerState(MAX_IN_FLIGHT if plan.idempotent else 1, plan.idempotent)
         keys = [b"k%06d" % number for number in range(plan.keys)]
-        values = ValueMaker(plan.process, plan.value_bytes, plan.padding)
-        self._maker = BatchMaker(values, plan.batch_records, keys)
+        self._maker: BatchMaker | RecordBatchMaker
+        if plan.sizes or plan.headers:
+            sizes = plan.sizes or (plan.value_bytes,)
+            self._maker = RecordBatchMaker(plan.process, plan.batch_records, sizes, plan.padding, keys, plan.headers)
+        else:
+            values = ValueMaker(plan.process, plan.value_bytes, plan.padding)
+            self._maker = BatchMaker(values, plan.batch_records, keys)
         self._partitions = [LoadPartition(where, index) for index, where in enumerate(plan.partitions)]
         self._interval_us = plan.batch_records * 1e6 / plan.records_per_s if plan.records_per_s else 0.0
         self._metadata = MetadataCache()

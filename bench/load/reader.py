@@ -28,6 +28,7 @@ from reference_broker.client.metadata_cache import MetadataCache, MetadataUpdate
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.producer import REFRESH_METADATA
 from reference_broker.client.session_handler import FetchSessionHandler, Wanted
+from reference_broker.records.record import HeaderPair
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode, error_name
 from reference_broker.wire.fetch import NO_TOPIC_ID, PartitionData
@@ -54,6 +55,8 @@ class ReadPlan:
     catches_up: bool = False  # begins at the start of the log once the seconds that count begin
     group_id: str = ""  # empty: the reader is assigned its partitions by the plan
     fetch_sessions: bool = True
+    by_record: bool = False  # records have sizes of their own, so no batch is read by column
+    headers: tuple[HeaderPair, ...] | None = None  # of each record; None: none are expected, and any are read over
     request_timeout_ms: int = 30_000
 
 
@@ -96,7 +99,7 @@ class LoadReader:
         self.assigned = dict.fromkeys(plan.partitions)
         for where in plan.partitions:
             self._state.seek(where, plan.from_offset)
-        self._batches = BatchReader()
+        self._batches = BatchReader(by_record=plan.by_record, headers=plan.headers)
         self._metadata = MetadataCache()
         self._links: dict[int, _Link] = {}  # by node ID
         self._sessions: dict[int, FetchSessionHandler] = {}  # by node ID; a session outlives its connection

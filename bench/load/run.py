@@ -90,7 +90,7 @@ MAX_MESSAGE_BYTES: Final = "max.message.bytes"
 def spec_of(workload: Workload, target: LoadTarget, options: LoadOptions, topics: list[str], out_dir: Path) -> LoadSpec:
     rate = rate_of(workload, options)
     driver = options.driver
-    most = max(1, driver.batch_bytes // workload.message_size)
+    most = max(1, driver.batch_bytes // workload.record_bytes)
     lingering = int(rate / workload.producers * driver.linger_ms / 1000)
     transactions = workload.crucible.transactions
     if transactions is not None and transactions.records:
@@ -103,7 +103,9 @@ def spec_of(workload: Workload, target: LoadTarget, options: LoadOptions, topics
         subscriptions=workload.subscriptions_per_topic,
         consumers=workload.consumer_per_subscription,
         records_per_s=rate,
-        value_bytes=workload.message_size,
+        value_bytes=workload.value_bytes,
+        sizes=workload.crucible.message_sizes,
+        headers=workload.crucible.headers,
         batch_records=most if not rate else max(1, min(most, lingering)),
         compression=options.compression,
         client=client_of(workload, options),

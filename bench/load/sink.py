@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final
 
+import msgspec
 from kio.schema.init_producer_id.v5.response import InitProducerIdResponse
 from kio.schema.metadata.v13.response import (
     MetadataResponseBroker,
@@ -29,6 +30,7 @@ from kio.static.primitive import i16, i32
 from bench.fleet.behaviours.bodies import milliseconds
 from bench.fleet.value_batches import BatchMaker
 from bench.fleet.values import ValueMaker
+from bench.load.record_batches import MessageSizes, RecordBatchMaker, RecordHeaders
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.records.batch import Buffer, patched_prefix, read_header
 from reference_broker.wire.apis import ApiKey
@@ -61,6 +63,16 @@ class SinkPlan:
     value_bytes: int = 100
     batch_records: int = 150
     read_batches: int = 32
+    sizes: MessageSizes | None = None  # None: all values have ``value_bytes``
+    headers: RecordHeaders | None = None
+
+    def batch(self) -> bytes:
+        """Return the batch that each Fetch gets."""
+        if self.sizes is None and self.headers is None:
+            return BatchMaker(ValueMaker(READ_WRITER, self.value_bytes), self.batch_records).make(0, 0)
+        sizes = (self.value_bytes,) if self.sizes is None else self.sizes.drawn()
+        headers = () if self.headers is None else self.headers.pairs
+        return RecordBatchMaker(READ_WRITER, self.batch_records, sizes, headers=headers).make(0, 0)
 
 
 class Sink:
@@ -74,7 +86,7 @@ class Sink:
         """How many were produced."""
         self._producer_ids = itertools.count(1)
         self._ends: defaultdict[TopicPartition, int] = defaultdict(int)
-        batch = BatchMaker(ValueMaker(READ_WRITER, plan.value_bytes), plan.batch_records).make(0, 0)
+        batch = plan.batch()
         self._header, self._rest = read_header(batch), batch[16:]
         self._handlers: dict[int, Callable[[Any], object]] = {
             ApiKey.METADATA: self._metadata,
@@ -222,8 +234,8 @@ def _read(connection: socket.socket, size: int) -> memoryview | None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """``arguments`` are the fields of ``SinkPlan``, in their order."""
-    sink = Sink(SinkPlan(*map(int, arguments)))
+    """The only argument is a ``SinkPlan`` as JSON."""
+    sink = Sink(msgspec.json.decode(arguments[0], type=SinkPlan))
     threading.Thread(target=sink.serve, daemon=True).start()
     sys.stdout.write(f"{sink.port}\n")
     sys.stdout.flush()

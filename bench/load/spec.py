@@ -8,6 +8,7 @@ import msgspec
 from bench.load.connections import ConnectionPlan, connection_plans
 from bench.load.producer import LoadPlan, TransactionPlan
 from bench.load.reader import ReadPlan
+from bench.load.record_batches import MessageSizes, RecordHeaders
 from bench.load.transform import TransformPlan
 from bench.load.workload import Transactions, Transform, writer_of
 from reference_broker.client.consumer import READ_COMMITTED, READ_UNCOMMITTED
@@ -28,6 +29,8 @@ class LoadSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     records_per_s: float
     value_bytes: int
     batch_records: int
+    sizes: MessageSizes | None = None
+    headers: RecordHeaders | None = None
     compression: str = "none"
     client: str = "native"  # one of ``clients.CLIENTS``
     keys: int = 0
@@ -103,6 +106,8 @@ def parse_spec(text: bytes) -> LoadSpec:
 def load_plans(spec: LoadSpec) -> list[LoadPlan]:
     """Return a plan for each producer. Each sends to all partitions of its topic."""
     count = len(spec.topics) * spec.producers
+    sizes = () if spec.sizes is None else tuple(spec.sizes.drawn())
+    headers = () if spec.headers is None else spec.headers.pairs
     return [
         LoadPlan(
             writer_of(number),
@@ -120,6 +125,8 @@ def load_plans(spec: LoadSpec) -> list[LoadPlan]:
             delivery_timeout_us=spec.delivery_timeout_ms * 1000,
             transaction=_transaction_plan(spec, number),
             stamps_due_time=spec.transform is not None,
+            sizes=sizes,
+            headers=headers,
         )
         for number in range(count)
     ]
@@ -153,6 +160,8 @@ def read_plans(spec: LoadSpec) -> Iterator[tuple[int, ReadPlan]]:
                         partition_max_bytes=spec.partition_max_bytes,
                         isolation_level=READ_COMMITTED if spec.reads_committed else spec.isolation_level,
                         group_id=f"{topic}-s{subscription}" if spec.groups else "",
+                        by_record=spec.sizes is not None,
+                        headers=None if spec.headers is None else spec.headers.pairs,
                         fetch_sessions=spec.fetch_sessions,
                     ),
                 )
@@ -168,6 +177,8 @@ def _catch_up_plan(spec: LoadSpec, topic: str) -> ReadPlan:
         partition_max_bytes=spec.partition_max_bytes,
         isolation_level=READ_COMMITTED if spec.reads_committed else spec.isolation_level,
         fetch_sessions=spec.fetch_sessions,
+        by_record=spec.sizes is not None,
+        headers=None if spec.headers is None else spec.headers.pairs,
         catches_up=True,
     )
 

@@ -15,6 +15,7 @@ from bench.fleet.values import smallest_size_bytes
 from bench.load.clients import CLIENTS, JAVA, NATIVE
 from bench.load.connections import connection_plans
 from bench.load.faults import Fault
+from bench.load.record_batches import MessageSizes, RecordHeaders
 from bench.load.yaml_file import YamlError, read_yaml
 
 KEYS: Final = {"NO_KEY": 0, "KEY_ROUND_ROBIN": 10_000, "RANDOM_NANO": 10_000}
@@ -83,6 +84,9 @@ class Extensions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     faults: list[Fault] = msgspec.field(default_factory=list)
     """What happens to nodes during the measurement."""
 
+    message_sizes: MessageSizes | None = None
+    """Sizes of values, in place of the one of ``messageSize``."""
+    headers: RecordHeaders | None = None
     client: str = "native"
     """The library of producers and readers (``clients.CLIENTS``)."""
 
@@ -157,6 +161,23 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return self.producers + self.readers + self.transformers + beside
 
     @property
+    def value_bytes(self) -> int:
+        """The mean size of a value."""
+        sizes = self.crucible.message_sizes
+        return self.message_size if sizes is None else round(sizes.mean)
+
+    @property
+    def largest_value_bytes(self) -> int:
+        sizes = self.crucible.message_sizes
+        return self.message_size if sizes is None else sizes.largest
+
+    @property
+    def record_bytes(self) -> int:
+        """The mean size of a value and the headers of its record."""
+        headers = self.crucible.headers
+        return self.value_bytes + (0 if headers is None else headers.size_bytes)
+
+    @property
     def transformers(self) -> int:
         transform = self.crucible.transform
         return 0 if transform is None else self.topics * transform.instances
@@ -183,8 +204,9 @@ def _padding(workload: Workload, path: Path) -> bytes:
     if workload.payload_file:
         return _payload(workload.payload_file, path)
     share = workload.random_bytes_ratio if workload.use_randomized_payloads else 1.0
-    random_bytes = int(workload.message_size * share)
-    return Random(workload.name).randbytes(random_bytes) + bytes(workload.message_size - random_bytes)
+    size = min(workload.largest_value_bytes, MOST_MESSAGE_BYTES)
+    random_bytes = int(size * share)
+    return Random(workload.name).randbytes(random_bytes) + bytes(size - random_bytes)
 
 
 def _payload(name: str, path: Path) -> bytes:
@@ -233,6 +255,13 @@ def _check(workload: Workload) -> None:
         raise UnplayableError("consumerBacklogSizeGB needs a producerRate, with which the backlog is built")
     if workload.consumer_backlog_size_gb and not workload.subscriptions_per_topic:
         raise UnplayableError("consumerBacklogSizeGB needs readers: set subscriptionsPerTopic to 1 or more")
+    sizes = workload.crucible.message_sizes
+    if sizes is not None and sizes.complaint:
+        raise UnplayableError(f"crucible.messageSizes {sizes.complaint}")
+    if sizes is not None and sizes.smallest < least:
+        raise UnplayableError(
+            f"crucible.messageSizes have {sizes.smallest}, too small for a value that proves itself: at least {least}"
+        )
     if workload.message_size < least:
         raise UnplayableError(
             f"messageSize {workload.message_size} is too small for a value that proves itself: at least {least}"
@@ -268,6 +297,8 @@ def check_client(workload: Workload, client: str) -> None:
     keys: dict[str, object] = {
         "crucible.transactions": workload.crucible.transactions,
         "crucible.transform": workload.crucible.transform,
+        "crucible.messageSizes": workload.crucible.message_sizes,
+        "crucible.headers": workload.crucible.headers,
         "crucible.groups": workload.crucible.groups,
         "crucible.readFromStart": workload.crucible.read_from_start,
         "consumerBacklogSizeGB": workload.consumer_backlog_size_gb,
