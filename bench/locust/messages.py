@@ -73,11 +73,10 @@ def end_without_master(runner: WorkerRunner) -> None:
         gevent.sleep(1.0)
         last_s = runner.last_heartbeat_timestamp  # None before the first response
         silent_s = time.time() - last_s if last_s else 0.0
-        if silent_s < MASTER_SILENT_S or (
-            silent_s < MASTER_GONE_S and _accepts(runner.master_host, runner.master_port)
-        ):
+        if silent_s < MASTER_SILENT_S:
             continue
-        os._exit(MASTER_GONE_CODE)  # Clients may wait for brokers. There is nothing to end in order.
+        if silent_s > MASTER_GONE_S or not _accepts(runner.master_host, runner.master_port):
+            os._exit(MASTER_GONE_CODE)  # Clients may wait for brokers. There is nothing to end in order.
 
 
 def _accepts(host: str, port: int) -> bool:
