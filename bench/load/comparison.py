@@ -7,7 +7,6 @@ others.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Final
 
 from bench.load.clients import NATIVE
@@ -16,6 +15,11 @@ from bench.load.search import PRECISION, Sustained
 from reports.statistics.confidence import BUCKET, LEAST_UNITS, Interval, Ratio, median_interval, ratios
 
 INVALID: Final = "INVALID"
+MOST_LEAST_RATIO: Final = 2.0
+"""A comparison that could not have shown a doubling is too noisy: its interval, which may span orders of magnitude with
+three runs, says less than the range of the runs."""
+TOO_NOISY: Final = "too noisy to compare"
+NO_DIFFERENCE: Final = "no difference shown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +227,8 @@ class Estimate:
 
     figure: Figure
     interval: Interval | None  # None: not measured
+    values: tuple[float, ...] = ()  # of the runs
+    base_values: tuple[float, ...] = ()
     ratio: Ratio | None = None
     is_at_least: bool = False  # a search ended before a rate that is not sustained was found
     beyond: float | None = None  # the rate that the only search found not to be sustained
@@ -231,19 +237,36 @@ class Estimate:
     def text(self) -> str:
         if self.interval is None:
             return ""
-        middle, low, high = map(self.figure.text, (self.interval.middle, self.interval.low, self.interval.high))
+        middle = self.figure.text(self.interval.middle)
         prefix = "at least " if self.is_at_least else ""
         if self.beyond is not None and not self.is_at_least:
             return f"{middle} ({self.figure.text(self.beyond)} is not)"
-        return f"{prefix}{middle}" + (f" ({low}–{high})" if low != high else "")
+        if self.interval.is_known:
+            count, ends = "", (self.interval.low, self.interval.high)
+        else:
+            count, ends = f"{len(self.values)} runs: ", (min(self.values), max(self.values))
+        low, high = map(self.figure.text, ends)
+        return f"{prefix}{middle}" + (f" ({count}{low}–{high})" if low != high else "")
 
     @property
-    def comparison(self) -> str:
-        """The ratio in words. Empty without one."""
+    def word(self) -> str:
+        """What the ratio shows. Empty without one."""
         if self.ratio is None:
             return ""
         word = self.ratio.word(self.figure.less_is_better)
-        return f"{self.ratio.ratio:.2f} × ({self.ratio.low:.2f}–{self.ratio.high:.2f}): {word}"
+        return TOO_NOISY if word == NO_DIFFERENCE and self.ratio.least > MOST_LEAST_RATIO else word
+
+    @property
+    def comparison(self) -> str:
+        """The ratio with its interval in words. Empty without one. If the runs are too noisy for an interval, it is the
+        range of the ratios of any run to any run of the base."""
+        if self.ratio is None:
+            return ""
+        if self.word == TOO_NOISY:
+            low, high = min(self.values) / max(self.base_values), max(self.values) / min(self.base_values)
+            counts = f"{len(self.base_values)} and {len(self.values)} runs"
+            return f"{self.ratio.ratio:.2f} × (single runs {low:.2f}–{high:.2f}; {counts}): {self.word}"
+        return f"{self.ratio.ratio:.2f} × ({self.ratio.low:.2f}–{self.ratio.high:.2f}): {self.word}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,14 +290,16 @@ def compared(every: Sequence[Series]) -> list[Column]:
 
 
 def _column(series: Series, base: Series | None) -> Column:
-    found = {} if base is None else _ratios(base, series)
+    figure_ratios = {} if base is None else _ratios(base, series)
     estimates = []
     for figure in FIGURES:
         values = values_of(series, figure)
+        base_values = values_of(base, figure) if base is not None else []
         interval = median_interval(values) if values else None
         at_least = figure is SUSTAINED and any(_is_open(each) for each in series.valid)
         beyond = _beyond(series) if figure is SUSTAINED else None
-        estimates.append(Estimate(figure, interval, found.get(figure.name), at_least, beyond))
+        ratio = figure_ratios.get(figure.name)
+        estimates.append(Estimate(figure, interval, tuple(values), tuple(base_values), ratio, at_least, beyond))
     return Column(series, "" if base is None else base.name, tuple(estimates))
 
 
@@ -318,21 +343,23 @@ def _ratios(base: Series, other: Series) -> dict[str, Ratio]:
 
 
 def sentences(columns: Sequence[Column]) -> Iterator[str]:
-    """Yield a sentence for each comparison: what is better, worse, and not shown to differ."""
+    """Yield a sentence for each comparison: what is better, worse, not shown to differ, and too noisy."""
     for column in columns:
         if not column.base:
             continue
-        shown = [each for each in column.estimates if each.ratio is not None]
+        shown = [estimate for estimate in column.estimates if estimate.ratio is not None]
         if not shown:
             yield (
                 f"{column.series.name} beside {column.base}: no comparison, which needs {LEAST_UNITS} valid runs of "
                 f"each (--repeat 5)."
             )
             continue
-        words = sorted((each.ratio.word(each.figure.less_is_better), each.figure.name) for each in shown if each.ratio)
-        listed = {word: [name for _, name in group] for word, group in groupby(words, key=lambda one: one[0])}
-        parts = [f"{word}: {', '.join(listed[word])}" for word in ("better", "worse") if word in listed]
-        if len(listed.get("no difference shown", ())):
-            rest = listed["no difference shown"]
-            parts.append("no difference shown" + ("" if not parts else f": {', '.join(rest)}"))
+        names: dict[str, list[str]] = {}
+        for word, name in sorted((estimate.word, estimate.figure.name) for estimate in shown):
+            names.setdefault(word, []).append(name)
+        if list(names) == [NO_DIFFERENCE]:
+            yield f"{column.series.name} beside {column.base}: {NO_DIFFERENCE}."
+            continue
+        words = ("better", "worse", NO_DIFFERENCE, TOO_NOISY)
+        parts = [f"{word}: {', '.join(names[word])}" for word in words if word in names]
         yield f"{column.series.name} beside {column.base}: {'; '.join(parts)}."

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from jinja2 import Environment
 from matplotlib import rc_context
@@ -15,6 +15,7 @@ from matplotlib.ticker import LogLocator, StrMethodFormatter
 from bench.drawing import INK, STYLE, WIDTH_IN, svg
 from bench.load.comparison import (
     FIGURES,
+    MOST_LEAST_RATIO,
     Column,
     Entry,
     Estimate,
@@ -55,16 +56,15 @@ VIOLATIONS: Final = {
     "damaged": "damaged",
     "refused_but_read": "refused but read",
 }
-Word = Literal["better", "worse", ""]
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """``comparison`` is a ratio in words, and ``word`` what it shows."""
+    """``comparison`` is a ratio in words, and ``word`` what it shows (``Estimate.word``)."""
 
     text: str
     comparison: str = ""
-    word: Word = ""
+    word: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +105,7 @@ def _figure_line(at: int, figure: Figure, columns: Sequence[Column], published: 
 
 
 def _cell(estimate: Estimate) -> Cell:
-    word: Word = ""
-    if estimate.ratio is not None:
-        found = estimate.ratio.word(estimate.figure.less_is_better)
-        word = found if found != "no difference shown" else ""
-    return Cell(estimate.text or NO_VALUE, estimate.comparison, word)
+    return Cell(estimate.text or NO_VALUE, estimate.comparison, estimate.word)
 
 
 def _published(figure: Figure, result: Published) -> str:
@@ -386,13 +382,16 @@ code { font-size: 13px; overflow-wrap: anywhere; }
 {% for line in lines %}
 <tr><th>{{ line.name }}{% if line.unit %}<span class="unit">{{ line.unit }}</span>{% endif %}</th>
 {% for cell in line.cells %}<td>{{ cell.text }}{% if cell.comparison %}
-<span class="ratio {{ cell.word }}">{{ cell.comparison }}</span>{% endif %}</td>{% endfor %}</tr>
+<span class="ratio {{ cell.word if cell.word in ("better", "worse") }}">{{ cell.comparison }}</span>
+{%- endif %}</td>{% endfor %}</tr>
 {% endfor %}
 </tbody></table></div>
 {% if has_intervals %}
 <p class="note">Medians of the valid runs, with 95 % confidence intervals from a bootstrap that draws runs (five runs or
-more). Ratios are those of geometric means to the first target with the same workload and rate. Their intervals hold for
-all figures together. If one contains 1, no difference is shown.</p>
+more), or else with the range of the runs. Ratios are those of geometric means to the first target with the same
+workload and rate. Their intervals hold for all figures together. If one contains 1, no difference is shown. A ratio is
+too noisy to compare if its interval contains 1 and not even a factor of {{ most_least_ratio }} would have been shown;
+then it has the range of the ratios of single runs.</p>
 {% endif %}
 <p class="note">Each value that was read is compared with what was sent. PASSED: no acknowledged record was lost,
 repeated, reordered or damaged. UNVERIFIED: tools that verify nothing have sent and read. INVALID: the run says nothing
@@ -432,4 +431,4 @@ is computed.</p>
 </html>
 """
 _TEMPLATE: Final[Any] = Environment(autoescape=True, trim_blocks=True).from_string(_SOURCE)
-_TEMPLATE.globals["dash"] = NO_VALUE
+_TEMPLATE.globals |= {"dash": NO_VALUE, "most_least_ratio": f"{MOST_LEAST_RATIO:g}"}

@@ -97,7 +97,7 @@ def test_what_was_measured_stays_when_a_later_run_fails(tmp_path: Path, monkeypa
 def test_a_figure_has_its_median_and_with_five_runs_an_interval() -> None:
     (few,) = columns(runs("a", 5, 6, 7, 8)).values()
     (many,) = columns(runs("a", 5, 6, 7, 8, 100)).values()
-    assert estimate(few, "publish latency p99").text == "6.5"
+    assert estimate(few, "publish latency p99").text == "6.5 (4 runs: 5.0–8.0)"
     interval = estimate(many, "publish latency p99").interval
     assert interval is not None
     assert (interval.middle, interval.low, interval.high) == pytest.approx((7, 5, 100), rel=0.01)
@@ -133,6 +133,31 @@ def test_a_difference_is_shown_only_where_the_interval_excludes_one() -> None:
     first, second = sentences(list(found.values()))
     assert first.startswith("b beside a: worse: end-to-end p50, end-to-end p99")
     assert second == "c beside a: no difference shown."
+
+
+def test_few_noisy_runs_have_the_range_of_single_runs_instead_of_an_interval(tmp_path: Path) -> None:
+    entries = [*runs("a", 5, 9, 20), *runs("b", 6, 11, 30)]
+    latency = estimate(columns(entries)["b"], "publish latency p99")
+    assert latency.ratio is not None
+    assert latency.ratio.high / latency.ratio.low > 20  # An interval that says nothing.
+    assert latency.text == "11.0 (3 runs: 6.0–30.0)"
+    # 6 / 20 to 30 / 5, and latencies are recorded to within 1 %.
+    assert latency.comparison == "1.30 × (single runs 0.30–5.99; 3 and 3 runs): too noisy to compare"
+    (sentence,) = sentences(list(columns(entries).values()))
+    assert "no difference shown: acknowledged" in sentence
+    assert "too noisy to compare: end-to-end p50" in sentence
+    page = write(entries, tmp_path / "p.html", "./c", "m").read_text()
+    _, rows = table_of(entries, [])
+    for text in (latency.text, latency.comparison):
+        assert text in page
+        assert any(text in row for row in rows)
+
+
+def test_a_difference_that_noise_does_not_hide_keeps_its_interval() -> None:
+    latency = estimate(columns(runs("a", 1, 1.1, 1.2), runs("b", 300, 500, 400))["b"], "publish latency p99")
+    assert latency.ratio is not None
+    assert latency.ratio.least > 2
+    assert latency.comparison.endswith(f"{latency.ratio.low:.2f}–{latency.ratio.high:.2f}): worse")
 
 
 def test_offered_load_is_not_compared() -> None:
