@@ -2,7 +2,9 @@
 
 A follower's progress is what its accepted requests fetch from, never what was sent to it. A partition that an
 incremental request does not name counts as fetched at its cached offset (F-22). A new leader knows no progress. One
-that goes on in the next leader epoch keeps what it knows, because nobody led in between.
+that goes on in the next leader epoch keeps what it knows, because nobody led in between. When a leader epoch begins,
+the replicas that are in sync have caught up then, and no other replica has until a request shows it (Kafka's
+``Replica.resetReplicaState``).
 
 A proposal is followed from its AlterPartition request on. It ends with a greater partition epoch, or with a refusal
 that was certainly not applied (KIP-497).
@@ -39,14 +41,16 @@ class Progress:
     broker_epoch: int
     """of the follower, as that request says; -1 if it does not"""
     caught_up_us: int
-    """last time at which it had all that the leader had then"""
+    """last time at which it had all that the leader had then; ``NEVER_US`` if no request has shown that"""
     fetched_us: int
+    """time of that request, or the beginning of a later leader epoch as for ``caught_up_us``"""
     leader_end: int
-    """end of the leader's log at that request"""
+    """end of the leader's log then"""
     is_cached: bool = True
     """whether the follower's session has the partition, so that requests that do not name it count"""
     has_lagged: bool = False
-    """whether replica.lag.time.max.ms have passed once in this leadership without its being caught up"""
+    """whether replica.lag.time.max.ms have passed without its being caught up, in this leader epoch and since it is in
+    sync"""
 
 
 @dataclass(slots=True)
@@ -58,7 +62,13 @@ class LeaderTerm:
     began_us: int
     start_offset: int
     """end of its log then"""
+    in_sync: tuple[int, ...]
+    """in-sync replicas then"""
     followers: dict[int, Progress] = field(default_factory=dict)
+
+    def caught_up_at_start_us(self, replica: int) -> int:
+        """Return when a replica had caught up, before any request of it in this leader epoch."""
+        return self.began_us if replica in self.in_sync else NEVER_US
 
 
 class Proposed(NamedTuple):
@@ -82,6 +92,8 @@ class Counted(NamedTuple):
     """whether the request is small, so that the leader counts all of it in one event if slices are not short"""
 
 
+NEVER_US = -(1 << 62)
+"""Before all times."""
 FULL_EPOCHS = (0, -1)
 """Session epochs of full requests (KIP-227)."""
 INCREMENTAL = 1
@@ -163,11 +175,12 @@ class ProgressView:
         known = self.terms.get(key)
         if known is not None and known.node is node and known.leader_epoch == led.leader_epoch:
             return known
-        term = self.terms[key] = LeaderTerm(node, led.leader_epoch, at_us, _start_offset(led))
+        term = self.terms[key] = LeaderTerm(node, led.leader_epoch, at_us, _start_offset(led), _in_sync(node, led))
         if known is not None and known.node is node and known.leader_epoch + 1 == led.leader_epoch:
             term.followers = known.followers
-            for each in term.followers.values():
-                each.caught_up_us = at_us
+            for replica, each in term.followers.items():
+                each.caught_up_us = each.fetched_us = term.caught_up_at_start_us(replica)
+                each.leader_end, each.has_lagged = led.log.log_end_offset, False
         return term
 
     def proposal(self, node_id: int, partition: Partition, partition_epoch: int) -> Proposed | None:
@@ -260,7 +273,9 @@ class ProgressView:
         term, end = self.term(at_us, node, led), led.log.log_end_offset
         known = term.followers.get(body.replica_id)
         if known is None or known.broker_epoch != body.replica_epoch:
-            known = Progress(offset, body.replica_epoch, term.began_us, at_us, end)
+            # A replica that restarted in this leader epoch has lost its progress (E-4).
+            caught_up_us = term.caught_up_at_start_us(body.replica_id) if known is None else NEVER_US
+            known = Progress(offset, body.replica_epoch, caught_up_us, at_us, end)
             term.followers[body.replica_id] = known
         known.is_cached = True
         caught_up_us = known.caught_up_us
@@ -269,7 +284,9 @@ class ProgressView:
         elif offset >= known.leader_end:
             known.caught_up_us = max(caught_up_us, known.fetched_us)
         lag_us = node.broker.config.replica_lag_time_max_ms * 1000
-        known.has_lagged = known.has_lagged or at_us - caught_up_us > lag_us
+        # The leader removes only replicas that are in sync. Lag from before a replica joined is no reason to remove it.
+        is_lagging = known.has_lagged or at_us - caught_up_us > lag_us
+        known.has_lagged = is_lagging and body.replica_id in _in_sync(node, led)
         known.offset, known.fetched_us, known.leader_end = offset, at_us, end
 
     # Proposals
@@ -313,6 +330,12 @@ def _start_offset(led: Partition) -> int:
     """Return where the log ended when its leader epoch began. It may have grown since then, before the first look."""
     epochs = led.log.epochs
     return epochs.starts[-1] if epochs.latest == led.leader_epoch else led.log.log_end_offset
+
+
+def _in_sync(node: "Node", led: Partition) -> tuple[int, ...]:
+    """Return the in-sync replicas of the node's metadata, none if it lacks the partition."""
+    topic = node.broker.quorum_node.loader.image.topic_by_id(led.topic_id)
+    return () if topic is None else topic.partitions[led.index].isr
 
 
 def altered(body: Any) -> Iterator[tuple[bytes, Any]]:

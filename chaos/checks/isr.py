@@ -127,8 +127,9 @@ class ProposalsHonest(ReplicaCheck):
 
     A replica joins when it has requested the high watermark and the start of the leader's epoch (KIP-497), and is named
     with a broker epoch that is registered (KIP-903). One that leaves had not caught up for replica.lag.time.max.ms. It
-    may have done so since the leader decided. The request names the partition epoch and the leader epoch of the
-    leader's metadata.
+    may have done so since the leader decided. A replica may join behind the leader's end. If it was out of sync when
+    the leader epoch began, it has not caught up before a request from that end, and may leave at once (Kafka's
+    ``Replica.resetReplicaState``). The request names the partition epoch and the leader epoch of the leader's metadata.
 
     A proposal ends with a greater partition epoch or a refusal that was certainly not applied. Until then the maximal
     ISR has the replica that joins (KIP-497).

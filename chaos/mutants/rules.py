@@ -143,9 +143,9 @@ def old_proposals_accepted(original: Function, self: Any, partition: Any, reques
 
 
 @mutant(f"{REPLICAS}:Followers.begin_leadership")
-def new_leader_counts_followers_as_equal(original: Function, self: Any, isr: tuple[int, ...]) -> None:
+def new_leader_counts_followers_as_equal(original: Function, self: Any, isr: tuple[int, ...], now_us: int) -> None:
     """A new leader takes its in-sync followers to be as far as itself before they fetch from it (F-22)."""
-    original(self, isr)
+    original(self, isr, now_us)
     for state in self.states.values():
         if state.replica_id in isr:
             state.log_end_offset = self.leader_end

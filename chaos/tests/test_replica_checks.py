@@ -643,10 +643,20 @@ class Proposer(Leader):
         for check in (self.check, self.proposals):
             check.acted(self.cluster.now_us, self.node, event, effects)
 
-    def proposes(self, isr: tuple[int, ...], partition_epoch: int = 1, broker_epoch: int = 7, index: int = 0) -> None:
+    def proposes(
+        self,
+        isr: tuple[int, ...],
+        partition_epoch: int = 1,
+        broker_epoch: int = 7,
+        index: int = 0,
+        leader_epoch: int = 0,
+    ) -> None:
         members = [SimpleNamespace(broker_id=each, broker_epoch=broker_epoch) for each in isr]
         one = SimpleNamespace(
-            partition_index=index, leader_epoch=0, partition_epoch=partition_epoch, new_isr_with_epochs=members
+            partition_index=index,
+            leader_epoch=leader_epoch,
+            partition_epoch=partition_epoch,
+            new_isr_with_epochs=members,
         )
         topic = SimpleNamespace(topic_id=UUID(bytes=TOPIC_ID), partitions=[one])
         body: Any = SimpleNamespace(topics=[topic])
@@ -721,6 +731,41 @@ def test_only_a_replica_that_lags_leaves(cluster: Cluster, *, lags: bool) -> Non
     cluster.now_us += 1_000_001 if lags else 1_000_000 - 10
     proposer.proposes((0,))
     assert bool(proposer.stories()) == (not lags)
+
+
+@pytest.mark.clause("F-22")
+@pytest.mark.parametrize(
+    ("in_sync", "fetched", "may_leave"),
+    [((0, 1), 3, True), ((0, 1), 4, False), ((0, 1, 2), 3, False)],
+    ids=["joined behind the end", "has reached the end", "in sync from the start"],
+)
+def test_a_replica_that_joins_behind_the_end_may_leave_at_once(
+    cluster: Cluster, in_sync: tuple[int, ...], fetched: int, *, may_leave: bool
+) -> None:
+    cluster.append(batch(3, 0), to=(0, 1))
+    cluster.change(isr=in_sync)
+    proposer = Proposer(cluster)
+    proposer.fetch(2, fetched)
+    proposer.commits((0, 1, 2))
+    proposer.proposes((0, 1), partition_epoch=cluster.state.partition_epoch)
+    assert ["replica 2 has never been behind" in each for each in proposer.stories()] == [True] * (not may_leave)
+
+
+@pytest.mark.clause("F-22")
+@pytest.mark.parametrize("in_sync", [(0, 1), (0, 1, 2)])
+def test_the_next_leader_epoch_begins_with_the_in_sync_replicas_caught_up(
+    cluster: Cluster, in_sync: tuple[int, ...]
+) -> None:
+    proposer = Proposer(cluster)
+    proposer.commits(in_sync)
+    cluster.append(batch(3, 0), to=(0, 1))
+    proposer.led.leader_epoch = 1
+    proposer.fetch(1, 4)
+    proposer.fetch(2, 3)
+    cluster.change(leader_epoch=1)
+    proposer.commits((0, 1, 2))
+    proposer.proposes((0, 1), partition_epoch=cluster.state.partition_epoch, leader_epoch=1)
+    assert ["replica 2 has never been behind" in each for each in proposer.stories()] == [True] * (2 in in_sync)
 
 
 @pytest.mark.clause("F-22")

@@ -137,7 +137,7 @@ class Leaders:
         # Decision partition-state (E-2): newer, applied | known
         if new_epoch or state.partition_epoch > partition.partition_epoch:
             partition.partition_epoch = state.partition_epoch
-            followers.assign(state.replicas, self._now_us())
+            followers.assign(state.replicas)
             self._forget_restarted(followers)
             self._commit(partition, followers, state.isr)
         if new_epoch and must_sync(partition.log):
@@ -186,8 +186,8 @@ class Leaders:
         # Decision leadership (F-22): begins without progress | goes on
         if followers is None:
             followers = Followers(self._node_id, state.leader_epoch, end, end)
-            followers.assign(state.replicas, now_us)
-            followers.begin_leadership(state.isr)
+            followers.assign(state.replicas)
+            followers.begin_leadership(state.isr, now_us)
             partition.followers = followers
             partition.synced = partial(self._synced, partition)
             self.high_watermarks.moved(log)

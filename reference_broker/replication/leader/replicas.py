@@ -198,12 +198,16 @@ class Followers:
         proposal = self.proposal
         return self.isr if proposal is None or proposal.joining is None else proposal.isr
 
-    def assign(self, replicas: tuple[int, ...], now_us: int) -> None:
-        """Set the replicas, leader included, and keep the states of those that stay. ``commit`` must follow."""
+    def assign(self, replicas: tuple[int, ...]) -> None:
+        """Set the replicas, leader included, and keep the states of those that stay. ``commit`` must follow.
+
+        A replica that is added has not caught up yet. Otherwise it would hold the high watermark back while it copies
+        the log.
+        """
         states = {}
         for replica_id in replicas:
             if replica_id != self.leader_id:
-                states[replica_id] = self.states.get(replica_id) or FollowerState(replica_id, now_us)
+                states[replica_id] = self.states.get(replica_id) or FollowerState(replica_id, _NEVER_US)
         self.states = states
 
     def commit(self, isr: tuple[int, ...]) -> None:
@@ -235,11 +239,11 @@ class Followers:
                 state.log_end_offset = state.log_start_offset = UNKNOWN_OFFSET
             state.begin_epoch(leader_end, now_us, state.replica_id in isr)
 
-    def begin_leadership(self, isr: tuple[int, ...]) -> None:
+    def begin_leadership(self, isr: tuple[int, ...], now_us: int) -> None:
         """A new leader knows no progress of the others. Those out of sync must not hold the high watermark back."""
         for state in self.states.values():
-            if state.replica_id not in isr:
-                state.last_caught_up_us = _NEVER_US
+            if state.replica_id in isr:
+                state.last_caught_up_us = now_us
 
     def appended(self, leader_end: int) -> None:
         """The leader's log grew. First settles which followers were up to date until now. Costs one step for each."""

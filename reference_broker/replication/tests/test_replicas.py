@@ -28,8 +28,8 @@ class Cached:
 
 def followers(isr: tuple[int, ...] = (1, 2, 3), replicas: tuple[int, ...] = (1, 2, 3), end: int = 0) -> Followers:
     made = Followers(1, 0, end, end)
-    made.assign(replicas, 0)
-    made.begin_leadership(isr)
+    made.assign(replicas)
+    made.begin_leadership(isr, 0)
     made.commit(isr)
     return made
 
@@ -165,10 +165,29 @@ def test_low_watermark_excludes_dead_replicas() -> None:
 def test_new_assignment_keeps_state_of_remaining_replicas() -> None:
     made = followers()
     at(made, f2=5, f3=6)
-    made.assign((1, 3, 4), 77)
+    made.assign((1, 3, 4))
     made.commit((1, 3))
     assert {one: state.log_end_offset for one, state in made.states.items()} == {3: 6, 4: -1}
     assert ([one.replica_id for one in made.in_sync], [one.replica_id for one in made.out_of_sync]) == ([3], [4])
+
+
+@pytest.mark.parametrize(("fetched", "expected"), [(0, 9), (7, 9), (9, 9)])
+def test_added_replica_does_not_hold_back_high_watermark_while_it_copies_the_log(fetched: int, expected: int) -> None:
+    made = followers(end=9)
+    at(made, f2=9, f3=9)
+    made.assign((1, 2, 3, 4))
+    made.commit((1, 2, 3))
+    made.states[4].fetched(Cached(Session(1), fetched), 9)
+    assert mark(made, 9, now_us=2) == expected
+
+
+def test_added_replica_holds_back_high_watermark_once_it_has_caught_up() -> None:
+    made = followers(end=9)
+    made.assign((1, 2, 3, 4))
+    made.commit((1, 2, 3))
+    made.states[4].fetched(Cached(Session(1), 9), 9)
+    at(made, f2=10, f3=10)
+    assert mark(made, 10, now_us=2) == 9
 
 
 def test_new_epoch_restarts_lag_of_in_sync_replicas() -> None:
