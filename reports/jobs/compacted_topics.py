@@ -10,7 +10,7 @@ from typing import Final
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs.evidence import ok_reads, read_values, sequences
+from reports.jobs.evidence import members, ok_reads, read_values, sequences
 from reports.jobs.expressions import OPERATION, PARTITION, READER, with_operation
 from reports.jobs.guarantee_job import THE_END, GuaranteeJob, anomalies, sentence
 from reports.jobs.intervals import CHUNK, meeting
@@ -19,6 +19,7 @@ from reports.read_tables import Tables
 VALUE: Final = [*PARTITION, "writer"]
 KEY: Final = [*PARTITION, "key"]
 _RUN: Final = [*OPERATION, "topic", "partition", "writer", "first_sequence", "last_sequence"]
+_RESPONSE: Final = [*OPERATION, "topic", "partition"]
 _FATE = """case when type = 'fail' then 'fail'
     when type = 'ok' and acks != 1 then 'ok'
     when seen_by >= if(ended_us is null, 0, 1) then 'ok'
@@ -93,10 +94,12 @@ def excused(tables: Tables, keys: Sequence[str], level: int) -> DataFrame:
     Columns: keys, first_sequence, last_sequence.
 
     A cleaner may have removed them before the first reader of at least this isolation level got past them. A reader
-    gets all records between its positions before and after a response (F-16, X-4).
+    gets all records between its positions before and after a response (F-16, X-4), unless it leaves its group before it
+    polls them (``_unpolled``).
     """
     numbers = (F.col("sequence").alias("first_sequence"), F.col("sequence").alias("last_sequence"))
-    responses = with_operation(tables.positions.where("error is null"), tables, "type", "complete_us")
+    polled = tables.positions.where("error is null").join(_unpolled(tables), _RESPONSE, "left_anti")
+    responses = with_operation(polled, tables, "type", "complete_us")
     levels = ok_reads(tables).groupBy("run", "process").agg(F.max("isolation").alias("level"))
     moves = responses.where("type = 'ok' and next_offset > fetch_offset").join(levels, ["run", "process"], "left")
     moves = moves.where(F.coalesce("level", F.lit(0)) >= level)
@@ -107,6 +110,20 @@ def excused(tables: Tables, keys: Sequence[str], level: int) -> DataFrame:
     at_us = F.min(F.expr("if(offset >= fetch_offset and offset < next_offset, complete_us, null)"))
     found = over.groupBy(*VALUE, "sequence", "since_us").agg(at_us.alias("passed_us"))
     return found.where("passed_us is null or passed_us >= since_us").select(*keys, *numbers)
+
+
+def _unpolled(tables: Tables) -> DataFrame:
+    """Return the responses to members of groups of which nothing was read, and after which they did not go on. Columns:
+    _RESPONSE.
+
+    Kafka: records that a consumer has fetched and not returned by poll are dropped when it leaves.
+    """
+    own = tables.positions.where("error is null").join(
+        F.broadcast(members(tables).select("run", "process").distinct()), ["run", "process"], "left_semi"
+    )
+    following = F.lead("fetch_offset").over(Window.partitionBy(*READER).orderBy("index"))
+    last = own.withColumn("following", following).where("following is null or following != next_offset")
+    return last.select(*_RESPONSE).join(tables.reads.select(*_RESPONSE), _RESPONSE, "left_anti")
 
 
 _VIEW = [*READER, "isolation", "from_us", "at_us", "position"]

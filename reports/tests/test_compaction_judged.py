@@ -163,6 +163,33 @@ def plant_passed_and_not_read(history: History) -> None:
     _without_reads(history, *OLD, *IN_TRANSACTION)
 
 
+def legal_left_with_fetched_records(history: History) -> None:
+    """A member of a group fetched the records before they were superseded, and left before it polled them."""
+    _got_early(history, is_member=True, goes_on=False)
+
+
+def plant_member_went_on_without_fetched_records(history: History) -> None:
+    """A member of a group went on behind records that it had fetched, and polled none of them."""
+    _got_early(history, is_member=True, goes_on=True)
+
+
+def plant_fetched_outside_a_group_and_not_read(history: History) -> None:
+    """A reader outside a group reads at once what it fetches."""
+    _got_early(history, is_member=False, goes_on=False)
+
+
+def _got_early(history: History, *, is_member: bool, goes_on: bool) -> None:
+    """A client got responses with the superseded records while they were the newest of their keys."""
+    legal_superseded_and_never_read(history)
+    table = Table(history, now_us=5_000_000)
+    table.read("early", "fetch", 0, 0, 10)
+    if goes_on:
+        table.read("early", "fetch", 0, 10, 10)
+    if is_member:
+        fields = ("group", "early", 1, "assigned", TOPIC, 0)
+        table.add("memberships", MembershipRow("early", *fields, 4_000_000, 4_000_000))
+
+
 def plant_torn_before_it_was_superseded(history: History) -> None:
     """A reader of committed records saw one value of a transaction, and passed the other. Both were the newest of their
     keys then."""
@@ -399,6 +426,9 @@ PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "nothing": (lambda _: None, set()),
     "superseded": (legal_superseded_and_never_read, set()),
     "passed and not read": (plant_passed_and_not_read, {"lost-write", "unseen"}),
+    "left with fetched records": (legal_left_with_fetched_records, set()),
+    "went on without polling": (plant_member_went_on_without_fetched_records, {"lost-write", "unseen"}),
+    "fetched outside a group": (plant_fetched_outside_a_group_and_not_read, {"lost-write", "unseen"}),
     "torn too early": (plant_torn_before_it_was_superseded, {"torn-transaction"}),
     "left out by a group": (plant_left_out_by_a_group, {"group-skip"}),
     "left out by a group later": (legal_left_out_by_a_group_when_superseded, set()),
