@@ -12,9 +12,13 @@ if TYPE_CHECKING:
     from crucible_kafka.library import CrucibleError as CrucibleError
     from crucible_kafka.library import CrucibleTimeout as CrucibleTimeout
     from crucible_kafka.library import Frame as Frame
+    from crucible_kafka.library import Hit as Hit
+    from crucible_kafka.library import Matcher as Matcher
     from crucible_kafka.library import NodeDead as NodeDead
     from crucible_kafka.library import NodeHandle as NodeHandle
     from crucible_kafka.library import NotPossible as NotPossible
+    from crucible_kafka.library import Rule as Rule
+    from crucible_kafka.library import RuleNeverFired as RuleNeverFired
     from crucible_kafka.library import StartFailed as StartFailed
     from crucible_kafka.library import StoredRecord as StoredRecord
 
@@ -24,9 +28,13 @@ __all__ = [
     "CrucibleError",
     "CrucibleTimeout",
     "Frame",
+    "Hit",
+    "Matcher",
     "NodeDead",
     "NodeHandle",
     "NotPossible",
+    "Rule",
+    "RuleNeverFired",
     "StartFailed",
     "StoredRecord",
 ]

@@ -1,17 +1,29 @@
 """A Kafka cluster inside of somebody's tests: ``from crucible_kafka import Cluster``."""
 
 from crucible_kafka.library.cluster import Cluster, NodeHandle
-from crucible_kafka.library.errors import CrucibleError, CrucibleTimeout, NodeDead, NotPossible, StartFailed
+from crucible_kafka.library.errors import (
+    CrucibleError,
+    CrucibleTimeout,
+    NodeDead,
+    NotPossible,
+    RuleNeverFired,
+    StartFailed,
+)
 from crucible_kafka.library.observation import Frame, StoredRecord
+from crucible_kafka.library.rules import Hit, Matcher, Rule
 
 __all__ = [
     "Cluster",
     "CrucibleError",
     "CrucibleTimeout",
     "Frame",
+    "Hit",
+    "Matcher",
     "NodeDead",
     "NodeHandle",
     "NotPossible",
+    "Rule",
+    "RuleNeverFired",
     "StartFailed",
     "StoredRecord",
 ]

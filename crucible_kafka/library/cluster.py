@@ -1,22 +1,27 @@
 """``Cluster``: a Kafka cluster for the time of a ``with`` block, with what a test does to it and sees of it."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, Unpack
 
 from crucible_kafka.library.carrier import START_LIMIT_S, Carrier, NodeSpec
 from crucible_kafka.library.embedded import EmbeddedNode
 from crucible_kafka.library.errors import CrucibleError, CrucibleTimeout, NodeDead, NotPossible
 from crucible_kafka.library.folders import ReservedPort, TemporaryFolder
+from crucible_kafka.library.hit_counts import HitCounts
 from crucible_kafka.library.observation import Frame, GroupView, SessionView, StoredRecord, TransactionView
 from crucible_kafka.library.plain_values import Plain
 from crucible_kafka.library.requests import TransportError, request, wait_for
+from crucible_kafka.library.rule_spec import RuleSpec, Session
+from crucible_kafka.library.rules import Counts, Matcher, MatchFields, Rule
 from crucible_kafka.library.stored_records import LogReader
-from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.apis import ApiKey, api_name
 from reference_broker.wire.errors import ErrorCode, error_name
 
 LIMIT_S: Final = 10.0
@@ -184,6 +189,8 @@ class Cluster:
         self._folder: TemporaryFolder | None = None
         self._owner = os.getpid()
         self._is_closed = False
+        self._rules: dict[int, Rule] = {}
+        self._last_rule = 0
         _check_settings(self._config)
 
     # Life
@@ -224,7 +231,11 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            if kind is None:
+                self.check_rules()
+        finally:
+            self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else f"{self.bootstrap_servers}" if self._members else "not started"
@@ -241,7 +252,8 @@ class Cluster:
 
     def spec_of(self, node: int, port: ReservedPort, folder: Path) -> NodeSpec:
         """Return what a node is started with now."""
-        return NodeSpec(node, folder, self._config, port.address)
+        standing = tuple(("add_rule", self._rule_arguments(rule.spec)) for rule in self._rules.values())
+        return NodeSpec(node, folder, self._config, port.address, standing)
 
     # Nodes
 
@@ -263,6 +275,112 @@ class Cluster:
         if not found:
             raise NodeDead("No node runs: call restart() of one first.")
         return found
+
+    # Rules
+
+    def on(
+        self,
+        api: str | Sequence[str] = "*",
+        *,
+        client_id: str | None = None,
+        versions: int | tuple[int, int] | None = None,
+        group: str | None = None,
+        topic: str | None = None,
+        partition: int | None = None,
+        transactional_id: str | None = None,
+        transaction: str | None = None,
+        node: int | None = None,
+        connection: int | None = None,
+        session: Session = None,
+        sender: str = "client",
+        **counts: Unpack[Counts],
+    ) -> Matcher:
+        """Match requests, and return what can be done to them (``Matcher``). Names may be patterns (``app-*``).
+
+        ``api`` is Kafka's name, whatever its case, or several. ``session=True`` matches a Fetch in a fetch session,
+        False one without, a number that session; ``"new"``, ``"incremental"`` and ``"closing"`` match by its epoch.
+        ``transaction="Ongoing"`` matches by the state of the transactional ID at its coordinator. ``sender`` is
+        ``"client"``, ``"node"`` for requests between nodes, or ``"any"``. ``counts`` are those of each act.
+
+        Raise ValueError for a rule that can never match.
+
+        >>> lost = kafka.on("OffsetCommit", client_id="app-*").drop_response(times=1)
+        >>> run_my_application(kafka.bootstrap_servers)
+        >>> lost.assert_fired()
+        """
+        self.check_usable()
+        if node is not None:
+            self.node(node)
+        match = MatchFields(
+            versions=(versions, versions) if isinstance(versions, int) else versions,
+            client_id=client_id,
+            group=group,
+            topic=topic,
+            partition=partition,
+            transactional_id=transactional_id,
+            transaction=transaction,
+            node=node,
+            connection=connection,
+            session=session,
+            sender=sender,
+        )
+        return Matcher(self._add_rule, api, match, counts)
+
+    def _add_rule(self, wanted: RuleSpec, text: str, optional: bool) -> Rule:
+        self.check_usable()
+        self._last_rule += 1
+        spec = replace(wanted, id=self._last_rule)
+        counts = HitCounts(self._rule_folder(spec.id))
+        counts.create()
+        rule = Rule(spec, text, optional, counts, self._what_came, self._remove_rule)
+        self._rules[spec.id] = rule
+        for member in self._members:
+            if member.is_running:
+                member.command("add_rule", **self._rule_arguments(spec))
+        return rule
+
+    def _rule_folder(self, rule_id: int) -> Path:
+        assert self._folder is not None, "the cluster was not started"
+        return self._folder.path / "rules" / str(rule_id)
+
+    def _rule_arguments(self, spec: RuleSpec) -> dict[str, Plain]:
+        return {"spec": spec.plain(), "folder": str(self._rule_folder(spec.id))}
+
+    def _remove_rule(self, rule_id: int) -> None:
+        if self._rules.pop(rule_id, None) is not None and not self._is_closed:
+            for member in self._members:
+                if member.is_running:
+                    member.command("remove_rule", rule_id=rule_id)
+
+    @property
+    def rules(self) -> list[Rule]:
+        """The rules that hold now, in order of creation."""
+        return list(self._rules.values())
+
+    def clear_rules(self) -> None:
+        """Remove all rules, whether they acted or not."""
+        for rule in self.rules:
+            rule.remove()
+
+    def check_rules(self) -> None:
+        """Raise RuleNeverFired if a rule that is not ``optional`` has never acted."""
+        for rule in self.rules:
+            if not rule.optional:
+                rule.assert_fired()
+
+    def _what_came(self, apis: tuple[int, ...] | None) -> str:
+        """Return a sentence about the clients' requests of these APIs so far."""
+        names = None if apis is None else {api_name(each) for each in apis}
+        counts: Counter[tuple[str, str]] = Counter()
+        with suppress(CrucibleError):  # A node that is paused, or has just died, is left out.
+            for member in self._members:
+                for api, client_id, count in member.request_counts():
+                    if names is None or api in names:
+                        counts[api, client_id] += count
+        if not counts:
+            which = "of any client" if names is None else f"{' or '.join(sorted(names))} request of a client"
+            return f"no {which} came at all"
+        return "what came: " + ", ".join(f"{count} {api} of {who or '(no ID)'}" for (api, who), count in counts.items())
 
     # Topics
 

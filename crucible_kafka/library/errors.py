@@ -17,5 +17,9 @@ class NotPossible(CrucibleError):  # noqa: N818 - says what happened
     """This cluster cannot do that, as it was started."""
 
 
+class RuleNeverFired(AssertionError):  # noqa: N818 - says what happened
+    """A rule has not acted, or not often enough, so that the test would prove nothing."""
+
+
 class CrucibleTimeout(CrucibleError, TimeoutError):  # noqa: N818 - a TimeoutError by another name
     """What a call waits for has not come in time. The message names it."""

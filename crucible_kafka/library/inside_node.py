@@ -11,11 +11,14 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from crucible_kafka.library.frame_recorder import FrameRecorder
 from crucible_kafka.library.plain_values import Plain
-from reference_broker.core.events import Closed, Effect, Event, Opened, Reply, Request, TimerFired
+from crucible_kafka.library.rule_engine import RuleEngine
+from crucible_kafka.library.rule_spec import RuleSpec
+from reference_broker.core.events import Close, Closed, Effect, Event, Opened, Reply, Request, TimerFired
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.node_ports import Now
 from reference_broker.serve.server import Attached, Wrapper
@@ -58,6 +61,7 @@ class InsideNode:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._actions: DriverFaultActions
         self._node: Node
+        self.rules: RuleEngine
         self._resumed: threading.Event | None = None
         """Set when a paused node is to go on, None if the node is not paused."""
 
@@ -66,6 +70,7 @@ class InsideNode:
     def _attach(self, actions: "DriverFaultActions", disk: Disk) -> Attached:
         self._loop = asyncio.get_running_loop()
         self._actions = actions
+        self.rules = RuleEngine(self.node_id, actions, self.recorder, self._topic_name, self._transaction_state)
         return Attached([self], disk)
 
     def _built(self, node: "Node") -> None:
@@ -75,19 +80,46 @@ class InsideNode:
 
     def before(self, now: Now, event: Event) -> Sequence[Event]:  # noqa: ARG002
         if isinstance(event, Request):
-            if event.client_id != LIBRARY_CLIENT_ID:
-                self.recorder.request(event)
-        elif isinstance(event, Opened):
+            if event.client_id == LIBRARY_CLIENT_ID:
+                return (event,)
+            if self.rules.is_late(event):
+                return self.rules.arrived_late(event)
+            return self.rules.arrived(event, self.recorder.request(event))
+        if isinstance(event, Opened):
             self.recorder.opened(event.connection, event.peer)
         elif isinstance(event, Closed):
             self.recorder.closed(event.connection)
+            self.rules.closed(event.connection)
         return (event,)
 
     def after(self, now: Now, event: Event, effects: Sequence[Effect]) -> Sequence[Effect]:  # noqa: ARG002
+        if not any(isinstance(effect, Reply | Close) for effect in effects):
+            return effects
+        found: list[Effect] = []
         for effect in effects:
             if isinstance(effect, Reply) and effect.tag.client_id != LIBRARY_CLIENT_ID:
-                self.recorder.response(effect, effect.tag.client_id)
+                found += self._replied(effect)
+            elif isinstance(effect, Close):
+                found += self.rules.close_wanted(effect)
+            else:
+                found.append(effect)
+        return found
+
+    def _replied(self, reply: Reply) -> Sequence[Effect]:
+        if self.rules.is_phantom(reply.connection):
+            return self.rules.replied(reply)[0]
+        effects, fault = self.rules.replied(reply)
+        sent = next((each for each in effects if isinstance(each, Reply)), reply)
+        if sent.body is not None:
+            self.recorder.response(sent, sent.tag.client_id, fault)
         return effects
+
+    def _topic_name(self, topic_id: bytes) -> str | None:
+        return self._node.broker.loader.image.topic_names.get(topic_id)
+
+    def _transaction_state(self, transactional_id: str) -> str | None:
+        entry = self._node.broker.transactions.entry(transactional_id)
+        return None if isinstance(entry, int) else entry.current.state.value
 
     # Commands, in any other thread
 
@@ -181,6 +213,14 @@ class InsideNode:
         if led is None:
             raise CommandFailed(f"Node {self.node_id} has no replica of {topic}-{partition}.")
         return led.log
+
+    # Rules
+
+    def do_add_rule(self, spec: dict[str, Plain], folder: str) -> None:
+        self.rules.add(RuleSpec.of(spec), Path(folder))
+
+    def do_remove_rule(self, rule_id: int) -> None:
+        self.rules.remove(rule_id)
 
     # Observation
 

@@ -1,0 +1,478 @@
+"""Rules of a test: what they match, what they do to stock clients and on the wire, and how they fail a test."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError as ConfluentError
+from kafka import KafkaConsumer
+from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
+from kio.schema.heartbeat.v4.request import HeartbeatRequest
+from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
+from kio.schema.list_offsets.v10.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kio.schema.txn_offset_commit.v5.request import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+
+from crucible_kafka import Cluster, CrucibleTimeout, RuleNeverFired
+from crucible_kafka.library.error_responses import has_place, refused
+from crucible_kafka.library.rules import API_KEYS
+from reference_broker.blocking.transport import Connection, DeadlineError, LostError
+from reference_broker.records.record import Record, build
+from reference_broker.wire.apis import VERSIONS, ApiKey, api_name
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.messages import decode_response, encode_response
+from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+
+LIMIT_S = 10
+TOPIC = "t"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster() as started:
+        started.create_topic(TOPIC, partitions=3)
+        yield started
+
+
+@pytest.fixture
+def kafka(cluster: Cluster) -> Iterator[Cluster]:
+    yield cluster
+    cluster.clear_rules()
+
+
+@pytest.fixture
+def raw(kafka: Cluster) -> Iterator[Callable[..., Any]]:
+    """Return a function that sends one request over a connection of its own, as the client ``raw``."""
+    opened: list[Connection] = []
+
+    def call(api_key: int, body: object, version: int | None = None, limit_s: float = LIMIT_S) -> Any:
+        host, _, port = kafka.bootstrap_servers.rpartition(":")
+        connection = Connection.open(host, int(port), int(limit_s * 1e6), "raw")
+        opened.append(connection)
+        version = VERSIONS[api_key][1] if version is None else version
+        return connection.call(api_key, version, body, int(limit_s * 1e6))
+
+    yield call
+    for each in opened:
+        each.close()
+
+
+def produce_request(*partitions: int, acks: int = -1) -> ProduceRequest:
+    records = build([Record(value=b"x", timestamp_ms=1)])
+    return ProduceRequest(
+        acks, 5000, [ProduceTopic(TOPIC, bytes(16), [ProducePartition(p, records) for p in partitions])]
+    )
+
+
+def produce(raw: Callable[..., Any], *partitions: int) -> dict[int, int]:
+    """Produce one record to each partition, and return their error codes."""
+    response = raw(ApiKey.PRODUCE, produce_request(*partitions), 12)
+    return {each.partition: each.error_code for topic in response.responses for each in topic.partitions}
+
+
+HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)  # type: ignore[arg-type]
+
+
+def consumer_of(kafka: Cluster, group: str, **config: object) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "group.id": group,
+            "client.id": "app-1",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            **config,
+        }
+    )
+
+
+# Stock clients
+
+
+def test_a_lost_commit_is_committed_and_the_client_commits_again(kafka: Cluster) -> None:
+    lost = kafka.on("OffsetCommit", client_id="app-*").drop_response(times=1)
+    consumer = consumer_of(kafka, "lost-commit")
+    try:
+        consumer.assign([TopicPartition(TOPIC, 0)])
+        with suppress(KafkaException):  # librdkafka may leave the retry to the application.
+            consumer.commit(offsets=[TopicPartition(TOPIC, 0, 5)], asynchronous=False)
+        assert kafka.committed("lost-commit") == {(TOPIC, 0): 5}
+        consumer.commit(offsets=[TopicPartition(TOPIC, 0, 7)], asynchronous=False)
+    finally:
+        consumer.close()
+    lost.assert_fired(times=1)
+    assert kafka.committed("lost-commit") == {(TOPIC, 0): 7}
+    (hit,) = lost.hits
+    assert (hit.api, hit.client_id, hit.node) == ("OffsetCommit", "app-1", 0)
+
+
+def test_a_producer_retries_where_the_leader_has_moved(kafka: Cluster) -> None:
+    kafka.create_topic("moved")
+    moved = kafka.on("Produce", topic="moved").respond_error("NOT_LEADER_OR_FOLLOWER", times=2)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "retry.backoff.ms": 10})
+    producer.produce("moved", value="once")
+    assert producer.flush(LIMIT_S) == 0
+    moved.assert_fired(times=2)
+    assert [each.value for each in kafka.records("moved")] == [b"once"], "what is refused is not appended"
+
+
+def test_a_lost_acknowledgement_is_a_duplicate_without_idempotence(kafka: Cluster) -> None:
+    kafka.create_topic("dup")
+    kafka.on("Produce", topic="dup").drop_response(times=1)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "retry.backoff.ms": 10})
+    producer.produce("dup", value="x")
+    assert producer.flush(LIMIT_S) == 0
+    assert [each.value for each in kafka.records("dup")] == [b"x", b"x"]
+
+
+def test_a_consumer_opens_a_new_session_where_its_own_is_unknown(kafka: Cluster) -> None:
+    stale = kafka.on("Fetch", session=True, client_id="sess").respond_error("FETCH_SESSION_ID_NOT_FOUND", nth=2)
+    consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap_servers, client_id="sess", fetch_max_wait_ms=50)
+    try:
+        from kafka import TopicPartition as Partition
+
+        consumer.assign([Partition(TOPIC, 0)])
+        deadline = time.monotonic() + LIMIT_S
+        while not stale.fired and time.monotonic() < deadline:
+            consumer.poll(timeout_ms=100)
+        consumer.poll(timeout_ms=300)
+    finally:
+        consumer.close(autocommit=False)
+    stale.assert_fired(times=1)
+    fetches = kafka.frames(api="Fetch", client_id="sess", direction="request")
+    new = [each for each in fetches if each.body["session_epoch"] == 0]
+    assert len(new) >= 2, "after the error it begins another session"
+    assert stale.spec.nth == 2
+
+
+def test_a_coordinator_that_is_not_available_is_sought_again(kafka: Cluster) -> None:
+    away = kafka.on("FindCoordinator", group="sought").respond_error("COORDINATOR_NOT_AVAILABLE", times=2)
+    consumer = consumer_of(kafka, "sought")
+    try:
+        consumer.commit(offsets=[TopicPartition(TOPIC, 0, 1)], asynchronous=False)
+    finally:
+        consumer.close()
+    away.assert_fired(times=2)
+    assert kafka.committed("sought") == {(TOPIC, 0): 1}
+
+
+def test_a_producer_is_fenced_by_an_error(kafka: Cluster) -> None:
+    fenced = kafka.on("InitProducerId", transactional_id="pay*").respond_error("CLUSTER_AUTHORIZATION_FAILED", times=1)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": "payments"})
+    with pytest.raises(KafkaException) as failure:
+        producer.init_transactions(LIMIT_S)
+    assert failure.value.args[0].code() == ConfluentError.CLUSTER_AUTHORIZATION_FAILED
+    fenced.assert_fired()
+
+
+# Acts on the wire
+
+
+def test_drop_request_breaks_the_connection_and_handles_nothing(kafka: Cluster, raw: Callable[..., Any]) -> None:
+    before = len(kafka.records(TOPIC))
+    kafka.on("Produce").drop_request()
+    with pytest.raises(LostError):
+        produce(raw, 0)
+    assert len(kafka.records(TOPIC)) == before
+
+
+def test_drop_response_breaks_the_connection_after_the_work(kafka: Cluster, raw: Callable[..., Any]) -> None:
+    before = len(kafka.records(TOPIC))
+    kafka.on("Produce").drop_response()
+    with pytest.raises(LostError):
+        produce(raw, 0)
+    assert len(kafka.records(TOPIC)) == before + 1
+
+
+@pytest.mark.parametrize("handled", [False, True])
+def test_hang_keeps_the_connection_open(kafka: Cluster, raw: Callable[..., Any], handled: bool) -> None:
+    before = len(kafka.records(TOPIC))
+    kafka.on("Produce").hang(handled=handled)
+    with pytest.raises(DeadlineError):
+        raw(ApiKey.PRODUCE, produce_request(0), 12, limit_s=0.3)
+    assert len(kafka.records(TOPIC)) == before + handled
+
+
+def test_close_before_and_after(kafka: Cluster, raw: Callable[..., Any]) -> None:
+    before = len(kafka.records(TOPIC))
+    kafka.on("Produce").close_before(times=1)
+    with pytest.raises(LostError):
+        produce(raw, 0)
+    assert len(kafka.records(TOPIC)) == before
+    kafka.on("Produce").close_after(times=1)
+    host, _, port = kafka.bootstrap_servers.rpartition(":")
+    with Connection.open(host, int(port), 5_000_000, "raw") as connection:
+        assert connection.call(ApiKey.PRODUCE, 12, produce_request(0)).responses
+        with pytest.raises(LostError):
+            connection.call(ApiKey.PRODUCE, 12, produce_request(0))
+
+
+def test_delays_of_requests_and_responses(kafka: Cluster, raw: Callable[..., Any]) -> None:
+    delayed = kafka.on("Heartbeat").delay_request(0.2, times=1)
+    began = time.monotonic()
+    raw(ApiKey.HEARTBEAT, HEARTBEAT)
+    assert time.monotonic() - began >= 0.2
+    delayed.assert_fired(times=1)
+    kafka.on("Heartbeat").delay_response(0.2, times=1)
+    began = time.monotonic()
+    raw(ApiKey.HEARTBEAT, HEARTBEAT)
+    assert time.monotonic() - began >= 0.2
+
+
+def test_a_delayed_request_is_handled_after_its_client_has_left(kafka: Cluster, raw: Callable[..., Any]) -> None:
+    before = len(kafka.records(TOPIC))
+    kafka.on("Produce").delay_request(0.3, times=1)
+    host, _, port = kafka.bootstrap_servers.rpartition(":")
+    with Connection.open(host, int(port), 5_000_000, "raw") as connection:
+        connection.send(ApiKey.PRODUCE, 12, produce_request(0))
+        time.sleep(0.05)
+    assert len(kafka.records(TOPIC)) == before
+    time.sleep(0.4)
+    assert len(kafka.records(TOPIC)) == before + 1
+    assert produce(raw, 0) == {0: 0}, "the node goes on"
+
+
+def test_duplicate_request_is_handled_twice_with_one_response(kafka: Cluster, raw: Callable[..., Any]) -> None:
+    before = len(kafka.records(TOPIC))
+    kafka.on("Produce").duplicate_request(times=1)
+    assert produce(raw, 0) == {0: 0}
+    assert len(kafka.records(TOPIC)) == before + 2
+    assert produce(raw, 0) == {0: 0}
+
+
+def test_truncate_and_damage(kafka: Cluster, raw: Callable[..., Any]) -> None:
+    kafka.on("Heartbeat").truncate_response(6, times=1)
+    with pytest.raises(LostError, match="closed"):
+        raw(ApiKey.HEARTBEAT, HEARTBEAT)
+    kafka.on("Heartbeat").damage_response(7, times=1)
+    with pytest.raises(LostError, match="correlation ID"):
+        raw(ApiKey.HEARTBEAT, HEARTBEAT)
+    kafka.on("Heartbeat").damage_response(-1, times=1)
+    with pytest.raises(LostError, match="garbled"):
+        raw(ApiKey.HEARTBEAT, HEARTBEAT)
+
+
+def test_throttle_is_in_the_response(kafka: Cluster, raw: Callable[..., Any]) -> None:
+    kafka.on(["Heartbeat", "Produce"]).throttle(250)
+    assert raw(ApiKey.HEARTBEAT, HEARTBEAT).throttle_time.total_seconds() == 0.25
+    assert raw(ApiKey.PRODUCE, produce_request(0), 12).throttle_time_ms == 250
+
+
+def test_an_error_for_one_partition_leaves_the_others(kafka: Cluster, raw: Callable[..., Any]) -> None:
+    before = {p: len(kafka.records(TOPIC, p)) for p in range(3)}
+    kafka.on("Produce").respond_error("NOT_LEADER_OR_FOLLOWER", partition=1)
+    assert produce(raw, 0, 1, 2) == {0: 0, 1: int(ErrorCode.not_leader_or_follower), 2: 0}
+    assert {p: len(kafka.records(TOPIC, p)) - before[p] for p in range(3)} == {0: 1, 1: 0, 2: 1}
+    assert produce(raw, 1) == {1: int(ErrorCode.not_leader_or_follower)}
+
+
+def test_an_error_after_the_request_was_handled(kafka: Cluster, raw: Callable[..., Any]) -> None:
+    before = len(kafka.records(TOPIC, 0))
+    kafka.on("Produce").respond_error("NOT_ENOUGH_REPLICAS_AFTER_APPEND", handled=True)
+    assert produce(raw, 0) == {0: int(ErrorCode.not_enough_replicas_after_append)}
+    assert len(kafka.records(TOPIC, 0)) == before + 1
+
+
+def test_an_error_in_a_request_that_only_reads(kafka: Cluster, raw: Callable[..., Any]) -> None:
+    kafka.on("ListOffsets").respond_error("UNKNOWN_TOPIC_OR_PARTITION", partition=1)
+    partitions = tuple(
+        ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=-1)  # type: ignore[arg-type]
+        for index in range(3)
+    )
+    body = ListOffsetsRequest(
+        replica_id=-1,  # type: ignore[arg-type]
+        isolation_level=0,  # type: ignore[arg-type]
+        topics=(ListOffsetsTopic(name=TOPIC, partitions=partitions),),  # type: ignore[arg-type]
+        timeout=timedelta(0),  # type: ignore[arg-type]
+    )
+    (topic,) = raw(ApiKey.LIST_OFFSETS, body).topics
+    assert [each.error_code for each in topic.partitions] == [
+        ErrorCode.none,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.none,
+    ]
+
+
+# Matching and counting
+
+
+def test_matching_by_group_topic_partition_version_and_client(kafka: Cluster, raw: Callable[..., Any]) -> None:
+    other = kafka.on("Heartbeat", group="other").drop_request(optional=True)
+    third = kafka.on("Produce", topic="t*", partition=2).respond_error("KAFKA_STORAGE_ERROR")
+    old = kafka.on("Heartbeat", versions=(0, 2), client_id="r?w").respond_error("REBALANCE_IN_PROGRESS")
+    assert raw(ApiKey.HEARTBEAT, HEARTBEAT, 4).error_code is not ErrorCode.rebalance_in_progress
+    assert raw(ApiKey.HEARTBEAT, HEARTBEAT, 2).error_code is ErrorCode.rebalance_in_progress
+    assert produce(raw, 0) == {0: 0}
+    assert produce(raw, 2) == {2: int(ErrorCode.kafka_storage_error)}
+    assert (other.fired, third.fired, old.fired) == (0, 1, 1)
+
+
+def test_nth_times_and_removal(kafka: Cluster, raw: Callable[..., Any]) -> None:
+    def heartbeats(count: int) -> list[bool]:
+        return [raw(ApiKey.HEARTBEAT, HEARTBEAT).error_code is ErrorCode.fenced_instance_id for _ in range(count)]
+
+    second = kafka.on("Heartbeat").respond_error("FENCED_INSTANCE_ID", nth=2)
+    assert heartbeats(4) == [False, True, False, False]
+    second.remove()
+    later = kafka.on("Heartbeat").respond_error("FENCED_INSTANCE_ID", nth=2, times=2)
+    assert heartbeats(4) == [False, True, True, False]
+    later.remove()
+    always = kafka.on("Heartbeat").respond_error("FENCED_INSTANCE_ID")
+    assert heartbeats(2) == [True, True]
+    always.remove()
+    assert heartbeats(1) == [False]
+    assert always.fired == 2
+
+
+def test_a_probability_with_a_seed_chooses_the_same_requests(kafka: Cluster, raw: Callable[..., Any]) -> None:
+    def chosen() -> list[bool]:
+        rule = kafka.on("Heartbeat").respond_error("FENCED_INSTANCE_ID", probability=0.5, seed=7)
+        found = [raw(ApiKey.HEARTBEAT, HEARTBEAT).error_code is ErrorCode.fenced_instance_id for _ in range(12)]
+        rule.remove()
+        return found
+
+    first = chosen()
+    assert chosen() == first
+    assert 0 < sum(first) < 12
+
+
+def test_two_rules_count_the_same_requests(kafka: Cluster, raw: Callable[..., Any]) -> None:
+    kafka.on("Heartbeat").respond_error("FENCED_INSTANCE_ID", nth=1)
+    kafka.on("Heartbeat").respond_error("REBALANCE_IN_PROGRESS", nth=2)
+    codes = [raw(ApiKey.HEARTBEAT, HEARTBEAT).error_code for _ in range(2)]
+    assert codes == [ErrorCode.fenced_instance_id, ErrorCode.rebalance_in_progress]
+
+
+def test_frames_name_the_rule_that_acted(kafka: Cluster, raw: Callable[..., Any]) -> None:
+    rule = kafka.on("Heartbeat", client_id="raw").respond_error("FENCED_INSTANCE_ID")
+    raw(ApiKey.HEARTBEAT, HEARTBEAT)
+    request, response = kafka.frames(api="Heartbeat", client_id="raw")[-2:]
+    assert f"rule {rule.spec.id}" in request.fault
+    assert response.error == "FENCED_INSTANCE_ID"
+
+
+def test_rules_hold_over_a_restart(kafka: Cluster, raw: Callable[..., Any]) -> None:
+    rule = kafka.on("Heartbeat").respond_error("FENCED_INSTANCE_ID", times=2)
+    raw(ApiKey.HEARTBEAT, HEARTBEAT)
+    kafka.node(0).kill()
+    kafka.node(0).restart()
+    assert [raw(ApiKey.HEARTBEAT, HEARTBEAT).error_code is ErrorCode.fenced_instance_id for _ in range(2)] == [
+        True,
+        False,
+    ]
+    rule.assert_fired(times=2)
+
+
+# Rules that never fired
+
+
+def test_leaving_with_a_rule_that_never_fired_fails_and_says_what_came() -> None:
+    def leave(optional: bool) -> None:
+        with Cluster() as kafka:
+            kafka.on("OffsetCommit", client_id="app-*").drop_response(times=1, optional=optional)
+            host, _, port = kafka.bootstrap_servers.rpartition(":")
+            with Connection.open(host, int(port), 5_000_000, "other-1") as connection:
+                connection.call(ApiKey.HEARTBEAT, 4, HEARTBEAT)
+
+    with pytest.raises(RuleNeverFired) as failure:
+        leave(optional=False)
+    assert str(failure.value) == (
+        "The rule on(\"OffsetCommit\", client_id='app-*').drop_response(times=1) never fired; "
+        "no OffsetCommit request of a client came at all."
+    )
+    assert isinstance(failure.value, AssertionError)
+    leave(optional=True)
+
+
+def test_another_exception_is_not_hidden_by_a_rule_that_never_fired() -> None:
+    def fail() -> None:
+        with Cluster() as kafka:
+            kafka.on("Produce").drop_request()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+
+
+def test_assert_fired_counts_what_came_instead(kafka: Cluster, raw: Callable[..., Any]) -> None:
+    rule = kafka.on("Heartbeat", client_id="app-9").drop_request(optional=True)
+    raw(ApiKey.HEARTBEAT, HEARTBEAT)
+    with pytest.raises(RuleNeverFired, match=r"what came: \d+ Heartbeat of raw"):
+        rule.assert_fired()
+    with pytest.raises(CrucibleTimeout, match="has fired 0 of 1 times"):
+        rule.wait_fired(timeout=0.05)
+
+
+# Rules that can never match
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda kafka: kafka.on("OffsetComit"), "unknown: did you mean OffsetCommit"),
+        (lambda kafka: kafka.on("ShareFetch"), "is not served"),
+        (lambda kafka: kafka.on("Fetch", versions=99), "has 4 to 18, so the rule can never match"),
+        (lambda kafka: kafka.on("Produce", session=True), "only a Fetch has sessions"),
+        (lambda kafka: kafka.on("Fetch", session="old"), "one of new, incremental, closing"),
+        (lambda kafka: kafka.on("Fetch", sender="me"), "one of client, node, any"),
+        (lambda kafka: kafka.on("Fetch", node=4), "There is no node 4"),
+        (lambda kafka: kafka.on("EndTxn", transaction="Open"), "one of Empty, Ongoing"),
+        (lambda kafka: kafka.on("Fetch").drop_request(nth=0), "nth is 0"),
+        (lambda kafka: kafka.on("Fetch").drop_request(probability=2), "probability is 2"),
+        (lambda kafka: kafka.on("Fetch").respond_error("NOT_COORDINATR"), "did you mean NOT_COORDINATOR"),
+        (lambda kafka: kafka.on("Fetch").respond_error("NONE"), "NONE is no error"),
+        (lambda kafka: kafka.on("Heartbeat").respond_error("NOT_COORDINATOR", partition=0), "no error code for a part"),
+        (lambda kafka: kafka.on("WriteTxnMarkers").throttle(5), "has no throttle time"),
+        (lambda kafka: kafka.on("Fetch").delay_request(-1), "seconds is -1"),
+    ],
+)
+def test_an_impossible_rule_is_refused_at_once(kafka: Cluster, make: Callable[[Cluster], Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        make(kafka)
+    assert kafka.rules == []
+
+
+# Errors for every API
+
+
+@pytest.mark.parametrize("name", sorted(API_KEYS))
+def test_every_api_has_a_place_for_an_error(name: str) -> None:
+    key = API_KEYS[name]
+    assert has_place(key, VERSIONS[key][:2], of_partition=False)
+
+
+def test_an_error_for_items_is_made_from_the_request() -> None:
+    item: Any = TxnOffsetCommitRequestPartition
+    offsets = (item(partition_index=3, committed_offset=9, committed_metadata=""),)
+    commit = TxnOffsetCommitRequest(
+        transactional_id="x",  # type: ignore[arg-type]
+        group_id="g",  # type: ignore[arg-type]
+        producer_id=1,  # type: ignore[arg-type]
+        producer_epoch=0,  # type: ignore[arg-type]
+        topics=(TxnOffsetCommitRequestTopic(name=TOPIC, partitions=offsets),),  # type: ignore[arg-type]
+    )
+    body: Any = sent_and_read(ApiKey.TXN_OFFSET_COMMIT, 3, commit)
+    assert [
+        (topic.name, each.partition_index, each.error_code) for topic in body.topics for each in topic.partitions
+    ] == [(TOPIC, 3, ErrorCode.not_coordinator)]
+    find = FindCoordinatorRequest(key_type=0, coordinator_keys=("g",))  # type: ignore[arg-type]
+    for version in (2, 6):
+        (found,) = sent_and_read(ApiKey.FIND_COORDINATOR, version, find).coordinators
+        assert (found.error_code, found.node_id) == (ErrorCode.not_coordinator, -1)
+    init = InitProducerIdRequest(transactional_id="x", transaction_timeout=None)  # type: ignore[arg-type]
+    assert sent_and_read(ApiKey.INIT_PRODUCER_ID, 4, init).producer_id == -1
+
+
+def sent_and_read(api_key: int, version: int, request: object) -> Any:
+    """Return the refusal of a request as a client reads it."""
+    made = refused(api_key, version, request, int(ErrorCode.not_coordinator))
+    assert made is not None, f"{api_name(api_key)} cannot be refused"
+    frame = b"".join(bytes(part) for part in encode_response(api_key, version, 1, made))
+    return decode_response(api_key, version, memoryview(frame)[4:])[1]
