@@ -93,6 +93,8 @@ def check_call(workload: Workload, text: str, options: BenchOptions) -> None:
     chosen = chosen_target(text)
     if options.search and client_of(workload, options.load) == JAVA:
         raise LoadError("--max judges rates by measures of its own, and the client java has none: give --rates.")
+    if options.search and options.load.acks == 0:
+        raise LoadError("--max judges rates by acknowledgements, and with acks=0 there are none: give --rates.")
     has_links = workload.needs_links and options.make_links is not None
     if has_links:
         check_links(chosen)

@@ -90,9 +90,9 @@ def driver_of(table: Any) -> Driver:
     ):
         for name, value in properties_of(text):
             _apply(driver, where, name, value, known)
-    if driver.acks == 1 and driver.idempotent is None:
+    if driver.acks in (0, 1) and driver.idempotent is None:
         driver.idempotent = False  # as in Kafka's producer
-    if driver.idempotent and driver.acks == 1:
+    if driver.idempotent and driver.acks in (0, 1):
         raise DriverError("enable.idempotence needs acks=all")
     if driver.idempotent is not False and driver.requests_in_flight > MAX_IN_FLIGHT:
         raise DriverError(
@@ -159,9 +159,7 @@ def _choice(attribute: str, values: Mapping[str, object]) -> Sets:
 
 
 def _acks(driver: Driver, text: str) -> None:
-    if text == "0":
-        raise ValueError("is not carried out: without a response nobody knows what was written")
-    _choice("acks", {"all": ALL_REPLICAS, "-1": ALL_REPLICAS, "1": 1})(driver, text)
+    _choice("acks", {"all": ALL_REPLICAS, "-1": ALL_REPLICAS, "1": 1, "0": 0})(driver, text)
 
 
 def _transactional_id(_: Driver, __: str) -> None:

@@ -119,6 +119,8 @@ class Findings:
     damaged: int
     refused_but_read: int  # a producer was given an error that means "not written"
     first_lost: str = ""  # one sentence about the first range
+    unknown: int = 0  # whose producer does not know whether they are written, as all with acks=0
+    unread: int = 0  # of those: that were not read, which is no violation
 
     @property
     def is_clean(self) -> bool:
@@ -136,7 +138,7 @@ def judge(
     ``exactly_once`` says that producers are idempotent, so a record read twice is a violation. Otherwise it is not
     counted: a batch without a sequence may be written again.
     """
-    read = lost = repeated = reordered = damaged = refused = acknowledged = 0
+    read = lost = repeated = reordered = damaged = refused = acknowledged = unknown = unread = 0
     first_lost = ""
     for number, readers in enumerate(subscriptions):
         damaged += sum(each.damaged for each in readers)
@@ -154,8 +156,10 @@ def judge(
             if compacted_keys and missing:
                 missing = not_superseded(missing, own.ok, compacted_keys)
             lost += count(missing)
+            unknown += count(own.info)
+            unread += count(without(own.info, taken))
             refused += count(own.fail) - count(without(own.fail, taken))
             if missing and not first_lost:
                 first, end = missing[0]
                 first_lost = f"subscription {number} never read the sequences {first} to {end - 1} of {writer}"
-    return Findings(acknowledged, read, lost, repeated, reordered, damaged, refused, first_lost)
+    return Findings(acknowledged, read, lost, repeated, reordered, damaged, refused, first_lost, unknown, unread)

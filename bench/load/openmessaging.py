@@ -50,7 +50,7 @@ def document_of(result: LoadResult) -> dict[str, Any]:
         "partitions": workload.partitions_per_topic,
         "producersPerTopic": workload.producers_per_topic,
         "consumersPerTopic": workload.consumer_per_subscription,
-        "publishRate": rates(lambda each: each.acknowledged),
+        "publishRate": rates(lambda each: int(getattr(each, result.written))),
         "publishErrorRate": rates(lambda each: each.failed),
         "consumeRate": rates(lambda each: each.read),
         "backlog": [backlog[period[-1] - result.first] for period in periods],

@@ -92,6 +92,8 @@ def lines(columns: Sequence[Column], published: Sequence[Published] = ()) -> lis
         ("generator: processor time", "s for a million records", _generator_cost),
         ("generator: memory", "MiB", _generator_memory),
         ("records verified", "", _verified),
+        ("records sent without an acknowledgement", "", _unacknowledged),
+        ("of those: never read", "", _unread),
         ("records lost, repeated, reordered, damaged or refused but read", "", _violations),
         ("runs", "", _valid),
     ):
@@ -137,6 +139,14 @@ def _generator_memory(runs: Sequence[LoadResult]) -> str:
 
 def _verified(runs: Sequence[LoadResult]) -> str:
     return f"{sum(each.findings.read for each in runs):,}"
+
+
+def _unacknowledged(runs: Sequence[LoadResult]) -> str:
+    return NO_VALUE if all(each.acks for each in runs) else f"{sum(each.findings.unknown for each in runs):,}"
+
+
+def _unread(runs: Sequence[LoadResult]) -> str:
+    return NO_VALUE if all(each.acks for each in runs) else f"{sum(each.findings.unread for each in runs):,}"
 
 
 def _violations(runs: Sequence[LoadResult]) -> str:
@@ -247,7 +257,7 @@ def rates(every: Sequence[Series], published: Sequence[Published] = ()) -> str:
 def _middle(series: Series) -> LoadResult:
     """Return the run in the middle by its acknowledged rate."""
     entries = series.valid or series.entries
-    return sorted((each.result for each in entries), key=lambda each: each.rate("acknowledged"))[len(entries) // 2]
+    return sorted((each.result for each in entries), key=lambda each: each.written_rate)[len(entries) // 2]
 
 
 def percentiles(every: Sequence[Series], measure: str, published: Sequence[Published] = ()) -> str:

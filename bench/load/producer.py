@@ -7,6 +7,8 @@ partition that is out of reach delays its own batches only.
 The values of the partition with the index i have the sequences from ``i * SEQUENCES`` on. So what a partition holds of
 a writer is one span, however much it is.
 
+With acks=0 there are no responses. A batch is settled once the socket has taken it, and its end stays unknown.
+
 A batch is sent again until its end is known or its delivery time has passed. Batches of a partition keep their order:
 after a failure nothing new is sent to it until what was in flight has ended and was sent again, one at a time.
 ``ProducerState`` decides what a response means. Latency counts from the time at which a batch was due.
@@ -187,7 +189,7 @@ class LoadProducer:
     def __init__(
         self, plan: LoadPlan, bootstrap: Sequence[tuple[str, int]], settled: Callable[[Settled], None]
     ) -> None:
-        assert plan.acks in (1, -1), "with acks=0 there is no response, so nothing can be recorded"
+        assert plan.acks or not (plan.idempotent or plan.transaction), "acks=0 has no response that could be retried"
         self.plan = plan
         self.sent_requests = 0
         self._bootstrap = tuple(NodeAddress(-1, host, port) for host, port in bootstrap)
@@ -250,15 +252,17 @@ class LoadProducer:
         if (self._stale or self._state.needs_producer_id) and now_us >= self._refresh_not_before_us:
             self._look_up(now_us)
         for link in list(self._links.values()):
-            while len(link.in_flight) < self.plan.requests_in_flight and self._send(link):
-                pass
+            # Without responses nothing is ever in flight, and other clients of the worker have their turn.
+            for _ in range(self.plan.requests_in_flight - len(link.in_flight)):
+                if not self._send(link):
+                    break
         self._expire(monotonic_us())
         self._wait()
 
     # Sending
 
     def _send(self, link: LoadLink) -> bool:
-        """Send one request with what is due. Return whether there was anything."""
+        """Send one request with what is due. Return whether there may be more."""
         now_us = monotonic_us()
         chosen = self._sent_again(link, now_us)
         if self._may_add_batches:
@@ -268,13 +272,25 @@ class LoadProducer:
         sent = link.connection.encode(ApiKey.PRODUCE, self._produce_version(link), self._request(chosen))
         for partition, _ in chosen:
             partition.in_flight += 1
-        link.in_flight.append(_InFlight(sent, now_us + self.plan.request_timeout_ms * 1000, chosen))
+        request = _InFlight(sent, now_us + self.plan.request_timeout_ms * 1000, chosen)
+        link.in_flight.append(request)
         self.sent_requests += 1
         try:
             link.connection.send_bytes(sent.frame)
         except TransportError:
             self._lose(link)
+            return False
+        if self.plan.acks == 0:
+            self._send_only(link.in_flight.pop())
         return True
+
+    def _send_only(self, request: "_InFlight") -> None:
+        """Settle what no response will settle."""
+        now_us = monotonic_us()
+        for partition, batch in request.batches:
+            partition.in_flight -= 1
+            self._state.responded(batch.batch, 0, -1)
+            self._end(partition, batch, Next.UNKNOWN, None, now_us)
 
     @property
     def _may_add_batches(self) -> bool:

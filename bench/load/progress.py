@@ -25,7 +25,10 @@ def line(before: Report, report: Report, wanted_per_s: float) -> str:
     if seconds <= 0:
         return "the workers have not reported since"
     acknowledged, read = ((report[name] - before.get(name, 0)) / seconds for name in ("acknowledged", "read"))
-    text = f"{acknowledged:,.0f}/s acknowledged, {read:,.0f}/s read, {report['lag']:,} to read"
+    word = "acknowledged"
+    if unacknowledged := report.get("unacknowledged", 0):
+        acknowledged, word = (unacknowledged - before.get("unacknowledged", 0)) / seconds, "sent"
+    text = f"{acknowledged:,.0f}/s {word}, {read:,.0f}/s read, {report['lag']:,} to read"
     if not before or not wanted_per_s or acknowledged >= NEARLY * wanted_per_s:
         return text
     return f"{text}; below {wanted_per_s:,.0f}/s: {'; '.join(causes(before, report)) or 'no cause is seen'}"

@@ -8,7 +8,7 @@ from typing import Final
 
 from bench.load import java_client
 from bench.load.backlog import check_space
-from bench.load.clients import JAVA
+from bench.load.clients import JAVA, NATIVE
 from bench.load.faults import LEADER
 from bench.load.options import (
     LoadError,
@@ -45,6 +45,8 @@ def check_playable(
     try:
         check_client(workload, client_of(workload, options))
         check_topics(workload, topic_settings(workload, options))
+        if options.acks == 0:
+            _check_acks_0(workload, client_of(workload, options))
         if client_of(workload, options) == JAVA:
             java_client.check_playable(workload, rate, options.joining)
         if rate > MOST_RECORDS_PER_S:
@@ -60,6 +62,22 @@ def check_playable(
             _check_faults(workload, seconds, node_ids, has_links)
     except UnplayableError as error:
         raise LoadError(f"{target}: {error}.") from error
+
+
+def _check_acks_0(workload: Workload, client: str) -> None:
+    """:raises UnplayableError: the workload has what needs acknowledgements."""
+    own = workload.crucible
+    keys = {
+        "crucible.transactions": own.transactions,
+        "crucible.transform": own.transform,
+        "crucible.faults": own.faults,
+        "consumerBacklogSizeGB": workload.consumer_backlog_size_gb,
+    }
+    if client != NATIVE:
+        raise UnplayableError(f"the client {client} does not carry out acks=0; {NATIVE} does")
+    for name, value in keys.items():
+        if value:
+            raise UnplayableError(f"{name} needs acknowledgements, and with acks=0 there are none")
 
 
 def _check_workers(workload: Workload, options: LoadOptions, starts_nodes: bool) -> None:

@@ -80,6 +80,7 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
     workload: Workload
     target: str
     client: str = "native"  # the library of producers and readers
+    acks: int = -1
     first: int
     end: int
     measures: Measures
@@ -141,10 +142,20 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def acknowledged(self) -> int:
-        """Records that were acknowledged, also before and after the seconds that count."""
+        """Records that were written (``written_rate``), also before and after the seconds that count."""
         if self.stated is not None:
             return self.stated.sent
-        return sum(each.acknowledged for each in self.measures.seconds.values())
+        return sum(getattr(each, self.written) for each in self.measures.seconds.values())
+
+    @property
+    def written(self) -> str:
+        """The count of records that stands for what was written: with acks=0 nothing is acknowledged."""
+        return "acknowledged" if self.acks else "sent"
+
+    @property
+    def written_rate(self) -> float:
+        """Records a second that were acknowledged, or with acks=0 that were sent."""
+        return self.rate(self.written)
 
     @property
     def offered_rate(self) -> float:
@@ -159,7 +170,7 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def settled_rate(self) -> float:
         """Records a second that were acknowledged, or that the plan aborted."""
-        return self.rate("acknowledged") + self.rate("aborted")
+        return self.written_rate + self.rate("aborted")
 
     @property
     def generator_was_the_limit(self) -> bool:
@@ -184,7 +195,7 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
                 return "it waited for a processor, and the rate was not reached"
             if len(busy) > BUSY_SHARE * len(seconds):
                 return "it never slept, and the rate was not reached"
-        if self.generator_capacity and self.rate("acknowledged") >= NEAR_SHARE * self.generator_capacity:
+        if self.generator_capacity and self.written_rate >= NEAR_SHARE * self.generator_capacity:
             return f"it reaches {self.generator_capacity:,.0f} records/s against a sink that keeps nothing"
         return ""
 
@@ -197,8 +208,8 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def batch_records(self) -> int:
         """Return the mean number of records in a batch; 0 without batches."""
-        samples = self.samples("publish")
-        return round(sum(self.measures.histogram("publish", self.first, self.end).values()) / samples) if samples else 0
+        samples = self.samples("delay")
+        return round(sum(self.measures.histogram("delay", self.first, self.end).values()) / samples) if samples else 0
 
     @property
     def outcome(self) -> str:
@@ -208,7 +219,7 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
             return UNVERIFIED if self.stated.sent and self.has_fired else "INVALID"
         if not self.findings.is_clean:
             return "FAILED"
-        if self.generator_was_the_limit or self.unfinished or not self.rate("acknowledged") or not self.has_fired:
+        if self.generator_was_the_limit or self.unfinished or not self.written_rate or not self.has_fired:
             return "INVALID"
         return "PASSED" if self.workload.subscriptions_per_topic else UNVERIFIED
 
@@ -237,13 +248,18 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
             return "Nothing proves that all faults fired."
         if self.unfinished:
             return f"Not all was read: {self.unfinished}."
-        if not self.rate("acknowledged"):
+        if not self.written_rate:
             worst = max(self.errors, key=self.errors.__getitem__, default="no response")
             return f"No record was acknowledged in the seconds that count ({worst})."
         if not self.reached:
             return f"The rate was not reached: {self._cause_of_slowness()}."
         if not self.workload.subscriptions_per_topic:
             return "The workload has no readers, so no record was verified."
+        if not self.acks:
+            return (
+                f"With acks=0 nothing is acknowledged, so there is no publish latency, and a loss is no violation: of "
+                f"{found.unknown:,} records sent, {found.unread:,} were never read."
+            )
         return ""
 
     def _cause_of_slowness(self) -> str:
@@ -328,7 +344,7 @@ def backlog_of(result: LoadResult) -> list[int]:
     for at in range(result.end):
         second = result.measures.seconds.get(at)
         if second is not None:
-            backlog += second.acknowledged * result.workload.subscriptions_per_topic - second.read
+            backlog += getattr(second, result.written) * result.workload.subscriptions_per_topic - second.read
         if at >= result.first:
             found.append(max(0, backlog))
     return found

@@ -301,6 +301,7 @@ class _WorkloadRun:
             workload=self._workload,
             target=self._target.name,
             client=spec.client,
+            acks=spec.acks,
             first=self._first,
             end=measured.end,
             backlog=measured.backlog,

@@ -132,6 +132,8 @@ class Sink:
 
     def _respond(self, connection: socket.socket, header: RequestHeader, body: object) -> None:
         response = self._handlers[header.api_key](body)
+        if response is None:
+            return
         connection.sendall(
             b"".join(encode_response(header.api_key, header.api_version, header.correlation_id, response))
         )
@@ -177,7 +179,7 @@ class Sink:
             producer_epoch=i16(0),
         )
 
-    def _produce(self, request: ProduceRequest) -> ProduceResponse:
+    def _produce(self, request: ProduceRequest) -> ProduceResponse | None:
         topics = []
         for topic in request.topics:
             partitions = []
@@ -186,7 +188,7 @@ class Sink:
                 error_code, base = self.append(TopicPartition(topic.topic, each.partition), each.records)
                 partitions.append(ProducePartitionResponse(each.partition, error_code, base, -1, 0))
             topics.append(ProduceTopicResponse(topic.topic, topic.topic_id, partitions))
-        return ProduceResponse(topics)
+        return ProduceResponse(topics) if request.acks else None
 
     def _fetch(self, request: FetchRequest) -> FetchResponse:
         topics = [

@@ -158,6 +158,10 @@ class WorkerLoad:
             sent.add(each.kind, each.error, each.first_sequence, each.first_sequence + records)
             if spans is not None:
                 spans.add(each.kind, *each.where, plan.process, each.first_sequence, records, end_us - start_us)
+            if plan.acks == 0 and each.error is None:
+                measures.latency("delay", at, delay_us, records)
+                totals["unacknowledged"] += records
+                return
             if each.kind == "aborted":
                 measures.second(at).aborted += records
                 return
@@ -281,6 +285,7 @@ class WorkerLoad:
         data = {
             "index": self.index,
             "acknowledged": self._totals["acknowledged"],
+            "unacknowledged": self._totals["unacknowledged"],
             "failed": self._totals["failed"],
             "too_large": self._totals["too_large"],
             "read": self._totals["read"],

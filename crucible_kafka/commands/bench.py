@@ -103,7 +103,7 @@ def _address(_: click.Context, __: click.Parameter, text: str | None) -> tuple[s
     help="A driver file of OpenMessaging Benchmark for Kafka. The options below come before it.",
 )
 @click.option("--replication", type=click.IntRange(1, 9), help="Replicas of each topic (default: 1).")
-@click.option("--acks", type=click.Choice(["all", "1"]), help="What a Produce request waits for (default: all).")
+@click.option("--acks", type=click.Choice(["all", "1", "0"]), help="What a Produce request waits for (default: all).")
 @click.option(
     "--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), help="Of batches (default: none)."
 )
@@ -230,6 +230,7 @@ def _play_workloads(
         driver = Driver() if driver_file is None else read_driver(driver_file)
     for note in driver.notes:
         click.echo(f"  {note}", err=True)
+    awaited = int(acks.replace("all", "-1")) if acks else -1 if driver.acks is None else driver.acks
     load = LoadOptions(
         seconds=QUICK_S if quick and seconds is None else seconds,
         warmup_s=QUICK_WARMUP_S if quick and warmup is None else warmup,
@@ -237,8 +238,8 @@ def _play_workloads(
         joining=joining or 0,
         listen=(listen or LISTEN) if joining else None,
         replication=replication or driver.replication or 1,
-        acks={"all": -1, "1": 1}[acks] if acks else driver.acks or -1,
-        idempotent=driver.idempotent is not False,
+        acks=awaited,
+        idempotent=driver.idempotent is not False and awaited != 0,
         compression=compression or driver.compression or "none",
         client=client,
         driver=driver,

@@ -92,8 +92,9 @@ def test_without_a_file_kafka_s_defaults_hold() -> None:
     assert (made.partition_max_bytes, made.fetch_max_bytes, made.isolation_level) == (1 << 20, 50 << 20, 0)
 
 
-def test_acks_1_ends_idempotence_as_in_kafka() -> None:
+def test_acks_1_and_0_end_idempotence_as_in_kafka() -> None:
     assert driver(producerConfig="acks=1").idempotent is False
+    assert (driver(producerConfig="acks=0").acks, driver(producerConfig="acks=0").idempotent) == (0, False)
     assert driver(producerConfig="acks=all").idempotent is None
 
 
@@ -102,8 +103,8 @@ def test_acks_1_ends_idempotence_as_in_kafka() -> None:
     [
         ({"producerConfig": "lingr.ms=1"}, "producerConfig has no lingr.ms (but linger.ms)"),
         ({"consumerConfig": "acks=all"}, "consumerConfig has no acks"),
-        ({"producerConfig": "acks=0"}, "acks=0 in producerConfig is not carried out: without a response"),
-        ({"producerConfig": "acks=2"}, "acks=2 in producerConfig is none of all, -1, 1"),
+        ({"producerConfig": "acks=2"}, "acks=2 in producerConfig is none of all, -1, 1, 0"),
+        ({"producerConfig": "enable.idempotence=true\nacks=0"}, "enable.idempotence needs acks=all"),
         ({"producerConfig": "linger.ms=soon"}, "linger.ms=soon in producerConfig is no number"),
         ({"producerConfig": "batch.size=-1"}, "batch.size=-1 in producerConfig is not between 0 and"),
         ({"producerConfig": "compression.type=brotli"}, "is none of none, gzip, snappy, lz4, zstd"),
