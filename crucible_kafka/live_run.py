@@ -184,3 +184,21 @@ def exit_code_with_mutants(plays: "Sequence[tuple[Scenario, str]]", verdicts: "S
     ]
     click.echo(f"not as it must be: {'; '.join(wrong)}" if wrong else "every control passed, every mutant was killed")
     return 1 if wrong else 0
+
+
+def report_to_ci(verdicts: "Sequence[Verdict]", with_mutants: bool, junit: Path | None, annotates: bool) -> None:
+    """Write the results of runs to a file of JUnit XML, and print annotations of GitHub.
+
+    A run has a suite with a test case for each guarantee. ``with_mutants``: one with a mutant must break a guarantee,
+    and has a single test case.
+    """
+    from reports.ci_results import annotations, junit_of_runs, result_of
+
+    must_fail = [with_mutants and bool(each.mutant) for each in verdicts]
+    results = [result_of(each, killed) for each, killed in zip(verdicts, must_fail, strict=True)]
+    if junit is not None:
+        own = [each.report and each.report.with_name("junit.xml") for each in verdicts]
+        files = [None if killed else file for killed, file in zip(must_fail, own, strict=True)]
+        junit.write_text(junit_of_runs(zip(results, files, strict=True)), encoding="utf-8")
+    for line in annotations(results) if annotates else ():
+        click.echo(line)

@@ -113,16 +113,16 @@ def write_junit(path: Path, verdict: Verdict, duration_s: float = 0.0) -> None:
     suite = ElementTree.SubElement(suites, "testsuite", attributes)
     run_case = ElementTree.SubElement(suite, "testcase", classname=verdict.scenario, name="run")
     if errors:
-        message = _xml_text("; ".join(verdict.reasons))
+        message = xml_text("; ".join(verdict.reasons))
         error = ElementTree.SubElement(run_case, "error", type=verdict.outcome.name, message=message)
         error.text = f"repeat with: {verdict.repeat_command}"
     for one in verdict.guarantees:
         case = ElementTree.SubElement(suite, "testcase", classname=verdict.scenario, name=one.name)
         if one.status == "broken":
             failure = ElementTree.SubElement(case, "failure", type=one.name, message=f"{one.anomalies} anomalies")
-            failure.text = _xml_text("\n".join(_line(example) for example in one.examples[:20]))
+            failure.text = xml_text("\n".join(_line(example) for example in one.examples[:20]))
         elif one.status != "holds":
-            ElementTree.SubElement(case, "skipped", message=_xml_text(f"{one.status}: {one.reason}"))
+            ElementTree.SubElement(case, "skipped", message=xml_text(f"{one.status}: {one.reason}"))
     ElementTree.ElementTree(suites).write(path, encoding="utf-8", xml_declaration=True)
 
 
@@ -132,6 +132,6 @@ def _line(one: Anomaly) -> str:
     return f"{one.at_us / 1e6:.3f} s {place}: {one.detail}{fault}"
 
 
-def _xml_text(text: str) -> str:
+def xml_text(text: str) -> str:
     """Replace control characters: XML 1.0 has none, but the name of a foreign topic or client may."""
     return "".join(char if char in "\t\n" or char >= " " else "\ufffd" for char in text)

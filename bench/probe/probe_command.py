@@ -29,6 +29,7 @@ from bench.probe.reporters import (
 )
 from bench.targets.loader import bundled, find
 from bench.targets.model import Chosen, TargetError
+from reports.ci_results import annotation
 
 PASSED, FAILED = 0, 1
 
@@ -52,6 +53,7 @@ class ProbeOptions:
     json: Path | None = None
     junit: Path | None = None
     page: Path | None = None
+    annotates: bool = False  # print what is red as annotations of GitHub
     config: Mapping[str, str] = field(default_factory=dict)  # settings of a target that the probe starts
 
     @property
@@ -108,6 +110,9 @@ def _played(
         say(f"{len(cases) - len(differ)} of {len(cases)} cases get the responses of {wanted.oracle}")
     say(summary + ("" if before is None else f"; {len(red)} worse than {wanted.baseline}"))
     _write(wanted, outcomes, red, summary)
+    for each in red if wanted.annotates else ():
+        repeat = repeat_command(wanted.words, each.case.id)
+        say(annotation(each.case.id, f"{each.verdict.value}: {each.reason}\n{each.case.words}\nagain: {repeat}"))
     return FAILED if red else PASSED
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
+from typing import TypeAlias
 
 import click
 
@@ -15,6 +16,7 @@ from chaos.search.many_seeds import SeedSearch, quickly, search, verdicts
 from chaos.sim.fault_scheduler import Cell
 from chaos.sim.one_seed import play_seed
 from chaos.sim.verdict import SimVerdict
+from reports.ci_results import PlayResult, annotations, junit_document
 from reports.verdict import Outcome, worst_outcome
 from scenarios import ledger, loader
 from scenarios.decision_points import PointError
@@ -54,6 +56,10 @@ class SimOptions:
     """The event after which the state of ``node`` is shown."""
     node: int | None = None
     """ID of the node whose state is shown."""
+    junit: Path | None = None
+    """The file that gets the results as JUnit XML."""
+    annotates: bool = False
+    """Whether lines are printed with which GitHub Actions shows what is red."""
 
     @property
     def first_seed(self) -> int:
@@ -68,18 +74,28 @@ class SimOptions:
         return range(self.first_seed, self.first_seed + (self.seeds or 100))
 
 
+Take: TypeAlias = Callable[[PlayResult], None]
+"""Takes what a mode found, play by play."""
+
+
 def simulate(scenarios: Sequence[Scenario], options: SimOptions) -> int:
     """Run the mode that the options choose, and return the exit code (0, 1, 2, 3 or 4)."""
+    results: list[PlayResult] = []
     try:
         if options.mutant:
             by_name(options.mutant)  # Here, and not with a traceback in each process of a search.
-        return _mode(options)(scenarios, options)
+        code = _mode(options)(scenarios, options, results.append)
+        if options.junit is not None:
+            options.junit.write_text(junit_document("sim", results), encoding="utf-8")
     except (loader.ScenarioError, MutantError, PointError, OSError) as error:
         click.echo(f"crucible sim: {error}", err=True)
         return 2
+    for line in annotations(results) if options.annotates else ():
+        click.echo(line)
+    return code
 
 
-def _mode(options: SimOptions) -> Callable[[Sequence[Scenario], SimOptions], int]:
+def _mode(options: SimOptions) -> Callable[[Sequence[Scenario], SimOptions, Take], int]:
     if options.seconds is not None:
         return search_for_seconds
     if options.event is not None:
@@ -93,46 +109,47 @@ def _mode(options: SimOptions) -> Callable[[Sequence[Scenario], SimOptions], int
     return profile_seeds if options.profile else search_seeds
 
 
-def report_seed(scenarios: Sequence[Scenario], options: SimOptions) -> int:
+def report_seed(scenarios: Sequence[Scenario], options: SimOptions, take: Take) -> int:
     """Play one seed of each scenario, and print the result with its trace hash."""
     code = Outcome.PASSED
     for each in scenarios:
         folder = options.out if options.out is None or len(scenarios) == 1 else options.out / each.name
         scenario = scheduled(each, options.first_seed, options.changes) if options.changes else each
         found = _single(scenario, options.first_seed, options.mutant, folder, options.changes)
-        code = worst_outcome((code, _reported(scenario, found, options.shrinks)))
+        code = worst_outcome((code, _reported(scenario, found, options.shrinks, take)))
     return code.value
 
 
-def search_seeds(scenarios: Sequence[Scenario], options: SimOptions) -> int:
+def search_seeds(scenarios: Sequence[Scenario], options: SimOptions, take: Take) -> int:
     """Play all seeds of each scenario, in several processes, and print the results."""
     seeds, code = options.seed_range, Outcome.PASSED
     for scenario in scenarios:
         progress = SearchProgress(scenario.name, len(seeds))
         found = search(scenario, seeds, options.processes, options.mutant, progress.take)
-        code = worst_outcome((code, _reported(scenario, found, options.shrinks and not options.mutant)))
+        code = worst_outcome((code, _reported(scenario, found, options.shrinks and not options.mutant, take)))
     return code.value
 
 
-def profile_seeds(scenarios: Sequence[Scenario], options: SimOptions) -> int:
+def profile_seeds(scenarios: Sequence[Scenario], options: SimOptions, take: Take) -> int:
     """Play all seeds of each scenario in this process, and print the results and a table of the time by part."""
     code = Outcome.PASSED
     for scenario in scenarios:
         found = _profiled(scenario, options.seed_range, options.mutant)
-        code = worst_outcome((code, _reported(scenario, found, options.shrinks and not options.mutant)))
+        code = worst_outcome((code, _reported(scenario, found, options.shrinks and not options.mutant, take)))
     return code.value
 
 
-def _reported(scenario: Scenario, found: SeedSearch, shrinks: bool) -> Outcome:
+def _reported(scenario: Scenario, found: SeedSearch, shrinks: bool, take: Take) -> Outcome:
     """Print the result, and return its outcome. A failing scenario is made smaller with ``shrinks``."""
     click.echo(report(found))
     failing = found.first_failing
+    take(_result(found.scenario, failing, found.seconds))
     if shrinks and failing is not None and failing.outcome in (Outcome.FAILED, Outcome.CRASHED):
         _shrink_and_report(scenario, failing)
     return found.outcome
 
 
-def search_for_seconds(scenarios: Sequence[Scenario], options: SimOptions) -> int:
+def search_for_seconds(scenarios: Sequence[Scenario], options: SimOptions, take: Take) -> int:
     """Play the first seed of each scenario in turn, then the next one of each, in this process, until one is red or the
     processor time is used up. Print what was played and the red seed."""
     seconds = options.seconds
@@ -167,6 +184,8 @@ def search_for_seconds(scenarios: Sequence[Scenario], options: SimOptions) -> in
         )
     if red is not None:
         click.echo("\n".join(_failure(red)))
+    for name in played:
+        take(_result(name, red if red is not None and red is played[name][-1] else None))
     return outcome.value
 
 
@@ -222,6 +241,17 @@ def report(found: SeedSearch) -> str:
     return "\n".join(lines)
 
 
+def _result(name: str, failing: SimVerdict | None, seconds: float = 0.0) -> PlayResult:
+    """Return the result of the plays of a scenario, of which one failed, or none."""
+    if failing is None:
+        return PlayResult(name, seconds)
+    mutant = f" with {failing.mutant}" if failing.mutant else ""
+    why = ", ".join(failing.broken) or next(iter(failing.reasons), "")
+    problem = f"{failing.outcome.name} with seed {failing.seed}: {why}"
+    is_error = failing.outcome is not Outcome.FAILED
+    return PlayResult(f"{name}{mutant}", seconds, problem, is_error, "\n".join(_failure(failing)))
+
+
 def _failure(failing: SimVerdict) -> list[str]:
     lines = [f"  {each.guarantee}: {each.story}" for each in failing.violations[:3]]
     lines += [f"  {reason}" for reason in failing.reasons]
@@ -241,7 +271,7 @@ def _shrink_and_report(scenario: Scenario, failing: SimVerdict) -> None:
         click.echo(f"  written to {path}; repeat with: {command}")
 
 
-def search_with_guidance(scenarios: Sequence[Scenario], options: SimOptions) -> int:
+def search_with_guidance(scenarios: Sequence[Scenario], options: SimOptions, take: Take) -> int:
     """Search with guidance (``chaos.search.guided``), and print progress, each red schedule and a summary. The exit
     code is 0 if none is red, else 1."""
     schedules, seed = options.seeds or 1000, options.first_seed
@@ -251,10 +281,12 @@ def search_with_guidance(scenarios: Sequence[Scenario], options: SimOptions) -> 
     for verdict in red[:3]:
         click.echo("\n".join(_failure(verdict)))
     click.echo(summary)
+    for result in [_result(each.scenario, each) for each in red] or [PlayResult("guided search")]:
+        take(result)
     return 1 if red else 0
 
 
-def show_node(scenarios: Sequence[Scenario], options: SimOptions) -> int:
+def show_node(scenarios: Sequence[Scenario], options: SimOptions, take: Take) -> int:  # noqa: ARG001
     """Play the seed of the only scenario up to an event of all nodes, and print the state of a node. The exit code is
     0, or 2 if there is no such node."""
     from chaos.search.show_node import node_lines
@@ -300,7 +332,7 @@ def _profiled(scenario: Scenario, seeds: Sequence[int], mutant: str | None) -> S
     return found
 
 
-def prove_mutants(scenarios: Sequence[Scenario], options: SimOptions) -> int:
+def prove_mutants(scenarios: Sequence[Scenario], options: SimOptions, take: Take) -> int:
     """Play each scenario without a mutant over all seeds, and each of its mutants until a seed kills it. At the end
     print a line for each mutant: the number of seeds, and the guarantees that broke. The exit code is 0 if each
     scenario passed and each mutant was killed, else 1."""
@@ -310,12 +342,15 @@ def prove_mutants(scenarios: Sequence[Scenario], options: SimOptions) -> int:
     for scenario in scenarios:
         found = search(scenario, seeds, options.processes, show=SearchProgress(scenario.name, len(seeds)).take)
         click.echo(report(found))
+        take(_result(scenario.name, found.first_failing, found.seconds))
         if found.outcome is not Outcome.PASSED:
             wrong.append(scenario.name)
         for mutant in mutants_of(scenario):
             red = next((each for each in verdicts(scenario, seeds, 1, mutant) if each.red), None)
             played = len(seeds) if red is None else red.seed - seeds[0] + 1
             broken = () if red is None else red.broken or (red.outcome.name,)
+            problem = "" if red is not None else f"none of {played} seeds killed the mutant"
+            take(PlayResult(f"{scenario.name} with {mutant}", problem=problem))
             seed, target = -1 if red is None else red.seed, by_name(mutant).target
             ledger.remember(ledger.ended_search(mutant, target, scenario.name, "sim", played, tuple(broken), seed))
             if red is None:

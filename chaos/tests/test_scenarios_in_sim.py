@@ -20,6 +20,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 from zlib import crc32
 
 import pytest
@@ -571,16 +572,27 @@ def test_control_and_mutants_together(
 ) -> None:
     monkeypatch.setattr(ledger, "FILE", tmp_path / "runs" / "mutants.jsonl")
     wraps = [ALL["06-epoch-wrap"], ALL["06-epoch-wrap@first"]]
-    assert simulate(wraps, SimOptions(seeds=2, processes=1, with_mutants=True)) == 0
-    assert "epoch_wraps_to_zero: killed by seed 1: " in capsys.readouterr().out
+    proof = SimOptions(seeds=2, processes=1, with_mutants=True, junit=tmp_path / "sim.xml", annotates=True)
+    assert simulate(wraps, proof) == 0
+    out = capsys.readouterr().out
+    assert "epoch_wraps_to_zero: killed by seed 1: " in out
+    assert "::error" not in out
+    suite = ElementTree.parse(tmp_path / "sim.xml").getroot()[0]
+    assert (suite.get("failures"), suite.get("errors")) == ("0", "0")
+    assert {"06-epoch-wrap", "06-epoch-wrap with epoch_wraps_to_zero"} <= {each.get("name") for each in suite}
     search = ledger.last()["epoch_wraps_to_zero", "sim"]
     assert str(replace(search, commit="")) == (
         "sim: incremental-response-exact, session-epoch-order after 1 seed of 06-epoch-wrap"
     )
     assert (search.seed, search.room) == (1, "reference_broker/sessions")
     toothless = replace(ALL["plain-load"], mutants=("negative_idle_time_evicts",))
-    assert simulate([toothless], SimOptions(seeds=1, processes=1, with_mutants=True)) == 1
-    assert "NOT killed" in capsys.readouterr().out
+    assert simulate([toothless], replace(proof, seeds=1)) == 1
+    out = capsys.readouterr().out
+    assert "NOT killed" in out
+    name = "plain-load with negative_idle_time_evicts"
+    assert out.splitlines()[-1] == f"::error title={name}::none of 1 seeds killed the mutant"
+    (failure,) = ElementTree.parse(tmp_path / "sim.xml").getroot().iterfind("testsuite/testcase/failure")
+    assert failure.get("message") == "none of 1 seeds killed the mutant"
     assert ledger.last()["negative_idle_time_evicts", "sim"].guarantees == ()
 
 

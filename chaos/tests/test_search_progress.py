@@ -11,6 +11,7 @@ from chaos.search.sim_command import SearchProgress, SimOptions, report, search_
 from chaos.sim.decision_counts import Reached
 from chaos.sim.one_seed import play_seed
 from chaos.sim.verdict import SimVerdict
+from reports.ci_results import PlayResult
 from reports.verdict import Outcome
 from scenarios import loader
 from scenarios.model import Scenario
@@ -60,7 +61,12 @@ def test_scenarios_are_played_in_turn_until_one_is_red(
         return SimpleNamespace(verdict=red if len(played) == 4 else passed)
 
     monkeypatch.setattr(sim_command, "play_seed", noted)
-    assert search_for_seconds(scenarios, SimOptions(seconds=60.0, seed=7)) == Outcome.CRASHED.value
+    results: list[PlayResult] = []
+    assert search_for_seconds(scenarios, SimOptions(seconds=60.0, seed=7), results.append) == Outcome.CRASHED.value
+    assert [(each.name, each.problem) for each in results] == [
+        ("01-lost-response", ""),
+        ("02-duplicated-request", "CRASHED with seed 8: KeyError: 1"),
+    ]
     assert played == [("01", 7), ("02", 7), ("01", 8), ("02", 8)]
     out = capsys.readouterr().out
     assert out.startswith("CRASHED: 4 seeds of 2 scenarios in ")
@@ -76,7 +82,9 @@ def test_a_search_ends_with_its_processor_time(
     clock = SimpleNamespace(monotonic=lambda: 0.0, process_time=lambda: next(times))
     monkeypatch.setattr(sim_command, "time", clock)
     monkeypatch.setattr(sim_command, "play_seed", lambda *_: SimpleNamespace(verdict=thin))
-    assert search_for_seconds([scenario], SimOptions(seconds=10.0)) == Outcome.PASSED.value
+    results: list[PlayResult] = []
+    assert search_for_seconds([scenario], SimOptions(seconds=10.0), results.append) == Outcome.PASSED.value
+    assert results == [PlayResult("01-lost-response")]
     assert capsys.readouterr().out.splitlines()[1] == (
         "  2 seeds showed too little to judge, most often: no fault fired (2)"
     )

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from crucible_kafka.commands.ci_options import GITHUB
+
 if TYPE_CHECKING:
     from bench.rows.options import Options
     from bench.rows.results import Results
@@ -354,6 +356,7 @@ def _settings(_: click.Context, __: click.Parameter, values: Sequence[str]) -> d
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write all of it to this file.")
 @click.option("--junit", type=click.Path(path_type=Path), help="Write JUnit XML to this file.")
 @click.option("--page", type=click.Path(path_type=Path), help="Write an HTML page to this file.")
+@GITHUB
 def probe(
     target: str,
     sections: Sequence[str],
@@ -367,6 +370,7 @@ def probe(
     json_file: Path | None,
     junit: Path | None,
     page: Path | None,
+    annotates: bool,
 ) -> None:
     """Check case by case whether a broker conforms to the Kafka protocol.
 
@@ -381,7 +385,7 @@ def probe(
     from crucible_kafka.terminal import one_sentence
 
     wanted = probe_command.ProbeOptions(
-        target, sections, cases, strict, dry_run, hostile, oracle, baseline, json_file, junit, page, config
+        target, sections, cases, strict, dry_run, hostile, oracle, baseline, json_file, junit, page, annotates, config
     )
     with one_sentence(probe_command.UsageError, UnknownCase, NoBaseline, NotKafka, PeerError):
         sys.exit(probe_command.run(wanted, click.echo))

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from crucible_kafka import shell_completion
+from crucible_kafka.commands.ci_options import GITHUB, JUNIT
 from crucible_kafka.commands.reports import OPEN
 from crucible_kafka.commands.scenario_options import (
     ALL,
@@ -64,6 +65,8 @@ def demo(out: Path | None, seed: int, opened: bool) -> None:
 @click.option("--seed", type=int, default=1, show_default=True, help="Decides every random choice.")
 @_WATCH
 @OPEN
+@JUNIT
+@GITHUB
 def run(
     scenarios: Sequence[str],
     everything: bool,
@@ -76,6 +79,8 @@ def run(
     seed: int,
     watch: bool,
     opened: bool,
+    junit: Path | None,
+    annotates: bool,
 ) -> None:
     """Play scenarios with real processes (Locust, Toxiproxy, signals). Then Spark judges.
 
@@ -83,7 +88,7 @@ def run(
     (kafka, kafka@4.3.1, kafka/1, reference.toml, your FILE.toml: see bench/targets), or HOST:PORT.
     """
     from chaos.live.errors import SetupError
-    from crucible_kafka.live_run import exit_code_with_mutants, live_plays, play_scenarios
+    from crucible_kafka.live_run import exit_code_with_mutants, live_plays, play_scenarios, report_to_ci
     from scenarios.derived import with_leader_epochs
 
     check_mutant_options(mutant, with_mutants)
@@ -95,6 +100,7 @@ def run(
     verdicts = play_scenarios(plays, target, out, seed, watch)
     if opened:
         open_worst(verdicts)
+    report_to_ci(verdicts, with_mutants, junit, annotates)
     sys.exit(exit_code_with_mutants(plays, verdicts) if with_mutants else worst(verdicts))
 
 

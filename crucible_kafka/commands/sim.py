@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from crucible_kafka.commands.ci_options import GITHUB, JUNIT
 from crucible_kafka.commands.scenario_options import (
     ALL,
     MUTANT,
@@ -61,6 +62,8 @@ from crucible_kafka.commands.scenario_options import (
 @click.option(
     "--shrink/--no-shrink", "shrinks", help="Look for the smallest scenario with which a red seed fails (default: no)."
 )
+@JUNIT
+@GITHUB
 def sim(
     scenarios: Sequence[str],
     everything: bool,
@@ -79,6 +82,8 @@ def sim(
     event: int | None,
     node: int | None,
     shrinks: bool,
+    junit: Path | None,
+    annotates: bool,
 ) -> None:
     """Play scenarios in the simulator: one process, virtual time. A seed always gives the same trace."""
     check_mutant_options(mutant, with_mutants)
@@ -103,6 +108,8 @@ def sim(
         )
     if event is not None and (seed is None or seeds not in (None, 1) or guided or with_mutants or out is not None):
         raise click.UsageError("--at is an event of a single seed: give --seed, without --seeds, --guided or --out")
+    if event is not None and junit is not None:
+        raise click.UsageError("--at shows a node and has no results: leave --junit out")
     from chaos.search.sim_command import SimOptions, simulate
 
     found = [each for named in find_scenarios(scenarios, everything) for each in in_revisions(named, revision)]
@@ -123,6 +130,8 @@ def sim(
         seconds=seconds,
         event=event,
         node=node,
+        junit=junit,
+        annotates=annotates,
     )
     sys.exit(simulate(found, options))
 

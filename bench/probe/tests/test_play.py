@@ -142,6 +142,10 @@ def test_a_run_in_which_a_case_stumbles_fails(monkeypatch: pytest.MonkeyPatch) -
     said: list[str] = []
     assert run(ProbeOptions("127.0.0.1:1"), said.append) == FAILED
     assert "1 our error" in said[-1]
+    assert not [each for each in said if each.startswith("::")]
+    assert run(ProbeOptions("127.0.0.1:1", annotates=True), said.append) == FAILED
+    assert said[-1].startswith(f"::error title={stumbles.id}::our error: the case stumbles: IndexError")
+    assert said[-1].endswith(f"%0Aagain: ./crucible probe 127.0.0.1:1 --case {stumbles.id}")
 
 
 @pytest.mark.parametrize("count", [0, 2])

@@ -1,0 +1,82 @@
+"""Results of plays for CI systems: JUnit XML, and annotations of GitHub."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+from reports.verdict import Outcome, Verdict, xml_text
+
+
+@dataclass(frozen=True, slots=True)
+class PlayResult:
+    """What a command found by one play, or by a search with one scenario."""
+
+    name: str  # of the scenario, with its mutant
+    seconds: float = 0.0
+    problem: str = ""  # one sentence; empty if all is as it must be
+    is_error: bool = False  # nothing was shown of the guarantees: the play was INVALID, or crashed
+    details: str = ""  # lines with the violations, and with the command that repeats the play
+
+
+def junit_document(suite_name: str, results: Sequence[PlayResult]) -> str:
+    """Return JUnit XML with one suite, and a test case for each result."""
+    suites = ElementTree.Element("testsuites")
+    _add_suite(suites, suite_name, results)
+    return _text(suites)
+
+
+def junit_of_runs(runs: Iterable[tuple[PlayResult, Path | None]]) -> str:
+    """Return JUnit XML with the suites of each run's own file. A run without a file is a suite with one test case."""
+    suites = ElementTree.Element("testsuites")
+    for result, file in runs:
+        if file is None:
+            _add_suite(suites, result.name, [result])
+        else:
+            suites.extend(ElementTree.parse(file).getroot())
+    return _text(suites)
+
+
+def _add_suite(suites: ElementTree.Element, name: str, results: Sequence[PlayResult]) -> None:
+    suite = ElementTree.SubElement(suites, "testsuite", name=name, tests=str(len(results)))
+    suite.set("failures", str(sum(bool(each.problem) and not each.is_error for each in results)))
+    suite.set("errors", str(sum(each.is_error for each in results)))
+    suite.set("skipped", "0")
+    suite.set("time", f"{sum(each.seconds for each in results):.3f}")
+    for each in results:
+        case = ElementTree.SubElement(suite, "testcase", classname=name, name=xml_text(each.name))
+        case.set("time", f"{each.seconds:.3f}")
+        if each.problem:
+            kind = "error" if each.is_error else "failure"
+            ElementTree.SubElement(case, kind, message=xml_text(each.problem)).text = xml_text(each.details)
+
+
+def _text(suites: ElementTree.Element) -> str:
+    ElementTree.indent(suites)
+    return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def annotation(title: str, message: str) -> str:
+    """Return the line with which a step of GitHub Actions shows an error at the commit and on the run's page."""
+    escaped_title = _escaped(title).replace(":", "%3A").replace(",", "%2C")
+    return f"::error title={escaped_title}::{_escaped(message)}"
+
+
+def annotations(results: Iterable[PlayResult]) -> list[str]:
+    """Return a line for each result with a problem."""
+    return [annotation(each.name, f"{each.problem}\n{each.details}".strip()) for each in results if each.problem]
+
+
+def result_of(verdict: Verdict, must_fail: bool = False) -> PlayResult:
+    """Return the result of a run, which must pass, or with a mutant may have to break a guarantee."""
+    name = verdict.scenario + (f" with {verdict.mutant}" if verdict.mutant else "")
+    if verdict.outcome is (Outcome.FAILED if must_fail else Outcome.PASSED):
+        return PlayResult(name)
+    problem = f"{verdict.outcome.name}{', but a guarantee must break' if must_fail else ''}: {verdict.summary}"
+    details = "\n".join([*verdict.reasons, f"repeat with: {verdict.repeat_command}"])
+    is_error = verdict.outcome in (Outcome.INVALID, Outcome.CRASHED)
+    return PlayResult(name, problem=problem, is_error=is_error, details=details)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
