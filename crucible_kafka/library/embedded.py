@@ -63,7 +63,7 @@ class EmbeddedNode:
         except ConfigError as wrong:
             raise StartFailed(str(wrong)) from wrong
         options = Options(spec.listen, spec.data, spec.node_id, config)
-        self._inside = InsideNode(spec.node_id, self.log_lines, spec.standing)
+        self._inside = InsideNode(spec.node_id, spec.standing)
         log = LogLines(spec.node_id, self._lines)
         self._server = Server(options, self._ready, self._inside.wrapper, guest_log=log)
         self._is_ready, self._end = False, ""

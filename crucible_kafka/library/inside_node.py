@@ -11,19 +11,25 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from crucible_kafka.library.fillable_disk import FillableDisk
 from crucible_kafka.library.frame_recorder import FrameRecorder
 from crucible_kafka.library.plain_values import Plain
 from crucible_kafka.library.rule_engine import RuleEngine
 from crucible_kafka.library.rule_spec import RuleSpec
 from reference_broker.core.events import Close, Closed, Effect, Event, Opened, Reply, Request, TimerFired
+from reference_broker.metadata.identifiers import claimed_node
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.node_ports import Now
 from reference_broker.serve.server import Attached, Wrapper
+from reference_broker.wire.apis import api_name
 
 if TYPE_CHECKING:
+    from reference_broker.controller.changes import Change, Refusal
+    from reference_broker.controller.controller import Controller
     from reference_broker.core.node import Node
     from reference_broker.log.partition_log import PartitionLog
     from reference_broker.replication.partitions import Partition
@@ -49,19 +55,20 @@ class InsideNode:
     def __init__(
         self,
         node_id: int,
-        log_lines: Callable[[], list[str]],
         standing: Sequence[tuple[str, Mapping[str, Plain]]] = (),
     ) -> None:
         """``standing`` are commands that are carried out before the node starts."""
         self.node_id = node_id
         self.recorder = FrameRecorder()
         self.wrapper = Wrapper(self._attach, self._built)
-        self._log_lines = log_lines
         self._standing = standing
         self._loop: asyncio.AbstractEventLoop | None = None
         self._actions: DriverFaultActions
         self._node: Node
         self.rules: RuleEngine
+        self._cut: frozenset[int] = frozenset()
+        """The nodes whose requests are not taken."""
+        self._disk_is_full = False
         self._resumed: threading.Event | None = None
         """Set when a paused node is to go on, None if the node is not paused."""
 
@@ -71,7 +78,7 @@ class InsideNode:
         self._loop = asyncio.get_running_loop()
         self._actions = actions
         self.rules = RuleEngine(self.node_id, actions, self.recorder, self._topic_name, self._transaction_state)
-        return Attached([self], disk)
+        return Attached([self], FillableDisk(disk, lambda: self._disk_is_full))
 
     def _built(self, node: "Node") -> None:
         self._node = node
@@ -82,6 +89,9 @@ class InsideNode:
         if isinstance(event, Request):
             if event.client_id == LIBRARY_CLIENT_ID:
                 return (event,)
+            if self._cut and claimed_node(event.client_id) in self._cut:
+                self._actions.discard_connection(event.connection)
+                return ()
             if self.rules.is_late(event):
                 return self.rules.arrived_late(event)
             return self.rules.arrived(event, self.recorder.request(event))
@@ -222,16 +232,74 @@ class InsideNode:
     def do_remove_rule(self, rule_id: int) -> None:
         self.rules.remove(rule_id)
 
+    # Faults of the node
+
+    def do_cut(self, peers: list[int]) -> None:
+        """Take no requests of these nodes from now on; their connections break."""
+        self._cut = frozenset(peers)
+
+    def do_slow_disk(self, by_ms: int) -> None:
+        self._actions.slow_syncs(by_ms)
+
+    def do_full_disk(self, full: bool) -> None:
+        self._disk_is_full = full
+
+    def do_clock_offset(self, offset_ms: int) -> None:
+        driver = self._actions.driver
+        assert driver is not None, "a command came before its node was built"
+        self._actions.step_clock(offset_ms - driver.clock.wall_offset_ms)
+
+    # Of the active controller
+
+    def do_fence(self, broker_id: int) -> Result:
+        """Fence a broker now, as when its session ends. Its next incarnation may register at once."""
+        from reference_broker.controller.planning.brokers import BrokerStateChange, fencing
+
+        controller = self._active_controller()
+        broker = controller.latest.brokers.get(broker_id)
+        controller.heartbeats.forget(broker_id)
+        if broker is None or broker.fenced:
+            return None
+        change = BrokerStateChange("fence a broker that was killed", broker_id, broker.broker_epoch, fencing, None)
+        return self._propose(change)
+
+    def _active_controller(self) -> "Controller":
+        controller = self._node.broker.controller
+        if not controller.is_active:
+            raise CommandFailed(f"Node {self.node_id} is not the active controller.")
+        return controller
+
+    def _propose(self, change: "Change[Any]") -> "Future[Plain]":
+        """Let the active controller make a change. The result is None once it is committed and published here."""
+        done: Future[Plain] = Future()
+
+        def completed(refusal: "Refusal | None") -> None:
+            if refusal is None:
+                done.set_result(None)
+            else:
+                done.set_exception(CommandFailed(f"The controller refused to {change.name}: {refusal.message}"))
+
+        def step() -> None:
+            try:
+                self._active_controller().propose(change, completed)
+            except CommandFailed as failure:
+                done.set_exception(failure)
+
+        self._in_event(step)
+        return done
+
     # Observation
 
-    def do_frames(self, of_nodes: bool = False) -> Plain:
-        return [each.plain(self.node_id) for each in self.recorder.frames(of_nodes)]
+    def do_frames(self, of_nodes: bool = False, api: str = "*", client_id: str = "*") -> Plain:
+        """Return the recorded frames whose API and client ID fit the patterns."""
+        return [
+            each.plain(self.node_id)
+            for each in self.recorder.frames(of_nodes)
+            if fnmatchcase(api_name(each.api_key).lower(), api.lower()) and fnmatchcase(each.client_id, client_id)
+        ]
 
     def do_request_counts(self) -> Plain:
         return [[api, client_id, count] for (api, client_id), count in self.recorder.requests.items()]
-
-    def do_log_lines(self) -> Plain:
-        return self._log_lines()
 
     def do_metrics(self) -> Plain:
         from reference_broker.metrics.metrics import Histogram
@@ -241,6 +309,28 @@ class InsideNode:
             metric = each.metric
             found[each.mbean] = metric.count if isinstance(metric, Histogram) else metric.value
         return found
+
+    def do_controller(self) -> Plain:
+        broker = self._node.broker
+        return {
+            "is_active": broker.controller.is_active,
+            "epoch": broker.quorum.epoch,
+            "leader": broker.quorum.leader_id,
+        }
+
+    def do_broker(self, broker_id: int) -> Plain:
+        """Return what the metadata here says of a broker: whether it is fenced, and its partitions that others could
+        lead, or that are not in sync."""
+        image = self._node.broker.loader.image
+        known = image.brokers.get(broker_id)
+        leads, not_in_sync = [], []
+        for name, topic in image.topics.items():
+            for index, state in enumerate(topic.partitions):
+                if state.leader == broker_id and len(state.isr) > 1:
+                    leads.append(f"{name}-{index}")
+                if broker_id in state.replicas and broker_id not in state.isr:
+                    not_in_sync.append(f"{name}-{index}")
+        return {"fenced": known is None or known.fenced, "leads": leads, "not_in_sync": not_in_sync}
 
     def do_state(self) -> Plain:
         """Return the node's view of the cluster."""
