@@ -86,7 +86,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     if part_of(item) in ("live", "spark"):
         return (yield)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(subprocess.Popen, "__init__", _ask_only)
+        patch.setattr(subprocess.Popen, "__init__", _start_only_queries)
         return (yield)
 
 
@@ -111,7 +111,7 @@ def no_signal_stays_blocked() -> Iterator[None]:
 _start = subprocess.Popen.__init__
 
 
-def _ask_only(self: "subprocess.Popen[Any]", words: Sequence[str], *others: Any, **options: Any) -> None:
+def _start_only_queries(self: "subprocess.Popen[Any]", words: Sequence[str], *others: Any, **options: Any) -> None:
     if words[0] not in QUESTIONS:
         pytest.fail(f"this test starts a process, so it must be marked live: {' '.join(map(str, words))}")
     _start(self, words, *others, **options)

@@ -61,7 +61,7 @@ class FigureCompared:
     """One figure of both sets. Values are microseconds, or operations per second."""
 
     phase: str
-    """quiet, or struck: in seconds with a fault."""
+    """quiet, or faulty: in seconds with a fault."""
     operation: str
     figure: str
     is_time: bool
@@ -263,7 +263,7 @@ def _finite(numbers: dict[str, float]) -> dict[str, float | None]:
 
 
 PAGE_NAME = "compared.html"
-PHASES = {"quiet": "in quiet seconds", "struck": "in seconds with a fault"}
+PHASES = {"quiet": "in quiet seconds", "faulty": "in seconds with a fault"}
 _CAPTIONS = {
     "intervals": "The ratio of each figure, with its interval. Where the interval has × 1 in it, no difference is "
     "shown. For latencies less is better, and for rates more.",

@@ -30,7 +30,7 @@ EXIT_SETUP: Final = 2
 EXIT_CRASH: Final = 4
 SLACK_S: Final = 10
 WEB_HOST: Final = "127.0.0.1"
-"""Whoever reaches the page can load a broker, so only this machine reaches it."""
+"""Anybody who reaches the page can load a broker, so it listens on loopback only."""
 
 
 def say(event: str, **fields: Any) -> None:
@@ -180,7 +180,7 @@ class FleetRun:
                 self.commands.put(str(json.loads(line)["cmd"]))
             except (ValueError, KeyError, TypeError):
                 say("error", message=f"Not a command: {line.strip()[:100]}")
-        if self.hold:  # Whoever started the fleet is gone. The load ends if it still runs, and then everything.
+        if self.hold:  # The process that started the fleet is gone: end the load if it still runs, and then the fleet.
             self.hold = False
             self.commands.put("gone")
 

@@ -243,13 +243,13 @@ def _plan(kind: type[P], table: object, **given: object) -> P:
     default."""
     values: dict[str, Any] = dict(given)
     for field in fields(kind):  # type: ignore[arg-type]
-        told_in_ms = f"{field.name.removesuffix('_us')}_ms" if field.name.endswith("_us") else ""
+        name_ms = f"{field.name.removesuffix('_us')}_ms" if field.name.endswith("_us") else ""
         if field.name in given:
             continue
         if hasattr(table, field.name):
             values[field.name] = getattr(table, field.name)
-        elif told_in_ms and hasattr(table, told_in_ms):
-            values[field.name] = getattr(table, told_in_ms) * 1000
+        elif name_ms and hasattr(table, name_ms):
+            values[field.name] = getattr(table, name_ms) * 1000
     return kind(**values)
 
 

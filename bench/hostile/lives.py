@@ -211,7 +211,7 @@ async def pipelining(peer: Peer) -> None:
         await peer.pause(BREATH_S)
 
 
-async def unread_answers(peer: Peer) -> None:
+async def unread_responses(peer: Peer) -> None:
     """Fetch all records of a topic, and read nothing."""
     await peer.connect(TINY_BUFFER)
     await peer.send(_fetch_all() * 2)
@@ -280,7 +280,7 @@ KINDS: Final[Mapping[str, Life]] = {
     "half-frame": half_frame,
     "huge-length": huge_length,
     "pipelining": pipelining,
-    "unread-answers": unread_answers,
+    "unread-responses": unread_responses,
     "slow-loris": slow_loris,
     "reset": reset_in_the_middle,
     "garbage": garbage,

@@ -38,7 +38,7 @@ def producer_perf(
 READ_LIMIT_S = 120.0
 CHUNK = 10_000
 
-_FIRST_ANSWER = "org.apache.kafka.common.requests.FetchResponse$$Lambda"
+_FIRST_RESPONSE = "org.apache.kafka.common.requests.FetchResponse$$Lambda"
 _END = "org.apache.kafka.clients.consumer.CloseOptions"
 _LOADED = re.compile(r"^\[([\d.]+)s\] (\S+)", re.M)
 
@@ -66,10 +66,10 @@ def reading_s(class_log: str) -> float:
     Raise PeerError if one of them is missing.
     """
     loaded = [(float(at_s), name) for at_s, name in _LOADED.findall(class_log)]
-    began = next((at_s for at_s, name in loaded if name.startswith(_FIRST_ANSWER)), None)
+    began = next((at_s for at_s, name in loaded if name.startswith(_FIRST_RESPONSE)), None)
     ended = next((at_s for at_s, name in loaded if name == _END), None)
     if began is None or ended is None or ended <= began:
-        raise PeerError("Java's log of loaded classes does not tell when the consumer read")
+        raise PeerError("Java's log of loaded classes does not show when the consumer read")
     return ended - began
 
 

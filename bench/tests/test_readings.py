@@ -23,7 +23,7 @@ def test_time_from_first_response_to_last_record() -> None:
 
 @pytest.mark.parametrize("gone", ["$$Lambda", "CloseOptions"])
 def test_log_without_figure_is_no_result(gone: str) -> None:
-    with pytest.raises(PeerError, match="does not tell"):
+    with pytest.raises(PeerError, match="does not show"):
         reading_s(LOG.replace(gone, "Other"))
 
 

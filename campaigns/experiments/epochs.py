@@ -44,7 +44,7 @@ def seen(scenario: Scenario, seeds: Iterable[int], *, metadata_epoch: bool, lead
     return EpochCounts(rewinds, read_again, copied - acked if scenario.load.mirror is not None else -1)
 
 
-def _told(found: EpochCounts) -> str:
+def _shown(found: EpochCounts) -> str:
     if found.copied_twice >= 0:
         return f"{found.rewinds} ({found.copied_twice:,} copied twice)"
     return f"{found.rewinds} ({found.read_again:,} records)" if found.rewinds else "0"
@@ -58,7 +58,7 @@ def main() -> None:
     click.echo("| --- | --- | --- | --- | --- |")
     for name in COMPARED:
         scenario = loader.find(name)
-        cells = [_told(seen(scenario, seeds, metadata_epoch=one, leader_epochs=other)) for one, other in WAYS]
+        cells = [_shown(seen(scenario, seeds, metadata_epoch=one, leader_epochs=other)) for one, other in WAYS]
         click.echo(f"| {scenario.name} | {' | '.join(cells)} |")
 
 

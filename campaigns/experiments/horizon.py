@@ -66,7 +66,7 @@ class Caught:
     after_us: int = -1  # time from the heal; -1: it never caught up
     sent_bytes: int = 0  # all bytes that it was sent
     again_bytes: int = 0  # those that it had been sent before the heal
-    anew: int = 0  # how often it restarted from the beginning
+    restarts: int = 0  # how often it restarted from the beginning
     wrong: int = -1  # number of keys with another value than the one written; -1 if not compared
 
 
@@ -158,7 +158,7 @@ class FollowerCaughtUp(NodeCaughtUp):
         log = _partition(self.context).copies[self._node_id].log
         if log is None:
             return -1
-        self.caught.anew += log.log_end_offset < self._end
+        self.caught.restarts += log.log_end_offset < self._end
         self._end = log.log_end_offset
         return -1 if log.horizon.remembered else self._end
 
@@ -185,44 +185,44 @@ class ReaderCaughtUp(CatchUp):
     def __init__(self, context: "CheckContext") -> None:
         super().__init__(context)
         self.heal_us = NEVER_US
-        self._asked = self._had = 0
-        self._told: list[PlainRecord] = []
+        self._requested_offset = self._had = 0
+        self._returned: list[PlainRecord] = []
         self._held: State = {}
 
     def _heal_us(self) -> int:
         return self.heal_us
 
     def _begin(self) -> int:
-        self._had = self._asked
+        self._had = self._requested_offset
         return _partition(self.context).committed_end
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         if type(event) is Request and event.tag.client_id == self.client_id and isinstance(event.body, FetchRequest):
             for topic in event.body.topics:
                 for each in topic.partitions:
-                    self._asks(each.fetch_offset)
+                    self._request(each.fetch_offset)
         for effect in effects:
             if type(effect) is Reply and effect.tag.client_id == self.client_id:
                 records = list(_records_of(effect.body))
-                self._told = [each for each in records if each.offset >= self._asked] or self._told
+                self._returned = [each for each in records if each.offset >= self._requested_offset] or self._returned
                 for record in records if self._is_counted else ():
                     self._got(record, record.offset < self._had)
 
-    def _asks(self, offset: int) -> None:
-        if offset < self._asked:
+    def _request(self, offset: int) -> None:
+        if offset < self._requested_offset:
             self._held.clear()
-            self.caught.anew += 1
-        elif offset > self._asked:
-            _fold(self._held, (each for each in self._told if each.offset < offset))
-        self._asked = offset
+            self.caught.restarts += 1
+        elif offset > self._requested_offset:
+            _fold(self._held, (each for each in self._returned if each.offset < offset))
+        self._requested_offset = offset
 
     def _position(self) -> int:
-        return self._asked
+        return self._requested_offset
 
     def _wrong(self) -> int:
         compacted = _partition(self.context).compacted
         assert compacted is not None
-        return _differing(compacted, self._held, self._asked)
+        return _differing(compacted, self._held, self._requested_offset)
 
 
 class ObserverCaughtUp(NodeCaughtUp):
@@ -247,7 +247,7 @@ class ObserverCaughtUp(NodeCaughtUp):
         for record in _records_of(event.body):
             self._count_record(record)
         for piece in _pieces_of(event.body):
-            self.caught.anew += self._is_counted and piece.position == 0
+            self.caught.restarts += self._is_counted and piece.position == 0
             del self._snapshot[piece.position :]
             self._snapshot += piece.unaligned_records
             if len(self._snapshot) == piece.size:
@@ -605,7 +605,7 @@ COLUMNS: Final[dict[str, Value]] = {
     "bytes sent again": lambda caught: caught.again_bytes,
     "bytes sent in all": lambda caught: caught.sent_bytes,
     "ms to catch up": lambda caught: caught.after_us // 1000,
-    "began anew": lambda caught: caught.anew,
+    "restarts": lambda caught: caught.restarts,
 }
 Row: TypeAlias = tuple[Cut, HorizonVariant, str]
 """The cut, the variant, and who was cut off."""

@@ -106,13 +106,13 @@ class FetchMeter(Check):
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         names = node.broker.partitions.topic_names
         if type(event) is Request and _counts(event.tag):
-            self._asked(event, names)
+            self._note_request(event, names)
         for effect in effects:
             if type(effect) is Reply and effect.body is not None and _counts(effect.tag):
                 self._note_response(effect, names)
         self.counted.cached = max(self.counted.cached, node.broker.fetch_sessions.partitions_cached)
 
-    def _asked(self, event: Request, names: dict[bytes, str]) -> None:
+    def _note_request(self, event: Request, names: dict[bytes, str]) -> None:
         request = event.body
         assert isinstance(request, FetchRequest)
         counted, client = self.counted, event.client_id or ""

@@ -64,7 +64,7 @@ def _bisected(work: Work, failure: FailureRow, tree: Path, last: str, until: flo
         return processes.run(command, until, log, work.beat, environment, tree)
 
     for commit, wanted, otherwise in (
-        (work.night.commit, BAD, "the commit as it stands does not fail, without what was changed since"),
+        (work.night.commit, BAD, "the commit itself does not fail, without what was changed since"),
         (last, GOOD, "the last night's commit fails, too"),
     ):
         _git(tree, "checkout", "--quiet", "--detach", commit)

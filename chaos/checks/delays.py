@@ -149,7 +149,7 @@ OF_CONTROLLER = frozenset(
         ApiKey.DESCRIBE_QUORUM,
     }
 )
-"""KIP-631: requests that the active controller answers when their records are committed, or when it resigns; other
+"""KIP-631: requests to which the active controller responds when their records are committed, or when it resigns; other
 brokers forward some of them to it. A controller that no fault keeps from a majority commits them or resigns within
 ``Settings.settled_us``."""
 
@@ -176,7 +176,7 @@ VERIFIED = frozenset({ApiKey.PRODUCE, ApiKey.TXN_OFFSET_COMMIT})
 OF_TRANSACTION = frozenset({ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN})
 
 
-class RequestsAnswered(Check):
+class RequestsCompleted(Check):
     """responses-after-heal: each request to a node that no fault affects has exactly one response, in time.
 
     The response has the API, the version and the correlation ID of the request. In place of a response, the node may

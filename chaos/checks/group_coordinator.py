@@ -157,16 +157,16 @@ class ResponsesReplicated(OffsetsCheck):
         responses = {str(each.group_id): each for each in getattr(response, "groups", ())}
         for each in requested:
             group = str(each.group_id)
-            answer: Any = responses.get(group, response)
+            of_group: Any = responses.get(group, response)
             partition = self._partition(node, group)
-            if partition is not None and int(getattr(answer, "error_code", NONE)) == NONE:
-                yield from self._wrong_fetch(at_us, group, partition, each, answer, requires_stable)
+            if partition is not None and int(getattr(of_group, "error_code", NONE)) == NONE:
+                yield from self._wrong_fetch(at_us, group, partition, each, of_group, requires_stable)
 
     def _wrong_fetch(
-        self, at_us: int, group: str, partition: OffsetsPartition, body: Any, answer: Any, requires_stable: bool
+        self, at_us: int, group: str, partition: OffsetsPartition, body: Any, response: Any, requires_stable: bool
     ) -> Iterator[str]:
         since_us = at_us - LATE_US
-        named = {(str(topic.name), int(each.partition_index)) for topic in answer.topics for each in topic.partitions}
+        named = {(str(topic.name), int(each.partition_index)) for topic in response.topics for each in topic.partitions}
         if body.topics is None:
             missing = [
                 key
@@ -175,7 +175,7 @@ class ResponsesReplicated(OffsetsCheck):
             ]
             if missing:
                 yield f"returned all offsets of group {group} without {missing}"
-        for topic in answer.topics:
+        for topic in response.topics:
             for one in topic.partitions:
                 key: Key = group, str(topic.name), int(one.partition_index)
                 self.evidence += 1

@@ -162,10 +162,10 @@ class History:
         """Return the partitions that a transactional ID of which ``is_forgotten`` is true wrote with a producer epoch
         that it was given twice.
 
-        A coordinator that has lost its records (E-7) hands out epochs anew. Leaders of partitions still know them: they
-        take a new batch for the older one with the same producer ID, epoch and sequence (KIP-98), and a marker ends the
-        transactions of both. A coordinator that knows its ID never gives an epoch again to a client that initialises,
-        as clients do after each transaction that they could not end.
+        A coordinator that has lost its records (E-7) hands out the same epochs again. Leaders of partitions still know
+        them: they take a new batch for the older one with the same producer ID, epoch and sequence (KIP-98), and a
+        marker ends the transactions of both. A coordinator that knows its ID never gives an epoch again to a client
+        that initialises, as clients do after each transaction that they could not end.
         """
         reissued = set[tuple[str, int]]()
         used: dict[tuple[str, int, int], list[TransactionRow]] = {}

@@ -137,7 +137,7 @@ class ProposalsHonest(ReplicaCheck):
     The controller accepts a proposal only in the partition epoch that it names. So the epoch that it returns is that
     one if nothing changed, or the next one.
 
-    Physical: the active controller answers its own proposals without a message. So the proposals of a node that becomes
+    Physical: the active controller handles its own proposals without a message. So the proposals of a node that becomes
     the active controller are not judged any more.
     """
 

@@ -202,8 +202,8 @@ class ProducerObserver:
     def log_replayed(
         self, at_us: int, node: "Node", producers: LogProducers, new: Sequence[ProducedBatch] | None
     ) -> None:
-        """Called after an event that changed a log, when its ``new`` batches of producers are replayed. None stands
-        for all batches: the log was opened, or truncated, or everything is compared."""
+        """Called after an event that changed a log, when its ``new`` batches of producers are replayed. None means
+        all batches: the log was opened, or truncated, or everything is compared."""
 
     def high_watermark_moved(self, at_us: int, node: "Node", producers: LogProducers) -> None:
         """Called after an event that changed a log with transactions, and appended nothing."""
@@ -242,7 +242,7 @@ class ProducerView:
 
     def holding(self, where: TopicPartition, stable_offset: int) -> list[int | None]:
         """Return the producer whose transaction begins at a partition's last stable offset, and those that have one
-        open behind it. None stands for a first one that no log shows."""
+        open behind it. None means a first one that no log shows."""
         directory = f"{where[0]}-{where[1]}"
         logs = [each for (_, name), each in self.logs.items() if name == directory]
         newest = max(logs, key=lambda each: each.log.high_watermark, default=None)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FETCH, VOTE, BEGIN_EPOCH, END_EPOCH, FETCH_SNAPSHOT = 1, 52, 53, 54, 59
 SENT = frozenset((FETCH, VOTE, BEGIN_EPOCH, END_EPOCH, FETCH_SNAPSHOT))
 """Requests that name the epoch of their sender."""
-ANSWERED = frozenset((FETCH, VOTE, BEGIN_EPOCH, END_EPOCH))
+REPLIED = frozenset((FETCH, VOTE, BEGIN_EPOCH, END_EPOCH))
 """Requests whose responses name the epoch of their sender."""
 METADATA_ID = (1).to_bytes(16, "big")
 """Topic ID of the metadata log."""
@@ -101,7 +101,7 @@ class EpochDurableBeforeUse(Check):
     """
 
     guarantee = "monotonic-epoch"
-    acts_on = (*((Send, key) for key in sorted(SENT)), *sorted(ANSWERED), type(None))
+    acts_on = (*((Send, key) for key in sorted(SENT)), *sorted(REPLIED), type(None))
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
@@ -116,7 +116,7 @@ class EpochDurableBeforeUse(Check):
             kind = type(effect)
             if kind is Send and effect.api_key in SENT:  # type: ignore[union-attr]
                 epoch = _epoch_of_send(effect)  # type: ignore[arg-type]
-            elif kind is Reply and effect.api_key in ANSWERED:  # type: ignore[union-attr]
+            elif kind is Reply and effect.api_key in REPLIED:  # type: ignore[union-attr]
                 epoch = _epoch_of_reply(effect)  # type: ignore[arg-type]
             else:
                 continue
@@ -140,7 +140,7 @@ class FetchFromDurableEnd(QuorumCheck):
     """log-matching: a voter fetches from the end of its log, all of which is durable, and names the epoch there.
 
     KIP-595: the offset of a voter's fetch acknowledges everything before it, so the voter has synced that. Offset and
-    epoch together tell the leader whether the logs agree. A fetch from offset 0 with epoch 0 only looks up the leader's
+    epoch together show the leader whether the logs agree. A fetch from offset 0 with epoch 0 only looks up the leader's
     snapshot (S-10).
     """
 
@@ -195,7 +195,7 @@ class _Fetched(NamedTuple):
     """epoch of the last record that the fetcher has"""
 
 
-class MetadataFetchAnswers(QuorumCheck):
+class MetadataFetchResponses(QuorumCheck):
     """log-matching: a leader sends records only to a replica whose log is a prefix of its own.
 
     KIP-595: to any other replica it names the largest epoch of its own log that is not above the replica's, and where
@@ -232,7 +232,7 @@ class MetadataFetchAnswers(QuorumCheck):
         if body is None or body.error_code or len(body.responses) != 1 or body.responses[0].partitions[0].error_code:
             return
         member, data = self.view.nodes[node.broker.node_id], body.responses[0].partitions[0]
-        if not member.seen.leads:  # It was elected, or answers for the first time, in this event.
+        if not member.seen.leads:  # It was elected, or sends its first response, in this event.
             return
         self.evidence += 1
         replica = node.broker.quorum_node

@@ -83,8 +83,8 @@ class CheckSuite:
     def note(self, node_id: int, note: Note) -> None:
         """Let the views follow a note, before its row is traced.
 
-        A note about a partition's replica may have the same name as one about the quorum. Its first field tells them
-        apart.
+        A note about a partition's replica may have the same name as one about the quorum, but its first field is
+        ``partition``.
         """
         if note.fields and note.fields[0][0] == "partition":
             self.replicas.note(node_id, note)

@@ -976,8 +976,8 @@ class HangingTransaction(Check):
     partition whose end was not acknowledged may be open. Kafka: its age is by the wall clock of the coordinator, which
     a fault may have stepped back.
 
-    E-7: a coordinator whose partition lost its records knows its transactions no more, and never ends them. Whoever
-    operates Kafka aborts them (KIP-664). That excuses the transactional IDs of that partition.
+    E-7: a coordinator whose partition has lost its records no longer knows its transactions and never ends them. An
+    operator aborts them (KIP-664). That excuses the transactional IDs of that partition.
     """
 
     guarantee = "hanging-transaction"

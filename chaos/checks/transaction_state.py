@@ -276,7 +276,7 @@ def _values(log: PartitionLog, offset: int, end_offset: int) -> Iterator[StateVa
 
 
 FIRST_VALUE = StateValue(-1, 0, "", -1, -1, 0, REMOVED, frozenset(), 0, 0, -1, 0)
-"""Stands before the first value of an ID."""
+"""Precedes the first value of an ID."""
 LAST_EPOCH = 32_766
 """The greatest epoch that a producer gets: the coordinator fences it with 32,767."""
 FENCE_EPOCH = 32_767

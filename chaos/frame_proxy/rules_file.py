@@ -102,7 +102,7 @@ def why_not(
             f"match.role is {fault.match.role!r}; a proxy does not know what role a node has{_hint(fault.match.role)}"
         )
     if fault.match.role == "peer" or fault.match.from_node is not None or fault.match.api in ONLY_NODES_SEND:
-        return "other nodes do not come through the proxy, only clients do; a link says where nodes are struck"
+        return "other nodes do not come through the proxy, only clients do; faults between nodes need a link"
     if isinstance(fault.node, str) and fault.node not in ("any", *known_roles):
         refusal = f"node is {fault.node!r}; a proxy does not know what role a node has: give a node's number or 'any'"
         return refusal + _hint(fault.node)

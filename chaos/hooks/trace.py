@@ -70,8 +70,8 @@ class TraceRecorder(PassiveHook):
         at_us = now.mono_us - self._origin_us
         for effect in effects:
             if type(effect) is Reply:
-                answered = getattr(effect.body, "session_id", 0) if effect.tag.api_key == FETCH else 0
-                self._add(at_us, "reply", *_frame(effect), answered, effect.tag.error)
+                session_id = getattr(effect.body, "session_id", 0) if effect.tag.api_key == FETCH else 0
+                self._add(at_us, "reply", *_frame(effect), session_id, effect.tag.error)
             elif type(effect) is Note:
                 self.add(at_us, effect.what, encoded(dict(effect.fields)))
 

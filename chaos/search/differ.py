@@ -3,7 +3,7 @@ clients.
 
 A kind names the two ways, such as long work in slices of one item and in whole slices. The script is drawn from the
 seed (``differ_scripts``). Each operation begins at its own virtual time, no fault is drawn, and the client waits for
-one answer before it sends the next request (``differ_world``). An answer that differs is a defect. What the two ways of
+one result before it sends the next request (``differ_world``). A result that differs is a defect. What the two ways of
 a kind may differ in is not in its scripts (``Needs``).
 """
 
@@ -21,7 +21,7 @@ from chaos.search.differ_world import (
     BOOT_US,
     PAUSE_US,
     SLOT_US,
-    Answer,
+    ClientResult,
     ComparedRun,
     NodeEnded,
     NoResponse,
@@ -37,7 +37,7 @@ SEEDS: Final = 20
 THREE_NODES_EVERY: Final = 3
 """The seeds that are multiples of this number play three nodes, where the kind leaves the number open."""
 ENDED: Final = "the run ended"
-"""The name of the only value of an answer that ends a run early. Where both runs end so, that is a difference, too: it
+"""The name of the only value of a result that ends a run early. Where both runs end so, that is a difference, too: it
 shows nothing of the operations behind it."""
 PROGRESS_EVERY_S: Final = 5.0
 LONGEST_VALUE: Final = 2_000
@@ -130,8 +130,8 @@ class Difference:
     operation: Operation | None
     """None at the start of the nodes"""
     words: tuple[str, str]
-    left: Answer
-    right: Answer
+    left: ClientResult
+    right: ClientResult
     before: tuple[Operation, ...]
     """the operations just before it"""
     mutant: str = ""
@@ -161,8 +161,8 @@ def script(kind: DifferKind, seed: int) -> list[Operation]:
 
 def play_script(
     way: Way, operations: Sequence[Operation], seed: int, found: DifferResult | None = None
-) -> Iterator[Answer]:
-    """Yield the answer to each operation, or an answer that says how the run ended before its end."""
+) -> Iterator[ClientResult]:
+    """Yield the result to each operation, or a result that says how the run ended before its end."""
     with shared_coding(), short_slices(way.slice_items):
         world = ComparedRun(way, seed)
         try:
@@ -189,14 +189,14 @@ def compare(kind: DifferKind, seed: int, found: DifferResult, mutant: str = "") 
     """Play one seed both ways. Return the first difference."""
     left, right = kind.ways(seed)
     operations = script(kind, seed)
-    answers = list(play_script(left, operations, seed, found))
+    results = list(play_script(left, operations, seed, found))
     found.seeds += 1
-    for number, answer in enumerate(play_script(right, operations, seed, found)):
+    for number, result in enumerate(play_script(right, operations, seed, found)):
         found.operations += 1
-        other = answers[number] if number < len(answers) else ()
-        if answer != other or (answer and answer[0][0] == ENDED):
+        other = results[number] if number < len(results) else ()
+        if result != other or (result and result[0][0] == ENDED):
             before = tuple(operations[max(0, number - 4) : number])
-            return Difference(kind.name, seed, number, operations[number], kind.words, other, answer, before, mutant)
+            return Difference(kind.name, seed, number, operations[number], kind.words, other, result, before, mutant)
     return None
 
 
@@ -226,14 +226,14 @@ def story(difference: Difference) -> Iterator[str]:
             yield f"  {name}"
             for words, values in zip(difference.words, (left, right), strict=True):
                 yield f"    {words}: {_shown(values[name]) if name in values else 'nothing'}"
-    for words, answer in zip(difference.words, (difference.left, difference.right), strict=True):
-        yield f"  whole answer, {words}: {_shown(answer)}"
+    for words, result in zip(difference.words, (difference.left, difference.right), strict=True):
+        yield f"  whole result, {words}: {_shown(result)}"
     yield f"  {difference.command}"
 
 
-def _flat(answer: Answer, path: str = "") -> Iterator[tuple[str, object]]:
-    """Yield each value with the path of its names. An answer may have answers as values, and rows."""
-    for name, value in answer:
+def _flat(result: ClientResult, path: str = "") -> Iterator[tuple[str, object]]:
+    """Yield each value with the path of its names. A result may have results as values, and rows."""
+    for name, value in result:
         if isinstance(value, tuple) and value and all(_is_named(each) for each in value):
             yield from _flat(value, f"{path}{name}: ")  # type: ignore[arg-type]
         elif isinstance(value, tuple):

@@ -1,7 +1,7 @@
 """Draws the script of a differential run: operations of clients, one after the other.
 
 The drawing keeps a small model of what there is, so that most operations find their topic, producer or group. Some
-shall not: late producers, gaps in sequences, offsets outside and deleted topics have answers too.
+shall not: late producers, gaps in sequences, offsets outside and deleted topics have results too.
 """
 
 from collections.abc import Callable

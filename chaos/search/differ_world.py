@@ -3,8 +3,8 @@
 Each operation of a script begins at its own virtual time, so that two runs of one script are at the same place at the
 same time, however long their operations take. No fault is drawn.
 
-An answer has only what a client may rely on. Producer IDs, member IDs and topic IDs are numbers that a cluster draws or
-hands out in blocks of a node, so an answer has the names that the script gives to their owners. Leaders, replicas and
+A result has only what a client may rely on. Producer IDs, member IDs and topic IDs are numbers that a cluster draws or
+hands out in blocks of a node, so a result has the names that the script gives to their owners. Leaders, replicas and
 epochs of leaders depend on the nodes.
 """
 
@@ -64,7 +64,7 @@ UNCOMMITTED, COMMITTED = 0, 1
 
 Partition: TypeAlias = tuple[str, int]
 Value: TypeAlias = str | int | tuple[object, ...] | None
-Answer: TypeAlias = tuple[tuple[str, Value], ...]
+ClientResult: TypeAlias = tuple[tuple[str, Value], ...]
 """What a client got from an operation: named values."""
 
 AGAIN: Final = frozenset(
@@ -84,7 +84,7 @@ AGAIN: Final = frozenset(
         ErrorCode.kafka_storage_error,
     }
 )
-"""Errors after which a client sends the request again. The answer is that of the last try."""
+"""Errors after which a client sends the request again. The result is that of the last try."""
 
 
 class NodeEnded(Exception):  # noqa: N818 - says what was found
@@ -258,7 +258,7 @@ class Session:
 
 @dataclass(slots=True)
 class ScriptClient:
-    """The script's operations. Each public method from ``create_topic`` on is one, and returns its answer."""
+    """The script's operations. Each public method from ``create_topic`` on is one, and returns its result."""
 
     world: ComparedRun
     by_id: bool = False
@@ -384,7 +384,7 @@ class ScriptClient:
 
     # Topics
 
-    def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> Answer:
+    def create_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> ClientResult:
         if configs.get("cleanup.policy") == "compact":
             self.compacted.add(name)
         elif self.world.way.tiered:
@@ -395,7 +395,7 @@ class ScriptClient:
         self._forget(name)
         return (("error", _name(code)),)
 
-    def delete_topic(self, name: str) -> Answer:
+    def delete_topic(self, name: str) -> ClientResult:
         values = {"topics": [{"name": name}], "timeout": 5000}
         code = self._of_controller(ApiKey.DELETE_TOPICS, values, _first_of("responses"))
         self._leaders.pop(name, None)  # Its ID stays: a fetch by ID shows that the topic is gone.
@@ -405,19 +405,19 @@ class ScriptClient:
         self._leaders.pop(topic, None)
         self._ids.pop(topic, None)
 
-    def add_partitions(self, name: str, count: int) -> Answer:
+    def add_partitions(self, name: str, count: int) -> ClientResult:
         values = {"topics": [{"name": name, "count": count, "assignments": None}], "timeout": 5000}
         code = self._of_controller(ApiKey.CREATE_PARTITIONS, values, _first_of("results"))
         self._leaders.pop(name, None)
         return (("error", _name(code)),)
 
-    def alter_config(self, name: str, key: str, value: str | None) -> Answer:
+    def alter_config(self, name: str, key: str, value: str | None) -> ClientResult:
         row = {"name": key, "config_operation": 1 if value is None else 0, "value": value}
         values = {"resources": [{"resource_type": 2, "resource_name": name, "configs": [row]}]}
         code = self._of_controller(ApiKey.INCREMENTAL_ALTER_CONFIGS, values, _first_of("responses"))
         return (("error", _name(code)),)
 
-    def describe_configs(self, name: str) -> Answer:
+    def describe_configs(self, name: str) -> ClientResult:
         values = {
             "resources": [{"resource_type": 2, "resource_name": name, "configuration_keys": None}],
             "include_synonyms": True,
@@ -433,7 +433,7 @@ class ScriptClient:
         ]
         return (("error", _name(found.error_code)), *sorted(rows))
 
-    def describe_topic(self, name: str) -> Answer:
+    def describe_topic(self, name: str) -> ClientResult:
         found = self._look_up(name)
         if found is None:
             return (("error", "no response"),)
@@ -442,7 +442,7 @@ class ScriptClient:
 
     # Producers
 
-    def init_producer(self, name: str, transactional_id: str, is_new: bool) -> Answer:
+    def init_producer(self, name: str, transactional_id: str, is_new: bool) -> ClientResult:
         """Make a producer, or another one that takes the transactional ID of an earlier one."""
         who = self.producers[name] = Producer(name, transactional_id, is_new)
         values = {"transactional_id": transactional_id or None, "transaction_timeout": TRANSACTION_MS}
@@ -463,7 +463,7 @@ class ScriptClient:
             return "none"
         return self._producers_named.get(producer_id, "unknown")
 
-    def produce(self, name: str, topic: str, partition: int, count: int, seed: int, gap: int = 0) -> Answer:
+    def produce(self, name: str, topic: str, partition: int, count: int, seed: int, gap: int = 0) -> ClientResult:
         """Send one batch. A ``gap`` is added to its sequence. Without a name it has no producer."""
         who, random = self.producers.get(name), Random(seed)
         records = _records(random, count)
@@ -480,13 +480,13 @@ class ScriptClient:
             base_sequence=first + gap,
             is_transactional=bool(who.transactional_id),
         )
-        answer = self._produced(topic, partition, data, who)
-        if answer[0][1] == ErrorCode.none.name:
+        result = self._produced(topic, partition, data, who)
+        if result[0][1] == ErrorCode.none.name:
             who.sequences[where] = first + gap + count
             who.sent.setdefault(where, []).append(data)
-        return answer
+        return result
 
-    def retry(self, name: str, topic: str, partition: int, back: int) -> Answer:
+    def retry(self, name: str, topic: str, partition: int, back: int) -> ClientResult:
         """Send a batch of this epoch again: the last one, or one that is ``back`` before it."""
         who = self.producers[name]
         sent = who.sent.get((topic, partition), [])
@@ -494,7 +494,7 @@ class ScriptClient:
             return (("error", "nothing to retry"),)
         return self._produced(topic, partition, sent[-1 - back], who)
 
-    def _produced(self, topic: str, partition: int, data: bytes, who: Producer | None) -> Answer:
+    def _produced(self, topic: str, partition: int, data: bytes, who: Producer | None) -> ClientResult:
         transactional_id = who.transactional_id or None if who is not None else None
         version = BY_ID_SINCE if self.by_id else BY_ID_SINCE - 1
         if transactional_id is not None and who is not None and not who.is_new:
@@ -525,7 +525,7 @@ class ScriptClient:
             ("wrong records", tuple(each.batch_index for each in found.record_errors)),
         )
 
-    def add_to_transaction(self, name: str, topic: str, partition: int) -> Answer:
+    def add_to_transaction(self, name: str, topic: str, partition: int) -> ClientResult:
         """Add a partition, unless the producer's protocol leaves that to the partition's leader."""
         who = self.producers[name]
         if who.is_new:
@@ -539,7 +539,7 @@ class ScriptClient:
         code, _ = self._of_producer(who, ApiKey.ADD_PARTITIONS_TO_TXN, values, error, 3)
         return (("error", _name(code)),)
 
-    def commit_in_transaction(self, name: str, group: str, topic: str, partition: int, offset: int) -> Answer:
+    def commit_in_transaction(self, name: str, group: str, topic: str, partition: int, offset: int) -> ClientResult:
         who = self.producers[name]
         added = 0
         if not who.is_new:
@@ -555,7 +555,7 @@ class ScriptClient:
         )
         return (("error of AddOffsetsToTxn", _name(added)), ("error", _name(code)))
 
-    def end_transaction(self, name: str, commits: bool) -> Answer:
+    def end_transaction(self, name: str, commits: bool) -> ClientResult:
         who = self.producers[name]
         version = 5 if who.is_new else 3
         values = {**_identity(who), "committed": commits}
@@ -567,7 +567,7 @@ class ScriptClient:
             who.sent.clear()
         return (("error", _name(code)), ("owner", self._owner(who.producer_id)), ("epoch", who.epoch))
 
-    def describe_producers(self, topic: str, partition: int) -> Answer:
+    def describe_producers(self, topic: str, partition: int) -> ClientResult:
         values = {"topics": [{"name": topic, "partition_indexes": [partition]}]}
         found = self._of_leader(topic, partition, ApiKey.DESCRIBE_PRODUCERS, values)
         if found is None:
@@ -586,7 +586,7 @@ class ScriptClient:
         )
         return (("error", _name(found.error_code)), ("producers", tuple(rows)))
 
-    def describe_transaction(self, transactional_id: str) -> Answer:
+    def describe_transaction(self, transactional_id: str) -> ClientResult:
         def error(response: Any) -> int:
             return int(response.transaction_states[0].error_code)
 
@@ -610,7 +610,7 @@ class ScriptClient:
             ("partitions", tuple(topics)),
         )
 
-    def list_transactions(self) -> Answer:
+    def list_transactions(self) -> ClientResult:
         rows = []
         for node in range(len(self.world.machines)):
             response = self._call(node, ApiKey.LIST_TRANSACTIONS, {})
@@ -622,7 +622,7 @@ class ScriptClient:
 
     # Records
 
-    def delete_records(self, topic: str, partition: int, share: float) -> Answer:
+    def delete_records(self, topic: str, partition: int, share: float) -> ClientResult:
         """Delete the records below that share of the partition."""
         end = self._offset(topic, partition, -1, UNCOMMITTED)
         if end is None or end.error_code:
@@ -646,7 +646,7 @@ class ScriptClient:
         }
         return self._of_leader(topic, partition, ApiKey.LIST_OFFSETS, values)
 
-    def list_offsets(self, topic: str, partition: int, timestamp: int, isolation: int) -> Answer:
+    def list_offsets(self, topic: str, partition: int, timestamp: int, isolation: int) -> ClientResult:
         found = self._offset(topic, partition, timestamp, isolation)
         if found is None:
             return (("error", "no response"),)
@@ -656,7 +656,7 @@ class ScriptClient:
             ("timestamp", _rounded(int(found.timestamp))),
         )
 
-    def read(self, topic: str, partition: int, share: float, isolation: int) -> Answer:
+    def read(self, topic: str, partition: int, share: float, isolation: int) -> ClientResult:
         """Read from that share of the partition to its end, with full fetches."""
         start, end = (self._offset(topic, partition, which, UNCOMMITTED) for which in (-2, -1))
         if start is None or end is None or start.error_code or end.error_code:
@@ -673,7 +673,7 @@ class ScriptClient:
                 break
             if seen.position == before:
                 self._pass()
-        return seen.answer(isolation)
+        return seen.result(isolation)
 
     def _fetch_one(self, topic: str, partition: int, offset: int, isolation: int) -> PartitionData | None:
         def own(response: FetchResponse) -> PartitionData | None:
@@ -696,20 +696,20 @@ class ScriptClient:
 
     # The reader
 
-    def follow(self, topic: str, partition: int, offset: int) -> Answer:
+    def follow(self, topic: str, partition: int, offset: int) -> ClientResult:
         """Add a partition, or go to that offset of it. What a session has sent of it still counts."""
         where = topic, partition
         self.followed[where] = self.followed.get(where) or self.left.pop(where, None) or Followed(offset)
         self.followed[where].position = offset
         return ()
 
-    def unfollow(self, topic: str, partition: int) -> Answer:
+    def unfollow(self, topic: str, partition: int) -> ClientResult:
         gone = self.followed.pop((topic, partition), None)
         if gone is not None:
             self.left[topic, partition] = gone
         return ()
 
-    def poll(self, isolation: int, max_bytes: int) -> Answer:
+    def poll(self, isolation: int, max_bytes: int) -> ClientResult:
         """Fetch what is followed until nothing new comes. ``max_bytes`` is the size for each partition."""
         seen = {where: _Seen(each.position) for where, each in self.followed.items()}
         idle = 0
@@ -744,7 +744,7 @@ class ScriptClient:
                 start = self._offset(topic, partition, -2, UNCOMMITTED)
                 each.position = int(start.offset) if start is not None and not start.error_code else 0
         return tuple(
-            (f"{topic}-{partition}", each.answer(isolation)) for (topic, partition), each in sorted(seen.items())
+            (f"{topic}-{partition}", each.result(isolation)) for (topic, partition), each in sorted(seen.items())
         )
 
     def _poll_once(self, isolation: int, max_bytes: int) -> bool:
@@ -793,7 +793,7 @@ class ScriptClient:
 
     # Groups
 
-    def join(self, group: str, members: Sequence[str], static: bool) -> Answer:
+    def join(self, group: str, members: Sequence[str], static: bool) -> ClientResult:
         """Let all these members join, the present ones and new ones, and give each an assignment."""
         known = self.members.setdefault(group, {})
         # A follower that joins a stable group again gets its generation at once, so newcomers and the leader are first.
@@ -874,11 +874,11 @@ class ScriptClient:
     def _member(self, member_id: str) -> str:
         return self._members_named.get(member_id, "unknown" if member_id else "")
 
-    def heartbeat(self, group: str, name: str, static: bool) -> Answer:
+    def heartbeat(self, group: str, name: str, static: bool) -> ClientResult:
         code, _ = self._of_group(group, ApiKey.HEARTBEAT, self._membership(group, name, static), _own_error)
         return (("error", _name(code)),)
 
-    def leave(self, group: str, name: str, static: bool) -> Answer:
+    def leave(self, group: str, name: str, static: bool) -> ClientResult:
         member_id = self.members.get(group, {}).pop(name, "")
         leaving = {"member_id": member_id, "group_instance_id": name if static else None}
 
@@ -888,7 +888,7 @@ class ScriptClient:
         code, _ = self._of_group(group, ApiKey.LEAVE_GROUP, {"group_id": group, "members": [leaving]}, error)
         return (("error", _name(code)),)
 
-    def commit(self, group: str, name: str, static: bool, topic: str, partition: int, offset: int) -> Answer:
+    def commit(self, group: str, name: str, static: bool, topic: str, partition: int, offset: int) -> ClientResult:
         """Commit as that member, or without a member if there is no name."""
         rows = [{"partition_index": partition, "committed_offset": offset, "committed_metadata": f"of {name}"}]
         membership = self._membership(group, name, static)
@@ -907,7 +907,7 @@ class ScriptClient:
         )
         return (("error", _name(code)),)
 
-    def committed(self, group: str, stable: bool) -> Answer:
+    def committed(self, group: str, stable: bool) -> ClientResult:
         """Fetch all offsets of the group."""
         values = {"groups": [{"group_id": group, "topics": None}], "require_stable": stable}
 
@@ -927,7 +927,7 @@ class ScriptClient:
         )
         return (("error", _name(code)), *rows)
 
-    def describe_group(self, group: str) -> Answer:
+    def describe_group(self, group: str) -> ClientResult:
         def error(response: Any) -> int:
             return int(response.groups[0].error_code)
 
@@ -951,18 +951,18 @@ class ScriptClient:
             ("members", tuple(members)),
         )
 
-    def list_groups(self) -> Answer:
+    def list_groups(self) -> ClientResult:
         rows = []
         for node in range(len(self.world.machines)):
             response = self._call(node, ApiKey.LIST_GROUPS, {})
             rows += [(str(each.group_id), str(each.protocol_type), str(each.group_state)) for each in response.groups]
         return (("groups", tuple(sorted(rows))),)
 
-    def delete_group(self, group: str) -> Answer:
+    def delete_group(self, group: str) -> ClientResult:
         code, _ = self._of_group(group, ApiKey.DELETE_GROUPS, {"groups_names": [group]}, _first_of("results"))
         return (("error", _name(code)),)
 
-    def delete_offset(self, group: str, topic: str, partition: int) -> Answer:
+    def delete_offset(self, group: str, topic: str, partition: int) -> ClientResult:
         values = {"group_id": group, "topics": [{"name": topic, "partitions": [{"partition_index": partition}]}]}
         code, response = self._of_group(group, ApiKey.OFFSET_DELETE, values, _own_error)
         own = _first_partition(response) if response is not None and not code and response.topics else -1
@@ -970,7 +970,7 @@ class ScriptClient:
 
     # Time
 
-    def pause(self, node: int, clean: bool) -> Answer:
+    def pause(self, node: int, clean: bool) -> ClientResult:
         """Do nothing for a while, in which a node may restart."""
         if self.world.way.restarts:
             self.world.restart(node, clean)
@@ -1014,7 +1014,7 @@ class _Seen:
             return False
         return self.position >= (data.last_stable_offset if isolation == COMMITTED else data.high_watermark)
 
-    def answer(self, isolation: int) -> Answer:
+    def result(self, isolation: int) -> ClientResult:
         data = self.last
         if data is None:
             return (("error", "no data"),)

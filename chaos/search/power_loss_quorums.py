@@ -107,7 +107,7 @@ class QuorumVoter(Script):
         return self._owed
 
     def _note(self) -> None:
-        """Take what responses and requests tell others by now."""
+        """Add the epochs, votes and offsets that other nodes know from responses and requests by now."""
         owed, voter = self._owed, self.voter
         epoch, vote, end = owed.epoch, owed.vote, -1
         for candidate, responses in self.responses:

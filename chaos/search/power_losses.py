@@ -74,7 +74,7 @@ class Script(ABC):
 
 @dataclass(frozen=True, slots=True)
 class FixedLosses:
-    """An extreme: the same answer for all names, and for the unsynced bytes of all files of one kind."""
+    """An extreme: the same outcome for all names, and for the unsynced bytes of all files of one kind."""
 
     keeps_names: bool
     undoes: bool

@@ -148,8 +148,8 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def counted(source: str, points: Sequence[tuple[int, Point]]) -> ast.Module:
-    """Return the module with a call around the condition of each point. Raise PointError if a comment stands above
-    nothing that decides."""
+    """Return the module with a call around the condition of each point. Raise PointError for a comment above a
+    statement that decides nothing."""
     lines, tree = source.splitlines(), ast.parse(source)
     targets: dict[int, tuple[int, Point]] = {}
     for number, point in points:

@@ -343,7 +343,7 @@ UNDONE = 0.5
 
 
 class Losses(Protocol):
-    """Decides what a power loss keeps of what was not synced. Every answer is one that a disk may give."""
+    """Decides what a power loss keeps of what was not synced. Every outcome is one that a real disk may have."""
 
     def keeps_change(self) -> bool:
         """Whether the next change of a name is kept."""

@@ -18,7 +18,7 @@ from chaos.checks.delays import (
     LedInTime,
     ReadyInTime,
     ReadyUnfenced,
-    RequestsAnswered,
+    RequestsCompleted,
     SilentFenced,
 )
 from chaos.checks.fault_times import FOR_EVER_US, FaultTimes
@@ -55,7 +55,7 @@ class CheckedNode:
     """Node 0, and the check."""
 
     def __init__(self, config: BrokerConfig = CONFIG) -> None:
-        self.check = RequestsAnswered(check_context(settled_us=SETTLED_US))
+        self.check = RequestsCompleted(check_context(settled_us=SETTLED_US))
         self.fault_times = self.check.context.quorum.fault_times
         self.node = self.new_node(config)
         self.act(0, None)

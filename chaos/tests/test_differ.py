@@ -17,7 +17,7 @@ from chaos.search.differ import (
     story,
 )
 from chaos.search.differ_scripts import Operation
-from chaos.search.differ_world import Answer, NoResponse, ScriptClient, Way
+from chaos.search.differ_world import ClientResult, NoResponse, ScriptClient, Way
 from crucible_kafka.commands.sim import differ
 
 SEED = 4
@@ -80,8 +80,8 @@ OPERATIONS = [
 ]
 
 
-def _value(answer: Answer, name: str) -> object:
-    return dict(answer)[name]
+def _value(result: ClientResult, name: str) -> object:
+    return dict(result)[name]
 
 
 @pytest.mark.simulated
@@ -100,8 +100,8 @@ def test_compared_responses_match_kafka_clients() -> None:
 
 
 def test_a_story_names_the_operation_what_differs_and_the_command() -> None:
-    left: Answer = (("error", "none"), ("records", ((0, b"a"), (1, b"b"))))
-    right: Answer = (("error", "none"), ("records", ((0, b"a"), (1, b"c"))))
+    left: ClientResult = (("error", "none"), ("records", ((0, b"a"), (1, b"b"))))
+    right: ClientResult = (("error", "none"), ("records", ((0, b"a"), (1, b"c"))))
     operation = Operation("read", ("t", 0, 0.0, 1))
     difference = Difference("nodes", 7, 3, operation, ("one node", "three nodes"), left, right, (), "some_mutant")
     lines = list(story(difference))
@@ -112,7 +112,7 @@ def test_a_story_names_the_operation_what_differs_and_the_command() -> None:
 
 @pytest.mark.simulated
 def test_runs_that_both_end_early_are_no_agreement(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> Answer:
+    def fail(*_: object) -> ClientResult:
         raise NoResponse("planted")
 
     monkeypatch.setattr(ScriptClient, "init_producer", fail)

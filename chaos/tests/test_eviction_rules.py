@@ -51,7 +51,7 @@ class Fetchers:
         """The process begins to end in good order. It still serves followers."""
         self.check.acted(0, self._node, None, ())
 
-    def hangs_up_unanswered(self) -> None:
+    def hangs_up_before_response(self) -> None:
         """The connection of a full fetch closes before its response."""
         request = self._request(0, 0, 1)
         self.check.acted(0, self._node, request, ())
@@ -187,7 +187,7 @@ def test_sessions_of_a_node_that_leaves_still_hold_their_slots() -> None:
 
 def test_a_request_whose_connection_closes_is_forgotten() -> None:
     node = Fetchers(slots=1)
-    node.hangs_up_unanswered()
+    node.hangs_up_before_response()
     assert node.waiting == 0
 
 

@@ -56,12 +56,12 @@ class Talk:
         leader_epoch: int = 3,
         version: int = BY_NAME,
         incremental: bool | None = None,
-        unanswered: bool = False,
+        is_parked: bool = False,
         data: Sequence[PartitionData] = (),
         committed: bool = False,
     ) -> None:
         """``offsets``: named in the request; ``served``: bytes in the response, by partition, beside ``data``.
-        ``unanswered``: it waits until its connection is lost."""
+        ``is_parked``: it waits until its connection is lost."""
         self.correlation += 1
         wanted = [FetchPartition(index, offset, 100, leader_epoch) for index, offset in offsets.items()]
         body = FetchRequest(
@@ -77,7 +77,7 @@ class Talk:
         tag = Tag(1, version, CLIENT, body.session_id, epoch)
         request = Request(1, self.correlation, 1, version, CLIENT, body, tag)
         reply = Reply(1, self.correlation, 1, version, response, tag)
-        for each in self.model.acted(self.node, request, [] if unanswered else [reply]):
+        for each in self.model.acted(self.node, request, [] if is_parked else [reply]):
             self.check.fetched(0, each)
 
     @property
@@ -146,7 +146,7 @@ def test_a_partition_that_was_read_up_or_forgotten_does_not_starve() -> None:
 def test_fetch_offset_of_request_without_response_counts() -> None:
     talk = Talk(NoStarvation(check_context()))
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 5})
-    talk.fetch(1, {1: 10}, {}, unanswered=True)
+    talk.fetch(1, {1: 10}, {}, is_parked=True)
     for epoch in range(2, 6):
         talk.fetch(epoch, {}, {0: 5})
     assert talk.stories == []

@@ -155,7 +155,7 @@ def test_acknowledged_records_survive_their_leader_but_not_with_mutant(verdicts_
 def test_frames_show_sessions_of_external_broker_and_mutant_that_accepts_epoch_twice(
     verdicts_at_night: Verdicts,
 ) -> None:
-    assert_killed(verdicts_at_night, EXTERNAL, "fetch-answer-lost")
+    assert_killed(verdicts_at_night, EXTERNAL, "fetch-response-lost")
     judged = {each.name: each for each in verdicts_at_night[EXTERNAL[0], ""].guarantees}
     for name in external_sessions.SHOWN:
         assert judged[name].status == "holds"

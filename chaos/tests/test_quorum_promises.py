@@ -14,7 +14,7 @@ from chaos.checks.quorum_promises import (
     QUORUM_STATE,
     EpochDurableBeforeUse,
     FetchFromDurableEnd,
-    MetadataFetchAnswers,
+    MetadataFetchResponses,
     OneVotePerEpoch,
 )
 from chaos.checks.quorum_safety import HighWatermarkOfLeaders
@@ -124,7 +124,7 @@ class Voter:
             del member.batches[15]
         request = fetch("c", 3, 5, OffsetAndEpoch(offset, epoch), 0, 0, 100)
         response = fetched(ErrorCode.none, 1, 5, 20, 10, validity or VALID, records)
-        tag, check = Tag(FETCH, 1, ""), MetadataFetchAnswers(self.context)
+        tag, check = Tag(FETCH, 1, ""), MetadataFetchResponses(self.context)
         check.acted(0, self.node, Request(1, 1, FETCH, 1, "", request, tag), (Reply(1, 1, FETCH, 1, response, tag),))
         return " ".join(each.story for each in check.violations)
 

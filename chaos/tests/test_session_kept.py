@@ -76,7 +76,7 @@ def just_back(controller: Controller) -> None:
     controller.beat()
 
 
-def unanswered(controller: Controller) -> None:
+def refused(controller: Controller) -> None:
     """Its heartbeats are refused."""
     for _ in range(7):
         controller.beat({"error_code": 77})
@@ -95,7 +95,7 @@ def restarted(controller: Controller) -> None:
     controller.check.acted(controller.at_us, controller.node, None, ())
 
 
-@pytest.mark.parametrize("excuse", [silent, just_back, unanswered, leaving, fenced, restarted])
+@pytest.mark.parametrize("excuse", [silent, just_back, refused, leaving, fenced, restarted])
 def test_an_excused_controller_may_fence_a_broker_and_give_its_id_away(excuse: Any) -> None:
     for is_wrong in (Controller.is_wrong_to_fence, lambda one: one.is_wrong_to_register(OTHER)):
         controller = Controller()

@@ -2,7 +2,7 @@
 
 A batch keeps its producer ID, epoch and sequence through all its attempts, so that the broker writes it once. If the
 outcome of an attempt is unknown (lost response, timeout), the batch may have been written. Only a response to the
-*same* batch can tell.
+*same* batch can show which.
 """
 
 from collections import deque

@@ -93,7 +93,7 @@ class BrokerConfig(ControllerSettings, CoordinationSettings, TierSettings, IdleS
         600_000, "Idle time after which a connection is closed, in ms.", kind=Kind.LONG
     )
     controller_listener_names: str = setting(
-        "", "Listeners with these names take only what nodes ask of controllers; empty: none is separate."
+        "", "Listeners with these names take only requests of nodes to controllers; empty: none is separate."
     )
     crucible_cluster_id: str = setting("", "The cluster has this ID; it must be given where there are several voters.")
     crucible_fetch_session_cache_partitions: int = setting(

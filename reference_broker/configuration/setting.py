@@ -198,7 +198,7 @@ MOST_LIKENED = 100
 
 
 MOST_VALUE_BYTES = 32_767
-"""The longest text of a setting. Versions of DescribeConfigs that are not flexible cannot tell a longer one."""
+"""The longest text of a setting. Versions of DescribeConfigs that are not flexible cannot carry a longer one."""
 
 
 def check_lengths(pairs: Mapping[str, str]) -> None:

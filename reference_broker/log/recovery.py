@@ -448,16 +448,14 @@ def _disorder(segment: Segment, header: BatchHeader, next_base: int, boundaries:
     lead beyond the segment, nor beyond what an index can hold, and no batch spans one of the ``boundaries``. The CRC
     covers neither."""
     if header.base_offset < segment.next_offset or header.last_offset_delta < 0:
-        return (
-            f"a batch of offsets {header.base_offset} to {header.last_offset} stands where {segment.next_offset} is due"
-        )
+        return f"a batch of offsets {header.base_offset} to {header.last_offset} is where {segment.next_offset} is due"
     if segment.next_offset < header.base_offset >= next_base:
-        return f"a batch of offset {header.base_offset} stands before the segment of {next_base}"
+        return f"a batch of offset {header.base_offset} is before the segment of {next_base}"
     at = bisect_right(boundaries, header.base_offset)
     if at < len(boundaries) and boundaries[at] <= header.last_offset:
         return f"a batch of offsets {header.base_offset} to {header.last_offset} spans {boundaries[at]}"
     if header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
-        return f"a batch of offsets up to {header.last_offset} stands in the segment of {segment.base_offset}"
+        return f"a batch of offsets up to {header.last_offset} is in the segment of {segment.base_offset}"
     if 0 <= header.leader_epoch < segment.last_epoch:
         return f"its leader epoch goes back from {segment.last_epoch} to {header.leader_epoch}"
     return None

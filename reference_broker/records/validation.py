@@ -178,7 +178,7 @@ def repacked(header: BatchHeader, batch: memoryview, codec: Compression, level: 
     if plain is None:
         raise InvalidRecords(
             ErrorCode.message_too_large,
-            f"a batch that is packed anew may hold {MOST_RECORDS} records and {MOST_PLAIN_BYTES} bytes, uncompressed",
+            f"a batch that is recompressed may have {MOST_RECORDS} records and {MOST_PLAIN_BYTES} bytes, uncompressed",
         )
     pieces: list[bytes] = []
     for piece in compressed_pieces(codec, plain, level):

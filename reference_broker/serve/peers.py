@@ -237,7 +237,7 @@ class PeerChannel:
         self._log_refusal(refusal(body), sent.api_key)
         if self._reported_down:
             self._reported_down = False
-            self._owner.log.info("peer_answers", peer=self._peer, channel=self._channel.name)
+            self._owner.log.info("peer_responds", peer=self._peer, channel=self._channel.name)
         self._owner.give(PeerReply(self._peer, self._channel, sent.token, body))
 
     def _log_refusal(self, error: Error | None, api_key: int) -> None:
@@ -277,7 +277,7 @@ class PeerChannel:
             return
         if not self._reported_down:
             self._reported_down = True
-            facts = {"peer": self._peer, "channel": self._channel.name, "unanswered": len(self.outstanding)}
+            facts = {"peer": self._peer, "channel": self._channel.name, "pending": len(self.outstanding)}
             self._owner.log.warn("peer_down", reason=reason, **facts)
         self._release()
         rest_s = max(0.0, self._dialled_s + SHORTEST_LIFE_S - self._owner.loop.time())

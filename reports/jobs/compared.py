@@ -15,7 +15,7 @@ from reports.jobs.load import completed_operations
 from reports.read_tables import Tables
 from reports.statistics.confidence import LEAST_BLOCK_S
 
-QUIET, STRUCK = "quiet", "struck"
+QUIET, FAULTY = "quiet", "faulty"
 QUANTILES = ("p50_us", "p90_us", "p99_us", "p999_us")
 UNIT = ("run", "phase", "block")
 AFTER_THE_LOAD = "final_read"
@@ -34,7 +34,7 @@ def seconds(tables: Tables) -> DataFrame:
     )
     faulty = fault_windows(tables).where(F.col("window") == DURING).select("run", "second")
     phased = every.join(faulty.distinct().withColumn("hit", F.lit(True)), ["run", "second"], "left").withColumn(
-        "phase", F.when(F.col("hit"), STRUCK).otherwise(QUIET)
+        "phase", F.when(F.col("hit"), FAULTY).otherwise(QUIET)
     )
     whole = Window.partitionBy("run", "phase")
     place = F.count("*").over(so_far(whole.orderBy("second"))) - 1

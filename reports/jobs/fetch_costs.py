@@ -64,7 +64,7 @@ def fetch_recoveries(tables: Tables) -> DataFrame:
     before, and so does a request that is resent with its number.
 
     One row for each episode that ended: run, process, node, lost_us (the fetcher gave up waiting), recovered_us (from
-    then to the good response), asking_us (of that, between requests and their responses: without the fetcher's own
+    then to the good response), requests_us (of that, between requests and their responses: without the fetcher's own
     pauses, new connections, and further responses that did not come), request_bytes, response_bytes.
     """
     in_order = Window.partitionBy(*_FETCHER_AT_NODE).orderBy("index")
@@ -80,7 +80,7 @@ def fetch_recoveries(tables: Tables) -> DataFrame:
         .agg(
             F.min("lost_us").alias("lost_us"),
             (ended - F.min("lost_us")).alias("recovered_us"),
-            F.sum(F.expr("if(type = 'info', 0, complete_us - invoke_us)")).alias("asking_us"),
+            F.sum(F.expr("if(type = 'info', 0, complete_us - invoke_us)")).alias("requests_us"),
             F.sum("request_bytes").alias("request_bytes"),
             F.sum("response_bytes").alias("response_bytes"),
         )
@@ -90,7 +90,7 @@ def fetch_recoveries(tables: Tables) -> DataFrame:
 
 
 def partitions_sent_again(tables: Tables) -> DataFrame:
-    """Columns: run, fetches, named, answered, requests_again, named_again, answered_again. Only fetches that ended ok
+    """Columns: run, fetches, named, returned, requests_again, named_again, returned_again. Only fetches that ended ok
     count."""
     in_order = Window.partitionBy(*_FETCHER_AT_NODE).orderBy("index")
     same = F.struct("session_id", "session_epoch")
@@ -101,14 +101,14 @@ def partitions_sent_again(tables: Tables) -> DataFrame:
         }
     )
     again = F.expr("if(session_epoch <= 0, earlier_full > 0, coalesce(repeats, false))")
-    answered = marked.where("type = 'ok'").withColumn("again", again)
-    return answered.groupBy("run").agg(
+    completed = marked.where("type = 'ok'").withColumn("again", again)
+    return completed.groupBy("run").agg(
         F.count("*").alias("fetches"),
         F.sum("partitions_sent").alias("named"),
-        F.sum("partitions_returned").alias("answered"),
+        F.sum("partitions_returned").alias("returned"),
         F.count_if(F.col("again")).alias("requests_again"),
         F.sum(F.expr("if(again, partitions_sent, 0)")).alias("named_again"),
-        F.sum(F.expr("if(again, partitions_returned, 0)")).alias("answered_again"),
+        F.sum(F.expr("if(again, partitions_returned, 0)")).alias("returned_again"),
     )
 
 

@@ -83,10 +83,10 @@ def session_epoch_order(tables: Tables) -> DataFrame:
 
 
 def _order_in_the_trace(tables: Tables) -> DataFrame:
-    answered = _with_state(tables).where("error is not null").withColumn("overtaken", F.lit(False))
+    handled = _with_state(tables).where("error is not null").withColumn("overtaken", F.lit(False))
     named = F.expr(f"alive = 1 and (of_first or session_epoch between 1 and {LARGEST_EPOCH})")
-    answered = answered.withColumn("there", named)
-    wrong = answered.where(~_is_legal())
+    handled = handled.withColumn("there", named)
+    wrong = handled.where(~_is_legal())
     # Few are refused, and to look for what overtook them costs a join.
     wrong = _with_overtaking(wrong.drop("overtaken"), tables).where(~_is_legal())
     return _wrong_epochs(wrong, "reply_us")

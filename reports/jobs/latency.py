@@ -71,7 +71,7 @@ def quantiles(buckets: DataFrame, keys: Sequence[str], names: Sequence[str] = tu
 
 
 _PERCENTILE = ("run", "operation", "measure", "fault", "window")
-CALM, STRUCK = "calm", "struck"
+CALM, FAULTY = "calm", "faulty"
 
 
 def latency_percentiles(tables: Tables) -> DataFrame:
@@ -81,7 +81,7 @@ def latency_percentiles(tables: Tables) -> DataFrame:
     lie outside faults, and for those of the load that do not. The last polls and the final read belong to neither.
     Around a fault they are computed apart for before, during and after.
 
-    Columns: run, operation, measure, fault, window ("", CALM, STRUCK, or one of fault_windows), count, min_us, p50_us
+    Columns: run, operation, measure, fault, window ("", CALM, FAULTY, or one of fault_windows), count, min_us, p50_us
     ... p9999_us, max_us.
     """
     buckets = buckets_after_warm_up(tables)
@@ -92,8 +92,8 @@ def latency_percentiles(tables: Tables) -> DataFrame:
 
 
 def _loaded_seconds(tables: Tables) -> DataFrame:
-    """The seconds in which the schedule offered load. Columns: run, second, fault (""), window (CALM or STRUCK)."""
-    window = F.when(F.col("calm"), CALM).otherwise(STRUCK)
+    """The seconds in which the schedule offered load. Columns: run, second, fault (""), window (CALM or FAULTY)."""
+    window = F.when(F.col("calm"), CALM).otherwise(FAULTY)
     loaded = tables.once(offered_load).where("in_load")
     return loaded.select("run", F.lit("").alias("fault"), window.alias("window"), "second")
 

@@ -24,13 +24,13 @@ def offered_load(tables: Tables) -> DataFrame:
     sums = [F.sum(name).alias(name) for name in _LOAD_COUNTS]
     worst = [F.max(name).alias(name) for name in ("max_slip_us", "cpu_permille")]
     loaded = rows.groupBy("run", "second").agg(*sums, *worst)
-    struck = troubled_seconds(tables).withColumn("struck", F.lit(True))
+    faulty = troubled_seconds(tables).withColumn("faulty", F.lit(True))
     begun = F.min(F.expr("if(offered > 0, second, null)")).over(Window.partitionBy("run"))
-    marked = loaded.withColumn("begun", begun).join(F.broadcast(struck), ["run", "second"], "left")
+    marked = loaded.withColumn("begun", begun).join(F.broadcast(faulty), ["run", "second"], "left")
     whole = marked.join(F.broadcast(_last_written(tables)), "run", "left")
     in_load = F.expr("offered > 0 and (last is null or second < last)")
-    calm = F.expr(f"struck is null and second >= begun + {tables.config.begin_s}")
-    return whole.withColumns({"in_load": in_load, "calm": in_load & calm}).drop("struck", "begun", "last")
+    calm = F.expr(f"faulty is null and second >= begun + {tables.config.begin_s}")
+    return whole.withColumns({"in_load": in_load, "calm": in_load & calm}).drop("faulty", "begun", "last")
 
 
 def _last_written(tables: Tables) -> DataFrame:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reports.job_rows import Row, Rows
-from reports.jobs.latency import CALM, STRUCK
+from reports.jobs.latency import CALM, FAULTY
 from reports.page.words import count, micros
 
 COLUMNS: tuple[tuple[str, str, int], ...] = (  # column, title, one in this many is beyond
@@ -43,7 +43,7 @@ class Contrast:
 
     operation: str
     calm: tuple[int, int | None, int | None, int | None]  # count, p50_us, p99_us, max_us
-    struck: tuple[int, int | None, int | None, int | None]
+    faulty: tuple[int, int | None, int | None, int | None]
 
 
 def contrasts(percentiles: Rows) -> list[Contrast]:
@@ -54,9 +54,9 @@ def contrasts(percentiles: Rows) -> list[Contrast]:
         if row["fault"] == "" and row["window"] and row["measure"] == "response"
     }
     operations = sorted({operation for operation, _ in found})
-    rows = [Contrast(one, _times(found.get((one, CALM))), _times(found.get((one, STRUCK)))) for one in operations]
-    shown = [one for one in rows if one.calm[1] is not None or one.struck[1] is not None]
-    return sorted(shown, key=lambda row: -row.calm[0] - row.struck[0])
+    rows = [Contrast(one, _times(found.get((one, CALM))), _times(found.get((one, FAULTY)))) for one in operations]
+    shown = [one for one in rows if one.calm[1] is not None or one.faulty[1] is not None]
+    return sorted(shown, key=lambda row: -row.calm[0] - row.faulty[0])
 
 
 def _times(row: dict[str, Any] | None) -> tuple[int, int | None, int | None, int | None]:

@@ -236,7 +236,7 @@ def strained(machine: Mapping[str, str]) -> str:
 
 def _sides(found: Sequence[Contrast]) -> list[tuple[str, str]]:
     """The sides of the contrast that have a figure at all, with their titles."""
-    titles = {"calm": "outside faults", "struck": "under faults"}
+    titles = {"calm": "outside faults", "faulty": "under faults"}
     return [(name, title) for name, title in titles.items() if any(getattr(one, name)[1] is not None for one in found)]
 
 

@@ -36,13 +36,13 @@ class Measured:
     revision: str
     fetches: int
     named: int
-    answered: int
+    returned: int
     full_again: int  # full requests beyond a fetcher's first at a node, and requests sent again
     named_again: int
     sent_again: int
     losses: int
     recovered_us: tuple[int, ...]  # ascending; from the end of the wait for the response to the next good one
-    asking_us: tuple[int, ...]  # ascending; the part of it between requests and their responses
+    requests_us: tuple[int, ...]  # ascending; the part of it between requests and their responses
     recovery_bytes: float | None  # mean of requests and responses, until the first good response
     clients: Served
     followers: Served
@@ -52,8 +52,8 @@ class Measured:
         return median(self.recovered_us) if self.recovered_us else None
 
     @property
-    def asking_median_us(self) -> float | None:
-        return median(self.asking_us) if self.asking_us else None
+    def requests_median_us(self) -> float | None:
+        return median(self.requests_us) if self.requests_us else None
 
 
 COLOURS: Mapping[str, str] = {"final": style.BLUE, "first": style.ORANGE, "none": style.MUTED}
@@ -85,7 +85,7 @@ def draw_partitions(runs: Sequence[Measured]) -> Figure | None:
         runs,
         {
             "named a fetch": [one.named / one.fetches if one.fetches else None for one in runs],
-            "in a response": [one.answered / one.fetches if one.fetches else None for one in runs],
+            "in a response": [one.returned / one.fetches if one.fetches else None for one in runs],
             "named again, in all": [one.named_again for one in runs],
             "sent again, in all": [one.sent_again for one in runs],
         },
@@ -147,12 +147,12 @@ def _plain_log(axes: Axes, text: Callable[[float], str]) -> None:
 
 def draw_recovery(runs: Sequence[Measured]) -> Figure | None:
     """Each lost response is a dot; the line is the median."""
-    if not any(one.asking_us for one in runs):
+    if not any(one.requests_us for one in runs):
         return None
     figure, (axes,) = style.canvas([0.5 * len(runs) + 0.5])
     for place, one in enumerate(runs):
         _dots(axes, place, one)
-    every = [each for one in runs for each in one.asking_us]
+    every = [each for one in runs for each in one.requests_us]
     _plain_log(axes, style.micros)
     axes.set_xlim(max(1, min(every)) * 0.8, max(every) * 1.25)
     style.rows(axes, [one.revision for one in runs], 0.4)
@@ -162,10 +162,10 @@ def draw_recovery(runs: Sequence[Measured]) -> Figure | None:
 
 
 def _dots(axes: Axes, place: int, one: Measured) -> None:
-    count = len(one.asking_us)
+    count = len(one.requests_us)
     spread = [place + ((number * 7) % 11 - 5) * 0.04 for number in range(count)]
-    axes.plot(one.asking_us, spread, "o", color=revision_colour(one.revision), markersize=3.5, alpha=0.6, linewidth=0)
-    middle = one.asking_median_us
+    axes.plot(one.requests_us, spread, "o", color=revision_colour(one.revision), markersize=3.5, alpha=0.6, linewidth=0)
+    middle = one.requests_median_us
     if middle is not None:
         axes.plot([middle, middle], [place - 0.32, place + 0.32], color=style.INK, linewidth=1.6)
 
@@ -219,7 +219,7 @@ def _panels(runs: Sequence[Measured]) -> "list[_Panel]":
         ("fetcher: the node's time a fetch", [one.clients.mean_us for one in runs], style.micros),
         ("follower: the node's time a fetch", [one.followers.mean_us for one in runs], style.micros),
         ("partitions sent a second time", [one.sent_again for one in runs], lambda value: f"{value:,.0f}"),
-        ("requests after a lost response, median", [one.asking_median_us for one in runs], style.micros),
+        ("requests after a lost response, median", [one.requests_median_us for one in runs], style.micros),
     ]
 
 

@@ -32,7 +32,7 @@ from reports.scale.violations import NOTHING, Planted
 from reports.schema import TABLES, arrow_schema
 
 TOPIC = "hot"
-FOREIGN_TOPIC = "never-asked-for"
+FOREIGN_TOPIC = "never-requested"
 _PRODUCERS = [f"producer-{each}" for each in range(PRODUCERS)]
 _FETCHERS = [f"fetcher-{each}" for each in range(FETCHERS)]
 _NAMES = pa.array([*_PRODUCERS, *_FETCHERS, "final-reader"])
@@ -206,7 +206,7 @@ def _sends(parts: dict[str, list[Row]], piece: Piece) -> None:
             "f": np.full(n, _PRODUCE),
             "sent_us": piece.sent_us[own],
             "received_us": piece.received_us[own],
-            "answered": np.ones(n, np.int64),
+            "returned": np.ones(n, np.int64),
             "bytes": np.full(n, 60),
         }
     )
@@ -237,7 +237,7 @@ def _fetches(parts: dict[str, list[Row]], piece: Piece, read: Fetches, client: _
             "f": np.full(len(starts), _FETCH),
             "sent_us": np.append(client.last_us, received_us[:-1]),
             "received_us": received_us,
-            "answered": ends - starts + 1,
+            "returned": ends - starts + 1,
             "bytes": np.add.reduceat(count, starts) * 100 + 60,
         }
     )
@@ -269,12 +269,12 @@ def _fetches(parts: dict[str, list[Row]], piece: Piece, read: Fetches, client: _
     after = of_event["offset"] + count
     before = _positions_before(of_event["partition"], after, client.positions)
     foreign = np.zeros(len(fetch), np.bool_)
-    answered = {**of_event, "before": before, "after": after, "is_foreign": foreign}
-    parts["positions"].append(answered)
-    unasked = violations.of("unrequested-partition", piece.number, client.number)
-    if unasked is not None:
-        (where,) = np.flatnonzero(read.events == unasked)
-        row = {each: values[where : where + 1] for each, values in answered.items()}
+    moves = {**of_event, "before": before, "after": after, "is_foreign": foreign}
+    parts["positions"].append(moves)
+    unrequested = violations.of("unrequested-partition", piece.number, client.number)
+    if unrequested is not None:
+        (where,) = np.flatnonzero(read.events == unrequested)
+        row = {each: values[where : where + 1] for each, values in moves.items()}
         parts["positions"].append({**row, "is_foreign": np.ones(1, np.bool_)})
     client.index += len(starts)
     client.last_us = int(received_us[-1])
@@ -307,7 +307,7 @@ def _add_piece_operations(writer: Writer, rows: Mapping[str, Any]) -> None:
         f,
         rows["sent_us"],
         rows["received_us"],
-        partitions_returned=rows["answered"],
+        partitions_returned=rows["returned"],
         response_bytes=rows["bytes"],
         session_id=session,
         session_epoch=epoch,

@@ -32,7 +32,7 @@ class Groups:
 
     def play(self) -> None:
         """Generation 1 has the new client alone; in 2 the old one has partition 2 and begins behind what was read but
-        not committed; in 3 it has left. The coordinator dies at 3 s. One metadata answer is too old and dropped."""
+        not committed; in 3 it has left. The coordinator dies at 3 s. One Metadata response is too old and dropped."""
         self.metadata(0, 4, 240_000)
         self.rebalance({0: NEW, 1: NEW, 2: NEW}, 250_000, 300_000)
         self.work(300_000, 1_400_000)

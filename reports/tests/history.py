@@ -38,7 +38,7 @@ class Shape:
     rate_per_s: int = 20  # operations per second and client
     batch: int = 5
     faults: tuple[Fault, ...] = (
-        Fault("drop_answer", "response_dropped", 2_200_000, 2_200_000, "fetcher-1"),
+        Fault("drop_response", "response_dropped", 2_200_000, 2_200_000, "fetcher-1"),
         Fault("kill", "node_killed", 3_000_000, 3_600_000),
     )
     workers: int = 2

@@ -196,11 +196,11 @@ def plant_session_lost(history: History) -> None:
 def legal_wrap_and_fetch_without_a_reply(history: History) -> None:
     """A preset lets every session begin at 2^31-2; after 2^31-1 comes 1; a fetch without a reply may count."""
     first = 2**31 - 2
-    unanswered = _session(history)[7]  # the reply to a fourth fetch
+    reply = _session(history)[7]  # the reply to a fourth fetch
     for row in history.tables["trace"]:
         epoch = int_of(row, "session_epoch")
         row["session_epoch"] = (epoch + first - 2) % (2**31 - 1) + 1 if epoch >= 1 else epoch
-    history.drop("trace", unanswered)
+    history.drop("trace", reply)
     preset = {
         **history.tables["faults"][0],
         "name": "near_the_wrap",

@@ -151,13 +151,13 @@ class _Player:
             )
             self._trace("request", invoke + 5, process, 0, 0)
             self._trace("session_created", invoke + 5, "", 0, -1, detail=note)
-            self._trace("reply", complete - 5, process, 0, 0, answered=self.session[process][0])
-            session_id, epoch, answered = 0, 0, self.session[process][0]
+            self._trace("reply", complete - 5, process, 0, 0, response_session_id=self.session[process][0])
+            session_id, epoch, response_session_id = 0, 0, self.session[process][0]
         else:
             session_id, epoch = self.session[process]
-            answered = session_id
+            response_session_id = session_id
             self._trace("request", invoke + 5, process, session_id, epoch)
-            self._trace("reply", complete - 5, process, session_id, epoch, answered=session_id)
+            self._trace("reply", complete - 5, process, session_id, epoch, response_session_id=session_id)
             self.session[process] = (session_id, epoch + 1)
         dropped = any(
             f.kind == "response_dropped" and f.client_id == process and 0 <= invoke - f.at_us < 60_000
@@ -187,7 +187,7 @@ class _Player:
             complete,
             session_id=session_id,
             session_epoch=epoch,
-            response_session_id=answered,
+            response_session_id=response_session_id,
             partitions_returned=len(parts),
             response_bytes=80 + 900 * len(parts),
         )
@@ -283,7 +283,7 @@ class _Player:
         client: str,
         session_id: int,
         epoch: int,
-        answered: int = 0,
+        response_session_id: int = 0,
         error: int = 0,
         detail: str = "",
     ) -> None:
@@ -300,7 +300,7 @@ class _Player:
             api_version=17 if fetch else -1,
             session_id=session_id,
             session_epoch=epoch,
-            response_session_id=answered,
+            response_session_id=response_session_id,
             error=error,
             detail=detail,
         )

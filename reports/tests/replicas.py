@@ -41,8 +41,8 @@ class Replicas:
         self.tables["trace"].append(asdict(row))
 
     def costs(self) -> None:
-        """Of each fetch that was answered: a full one costs more than an incremental one, a follower's is alike. Not of
-        the load are the final read's, and a follower's while the nodes end."""
+        """The cost of each fetch with a response: a full one costs more than an incremental one, a follower's is alike.
+        Not of the load are the final read's, and a follower's while the nodes end."""
         for row in self.tables["operations"]:
             if row["f"] == "fetch" and row["type"] == "ok":
                 full, sent = int(str(row["session_epoch"])) <= 0, int(str(row["partitions_returned"]))

@@ -58,10 +58,10 @@ def test_a_simulated_run_without_costs_leaves_their_lines_out() -> None:
                     {
                         "fetches": 10,
                         "named": 40,
-                        "answered": 5,
+                        "returned": 5,
                         "requests_again": 1,
                         "named_again": 4,
-                        "answered_again": 4,
+                        "returned_again": 4,
                     }
                 ]
             ),

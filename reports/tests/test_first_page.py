@@ -161,9 +161,9 @@ def test_times_outside_faults_stand_beside_those_under_them() -> None:
         times = {"p50_us": 4_000, "p99_us": 9_000, "max_us": 12_000}
         return {"operation": operation, "measure": measure, "fault": fault, "window": window, "count": count, **times}
 
-    rows = [row("fetch", "calm", 5_000), row("fetch", "struck", 30), row("fetch", "", 9_000), row("produce", "calm", 1)]
+    rows = [row("fetch", "calm", 5_000), row("fetch", "faulty", 30), row("fetch", "", 9_000), row("produce", "calm", 1)]
     rows += [row("fetch", "calm", 7, "service"), row("fetch", "during", 7, fault="kill")]
-    rows += [row("heartbeat", "struck", 40)]
+    rows += [row("heartbeat", "faulty", 40)]
     assert contrasts(rows) == [
         Contrast("fetch", (5_000, 4_000, 9_000, 12_000), (30, 4_000, None, 12_000)),
         Contrast("heartbeat", (0, None, None, None), (40, 4_000, None, 12_000)),

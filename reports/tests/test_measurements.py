@@ -50,7 +50,7 @@ def run(found_by_name: "Mapping[str, Found]") -> tuple[History, list[Findings], 
 def _with_more_hits() -> History:
     never_us = 10**9
     history = generate(43)
-    drop = history.rows("faults", name="drop_answer")[0]
+    drop = history.rows("faults", name="drop_response")[0]
     for name, ends_us in (("again", (2_300_000, 4_000_000, 4_001_000, 4_900_000)), ("last", (never_us, 2_300_000))):
         history.tables["faults"] += [
             {**drop, "name": name, "hit": hit, "at_us": end_us, "until_us": end_us}
@@ -129,7 +129,7 @@ def test_seconds_outside_faults_are_those_that_no_fault_touches_and_no_client_be
         if (row["fault"], row["operation"], row["measure"]) == ("", "fetch", "service")
     }
     calm = sum(second in (6, 7) for second in seconds)
-    assert counts == {"": len(seconds), "calm": calm, "struck": sum(second < 6 for second in seconds)}
+    assert counts == {"": len(seconds), "calm": calm, "faulty": sum(second < 6 for second in seconds)}
     assert calm
 
 
@@ -227,9 +227,9 @@ def test_a_lost_response_is_recovered_from_by_the_next_good_one_at_that_node(
         after = [one for one in mine if int_of(one, "index") > int_of(row, "index")]
         good = next(one for one in after if one["type"] == "ok")
         refused = [one for one in after[: after.index(good)] if one["type"] == "fail"]
-        asking = sum(int_of(one, "complete_us") - int_of(one, "invoke_us") for one in (*refused, good))
-        expected.append((row["process"], int_of(good, "complete_us") - int_of(row, "complete_us"), asking))
-    found = [(row["process"], row["recovered_us"], row["asking_us"]) for row in measured.recoveries]
+        requests_us = sum(int_of(one, "complete_us") - int_of(one, "invoke_us") for one in (*refused, good))
+        expected.append((row["process"], int_of(good, "complete_us") - int_of(row, "complete_us"), requests_us))
+    found = [(row["process"], row["recovered_us"], row["requests_us"]) for row in measured.recoveries]
     assert sorted(found) == sorted(expected)
     assert found
 
@@ -244,7 +244,7 @@ def test_full_fetches_after_the_first_bring_partitions_again(
     again = [row for row in full if row is not first[row["process"]]]
     assert {"fetcher-0", "fetcher-1", "fetcher-2"} <= set(first)
     assert sums["requests_again"] == len(again)
-    assert sums["answered_again"] == sum(int_of(row, "partitions_returned") for row in again)
+    assert sums["returned_again"] == sum(int_of(row, "partitions_returned") for row in again)
 
 
 def test_the_leaders_of_a_partition_are_listed_in_order(run: tuple[History, list[Findings], list[Path]]) -> None:
@@ -315,7 +315,7 @@ def test_page_is_self_contained_with_every_section(report: tuple[Path, Verdict])
     assert len(text.encode()) < 2_000_000
     assert "&lt;b&gt;A &amp; B&lt;/b&gt;" in text
     assert "<b>A & B" not in text
-    for shown in (verdict.summary, verdict.repeat_command, "drop_answer", "kill", "p99.9", "shared one machine"):
+    for shown in (verdict.summary, verdict.repeat_command, "drop_response", "kill", "p99.9", "shared one machine"):
         assert shown in text, shown
     figures = (
         "poster",

@@ -59,7 +59,7 @@ def compared(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Sets
 def test_figures_of_runs_equal_a_plain_computation(compared: tuple[SetsCompared, Path, list[History]]) -> None:
     found, _, histories = compared
     assert (found.drawn, found.units) == ("runs", (RUNS, RUNS))
-    for phase in ("quiet", "struck"):
+    for phase in ("quiet", "faulty"):
         figures = _by_name(found)
         medians = [_plain_quantile(_values(one, phase), 0.5) for one in histories]
         assert figures[phase, "fetch", "p50"].ratio.old == pytest.approx(geometric_mean(medians))
@@ -70,13 +70,13 @@ def test_figures_of_runs_equal_a_plain_computation(compared: tuple[SetsCompared,
 def _seconds(history: History, phase: str) -> set[int]:
     """The seconds of the load, without its first and last one. One more second after a fault still counts to it."""
     load = [int_of(row, "second") for row in history.rows("latency", operation="fetch")]
-    struck = {
+    faulty = {
         second
         for fault in history.tables["faults"]
         if not str(fault["kind"]).startswith("preset")
         for second in range(int_of(fault, "at_us") // 10**6, int_of(fault, "until_us") // 10**6 + 2)
     }
-    return {one for one in range(min(load) + 1, max(load)) if (one in struck) == (phase == "struck")}
+    return {one for one in range(min(load) + 1, max(load)) if (one in faulty) == (phase == "faulty")}
 
 
 def _values(history: History, phase: str) -> Counter[int]:

@@ -248,12 +248,12 @@ def test_standby_gets_the_folders_before_anybody_steps_forward_for_it(
     """Or it could lower its priority after that, and not see the request yet."""
     done: list[str] = []
     monkeypatch.setattr("reports.standby.process.step_forward", lambda *_, **__: done.append("forward"))
-    monkeypatch.setattr(StandbySpark, "_verdicts", lambda *_: done.append("answered"))
+    monkeypatch.setattr(StandbySpark, "_verdicts", lambda *_: done.append("received"))
     with StandbySpark() as standby:
         monkeypatch.setattr(standby, "_link", SimpleNamespace(send=lambda _: done.append("sent")))
         standby.request_reports([tmp_path])
         monkeypatch.undo()
-    assert done == ["sent", "forward", "answered"]
+    assert done == ["sent", "forward", "received"]
 
 
 @pytest.fixture

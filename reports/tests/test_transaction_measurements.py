@@ -118,6 +118,6 @@ def test_a_run_without_transactions_has_no_such_section(run: Run) -> None:
         assert not rows
     for shown in ('id="transactions"', 'href="#transactions"', 'id="stalls"', "of 8 begun, 1 undecided"):
         assert shown in page, shown
-    assert "time to decide, by the second of the answer" in page
+    assert "time to decide, by the second of the response" in page
     for hidden in ('id="transactions"', 'href="#transactions"', "transactions committed"):
         assert hidden not in bare, hidden

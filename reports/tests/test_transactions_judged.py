@@ -289,7 +289,7 @@ PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "open one aborted": (plant_open_one_aborted, {"hanging-found"}),
     "aborted at its end": (legal_abort_once_its_end_was_requested, set()),
     "aborted and left": (plant_aborted_and_left, {"hanging-found"}),
-    "abort unheard": (legal_left_after_lost_response, set()),
+    "abort without response": (legal_left_after_lost_response, set()),
     "lso back": (plant_lso_regression, {"lso-regression"}),
     "lso of a follower": (legal_smaller_lso_of_a_follower, set()),
     "lso of a known leader": (plant_lso_regression_of_a_known_leader, {"lso-regression"}),

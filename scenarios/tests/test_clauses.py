@@ -78,7 +78,7 @@ def test_code_tests_and_scenarios_are_found_by_their_names(tmp_path: Path) -> No
     assert (one.status, two.status) == ("no mutant", "no test")
 
 
-def test_every_clause_has_a_test_and_a_killed_mutant_or_stands_as_open() -> None:
+def test_every_clause_has_a_test_and_a_killed_mutant_or_is_listed_as_open() -> None:
     assert [each.fault for each in all_clauses() if each.fault] == []
 
 

@@ -72,7 +72,7 @@ def add_horizon(found: dict[str, Any]) -> None:
         (lambda found: found.update(needs=["signals", "proxy"]), "tombstone horizon is sent under a draft"),
     ],
 )
-def test_readers_of_the_tombstone_horizon_need_a_cluster_that_tells_it(
+def test_readers_of_the_tombstone_horizon_need_a_cluster_that_returns_it(
     change: Callable[[dict[str, Any]], object], named: str
 ) -> None:
     def changed(found: dict[str, Any]) -> None:

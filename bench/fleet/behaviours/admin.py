@@ -149,8 +149,8 @@ LOADED_SETTINGS: Final[Mapping[str, tuple[str | None, ...]]] = {
     "unclean.leader.election.enable": ("false", None),
 }
 """The values that ``loaded_setting`` draws from, besides those of min.insync.replicas. None removes a setting. No value
-lets a broker delete, compact or refuse what a load of seconds writes, since a check could not tell that from a loss.
-Settings of the remote tier are missing: most clusters have none, and reject them."""
+lets a broker delete, compact or refuse what a load of seconds writes, since a check could not distinguish that from a
+loss. Settings of the remote tier are missing: most clusters have none, and reject them."""
 
 Errors: TypeAlias = dict[str, int]
 

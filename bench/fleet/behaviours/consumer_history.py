@@ -1,8 +1,8 @@
 """Records what a consumer does, as an observer of the consumer and of the lanes that carry its requests.
 
-After ``sent`` a request ends with ``lost``, or with ``answering`` and ``answered``. Between these two the consumer
-reports what it makes of the response. A read is recorded when the application gets the records, and belongs to the
-fetch that brought them.
+After ``sent`` a request ends with ``lost``, or with ``response_received`` and ``response_handled``. Between these two
+the consumer reports what it makes of the response. A read is recorded when the application gets the records, and
+belongs to the fetch that brought them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -140,14 +140,14 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
         for where, wanted in held.items():
             self._book.begin(where, wanted.fetch_offset)
 
-    def answering(self, lane: str, response: ResponseReceived) -> None:
+    def response_received(self, lane: str, response: ResponseReceived) -> None:
         """The consumer is about to get this response."""
         operation = None if lane in (COMMIT_LANE, COMMITTED_LANE) else self._sent.pop(lane, None)
         self._outcome = ResponseEffect(response, operation)
         if operation is not None:
             self._outcome.error = _error_in(operation.f, response.body)
 
-    def answered(self, lane: str) -> None:  # noqa: ARG002
+    def response_handled(self, lane: str) -> None:  # noqa: ARG002
         """The consumer has handled the response."""
         outcome, self._outcome = self._outcome, None
         if outcome is not None and outcome.operation is not None:

@@ -65,10 +65,10 @@ class LaneHistory:
     def sent(self, lane: str, request: GroupRequest) -> None:
         """A request goes out."""
 
-    def answering(self, lane: str, response: ResponseReceived) -> None:
+    def response_received(self, lane: str, response: ResponseReceived) -> None:
         """The client is about to get this response."""
 
-    def answered(self, lane: str) -> None:
+    def response_handled(self, lane: str) -> None:
         """The client has handled the response."""
 
     def lost(self, lane: str, reason: str) -> None:
@@ -91,7 +91,7 @@ class ClientLanes(Generic[C]):
     _by_number: dict[int, Lane] = field(default_factory=dict)
 
     def send(self, name: str, request: GroupRequest) -> None:
-        """Send a request. Exactly one call of the consumer's ``answered`` or ``failed`` follows."""
+        """Send a request. Exactly one call of the consumer's ``responded`` or ``failed`` follows."""
         lane = self._by_name.get(name)
         if lane is None:
             lane = self._by_name[name] = Lane(name, next(self.numbers))
@@ -195,9 +195,9 @@ class ClientLanes(Generic[C]):
             self._go_on(lane, request)
             return
         lane.request = None
-        self.history.answering(lane.name, event)
+        self.history.response_received(lane.name, event)
         self.consumer.responded(lane.name, self.journal.now.mono_us, event.body)
-        self.history.answered(lane.name)
+        self.history.response_handled(lane.name)
 
     def _lost(self, lane: Lane, reason: str) -> None:
         """The connection is closed, so a request in flight gets no response."""

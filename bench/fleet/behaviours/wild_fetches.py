@@ -5,7 +5,7 @@ several at a time. It names partitions again with other offsets, limits, epochs 
 and names some that do not exist. It sends old epochs, closes sessions or just leaves them, and sends requests in a
 session of names that name topics by ID. A broker must respond to each such request by the state of the session.
 
-It keeps no records: what it reads tells nothing about what was written.
+It keeps no records: what it reads is no evidence of what was written.
 """
 
 from collections.abc import Sequence

@@ -6,7 +6,7 @@ They go away without LeaveGroup, give up a JoinGroup or SyncGroup that is parked
 so that they fence each other. A broker must respond to each such request by the state of the group, so a group of wild
 members reaches each of its states and errors. The clients also read the offsets of all groups.
 
-All commits have the same offset: what the group has committed tells nothing about its members.
+All commits have the same offset: what the group has committed shows nothing about its members.
 """
 
 from collections.abc import Sequence

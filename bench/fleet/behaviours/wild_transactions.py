@@ -7,8 +7,8 @@ Those of the load are not added: its readers could not know which marker is the 
 after a few milliseconds, and the transaction is ended at once.
 
 The offsets are those of a group without members, to which plain commits, removals (OffsetDelete) and other transactions
-come in between. No records are written. All commits have the same offset, and the text of each tells them apart: what
-the group has committed tells nothing about who committed last.
+come in between. No records are written. All commits have the same offset, and only the metadata text of each differs:
+what the group has committed does not show who committed last.
 """
 
 from collections.abc import Sequence

@@ -35,7 +35,7 @@ def test_a_node_outlives_hostile_peers_of_every_kind_and_a_kill_in_their_midst(t
 @pytest.mark.live
 def test_without_the_bound_of_memory_the_course_is_red(tmp_path: Path) -> None:
     config = {"queued.max.request.bytes": "-1", "fetch.max.bytes": str(50 * MIB)}
-    plan = CoursePlan(1, 2 * PEERS, SECONDS, kills=False, kinds=("unread-answers",), config=config)
+    plan = CoursePlan(1, 2 * PEERS, SECONDS, kills=False, kinds=("unread-responses",), config=config)
     outcome = play(plan, tmp_path / "c", quiet)
     assert [each for each in outcome.broken if "MiB" in each], str(outcome)
 

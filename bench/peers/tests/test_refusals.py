@@ -67,12 +67,12 @@ def _closes(function: ast.expr) -> bool:
 def test_constants_and_functions_that_refuse_are_found() -> None:
     source = """
 FATAL = (ErrorCode.unknown_server_error, ErrorCode.corrupt_message)
-ANSWER = Refusal(ErrorCode.invalid_request, "no")
+TOO_OLD = Refusal(ErrorCode.invalid_request, "no")
 SHOWN = {ErrorCode.network_exception: ErrorCode.not_coordinator}
 class Log:
     def check(self, error):
         if error is ErrorCode.none or error == ErrorCode.request_timed_out:
-            return answers(error, (ErrorCode.invalid_record, 3))
+            return response_of(error, (ErrorCode.invalid_record, 3))
         def inner():
             raise Failed(ErrorCode.kafka_storage_error)
         if error > 7:

@@ -40,7 +40,7 @@ def test_the_page_holds_the_table_and_the_pictures(tmp_path: Path) -> None:
 
 def test_missing_measurements_are_listed_first(tmp_path: Path) -> None:
     results = _results()
-    results.missing["rest"] = "PeerError: no answer"
+    results.missing["rest"] = "PeerError: no response"
     text = write(results, tmp_path / "0001_now.json").read_text()
     assert text.index("rest could not be measured") < text.index("<table>")
 

@@ -33,7 +33,7 @@ def caught(variant: object) -> dict[str, Caught]:
 @pytest.mark.clause("S-15")
 def test_observer_with_snapshot_has_written_values() -> None:
     observer = caught(SNAPSHOTS)["observer"]
-    assert (observer.wrong, observer.anew) == (0, 1)
+    assert (observer.wrong, observer.restarts) == (0, 1)
 
 
 @pytest.mark.clause("H-3", "H-4")
@@ -41,12 +41,12 @@ def test_readers_that_missed_tombstones_are_right_only_with_horizon() -> None:
     with_horizon, without = caught(HORIZON), caught(NEITHER)
     for who in ("follower", "reader"):
         assert with_horizon[who].wrong == 0 < without[who].wrong
-        assert with_horizon[who].anew >= 1
-        assert without[who].anew == without[who].again_bytes == 0
+        assert with_horizon[who].restarts >= 1
+        assert without[who].restarts == without[who].again_bytes == 0
 
 
 def test_a_cell_is_the_median_with_the_least_and_the_greatest_value() -> None:
-    rows = [Caught(after_us=each * 1000, sent_bytes=9, again_bytes=each, anew=1, wrong=0) for each in (30, 10, 20)]
+    rows = [Caught(after_us=each * 1000, sent_bytes=9, again_bytes=each, restarts=1, wrong=0) for each in (30, 10, 20)]
     assert table({(CUT, HORIZON, "reader"): rows})[2:] == [
         "| 6 s | horizon (H) | reader | 0 | 20 (10 to 30) | 9 | 20 (10 to 30) | 1 |"
     ]

@@ -81,7 +81,7 @@ def _begun(work: Work) -> Path:
 
 
 def _keep(work: Work, scenario: Scenario, red: PlayedSchedule) -> None:
-    """Write a red schedule as a scenario, and tell what it broke."""
+    """Write a red schedule as a scenario, and print its violation."""
     verdict, recipe = red.verdict, red.recipe
     stories = [f"{each.guarantee}: {each.story}" for each in verdict.violations[:3]] or list(verdict.reasons)
     name = f"{scenario.name.replace('@', '-')}-guided-{recipe.seed}.toml"

@@ -87,7 +87,7 @@ def test_the_first_bad_commit_is_found_between_the_last_night_and_this_one(
     ("breaks", "why"),
     [
         (("lost-write", "lost-write"), "the last night's commit fails, too"),
-        (("", ""), "the commit as it stands does not fail, without what was changed since"),
+        (("", ""), "the commit itself does not fail, without what was changed since"),
         (("new", "lost-write"), "older code cannot play it"),
         (("", "new", "lost-write"), "no commit can be named"),
     ],

@@ -105,7 +105,7 @@ def test_a_refused_kind_leads_only_to_kinds_that_a_proxy_takes(on: str) -> None:
 
 
 def test_a_place_that_a_proxy_does_not_see_is_not_offered() -> None:
-    for place in ({}, {"on": "answer"}):
+    for place in ({}, {"on": "reply"}):
         with pytest.raises(ScenarioError, match=r"allowed: request, response$"):
             read_rule({"name": "lost", "kind": "response_dropped", **place})
 

@@ -164,7 +164,7 @@ def shown(wanted: Chosen) -> str:
 
 _EXTERNAL = (
     "The broker is not ours: nothing is known of what happened inside it. Its fetch sessions are judged by the frames "
-    "that passed the proxy before it, as far as these tell. What only a node's inside or its trace tells is left out."
+    "that passed the proxy before it, as far as these show. What only a node's inside or its trace shows is omitted."
 )
 
 

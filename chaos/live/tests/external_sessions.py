@@ -38,7 +38,7 @@ poll_interval_ms = 50
 """
 LOST = """
 [[fault]]
-name = "fetch-answer-lost"
+name = "fetch-response-lost"
 kind = "response_dropped"
 on = "response"
 node = "any"

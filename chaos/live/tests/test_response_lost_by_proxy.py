@@ -47,13 +47,13 @@ times = 3
 
 
 def played(folder: Path) -> Path:
-    path = written(folder, "lost", text_of("Toxiproxy loses answers", 10, LOAD, 50, FAULT))
+    path = written(folder, "lost", text_of("Toxiproxy loses responses", 10, LOAD, 50, FAULT))
     return play_scenario(load(path), folder / "run", seed=1, progress=print).path
 
 
 def test_in_front_of_a_broker_elsewhere_the_frame_proxy_holds_them(tmp_path: Path) -> None:
     scenario = for_external_target(
-        load(written(tmp_path, "lost", text_of("Toxiproxy loses answers", 10, LOAD, 50, FAULT)))
+        load(written(tmp_path, "lost", text_of("Toxiproxy loses responses", 10, LOAD, 50, FAULT)))
     )
     with elsewhere(tmp_path) as target:
         folder = play_scenario(scenario, tmp_path / "run", seed=1, target=target, progress=print).path

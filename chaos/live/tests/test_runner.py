@@ -42,7 +42,7 @@ nth = 3
 times = 1
 
 [[fault]]
-name = "struck"
+name = "killed"
 kind = "node_killed"
 on = "response"
 match = { api = "produce" }
@@ -58,7 +58,7 @@ at_s = 0.2
 duration_s = 1
 delay_ms = 30
 """
-TITLE = "A response is lost, answers are late, then the node is killed while it answers, and restarted"
+TITLE = "A response is lost, responses are late, then the node is killed while it responds, and restarted"
 
 
 @pytest.fixture
@@ -70,10 +70,10 @@ def test_a_run_leaves_history_trace_faults_and_manifest(scenario_file: Path, tmp
     folder = play_scenario(load(scenario_file), tmp_path / "run", seed=3).path
     manifest = read_manifest(folder)
     assert manifest.crash == ""
-    assert manifest.expectations.faults == ("lost", "struck", "delayed")
+    assert manifest.expectations.faults == ("lost", "killed", "delayed")
     faults = faults_of(folder)
-    assert {row["name"] for row in faults} == {"lost", "struck", "delayed"}
-    (killed,) = (row for row in faults if row["name"] == "struck")
+    assert {row["name"] for row in faults} == {"lost", "killed", "delayed"}
+    (killed,) = (row for row in faults if row["name"] == "killed")
     assert killed["until_us"] - killed["at_us"] >= 200_000
     assert "SIGKILL" in killed["detail"]
     assert sorted(path.name for path in (folder / "trace").glob("node*")) == ["node-0-0.parquet", "node-0-1.parquet"]

@@ -177,7 +177,7 @@ def test_link_fault_takes_effect_leaves_evidence_and_heals(place: OneLink, fault
     assert evidence(begin(place, fault)).startswith(finding)
     healed = [probe(place.link.listen) for _ in range(5)]
     assert {each.outcome for each in healed} == {"responded"}
-    assert min(each.first_us for each in healed) < 40_000, "on a busy machine some answers are late"
+    assert min(each.first_us for each in healed) < 40_000, "on a busy machine some responses are late"
 
 
 def test_a_fault_without_effect_leaves_no_evidence(server: ToxiproxyServer) -> None:

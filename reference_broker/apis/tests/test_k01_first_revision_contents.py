@@ -92,7 +92,7 @@ def test_change_during_number_superseded_by_full_request_is_sent_once(world: Fet
 
 @pytest.mark.clause("G-4")
 @pytest.mark.parametrize("following", [1, 2])
-def test_partitions_of_unanswered_full_request_are_sent_next(world: FetchWorld, following: int) -> None:
+def test_partitions_of_full_request_without_response_are_sent_next(world: FetchWorld, following: int) -> None:
     session_id = opened(world, A0, A1)
     world.fetch_first(session_id, 1)
     world.fetch_first(session_id, 0, {A0: 0, A1: 0}, max_wait_ms=500, min_bytes=1000)

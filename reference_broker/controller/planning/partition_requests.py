@@ -172,7 +172,7 @@ class RequestedElections(Change[ElectionOutcomes | Refusal]):
     def plan(self, context: PlanContext) -> Sliced[Records]:
         latest = context.latest
         changes, records = PartitionChanges.of(latest), list[MetadataRecord]()
-        for name, indexes in self._asked(latest):
+        for name, indexes in self._requested(latest):
             found: list[PartitionOutcome] = []
             self.found.append((name, found))
             for index in indexes:
@@ -189,7 +189,7 @@ class RequestedElections(Change[ElectionOutcomes | Refusal]):
     def outcome(self, refused: Refusal | None) -> ElectionOutcomes | Refusal:
         return refused or self.found
 
-    def _asked(self, latest: MetadataImage) -> Iterable[tuple[str, Sequence[int]]]:
+    def _requested(self, latest: MetadataImage) -> Iterable[tuple[str, Sequence[int]]]:
         if self.requested is not None:
             return self.requested
         return [(topic.name, range(len(topic.partitions))) for topic in latest.topics.values()]

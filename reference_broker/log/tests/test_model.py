@@ -194,7 +194,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.end > 60)
     @rule(offset=st.integers(0, 50))
-    def start_anew(self, offset: int) -> None:
+    def restart_at(self, offset: int) -> None:
         self.log.truncate_fully_and_start_at(offset, NOW)
         self.batches = []
         self.first = self.end = offset

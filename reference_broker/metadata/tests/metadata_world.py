@@ -28,7 +28,7 @@ BEGIN, END, ABORT = BeginTransactionRecord(), EndTransactionRecord(), AbortTrans
 
 @dataclass
 class ManualPorts:
-    """Time stands still between ``advance`` calls; timers fire in ``run`` when due. ``sent``: requests to others."""
+    """Time passes only in ``advance``; timers fire in ``run`` when due. ``sent``: requests to others."""
 
     now_us: int = 5_000_000
     timers: dict[int, tuple[int, Callable[[], None]]] = field(default_factory=dict)
@@ -253,7 +253,7 @@ class MetadataWorld:
                 return
 
     def kinds(self) -> list[str]:
-        """What stands in the log, batch by batch."""
+        """Return the kind of each batch in the log."""
         return [_kind(batch) for batch in self.log.content]
 
 

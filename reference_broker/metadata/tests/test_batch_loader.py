@@ -182,7 +182,7 @@ STEPS = st.lists(
 def test_readers_see_whole_transactions_or_nothing_of_them_wherever_batches_and_commits_are_cut(
     steps: list[tuple[str, int]],
 ) -> None:
-    """Against a model: what is replayed is exactly what stands outside of open and aborted transactions."""
+    """Against a model: exactly the records outside of open and aborted transactions are replayed."""
     watched, seen = Watched(start=0), []
     watched.loader.publish = lambda _delta, image, _aligned: seen.append(_state(image))
     complete: list[MetadataRecord] = []

@@ -1,4 +1,4 @@
-"""What UpdateMetadata does to what a broker tells clients: any way of sending images leads to what the images say."""
+"""UpdateMetadata and the metadata that clients get: any way of sending images leads to the content of the images."""
 
 from dataclasses import replace
 from uuid import UUID

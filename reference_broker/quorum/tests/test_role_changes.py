@@ -350,7 +350,7 @@ def test_transition_missing_in_table_raises(become: Callable[[Quorum], None], st
 def test_resign_of_non_leader_raises(state: State) -> None:
     node = state()
     with pytest.raises(AssertionError, match="resigns"):
-        node.quorum.resign("the test asks for it")
+        node.quorum.resign("the test resigns")
 
 
 # Observers

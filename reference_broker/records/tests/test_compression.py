@@ -57,7 +57,7 @@ def test_cut_short_is_corrupt(codec: Compression) -> None:
     packed = compress(codec, plain)
     for end in range(1, len(packed)):
         found = unpacked(codec, packed[:end])
-        # Framed snappy is whole at each block's end, and zstd gives what it can: the record count tells them apart.
+        # Framed snappy is whole at each block's end, and zstd gives what it can: the record count shows the damage.
         assert found is None or (codec in (Compression.SNAPPY, Compression.ZSTD) and plain.startswith(found))
 
 

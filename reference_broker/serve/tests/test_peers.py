@@ -246,7 +246,7 @@ def test_shortest_timeout_breaks_channel_once() -> None:
     world = play(scene, serve_none)
     assert world.events == [UP, DOWN]
     assert world.logged("peer_down")[0]["reason"] == "no reply in time"
-    assert world.logged("peer_down")[0]["unanswered"] == 3
+    assert world.logged("peer_down")[0]["pending"] == 3
 
 
 def test_timeout_starts_at_send() -> None:
@@ -285,7 +285,7 @@ def test_closed_connection_is_detected_and_next_send_reconnects() -> None:
     world = play(scene, first_closes)
     assert world.events[2] == UP
     assert world.replies == [(2, 2)]
-    assert len(world.logged("peer_answers")) == 1
+    assert len(world.logged("peer_responds")) == 1
 
 
 def test_close_of_idle_connection_is_reported() -> None:

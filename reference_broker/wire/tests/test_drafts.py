@@ -251,9 +251,9 @@ def test_every_draft_round_trips(draft: tuple[int, int], data: st.DataObject) ->
 
 @QUICK
 @given(st.sampled_from(sorted(LAYOUTS)), st.booleans(), st.binary(max_size=80))
-def test_any_bytes_are_a_draft_or_a_protocol_error(draft: tuple[int, int], asks: bool, frame: bytes) -> None:
+def test_any_bytes_are_a_draft_or_a_protocol_error(draft: tuple[int, int], is_request: bool, frame: bytes) -> None:
     try:
-        if asks:
+        if is_request:
             decode_request(*draft, frame, 0)
         else:
             decode_response(*draft, frame)

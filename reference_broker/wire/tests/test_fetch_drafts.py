@@ -181,9 +181,9 @@ def test_both_round_trip(data: st.DataObject) -> None:
 
 @QUICK
 @given(st.booleans(), st.sampled_from([PAGE, DRAFT]), st.binary(max_size=80))
-def test_any_bytes_are_a_fetch_or_a_protocol_error(asks: bool, version: int, frame: bytes) -> None:
+def test_any_bytes_are_a_fetch_or_a_protocol_error(is_request: bool, version: int, frame: bytes) -> None:
     try:
-        if asks:
+        if is_request:
             decode_request(FETCH, version, memoryview(frame), 0)
         else:
             decode_response(FETCH, version, memoryview(frame))

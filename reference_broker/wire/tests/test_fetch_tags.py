@@ -1,4 +1,4 @@
-"""What replicas tell in the tagged fields of a Fetch request."""
+"""The tagged fields in the Fetch requests of replicas."""
 
 from typing import Any
 

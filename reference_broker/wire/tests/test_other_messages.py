@@ -144,7 +144,7 @@ def check_classes(value: object, expected: type) -> None:
 
 
 def says_what_only_this_version_can(key: ApiKey, version: int) -> bool:
-    """Metadata 8-10 asks for the cluster's authorised operations; the greatest version cannot."""
+    """Metadata 8-10 can request the cluster's authorised operations; the greatest version cannot."""
     return key == ApiKey.METADATA and 8 <= version <= 10
 
 

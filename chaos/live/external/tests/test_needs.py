@@ -67,7 +67,7 @@ def test_rules_of_links_and_of_roles_are_played_where_we_stand_between_nodes(tmp
 def with_fault(folder: Path, *words: str, kind: str = "response_dropped", on: str = 'on = "response"') -> Scenario:
     """A scenario of three nodes with one fault."""
     fault = "\n".join(("[[fault]]", 'name = "it"', f'kind = "{kind}"', on, *words))
-    return load(written(folder, "asking", text_of("Asks", 1, CLUSTER, 10, fault)))
+    return load(written(folder, "needy", text_of("Needs", 1, CLUSTER, 10, fault)))
 
 
 CLUSTER = """
@@ -96,7 +96,7 @@ DELETED, NAMED = ("files_missing", "at_s = 0"), 'match = { path = "*.snapshot" }
     [
         (LOST, 'link = "1>0"', 'nodes = 3\n[node]\ncommand = ["x"]', "directed links between nodes"),
         (LOST, 'link = "1>0"', 'addresses = ["a:1"]', "directed links between nodes"),
-        (LOST, 'match = { api = "vote" }', 'nodes = 3\n[node]\ncommand = ["x"]', "a link says where nodes are struck"),
+        (LOST, 'match = { api = "vote" }', 'nodes = 3\n[node]\ncommand = ["x"]', "faults between nodes need a link"),
         (LOST, 'node = "leader"', f"nodes = 3\n{OF_ONE}", "nodes with roles, each a process of its own"),
         (BOUNCED, "restart_after_s = 1", f"nodes = 3\n{OF_ONE}", "one process for each node"),
         (BOUNCED, "restart_after_s = 1", 'addresses = ["a:1"]', "process control for rolling_bounce"),

@@ -82,7 +82,7 @@ match = { api = "fetch", session = true }
 total = 2
 
 [[fault]]
-name = "answer_late"
+name = "response_late"
 kind = "response_delayed"
 on = "response"
 node = "partition_leader"
@@ -156,7 +156,7 @@ def test_rules_between_nodes_a_bounce_and_an_empty_directory(tmp_path: Path) -> 
         ("responses-after-heal", True, ""),
     ]
     hits = [(row["name"], row["target"]) for row in faults_of(folder)]
-    assert {name for name, _ in hits} == {"fetch_lost", "answer_late", "bounced", "not_mounted"}
+    assert {name for name, _ in hits} == {"fetch_lost", "response_late", "bounced", "not_mounted"}
     assert [target for name, target in hits if name == "bounced"] == ["node-0", "node-1", "node-2"]
     data = folder / "data"
     assert (data / "node-2" / "made").read_text() == "made\n" * 2
