@@ -140,7 +140,7 @@ def test_top_level_error_replaces_session(error: int) -> None:
     assert (plan.session_id, plan.session_epoch, list(plan.to_send)) == (123, 0, [FOO0, FOO1])
 
 
-@pytest.mark.clause("F-6", "F-11", "FetchSessionHandler.afterALostAnswer")
+@pytest.mark.clause("F-6", "F-11", "FetchSessionHandler.afterALostResponse")
 def test_lost_response_replaces_session() -> None:
     handler = opened(FOO0)
     handler.build(wanted(FOO0, offset=5))
@@ -162,7 +162,7 @@ def test_epochs_increase_and_wrap_to_one() -> None:
 @pytest.mark.clause(
     "F-7",
     "FetchSessionHandlerTest.testIdUsageWithAllForgottenPartitions",
-    "FetchSessionHandler.afterAnIncrementalAnswerWithId0",
+    "FetchSessionHandler.afterAnIncrementalResponseWithId0",
 )
 def test_session_without_partitions_ends_with_id_zero() -> None:
     handler = opened(FOO0)
@@ -293,7 +293,7 @@ def test_response_with_other_session_id_is_rejected() -> None:
     assert (handler.session_id, handler.session_epoch) == (123, 0)
 
 
-@pytest.mark.clause("FetchSessionHandler.afterAnEmptyThrottledFullAnswer")
+@pytest.mark.clause("FetchSessionHandler.afterAnEmptyThrottledFullResponse")
 def test_empty_throttled_full_response_is_retried() -> None:
     handler = FetchSessionHandler()
     handler.build(wanted(FOO0))
