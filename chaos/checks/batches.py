@@ -81,9 +81,9 @@ def read_batches(log: Readable, offset: int, end_offset: int) -> Iterator[tuple[
         last_offset = offset - 1
         with WatchedDisk.unwatched():
             read = log.read(offset, _READ_BYTES, end_offset)
-        for found in batches_of(read):
-            yield found
-            last_offset = found[0].last_offset
+        for batch in batches_of(read):
+            yield batch
+            last_offset = batch[0].last_offset
         if last_offset < offset:
             return
         offset = last_offset + 1

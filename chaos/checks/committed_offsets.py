@@ -90,13 +90,13 @@ def deleted(history: History) -> dict[str, int]:
 
     Kafka's coordinator forgets the offsets of a deleted topic.
     """
-    found: dict[str, int] = {}
+    deleted_us: dict[str, int] = {}
     for row in history.changes:
         if row.change == "delete" and row.type != "fail":
             operation = history.operation_of.get((row.process, row.index))
             requested_us = 0 if operation is None else operation.invoke_us
-            found[row.topic] = min(requested_us, found.get(row.topic, requested_us))
-    return found
+            deleted_us[row.topic] = min(requested_us, deleted_us.get(row.topic, requested_us))
+    return deleted_us
 
 
 class CommitRegression(Check):
@@ -383,11 +383,11 @@ class NoCommittedLost(Check):
             group, topic, index = key
             if topic in gone or self._deletions.may_have(key) or self.context.replicas.offsets_excused(group):
                 continue  # Kafka deletes offsets with their topic. E-7: no replica had kept the group's commits.
-            found = self._held(key)
+            stored = self._held(key)
             # Physical: a commit may be written although its coordinator died before it responded.
             later = [each.row.offset for each in written.get(key, ()) if each.until_us >= at_us]
-            if found not in (offset, *later):
-                now = "nothing" if found is None else f"offset {found}"
+            if stored not in (offset, *later):
+                now = "nothing" if stored is None else f"offset {stored}"
                 self.violated(
                     at_us,
                     f"{topic}-{index} of group {group}: offset {offset} was committed; its coordinator holds {now} in "
@@ -399,9 +399,9 @@ class NoCommittedLost(Check):
         the look into that memory."""
         for node in self._nodes.values():
             for coordinated in node.broker.groups.active():
-                found = coordinated.offsets.find(OffsetKey(*key))
-                if found is not None:
-                    return found.offset
+                stored = coordinated.offsets.find(OffsetKey(*key))
+                if stored is not None:
+                    return stored.offset
         return None
 
 

@@ -49,7 +49,7 @@ def keyed_writes(history: History) -> dict[Value, KeyedWrite]:
     read = _read(history)
     ended_us = {(row.process, row.index): row.at_us for row in history.transactions}
     keyed = grouped(history.keyed_writes, lambda row: (row.process, row.index, partition_of(row)))
-    found: dict[Value, KeyedWrite] = {}
+    writes: dict[Value, KeyedWrite] = {}
     for span in history.runs:
         of_span = keyed.get((span.process, span.index, partition_of(span)), ()) if span.kind == "send" else ()
         if of_span:
@@ -63,22 +63,22 @@ def keyed_writes(history: History) -> dict[Value, KeyedWrite]:
                 if 0 <= step < span.count:
                     offset = UNKNOWN_OFFSET if first < 0 else first + step
                     effects_us = from_us if effective_us is None else effective_us
-                    found[partition_of(row), row.process, row.sequence] = KeyedWrite(
+                    writes[partition_of(row), row.process, row.sequence] = KeyedWrite(
                         row, offset, fate, from_us, effects_us
                     )
-    return found
+    return writes
 
 
 def _read(history: History) -> dict[Value, tuple[int, int]]:
     """Return the offset at which each value was read, and the greatest isolation level of its readers."""
-    found: dict[Value, tuple[int, int]] = {}
+    reads: dict[Value, tuple[int, int]] = {}
     for span in history.runs:
         operation = history.operation_of.get((span.process, span.index))
         if span.kind == "read" and span.writer and operation is not None and operation.type == "ok":
             for value in expanded(span):
                 key = (partition_of(span), value.writer, value.sequence)
-                found[key] = value.offset, max(span.isolation, found.get(key, (0, 0))[1])
-    return found
+                reads[key] = value.offset, max(span.isolation, reads.get(key, (0, 0))[1])
+    return reads
 
 
 def _found(span: SpanRow, outcome: str, in_transaction: bool, read: dict[Value, tuple[int, int]]) -> tuple[int, str]:
@@ -100,10 +100,10 @@ def _found(span: SpanRow, outcome: str, in_transaction: bool, read: dict[Value, 
 @computed_once
 def by_key(history: History) -> dict[tuple[TopicPartition, str], list[KeyedWrite]]:
     """Return the writes of each key, in the order of their offsets."""
-    found = grouped(keyed_writes(history).values(), lambda each: (partition_of(each.row), each.row.key))
-    for writes in found.values():
+    by_key_of_partition = grouped(keyed_writes(history).values(), lambda each: (partition_of(each.row), each.row.key))
+    for writes in by_key_of_partition.values():
         writes.sort(key=lambda each: each.offset)
-    return found
+    return by_key_of_partition
 
 
 @computed_once
@@ -111,17 +111,17 @@ def missable(history: History) -> dict[Value, int]:
     """Return since when a reader may miss each record: since a newer one of its key may have taken effect, since it is
     a tombstone past its time, or always if it was not committed. One that must be there to the end is not in the
     result."""
-    found: dict[Value, int] = {}
+    missable_us: dict[Value, int] = {}
     last_us = max((each.complete_us for each in history.operations), default=0)
     for (where, _), writes in by_key(history).items():
         newer_us = NEVER_US
         for each in reversed(writes):
             since_us = min(newer_us, each.removable_us) if each.fate == "ok" else 0
             if since_us <= last_us:
-                found[where, each.row.process, each.row.sequence] = since_us
+                missable_us[where, each.row.process, each.row.sequence] = since_us
             if each.fate != "fail":
                 newer_us = min(newer_us, each.effective_us)
-    return found
+    return missable_us
 
 
 @computed_once
@@ -138,15 +138,15 @@ def excused(history: History) -> dict[int, dict[Value, None]]:
     for key, since_us in missing.items():
         if since_us > 0 and writes[key].offset != UNKNOWN_OFFSET:
             offsets.setdefault(key[0], {})[writes[key].offset] = None
-    found: dict[int, dict[Value, None]] = {}
+    by_level: dict[int, dict[Value, None]] = {}
     for level in (0, 1):
         passed_us = _passed_us(history, offsets, level)
-        found[level] = {
+        by_level[level] = {
             key: None
             for key, since_us in missing.items()
             if passed_us[key[0]].get(writes[key].offset, NEVER_US) >= since_us
         }
-    return found
+    return by_level
 
 
 def _passed_us(
@@ -168,13 +168,13 @@ def _passed_us(
         and operation.type == "ok"
     ]
     left = {where: sorted(each) for where, each in offsets.items()}
-    found: dict[TopicPartition, dict[int, int]] = defaultdict(dict)
+    passed_us: dict[TopicPartition, dict[int, int]] = defaultdict(dict)
     for at_us, where, first, end in sorted(moves):
         ahead = left.get(where, [])
         passed = slice(bisect_left(ahead, first), bisect_left(ahead, end))
-        found[where].update(dict.fromkeys(ahead[passed], at_us))
+        passed_us[where].update(dict.fromkeys(ahead[passed], at_us))
         del ahead[passed]
-    return found
+    return passed_us
 
 
 @computed_once
@@ -185,27 +185,27 @@ def _unpolled(history: History) -> dict[tuple[str, int, TopicPartition], None]:
     """
     read = {(span.process, span.index, partition_of(span)): None for span in history.runs if span.kind == "read"}
     members = dict.fromkeys(row.process for row in history.memberships)
-    found: dict[tuple[str, int, TopicPartition], None] = {}
+    unpolled: dict[tuple[str, int, TopicPartition], None] = {}
     rows = [row for row in history.positions if row.process in members and row.error is None]
     for (process, where), own in grouped(rows, lambda row: (row.process, partition_of(row))).items():
         own.sort(key=lambda row: row.index)
         for row, following in zip_longest(own, own[1:]):
             goes_on = following is not None and following.fetch_offset == row.next_offset
             if not goes_on and (process, row.index, where) not in read:
-                found[process, row.index, where] = None
-    return found
+                unpolled[process, row.index, where] = None
+    return unpolled
 
 
 @computed_once
 def missable_offsets(history: History) -> dict[TopicPartition, dict[int, int]]:
     """Return the same by partition and offset. Partitions of other topics are not in the result."""
-    found: dict[TopicPartition, dict[int, int]] = {}
+    by_partition: dict[TopicPartition, dict[int, int]] = {}
     missing = missable(history)
     for key, each in keyed_writes(history).items():
-        since_us = found.setdefault(key[0], {})
+        since_us = by_partition.setdefault(key[0], {})
         if key in missing:
             since_us[each.offset] = missing[key]
-    return found
+    return by_partition
 
 
 def newest_below(writes: list[KeyedWrite], position: int) -> KeyedWrite | None:
@@ -252,11 +252,11 @@ class MaterializedView(Check):
             older = newest is not None and held.offset < newest.offset and not _passed_late(history, head, newest)
             wrong, story = aborted or older, f"holds {held.writer}/{held.sequence} at offset {held.offset} for"
         if wrong:
-            said = "nothing" if newest is None else f"{_named(newest)} at offset {newest.offset}"
+            shown = "nothing" if newest is None else f"{_named(newest)} at offset {newest.offset}"
             self.violated(
                 head.at_us,
                 f"{head.process} read {head.topic}-{head.partition} up to {head.position} and {story} key "
-                f"{writes[0].row.key}; the newest committed is {said}",
+                f"{writes[0].row.key}; the newest committed is {shown}",
             )
 
 
@@ -304,9 +304,9 @@ def _readers_with_horizon(history: History) -> set[tuple[str, TopicPartition]]:
 @computed_once
 def _responses(history: History) -> dict[tuple[str, TopicPartition], list[tuple[int, int]]]:
     """Return when each response came that moved a reader, and its position then, in the order of time."""
-    found: dict[tuple[str, TopicPartition], list[tuple[int, int]]] = {}
+    positions: dict[tuple[str, TopicPartition], list[tuple[int, int]]] = {}
     for row in history.positions:
         operation = history.operation_of.get((row.process, row.index))
         if operation is not None and operation.type == "ok":
-            found.setdefault((row.process, partition_of(row)), []).append((operation.complete_us, row.next_offset))
-    return {key: sorted(responses) for key, responses in found.items()}
+            positions.setdefault((row.process, partition_of(row)), []).append((operation.complete_us, row.next_offset))
+    return {key: sorted(responses) for key, responses in positions.items()}

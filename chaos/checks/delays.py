@@ -652,14 +652,14 @@ class LedInTime(ControllerCheck):
 
     def _leaderless(self, image: MetadataImage) -> list[tuple[str, int]]:
         live = {each.broker_id for each in image.brokers.values() if not each.fenced}
-        found = []
+        leaderless = []
         for name, topic in image.topics.items():
             for index, partition in enumerate(topic.partitions):
                 if partition.leader not in live:
                     self.evidence += 1
                     if _electable(image, partition):
-                        found.append((name, index))
-        return found
+                        leaderless.append((name, index))
+        return leaderless
 
 
 _UNREPORTED = (bytes(16), (1).to_bytes(16, "big"))
@@ -674,11 +674,11 @@ def _electable(image: MetadataImage, partition: PartitionImage) -> list[int]:
     if not eligible and len(partition.last_known_elr) == 1:
         eligible = partition.last_known_elr
     directories = dict(zip(partition.replicas, partition.directories, strict=False))
-    found = []
+    electable = []
     for replica in eligible:
         broker, directory = image.brokers.get(replica), directories.get(replica, _UNREPORTED[0])
         if broker is None or broker.fenced or broker.in_controlled_shutdown or directory == _LOST:
             continue
         if not broker.log_dirs or directory in (*_UNREPORTED, *broker.log_dirs):
-            found.append(replica)
-    return found
+            electable.append(replica)
+    return electable

@@ -82,7 +82,7 @@ class Graph:
     def components(self) -> list[list[Event]]:
         """Return the strongly connected components of more than one event (Tarjan, without recursion). Only TIME could
         be followed by itself, and it is not."""
-        found: list[list[Event]] = []
+        components: list[list[Event]] = []
         number: dict[Event, int] = {}
         low: dict[Event, int] = {}
         stack: dict[Event, None] = {}
@@ -93,8 +93,8 @@ class Graph:
             stack[root] = None
             path = [(root, iter(self.after[root]))]
             while path:
-                each, rest = path[-1]
-                to = next(rest, None)
+                each, successors = path[-1]
+                to = next(successors, None)
                 if to is None:
                     path.pop()
                     if path:
@@ -104,14 +104,14 @@ class Graph:
                         while each in stack:
                             component.append(stack.popitem()[0])
                         if len(component) > 1:
-                            found.append(component)
+                            components.append(component)
                 elif to not in number:
                     number[to] = low[to] = len(number)
                     stack[to] = None
                     path.append((to, iter(self.after[to])))
                 elif to in stack:
                     low[each] = min(low[each], number[to])
-        return found
+        return components
 
     def shortest_circle(self) -> list[Event]:
         """Return a circle of as few edges as possible; going on in one log, or in time, takes none. Empty if there is
@@ -121,7 +121,7 @@ class Graph:
         return min((each for each in circles if each), key=self._edges, default=[])
 
     def _edges(self, circle: list[Event]) -> int:
-        return sum(_cost(one, other) for one, other in pairwise(circle))
+        return sum(_cost(before, after) for before, after in pairwise(circle))
 
     def _circle_through(self, start: Event) -> list[Event]:
         came_from: dict[Event, Event] = {}
@@ -142,8 +142,8 @@ class Graph:
         return []
 
 
-def _cost(one: Event, other: Event) -> int:
-    return int(one.kind != other.kind)
+def _cost(before: Event, after: Event) -> int:
+    return int(before.kind != after.kind)
 
 
 # --- the events of a history ----------------------------------------------------------------------------------------
@@ -190,8 +190,8 @@ def add_time(graph: Graph) -> None:
     timed = list(graph.at_us.items())
     moments = [Event(TIME, "", at_us) for at_us in starts]
     graph.at_us.update(zip(moments, starts, strict=True))
-    for one, other in pairwise(moments):
-        graph.add(one, other, REALTIME)
+    for before, after in pairwise(moments):
+        graph.add(before, after, REALTIME)
     for each, at_us in timed:
         if each.kind != ENDED:
             graph.add(Event(TIME, "", at_us), each, REALTIME)
@@ -243,14 +243,14 @@ def first_moment(graph: Graph) -> int:
 
 def described(graph: Graph, circle: list[Event]) -> str:
     """Return the circle in words, with its name as Adya and Elle have it."""
-    edges = [(one, other, graph.after[one][other]) for one, other in pairwise(circle)]
+    edges = [(before, after, graph.after[before][after]) for before, after in pairwise(circle)]
     kinds = {kind for *_, kind in edges}
     suffix = f"-{REALTIME}" if REALTIME in kinds else f"-{PROCESS}" if PROCESS in kinds else ""
     steps = [_words(graph, circle[0])]
-    for number, (_, other, kind) in enumerate(edges, 1):
+    for number, (_, after, kind) in enumerate(edges, 1):
         goes_on = number < len(edges) and kind in (WW, REALTIME) and edges[number][2] == kind
-        if other.kind != TIME and not goes_on:
-            steps.append(f"{_words(graph, other)} ({kind})")
+        if after.kind != TIME and not goes_on:
+            steps.append(f"{_words(graph, after)} ({kind})")
     return f"{'G1c' if WR in kinds else 'G0'}{suffix}: " + ", before ".join(steps)
 
 
@@ -364,5 +364,5 @@ class _Order:
 
     def _logs(self) -> None:
         for where, offsets in self._offsets.items():
-            for one, other in pairwise(sorted(offsets)):
-                self.graph.add(self._appended(where, one), self._appended(where, other), WW)
+            for offset, next_offset in pairwise(sorted(offsets)):
+                self.graph.add(self._appended(where, offset), self._appended(where, next_offset), WW)

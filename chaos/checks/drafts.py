@@ -165,15 +165,17 @@ class DraftLayout(Check):
         frame = b"".join(bytes(part) for part in parts)[4:]
         start, layout = HEADERS[kind], (REQUESTS if kind == "request" else RESPONSES)[api_key]
         try:
-            found, at = read(start, frame, 0)
-            wrong = "" if tuple(found.values()) == header else f"the header says {found}, not {header}"
-            said, end = read(layout, frame, at)
+            decoded_header, at = read(start, frame, 0)
+            wrong = (
+                "" if tuple(decoded_header.values()) == header else f"the header says {decoded_header}, not {header}"
+            )
+            decoded, end = read(layout, frame, at)
         except (ValueError, IndexError) as error:
             self.violated(at_us, f"{kind} of API {api_key}: {error} in the page's layout")
             return
         if end != len(frame):
             wrong = wrong or f"{len(frame) - end} bytes are left in the page's layout"
-        wrong = wrong or difference(said, body, kind)
+        wrong = wrong or difference(decoded, body, kind)
         if wrong:
             self.violated(at_us, f"{kind} of API {api_key}: {wrong}")
 
@@ -212,19 +214,21 @@ def _number(kind: Struct, frame: bytes, at: int) -> tuple[Any, int]:
     return kind.unpack_from(frame, at)[0], at + kind.size
 
 
-def difference(said: Any, meant: Any, place: str) -> str:
+def difference(decoded: Any, meant: Any, place: str) -> str:
     """Return where the bytes differ from the value, or nothing. A field that the value does not have by that name is
     not compared: the class of another version may name it differently."""
-    if isinstance(said, dict):
-        pairs = [(f"{place}.{name}", each, getattr(meant, name)) for name, each in said.items() if hasattr(meant, name)]
-    elif isinstance(said, list):
-        if len(said) != len(meant):
-            return f"{place} has {len(said)} items, not {len(meant)}"
-        pairs = [(place, each, other) for each, other in zip(said, meant, strict=True)]
+    if isinstance(decoded, dict):
+        pairs = [
+            (f"{place}.{name}", each, getattr(meant, name)) for name, each in decoded.items() if hasattr(meant, name)
+        ]
+    elif isinstance(decoded, list):
+        if len(decoded) != len(meant):
+            return f"{place} has {len(decoded)} items, not {len(meant)}"
+        pairs = [(place, each, other) for each, other in zip(decoded, meant, strict=True)]
     else:
-        plain = bytes(meant) if isinstance(said, bytes) else meant
-        return "" if said == plain or (said is None and not meant) else f"{place} is {said!r}, not {meant!r}"
-    return next((found for where, each, other in pairs if (found := difference(each, other, where))), "")
+        plain = bytes(meant) if isinstance(decoded, bytes) else meant
+        return "" if decoded == plain or (decoded is None and not meant) else f"{place} is {decoded!r}, not {meant!r}"
+    return next((story for where, each, other in pairs if (story := difference(each, other, where))), "")
 
 
 API_VERSIONS = 18

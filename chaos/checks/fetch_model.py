@@ -78,8 +78,8 @@ class Session:
         """Return a check's object of this class, which is created at the first call."""
         if kind not in self._kept:
             self._kept[kind] = kind()
-        found: KeptT = self._kept[kind]
-        return found
+        kept: KeptT = self._kept[kind]
+        return kept
 
 
 @dataclass(slots=True)

@@ -186,9 +186,16 @@ class PartitionsSent(FetchCheck):
         if data.error_code != error and data.error_code not in UNREADABLE and not is_stale and not is_in_tier:
             yield f"has error {data.error_code}, and its state gives {int(error)}"
             return
-        found = None if data.diverging_epoch is None else (data.diverging_epoch.epoch, data.diverging_epoch.end_offset)
-        if not data.error_code and found != end and data.preferred_read_replica == NO_REPLICA and not selects(fetch):
-            yield f"has the diverging epoch {found}, and its log gives {end}"
+        diverging = (
+            None if data.diverging_epoch is None else (data.diverging_epoch.epoch, data.diverging_epoch.end_offset)
+        )
+        if (
+            not data.error_code
+            and diverging != end
+            and data.preferred_read_replica == NO_REPLICA
+            and not selects(fetch)
+        ):
+            yield f"has the diverging epoch {diverging}, and its log gives {end}"
         if not data.error_code:
             yield from self._wrong_offsets(partition.log, data)
 
@@ -198,9 +205,9 @@ class PartitionsSent(FetchCheck):
         if sent == now[:3]:
             return
         before = self._before.get(log, now)
-        for what, one, *states in zip(_Offsets._fields, sent, before, now, strict=False):
-            if not min(states) <= one <= max(states):
-                yield f"has {what} {one}, and its log has {states[0]} before and {states[1]} after the event"
+        for what, offset, *states in zip(_Offsets._fields, sent, before, now, strict=False):
+            if not min(states) <= offset <= max(states):
+                yield f"has {what} {offset}, and its log has {states[0]} before and {states[1]} after the event"
 
 
 def _endpoints(reply: Reply) -> Sequence[Any]:
@@ -245,10 +252,10 @@ def _leader(fetch: CompletedFetch, name: PartitionName) -> tuple[int, int] | Non
         return broker.node_id, led.leader_epoch
     topic, index = name
     image = broker.controller.image
-    found = image.topics.get(topic) if isinstance(topic, str) else image.topic_by_id(topic)
-    if found is None or not 0 <= index < len(found.partitions):
+    topic_image = image.topics.get(topic) if isinstance(topic, str) else image.topic_by_id(topic)
+    if topic_image is None or not 0 <= index < len(topic_image.partitions):
         return None
-    return found.partitions[index].leader, found.partitions[index].leader_epoch
+    return topic_image.partitions[index].leader, topic_image.partitions[index].leader_epoch
 
 
 def _errors_elsewhere(fetch: CompletedFetch, name: PartitionName, wanted: WantedPartition) -> tuple[ErrorCode, ...]:
@@ -256,15 +263,15 @@ def _errors_elsewhere(fetch: CompletedFetch, name: PartitionName, wanted: Wanted
     topic, index = name
     broker = fetch.node.broker
     image = broker.controller.image
-    found = image.topics.get(topic) if isinstance(topic, str) else image.topic_by_id(topic)
-    if found is None and not isinstance(topic, str):
+    topic_image = image.topics.get(topic) if isinstance(topic, str) else image.topic_by_id(topic)
+    if topic_image is None and not isinstance(topic, str):
         # Its name may belong to a topic that was created since, with another ID (KIP-516).
         return ErrorCode.unknown_topic_id, ErrorCode.inconsistent_topic_id, ErrorCode.unknown_topic_or_partition
-    if found is None or not 0 <= index < len(found.partitions):
+    if topic_image is None or not 0 <= index < len(topic_image.partitions):
         return (ErrorCode.unknown_topic_or_partition,)
     elsewhere = (ErrorCode.not_leader_or_follower, ErrorCode.kafka_storage_error, ErrorCode.inconsistent_topic_id)
-    known, epoch = wanted.leader_epoch, found.partitions[index].leader_epoch
-    if known < 0 or known == epoch or broker.node_id not in found.partitions[index].replicas:
+    known, epoch = wanted.leader_epoch, topic_image.partitions[index].leader_epoch
+    if known < 0 or known == epoch or broker.node_id not in topic_image.partitions[index].replicas:
         return elsewhere
     return (ErrorCode.fenced_leader_epoch if known < epoch else ErrorCode.unknown_leader_epoch), *elsewhere[1:]
 
@@ -317,8 +324,8 @@ class SessionCacheExact(FetchCheck):
         wrong = list(self._of_session(fetch, session))
         kept = fetch.session.kept(_Compared)
         kept.responses += 1
-        some = dict.fromkeys((*request.named, *fetch.data))
-        for name in request.partitions if kept.responses % COMPARED_AT_ONCE == 0 else some:
+        touched = dict.fromkeys((*request.named, *fetch.data))
+        for name in request.partitions if kept.responses % COMPARED_AT_ONCE == 0 else touched:
             wanted, cached = request.partitions.get(name), session.partitions.get(name)
             if wanted is not None and cached is not None:
                 for each in _differences(wanted, cached, fetch.data.get(name)):

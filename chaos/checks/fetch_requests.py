@@ -122,8 +122,8 @@ def _followed(node: "Node", name: PartitionName) -> Partition | None:
     if isinstance(topic, str):
         known = node.broker.controller.image.topics.get(topic)
         topic = b"" if known is None else known.topic_id
-    found: Mapping[tuple[bytes, int], Partition] = node.broker.partitions.followed
-    return found.get((topic, index))
+    followed: Mapping[tuple[bytes, int], Partition] = node.broker.partitions.followed
+    return followed.get((topic, index))
 
 
 def _story(name: PartitionName) -> str:

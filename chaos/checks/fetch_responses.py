@@ -23,8 +23,8 @@ def selects(fetch: CompletedFetch) -> bool:
 
 
 def in_rack(fetch: CompletedFetch, node_id: int) -> bool:
-    found = fetch.node.broker.controller.image.brokers.get(node_id)
-    return found is not None and not found.fenced and found.rack == fetch.request.rack
+    registered = fetch.node.broker.controller.image.brokers.get(node_id)
+    return registered is not None and not registered.fenced and registered.rack == fetch.request.rack
 
 
 def may_be_read(fetch: CompletedFetch, partition: Partition, offset: int) -> list[int]:

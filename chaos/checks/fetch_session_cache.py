@@ -111,22 +111,22 @@ class EvictionRules(Check):
                 if session is not None and effect.what == "session_evicted":
                     evicted[session_id] = session
             elif type(effect) is Reply and effect.api_key == FETCH and isinstance(effect.body, FetchResponse):
-                found = sessions.pop_pending(effect)
-                if found is None or effect.body.error_code != 0:
+                served = sessions.pop_pending(effect)
+                if served is None or effect.body.error_code != 0:
                     continue
-                kept = sessions.alive.get(found.session_id) if found.opening and not found.is_first else None
+                kept = sessions.alive.get(served.session_id) if served.opening and not served.is_first else None
                 if kept is not None and not kept.is_first:
                     self.violated(
-                        at_us, f"node-{node_id} kept session {found.session_id}, which a full fetch has named"
+                        at_us, f"node-{node_id} kept session {served.session_id}, which a full served has named"
                     )
-                if found.emptying and (effect.body.session_id or found.session_id in sessions.alive):
-                    story = f"node-{node_id} kept session {found.session_id}, whose last partition was forgotten"
+                if served.emptying and (effect.body.session_id or served.session_id in sessions.alive):
+                    story = f"node-{node_id} kept session {served.session_id}, whose last partition was forgotten"
                     self.violated(at_us, story)
-                if found.opening:
-                    self._opened(at_us, node, sessions.alive, evicted, found, effect.body)
+                if served.opening:
+                    self._opened(at_us, node, sessions.alive, evicted, served, effect.body)
                     evicted = {}
-                elif found.full and _denies(found, effect.body) and found.session_id in sessions.alive:
-                    sessions.alive[found.session_id].held = {}
+                elif served.full and _denies(served, effect.body) and served.session_id in sessions.alive:
+                    sessions.alive[served.session_id].held = {}
         if evicted:
             self.violated(at_us, f"node-{node_id} evicted {_listed(evicted)}, but nobody got a session")
 
@@ -223,17 +223,19 @@ def _victim(alive: Mapping[int, _Session], newcomer: _PendingFetch, wall_ms: int
     """Return the session that F-18 evicts next for the new one. None if there is none, or if ``late_ms`` decides which
     of them."""
     idle = [
-        (one.used_ms, session_id) for session_id, one in alive.items() if wall_ms - one.used_ms - late_ms > one.min_ms
+        (session.used_ms, session_id)
+        for session_id, session in alive.items()
+        if wall_ms - session.used_ms - late_ms > session.min_ms
     ]  # rule (b)
     if idle:
         used_ms, session_id = min(idle)
         is_only = sum(each <= used_ms + late_ms for each, _ in idle) == 1
         return session_id if is_only or not late_ms else None
     others = [
-        (one.by_follower, len(one.held), session_id)
-        for session_id, one in alive.items()
-        if (newcomer.by_follower and not one.by_follower)  # rule (a)
-        or (wall_ms - one.created_ms > one.min_ms and len(newcomer.named) > len(one.held))  # rule (c)
+        (session.by_follower, len(session.held), session_id)
+        for session_id, session in alive.items()
+        if (newcomer.by_follower and not session.by_follower)  # rule (a)
+        or (wall_ms - session.created_ms > session.min_ms and len(newcomer.named) > len(session.held))  # rule (c)
     ]
     return min(others)[2] if others else None
 
@@ -303,8 +305,8 @@ class MetricsExact(Check):
         sessions = node.broker.fetch_sessions.sessions
         count, evictions = len(sessions), self._evictions.get(key, 0)
         if numbers[0].value != count or numbers[2].value != evictions:
-            found = (numbers[0].value, numbers[2].value)
-            self.violated(at_us, f"metrics say (sessions, evictions) = {found}, there are {(count, evictions)}")
+            shown = (numbers[0].value, numbers[2].value)
+            self.violated(at_us, f"metrics say (sessions, evictions) = {shown}, there are {(count, evictions)}")
         fetched = type(event) is Request and event.api_key == FETCH and event.tag.role == "client"
         touched = fetched or event is None or self._sessions.get(node_id) != count
         if any(map(_HAS_UNFINISHED_FETCH, sessions.values())):

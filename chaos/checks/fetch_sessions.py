@@ -398,21 +398,21 @@ class SessionLines(Check):
                 self._read(at_us, effect.body, effect.tag, effect.client_id)
             elif type(effect) is Note and effect.what in LIVES:
                 fields = dict(effect.fields)
-                session_id, said = int(fields["session_id"]), str(fields.get("made_by", ""))
+                session_id, made_by = int(fields["session_id"]), str(fields.get("made_by", ""))
                 if effect.what == CREATED:
-                    made[session_id] = said
+                    made[session_id] = made_by
                 else:
                     maker = self._makers.pop((node_id, session_id), None)
-                    self._names(at_us, effect.what, session_id, said, maker)
+                    self._names(at_us, effect.what, session_id, made_by, maker)
             elif type(effect) is Reply and effect.api_key == FETCH:
-                found = self._pending.pop(node_id, effect)
-                if found is None:
+                completed = self._pending.pop(node_id, effect)
+                if completed is None:
                     continue
-                self._compare(at_us, "response", found, effect.tag)
+                self._compare(at_us, "response", completed, effect.tag)
                 session_id = getattr(effect.body, "session_id", 0)
                 if session_id in made:
-                    self._makers[node_id, session_id] = found.maker
-                    self._names(at_us, CREATED, session_id, made.pop(session_id), found.maker)
+                    self._makers[node_id, session_id] = completed.maker
+                    self._names(at_us, CREATED, session_id, made.pop(session_id), completed.maker)
 
     def _read(self, at_us: int, body: FetchRequest, tag: Tag, client_id: str) -> _Sent:
         maker = str(body.replica_id) if body.replica_id >= 0 else client_id
@@ -428,10 +428,10 @@ class SessionLines(Check):
             )
             self.violated(at_us, f"the line of {request.maker}'s {what} has {logged}; its request has {sent}")
 
-    def _names(self, at_us: int, what: str, session_id: int, said: str, maker: str | None) -> None:
-        """Judge whether ``said`` has the maker as a word of its own. ``maker`` is None if its request was not seen."""
-        if maker is not None and not re.search(rf"(?<!\w){re.escape(maker)}(?!\w)", said):
-            self.violated(at_us, f"{what} of session {session_id} says {said!r} made it; {maker} did")
+    def _names(self, at_us: int, what: str, session_id: int, made_by: str, maker: str | None) -> None:
+        """Judge whether ``made_by`` has the maker as a word of its own. ``maker`` is None without its request."""
+        if maker is not None and not re.search(rf"(?<!\w){re.escape(maker)}(?!\w)", made_by):
+            self.violated(at_us, f"{what} of session {session_id} says {made_by!r} made it; {maker} did")
 
 
 INCREMENTAL = 1
@@ -494,10 +494,10 @@ class FirstRevisionResponses(Check):
             elif type(effect) is Note and effect.what in ENDS:
                 self._sessions.pop((node_id, int(dict(effect.fields)["session_id"])), None)
             elif type(effect) is Reply and isinstance(effect.body, FetchResponse):
-                found = self._pending.pop(node_id, effect)
-                if found is not None:
-                    for wrong in self._wrong(node_id, found, effect.body):
-                        who = f"{effect.tag.client_id}, session {found.session_id}"
+                completed = self._pending.pop(node_id, effect)
+                if completed is not None:
+                    for wrong in self._wrong(node_id, completed, effect.body):
+                        who = f"{effect.tag.client_id}, session {completed.session_id}"
                         self.violated(at_us, f"node-{node_id} responded to {who}: {wrong}")
 
     def _wrong(self, node_id: int, request: _FirstFetch, response: FetchResponse) -> list[str]:

@@ -164,13 +164,13 @@ class FetchWaits(ReplicaCheck, FetchCheck):
         ):
             return
         self.evidence += 1
-        found = readable(fetch, {name: fetch.served(name) for name in request.partitions})
+        available = readable(fetch, {name: fetch.served(name) for name in request.partitions})
         needed = min(request.min_bytes, request.max_bytes)
-        if found.of_batches < needed and not found.is_unknown and not found.failing:
+        if available.of_batches < needed and not available.is_unknown and not available.failing:
             self.violated(
                 at_us,
                 f"node-{fetch.node.broker.node_id} responded to {fetch.client_id}, session {request.session_id}, "
-                f"request {request.number} after {(at_us - since_us) // 1000} ms with {found.of_batches} bytes, "
+                f"request {request.number} after {(at_us - since_us) // 1000} ms with {available.of_batches} bytes, "
                 f"and it waits for {needed} or for {request.max_wait_ms} ms",
             )
 
@@ -277,30 +277,32 @@ class FetchWaits(ReplicaCheck, FetchCheck):
         fetch = wait.completed
         served = {name: fetch.served(name) for name in wait.fetch.partitions}
         wait.watched = [
-            (name, (None, -1, None) if one is None else (one, one.leader_epoch, one.log))
-            for name, one in served.items()
+            (name, (None, -1, None) if partition is None else (partition, partition.leader_epoch, partition.log))
+            for name, partition in served.items()
         ]
-        found = readable(fetch, served)
+        available = readable(fetch, served)
         if wait.failing is None:
             # A session sends an error for as long as it lasts, and that is no reason to end a wait. After an error
             # ``sent`` is None until the next response (``IncrementalExact``).
             wait.failing = {
                 name: None
-                for name, one in wait.fetch.partitions.items()
-                if name not in wait.fetch.named and (name in found.failing or one.sent is None)
+                for name, partition in wait.fetch.partitions.items()
+                if name not in wait.fetch.named and (name in available.failing or partition.sent is None)
             }
-        new = [name for name in found.failing if name not in wait.failing]
+        new = [name for name in available.failing if name not in wait.failing]
         needed = min(wait.fetch.min_bytes, wait.fetch.max_bytes)
         why = ""
         if wait.over:
             why = "its session has ended or has accepted a later request"
         elif new:
             why = f"partition {_story(new[0])} fails since"
-        elif found.of_records >= needed and not found.is_unknown:
-            why = f"{found.of_records} bytes are there and it waits for {needed}"
-        wait.may_end = wait.may_end or bool(why or found.failing or found.is_unknown) or found.of_batches >= needed
-        wait.awaits_tier = found.is_unknown
-        if not why or found.is_unknown:
+        elif available.of_records >= needed and not available.is_unknown:
+            why = f"{available.of_records} bytes are there and it waits for {needed}"
+        wait.may_end = (
+            wait.may_end or bool(why or available.failing or available.is_unknown) or available.of_batches >= needed
+        )
+        wait.awaits_tier = available.is_unknown
+        if not why or available.is_unknown:
             wait.why, wait.by_role = "", False
         elif not wait.why:
             wait.why, wait.by_role, wait.found_us, wait.since_us = why, by_role, at_us, at_us
@@ -346,16 +348,16 @@ def readable(fetch: CompletedFetch, served: Mapping[PartitionName, Partition | N
             of_records, of_batches = of_records + 1, of_batches + 1  # At least. The log has no gap.
             continue
         limit = max(wanted.max_bytes, 1)
-        some = of_all = 0
+        of_non_empty = of_all = 0
         try:
             for _, batch in read_batches(log, wanted.offset, end):
                 of_all += len(batch)
-                some += len(batch) if record_count(batch) else 0
-                if min(some, limit) >= request.min_bytes or some >= limit:
+                of_non_empty += len(batch) if record_count(batch) else 0
+                if min(of_non_empty, limit) >= request.min_bytes or of_non_empty >= limit:
                     break
         except (OSError, InvalidRecords):
             return Readable(of_records, of_batches, failing, is_unknown=True)
-        of_records, of_batches = of_records + min(some, limit), of_batches + min(of_all, limit)
+        of_records, of_batches = of_records + min(of_non_empty, limit), of_batches + min(of_all, limit)
     return Readable(of_records, of_batches, failing)
 
 

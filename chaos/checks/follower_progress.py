@@ -186,10 +186,13 @@ class ProgressView:
     def proposal(self, node_id: int, partition: Partition, partition_epoch: int) -> Proposed | None:
         """Return what the leader has proposed and what neither the controller nor its metadata, in which the partition
         has this epoch, has settled."""
-        found = self.proposals.get((node_id, (partition.topic_id, partition.index)))
-        if found is None or (found.leader_epoch, found.partition_epoch) != (partition.leader_epoch, partition_epoch):
+        proposed = self.proposals.get((node_id, (partition.topic_id, partition.index)))
+        if proposed is None or (proposed.leader_epoch, proposed.partition_epoch) != (
+            partition.leader_epoch,
+            partition_epoch,
+        ):
             return None
-        return found
+        return proposed
 
     def held_until(self, node_id: int, key: PartitionKey, due_us: int) -> int | None:
         """Return when the leader could send a proposal that was due at ``due_us``, or None if it cannot yet.
@@ -303,12 +306,12 @@ class ProgressView:
             led = node.broker.partitions.by_id.get(key[1])
             if led is None:
                 continue
-            isr = tuple(int(one.broker_id) for one in each.new_isr_with_epochs)
-            broker_epochs = tuple(int(one.broker_epoch) for one in each.new_isr_with_epochs)
+            isr = tuple(int(replica.broker_id) for replica in each.new_isr_with_epochs)
+            broker_epochs = tuple(int(replica.broker_epoch) for replica in each.new_isr_with_epochs)
             known = self.proposals.get(key)
-            found = isr, broker_epochs, int(each.leader_epoch), int(each.partition_epoch)
-            is_first = at_once and (known is None or known[:4] != found)
-            self.proposals[key] = Proposed(*found, is_first)
+            proposal = isr, broker_epochs, int(each.leader_epoch), int(each.partition_epoch)
+            is_first = at_once and (known is None or known[:4] != proposal)
+            self.proposals[key] = Proposed(*proposal, is_first)
             self.sent.append((led, self.proposals[key]))
         self._tokens[node_id, send.token] = _AlterPartition(at_us, (send.peer, send.channel), tuple(keys))
 

@@ -121,7 +121,7 @@ class ResponsesReplicated(OffsetsCheck):
         for (topic, index), each in last.items():
             if (
                 errors.get((topic, index)) != NONE
-                or sum(one[0] == topic and one[1].partition_index == index for one in named) > 1
+                or sum(commit[0] == topic and commit[1].partition_index == index for commit in named) > 1
             ):
                 continue
             self.evidence += 1
@@ -176,16 +176,16 @@ class ResponsesReplicated(OffsetsCheck):
             if missing:
                 yield f"returned all offsets of group {group} without {missing}"
         for topic in response.topics:
-            for one in topic.partitions:
-                key: Key = group, str(topic.name), int(one.partition_index)
+            for returned in topic.partitions:
+                key: Key = group, str(topic.name), int(returned.partition_index)
                 self.evidence += 1
-                wrong = _wrong_offset(partition, key, one, since_us, requires_stable)
+                wrong = _wrong_offset(partition, key, returned, since_us, requires_stable)
                 if wrong:
                     yield f"returned {wrong} of {key[1]}-{key[2]} for group {group}"
 
 
-def _wrong_offset(partition: OffsetsPartition, key: Key, one: Any, since_us: int, requires_stable: bool) -> str:
-    error = int(getattr(one, "error_code", NONE))
+def _wrong_offset(partition: OffsetsPartition, key: Key, returned: Any, since_us: int, requires_stable: bool) -> str:
+    error = int(getattr(returned, "error_code", NONE))
     was_open = partition.open_since(key, since_us)
     if error == UNSTABLE_OFFSET_COMMIT:
         if not requires_stable:
@@ -195,16 +195,15 @@ def _wrong_offset(partition: OffsetsPartition, key: Key, one: Any, since_us: int
         )
     if error:
         return ""
-    offset = int(one.committed_offset)
+    offset = int(returned.committed_offset)
     if requires_stable and False not in was_open:
         return f"offset {offset}, and an open transaction has committed another one (X-8)"
     values = partition.since(key, since_us)
-    if any(_matches(one, each) for each in values):
+    if any(_matches(returned, each) for each in values):
         return ""
     known = ["nothing" if each is None else _described(each) for each in values]
-    return (
-        f"offset {offset}, leader epoch {getattr(one, 'committed_leader_epoch', None)}, and {known} is committed (M-8)"
-    )
+    leader_epoch = getattr(returned, "committed_leader_epoch", None)
+    return f"offset {offset}, leader epoch {leader_epoch}, and {known} is committed (M-8)"
 
 
 def _described(value: Committed) -> str:
@@ -214,16 +213,16 @@ def _described(value: Committed) -> str:
     )
 
 
-def _matches(one: Any, value: Committed | None) -> bool:
+def _matches(returned: Any, value: Committed | None) -> bool:
     """Return whether a partition of a response has this value. Some versions lack some fields."""
     due = (
         (-1, -1, "", -1) if value is None else (value.offset, value.leader_epoch, value.metadata, value.metadata_epoch)
     )
     given = (
-        int(one.committed_offset),
-        int(getattr(one, "committed_leader_epoch", due[1])),
-        str(one.metadata or ""),
-        int(getattr(one, "metadata_epoch", due[3])),
+        int(returned.committed_offset),
+        int(getattr(returned, "committed_leader_epoch", due[1])),
+        str(returned.metadata or ""),
+        int(getattr(returned, "metadata_epoch", due[3])),
     )
     return given == due
 
@@ -250,24 +249,24 @@ class LoadedIsReplayed(OffsetsCheck):
                     self.context.replicas.after_event(node, partial(self._judge, index))
 
     def group_appended(self, at_us: int, node: "Node", group_id: str, value: LoggedGroup) -> None:
-        found = next((each for each in node.broker.groups.active() if group_id in each.groups), None)
-        if found is not None:
+        partition = next((each for each in node.broker.groups.active() if group_id in each.groups), None)
+        if partition is not None:
             self.evidence += 1
-            for each in _wrong_group(group_id, found.groups[group_id], value):
+            for each in _wrong_group(group_id, partition.groups[group_id], value):
                 self.violated(at_us, f"node {node.broker.node_id} has appended a record of a group, and {each}")
 
     def _judge(self, index: int, at_us: int, node: "Node") -> None:
-        found = next((each for each in node.broker.groups.active() if each.index == index), None)
-        if found is None:
+        partition = next((each for each in node.broker.groups.active() if each.index == index), None)
+        if partition is None:
             return
-        log = found.led.log
+        log = partition.led.log
         committed, whole = Replay(), Replay()
         for batch in logged_batches(log, log.local_log_start_offset, log.log_end_offset):
             for replay in (whole, committed) if batch.end_offset <= log.high_watermark else (whole,):
                 for _ in replay.apply(batch):
                     pass
         self.evidence += 1
-        wrong = [*_wrong_groups(found, whole), *_wrong_offsets(found, committed)]
+        wrong = [*_wrong_groups(partition, whole), *_wrong_offsets(partition, committed)]
         for each in wrong[:3]:
             self.violated(at_us, f"node {node.broker.node_id} has loaded {log.directory}, and {each}")
 
@@ -291,27 +290,27 @@ def _wrong_group(group_id: str, group: Any, due: LoggedGroup) -> Iterator[str]:
         yield f"group {group_id} has leader {group.leader}, and its record {due.leader}"
 
 
-def _wrong_groups(found: Any, whole: Replay) -> Iterator[str]:
+def _wrong_groups(partition: Any, whole: Replay) -> Iterator[str]:
     for group_id, due in whole.groups.items():
-        group = found.groups.get(group_id)
+        group = partition.groups.get(group_id)
         if group is None:
             yield f"group {group_id} is missing, and its record has generation {due.generation}"
             continue
         yield from _wrong_group(group_id, group, due)
     with_offsets = {key[0] for key in (*whole.offsets, *whole.open)}
-    for group_id in found.groups:
+    for group_id in partition.groups:
         if group_id not in whole.groups and group_id not in with_offsets:
             yield f"group {group_id} is there, and the log has no record of it"
 
 
-def _wrong_offsets(found: Any, committed: Replay) -> Iterator[str]:
+def _wrong_offsets(partition: Any, committed: Replay) -> Iterator[str]:
     for key, due in committed.offsets.items():
-        stored = found.offsets.of(key[0]).get(key[1], {}).get(key[2])
+        stored = partition.offsets.of(key[0]).get(key[1], {}).get(key[2])
         kept = None if stored is None else (stored.commit.offset, stored.commit.leader_epoch, stored.commit.metadata)
         if kept != (due.offset, due.leader_epoch, due.metadata):
             yield f"{key} has {kept}, and {_described(due)} is committed"
-    for group_id in found.groups:
-        for topic, partitions in found.offsets.of(group_id).items():
+    for group_id in partition.groups:
+        for topic, partitions in partition.offsets.of(group_id).items():
             for index in partitions:
                 if (group_id, topic, index) not in committed.offsets:
                     yield f"{(group_id, topic, index)} has an offset, and none is committed"
@@ -375,14 +374,14 @@ class HeldOffsetsReplicated(OffsetsCheck, ReplicaCheck):
     def _compare(self, at_us: int, node: "Node", index: int, keys: dict[Key, int], within_us: int | None) -> None:
         """Compare the keys, and drop those that are right, and those that have been wrong for longer, or at all."""
         node_id, partition = node.broker.node_id, self.offsets.led_by(node, index)
-        found = next((each for each in node.broker.groups.active() if each.index == index), None)
-        if partition is None or found is None:
+        served = next((each for each in node.broker.groups.active() if each.index == index), None)
+        if partition is None or served is None:
             keys.clear()
             return
         affected_us = self.context.quorum.fault_times.nodes.get(node_id, 0)
         stories = 0
         for key, since_us in list(keys.items()):
-            wrong = list(_wrong_held(found.offsets, partition, key))
+            wrong = list(_wrong_held(served.offsets, partition, key))
             if wrong and within_us is not None and at_us - max(since_us, affected_us) <= within_us:
                 continue
             del keys[key]

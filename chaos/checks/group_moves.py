@@ -300,9 +300,9 @@ class GroupMoves(Check):
         if after is not None:
             parked = [each for each in self._pending.of_node(node.broker.node_id) if each.group == group_id]
             for key, marked in ((JOIN, after.joined), (SYNC, [k for k, m in after.members.items() if m.awaits_sync])):
-                waiting = [one for one in parked if one.request.api_key == key]
+                waiting = [pending for pending in parked if pending.request.api_key == key]
                 if len(waiting) > len(marked):
-                    names = ", ".join(one.request.client_id for one in waiting)
+                    names = ", ".join(pending.request.client_id for pending in waiting)
                     yield f"{NAMES[key]} of {names} wait, and nobody but {marked} will get a response"
 
     def _expected(self, node: "Node", group: GroupView | None, call: _Call) -> int | None:
@@ -611,14 +611,14 @@ class GroupMoves(Check):
         if not thorough:
             return
         node_id, self._now_us = node.broker.node_id, node.broker.now.mono_us
-        found = {
+        served = {
             group_id: group
             for partition in node.broker.groups.active()
             if partition.index in self._loaded.get(node_id, ())
             for group_id, group in partition.groups.items()
         }
         for group_id, of in self._groups.get(node_id, {}).items():
-            group = found.get(group_id)
+            group = served.get(group_id)
             if group is None:
                 continue
             of.wait_again(self._now_us - 1, not of.view.joined, of.view)
@@ -705,8 +705,8 @@ def _wrong_join(call: _Call, response: Any, after: GroupView) -> Iterator[str]:
         yield f"{who} got the members, and {after.leader} leads"
     elif leads and (members or not is_kept):
         all_members = {
-            one: (each.instance, next((data for name, data in each.protocols if name == after.protocol), b""))
-            for one, each in after.members.items()
+            member_id: (each.instance, next((data for name, data in each.protocols if name == after.protocol), b""))
+            for member_id, each in after.members.items()
         }
         if members != all_members:
             yield f"{who} leads and got members {members}, and the group has {all_members}"

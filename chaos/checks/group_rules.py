@@ -103,7 +103,7 @@ def view_of(group: Any) -> GroupView:
     members = {
         key: MemberView(
             *(each.group_instance_id, each.session_timeout_ms, each.rebalance_timeout_ms),
-            tuple((one.name, one.metadata) for one in each.protocols),
+            tuple((protocol.name, protocol.metadata) for protocol in each.protocols),
             *(each.awaits_join, each.awaits_sync, each.is_new),
         )
         for key, each in group.members.items()
@@ -206,7 +206,7 @@ def leave_errors(group: GroupView | None, leaving: Sequence[Any]) -> Iterator[tu
             error = member_error(present, member_id, instance)
         if not error:
             members.pop(member_id, None)
-            pending = [one for one in pending if one != member_id]
+            pending = [pending_id for pending_id in pending if pending_id != member_id]
         yield error, "" if error else member_id
 
 

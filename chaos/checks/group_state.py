@@ -133,11 +133,11 @@ class _Fields:
             shift += 7
 
     def tags(self) -> dict[int, int]:
-        found = {}
+        tags = {}
         for _ in range(self.unsigned()):
             tag = self.unsigned()
-            found[tag] = int.from_bytes(self.taken(self.unsigned()), signed=True)
-        return found
+            tags[tag] = int.from_bytes(self.taken(self.unsigned()), signed=True)
+        return tags
 
 
 def _read_offset(end_offset: int, value: bytes) -> Committed:
@@ -309,10 +309,15 @@ class OffsetsView:
     def led_by(self, node: "Node", index: int) -> OffsetsPartition | None:
         """Return the partition if this node is its newest leader, and no committed record was lost."""
         led = node.broker.partitions.by_name.get((OFFSETS_TOPIC, index))
-        found = None if led is None else self.partitions.get((led.topic_id, index))
-        if led is None or found is None or found.has_lost or found.leader != (led.leader_epoch, node.broker.node_id):
+        partition = None if led is None else self.partitions.get((led.topic_id, index))
+        if (
+            led is None
+            or partition is None
+            or partition.has_lost
+            or partition.leader != (led.leader_epoch, node.broker.node_id)
+        ):
             return None
-        return found
+        return partition
 
     def logs_touched(self, at_us: int, node: "Node", touched: Sequence[PartitionLog], thorough: bool) -> None:  # noqa: ARG002
         """Follow the logs of the topic that the node leads and that changed."""
@@ -325,42 +330,42 @@ class OffsetsView:
 
     def _follow(self, at_us: int, node: "Node", led: Partition) -> None:
         key, log = (led.topic_id, led.index), led.log
-        found = self.partitions.get(key)
-        if found is None:
-            found = self.partitions[key] = OffsetsPartition(led.index)
+        partition = self.partitions.get(key)
+        if partition is None:
+            partition = self.partitions[key] = OffsetsPartition(led.index)
         leader, own = (led.leader_epoch, node.broker.node_id), True
-        if leader < found.leader or log.is_offline:
+        if leader < partition.leader or log.is_offline:
             return
-        if leader != found.leader or log is not found.log or log.log_end_offset < found.read_end:
-            found.leader, found.log = leader, log
-            found.waiting.clear()
-            self._check_losses(found, key, log)
-            found.read_end = max(found.committed_end, log.local_log_start_offset)
+        if leader != partition.leader or log is not partition.log or log.log_end_offset < partition.read_end:
+            partition.leader, partition.log = leader, log
+            partition.waiting.clear()
+            self._check_losses(partition, key, log)
+            partition.read_end = max(partition.committed_end, log.local_log_start_offset)
             own = False
         try:
-            appended = list(logged_batches(log, found.read_end, log.log_end_offset))
+            appended = list(logged_batches(log, partition.read_end, log.log_end_offset))
         except (ValueError, IndexError):
             # Physical: a fault has damaged the log. Without one nothing is excused.
             if not any(each.startswith(f"{log.directory}/") for each in damaged_paths(node.broker.disk)):
                 raise
-            found.has_lost, appended = True, []
-        found.waiting.extend(appended)
-        found.read_end = log.log_end_offset
+            partition.has_lost, appended = True, []
+        partition.waiting.extend(appended)
+        partition.read_end = log.log_end_offset
         for _, of, value in [each for batch in appended if own for each in batch.records]:
             if isinstance(of, str) and isinstance(value, LoggedGroup):
                 for observer in self.observers:
                     observer.group_appended(at_us, node, of, value)
-        while found.waiting and found.waiting[0].end_offset <= log.high_watermark:
-            self._commit(at_us, node, found, found.waiting.popleft())
-        found.committed_end = max(found.committed_end, log.high_watermark)
+        while partition.waiting and partition.waiting[0].end_offset <= log.high_watermark:
+            self._commit(at_us, node, partition, partition.waiting.popleft())
+        partition.committed_end = max(partition.committed_end, log.high_watermark)
 
-    def _check_losses(self, found: OffsetsPartition, key: tuple[bytes, int], log: PartitionLog) -> None:
+    def _check_losses(self, partition: OffsetsPartition, key: tuple[bytes, int], log: PartitionLog) -> None:
         replicated = None if self._replicas is None else self._replicas.partitions.get(key)
         losses = 0 if replicated is None else replicated.losses
-        if losses > found.losses or (replicated is None and log.log_end_offset < found.committed_end):
+        if losses > partition.losses or (replicated is None and log.log_end_offset < partition.committed_end):
             # E-7: no replica has kept all committed records. What follows is not compared with them.
-            found.state, found.committed_end = Replay(), 0
-            found.losses, found.has_lost = losses, True
+            partition.state, partition.committed_end = Replay(), 0
+            partition.losses, partition.has_lost = losses, True
 
     def _commit(self, at_us: int, node: "Node", partition: OffsetsPartition, batch: LoggedBatch) -> None:
         before = {key: dict(of) for key, of in partition.state.open.items()} if batch.marker >= 0 else {}

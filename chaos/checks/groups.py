@@ -130,8 +130,8 @@ class AllAssigned(Check):
 
     def _wrong(self, group: str) -> list[tuple[TopicPartition, dict[str, None]]]:
         owned = self._owned[group]
-        found = [(where, owned.get(where, {})) for where in self._expected[group]]
-        return [each for each in found if len(each[1]) != 1]
+        owners = [(where, owned.get(where, {})) for where in self._expected[group]]
+        return [each for each in owners if len(each[1]) != 1]
 
 
 class GroupSkip(Check):

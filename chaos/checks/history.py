@@ -71,10 +71,10 @@ NodeKey = TypeVar("NodeKey", bound=tuple[int, *tuple[Any, ...]])
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
     """Return the items by key, in their order."""
-    found: dict[Key, list[Item]] = {}
+    by_key: dict[Key, list[Item]] = {}
     for item in items:
-        found.setdefault(key(item), []).append(item)
-    return found
+        by_key.setdefault(key(item), []).append(item)
+    return by_key
 
 
 def without_node(table: dict[NodeKey, Item], node_id: int) -> dict[NodeKey, Item]:

@@ -375,11 +375,11 @@ class ShrinksProposed(ReplicaCheck):
         if known is not None and known.offset >= led.log.log_end_offset:
             self._behind.pop(name, None)
             return
-        found = self._behind.get(name)
-        if found is None or (found.leader_epoch, found.caught_up_us) != (led.leader_epoch, caught_up_us):
+        behind = self._behind.get(name)
+        if behind is None or (behind.leader_epoch, behind.caught_up_us) != (led.leader_epoch, caught_up_us):
             self._behind[name] = _Follower(led.leader_epoch, caught_up_us, at_us)
             return
-        since_us = max(found.since_us, self.replicas.fault_times.nodes.get(leader_id, 0))
+        since_us = max(behind.since_us, self.replicas.fault_times.nodes.get(leader_id, 0))
         lag_us = term.node.broker.config.replica_lag_time_max_ms * 1000
         self.evidence += at_us - since_us > lag_us
         due_us = max(since_us + 3 * lag_us // 2, self._known_us[leader_id])
@@ -427,19 +427,19 @@ class OldProposalsRefused(Check):
         if not self._pending:
             return
         for effect in effects:
-            found = None
+            request = None
             if type(effect) is Reply and effect.api_key == ALTER_PARTITION:
-                found = self._pending.pop(node_id, effect)
+                request = self._pending.pop(node_id, effect)
             body: Any = getattr(effect, "body", None)
-            if found is None or body is None:
+            if request is None or body is None:
                 continue
-            self.evidence += found.is_of_old_broker + len(found.stale)
+            self.evidence += request.is_of_old_broker + len(request.stale)
             if body.error_code:
                 continue
-            if found.is_of_old_broker:
+            if request.is_of_old_broker:
                 self.violated(at_us, f"controller {node_id} takes proposals of an earlier start of a broker (KIP-380)")
             for topic_id, each in altered(body):
-                why = found.stale.get((topic_id, int(each.partition_index)))
+                why = request.stale.get((topic_id, int(each.partition_index)))
                 if why and not each.error_code:
                     self.violated(at_us, f"controller {node_id} takes a proposal of {why} (KIP-497)")
 

@@ -89,14 +89,14 @@ def segments_of(folder: Mapping[str, bytes]) -> list[StoredSegment]:
 
 
 def segment_of(base: int, data: bytes) -> StoredSegment:
-    found: list[StoredBatch] = []
+    batches: list[StoredBatch] = []
     position = 0
     for identity, batch in batches_of(data):
         if crc32c(batch[_CRC_COVERS_FROM:]) != identity.crc:
             break
-        found.append(StoredBatch(identity, position, batch))
+        batches.append(StoredBatch(identity, position, batch))
         position += len(batch)
-    return StoredSegment(base, found, len(data), position)
+    return StoredSegment(base, batches, len(data), position)
 
 
 def batches_in(segments: Iterable[StoredSegment]) -> list[bytes]:
@@ -244,15 +244,15 @@ def contradictions(
 
 def index_contradictions(folder: Mapping[str, bytes], segment: StoredSegment) -> Iterator[str]:
     stem = f"{segment.base:020}"
-    at = {batch.position: batch.identity for batch in segment.batches}
+    at = {each.position: each.identity for each in segment.batches}
     data = folder.get(f"{stem}.index", b"")
     if len(data) % _INDEX.size:
         yield f"{stem}.index has {len(data)} bytes, which are no entries"
         return
     for relative, position in _INDEX.iter_unpack(data):
-        found = at.get(position)
-        if found is None or found.last_offset != segment.base + relative:
-            there = "no batch begins" if found is None else found.named
+        batch = at.get(position)
+        if batch is None or batch.last_offset != segment.base + relative:
+            there = "no batch begins" if batch is None else batch.named
             yield f"{stem}.index: an entry for offset {segment.base + relative} names byte {position}, where {there}"
     data = folder.get(f"{stem}.timeindex", b"")
     if len(data) % _TIME_INDEX.size:
@@ -300,13 +300,13 @@ def _transaction_contradictions(
         if expected and not is_active:
             yield f"{name} is missing, and its segment has {len(expected)} aborted transactions"
         return
-    found = transaction_rows(data)
-    if found is None:
+    indexed = transaction_rows(data)
+    if indexed is None:
         yield f"{name} has {len(data)} bytes, which are no entries"
         return
-    wanted = list(expected)[: len(found)] if is_active else list(expected)
-    if found != wanted:
-        yield f"{name} has {found}, and the batches give {wanted}"
+    wanted = list(expected)[: len(indexed)] if is_active else list(expected)
+    if indexed != wanted:
+        yield f"{name} has {indexed}, and the batches give {wanted}"
 
 
 def transaction_rows(data: bytes) -> list[AbortedRow] | None:
@@ -328,9 +328,9 @@ def snapshot_rows(data: bytes) -> dict[int, ProducerRow] | None:
     return {row.producer_id: row for row in rows} if is_whole else None
 
 
-def differing(found: Mapping[int, ProducerRow], expected: Mapping[int, ProducerRow]) -> str:
+def differing(stored: Mapping[int, ProducerRow], expected: Mapping[int, ProducerRow]) -> str:
     """Return the producers that differ, for a story."""
-    only, missing = {*found.values()} - {*expected.values()}, {*expected.values()} - {*found.values()}
+    only, missing = {*stored.values()} - {*expected.values()}, {*expected.values()} - {*stored.values()}
     return f"{sorted(only) or 'no other producers'}, and the batches give {sorted(missing) or 'none of them'}"
 
 
@@ -343,11 +343,11 @@ def _snapshot_contradictions(folder: Mapping[str, bytes], history: Iterable[byte
     for name, data in sorted(folder.items()):
         if name[BASE_DIGITS:] != ".snapshot":
             continue
-        found, expected = snapshot_rows(data), states.get(int(name[:BASE_DIGITS]))
+        stored, expected = snapshot_rows(data), states.get(int(name[:BASE_DIGITS]))
         if expected is None:
             yield f"{name} is at an offset at which the log has no batch's end"
-        elif found is not None and found != expected:
-            yield f"{name} has {differing(found, expected)}"
+        elif stored is not None and stored != expected:
+            yield f"{name} has {differing(stored, expected)}"
 
 
 def _epoch_contradictions(folder: Mapping[str, bytes], data: Iterable[bytes], log_start: int) -> Iterator[str]:
@@ -357,7 +357,7 @@ def _epoch_contradictions(folder: Mapping[str, bytes], data: Iterable[bytes], lo
     rows = rows_of(folder, "leader-epoch-checkpoint")
     if rows is None:
         return
-    found = [(int(epoch), int(start)) for epoch, start in (row.split() for row in rows)]
+    checkpoint = [(int(epoch), int(start)) for epoch, start in (row.split() for row in rows)]
     batches = [identity for each in data for identity, _ in batches_of(each) if identity.last_offset >= log_start]
     earliest = log_start
     expected: list[tuple[int, int, int]] = []
@@ -365,9 +365,10 @@ def _epoch_contradictions(folder: Mapping[str, bytes], data: Iterable[bytes], lo
         if not expected or each.epoch > expected[-1][0]:
             expected.append((each.epoch, earliest, max(each.base_offset, log_start)))
         earliest = each.last_offset + 1
-    agrees = len(found) == len(expected) and all(
+    agrees = len(checkpoint) == len(expected) and all(
         epoch == known and low <= start <= high
-        for (epoch, start), (known, low, high) in zip(found, expected, strict=True)
+        for (epoch, start), (known, low, high) in zip(checkpoint, expected, strict=True)
     )
-    if not agrees and (expected or [start for _, start in found] != [log_start]):
-        yield f"leader-epoch-checkpoint has {found}, and the batches give {[(each[0], each[2]) for each in expected]}"
+    if not agrees and (expected or [start for _, start in checkpoint] != [log_start]):
+        given = [(each[0], each[2]) for each in expected]
+        yield f"leader-epoch-checkpoint has {checkpoint}, and the batches give {given}"

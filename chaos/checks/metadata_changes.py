@@ -174,11 +174,11 @@ class TornMetadata(Check):
             self._judge_response(history.operation_of[rows[0].process, rows[0].index].complete_us, rows)
         made = (row for row in history.changes if row.change == "create" and row.type == "ok")
         for created in grouped(made, lambda row: (row.process, row.index)).values():
-            row, found = created[0], sum(each.error is not None for each in created)
-            if 0 < found < row.topics_wanted:
+            row, existing = created[0], sum(each.error is not None for each in created)
+            if 0 < existing < row.topics_wanted:
                 self.violated(
                     history.operation_of[row.process, row.index].complete_us,
-                    f"{row.process} sent {row.topic_set} again and found {found} of its {row.topics_wanted} topics",
+                    f"{row.process} sent {row.topic_set} again and found {existing} of its {row.topics_wanted} topics",
                 )
 
     def _judge_response(self, at_us: int, rows: list[MetadataReadRow]) -> None:

@@ -83,13 +83,13 @@ class NonmonotonicMetadataEpoch(Check):
             if ends_us and not any(ends_us[-1] < row.at_us <= each.at_us for row in joined.get(each.process, ())):
                 continue
             life = len(ends_us)
-            had = known.get((each.process, life), each.metadata_epoch)
-            if each.metadata_epoch < had:
+            newest = known.get((each.process, life), each.metadata_epoch)
+            if each.metadata_epoch < newest:
                 self.violated(
                     each.at_us,
-                    f"{each.process} had metadata epoch {had} and took {each.metadata_epoch} from node {each.node}",
+                    f"{each.process} had metadata epoch {newest} and took {each.metadata_epoch} from node {each.node}",
                 )
-            known[each.process, life] = max(had, each.metadata_epoch)
+            known[each.process, life] = max(newest, each.metadata_epoch)
 
 
 Content: TypeAlias = tuple[object, ...]
@@ -146,7 +146,7 @@ class OneContentPerEpoch(Check):
         content = content_of(cache)
         first, known = self._content.setdefault(cache.metadata_epoch, (node_id, content))
         if known != content:
-            differs = [one for one, other in zip(known, content, strict=False) if one != other][:1]
+            differs = [before for before, other in zip(known, content, strict=False) if before != other][:1]
             self.violated(
                 at_us,
                 f"nodes {first} and {node_id} have different content with metadata epoch {cache.metadata_epoch}: "
@@ -196,12 +196,12 @@ class NoFetchBeforeEpoch(Check):
             if since_us > row.at_us:
                 continue  # The client left meanwhile, and received the offset again when it came back.
             known = [each.metadata_epoch for each in accepted.get(row.process, ()) if since_us < each.at_us <= first_us]
-            had = max(known, default=-1)
-            if had < row.metadata_epoch:
+            newest = max(known, default=-1)
+            if newest < row.metadata_epoch:
                 self.violated(
                     first_us,
-                    f"{row.process} fetched {row.topic}-{row.partition} (operation {first}) with metadata epoch {had}; "
-                    f"the offset from operation {row.index} has epoch {row.metadata_epoch}",
+                    f"{row.process} fetched {row.topic}-{row.partition} (operation {first}) with metadata epoch "
+                    f"{newest}; the offset from operation {row.index} has epoch {row.metadata_epoch}",
                 )
 
 

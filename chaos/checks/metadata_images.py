@@ -283,14 +283,14 @@ class ImagesFollowRecords(TransactionCheck):
         touched, self._touched = self._touched, {}
         self.evidence += len(touched)
         for entity in touched:
-            wanted, found = self._replayed.entities.get(entity), published_of(image, entity)
-            if found != wanted:
+            wanted, published = self._replayed.entities.get(entity), published_of(image, entity)
+            if published != wanted:
                 kind, key = entity
                 what = kind if key is None else f"{kind} {key}"
                 self.violated(
                     at_us,
-                    f"node {member.node_id} publishes offset {offset} with {what}: {found}, and the committed records "
-                    f"lead to {wanted}",
+                    f"node {member.node_id} publishes offset {offset} with {what}: {published}, and the committed "
+                    f"records lead to {wanted}",
                 )
 
 
@@ -398,8 +398,8 @@ class SnapshotsAreWhole(TransactionCheck):
             unit, self._unit = self._unit, []
             for api_key, value in unit:
                 for entity in self._replayed.apply(api_key, value):
-                    found = batch.last_offset + 1, self._replayed.entities.get(entity)
-                    self._history.setdefault(entity, []).append(found)
+                    state_at_end = batch.last_offset + 1, self._replayed.entities.get(entity)
+                    self._history.setdefault(entity, []).append(state_at_end)
 
     def committed(self, at_us: int, member: Member, batches: Sequence[tuple[BatchIdentity, bytes]]) -> None:
         if self._replayed is not None:
@@ -440,22 +440,22 @@ class SnapshotsAreWhole(TransactionCheck):
                     )
 
     def _judge(self, snapshot: _Snapshot) -> None:
-        found, count = ReplayedWhole(), 0
+        replayed, count = ReplayedWhole(), 0
         for batch, data in batches_of(snapshot.data):
             for record in () if batch.control else records_in(data):
                 assert record.value is not None, "a snapshot holds a record without a value"
                 count += 1
-                found.apply(record.value[1], record.value)
+                replayed.apply(record.value[1], record.value)
         wanted: dict[Entity, object] = {}
         for entity, values in self._history.items():
             value = next((value for offset, value in reversed(values) if offset <= snapshot.end_offset), None)
             if value is not None:
                 wanted[entity] = value
         who = f"node {snapshot.node_id}: the snapshot that ends at {snapshot.end_offset}"
-        for entity in dict.fromkeys((*wanted, *found.entities)):
-            has, must = found.entities.get(entity), wanted.get(entity)
+        for entity in dict.fromkeys((*wanted, *replayed.entities)):
+            has, must = replayed.entities.get(entity), wanted.get(entity)
             if has != must:
                 self.violated(snapshot.at_us, f"{who} has {entity}: {has}, and the records lead to {must} (S-15)")
         live = sum(len(each) if isinstance(each, dict) else 1 for each in wanted.values())
-        if count != live and found.entities == wanted:
+        if count != live and replayed.entities == wanted:
             self.violated(snapshot.at_us, f"{who} has {count} records for {live} things (S-16)")

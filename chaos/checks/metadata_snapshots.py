@@ -332,13 +332,17 @@ class SnapshotResponses(FetchCheck):
                 self._pending.add(node_id, event, request)
         for effect in effects:
             if type(effect) is Reply and effect.api_key == FETCH_SNAPSHOT:
-                found = self._pending.pop(node_id, effect)
+                completed = self._pending.pop(node_id, effect)
                 response = _read_response(effect.body)
-                if found is not None and response is not None:
-                    wrong = _wrong(node.broker.quorum_node, found, response, effect.api_version == DRAFT)
+                if completed is not None and response is not None:
+                    wrong = _wrong(node.broker.quorum_node, completed, response, effect.api_version == DRAFT)
                     if wrong:
-                        story = f"node-{node_id}, fetch of {found.place[0]}, snapshot {found.snapshot} from byte"
-                        self.violated(at_us, f"{story} {found.position} in epoch {found.epoch}; response: {wrong}")
+                        story = (
+                            f"node-{node_id}, fetch of {completed.place[0]}, snapshot {completed.snapshot} from byte"
+                        )
+                        self.violated(
+                            at_us, f"{story} {completed.position} in epoch {completed.epoch}; response: {wrong}"
+                        )
 
     def fetched(self, at_us: int, fetch: CompletedFetch) -> None:
         for named, data in fetch.data.items():
@@ -528,21 +532,25 @@ def _read_request(body: Any) -> _SnapshotRequest | None:
     """Return None for a request that does not name one partition."""
     if len(body.topics) != 1 or len(body.topics[0].partitions) != 1:
         return None
-    (one,) = body.topics[0].partitions
-    snapshot = int(one.snapshot_id.end_offset), int(one.snapshot_id.epoch)
-    place = str(body.topics[0].name), int(one.partition)
-    return _SnapshotRequest(place, int(one.current_leader_epoch), snapshot, int(one.position), int(body.max_bytes))
+    (partition,) = body.topics[0].partitions
+    snapshot = int(partition.snapshot_id.end_offset), int(partition.snapshot_id.epoch)
+    place = str(body.topics[0].name), int(partition.partition)
+    return _SnapshotRequest(
+        place, int(partition.current_leader_epoch), snapshot, int(partition.position), int(body.max_bytes)
+    )
 
 
 def _read_response(body: Any) -> _SnapshotResponse | None:
     """Return None for a response with an error of the whole request."""
     if int(body.error_code):
         return None
-    (one,) = body.topics[0].partitions
-    if hasattr(one, "more"):
-        return _SnapshotResponse(int(one.error_code), int(one.position), bytes(one.data), -1, bool(one.more))
-    data = bytes(one.unaligned_records or b"")
-    return _SnapshotResponse(int(one.error_code), int(one.position), data, int(one.size), False)
+    (partition,) = body.topics[0].partitions
+    if hasattr(partition, "more"):
+        return _SnapshotResponse(
+            int(partition.error_code), int(partition.position), bytes(partition.data), -1, bool(partition.more)
+        )
+    data = bytes(partition.unaligned_records or b"")
+    return _SnapshotResponse(int(partition.error_code), int(partition.position), data, int(partition.size), False)
 
 
 def _wrong(replica: Any, request: _SnapshotRequest, response: _SnapshotResponse, is_draft: bool) -> str:
@@ -665,8 +673,8 @@ class SnapshotMetricsExact(Check):
         if size.value != newest:
             self.violated(at_us, f"SnapshotSizeBytes is {size.value}, and the newest snapshot has {newest} bytes")
         if not known.is_damaged and (made.count != known.made or made.sum != known.made_ms):
-            found = f"GenSnapshotLatencyMs has {made.count} entries of {made.sum} ms"
-            self.violated(at_us, f"{found}; the node made {known.made} in {known.made_ms} ms")
+            shown = f"GenSnapshotLatencyMs has {made.count} entries of {made.sum} ms"
+            self.violated(at_us, f"{shown}; the node made {known.made} in {known.made_ms} ms")
         if loaded.count != known.loaded:
             self.violated(
                 at_us, f"LoadSnapshotLatencyMs has {loaded.count} entries, and the node loaded {known.loaded}"

@@ -66,9 +66,9 @@ class PartitionState(NamedTuple):
 
     def has_directory(self, broker_id: int, log_dirs: Sequence[bytes]) -> bool:
         """Return whether the broker's replica is in a directory that it has, or in none that is known."""
-        found = dict(zip(self.replicas, self.directories, strict=False)).get(broker_id, b"")
-        return found != LOST_DIRECTORY and (
-            not found.strip(b"\0") or not log_dirs or found in log_dirs or len(found) < 16
+        directory = dict(zip(self.replicas, self.directories, strict=False)).get(broker_id, b"")
+        return directory != LOST_DIRECTORY and (
+            not directory.strip(b"\0") or not log_dirs or directory in log_dirs or len(directory) < 16
         )
 
 
@@ -402,8 +402,8 @@ def changed_state(before: PartitionState, tags: "dict[int, Fields]") -> tuple[in
     return leader, after
 
 
-def _numbers(found: "Fields | None", otherwise: tuple[int, ...]) -> tuple[int, ...]:
-    return otherwise if found is None else found.numbers()
+def _numbers(tagged: "Fields | None", otherwise: tuple[int, ...]) -> tuple[int, ...]:
+    return otherwise if tagged is None else tagged.numbers()
 
 
 class Fields:
@@ -454,9 +454,9 @@ class Fields:
 
     def tags(self) -> "dict[int, Fields]":
         """Return the tagged fields, which end the message."""
-        found = {}
+        tags = {}
         for _ in range(self.varint()):
             tag, size = self.varint(), self.varint()
-            found[tag] = Fields(self._value, self._at, self.version)
+            tags[tag] = Fields(self._value, self._at, self.version)
             self._at += size
-        return found
+        return tags

@@ -30,11 +30,11 @@ class LogConsistent(Check):
         elif type(event) is Request and isinstance(event.body, ProduceRequest):
             for topic in event.body.topics:
                 for each in topic.partitions:
-                    found = partitions.by_id.get((topic.topic_id, each.partition)) or partitions.by_name.get(
+                    written = partitions.by_id.get((topic.topic_id, each.partition)) or partitions.by_name.get(
                         (topic.topic, each.partition)
                     )
-                    if found is not None:
-                        self._look(at_us, incarnation, node.broker.node_id, found)
+                    if written is not None:
+                        self._look(at_us, incarnation, node.broker.node_id, written)
 
     def _look(self, at_us: int, incarnation: int, node_id: int, partition: Partition) -> None:
         log = partition.log

@@ -167,14 +167,14 @@ class LogProducers:
             self.idle.add(producer_id)
         if batch.commits is None:
             remembered = known.batches if epoch == known.epoch else ()
-            one = LoggedBatch(
+            logged = LoggedBatch(
                 batch.first_sequence, batch.last_sequence, batch.offset, batch.last_offset, batch.timestamp_ms
             )
             open_from = known.open_from
             if open_from < 0 and batch.is_transactional:
                 open_from = self.open[producer_id] = batch.offset
             self.states[producer_id] = LoggedProducer(
-                epoch, (*remembered[1 - REMEMBERED :], one), batch.timestamp_ms, known.coordinator_epoch, open_from
+                epoch, (*remembered[1 - REMEMBERED :], logged), batch.timestamp_ms, known.coordinator_epoch, open_from
             )
             return
         self.states[producer_id] = LoggedProducer(
@@ -236,9 +236,9 @@ class ProducerView:
         if log.is_offline:
             return None
         self._follow(at_us, node, log, must_read=True)
-        found = self.logs[node.broker.node_id, log.directory]
-        found.settle()
-        return found
+        producers = self.logs[node.broker.node_id, log.directory]
+        producers.settle()
+        return producers
 
     def holding(self, where: TopicPartition, stable_offset: int) -> list[int | None]:
         """Return the producer whose transaction begins at a partition's last stable offset, and those that have one
@@ -248,9 +248,11 @@ class ProducerView:
         newest = max(logs, key=lambda each: each.log.high_watermark, default=None)
         if newest is None:
             return [None]
-        found = {producer_id: offset for producer_id, offset in newest.open.items() if offset >= stable_offset}
-        found |= {each.producer_id: each.first_offset for each in newest.ended if each.first_offset == stable_offset}
-        return [*found, *([] if stable_offset in found.values() else [None])]
+        first_offsets = {producer_id: offset for producer_id, offset in newest.open.items() if offset >= stable_offset}
+        first_offsets |= {
+            each.producer_id: each.first_offset for each in newest.ended if each.first_offset == stable_offset
+        }
+        return [*first_offsets, *([] if stable_offset in first_offsets.values() else [None])]
 
     def logs_touched(self, at_us: int, node: "Node", touched: Sequence[PartitionLog], thorough: bool) -> None:
         """Follow the logs that an event of the node changed. With ``thorough`` let the checks compare all of them."""
@@ -338,7 +340,7 @@ class ProducerView:
 
 def _read(log: PartitionLog, offset: int, end_offset: int) -> list[ProducedBatch]:
     """Return the batches of [offset, end_offset) that have a producer ID."""
-    found: list[ProducedBatch] = []
+    batches: list[ProducedBatch] = []
     while offset < end_offset:
         data = log.read(offset, _READ_BYTES, end_offset)
         position, size, before = 0, len(data), offset
@@ -357,7 +359,7 @@ def _read(log: PartitionLog, offset: int, end_offset: int) -> list[ProducedBatch
                 if commits is not None or not attributes & _CONTROL:
                     last = -1 if first < 0 else (first + delta) % (1 << 31)
                     is_transactional = bool(attributes & _TRANSACTIONAL)
-                    found.append(
+                    batches.append(
                         ProducedBatch(
                             *(base, offset - 1, leader_epoch, producer_id, epoch, first, last, largest_ms),
                             *(is_transactional, commits, coordinator_epoch),
@@ -366,7 +368,7 @@ def _read(log: PartitionLog, offset: int, end_offset: int) -> list[ProducedBatch
             position = end
         if offset <= before:
             break
-    return found
+    return batches
 
 
 def lone_batch_in(records: bytes | memoryview | None) -> tuple[int, int, int] | None:

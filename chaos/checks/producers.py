@@ -152,14 +152,14 @@ class ProducersReplayed(Check):
 
     def _judge(self, at_us: int, node_id: int, partition: Partition) -> None:
         log = partition.log
-        found: dict[int, tuple[int, int, int]] = {}
+        newest: dict[int, tuple[int, int, int]] = {}
         for batch, data in read_batches(log, log.local_log_start_offset, log.log_end_offset):
             producer_id, epoch, sequence = last_sequence_of(data)
             if batch.control:
-                found.pop(producer_id, None)
+                newest.pop(producer_id, None)
             elif producer_id >= 0:
-                found[producer_id] = epoch, sequence, batch.last_offset
-        for producer_id, wanted in found.items():
+                newest[producer_id] = epoch, sequence, batch.last_offset
+        for producer_id, wanted in newest.items():
             producer = log.producers.by_id.get(producer_id)
             if producer is None:
                 continue  # It was idle for too long (P-7), which forgotten-producer-refused judges.
@@ -205,9 +205,9 @@ class ProducersEqualReplay(ProducerCheck):
             return
         for producer_id in producer_ids:
             self.evidence += 1
-            wanted, found = producers.states.get(producer_id), known.get(producer_id)
-            if found != wanted:
-                wrong = self._difference(node.broker.node_id, producers, producer_id, found, wanted)
+            wanted, stored = producers.states.get(producer_id), known.get(producer_id)
+            if stored != wanted:
+                wrong = self._difference(node.broker.node_id, producers, producer_id, stored, wanted)
                 if wrong:
                     self._report(at_us, node, producers, f"producer {producer_id}: {wrong}")
         if new is None and producers.known_from == 0 and log.producers.open_transactions != producers.open:
@@ -249,7 +249,7 @@ class ProducersEqualReplay(ProducerCheck):
             return
         with WatchedDisk.unwatched():
             entries = [tuple(each) for each in log.segments.aborted_between(since, log.log_end_offset)]
-        found = [each for each in entries if each[2] >= since]
+        indexed = [each for each in entries if each[2] >= since]
         ended = producers.ended
         wanted = [
             (each.producer_id, each.first_offset, each.marker, each.stable_end)
@@ -257,14 +257,14 @@ class ProducersEqualReplay(ProducerCheck):
             if not each.commits
         ]
         if not producers.is_whole:  # The first offset and the stable end may be of transactions that are gone.
-            missing = {(each[0], each[2]) for each in wanted} - {(each[0], each[2]) for each in found}
-            found, wanted = [], [each for each in wanted if (each[0], each[2]) in missing]
+            missing = {(each[0], each[2]) for each in wanted} - {(each[0], each[2]) for each in indexed}
+            indexed, wanted = [], [each for each in wanted if (each[0], each[2]) in missing]
         self.evidence += len(wanted)
-        if found != wanted:
+        if indexed != wanted:
             self._report(
                 *(at_us, node, producers),
-                f"its index has the aborted transactions {found} (producer ID, first offset, marker, stable end), and "
-                f"the batches from {since} on have {wanted}",
+                f"its index has the aborted transactions {indexed} (producer ID, first offset, marker, stable end), "
+                f"and the batches from {since} on have {wanted}",
             )
 
 
@@ -367,9 +367,9 @@ class SequencesFollow(ProducerCheck):
                 sent = self._pending.pop(node_id, effect) or {}
                 for topic in effect.body.responses if sent else ():
                     for each in topic.partitions:
-                        one = sent.get((topic.topic or bytes(topic.topic_id), each.partition))
-                        if one is not None and each.error_code == 0:
-                            self._acknowledged(at_us, node, topic, each, one)
+                        batch = sent.get((topic.topic or bytes(topic.topic_id), each.partition))
+                        if batch is not None and each.error_code == 0:
+                            self._acknowledged(at_us, node, topic, each, batch)
 
     def _is_of(self, node_id: int, producers: LogProducers) -> bool:
         return self.producers.logs.get((node_id, producers.log.directory)) is producers
@@ -402,12 +402,12 @@ class SequencesFollow(ProducerCheck):
         for sent, offset in self._acked.pop(producers, ()) if self._acked else ():
             self.evidence += 1
             at = bisect_left(producers.batches, offset, key=_offset_of)
-            found = producers.batches[at] if at < len(producers.batches) else None
-            if found is None or (found.offset, *_identity_of(found)) != (offset, *sent):
+            logged = producers.batches[at] if at < len(producers.batches) else None
+            if logged is None or (logged.offset, *_identity_of(logged)) != (offset, *sent):
                 self.violated(
                     at_us,
                     f"{producers.log.directory}: node {node.broker.node_id} acknowledged producer {sent[0]}, epoch "
-                    f"{sent[1]}, sequence {sent[2]} at offset {offset}, and the log has there {found}",
+                    f"{sent[1]}, sequence {sent[2]} at offset {offset}, and the log has there {logged}",
                 )
 
 
@@ -610,13 +610,13 @@ class ForgottenProducerRefused(Check):
             self._pending.add(node_id, event, batches)
         for effect in effects:
             if type(effect) is Reply and effect.api_key == PRODUCE:
-                found = self._pending.pop(node_id, effect) or {}
+                forgotten = self._pending.pop(node_id, effect) or {}
                 if isinstance(effect.body, ProduceResponse):
                     for topic in effect.body.responses:
                         for response in topic.partitions:
-                            one = found.get((topic.topic or bytes(topic.topic_id), response.partition))
-                            if one is not None:
-                                self._judge(at_us, node, one, response)
+                            batch = forgotten.get((topic.topic or bytes(topic.topic_id), response.partition))
+                            if batch is not None:
+                                self._judge(at_us, node, batch, response)
 
     def _read(
         self, node: "Node", body: ProduceRequest, shown_ms: int
@@ -680,5 +680,5 @@ def _holds(partition: Partition, offset: int, producer_id: int) -> bool:
         return True
     if not log.log_start_offset <= offset < log.log_end_offset:
         return False
-    found = next(read_batches(log, offset, log.log_end_offset), None)
-    return found is not None and found[0].base_offset == offset and producing_of(found[1]).producer_id == producer_id
+    batch = next(read_batches(log, offset, log.log_end_offset), None)
+    return batch is not None and batch[0].base_offset == offset and producing_of(batch[1]).producer_id == producer_id

@@ -232,9 +232,9 @@ def _is_of_leader(body: Any) -> bool:
     topics: Any = getattr(body, "responses", None) or getattr(body, "topics", ())
     if int(getattr(body, "error_code", 1)) or len(topics) != 1 or len(topics[0].partitions) != 1:
         return False
-    one = topics[0].partitions[0]
+    partition = topics[0].partitions[0]
     is_fetch = getattr(topics[0], "topic_id", None) == METADATA_ID
-    return (is_fetch or hasattr(one, "position")) and not int(one.error_code)
+    return (is_fetch or hasattr(partition, "position")) and not int(partition.error_code)
 
 
 class QuorumConverges(QuorumCheck):

@@ -65,12 +65,12 @@ def _epoch_of_send(effect: Send) -> int:
     """Return the epoch that the request names as that of its sender, -1 if it names none."""
     if effect.api_key == FETCH and not is_fetch_of_metadata(effect.body):
         return -1
-    one = _metadata(effect.body)
-    if one is None:
+    partition = _metadata(effect.body)
+    if partition is None:
         return -1
     if effect.api_key == VOTE:
-        return int(one.replica_epoch)
-    return int(one.current_leader_epoch if effect.api_key in (FETCH, FETCH_SNAPSHOT) else one.leader_epoch)
+        return int(partition.replica_epoch)
+    return int(partition.current_leader_epoch if effect.api_key in (FETCH, FETCH_SNAPSHOT) else partition.leader_epoch)
 
 
 def is_fetch_of_metadata(body: Any) -> bool:
@@ -85,8 +85,8 @@ def _epoch_of_reply(effect: Reply) -> int:
     if body is None or body.error_code:
         return -1
     if effect.api_key != FETCH:
-        one = _metadata(body)
-        return -1 if one is None else int(one.leader_epoch)
+        partition = _metadata(body)
+        return -1 if partition is None else int(partition.leader_epoch)
     if len(body.responses) != 1 or body.responses[0].topic_id != METADATA_ID:
         return -1
     leader = body.responses[0].partitions[0].current_leader
@@ -159,8 +159,8 @@ class FetchFromDurableEnd(QuorumCheck):
                 if member.is_voter:
                     self._judge(at_us, node, member, _metadata(effect.body))
 
-    def _judge(self, at_us: int, node: "Node", member: Member, one: Any) -> None:
-        offset, epoch = int(one.fetch_offset), int(one.last_fetched_epoch)
+    def _judge(self, at_us: int, node: "Node", member: Member, partition: Any) -> None:
+        offset, epoch = int(partition.fetch_offset), int(partition.last_fetched_epoch)
         named = (member.seen.incarnation, offset, epoch)
         if (offset, epoch) == (0, 0) or self._durable.get(member.node_id) == named:
             return
@@ -217,9 +217,11 @@ class MetadataFetchResponses(QuorumCheck):
         elif type(event) is Closed:
             self._pending.closed(node_id, event.connection)
         elif type(event) is Request and event.api_key == FETCH and is_fetch_of_metadata(event.body):
-            one = _metadata(event.body)
-            if one is not None:
-                self._pending.add(node_id, event, _Fetched(int(one.fetch_offset), int(one.last_fetched_epoch)))
+            partition = _metadata(event.body)
+            if partition is not None:
+                self._pending.add(
+                    node_id, event, _Fetched(int(partition.fetch_offset), int(partition.last_fetched_epoch))
+                )
         if not self._pending:
             return
         for effect in effects:
@@ -374,14 +376,14 @@ def _is_cut(effect: Effect) -> bool:
 
 def _diverging(event: PeerReply) -> tuple[int, int] | None:
     """Return the end offset and the diverging epoch that a response to a fetch of the metadata log names."""
-    one = _fetched_metadata(event)
-    named = None if one is None else one.diverging_epoch
+    partition = _fetched_metadata(event)
+    named = None if partition is None else partition.diverging_epoch
     return None if named is None else (int(named.end_offset), int(named.epoch))
 
 
 def _has_records(event: PeerReply) -> bool:
-    one = _fetched_metadata(event)
-    return one is not None and len(one.records or b"") > 0
+    partition = _fetched_metadata(event)
+    return partition is not None and len(partition.records or b"") > 0
 
 
 def _fetched_metadata(event: PeerReply) -> Any:
@@ -389,8 +391,8 @@ def _fetched_metadata(event: PeerReply) -> Any:
     topics: Any = getattr(event.body, "responses", ())
     if event.channel != RAFT_CHANNEL or len(topics) != 1 or getattr(topics[0], "topic_id", None) != METADATA_ID:
         return None
-    one = topics[0].partitions[0] if len(topics[0].partitions) == 1 else None
-    return None if one is None or one.error_code else one
+    partition = topics[0].partitions[0] if len(topics[0].partitions) == 1 else None
+    return None if partition is None or partition.error_code else partition
 
 
 class _RequestedVote(NamedTuple):
@@ -404,11 +406,11 @@ class _RequestedVote(NamedTuple):
 
 
 def _requested_vote(body: Any) -> _RequestedVote | None:
-    one = _metadata(body)
-    if one is None:
+    partition = _metadata(body)
+    if partition is None:
         return None
-    end = int(one.last_offset_epoch), int(one.last_offset)
-    return _RequestedVote(int(one.replica_id), int(one.replica_epoch), end, not one.pre_vote)
+    end = int(partition.last_offset_epoch), int(partition.last_offset)
+    return _RequestedVote(int(partition.replica_id), int(partition.replica_epoch), end, not partition.pre_vote)
 
 
 class OneVotePerEpoch(QuorumCheck):
@@ -451,14 +453,14 @@ class OneVotePerEpoch(QuorumCheck):
     def _responded(self, at_us: int, node: "Node", reply: Reply) -> None:
         requested = self._pending.pop(node.broker.node_id, reply)
         body: Any = reply.body
-        one = None if requested is None or body is None or body.error_code else _metadata(body)
-        if requested is None or one is None or int(one.error_code):
+        partition = None if requested is None or body is None or body.error_code else _metadata(body)
+        if requested is None or partition is None or int(partition.error_code):
             return
         self.evidence += 1
         end = node.broker.quorum_node.log.end
-        if not one.vote_granted:
+        if not partition.vote_granted:
             if requested.is_binding and requested.end >= (end.epoch, end.offset):
-                self._refused(at_us, node, requested, one)
+                self._refused(at_us, node, requested, partition)
             return
         if requested.end < (end.epoch, end.offset):
             self.violated(

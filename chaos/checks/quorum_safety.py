@@ -187,9 +187,9 @@ class LeaderCompleteness(QuorumCheck):
                 # not known what was there. snapshot-equals-replay judges the snapshot.
                 offset = next((each for each in self.view.committed if each > offset), end)
                 continue
-            found = held.get(offset)
-            if found != wanted:
-                holds = "lacks" if found is None else f"holds {found.named} instead of"
+            stored = held.get(offset)
+            if stored != wanted:
+                holds = "lacks" if stored is None else f"holds {stored.named} instead of"
                 self.violated(at_us, f"node {member.node_id} {who} {holds} the committed {wanted.named}")
                 return
             offset = wanted.last_offset + 1

@@ -44,15 +44,15 @@ class Pair:
 def reads(history: History) -> list[tuple[SpanRow, OperationRow]]:
     """Return the spans read by operations that succeeded, each with its operation, by process and in the order of
     reading. A member fetches from several nodes at once, so that is the order of the responses."""
-    found = [
+    spans = [
         (span, operation)
         for span in history.runs
         if span.kind == "read"
         and (operation := history.operation_of.get((span.process, span.index))) is not None
         and operation.type == "ok"
     ]
-    found.sort(key=lambda each: (each[0].process, each[1].complete_us, each[0].index, each[0].position))
-    return found
+    spans.sort(key=lambda each: (each[0].process, each[1].complete_us, each[0].index, each[0].position))
+    return spans
 
 
 @computed_once
@@ -62,7 +62,7 @@ def pairs(history: History) -> list[Pair]:
     assigned = grouped(history.assignments, lambda row: (row.process, partition_of(row)))
     starts = {key: sorted(row.from_us for row in rows) for key, rows in assigned.items()}
     walks: dict[tuple[str, TopicPartition], tuple[SpanRow, int]] = {}
-    found: list[Pair] = []
+    neighbours: list[Pair] = []
     for span, operation in reads(history):
         key = (span.process, partition_of(span))
         begun = bisect_left(starts.get(key, []), operation.complete_us)
@@ -73,8 +73,8 @@ def pairs(history: History) -> list[Pair]:
                 known[partition_of(span), span.isolation],
                 missable_offsets(history).get(partition_of(span), {}),
             )
-            found.append(_pair(last[0], span, operation.complete_us, offsets, taken))
-    return found
+            neighbours.append(_pair(last[0], span, operation.complete_us, offsets, taken))
+    return neighbours
 
 
 def _pair(before: SpanRow, after: SpanRow, at_us: int, known: list[int], taken: Mapping[int, int]) -> Pair:
@@ -93,13 +93,13 @@ def known_offsets(history: History) -> dict[tuple[TopicPartition, int], list[int
     An acknowledged record that nobody read is lost, and lost-write judges whether it may be. X-4 and X-5: readers with
     read_committed (1) get no records of aborted transactions. So for them only the reads of such readers count.
     """
-    found: dict[tuple[TopicPartition, int], dict[int, None]] = {}
+    by_partition: dict[tuple[TopicPartition, int], dict[int, None]] = {}
     for span in history.runs:
         if span.kind == "read":
             offsets = dict.fromkeys(range(span.first_offset, span.first_offset + span.count))
             for level in range(span.isolation + 1):
-                found.setdefault((partition_of(span), level), {}).update(offsets)
-    return {key: sorted(offsets) for key, offsets in found.items()}
+                by_partition.setdefault((partition_of(span), level), {}).update(offsets)
+    return {key: sorted(offsets) for key, offsets in by_partition.items()}
 
 
 def moved_forward(history: History) -> Iterator[ResetRow]:

@@ -350,10 +350,10 @@ def differences(record: RemoteRecord, objects: Mapping[str, bytes]) -> Sequence[
     segment = segment_of(record.start_offset, objects["log"])
     largest = max((producing_of(each.data).largest_ms for each in segment.batches), default=-1)
     wanted = len(objects["log"]), segment.whole, record.end_offset + 1, largest
-    found = record.size_bytes, record.size_bytes, segment.next_offset, record.max_timestamp_ms
+    recorded = record.size_bytes, record.size_bytes, segment.next_offset, record.max_timestamp_ms
     wrong = []
-    if found != wanted:
-        wrong.append(f"its size, its whole batches, its end and its largest timestamp are {wanted}, and not {found}")
+    if recorded != wanted:
+        wrong.append(f"its size, its whole batches, its end and its largest timestamp are {wanted}, and not {recorded}")
     wrong += _epoch_differences(record, segment)
     files = {f"{record.start_offset:020}.{kind}": data for kind, data in objects.items()}
     wrong += [*index_contradictions(files, segment), *index_gaps(files, segment, _NO_INDEX_GAPS)]
@@ -382,10 +382,10 @@ def _transaction_differences(record: RemoteRecord, segment: StoredSegment, data:
     rows = transaction_rows(data or b"")
     if rows is None:
         return ["its index of transactions has no whole entries"]
-    found = {(each.producer_id, each.first_offset, each.marker_offset) for each in rows}
+    indexed = {(each.producer_id, each.first_offset, each.marker_offset) for each in rows}
     aborted = replayed(each.data for each in segment.batches).aborted
     wanted = {(each.producer_id, each.first_offset, each.marker_offset) for each in aborted}
-    missing = wanted - found
+    missing = wanted - indexed
     markers = {batch.base_offset for each in segment.batches for batch, _ in batches_of(each.data) if batch.control}
-    strange = [each for each in found if each[2] not in markers]
+    strange = [each for each in indexed if each[2] not in markers]
     return [f"its index of transactions lacks {sorted(missing)} and has {strange}"] if missing or strange else []

@@ -532,9 +532,9 @@ def remote_metadata_partition(topic_id: bytes, index: int, count: int) -> int:
     multiplier, word = 0x5BD1E995, int.from_bytes(hashed.to_bytes(4, "big"), "little")
     word = word * multiplier & 0xFFFFFFFF
     word = (word ^ word >> 24) * multiplier & 0xFFFFFFFF
-    found = (0x9747B28C ^ 4) * multiplier & 0xFFFFFFFF ^ word
-    found = (found ^ found >> 13) * multiplier & 0xFFFFFFFF
-    return ((found ^ found >> 15) & 0x7FFFFFFF) % max(count, 1)
+    murmur2 = (0x9747B28C ^ 4) * multiplier & 0xFFFFFFFF ^ word
+    murmur2 = (murmur2 ^ murmur2 >> 13) * multiplier & 0xFFFFFFFF
+    return ((murmur2 ^ murmur2 >> 15) & 0x7FFFFFFF) % max(count, 1)
 
 
 def is_settled(node: "Node") -> bool:

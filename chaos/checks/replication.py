@@ -84,8 +84,8 @@ class ReplicasEqual(ReplicaCheck):
         if begin >= end or copy.log is None:
             return
         copy.equal_to = end
-        found = self._unlike_batch if partition.compacted is None else self._unlike_record
-        story = found(at_us, partition, copy, begin, end)
+        compare = self._unlike_batch if partition.compacted is None else self._unlike_record
+        story = compare(at_us, partition, copy, begin, end)
         if story:
             self.violated(at_us, f"{partition.name} on node {copy.node_id} {story}")
 
@@ -197,7 +197,9 @@ def _waits_for_an_operator(partition: Replicated) -> bool:
     An operator decides by an unclean election."""
     state = partition.state
     homes = dict(zip(state.replicas, state.directories, strict=False))
-    are_lost = all(homes.get(one) == LOST_DIRECTORY and one in partition.eligible.damaged for one in state.elr)
+    are_lost = all(
+        homes.get(replica) == LOST_DIRECTORY and replica in partition.eligible.damaged for replica in state.elr
+    )
     return state.leader == NO_LEADER and not state.isr and bool(state.elr) and are_lost
 
 
@@ -673,8 +675,8 @@ class NoAckedLost(ReplicaCheck):
             return
         holders = [each.node_id for each in partition.copies.values() if each.held.end_offset > batch.last_offset]
         eligible = partition.eligible
-        had = (each for each in eligible.tainted if eligible.had(each, batch.last_offset + 1))
-        counted = dict.fromkeys((*holders, *had))
+        tainted = (each for each in eligible.tainted if eligible.had(each, batch.last_offset + 1))
+        counted = dict.fromkeys((*holders, *tainted))
         isr, min_isr = self.replicas.isr_known_to(node, partition)
         if len(counted) < min_isr or any(each not in counted and each not in eligible.unclean for each in isr):
             self.violated(

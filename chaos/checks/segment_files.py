@@ -167,16 +167,16 @@ def _segment_of(log: PartitionLog, base: int) -> tuple[dict[str, bytes], StoredS
 
 def _files_of(log: PartitionLog, *names: str) -> dict[str, bytes]:
     """Return files of the log's folder. One that cannot be read is not there."""
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     with WatchedDisk.unwatched():
         for name in names:
             path = f"{log.directory}/{name}"
             try:
                 if log.disk.exists(path):
-                    found[name] = log.disk.read(path, 0, log.disk.size(path))
+                    files[name] = log.disk.read(path, 0, log.disk.size(path))
             except OSError:
                 continue
-    return found
+    return files
 
 
 def _epoch_contradictions(files: Mapping[str, bytes], segment: StoredSegment, log_start: int) -> Iterator[str]:
@@ -208,9 +208,9 @@ def _timestamp_contradictions(log: PartitionLog, segment: StoredSegment) -> Iter
     if segment.batches and at < len(log.bases) and log.bases[at] == segment.base:
         known, times = log.segments[at], [producing_of(each.data).largest_ms for each in segment.batches]
         wanted = max(times[0], -1), max(*times, -1), segment.size, segment.next_offset
-        found = known.first_timestamp_ms, known.max_timestamp_ms, known.size_bytes, known.next_offset
-        if found != wanted:
-            yield f"its first and largest timestamp, its size and its end are taken for {found}, and are {wanted}"
+        in_memory = known.first_timestamp_ms, known.max_timestamp_ms, known.size_bytes, known.next_offset
+        if in_memory != wanted:
+            yield f"its first and largest timestamp, its size and its end are taken for {in_memory}, and are {wanted}"
 
 
 MOVES_LOG_START = 21
@@ -403,10 +403,12 @@ def _difference(
         if last and row.last_offset >= 0
         else ()
     )
-    found = LoggedProducer(row.epoch, batches, row.timestamp_ms, row.coordinator_epoch, row.begun)
-    if found == wanted._replace(batches=last) and (row.last_offset >= 0) == bool(last):
+    stored = LoggedProducer(row.epoch, batches, row.timestamp_ms, row.coordinator_epoch, row.begun)
+    if stored == wanted._replace(batches=last) and (row.last_offset >= 0) == bool(last):
         return ""
     is_idle = producer_id in producers.idle
-    if (producers.is_whole and not is_idle) or not may_differ(producers, is_idle, found, wanted._replace(batches=last)):
+    if (producers.is_whole and not is_idle) or not may_differ(
+        producers, is_idle, stored, wanted._replace(batches=last)
+    ):
         return f"the file has {row}, and a replay gives {wanted}"
     return ""

@@ -37,14 +37,14 @@ MOST_EFFECTS = 16
 def check_kinds() -> tuple[type[Check], ...]:
     """Return every class in this folder that names a guarantee, in the order of the guarantees."""
     modules = [import_module(f"{checks.__name__}.{each.name}") for each in iter_modules(checks.__path__)]
-    found = [
+    kinds = [
         each
         for module in modules
         for each in vars(module).values()
         if isinstance(each, type) and issubclass(each, Check) and each.guarantee and each.__module__ == module.__name__
     ]
     order = list(GUARANTEES)
-    return tuple(sorted(found, key=lambda each: order.index(each.guarantee)))
+    return tuple(sorted(kinds, key=lambda each: order.index(each.guarantee)))
 
 
 def all_checks(context: CheckContext) -> tuple[Check, ...]:

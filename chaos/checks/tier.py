@@ -201,12 +201,12 @@ class KeptUntilStored(Check):
 
     def _whole_in_tier(self, name: str) -> list[tuple[int, int]]:
         """Return the offsets [base, end) of the copies with all their objects, in order."""
-        found: dict[str, dict[str, bytes]] = {}
+        copies: dict[str, dict[str, bytes]] = {}
         for key, data in self.context.tier.items():
             if key.startswith(f"{name}-"):
                 copy, _, kind = key.rpartition(".")
-                found.setdefault(copy, {})[kind] = data
-        return sorted(_offsets(each["log"]) for each in found.values() if all(kind in each for kind in NEEDED))
+                copies.setdefault(copy, {})[kind] = data
+        return sorted(_offsets(each["log"]) for each in copies.values() if all(kind in each for kind in NEEDED))
 
 
 def _reached(copies: Sequence[tuple[int, int]], start: int) -> int:
@@ -406,7 +406,7 @@ class UploadedProducers(Check):
         latest_ms: int,
     ) -> None:
         try:
-            found = read_snapshot(data)
+            uploaded = read_snapshot(data)
         except ValueError as damage:
             self.violated(at_us, f"{copied.named}: its snapshot of producers is damaged: {damage}")
             return
@@ -416,7 +416,7 @@ class UploadedProducers(Check):
                 producer.timestamp_ms <= limit_ms or 0 <= producer.last_offset < log.log_start_offset
             ):
                 continue
-            known = found.get(producer_id)
+            known = uploaded.get(producer_id)
             if producer.silence_ms >= log.config.producer_id_expiration_ms - LATE_MS and known is not None:
                 # P-7: it expired once, with the epoch of its last marker.
                 known = known._replace(coordinator_epoch=max(known.coordinator_epoch, producer.coordinator_epoch))
@@ -426,6 +426,6 @@ class UploadedProducers(Check):
                     f"{copied.named}: of producer {producer_id} its snapshot has {known}, and a full replay {producer}",
                 )
                 return
-        strangers = [producer_id for producer_id in found if producer_id not in wanted]
+        strangers = [producer_id for producer_id in uploaded if producer_id not in wanted]
         if strangers:
             self.violated(at_us, f"{copied.named}: its snapshot knows producers {strangers}, who wrote nothing")

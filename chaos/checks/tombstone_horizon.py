@@ -299,11 +299,11 @@ def _responses_with_marker(history: History) -> list[tuple[int, PositionRow]]:
     """Return the responses with a marker, each with its time. A response that shows a truncation only says where to
     continue, and the rest of it is ignored (KIP-320)."""
     truncated = {(row.process, partition_of(row), row.at_us) for row in history.resets if row.reason == "truncated"}
-    found = []
+    responses = []
     for row in history.positions:
         operation = history.operation_of.get((row.process, row.index))
         if operation is None or row.tombstone_horizon < 0 or row.error is not None:
             continue
         if (row.process, partition_of(row), operation.complete_us) not in truncated:
-            found.append((operation.complete_us, row))
-    return found
+            responses.append((operation.complete_us, row))
+    return responses

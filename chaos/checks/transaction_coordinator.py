@@ -431,16 +431,16 @@ def _added_in(body: Any, requested_us: int, reply: Reply) -> Iterator[_Effect]:
     for each in body.transactions:
         result = results.get(str(each.transactional_id) if reply.api_version >= FOR_BROKERS_FROM else "")
         added = frozenset(
-            (str(topic.name), int(one.partition_index))
+            (str(topic.name), int(of_partition.partition_index))
             for topic in (() if result is None else result.topic_results)
-            for one in topic.results_by_partition
-            if one.partition_error_code == NONE
+            for of_partition in topic.results_by_partition
+            if of_partition.partition_error_code == NONE
         )
         owner = int(each.producer_id), int(each.producer_epoch)
         errors = {
-            int(one.partition_error_code)
+            int(of_partition.partition_error_code)
             for topic in (() if result is None else result.topic_results)
-            for one in topic.results_by_partition
+            for of_partition in topic.results_by_partition
         }
         for error in sorted(errors - {NONE}):
             yield _Effect(requested_us, str(each.transactional_id), *owner, "AddPartitionsToTxn", error)
@@ -659,7 +659,7 @@ def _difference(held: Any, value: StateValue) -> str:
     if value.state == REMOVED or held is None:
         return "" if value.state == REMOVED and held is None else f"as {held and held.current}"
     current = held.current
-    found = (
+    current_value = (
         *(current.producer_id, current.producer_epoch, current.timeout_ms, current.state.value),
         *(frozenset(current.partitions), current.updated_ms, current.started_ms, current.next_producer_id),
     )
@@ -667,7 +667,7 @@ def _difference(held: Any, value: StateValue) -> str:
         *(value.producer_id, value.epoch, value.timeout_ms, STATES[value.state]),
         *(value.partitions, value.updated_ms, value.started_ms, value.next_producer_id),
     )
-    return "" if found == wanted else f"as {current}"
+    return "" if current_value == wanted else f"as {current}"
 
 
 class OwnersUnique(StateCheck):
@@ -907,10 +907,10 @@ class WritesVerified(StateCheck, ProducerCheck):
             names = node.broker.partitions.topic_names
             for each in body.topics:
                 name = each.topic or names.get(bytes(each.topic_id), "")
-                for one in each.partitions:
-                    batch = lone_batch_in(one.records)
+                for partition in each.partitions:
+                    batch = lone_batch_in(partition.records)
                     if batch is not None:
-                        self._arrived.setdefault((node_id, (name, one.partition), *batch), at_us)
+                        self._arrived.setdefault((node_id, (name, partition.partition), *batch), at_us)
 
     def batch_appended(
         self,
@@ -1071,10 +1071,10 @@ class HangingFound(Check):
             if transaction.row.error != NOT_ADDED:
                 continue
             named = by_key.get(key, [])
-            found = {(row.process, row.index) for row in named}
+            named_by = {(row.process, row.index) for row in named}
             aborted_us = min((row.abort_us for row in named if row.abort), default=None)
             for look in _looks_between(looks.get(key.where, []), transaction.row.at_us, aborted_us):
-                if (look.process, look.index) not in found:
+                if (look.process, look.index) not in named_by:
                     self.violated(
                         look.received_us,
                         f"{look.process} got nothing of {transaction.named}, which hangs in "

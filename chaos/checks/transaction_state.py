@@ -113,12 +113,12 @@ class _Fields:
         return self.data[self.at - size : self.at].decode()
 
     def tags(self) -> dict[int, bytes]:
-        found = {}
+        tags = {}
         for _ in range(self._varint() if self.is_flexible else 0):
             tag, size = self._varint(), self._varint()
-            found[tag] = self.data[self.at : self.at + size]
+            tags[tag] = self.data[self.at : self.at + size]
             self.at += size
-        return found
+        return tags
 
     def _varint(self) -> int:
         number, shift = 0, 0
@@ -221,33 +221,33 @@ class StateView:
 
     def _follow(self, at_us: int, node: "Node", led: Partition) -> None:
         key, log = (led.topic_id, led.index), led.log
-        found = self.partitions.get(key)
-        if found is None:
-            found = self.partitions[key] = StatePartition(led.index)
+        partition = self.partitions.get(key)
+        if partition is None:
+            partition = self.partitions[key] = StatePartition(led.index)
         leader = led.leader_epoch, node.broker.node_id
-        if leader < found.leader or log.is_offline:
+        if leader < partition.leader or log.is_offline:
             return
-        if leader != found.leader or log is not found.log or log.log_end_offset < found.read_end:
-            found.leader, found.log = leader, log
-            found.pending.clear()
-            self._check_losses(found, key, log)
-            found.read_end = max(found.committed_end, log.local_log_start_offset)
-        for value in _values(log, found.read_end, log.log_end_offset):
-            found.pending.append(value)
+        if leader != partition.leader or log is not partition.log or log.log_end_offset < partition.read_end:
+            partition.leader, partition.log = leader, log
+            partition.pending.clear()
+            self._check_losses(partition, key, log)
+            partition.read_end = max(partition.committed_end, log.local_log_start_offset)
+        for value in _values(log, partition.read_end, log.log_end_offset):
+            partition.pending.append(value)
             for observer in self.observers:
-                observer.value_appended(at_us, node, found, value)
-        found.read_end = log.log_end_offset
-        while found.pending and found.pending[0].offset < log.high_watermark:
-            self._commit(at_us, node, found, found.pending.popleft()._replace(at_us=at_us))
-        found.committed_end = max(found.committed_end, log.high_watermark)
+                observer.value_appended(at_us, node, partition, value)
+        partition.read_end = log.log_end_offset
+        while partition.pending and partition.pending[0].offset < log.high_watermark:
+            self._commit(at_us, node, partition, partition.pending.popleft()._replace(at_us=at_us))
+        partition.committed_end = max(partition.committed_end, log.high_watermark)
 
-    def _check_losses(self, found: StatePartition, key: _Key, log: PartitionLog) -> None:
+    def _check_losses(self, partition: StatePartition, key: _Key, log: PartitionLog) -> None:
         replicated = None if self._replicas is None else self._replicas.partitions.get(key)
         losses = 0 if replicated is None else replicated.losses
-        if losses > found.losses or (replicated is None and log.log_end_offset < found.committed_end):
+        if losses > partition.losses or (replicated is None and log.log_end_offset < partition.committed_end):
             # E-7: no replica has kept all committed records. What follows is not compared with them.
-            found.values.clear()
-            found.committed_end, found.losses, found.has_lost = 0, losses, True
+            partition.values.clear()
+            partition.committed_end, partition.losses, partition.has_lost = 0, losses, True
 
     def _commit(self, at_us: int, node: "Node", partition: StatePartition, value: StateValue) -> None:
         values = partition.values.setdefault(value.transactional_id, [])

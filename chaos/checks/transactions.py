@@ -102,39 +102,41 @@ def _fate(row: TransactionRow) -> Fate:
 def sightings(history: History) -> dict[Value, list[Sighting]]:
     """Return the places and times at which readers with read_committed saw each value, in the order of the
     responses."""
-    found: dict[Value, list[Sighting]] = {}
+    by_value: dict[Value, list[Sighting]] = {}
     for span, operation in sorted(reads(history), key=lambda each: each[1].complete_us):
         if span.isolation == COMMITTED_READS and span.writer:
             for each in expanded(span):
                 key = (partition_of(span), each.writer, each.sequence)
-                found.setdefault(key, []).append(Sighting(each.offset, operation.complete_us, span.process, span.index))
-    return found
+                by_value.setdefault(key, []).append(
+                    Sighting(each.offset, operation.complete_us, span.process, span.index)
+                )
+    return by_value
 
 
 @computed_once
 def known_until(history: History) -> dict[TopicPartition, int]:
     """Return the offset below which readers with read_committed know all of a partition: one past the last offset that
     they read, or the last stable offset of a partition that was read to its end."""
-    found: dict[TopicPartition, int] = {}
+    until: dict[TopicPartition, int] = {}
     for span, _ in reads(history):
         if span.isolation == COMMITTED_READS:
-            found[partition_of(span)] = max(found.get(partition_of(span), 0), span.first_offset + span.count)
+            until[partition_of(span)] = max(until.get(partition_of(span), 0), span.first_offset + span.count)
     for end in history.ends:
         if end.last_stable_offset >= 0:
-            found[partition_of(end)] = max(
-                found.get(partition_of(end), 0), min(end.last_stable_offset, end.high_watermark)
+            until[partition_of(end)] = max(
+                until.get(partition_of(end), 0), min(end.last_stable_offset, end.high_watermark)
             )
-    return found
+    return until
 
 
 @computed_once
 def log_starts(history: History) -> dict[TopicPartition, int]:
     """Return the largest log start offset that any response had of each partition."""
-    found: dict[TopicPartition, int] = {}
+    starts: dict[TopicPartition, int] = {}
     rows: list[PositionRow | EndRow] = [*history.positions, *history.ends]
     for row in rows:
-        found[partition_of(row)] = max(found.get(partition_of(row), 0), row.log_start_offset)
-    return found
+        starts[partition_of(row)] = max(starts.get(partition_of(row), 0), row.log_start_offset)
+    return starts
 
 
 def missing(history: History, transaction: Transaction) -> list[tuple[Value, WrittenValue]]:
@@ -155,10 +157,10 @@ def missing(history: History, transaction: Transaction) -> list[tuple[Value, Wri
 @computed_once
 def committed_offsets(history: History) -> dict[TopicPartition, list[int]]:
     """Return the sorted offsets at which readers with read_committed saw a record of ours."""
-    found: dict[TopicPartition, dict[int, None]] = {}
+    by_partition: dict[TopicPartition, dict[int, None]] = {}
     for key, where in sightings(history).items():
-        found.setdefault(key[0], {}).update((each.offset, None) for each in where)
-    return {where: sorted(offsets) for where, offsets in found.items()}
+        by_partition.setdefault(key[0], {}).update((each.offset, None) for each in where)
+    return {where: sorted(offsets) for where, offsets in by_partition.items()}
 
 
 def between(offsets: list[int], first: int, end: int) -> list[int]:
@@ -179,7 +181,7 @@ class AbortedRead(Check):
             self.evidence += 1
             shown = [(key, seen[key][0]) for key, _ in each.values() if key in seen]
             if shown:
-                ((topic, partition), writer, sequence), first = min(shown, key=lambda one: one[1].at_us)
+                ((topic, partition), writer, sequence), first = min(shown, key=lambda entry: entry[1].at_us)
                 self.violated(
                     first.at_us,
                     f"{first.process} read {topic}-{partition} offset {first.offset}: {writer}/{sequence} of "
@@ -309,7 +311,7 @@ class TornTransaction(Check):
             for row in each.offsets
             if row.error is None
         ]
-        sent = {key: [part for _, part in some] for key, some in grouped(parts, lambda each: each[0]).items()}
+        sent = {key: [part for _, part in pairs] for key, pairs in grouped(parts, lambda each: each[0]).items()}
         plain = effective_requests(history, COMMIT)
         for key, fetches in effective_requests(history, FETCHED).items():
             if key in sent:
@@ -370,8 +372,8 @@ class ExactlyOnce(Check):
         at_us = max((row.complete_us for row in history.operations), default=0)
         outputs = _outputs(history)
         self.evidence += sum(map(len, outputs.values()))
-        for (group, (topic, partition)), found in outputs.items():
-            for offset, copies in found.items():
+        for (group, (topic, partition)), by_offset in outputs.items():
+            for offset, copies in by_offset.items():
                 if len(copies) > 1:
                     self.violated(
                         at_us,
@@ -414,13 +416,13 @@ class ExactlyOnce(Check):
 def _outputs(history: History) -> dict[Group, dict[int, set[str]]]:
     """Return by group and source partition, for each source offset, the values of the output that were made of it."""
     seen = sightings(history)
-    found: dict[Group, dict[int, set[str]]] = {}
+    by_group: dict[Group, dict[int, set[str]]] = {}
     for row in history.transforms:
-        outputs = found.setdefault((row.group, partition_of(row)), {})
+        outputs = by_group.setdefault((row.group, partition_of(row)), {})
         for step in range(row.count):
             for name in _copies(row, step, seen):
                 outputs.setdefault(row.source_offset + step, set()).add(name)
-    return found
+    return by_group
 
 
 def _copies(row: TransformRow, step: int, seen: dict[Value, list[Sighting]]) -> set[str]:
@@ -521,15 +523,15 @@ class StableOffsetExact(ProducerCheck):
     def high_watermark_moved(self, at_us: int, node: "Node", producers: LogProducers) -> None:
         log, wanted = producers.log, producers.stable
         self.evidence += bool(producers.open or producers.ended)
-        found = log.last_stable_offset
-        if wanted <= found <= producers.most_stable:
+        shown = log.last_stable_offset
+        if wanted <= shown <= producers.most_stable:
             return
         is_behind = producers.known_from > 0 or log.high_watermark < producers.opened_end
-        if found < wanted and is_behind and not producers.is_whole:
+        if shown < wanted and is_behind and not producers.is_whole:
             return
         self.violated(
             at_us,
-            f"{log.directory} on node {node.broker.node_id} shows the last stable offset {found}, and its batches give "
+            f"{log.directory} on node {node.broker.node_id} shows the last stable offset {shown}, and its batches give "
             f"{wanted}: the high watermark is {log.high_watermark}, open transactions begin at "
             f"{sorted(producers.open.values())}",
         )

@@ -76,7 +76,7 @@ def never_read(history: History) -> list[tuple[SpanRow, WrittenValue]]:
     """
     if not history.writes_guaranteed:
         return []  # Physical: the only replica lost its power, and nothing had been synced.
-    found: list[tuple[SpanRow, WrittenValue]] = []
+    unread: list[tuple[SpanRow, WrittenValue]] = []
     read: dict[tuple[TopicPartition, str, int], int] = {}
     for span in history.runs:
         operation = history.operation_of.get((span.process, span.index))
@@ -101,8 +101,8 @@ def never_read(history: History) -> list[tuple[SpanRow, WrittenValue]]:
         for value, offset in zip(values, places, strict=True):
             is_missed = offset is None and value.offset + shift >= begins_at
             if is_missed and (partition_of(span), value.writer, value.sequence) not in excused(history)[0]:
-                found.append((span, value._replace(offset=value.offset + shift)))
-    return found
+                unread.append((span, value._replace(offset=value.offset + shift)))
+    return unread
 
 
 def sent_us(span: SpanRow, history: History) -> int:
@@ -207,7 +207,7 @@ class Duplicate(Check):
     guarantee = "duplicate"
 
     def end(self, history: History) -> None:
-        found: dict[tuple[ValueKey, int], int] = {}
+        first_offsets: dict[tuple[ValueKey, int], int] = {}
         twice: dict[tuple[ValueKey, int], dict[int, int]] = {}
         placed = [each for each in history.runs if each.producer_id >= 0 and each.valid and each.writer]
         placed = [each for each in placed if is_placed(each, history)]
@@ -215,7 +215,7 @@ class Duplicate(Check):
             self.evidence += span.kind == "read"
             for value in expanded(span):
                 key = ((partition_of(span), value.writer, value.sequence), value.producer_id)
-                if found.setdefault(key, value.offset) != value.offset:
+                if first_offsets.setdefault(key, value.offset) != value.offset:
                     twice[key] = {}
         if not twice:
             return
@@ -276,7 +276,7 @@ class InconsistentOffsets(Check):
     def end(self, history: History) -> None:
         if not history.writes_guaranteed:
             return  # Physical: the only replica lost its power, and nothing had been synced.
-        found: dict[tuple[TopicPartition, int], SpanRow] = {}
+        first_spans: dict[tuple[TopicPartition, int], SpanRow] = {}
         for span in history.runs:
             self.evidence += span.kind == "read"
             # E-7 speaks of acks=all. What only the leader acknowledged may be truncated.
@@ -284,7 +284,7 @@ class InconsistentOffsets(Check):
             if not span.valid or not span.writer or span.first_offset < 0 or unguaranteed:
                 continue
             for value in expanded(span):
-                other = found.setdefault((partition_of(span), value.offset), span)
+                other = first_spans.setdefault((partition_of(span), value.offset), span)
                 sequence = other.first_sequence + value.offset - other.first_offset
                 if (other.writer, sequence) != (value.writer, value.sequence):
                     self.violated(
