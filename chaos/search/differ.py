@@ -160,7 +160,7 @@ def script(kind: DifferKind, seed: int) -> list[Operation]:
 
 
 def play_script(
-    way: Way, operations: Sequence[Operation], seed: int, found: DifferResult | None = None
+    way: Way, operations: Sequence[Operation], seed: int, tally: DifferResult | None = None
 ) -> Iterator[ClientResult]:
     """Yield the result to each operation, or a result that says how the run ended before its end."""
     with shared_coding(), short_slices(way.slice_items):
@@ -176,8 +176,8 @@ def play_script(
                 at_us = _next_us(at_us, PAUSE_US if operation.name == "pause" else SLOT_US)
         except (NodeEnded, NoResponse) as error:
             yield ((ENDED, str(error)),)
-        if found is not None:
-            found.restarts += world.restarts
+        if tally is not None:
+            tally.restarts += world.restarts
 
 
 def _next_us(at_us: int, step_us: int) -> int:
@@ -185,14 +185,14 @@ def _next_us(at_us: int, step_us: int) -> int:
     return (at_us + step_us) // SLOT_US * SLOT_US
 
 
-def compare(kind: DifferKind, seed: int, found: DifferResult, mutant: str = "") -> Difference | None:
+def compare(kind: DifferKind, seed: int, tally: DifferResult, mutant: str = "") -> Difference | None:
     """Play one seed both ways. Return the first difference."""
     left, right = kind.ways(seed)
     operations = script(kind, seed)
-    results = list(play_script(left, operations, seed, found))
-    found.seeds += 1
-    for number, result in enumerate(play_script(right, operations, seed, found)):
-        found.operations += 1
+    results = list(play_script(left, operations, seed, tally))
+    tally.seeds += 1
+    for number, result in enumerate(play_script(right, operations, seed, tally)):
+        tally.operations += 1
         other = results[number] if number < len(results) else ()
         if result != other or (result and result[0][0] == ENDED):
             before = tuple(operations[max(0, number - 4) : number])
@@ -205,15 +205,15 @@ def search_difference(
 ) -> DifferResult:
     """Play the seeds until the first difference. ``mutant`` is the name of the one that is applied. ``progress`` is
     called before each seed."""
-    found, started = DifferResult(kind.name), time.perf_counter()
+    tally, started = DifferResult(kind.name), time.perf_counter()
     for seed in seeds:
-        found.seconds = time.perf_counter() - started
-        progress(found)
-        found.difference = compare(kind, seed, found, mutant)
-        if found.difference is not None:
+        tally.seconds = time.perf_counter() - started
+        progress(tally)
+        tally.difference = compare(kind, seed, tally, mutant)
+        if tally.difference is not None:
             break
-    found.seconds = time.perf_counter() - started
-    return found
+    tally.seconds = time.perf_counter() - started
+    return tally
 
 
 def story(difference: Difference) -> Iterator[str]:
@@ -302,22 +302,22 @@ def differ_command(options: DifferOptions) -> int:
 def _search_and_report(name: str, options: DifferOptions, mutant: str | None) -> Difference | None:
     shown_s = 0.0
 
-    def progress(found: DifferResult) -> None:
+    def progress(tally: DifferResult) -> None:
         nonlocal shown_s
-        if found.seconds - shown_s >= PROGRESS_EVERY_S:
-            shown_s = found.seconds
-            click.echo(f"{name}: {found.seeds} of {options.seeds} seeds, no difference, {shown_s:.0f} s", err=True)
+        if tally.seconds - shown_s >= PROGRESS_EVERY_S:
+            shown_s = tally.seconds
+            click.echo(f"{name}: {tally.seeds} of {options.seeds} seeds, no difference, {shown_s:.0f} s", err=True)
 
     with applied(by_name(mutant) if mutant else None):
         seeds = range(options.seed, options.seed + options.seeds)
-        found = search_difference(KINDS[name], seeds, mutant or "", progress)
-    outcome = "DIFFERS" if found.difference is not None else "the same"
+        tally = search_difference(KINDS[name], seeds, mutant or "", progress)
+    outcome = "DIFFERS" if tally.difference is not None else "the same"
     ways = " and ".join(KINDS[name].words)
     click.echo(
-        f"{name}: {outcome} ({ways}): {found.seeds} seeds, {found.operations} operations, {found.restarts} restarts, "
-        f"{found.seconds:.1f} s"
+        f"{name}: {outcome} ({ways}): {tally.seeds} seeds, {tally.operations} operations, {tally.restarts} restarts, "
+        f"{tally.seconds:.1f} s"
     )
-    if found.difference is not None:
-        for line in story(found.difference):
+    if tally.difference is not None:
+        for line in story(tally.difference):
             click.echo(line)
-    return found.difference
+    return tally.difference

@@ -324,23 +324,25 @@ class ScriptClient:
         for node in range(len(self.world.machines)):
             response = self._call(node, ApiKey.METADATA, {"topics": [{"name": topic}]})
             if response is not None:
-                (found,) = response.topics
-                self._leaders[topic] = {int(each.partition_index): int(each.leader_id) for each in found.partitions}
-                if any(each.leader_id < 0 for each in found.partitions):
+                (topic_metadata,) = response.topics
+                self._leaders[topic] = {
+                    int(each.partition_index): int(each.leader_id) for each in topic_metadata.partitions
+                }
+                if any(each.leader_id < 0 for each in topic_metadata.partitions):
                     del self._leaders[topic]
-                if found.topic_id is not None:
-                    raw = found.topic_id
+                if topic_metadata.topic_id is not None:
+                    raw = topic_metadata.topic_id
                     self._ids[topic] = raw if isinstance(raw, bytes) else raw.bytes
-                return found
+                return topic_metadata
         return None
 
     def _coordinator(self, kind: int, name: str) -> int:
         if (kind, name) not in self._coordinators:
             response = self._call(0, ApiKey.FIND_COORDINATOR, {"key_type": kind, "coordinator_keys": [name]})
-            found = response.coordinators[0] if response is not None else None
-            if found is None or found.error_code:
+            coordinator = response.coordinators[0] if response is not None else None
+            if coordinator is None or coordinator.error_code:
                 return -1
-            self._coordinators[kind, name] = int(found.node_id)
+            self._coordinators[kind, name] = int(coordinator.node_id)
         return self._coordinators[kind, name]
 
     def _of_group(self, group: str, key: ApiKey, values: object, error: Callable[[Any], int]) -> tuple[int, Any]:
@@ -425,20 +427,24 @@ class ScriptClient:
         response = self._call(0, ApiKey.DESCRIBE_CONFIGS, values)
         if response is None:
             return (("error", "no response"),)
-        (found,) = response.results
+        (resource,) = response.results
         rows = [
             (str(each.name), (each.value, int(each.config_source), tuple((s.name, s.value) for s in each.synonyms)))
-            for each in found.configs
+            for each in resource.configs
             if each.name not in TIER_CONFIGS
         ]
-        return (("error", _name(found.error_code)), *sorted(rows))
+        return (("error", _name(resource.error_code)), *sorted(rows))
 
     def describe_topic(self, name: str) -> ClientResult:
-        found = self._look_up(name)
-        if found is None:
+        topic_metadata = self._look_up(name)
+        if topic_metadata is None:
             return (("error", "no response"),)
-        partitions = sorted((int(each.partition_index), _name(each.error_code)) for each in found.partitions)
-        return (("error", _name(found.error_code)), ("internal", bool(found.is_internal)), ("of", tuple(partitions)))
+        partitions = sorted((int(each.partition_index), _name(each.error_code)) for each in topic_metadata.partitions)
+        return (
+            ("error", _name(topic_metadata.error_code)),
+            ("internal", bool(topic_metadata.is_internal)),
+            ("of", tuple(partitions)),
+        )
 
     # Producers
 
@@ -501,8 +507,8 @@ class ScriptClient:
             version = 11  # The protocol before transaction.version 2, in which the client has added the partition.
 
         def own(response: Any) -> ProducePartitionResponse:
-            found: ProducePartitionResponse = response.responses[0].partitions[0]
-            return found
+            of_partition: ProducePartitionResponse = response.responses[0].partitions[0]
+            return of_partition
 
         def send(node: int) -> Any:
             named = self._named(topic) if version >= BY_ID_SINCE else (topic, NO_TOPIC_ID)
@@ -516,13 +522,13 @@ class ScriptClient:
         )
         if response is None:
             return (("error", "no response"),)
-        found = own(response)
+        of_partition = own(response)
         return (
-            ("error", _name(found.error_code)),
-            ("base offset", found.base_offset),
-            ("log start", found.log_start_offset),
-            ("append time", found.log_append_time_ms),
-            ("wrong records", tuple(each.batch_index for each in found.record_errors)),
+            ("error", _name(of_partition.error_code)),
+            ("base offset", of_partition.base_offset),
+            ("log start", of_partition.log_start_offset),
+            ("append time", of_partition.log_append_time_ms),
+            ("wrong records", tuple(each.batch_index for each in of_partition.record_errors)),
         )
 
     def add_to_transaction(self, name: str, topic: str, partition: int) -> ClientResult:
@@ -569,8 +575,8 @@ class ScriptClient:
 
     def describe_producers(self, topic: str, partition: int) -> ClientResult:
         values = {"topics": [{"name": topic, "partition_indexes": [partition]}]}
-        found = self._of_leader(topic, partition, ApiKey.DESCRIBE_PRODUCERS, values)
-        if found is None:
+        of_partition = self._of_leader(topic, partition, ApiKey.DESCRIBE_PRODUCERS, values)
+        if of_partition is None:
             return (("error", "no response"),)
         # What the cleaner leaves of a batch has the largest timestamp of the records that are left, and a restart reads
         # that one. So compacted topics show none.
@@ -582,9 +588,9 @@ class ScriptClient:
                 "" if topic in self.compacted else f"last timestamp {_rounded(int(each.last_timestamp))}",
                 f"transaction from {each.current_txn_start_offset}",
             )
-            for each in found.active_producers
+            for each in of_partition.active_producers
         )
-        return (("error", _name(found.error_code)), ("producers", tuple(rows)))
+        return (("error", _name(of_partition.error_code)), ("producers", tuple(rows)))
 
     def describe_transaction(self, transactional_id: str) -> ClientResult:
         def error(response: Any) -> int:
@@ -597,16 +603,16 @@ class ScriptClient:
         )
         if response is None:
             return (("error", "no response"),)
-        found = response.transaction_states[0]
+        described = response.transaction_states[0]
         if code:
             return (("error", _name(code)),)
-        topics = sorted((str(each.topic), tuple(sorted(map(int, each.partitions)))) for each in found.topics)
+        topics = sorted((str(each.topic), tuple(sorted(map(int, each.partitions)))) for each in described.topics)
         return (
             ("error", _name(code)),
-            ("state", str(found.transaction_state)),
-            ("owner", self._owner(int(found.producer_id))),
-            ("epoch", int(found.producer_epoch)),
-            ("timeout", str(found.transaction_timeout)),
+            ("state", str(described.transaction_state)),
+            ("owner", self._owner(int(described.producer_id))),
+            ("epoch", int(described.producer_epoch)),
+            ("timeout", str(described.transaction_timeout)),
             ("partitions", tuple(topics)),
         )
 
@@ -632,10 +638,14 @@ class ScriptClient:
             "topics": [{"name": topic, "partitions": [{"partition_index": partition, "offset": offset}]}],
             "timeout": 5000,
         }
-        found = self._of_leader(topic, partition, ApiKey.DELETE_RECORDS, values)
-        if found is None:
+        of_partition = self._of_leader(topic, partition, ApiKey.DELETE_RECORDS, values)
+        if of_partition is None:
             return (("error", "no response"),)
-        return (("up to", offset), ("error", _name(found.error_code)), ("low watermark", int(found.low_watermark)))
+        return (
+            ("up to", offset),
+            ("error", _name(of_partition.error_code)),
+            ("low watermark", int(of_partition.low_watermark)),
+        )
 
     def _offset(self, topic: str, partition: int, timestamp: int, isolation: int) -> Any:
         values = {
@@ -647,13 +657,13 @@ class ScriptClient:
         return self._of_leader(topic, partition, ApiKey.LIST_OFFSETS, values)
 
     def list_offsets(self, topic: str, partition: int, timestamp: int, isolation: int) -> ClientResult:
-        found = self._offset(topic, partition, timestamp, isolation)
-        if found is None:
+        of_partition = self._offset(topic, partition, timestamp, isolation)
+        if of_partition is None:
             return (("error", "no response"),)
         return (
-            ("error", _name(found.error_code)),
-            ("offset", int(found.offset)),
-            ("timestamp", _rounded(int(found.timestamp))),
+            ("error", _name(of_partition.error_code)),
+            ("offset", int(of_partition.offset)),
+            ("timestamp", _rounded(int(of_partition.timestamp))),
         )
 
     def read(self, topic: str, partition: int, share: float, isolation: int) -> ClientResult:
@@ -757,11 +767,11 @@ class ScriptClient:
             wanted = nodes.get(node, {})
             session = self._sessions.setdefault(node, Session()) if incremental else None
             rows: dict[str, list[FetchPartition]] = {}
-            had = {} if session is None else session.partitions
+            cached = {} if session is None else session.partitions
             naming = {where: self._named(where[0]) for where in wanted}
-            gone = {where: named for where, named in had.items() if naming.get(where) != named}
+            gone = {where: named for where, named in cached.items() if naming.get(where) != named}
             for where, each in wanted.items():
-                if where not in had or where in gone or each.sent != (each.position, max_bytes):
+                if where not in cached or where in gone or each.sent != (each.position, max_bytes):
                     rows.setdefault(where[0], []).append(FetchPartition(where[1], each.position, max_bytes))
                     each.sent = each.position, max_bytes
             if not wanted and not gone:
@@ -921,9 +931,12 @@ class ScriptClient:
         if response is None:
             return (("error", "no response"),)
         rows = sorted(
-            (f"{topic.name}-{one.partition_index}", (int(one.committed_offset), one.metadata, _name(one.error_code)))
+            (
+                f"{topic.name}-{of_partition.partition_index}",
+                (int(of_partition.committed_offset), of_partition.metadata, _name(of_partition.error_code)),
+            )
             for topic in response.groups[0].topics
-            for one in topic.partitions
+            for of_partition in topic.partitions
         )
         return (("error", _name(code)), *rows)
 
@@ -934,7 +947,7 @@ class ScriptClient:
         code, response = self._of_group(group, ApiKey.DESCRIBE_GROUPS, {"groups": [group]}, error)
         if response is None:
             return (("error", "no response"),)
-        found = response.groups[0]
+        described = response.groups[0]
         members = sorted(
             (
                 self._member(str(each.member_id)),
@@ -942,12 +955,12 @@ class ScriptClient:
                 bytes(each.member_metadata),
                 bytes(each.member_assignment),
             )
-            for each in found.members
+            for each in described.members
         )
         return (
             ("error", _name(code)),
-            ("state", str(found.group_state)),
-            ("protocol", f"{found.protocol_type} {found.protocol_data}"),
+            ("state", str(described.group_state)),
+            ("protocol", f"{described.protocol_type} {described.protocol_data}"),
             ("members", tuple(members)),
         )
 
@@ -1061,15 +1074,15 @@ def _fetch_request(
 
 def _records(random: Random, count: int) -> list[Record]:
     """Draw records: few keys, tombstones, headers, and timestamps that are not in order."""
-    found = []
+    records = []
     for _ in range(count):
         key = random.choice((b"a", b"b", b"c", b"d"))
         value = None if random.random() < 0.1 else bytes(random.choices(b"xyz", k=random.choice((0, 3, 40, 120))))
         headers = (("h", b"1"), ("n", None)) if random.random() < 0.2 else ()
-        found.append(
+        records.append(
             Record(timestamp_ms=START_WALL_MS + random.randrange(TIMESTAMPS_MS), key=key, value=value, headers=headers)
         )
-    return found
+    return records
 
 
 def _identity(who: Producer) -> dict[str, object]:

@@ -82,11 +82,11 @@ def scheduled(scenario: Scenario, seed: int, changes: Sequence[int]) -> Scenario
     """Return the scenario with the seed's faults, and with these changes. A changed one need not reach its points."""
     swarm = scenario.swarm or Swarm(SAFE_KINDS, every_s=4.0)
     decays = random_for(seed, "swarm").randrange(scenario.cluster.total)  # As the swarm draws it first.
-    found = materialised(scenario, seed)
+    changed = materialised(scenario, seed)
     for place, number in enumerate(changes):
-        found = _Change(found, swarm, decays, random_for(number, "change"), f"change_{place + 1}").made()
-    needs = dict.fromkeys((*found.needs, *(need for fault in found.faults for need in needed_by(fault))))
-    return replace(found, needs=tuple(needs), points=()) if changes else found
+        changed = _Change(changed, swarm, decays, random_for(number, "change"), f"change_{place + 1}").made()
+    needs = dict.fromkeys((*changed.needs, *(need for fault in changed.faults for need in needed_by(fault))))
+    return replace(changed, needs=tuple(needs), points=()) if changes else changed
 
 
 class _Change:
@@ -127,8 +127,8 @@ class _Change:
 
     def _some_fault(self, *, timed: bool = False) -> Fault | None:
         """Return one of the faults that a search may change: the scenario's own ones prove that it played."""
-        found = [each for each in self._scenario.faults if each.optional and (each.timed or not timed)]
-        return self._random.choice(found) if found else None
+        faults = [each for each in self._scenario.faults if each.optional and (each.timed or not timed)]
+        return self._random.choice(faults) if faults else None
 
     def _at_s(self) -> float:
         """Draw a time: any, or soon after another fault's."""
@@ -285,12 +285,12 @@ def _at_rate(load: Load, by: float) -> Load:
 
 def features_of(verdict: SimVerdict) -> frozenset[Feature]:
     """Return what a run reached."""
-    found: set[Feature] = {
+    features: set[Feature] = {
         f"{place}:{times.bit_length() // 2}" for place, times in enumerate(_counts(verdict)) if times
     }
-    found.update(verdict.reached.pairs)
-    found.update("/".join(cell) for cell, _ in verdict.coverage)
-    return frozenset(found)
+    features.update(verdict.reached.pairs)
+    features.update("/".join(cell) for cell, _ in verdict.coverage)
+    return frozenset(features)
 
 
 def _counts(verdict: SimVerdict) -> tuple[int, ...]:

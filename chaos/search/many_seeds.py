@@ -48,11 +48,11 @@ def search(
     """Play all seeds in ``processes`` processes. Few seeds, or a single process, are played in this one. ``show`` is
     called with each verdict as soon as it is known."""
     started = time.perf_counter()
-    found: list[SimVerdict] = []
+    played: list[SimVerdict] = []
     for verdict in verdicts(scenario, seeds, processes, mutant):
-        found.append(verdict)
+        played.append(verdict)
         show(verdict)
-    return SeedSearch(scenario.name, tuple(found), time.perf_counter() - started)
+    return SeedSearch(scenario.name, tuple(played), time.perf_counter() - started)
 
 
 def verdicts(scenario: Scenario, seeds: Sequence[int], processes: int, mutant: str | None) -> Iterator[SimVerdict]:
@@ -65,8 +65,8 @@ def verdicts(scenario: Scenario, seeds: Sequence[int], processes: int, mutant: s
         return
     if own_points(scenario):
         watch()  # Here, so that the processes need not do it each.
-    rest = seeds[1:]
-    chunks = [rest[start : start + CHUNK] for start in range(0, len(rest), CHUNK)]
+    other_seeds = seeds[1:]
+    chunks = [other_seeds[start : start + CHUNK] for start in range(0, len(other_seeds), CHUNK)]
     first: list[SimVerdict] = []
 
     def play_first() -> None:

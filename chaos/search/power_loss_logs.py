@@ -90,10 +90,10 @@ class ResumedLog(Resumed):
         log, end = self.log, self.log.log_end_offset
         for data in self._last_of_each_producer():
             identity, _ = next(batches_of(data))
-            found = log.append(NOW, bytes(8) + data[8:], LATER_EPOCH)
+            retried = log.append(NOW, bytes(8) + data[8:], LATER_EPOCH)
             require(
-                found.duplicate and found.first_offset == identity.base_offset,
-                f"a retry of {identity.named} was appended again at offset {found.first_offset}",
+                retried.duplicate and retried.first_offset == identity.base_offset,
+                f"a retry of {identity.named} was appended again at offset {retried.first_offset}",
             )
         for _ in range(2):
             appended = log.append(NOW, build([Record(timestamp_ms=WALL_MS, key=b"k", value=AFTER)]), LATER_EPOCH)
@@ -355,7 +355,7 @@ class LogScript(Script):
     @staticmethod
     def _compare_memory(log: PartitionLog, replay: Replay, batches: Sequence[bytes]) -> None:
         log.check_invariants()
-        found = {
+        in_memory = {
             producer_id: ProducerRow(
                 producer_id,
                 each.producer_epoch,
@@ -371,8 +371,8 @@ class LogScript(Script):
             for producer_id, each in log.producers.by_id.items()
         }
         require(
-            found == replay.producers,
-            f"the log knows {differing(found, replay.producers)}",
+            in_memory == replay.producers,
+            f"the log knows {differing(in_memory, replay.producers)}",
         )
         start, end = log.local_log_start_offset, log.log_end_offset
         aborted = [(each.producer_id, each.first_offset) for each in log.aborted_transactions(start, end)]

@@ -98,8 +98,10 @@ class Node:
         for _ in range(TRIES):
             response: Any = self.world.request(ApiKey.OFFSET_FETCH, 9, OffsetFetchRequest(groups=(wanted,))).groups[0]
             if not int(response.error_code):
-                found = [int(one.committed_offset) for topic in response.topics for one in topic.partitions]
-                return found[0] if found else -1
+                offsets = [
+                    int(of_partition.committed_offset) for topic in response.topics for of_partition in topic.partitions
+                ]
+                return offsets[0] if offsets else -1
             self.world.advance(50)
         raise Differs(f"the offsets of group {group} cannot be fetched: {response}")
 
@@ -210,10 +212,15 @@ class GroupsOfANode(Script):
             return ResumedNode(node, owed, ())
         for group, offset in owed.commits:
             open_offset = owed.open_commit[1] if owed.open_commit and owed.open_commit[0] == group else offset
-            found = node.committed(group)
-            require(found in (offset, open_offset), f"group {group} has offset {found}, and {offset} was acknowledged")
+            committed = node.committed(group)
+            require(
+                committed in (offset, open_offset),
+                f"group {group} has offset {committed}, and {offset} was acknowledged",
+            )
             stored = _stored_offsets(disk).get(group)
-            require(stored == found, f"group {group} has offset {found}, and its partition's batches give {stored}")
+            require(
+                stored == committed, f"group {group} has offset {committed}, and its partition's batches give {stored}"
+            )
         for directory in (OFFSETS, f"{TOPIC}-0"):
             folder = folder_of(disk.all_files(), directory)
             batches = batches_in(segments_of(folder))
@@ -233,7 +240,7 @@ class GroupsOfANode(Script):
 
 def _stored_offsets(disk: SimDisk) -> dict[str, int]:
     """Read the newest offset of each group from the batches (OffsetCommitKey and OffsetCommitValue)."""
-    found: dict[str, int] = {}
+    offsets: dict[str, int] = {}
     for data in batches_in(segments_of(folder_of(disk.all_files(), OFFSETS))):
         identity, _ = next(batches_of(data))
         for record in () if identity.control else records_in(data):
@@ -243,7 +250,7 @@ def _stored_offsets(disk: SimDisk) -> dict[str, int]:
             (size,) = _LENGTH.unpack_from(key, 2)
             group = key[4 : 4 + size].decode()
             if record.value is None:
-                found.pop(group, None)
+                offsets.pop(group, None)
             else:
-                found[group] = _VALUE.unpack_from(record.value)[1]
-    return found
+                offsets[group] = _VALUE.unpack_from(record.value)[1]
+    return offsets

@@ -125,9 +125,9 @@ class QuorumVoter(Script):
             end = max(end, voter.quorum.high_watermark)
         stored = _stored(voter.disk)
         durable = dict(owed.durable) | {at: data for at, data in stored.items() if at < end}
-        found = OwedVoter(epoch, vote, tuple(sorted(durable.items())), owed.given | {*stored.values()})
-        if found != owed:
-            self._owed = found
+        owed_now = OwedVoter(epoch, vote, tuple(sorted(durable.items())), owed.given | {*stored.values()})
+        if owed_now != owed:
+            self._owed = owed_now
 
     # --- the others -------------------------------------------------------------------------------------------------
 
@@ -452,13 +452,13 @@ def _replica(disk: SimDisk) -> Replica:
 
 def _check_whole(name: str, data: bytes) -> None:
     """KIP-630: batches from offset 0 on without a hole, of the epoch in the name, between header and footer."""
-    found = [identity for identity, _ in batches_of(data)]
+    batches = [identity for identity, _ in batches_of(data)]
     size = sum(len(batch) for _, batch in batches_of(data))
     require(size == len(data) > 0, f"{name} has {size} bytes of whole batches in {len(data)}, and has its name already")
-    offsets = [each.base_offset for each in found] == [0, *(each.last_offset + 1 for each in found[:-1])]
+    offsets = [each.base_offset for each in batches] == [0, *(each.last_offset + 1 for each in batches[:-1])]
     epoch = int(name.removesuffix(".checkpoint").partition("-")[2])
-    ends = len(found) > 1 and found[0].control and found[-1].control
-    require(offsets and ends and {each.epoch for each in found} == {epoch}, f"{name} is no whole snapshot: {found}")
+    ends = len(batches) > 1 and batches[0].control and batches[-1].control
+    require(offsets and ends and {each.epoch for each in batches} == {epoch}, f"{name} is no whole snapshot: {batches}")
 
 
 def _check_partial(folder: Mapping[str, bytes], partial: tuple[OffsetAndEpoch, int], leader: Replica) -> None:

@@ -333,15 +333,15 @@ def search_violation(
     return _Search(kind, outcomes, point, deep, mutant).run()
 
 
-def report(found: LossResult) -> Iterator[str]:
+def report(result: LossResult) -> Iterator[str]:
     """Yield the lines for the terminal."""
-    speed = found.resumes / max(found.seconds, 1e-9)
-    outcome = "PASSED" if found.violation is None else "FAILED"
+    speed = result.resumes / max(result.seconds, 1e-9)
+    outcome = "PASSED" if result.violation is None else "FAILED"
     yield (
-        f"{found.kind}: {outcome}, {found.points} operations, {found.losses} power losses, {found.resumes} resumes, "
-        f"{speed:.0f} resumes/s"
+        f"{result.kind}: {outcome}, {result.points} operations, {result.losses} power losses, "
+        f"{result.resumes} resumes, {speed:.0f} resumes/s"
     )
-    violation = found.violation
+    violation = result.violation
     if violation is not None:
         yield f"  before operation {violation.point} ({violation.operation}), outcome {violation.outcome}"
         yield f"  lost: {violation.lost}"
@@ -409,7 +409,7 @@ def power_losses_command(options: PowerLossOptions) -> int:
 def _search_and_report(name: str, options: PowerLossOptions, mutant: str | None) -> LossViolation | None:
     outcomes = (options.outcome,) if options.outcome else OUTCOMES
     with applied(found_mutant(mutant) if mutant else None):
-        found = search_violation(kind_of(name), outcomes, options.point, options.deep, mutant or "")
-    for line in report(found):
+        result = search_violation(kind_of(name), outcomes, options.point, options.deep, mutant or "")
+    for line in report(result):
         click.echo(line)
-    return found.violation
+    return result.violation

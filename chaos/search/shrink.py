@@ -54,8 +54,8 @@ def shrink(
     while shrunk:
         shrunk = False
         for smaller in (_halves_of_faults, _fewer_faults, _simpler_faults, _shorter, _less_load, _smaller_cluster):
-            while (found := next(filter(still_fails, smaller(smallest)), None)) is not None:
-                smallest, shrunk = found, True
+            while (candidate := next(filter(still_fails, smaller(smallest)), None)) is not None:
+                smallest, shrunk = candidate, True
                 is_smaller(smallest)
     return smallest
 

@@ -115,8 +115,8 @@ def report_seed(scenarios: Sequence[Scenario], options: SimOptions, take: Take) 
     for each in scenarios:
         folder = options.out if options.out is None or len(scenarios) == 1 else options.out / each.name
         scenario = scheduled(each, options.first_seed, options.changes) if options.changes else each
-        found = _single(scenario, options.first_seed, options.mutant, folder, options.changes)
-        code = worst_outcome((code, _reported(scenario, found, options.shrinks, take)))
+        result = _single(scenario, options.first_seed, options.mutant, folder, options.changes)
+        code = worst_outcome((code, _reported(scenario, result, options.shrinks, take)))
     return code.value
 
 
@@ -125,8 +125,8 @@ def search_seeds(scenarios: Sequence[Scenario], options: SimOptions, take: Take)
     seeds, code = options.seed_range, Outcome.PASSED
     for scenario in scenarios:
         progress = SearchProgress(scenario.name, len(seeds))
-        found = search(scenario, seeds, options.processes, options.mutant, progress.take)
-        code = worst_outcome((code, _reported(scenario, found, options.shrinks and not options.mutant, take)))
+        result = search(scenario, seeds, options.processes, options.mutant, progress.take)
+        code = worst_outcome((code, _reported(scenario, result, options.shrinks and not options.mutant, take)))
     return code.value
 
 
@@ -134,19 +134,19 @@ def profile_seeds(scenarios: Sequence[Scenario], options: SimOptions, take: Take
     """Play all seeds of each scenario in this process, and print the results and a table of the time by part."""
     code = Outcome.PASSED
     for scenario in scenarios:
-        found = _profiled(scenario, options.seed_range, options.mutant)
-        code = worst_outcome((code, _reported(scenario, found, options.shrinks and not options.mutant, take)))
+        result = _profiled(scenario, options.seed_range, options.mutant)
+        code = worst_outcome((code, _reported(scenario, result, options.shrinks and not options.mutant, take)))
     return code.value
 
 
-def _reported(scenario: Scenario, found: SeedSearch, shrinks: bool, take: Take) -> Outcome:
+def _reported(scenario: Scenario, result: SeedSearch, shrinks: bool, take: Take) -> Outcome:
     """Print the result, and return its outcome. A failing scenario is made smaller with ``shrinks``."""
-    click.echo(report(found))
-    failing = found.first_failing
-    take(_result(found.scenario, failing, found.seconds))
+    click.echo(report(result))
+    failing = result.first_failing
+    take(_result(result.scenario, failing, result.seconds))
     if shrinks and failing is not None and failing.outcome in (Outcome.FAILED, Outcome.CRASHED):
         _shrink_and_report(scenario, failing)
-    return found.outcome
+    return result.outcome
 
 
 def search_for_seconds(scenarios: Sequence[Scenario], options: SimOptions, take: Take) -> int:
@@ -220,16 +220,16 @@ class SearchProgress:
         )
 
 
-def report(found: SeedSearch) -> str:
+def report(result: SeedSearch) -> str:
     """Return text for the terminal: the outcome and the speed. For a failure it adds the story and the command that
     repeats it."""
-    verdicts, failing = found.verdicts, found.first_failing
+    verdicts, failing = result.verdicts, result.first_failing
     seeds, events = len(verdicts), sum(each.events for each in verdicts)
     points = sum(sum(each.reached.counts) for each in verdicts)
     lines = [
-        f"{found.scenario}: {found.outcome.name}, {_counted(seeds, 'seed')}, {seeds / found.seconds:.1f} seeds/s, "
-        f"{events / found.seconds:.0f} events/s, {events / seeds:.0f} events a seed"
-        + (f", {points / found.seconds:.0f} points/s" if points else "")
+        f"{result.scenario}: {result.outcome.name}, {_counted(seeds, 'seed')}, {seeds / result.seconds:.1f} seeds/s, "
+        f"{events / result.seconds:.0f} events/s, {events / seeds:.0f} events a seed"
+        + (f", {points / result.seconds:.0f} points/s" if points else "")
         + (f", trace hash {verdicts[0].trace_hash}" if verdicts[0].trace_hash else "")
     ]
     if failing is not None:
@@ -327,9 +327,9 @@ def _profiled(scenario: Scenario, seeds: Sequence[int], mutant: str | None) -> S
 
     times = Profile()
     with times.measured():
-        found = search(scenario, seeds, 1, mutant)
+        result = search(scenario, seeds, 1, mutant)
     click.echo("\n".join(times.table()))
-    return found
+    return result
 
 
 def prove_mutants(scenarios: Sequence[Scenario], options: SimOptions, take: Take) -> int:
@@ -340,10 +340,10 @@ def prove_mutants(scenarios: Sequence[Scenario], options: SimOptions, take: Take
     wrong: list[str] = []
     table = [("mutant", "scenario", "seeds to kill", "by")]
     for scenario in scenarios:
-        found = search(scenario, seeds, options.processes, show=SearchProgress(scenario.name, len(seeds)).take)
-        click.echo(report(found))
-        take(_result(scenario.name, found.first_failing, found.seconds))
-        if found.outcome is not Outcome.PASSED:
+        result = search(scenario, seeds, options.processes, show=SearchProgress(scenario.name, len(seeds)).take)
+        click.echo(report(result))
+        take(_result(scenario.name, result.first_failing, result.seconds))
+        if result.outcome is not Outcome.PASSED:
             wrong.append(scenario.name)
         for mutant in mutants_of(scenario):
             red = next((each for each in verdicts(scenario, seeds, 1, mutant) if each.red), None)
@@ -370,10 +370,10 @@ def prove_mutants(scenarios: Sequence[Scenario], options: SimOptions, take: Take
 
 def coverage_of(verdicts: Iterable[SimVerdict]) -> dict[Cell, int]:
     """Return how often faults fired in all seeds together, by (kind, role, state)."""
-    found = Counter[Cell]()
+    coverage = Counter[Cell]()
     for verdict in verdicts:
-        found.update(dict(verdict.coverage))
-    return dict(sorted(found.items()))
+        coverage.update(dict(verdict.coverage))
+    return dict(sorted(coverage.items()))
 
 
 def coverage_table(coverage: Mapping[Cell, int]) -> list[str]:

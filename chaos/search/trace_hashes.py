@@ -58,9 +58,9 @@ def hashed_plays(plays: Sequence[tuple[Scenario, str, int]], processes: int) -> 
 
 def _hashed(wanted: tuple[Scenario, str, int]) -> HashedPlay:
     scenario, mutant, seed = wanted
-    found = play_seed(scenario, seed, mutant or None, hashed=True).verdict
-    broken = tuple(sorted(found.broken))
-    return HashedPlay(found.scenario, mutant, seed, found.outcome.name, broken, found.events, found.trace_hash)
+    verdict = play_seed(scenario, seed, mutant or None, hashed=True).verdict
+    broken = tuple(sorted(verdict.broken))
+    return HashedPlay(verdict.scenario, mutant, seed, verdict.outcome.name, broken, verdict.events, verdict.trace_hash)
 
 
 def differences(before: Iterable[HashedPlay], after: Iterable[HashedPlay], *, verdicts_only: bool = False) -> list[str]:
@@ -95,15 +95,15 @@ def main() -> int:
     parser.add_argument("--verdicts-only", action="store_true", help="let trace hashes differ, but no verdict")
     wanted = parser.parse_args()
     seeds = range(wanted.seed, wanted.seed + wanted.seeds)
-    found = list(hashed_plays(plays_of(wanted.scenarios, seeds, wanted.with_mutants), wanted.processes))
+    plays = list(hashed_plays(plays_of(wanted.scenarios, seeds, wanted.with_mutants), wanted.processes))
     if wanted.out is not None:
-        wanted.out.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in found))
+        wanted.out.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in plays))
     lines = (
-        [] if wanted.against is None else differences(read(wanted.against), found, verdicts_only=wanted.verdicts_only)
+        [] if wanted.against is None else differences(read(wanted.against), plays, verdicts_only=wanted.verdicts_only)
     )
     for each in lines:
         click.echo(each)
-    click.echo(f"{len(found)} plays" + (f", {len(lines)} differ" if wanted.against is not None else ""))
+    click.echo(f"{len(plays)} plays" + (f", {len(lines)} differ" if wanted.against is not None else ""))
     return 1 if lines else 0
 
 

@@ -109,16 +109,16 @@ def _is_written(name: str, fault: Fault, value: Any, default: Any) -> bool:
 
 def _match(match: Match) -> str:
     names = {number: name for name, number in API_KEYS.items()}
-    found: list[str] = []
+    entries: list[str] = []
     for field in fields(match):
         value = getattr(match, field.name)
         if value is None:
             continue
         if field.name == "fields":
-            found += [f"{_key(name)} = {_value(wanted)}" for name, wanted in value]
+            entries += [f"{_key(name)} = {_value(wanted)}" for name, wanted in value]
         else:
-            found.append(f"{field.name} = {_value(names[value] if field.name == 'api' else value)}")
-    return "{ " + ", ".join(found) + " }"
+            entries.append(f"{field.name} = {_value(names[value] if field.name == 'api' else value)}")
+    return "{ " + ", ".join(entries) + " }"
 
 
 def _table(pairs: Sequence[tuple[str, Any]]) -> str:

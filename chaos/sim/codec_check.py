@@ -135,13 +135,13 @@ class ReplyStream:
         self._reader.feed(frame)
         self._awaited.append(reply)
         while True:
-            found = self._reader.next_frame()
-            if found is None:
+            whole = self._reader.next_frame()
+            if whole is None:
                 return
             if not self._awaited:
                 raise ProtocolError("a response to no request")
             oldest = self._awaited.popleft()
-            correlation, body = decode_response(oldest.api_key, oldest.api_version, found)
+            correlation, body = decode_response(oldest.api_key, oldest.api_version, whole)
             if correlation != oldest.correlation_id:
                 raise ProtocolError(f"a response to request {correlation}, not {oldest.correlation_id}")
             yield correlation, body

@@ -115,8 +115,8 @@ def watch() -> Recorder:
     nothing."""
     if _recorder:
         return _recorder[0]
-    found = Recorder()
-    found.begin()
+    recorder = Recorder()
+    recorder.begin()
     by_module: dict[str, list[tuple[int, Point]]] = {}
     for number, point in enumerate(declared_points()):
         by_module.setdefault(point.module, []).append((number, point))
@@ -124,7 +124,7 @@ def watch() -> Recorder:
     for name, points in by_module.items():
         module = importlib.import_module(name)
         path = str(module.__file__)
-        setattr(module, DECIDES, found.decides)
+        setattr(module, DECIDES, recorder.decides)
         compiled = compile(counted(Path(path).read_text(), points), path, "exec", dont_inherit=True)
         codes |= {(path, code.co_qualname, code.co_firstlineno): code for code in _codes(compiled)}
     was_frozen = gc.get_freeze_count() > 0
@@ -136,8 +136,8 @@ def watch() -> Recorder:
             function.__code__ = new
     if was_frozen:
         gc.freeze()
-    _recorder.append(found)
-    return found
+    _recorder.append(recorder)
+    return recorder
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -179,9 +179,9 @@ def _decision(node: ast.AST) -> Callable[[int], None] | None:
         case ast.Return(value=ast.expr() as value) | ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
             if _is_condition(value):
                 return lambda place: setattr(node, "value", _call(place, value))
-            return next((found for each in ast.walk(value) if (found := _decision(each)) is not None), None)
+            return next((counting for each in ast.walk(value) if (counting := _decision(each)) is not None), None)
         case ast.Expr(value) | ast.AugAssign(value=value):
-            return next((found for each in ast.walk(value) if (found := _decision(each)) is not None), None)
+            return next((counting for each in ast.walk(value) if (counting := _decision(each)) is not None), None)
     return None
 
 

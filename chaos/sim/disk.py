@@ -197,14 +197,14 @@ class Names:
             while path:
                 path = path.rpartition("/")[0]
                 above[path] = None
-        found = []
+        syncs = []
         for path in above:
             folder = self.folders.get(path)
             if folder is not None:
                 known = self.process.of(path)
                 if known.durable < known.changes:
-                    found.append(FolderSync(folder, known, known.changes))
-        return tuple(found)
+                    syncs.append(FolderSync(folder, known, known.changes))
+        return tuple(syncs)
 
     def synced(self, sync: FolderSync, up_to: int) -> None:
         """The sync has ended. Changes up to the number ``up_to`` were made before it began."""

@@ -161,11 +161,11 @@ class SimFaultScheduler:
         if fault.kind in IN_STEPS:
             IN_STEPS[fault.kind](self, fault, number)
             return
-        found = self._aim(fault)
-        if found is None:
+        aimed = self._aim(fault)
+        if aimed is None:
             self._agenda.after(NOBODY_YET_US, self._begin, fault, number)
             return
-        context, target = found
+        context, target = aimed
         kind = FAULT_KINDS[fault.kind]
         lasts_us = int(max(fault.restart_after_s if kind.ends_node else fault.sim_duration_s, 0.0) * 1_000_000)
         until_us = min(now_us + lasts_us, self._until_us)
@@ -195,17 +195,17 @@ class SimFaultScheduler:
             pairs = self.targets.links(fault.link, random)
             if pairs is None:
                 return None
-            found = [links.between(*pair) for pair in pairs]
-            context = SimFaultContext(machines[_end_of(pairs)], found, self._network, self._fault_times)
-            return context, f"link {', '.join(link.name for link in found)}"
+            directed_links = [links.between(*pair) for pair in pairs]
+            context = SimFaultContext(machines[_end_of(pairs)], directed_links, self._network, self._fault_times)
+            return context, f"link {', '.join(link.name for link in directed_links)}"
         node_id = self.targets.node(fault.node, random)
         if node_id is None:
             return None
         around = self._around(fault, node_id)
         if around is None:
             return None
-        found = [links.between(*pair) for pair in around]
-        return SimFaultContext(machines[node_id], found, self._network, self._fault_times), f"node-{node_id}"
+        directed_links = [links.between(*pair) for pair in around]
+        return SimFaultContext(machines[node_id], directed_links, self._network, self._fault_times), f"node-{node_id}"
 
     def _around(self, fault: Fault, node_id: int) -> list[tuple[int, int]] | None:
         """Return the links that a fault of a node cuts. Return None if there is no active controller now, or if the
@@ -340,14 +340,14 @@ class Targets:
         """Return a node that fits, or None if there is none now. If several fit, one that lives is drawn."""
         if isinstance(choice, int):
             return choice
-        found = [each.node_id for each in self._machines if each.alive and plays(self.role(each.node_id), choice, -1)]
-        return random.choice(found) if found else None
+        fitting = [each.node_id for each in self._machines if each.alive and plays(self.role(each.node_id), choice, -1)]
+        return random.choice(fitting) if fitting else None
 
     def links(self, link: Link, random: Random) -> list[tuple[int, int]] | None:
         """Return (dialling end, dialled end) of all links that are meant, or None if no node fits one of the ends."""
         target = self._end(link.target, random, ())
         source = self._end(link.source, random, target if len(target) == 1 else ())
-        return [(one, other) for one in source for other in target if one != other] or None
+        return [(dialling, dialled) for dialling in source for dialled in target if dialling != dialled] or None
 
     def around(self, node: int, clients: bool) -> list[tuple[int, int]]:
         """Return all links between a node and the others, and with ``clients`` the clients' link to it."""

@@ -231,11 +231,11 @@ class Machine:
             return False
         if not self.disk.exists(CLEAN_SHUTDOWN_FILE):
             return False
-        found = flips(self.disk.all_files(), self._random, matching)
-        for flip in found:
+        flipped = flips(self.disk.all_files(), self._random, matching)
+        for flip in flipped:
             self.disk.flip(flip.path, flip.bit)
             self.damaged.append(flip.path)
-        return bool(found)
+        return bool(flipped)
 
     def stop_and_delete(self, matching: str) -> bool:
         """Delete the files of a stopped node whose paths are like the shell pattern, and return whether there were

@@ -161,8 +161,8 @@ def materialised(scenario: Scenario, seed: int) -> Scenario:
         return scenario
     faults = tuple(SwarmDrawing(scenario, swarm, random_for(seed, "swarm")).all())
     needs = dict.fromkeys((*scenario.needs, *(need for fault in faults for need in needed_by(fault))))
-    found = replace(scenario, faults=(*scenario.faults, *faults), needs=tuple(needs), swarm=None)
-    return _varied(found, random_for(seed, "swarm-cluster"))
+    with_faults = replace(scenario, faults=(*scenario.faults, *faults), needs=tuple(needs), swarm=None)
+    return _varied(with_faults, random_for(seed, "swarm-cluster"))
 
 
 def _varied(scenario: Scenario, random: Random) -> Scenario:
@@ -227,17 +227,17 @@ class SwarmDrawing:
         self._weights = [random.randint(1, 8) for _ in self._kinds]
 
     def all(self) -> list[Fault]:
-        random, found, at_s = self._random, list[Fault](), 0.0
+        random, faults, at_s = self._random, list[Fault](), 0.0
         while True:
             at_s += random.expovariate(1.0 / self._every_s)
             if at_s >= self._seconds:
-                found += self._leaders_in_a_row(len(found))
-                found += self._refused_writes(len(found))
-                found += self._storage_chains(len(found))
-                found += self._coordinators_lost(len(found))
-                return [*found, *self._late_metadata(len(found))]
+                faults += self._leaders_in_a_row(len(faults))
+                faults += self._refused_writes(len(faults))
+                faults += self._storage_chains(len(faults))
+                faults += self._coordinators_lost(len(faults))
+                return [*faults, *self._late_metadata(len(faults))]
             (kind,) = random.choices(self._kinds, self._weights)
-            found.append(self._fault(f"swarm_{len(found) + 1}_{kind}", kind, round(at_s, 3)))
+            faults.append(self._fault(f"swarm_{len(faults) + 1}_{kind}", kind, round(at_s, 3)))
 
     def _leaders_in_a_row(self, drawn: int) -> list[Fault]:
         """Draw leaders that are cut off while clients still reach them, and soon after each a fault of its successor.
@@ -246,12 +246,12 @@ class SwarmDrawing:
         may have the longest one. Independent faults seldom meet like that. The successor fails as soon as it is
         elected, or when the first leader comes back.
         """
-        random, found = self._random, list[Fault]()
+        random, faults = self._random, list[Fault]()
         if "node_isolated" not in self._kinds or self._voters < 3:
-            return found
+            return faults
         kinds = ["node_isolated", *(each for each in ("node_killed", "node_powered_off") if each in self._kinds)]
         for _ in range(max(1, int(self._seconds / ROW_EVERY_S))):
-            name = f"swarm_{drawn + len(found) + 1}"
+            name = f"swarm_{drawn + len(faults) + 1}"
             kind, at_s = random.choice(kinds), round(random.uniform(0.1, 0.8) * self._seconds, 3)
             again_s = round(self._fetch_timeout_s * random.uniform(1.2, 2.2), 3)
             away_s = round(max(again_s + random.uniform(-0.4, 1.0), 0.1), 3)
@@ -267,26 +267,26 @@ class SwarmDrawing:
                 second = replace(second, on="note", match=Match(note="leader_elected"), every=1, times=0, total=1)
             else:
                 second = replace(second, at_s=again_s, sim_at_s=again_s)
-            found += [first, second]
-        return found
+            faults += [first, second]
+        return faults
 
     def _coordinators_lost(self, drawn: int) -> list[Fault]:
         """Draw nodes that end when they have just committed something of a group or a transaction, while all fetches of
         replicas take long. So the others do not know yet that what the node has acknowledged is committed, and its
         successor has to wait for them before it may go on. Independent faults seldom meet like that."""
-        random, found = self._random, list[Fault]()
+        random, faults = self._random, list[Fault]()
         ends = [each for each in ("node_killed", "node_powered_off", "node_paused") if each in self._allowed]
         if not self._commits or not self._replicated or not ends or "link_delayed" not in self._allowed:
-            return found
+            return faults
         for begin_s in range(2, int(self._seconds) - int(STATE_WINDOW_S), int(LOST_EVERY_S)):
-            at_s, name = round(begin_s + random.uniform(0.0, 5.0), 3), f"swarm_{drawn + len(found) + 1}"
+            at_s, name = round(begin_s + random.uniform(0.0, 5.0), 3), f"swarm_{drawn + len(faults) + 1}"
             low = random.choice((20, 40, 80))
             slow = Fault(f"{name}_link_delayed", "link_delayed", at_s=at_s, sim_at_s=at_s, optional=True)
             slow = replace(slow, link=Link("all", "all"), direction="both", delay_ms=Range(low, 2 * low))
             slow = replace(slow, duration_s=STATE_WINDOW_S, sim_duration_s=STATE_WINDOW_S)
             kind = random.choice(ends)
             lost = Fault(
-                f"swarm_{drawn + len(found) + 2}_{kind}", kind, node="any", at_s=round(at_s + 0.5, 3), optional=True
+                f"swarm_{drawn + len(faults) + 2}_{kind}", kind, node="any", at_s=round(at_s + 0.5, 3), optional=True
             )
             lasts_s = round(0.5 * 2 ** (random.random() * 3), 2)
             if kind == "node_paused":
@@ -294,35 +294,35 @@ class SwarmDrawing:
             else:
                 lost = replace(lost, restart_after_s=lasts_s)
             match = Match(note=random.choice(self._commits))
-            found += [slow, replace(_in_window(lost), on="note", match=match, nth=_once(random.randint(1, 4)))]
-        return found
+            faults += [slow, replace(_in_window(lost), on="note", match=match, nth=_once(random.randint(1, 4)))]
+        return faults
 
     def _late_metadata(self, drawn: int) -> list[Fault]:
         """Draw brokers that learn changes of the metadata a moment later than others, too short to be fenced. So they
         lead new partitions before they know them."""
-        random, found = self._random, list[Fault]()
+        random, faults = self._random, list[Fault]()
         if not self._commits or not self._replicated or "node_cut_from_controller" not in self._allowed:
-            return found
+            return faults
         for begin_s in range(1, int(self._seconds), int(LATE_EVERY_S)):
             at_s = round(begin_s + random.uniform(0.0, LATE_EVERY_S), 3)
-            name = f"swarm_{drawn + len(found) + 1}_node_cut_from_controller"
+            name = f"swarm_{drawn + len(faults) + 1}_node_cut_from_controller"
             late = Fault(name, "node_cut_from_controller", node="any", at_s=at_s, sim_at_s=at_s, optional=True)
             lasts_s = round(random.uniform(0.3, 1.2), 2)
-            found.append(replace(late, duration_s=lasts_s, sim_duration_s=lasts_s))
-        return found
+            faults.append(replace(late, duration_s=lasts_s, sim_duration_s=lasts_s))
+        return faults
 
     def _refused_writes(self, drawn: int) -> list[Fault]:
         """Draw writes of the active controller that its disk refuses: any of those that make up a transaction, the
         marker that opens or aborts it included, or the single one that fences or unfences a broker."""
-        random, found = self._random, list[Fault]()
+        random, faults = self._random, list[Fault]()
         if "disk_error" not in self._kinds and "disk_full" not in self._kinds:
-            return found
+            return faults
         for at_s in range(2, int(self._seconds), int(REFUSED_EVERY_S)):
-            fault = Fault(f"swarm_{drawn + len(found) + 1}_disk_error", "disk_error", optional=True, node="leader")
+            fault = Fault(f"swarm_{drawn + len(faults) + 1}_disk_error", "disk_error", optional=True, node="leader")
             fault = replace(_in_window(replace(self._killed(fault), at_s=float(at_s))), on="disk_write", error="ENOSPC")
             nth, every = random.randint(1, 12), random.choice((1, 4))
             cut = Range(0, random.choice((0, 20, 100)))
-            found.append(
+            faults.append(
                 replace(
                     fault,
                     match=Match(path=METADATA_LOGS),
@@ -333,19 +333,19 @@ class SwarmDrawing:
                     cut_bytes=cut,
                 )
             )
-        return found
+        return faults
 
     def _storage_chains(self, drawn: int) -> list[Fault]:
         """Draw, for a cluster with a remote tier, faults that meet the moments at which files change: a power loss at a
         roll, a truncation, a pass of the cleaner, a finished copy or a write of a checkpoint, a clean stop with a power
         loss soon after the start that follows, and a leader that loses its leadership while a copy is stored."""
-        random, found = self._random, list[Fault]()
+        random, faults = self._random, list[Fault]()
         if not self._is_tiered:
-            return found
+            return faults
         for _ in range(max(1, int(self._seconds / CHAIN_EVERY_S))):
             chain = random.choice((self._power_loss_at_files, self._power_loss_after_clean_stop, self._slow_copy))
-            found += chain(f"swarm_{drawn + len(found) + 1}", round(random.uniform(0.1, 0.8) * self._seconds, 3))
-        return found
+            faults += chain(f"swarm_{drawn + len(faults) + 1}", round(random.uniform(0.1, 0.8) * self._seconds, 3))
+        return faults
 
     def _power_loss_at_files(self, name: str, at_s: float) -> list[Fault]:
         random = self._random

@@ -100,8 +100,8 @@ def compute_verdict(
     fired = Counter(row.name for row in world.faults if is_hit(row.kind))
     fetches = sum(row.f == "fetch" and row.type == "ok" for row in history.operations)
     acked = sum(row.count for row in history.runs if row.kind == "send" and row.first_offset >= 0)
-    found = (each for check in world.checks for each in check.violations if is_judged(scenario, each.guarantee))
-    violations = sorted(found, key=lambda each: each.at_us)
+    judged = (each for check in world.checks for each in check.violations if is_judged(scenario, each.guarantee))
+    violations = sorted(judged, key=lambda each: each.at_us)
     unused = applied_mutant is not None and applied_mutant.calls == 0
     if crash:
         reasons = [*crash]

@@ -312,12 +312,14 @@ def short_slices(items: int) -> Iterator[None]:
 def _budgets() -> list[tuple[ModuleType, str, int]]:
     """Return all budgets of the broker's modules that are imported now: module, name and value."""
     modules = [module for name, module in sys.modules.items() if name.startswith("reference_broker.")]
-    return [(module, *one) for module in modules for one in vars(module).items() if one[0].endswith(BUDGET)]
+    return [
+        (module, *constant) for module in modules for constant in vars(module).items() if constant[0].endswith(BUDGET)
+    ]
 
 
 def _only(kind: type[C], checks: Sequence[Check]) -> C:
-    (found,) = (each for each in checks if isinstance(each, kind))
-    return found
+    (check,) = (each for each in checks if isinstance(each, kind))
+    return check
 
 
 SLICES_US = 400_000
