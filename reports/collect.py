@@ -127,14 +127,14 @@ class Query:
     judges: bool
     job: Job
 
-    def first_rows(self, found: DataFrame) -> DataFrame:
+    def first_rows(self, frame: DataFrame) -> DataFrame:
         """Return the part of the job's frame that is collected first. Most guarantees hold, and unless the history is
         large, a plan for few violations is cheaper than one for many."""
-        return found.limit(MOST_EXAMPLES + 1) if self.judges and lies_in_one_place(found) else found
+        return frame.limit(MOST_EXAMPLES + 1) if self.judges and lies_in_one_place(frame) else frame
 
-    def rows(self, found: DataFrame, first: DataFrame) -> list[Row]:
+    def rows(self, frame: DataFrame, first: DataFrame) -> list[Row]:
         """Collect the rows. Violations have their number in the run from 1 (``n``), and the ``total`` of the run."""
-        return _violations(self.name, found, first) if self.judges else _sorted(first)
+        return _violations(self.name, frame, first) if self.judges else _sorted(first)
 
 
 RunQuery: TypeAlias = Callable[[Query], list[Row]]
@@ -147,11 +147,11 @@ def queries(tables: Tables, runs: int) -> list[Query]:
         """Return whether any run has the tables. Even a query over nothing costs its planning."""
         return any(tables.has(run, *names) for run in range(runs))
 
-    judged = [one for one in guarantee_jobs() if any(some_run_has(*names) for names in _starting_points(one))]
+    judged = [job for job in guarantee_jobs() if any(some_run_has(*names) for names in _starting_points(job))]
     declared = {each.name: each.metadata for each in fields(Findings) if each.metadata}
     measured = {name: each["job"] for name, each in declared.items() if some_run_has(*each["needs"])}
-    judging = [Query(one.name, True, one.find) for one in judged]
-    measuring = [Query(name, False, job) for name, job in {"facts": evidence_facts, **measured}.items()]
+    judging = [Query(job.name, True, job.find) for job in judged]
+    measuring = [Query(name, False, measure) for name, measure in {"facts": evidence_facts, **measured}.items()]
     # Neighbours of one kind start from the same frames, and would wait for each other.
     mixed = chain.from_iterable(zip_longest(judging, measuring))
     return [query for query in mixed if query is not None]
@@ -166,8 +166,8 @@ def collect(
     """
 
     def planned_here(query: Query) -> list[Row]:
-        found = query.job(tables)
-        return query.rows(found, query.first_rows(found))
+        frame = query.job(tables)
+        return query.rows(frame, query.first_rows(frame))
 
     def reported(query: Query) -> list[Row]:
         rows = (run or planned_here)(query)
@@ -182,35 +182,35 @@ def collect(
 
 def _findings(tables: Tables, runs: int, results: Sequence[tuple[Query, list[Row]]]) -> list[Findings]:
     examples = _with_faults([row for query, rows in results if query.judges for row in rows], tables)
-    found = {one.name: [row for row in examples if row["guarantee"] == one.name] for one in guarantee_jobs()}
+    by_guarantee = {job.name: [row for row in examples if row["guarantee"] == job.name] for job in guarantee_jobs()}
     measured = {query.name: rows for query, rows in results if not query.judges}
-    return [_of_run(run, tables, found, measured) for run in range(runs)]
+    return [_of_run(run, tables, by_guarantee, measured) for run in range(runs)]
 
 
-def _starting_points(one: GuaranteeJob) -> list[Sequence[str]]:
+def _starting_points(job: GuaranteeJob) -> list[Sequence[str]]:
     """Return sets of tables. Without all tables of one set there is nothing to compute."""
-    found_in = [one.found_in] if one.found_in else []
-    return [[*one.needs, *found_in], *([one.instead] if one.instead else [])]
+    found_in = [job.found_in] if job.found_in else []
+    return [[*job.needs, *found_in], *([job.instead] if job.instead else [])]
 
 
-def _violations(guarantee: str, found: DataFrame, first: DataFrame) -> list[Row]:
+def _violations(guarantee: str, frame: DataFrame, first: DataFrame) -> list[Row]:
     """Collect the first MOST_EXAMPLES violations of each run. ``first`` has all of them, or more than may be shown."""
-    if lies_in_one_place(found):
+    if lies_in_one_place(frame):
         few = [row.asDict() for row in first.collect()]
         if len(few) <= MOST_EXAMPLES:
             return _numbered(guarantee, few)
     of_run = Window.partitionBy("run")
-    counted = found.withColumn("total", F.count("*").over(of_run))
+    counted = frame.withColumn("total", F.count("*").over(of_run))
     rows = first_rows(counted, MOST_EXAMPLES, of_run.orderBy(*_ORDER)).collect()
     return [{"guarantee": guarantee, **row.asDict()} for row in rows]
 
 
-def _numbered(guarantee: str, found: Rows) -> list[Row]:
+def _numbered(guarantee: str, violations: Rows) -> list[Row]:
     """Number and count the violations as Spark does, with nulls first."""
     of_run: dict[int, list[Row]] = defaultdict(list)
-    for row in sorted(found, key=lambda row: [(row[name] is not None, row[name]) for name in _ORDER]):
+    for row in sorted(violations, key=lambda row: [(row[name] is not None, row[name]) for name in _ORDER]):
         of_run[row["run"]].append({"guarantee": guarantee, **row, "n": len(of_run[row["run"]]) + 1})
-    return [{**row, "total": len(some)} for some in of_run.values() for row in some]
+    return [{**row, "total": len(of_one_run)} for of_one_run in of_run.values() for row in of_one_run]
 
 
 def _with_faults(rows: Rows, tables: Tables) -> list[Row]:
@@ -227,10 +227,12 @@ def _sorted(frame: DataFrame) -> list[Row]:
     return sorted(rows, key=lambda row: tuple((value is None, value) for value in row.values()))
 
 
-def _of_run(run: int, tables: Tables, found: Mapping[str, Rows], rows: Mapping[str, Rows]) -> Findings:
-    mine = {name: [_without_run(row) for row in some if row["run"] == run] for name, some in rows.items()}
+def _of_run(run: int, tables: Tables, by_guarantee: Mapping[str, Rows], rows: Mapping[str, Rows]) -> Findings:
+    mine = {name: [_without_run(row) for row in of_all_runs if row["run"] == run] for name, of_all_runs in rows.items()}
     numbers = _derived({str(row["fact"]): int(row["value"] or 0) for row in mine.pop("facts")})
-    violations = {name: _found([row for row in some if row["run"] == run]) for name, some in found.items()}
+    violations = {
+        name: _found([row for row in of_all_runs if row["run"] == run]) for name, of_all_runs in by_guarantee.items()
+    }
     present = frozenset(name for number, name in tables.present if number == run)
     return Findings(facts=numbers, found=violations, present=present, **mine)
 

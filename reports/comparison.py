@@ -63,29 +63,33 @@ def compare_runs(
     Raises ManifestError and SetupError as ``compute_reports`` does.
     """
 
-    found = compute_reports(run_dirs, None, None, spark, progress)
-    reports = sorted(found, key=lambda one: _place(one.manifest.revision))
-    measured = tuple(measure(_name(one), one.findings) for one in reports)
+    computed = compute_reports(run_dirs, None, None, spark, progress)
+    reports = sorted(computed, key=lambda report: _place(report.manifest.revision))
+    measured = tuple(measure(_name(report), report.findings) for report in reports)
     out.mkdir(parents=True, exist_ok=True)
-    mirrors = [mirror_numbers(_name(one), one) for one in reports if one.manifest.variant and one.findings.mirrors]
+    mirrors = [
+        mirror_numbers(_name(report), report)
+        for report in reports
+        if report.manifest.variant and report.findings.mirrors
+    ]
     page = write_mirror_comparison(out, reports, mirrors) if mirrors else write_comparison(out, reports, measured)
     numbers = {
         "version": COMPARISON_VERSION,
         "scenario": reports[0].manifest.scenario,
         "seed": reports[0].manifest.seed,
-        "runs": [asdict(one) for one in measured],
-        "mirrors": [asdict(one) for one in mirrors],
+        "runs": [asdict(report) for report in measured],
+        "mirrors": [asdict(report) for report in mirrors],
     }
     (out / NUMBERS_NAME).write_text(json.dumps(numbers, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    return Compared(page, tuple(one.verdict for one in reports), measured)
+    return Compared(page, tuple(report.verdict for report in reports), measured)
 
 
 def _place(revision: str) -> int:
     return ORDER.index(revision) if revision in ORDER else len(ORDER)
 
 
-def _name(one: RunReport) -> str:
-    return one.manifest.variant or one.manifest.revision or one.manifest.run_id or one.manifest.scenario
+def _name(report: RunReport) -> str:
+    return report.manifest.variant or report.manifest.revision or report.manifest.run_id or report.manifest.scenario
 
 
 def measure(revision: str, findings: "Findings") -> Measured:
@@ -225,23 +229,23 @@ def write_comparison(folder: Path, reports: Sequence[RunReport], runs: Sequence[
 
 def write_page(folder: Path, reports: Sequence[RunReport], names: Sequence[str], **context: Any) -> Path:
     """``names`` distinguish the runs. ``context`` is what else the template shows."""
-    runs = [_head(one, name, folder) for one, name in zip(reports, names, strict=True)]
+    runs = [_head(report, name, folder) for report, name in zip(reports, names, strict=True)]
     template = environment().get_template("comparison.html.j2")
     page = folder / PAGE_NAME
     page.write_text(template.render(manifest=reports[0].manifest, runs=runs, **context), encoding="utf-8")
     return page
 
 
-def _head(one: RunReport, name: str, folder: Path) -> dict[str, Any]:
-    report = one.verdict.report
+def _head(report: RunReport, name: str, folder: Path) -> dict[str, Any]:
+    verdict = report.verdict
     return {
         "revision": name,
         "meaning": MEANINGS.get(name, ""),
-        "outcome": one.verdict.outcome.name.lower(),
-        "summary": one.verdict.summary,
-        "reasons": one.verdict.reasons,
-        "report": relpath(report, folder) if report is not None else "",
-        "repeat": one.verdict.repeat_command,
+        "outcome": verdict.outcome.name.lower(),
+        "summary": verdict.summary,
+        "reasons": verdict.reasons,
+        "report": relpath(verdict.report, folder) if verdict.report is not None else "",
+        "repeat": verdict.repeat_command,
     }
 
 
@@ -249,40 +253,40 @@ def table(groups: Mapping[str, Lines], runs: Sequence[Any]) -> list[tuple[str, l
     """The table as groups of lines. It omits a line that no run has, and a group without lines."""
     shown = []
     for group, lines in groups.items():
-        found = []
+        with_values = []
         for title, value_of, text in lines:
-            values = [value_of(one) for one in runs]
+            values = [value_of(run) for run in runs]
             if any(value is not None for value in values):
                 cells = (words.NONE if value is None else text(value) for value in values)
-                found.append(Line(title, tuple(cells)))
-        if found:
-            shown.append((group, found))
+                with_values.append(Line(title, tuple(cells)))
+        if with_values:
+            shown.append((group, with_values))
     return shown
 
 
 def comparison_notes(reports: Sequence[RunReport], runs: Sequence[Measured]) -> list[str]:
-    found = [
+    notes = [
         "The runs were played one after the other with the same load, faults and seed. Fetchers are a closed loop: one "
         "that gets its responses faster fetches more often. So compare what one fetch costs, and not sums of bytes."
     ]
     if reports[0].manifest.world == "sim":
-        found.append("The runs were simulated. Partitions are exact, times are virtual, and bytes are not counted.")
-    if not any(one.clients.fetches for one in runs):
-        found.append("The nodes left no costs of single fetches (table fetch_costs).")
-    seconds = [one.manifest.duration_us / 1e6 for one in reports]
+        notes.append("The runs were simulated. Partitions are exact, times are virtual, and bytes are not counted.")
+    if not any(report.clients.fetches for report in runs):
+        notes.append("The nodes left no costs of single fetches (table fetch_costs).")
+    seconds = [report.manifest.duration_us / 1e6 for report in reports]
     if max(seconds) > 1.1 * min(seconds):
         times = ", ".join(f"{each:.0f} s" for each in seconds)
-        found.append(f"The runs were not equally long ({times}), so compare only what one fetch costs.")
-    found += [
-        f"The run of {run.revision} did not pass: {one.verdict.summary}"
-        for one, run in zip(reports, runs, strict=True)
-        if one.verdict.exit_code
+        notes.append(f"The runs were not equally long ({times}), so compare only what one fetch costs.")
+    notes += [
+        f"The run of {run.revision} did not pass: {report.verdict.summary}"
+        for report, run in zip(reports, runs, strict=True)
+        if report.verdict.exit_code
     ]
-    return found
+    return notes
 
 
 def _makers(reports: Sequence[RunReport], runs: Sequence[Measured]) -> Makers:
-    curves = {run.revision: one.findings.costs_by_size for one, run in zip(reports, runs, strict=True)}
+    curves = {run.revision: report.findings.costs_by_size for report, run in zip(reports, runs, strict=True)}
     return {
         "overview": lambda: draw_overview(runs),
         "bytes": lambda: draw_bytes_per_fetch(runs),
@@ -322,8 +326,8 @@ class MirrorNumbers:
     """in the cluster that was copied to, at the end"""
 
 
-def mirror_numbers(name: str, one: RunReport) -> MirrorNumbers:
-    copies, facts = mirrored(one.findings), one.findings.facts
+def mirror_numbers(name: str, report: RunReport) -> MirrorNumbers:
+    copies, facts = mirrored(report.findings), report.findings.facts
     return MirrorNumbers(
         name,
         sum(each.records for each in copies),
@@ -333,7 +337,7 @@ def mirror_numbers(name: str, one: RunReport) -> MirrorNumbers:
         max((each.median_lag_us for each in copies), default=0),
         max((each.worst_lag_us for each in copies), default=0),
         max((each.added_us for each in copies), default=0),
-        one.findings.found["rewinds"].total,
+        report.findings.found["rewinds"].total,
         facts.get("metadata_epochs", 0),
         facts.get("metadata_dropped", 0),
         _sum([each.held for each in copies]),
@@ -370,7 +374,7 @@ _MIRROR_LINES: Mapping[str, Lines] = {
 
 def write_mirror_comparison(folder: Path, reports: Sequence[RunReport], runs: Sequence[MirrorNumbers]) -> Path:
     """``folder`` must exist. Figures are copied there as PNG. Each of the ``runs`` had a mirror."""
-    with_mirror = [one for one in reports if one.manifest.variant and one.findings.mirrors]
+    with_mirror = [report for report in reports if report.manifest.variant and report.findings.mirrors]
     return write_page(
         folder,
         with_mirror,
@@ -384,25 +388,28 @@ def write_mirror_comparison(folder: Path, reports: Sequence[RunReport], runs: Se
 
 
 def mirror_notes(reports: Sequence[RunReport]) -> list[str]:
-    found = [
+    notes = [
         "The runs were played one after the other with the same load, faults and seed. A run without the mechanism is "
         "expected to rewind, and what only the mechanism gives is not required of it."
     ]
     if reports[0].manifest.world == "sim":
-        found.append("The runs were simulated. Their times are virtual.")
-    found.append(
+        notes.append("The runs were simulated. Their times are virtual.")
+    notes.append(
         "Positions and lags are shown in steps of a quarter of a second, so a line does not show shorter rewinds."
     )
-    found.append("In the pictures the runs are moved so that the first fault fires at the same time in all of them.")
-    return found
+    notes.append("In the pictures the runs are moved so that the first fault fires at the same time in all of them.")
+    return notes
 
 
 def _mirror_makers(reports: Sequence[RunReport], runs: Sequence[MirrorNumbers]) -> Makers:
     shown = [
-        _moved(MirrorRun(run.name, tracks(one.findings), rewinds(one.findings), one.findings.fault_hits), reports[0])
-        for one, run in zip(reports, runs, strict=True)
+        _moved(
+            MirrorRun(run.name, tracks(report.findings), rewinds(report.findings), report.findings.fault_hits),
+            reports[0],
+        )
+        for report, run in zip(reports, runs, strict=True)
     ]
-    seconds = max(run_seconds(one.manifest, one.findings) for one in reports)
+    seconds = max(run_seconds(report.manifest, report.findings) for report in reports)
     return {"positions": lambda: draw_positions(shown, seconds), "lag": lambda: draw_lags(shown, seconds)}
 
 

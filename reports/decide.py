@@ -24,13 +24,13 @@ def decide(manifest: Manifest, findings: Findings, run_dir: Path) -> Verdict:
     """Return the verdict. A crash outweighs broken guarantees, because it cuts the history short, and broken guarantees
     outweigh missing evidence."""
     guarantees = judged(manifest, findings)
-    broken = [one for one in guarantees if one.status == "broken"]
+    broken = [result for result in guarantees if result.status == "broken"]
     invalid = [*missing_evidence(manifest, findings), *_unjudged(manifest, guarantees)]
     if manifest.crash:
         outcome, reasons = Outcome.CRASHED, [manifest.crash]
     elif broken:
         outcome = Outcome.FAILED
-        reasons = [f"{one.name} was broken {_times(one.anomalies)}. {one.meaning}" for one in broken]
+        reasons = [f"{result.name} was broken {_times(result.anomalies)}. {result.meaning}" for result in broken]
     elif invalid:
         outcome, reasons = Outcome.INVALID, []
     else:
@@ -46,7 +46,9 @@ def decide(manifest: Manifest, findings: Findings, run_dir: Path) -> Verdict:
         reasons=(*reasons, *invalid),
         guarantees=tuple(guarantees),
         repeat_command=manifest.repeat_command,
-        unjudged=tuple(one.name for one in guarantees if one.name in manifest.promised() and _is_unjudged(one)),
+        unjudged=tuple(
+            result.name for result in guarantees if result.name in manifest.promised() and _is_unjudged(result)
+        ),
     )
 
 
@@ -111,51 +113,51 @@ def generator_limits(findings: Findings) -> list[str]:
 
 def judged(manifest: Manifest, findings: Findings) -> list[GuaranteeResult]:
     promised = manifest.promised()
-    checks = {canonical_guarantee(one.guarantee): one for one in manifest.checks}
+    checks = {canonical_guarantee(each.guarantee): each for each in manifest.checks}
     results = [
-        _by_history(one, promised, findings, manifest.clauses)
-        for one in guarantee_jobs()
-        if one.guarantee.seen_from is not SeenFrom.INSIDE or not one.missing(findings.present)
+        _by_history(each, promised, findings, manifest.clauses)
+        for each in guarantee_jobs()
+        if each.guarantee.seen_from is not SeenFrom.INSIDE or not each.missing(findings.present)
     ]
-    known = {one.name for one in results}
+    known = {each.name for each in results}
     results += [
-        _where_played(name, one, not promised or name in promised or _is_always_due(name), manifest.world)
-        for name, one in checks.items()
+        _where_played(name, each, not promised or name in promised or _is_always_due(name), manifest.world)
+        for name, each in checks.items()
         if name not in known
     ]
     unknown = sorted(promised - known - set(checks))
     results += [_unknown(name, manifest) for name in unknown]
-    return [_joined(one, checks.get(one.name), manifest.world) for one in results]
+    return [_joined(each, checks.get(each.name), manifest.world) for each in results]
 
 
-def _by_history(one: GuaranteeJob, promised: set[str], findings: Findings, clauses: Sequence[str]) -> GuaranteeResult:
-    required = one.guarantee.always or not promised or one.name in promised
-    missing = one.missing(findings.present)
-    evidence, found = findings.facts.get(one.evidence, 0), findings.found[one.name]
-    open_partitions = findings.facts.get("unended_partitions", 0) if one.reads_to_end else 0
+def _by_history(job: GuaranteeJob, promised: set[str], findings: Findings, clauses: Sequence[str]) -> GuaranteeResult:
+    required = job.guarantee.always or not promised or job.name in promised
+    missing = job.missing(findings.present)
+    evidence, violations = findings.facts.get(job.evidence, 0), findings.found[job.name]
+    open_partitions = findings.facts.get("unended_partitions", 0) if job.reads_to_end else 0
     status: Status
     reason = ""
     if missing:
         status, reason = "not checked", f"The run left no {_listed(missing)} table."
-    elif found.total:
+    elif violations.total:
         status = "broken" if required else "broken, not promised"
     elif open_partitions:
         status, reason = "not checked", f"{open_partitions} written partitions were not read to their end."
     elif not evidence:
-        status, reason = "nothing to judge", f"There were no {one.unit}."
-        required = required and (not one.about or any(each in one.about for each in clauses))
+        status, reason = "nothing to judge", f"There were no {job.unit}."
+        required = required and (not job.about or any(each in job.about for each in clauses))
     else:
         status = "holds"
     return GuaranteeResult(
-        name=one.name,
-        meaning=one.guarantee.violation,
+        name=job.name,
+        meaning=job.guarantee.violation,
         status=status,
         required=required and (bool(promised) or status in ("holds", "broken")),
         evidence=0 if missing else evidence,
-        evidence_unit=one.unit,
-        anomalies=0 if missing else found.total,
+        evidence_unit=job.unit,
+        anomalies=0 if missing else violations.total,
         reason=reason,
-        examples=() if missing else found.examples,
+        examples=() if missing else violations.examples,
     )
 
 
@@ -207,14 +209,14 @@ def _unjudged(manifest: Manifest, guarantees: Sequence[GuaranteeResult]) -> list
     """Return a sentence for each guarantee that the scenario promises and that could not be judged."""
     promised = manifest.promised()
     return [
-        f"{one.name} is promised but could not be judged: {one.reason}"
-        for one in guarantees
-        if one.name in promised and one.required and _is_unjudged(one)
+        f"{result.name} is promised but could not be judged: {result.reason}"
+        for result in guarantees
+        if result.name in promised and result.required and _is_unjudged(result)
     ]
 
 
-def _is_unjudged(one: GuaranteeResult) -> bool:
-    return one.status in ("not checked", "nothing to judge")
+def _is_unjudged(result: GuaranteeResult) -> bool:
+    return result.status in ("not checked", "nothing to judge")
 
 
 def _summary(
@@ -235,18 +237,18 @@ def _summary(
         f"{len(faults)} fault{'s' * (len(faults) != 1)} with {hits:,} hit{'s' * (hits != 1)}" if faults else "no fault"
     )
     planted = f" Mutant {manifest.mutant} was planted, so a red verdict is right." if manifest.mutant else ""
-    holding = sum(one.status == "holds" for one in guarantees)
+    holding = sum(result.status == "holds" for result in guarantees)
     if outcome is Outcome.PASSED:
-        promised = [one for one in guarantees if one.name in manifest.promised()]
-        unjudged = [one.name for one in promised if _is_unjudged(one)]
+        promised = [result for result in guarantees if result.name in manifest.promised()]
+        unjudged = [result.name for result in promised if _is_unjudged(result)]
         left = f" {len(unjudged)} of {len(promised)} promised guarantees {'was' if len(unjudged) == 1 else 'were'} not"
         gaps = f"{left} judged here: {_listed(unjudged)}." if unjudged else ""
         held = f"Every guarantee that could be judged held ({holding} of them)"
         return f"{held} over {did}, under {faced}.{gaps}{planted}"
     if outcome is Outcome.FAILED:
-        broken = [one for one in guarantees if one.status == "broken"]
-        names = _listed([one.name for one in broken]) + (" was" if len(broken) == 1 else " were")
-        total = _times(sum(one.anomalies for one in broken))
+        broken = [result for result in guarantees if result.status == "broken"]
+        names = _listed([result.name for result in broken]) + (" was" if len(broken) == 1 else " were")
+        total = _times(sum(result.anomalies for result in broken))
         return f"{_headline(broken, findings)} {names} broken, {total} in {did}, under {faced}.{planted}"
     if outcome is Outcome.INVALID:
         return f"This run proves nothing either way. {invalid[0]}{planted}"
@@ -259,14 +261,14 @@ LOSSES = ("lost-write", "unseen")
 
 def _headline(broken: Sequence[GuaranteeResult], findings: Findings) -> str:
     """Return what happened, in plain words: what was lost, or else the first violation."""
-    losses = [one for one in broken if one.name in LOSSES and one.examples]
+    losses = [result for result in broken if result.name in LOSSES and result.examples]
     if losses and findings.losses:
         return _lost(losses, findings.losses)
-    first = min(broken, key=lambda one: min((each.at_us for each in one.examples), default=0))
+    first = min(broken, key=lambda result: min((each.at_us for each in result.examples), default=0))
     meaning = first.meaning.removesuffix(".")
     if not first.examples:
         return f"{meaning}."
-    seen = min(first.examples, key=lambda one: one.at_us)
+    seen = min(first.examples, key=lambda result: result.at_us)
     return f"{meaning}, first at {seen.at_us / 1e6:.3f} s{_during(seen.fault)}: {seen.detail}"
 
 

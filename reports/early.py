@@ -66,9 +66,9 @@ def early_verdict(
     take_trace(scratch)
     with sized_for(spark, history_bytes([scratch])), reading_part(spark, [scratch], [config or RunConfig()]) as tables:
         jobs = early_jobs(tables)
-        violations = [each for one in jobs for each in first_violation(one, tables)]
+        violations = [each for job in jobs for each in first_violation(job, tables)]
         operations = tables.operations.count()
-    return EarlyVerdict(until_us, operations, tuple(one.name for one in jobs), tuple(violations))
+    return EarlyVerdict(until_us, operations, tuple(job.name for job in jobs), tuple(violations))
 
 
 def link_whole_parts(run_dir: Path, scratch: Path) -> int | None:
@@ -115,20 +115,20 @@ def early_jobs(tables: Tables) -> list[GuaranteeJob]:
     compacted = has_keyed(tables)
     present = {name for _, name in tables.present}
     return [
-        one
-        for one in guarantee_jobs()
-        if one.is_judged_early(compacted)
-        and all(each in present for each in one.needs)
-        and (not one.found_in or one.found_in in present)
+        job
+        for job in guarantee_jobs()
+        if job.is_judged_early(compacted)
+        and all(each in present for each in job.needs)
+        and (not job.found_in or job.found_in in present)
     ]
 
 
-def first_violation(one: GuaranteeJob, tables: Tables) -> list[Violation]:
+def first_violation(job: GuaranteeJob, tables: Tables) -> list[Violation]:
     """Return the first violation that the job finds in all of these runs, if any."""
     first = F.min(F.struct("at_us", "detail")).alias("first")
-    found = violations_of(one, tables).agg(F.count("*").alias("total"), first).collect()[0]
-    return [Violation(one.name, found["total"], *found["first"])] if found["total"] else []
+    counted = violations_of(job, tables).agg(F.count("*").alias("total"), first).collect()[0]
+    return [Violation(job.name, counted["total"], *counted["first"])] if counted["total"] else []
 
 
-def violations_of(one: GuaranteeJob, tables: Tables) -> DataFrame:
-    return (one.early or one.find)(tables)
+def violations_of(job: GuaranteeJob, tables: Tables) -> DataFrame:
+    return (job.early or job.find)(tables)

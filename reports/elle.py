@@ -65,10 +65,12 @@ class Export:
         """Write one map a line, the invocations and the ends in the order of time. Return how many operations."""
         for number, (topic, partition) in enumerate(self.keys):
             to.write(f";; list {number} is {topic}-{partition}\n")
-        for index, (at_us, end, process, one) in enumerate(self._events()):
+        for index, (at_us, end, process, operation) in enumerate(self._events()):
             done = end == "ok"
-            parts = [f"[:r {key} {self._read(key, length) if done else 'nil'}]" for key, length in one.reads.items()]
-            parts += [f"[:append {key} {element}]" for key, element in one.appends]
+            parts = [
+                f"[:r {key} {self._read(key, length) if done else 'nil'}]" for key, length in operation.reads.items()
+            ]
+            parts += [f"[:append {key} {element}]" for key, element in operation.appends]
             to.write(
                 f"{{:index {index}, :type :{end}, :process {process}, :f :txn, :time {at_us * 1000}, "
                 f":value [{' '.join(parts)}]}}\n"
@@ -81,23 +83,23 @@ class Export:
     def _events(self) -> list[tuple[int, str, int, Operation]]:
         """What begins at the moment at which something else ends is concurrent with it, so it comes first."""
         events = []
-        for process, one in _with_processes(self.operations):
-            events.append((one.begun_us, 0, "invoke", process, one))
-            events.append((one.ended_us, 1, one.end, process, one))
+        for process, operation in _with_processes(self.operations):
+            events.append((operation.begun_us, 0, "invoke", process, operation))
+            events.append((operation.ended_us, 1, operation.end, process, operation))
         events.sort(key=lambda each: (each[0], each[1], each[3]))
-        return [(at_us, end, process, one) for at_us, _, end, process, one in events]
+        return [(at_us, end, process, operation) for at_us, _, end, process, operation in events]
 
 
 def _with_processes(operations: Sequence[Operation]) -> Iterator[tuple[int, Operation]]:
     """Yield the operations, each with the number of a process that is free by then."""
     numbers = count()
     free: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for one in sorted(operations, key=lambda each: (each.begun_us, each.ended_us)):
-        waiting = free[one.process]
-        number = heappop(waiting)[1] if waiting and waiting[0][0] < one.begun_us else next(numbers)
-        if one.end != "info":
-            heappush(waiting, (one.ended_us, number))
-        yield number, one
+    for operation in sorted(operations, key=lambda each: (each.begun_us, each.ended_us)):
+        waiting = free[operation.process]
+        number = heappop(waiting)[1] if waiting and waiting[0][0] < operation.begun_us else next(numbers)
+        if operation.end != "info":
+            heappush(waiting, (operation.ended_us, number))
+        yield number, operation
 
 
 def exported(run_dir: Path, whole: bool = False) -> Export:
@@ -119,15 +121,15 @@ def exported(run_dir: Path, whole: bool = False) -> Export:
     logs = _logs(read, elements)
     keys = sorted({*logs, *(_key(row) for row in sent)})
     inputs = [{**row, "first_offset": row["source_offset"]} for row in _rows(run_dir, TransformRow)]
-    found: dict[tuple[str, int, int], Operation] = {}
+    exported_operations: dict[tuple[str, int, int], Operation] = {}
 
     def of(row: Row, part: int = 0) -> Operation:
         key = row["process"], row["index"], part
-        if key not in found:
+        if key not in exported_operations:
             operation = operations[row["process"], row["index"]]
             begun_us = operation["invoke_us"] if operation["invoke_us"] >= 0 else operation["intended_us"]
-            found[key] = Operation(row["process"], begun_us, operation["complete_us"], operation["type"])
-        return found[key]
+            exported_operations[key] = Operation(row["process"], begun_us, operation["complete_us"], operation["type"])
+        return exported_operations[key]
 
     for row in (*read, *(each for each in inputs if (each["process"], each["index"]) in operations)):
         key, last = _key(row), row["first_offset"] + row["count"] - 1
@@ -137,28 +139,28 @@ def exported(run_dir: Path, whole: bool = False) -> Export:
         for value, _ in _values(row):
             alone = not whole and (row["process"], row["index"]) in transactional
             of(row, 1 + elements[value] if alone else 0).appends.append((keys.index(_key(row)), elements[value]))
-    _thin(found.values())
+    _thin(exported_operations.values())
     lists = [[element for _, element in logs.get(key, ())] for key in keys]
-    return Export(keys, lists, [each for each in found.values() if each.appends or each.reads])
+    return Export(keys, lists, [each for each in exported_operations.values() if each.appends or each.reads])
 
 
 def _logs(read: Rows, elements: Mapping[Value, int]) -> dict[Key, list[tuple[int, int]]]:
     """Return what readers found in each partition: offsets and elements, in the order of the offsets."""
-    found: dict[Key, set[tuple[int, int]]] = defaultdict(set)
+    logs: dict[Key, set[tuple[int, int]]] = defaultdict(set)
     for row in read:
-        found[_key(row)].update((offset, elements[value]) for value, offset in _values(row) if value in elements)
-    return {key: sorted(pairs) for key, pairs in found.items()}
+        logs[_key(row)].update((offset, elements[value]) for value, offset in _values(row) if value in elements)
+    return {key: sorted(pairs) for key, pairs in logs.items()}
 
 
 def _thin(operations: Iterable[Operation]) -> None:
     """Exclude reads, if all of them have too many elements. The longest of each list stay."""
-    some = [each for each in operations if each.reads]
+    readers = [each for each in operations if each.reads]
     total, longest = 0, dict[int, int]()
-    for each in some:
+    for each in readers:
         for key, length in each.reads.items():
             total, longest[key] = total + length, max(length, longest.get(key, 0))
     step = -(-total // MOST_ELEMENTS)
-    for number, each in enumerate(some):
+    for number, each in enumerate(readers):
         if step > 1 and number % step:
             each.reads = {key: length for key, length in each.reads.items() if length == longest[key]}
 

@@ -240,12 +240,12 @@ GUARANTEES: Mapping[str, Guarantee] = {one.name: one for one in (*_CLIENTS, *_TR
 
 def names_seen_from(*places: SeenFrom) -> tuple[str, ...]:
     """Return the names of the guarantees that can be judged from one of these places."""
-    return tuple(one.name for one in GUARANTEES.values() if one.seen_from in places)
+    return tuple(guarantee.name for guarantee in GUARANTEES.values() if guarantee.seen_from in places)
 
 
 def names_on_the_wire() -> tuple[str, ...]:
     """Return the names of the guarantees that frames show, in addition to those that clients show."""
-    return tuple(one.name for one in GUARANTEES.values() if one.on_the_wire)
+    return tuple(guarantee.name for guarantee in GUARANTEES.values() if guarantee.on_the_wire)
 
 
 def unknown_among(names: Sequence[str]) -> tuple[str, ...]:

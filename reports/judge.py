@@ -58,15 +58,15 @@ def report_runs(
 
     Raise ManifestError (not a run) or SetupError (no Java), each one sentence for the person at the terminal.
     """
-    return [one.verdict for one in compute_reports(run_dirs, out, baseline, spark, progress, rehearsal)]
+    return [report.verdict for report in compute_reports(run_dirs, out, baseline, spark, progress, rehearsal)]
 
 
 def compute_verdicts(run_dirs: Sequence[Path], spark: "SparkSession | None" = None) -> list[Verdict]:
     """Compute the verdicts as ``report_runs`` does, without writing files."""
     from reports.decide import decide
 
-    folders = [Path(one).resolve() for one in run_dirs]
-    manifests = [read_manifest(one) for one in folders]
+    folders = [Path(folder).resolve() for folder in run_dirs]
+    manifests = [read_manifest(folder) for folder in folders]
     findings = _findings(folders, manifests, spark, silent)
     return [decide(*each) for each in zip(manifests, findings, folders, strict=True)]
 
@@ -81,8 +81,8 @@ def compute_reports(
 ) -> "list[RunReport]":
     """Do what ``report_runs`` does, and also return the manifest and the findings behind each verdict."""
     started = time.monotonic()
-    folders = [Path(one).resolve() for one in (*run_dirs, *([baseline] if baseline else []))]
-    manifests = [read_manifest(one) for one in folders]
+    folders = [Path(folder).resolve() for folder in (*run_dirs, *([baseline] if baseline else []))]
+    manifests = [read_manifest(folder) for folder in folders]
     findings = _findings(folders, manifests, spark, progress, rehearsal)
     compared = (manifests[-1], findings[-1]) if baseline else None
     reports = []
@@ -120,25 +120,25 @@ def _findings(
 
         settings = {
             run: RunConfig(
-                warm_up_us=one.warm_up_us,
-                external=int(one.target != OURS),
-                clock_tick_us=one.clock_tick_ms * 1000,
-                producer_expiration_us=one.producer_expiration_us,
+                warm_up_us=manifest.warm_up_us,
+                external=int(manifest.target != OURS),
+                clock_tick_us=manifest.clock_tick_ms * 1000,
+                producer_expiration_us=manifest.producer_expiration_us,
             )
-            for run, one in enumerate(manifests)
+            for run, manifest in enumerate(manifests)
         }
         config = JobConfig(runs=settings)
         if rehearsal is not None and rehearsal.suits(folders, config):
             progress("the queries are planned already")
-            found = rehearsal.findings(folders, progress)
+            findings = rehearsal.findings(folders, progress)
         else:
             at_once = JOBS_AT_ONCE if size < SMALL_HISTORY_BYTES else 1
             with sized_for(session, size), reading(session, folders, config) as tables:
-                found = collect(tables, len(folders), progress, at_once)
+                findings = collect(tables, len(folders), progress, at_once)
         # Frames refer to each other in cycles, and Java keeps the plans of all frames that Python holds: about 100 MB
         # for each call.
         gc.collect()
-        return found
+        return findings
 
 
 def _report(
@@ -176,8 +176,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (SetupError, ManifestError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    for one in verdicts:
-        sys.stdout.write(f"{one.outcome.name}: {one.scenario}: {one.summary}\n{one.report}\n")
+    for verdict in verdicts:
+        sys.stdout.write(f"{verdict.outcome.name}: {verdict.scenario}: {verdict.summary}\n{verdict.report}\n")
     return worst_exit_code(verdicts)
 
 

@@ -145,7 +145,7 @@ def manifest_from(raw: object, where: str = MANIFEST_NAME) -> Manifest:
         values["expectations"] = Expectations(**_tuples(expected, "faults", "guarantees"))
     if "checks" in values:
         values["checks"] = tuple(
-            CheckResult(**_known_keys(one, CheckResult, f"{where}, checks")) for one in values["checks"]
+            CheckResult(**_known_keys(check, CheckResult, f"{where}, checks")) for check in values["checks"]
         )
     try:
         return Manifest(**_tuples(values, "clauses", "notes"))
@@ -157,7 +157,7 @@ def manifest_from(raw: object, where: str = MANIFEST_NAME) -> Manifest:
 def _known_keys(raw: object, cls: Any, where: str) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise ManifestError(f"{where} is not a JSON object")
-    unknown = sorted(set(raw) - {one.name for one in fields(cls)})
+    unknown = sorted(set(raw) - {declared.name for declared in fields(cls)})
     if unknown:
         raise ManifestError(f"{where}: unknown key {unknown[0]!r}")
     return dict(raw)

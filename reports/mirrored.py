@@ -78,7 +78,7 @@ def mirrored(findings: "Findings") -> list[Mirrored]:
 
 
 def _of_topic(row: "Row", findings: "Findings", known: dict[Place, Track], costs: Sequence[Rewind]) -> Mirrored:
-    held = next((one for one in findings.mirror_targets if one["topic"] == row["topic"]), None)
+    held = next((target for target in findings.mirror_targets if target["topic"] == row["topic"]), None)
     lags = [lag for (topic, _), track in known.items() if topic == row["topic"] for lag in track.lags_us]
     return Mirrored(
         row["topic"],
@@ -101,10 +101,10 @@ def tracks(findings: "Findings") -> dict[Place, Track]:
 
 
 def _by_slot(rows: "Rows", value: str) -> dict[Place, dict[int, int]]:
-    found: dict[Place, dict[int, int]] = {}
+    by_slot: dict[Place, dict[int, int]] = {}
     for row in rows:
-        found.setdefault((row["topic"], row["partition"]), {})[row["slot"]] = row[value]
-    return found
+        by_slot.setdefault((row["topic"], row["partition"]), {})[row["slot"]] = row[value]
+    return by_slot
 
 
 def _track(ends: dict[int, int], positions: dict[int, int]) -> Track:

@@ -211,8 +211,8 @@ class Night(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 def night_folders(nights: Path) -> list[Path]:
     """The folders of all nights, the oldest first."""
-    found = nights.iterdir() if nights.is_dir() else ()
-    return sorted(each for each in found if FOLDER_NAME.fullmatch(each.name) and (each / NIGHT_NAME).is_file())
+    folders = nights.iterdir() if nights.is_dir() else ()
+    return sorted(each for each in folders if FOLDER_NAME.fullmatch(each.name) and (each / NIGHT_NAME).is_file())
 
 
 def read_night(folder: Path) -> Night:

@@ -214,7 +214,7 @@ class Tables:
 
 
 def struct_type(table: Table) -> StructType:
-    return StructType([StructField(one.name, _TYPES[one.kind], True) for one in table.columns])
+    return StructType([StructField(column.name, _TYPES[column.kind], True) for column in table.columns])
 
 
 def together(frame: DataFrame, *keys: str) -> DataFrame:
@@ -304,12 +304,12 @@ def _read(spark: SparkSession, run_dirs: Sequence[Path], table: Table, scratch: 
         if gather(run_dirs, table, target):
             return read_gathered(spark, target)
     files = [schema.files_of(folder, table) for folder in run_dirs]
-    paths = [path for one in files for path in one]
+    paths = [path for of_run in files for path in of_run]
     names = [column.name for column in table.columns]
     if not paths:
         return spark.createDataFrame([], _with_run(table))
     frame = spark.read.schema(struct_type(table)).parquet(*paths)
-    used = [run for run, one in enumerate(files) if one]
+    used = [run for run, of_run in enumerate(files) if of_run]
     run = F.lit(used[0]) if len(used) == 1 else _run_of_file(files)
     return frame.select(run.cast("long").alias("run"), *names)
 
@@ -318,15 +318,15 @@ def _run_of_file(files: Sequence[Sequence[str]]) -> Column:
     """Return the run of a row by the folder of its file. It is looked up in a map, since a condition for each run takes
     minutes to plan for sixty of them. (Spark writes paths as URLs.)"""
     path = F.url_decode(F.replace(F.col("_metadata.file_path"), F.lit("+"), F.lit("%2B")))
-    runs = {_folder_of(each): run for run, one in enumerate(files) for each in one}
+    runs = {_folder_of(each): run for run, of_run in enumerate(files) for each in of_run}
     known = F.create_map(*(F.lit(each) for pair in runs.items() for each in pair))
     return F.element_at(known, F.regexp_extract(path, r"^(?:[a-z0-9]+:)?/*(/.*)/[^/]*$", 1))
 
 
 def _folder_of(file: str) -> str:
     """Return the folder of a path, or of a URL without its scheme."""
-    _, of_url, rest = file.partition("://")
-    return str(Path(f"/{rest}").parent if of_url else Path(file).resolve().parent)
+    _, of_url, url_path = file.partition("://")
+    return str(Path(f"/{url_path}").parent if of_url else Path(file).resolve().parent)
 
 
 def _with_operation(runs: DataFrame, operations: DataFrame) -> DataFrame:

@@ -84,10 +84,10 @@ class SetsCompared:
 
     @property
     def words(self) -> Mapping[Word, int]:
-        found: dict[Word, int] = {"better": 0, "worse": 0, "no difference shown": 0}
-        for one in self.figures:
-            found[one.word] += 1
-        return found
+        counts: dict[Word, int] = {"better": 0, "worse": 0, "no difference shown": 0}
+        for figure in self.figures:
+            counts[figure.word] += 1
+        return counts
 
     @property
     def summary(self) -> str:
@@ -104,14 +104,14 @@ class SetsCompared:
 
 def find_runs(paths: Sequence[Path]) -> list[Path]:
     """The folders of runs among ``paths``, or one level below them. Raises ManifestError for a path without a run."""
-    found: list[Path] = []
+    folders: list[Path] = []
     for path in paths:
         below = sorted(each.parent for each in path.glob(f"*/{MANIFEST_NAME}"))
         runs = [path] if (path / MANIFEST_NAME).is_file() else below
         if not runs:
             raise ManifestError(f"{path} is neither a run nor a folder of runs: it has no {MANIFEST_NAME}")
-        found += runs
-    return found
+        folders += runs
+    return folders
 
 
 def check_comparable(old: Sequence[Path], new: Sequence[Path]) -> None:
@@ -152,7 +152,7 @@ def measure_sets(old: Sequence[Path], new: Sequence[Path], spark: "SparkSession 
     size = history_bytes(folders)
     config = JobConfig(
         blocks=1 if drawn == "runs" else BLOCKS,
-        runs={run: RunConfig(warm_up_us=one.warm_up_us) for run, one in enumerate(manifests)},
+        runs={run: RunConfig(warm_up_us=manifest.warm_up_us) for run, manifest in enumerate(manifests)},
     )
     with (
         nullcontext(spark) if spark is not None else spark_session("crucible-compare", size) as session,
@@ -161,15 +161,15 @@ def measure_sets(old: Sequence[Path], new: Sequence[Path], spark: "SparkSession 
     ):
         frames = latencies_of_units(tables), rates_of_units(tables), distribution(tables)
         latencies, rates, points = ([row.asDict() for row in frame.collect()] for frame in frames)
-    runs = [RunCompared(*one) for one in zip(folders, manifests, _curves(points, len(folders)), strict=True)]
+    runs = [RunCompared(*each) for each in zip(folders, manifests, _curves(points, len(folders)), strict=True)]
     return compared_units(runs[: len(old)], runs[len(old) :], drawn, latencies, rates)
 
 
 def _curves(points: Rows, runs: int) -> list[dict[str, list[tuple[int, int]]]]:
-    found: list[dict[str, list[tuple[int, int]]]] = [defaultdict(list) for _ in range(runs)]
+    curves: list[dict[str, list[tuple[int, int]]]] = [defaultdict(list) for _ in range(runs)]
     for row in sorted(points, key=lambda row: row["high_us"]):
-        found[row["run"]][row["operation"]].append((row["high_us"], row["count"]))
-    return found
+        curves[row["run"]][row["operation"]].append((row["high_us"], row["count"]))
+    return curves
 
 
 def compared_units(
@@ -202,7 +202,7 @@ class _Value:
 
 def _values(latencies: Rows, rates: Rows, drawn: Units) -> Iterator[tuple[Name, dict[tuple[int, int], _Value]]]:
     """Each figure's value in each unit, in the order of the page."""
-    found: dict[Name, dict[tuple[int, int], _Value]] = defaultdict(dict)
+    by_figure: dict[Name, dict[tuple[int, int], _Value]] = defaultdict(dict)
     for row in (*latencies, *rates):
         place, unit = (row["phase"], row["operation"]), (row["run"], row["block"])
         if row["phase"] != "quiet" and drawn == "blocks":
@@ -211,11 +211,11 @@ def _values(latencies: Rows, rates: Rows, drawn: Units) -> Iterator[tuple[Name, 
             per_s = (
                 max(row["operations"], 0.5) / row["seconds"]
             )  # A stall has a rate, too, which must have a logarithm.
-            found[*place, RATE][unit] = _Value(per_s, row["operations"] >= LEAST_OPERATIONS)
+            by_figure[*place, RATE][unit] = _Value(per_s, row["operations"] >= LEAST_OPERATIONS)
             continue
         for column, (title, beyond) in TITLES.items():
-            found[*place, title][unit] = _Value(max(row[column], 1), row["count"] * beyond >= TAIL_SAMPLES)
-    yield from sorted(found.items(), key=lambda one: one[0][:2])
+            by_figure[*place, title][unit] = _Value(max(row[column], 1), row["count"] * beyond >= TAIL_SAMPLES)
+    yield from sorted(by_figure.items(), key=lambda entry: entry[0][:2])
 
 
 def _suffices(name: Name, known: Mapping[tuple[int, int], _Value], sides: Sequence[Sequence[tuple[int, int]]]) -> bool:
@@ -243,17 +243,17 @@ def _figure(name: Name, ratio: Ratio) -> FigureCompared:
     return FigureCompared(*name, is_time, ratio, ratio.word(less_is_better=is_time))
 
 
-def _numbers(found: SetsCompared) -> dict[str, Any]:
+def _numbers(compared: SetsCompared) -> dict[str, Any]:
     return {
         "version": SETS_VERSION,
-        "old": [str(one.folder) for one in found.old],
-        "new": [str(one.folder) for one in found.new],
-        "drawn": found.drawn,
-        "units": list(found.units),
+        "old": [str(each.folder) for each in compared.old],
+        "new": [str(each.folder) for each in compared.new],
+        "drawn": compared.drawn,
+        "units": list(compared.units),
         "error_rate": ERROR_RATE,
-        "summary": found.summary,
-        "figures": [{**asdict(one), "ratio": _finite(asdict(one.ratio))} for one in found.figures],
-        "left_out": list(found.left_out),
+        "summary": compared.summary,
+        "figures": [{**asdict(each), "ratio": _finite(asdict(each.ratio))} for each in compared.figures],
+        "left_out": list(compared.left_out),
     }
 
 
@@ -297,9 +297,9 @@ class Difference:
 
 def write_sets(folder: Path, found: SetsCompared) -> Path:
     """``folder`` must exist. Figures are copied there as PNG."""
-    lines = [_line(one) for one in found.figures]
+    lines = [_line(each) for each in found.figures]
     makers = {
-        "intervals": lambda: draw_intervals(found.figures, [f"{one.name}, {one.phase}" for one in lines]),
+        "intervals": lambda: draw_intervals(found.figures, [f"{each.name}, {each.phase}" for each in lines]),
         "percentiles": lambda: draw_curves(found.old, found.new),
     }
     page = folder / PAGE_NAME
@@ -309,7 +309,7 @@ def write_sets(folder: Path, found: SetsCompared) -> Path:
         .render(
             found=found,
             lines=lines,
-            sides=[[_run_row(one, folder) for one in side] for side in (found.old, found.new)],
+            sides=[[_run_row(each, folder) for each in side] for side in (found.old, found.new)],
             differences=differences(found.old, found.new),
             notes=list(_notes(found)),
             error_rate=f"{100 * ERROR_RATE:.0f} %",
@@ -320,18 +320,18 @@ def write_sets(folder: Path, found: SetsCompared) -> Path:
     return page
 
 
-def _line(one: FigureCompared) -> Line:
-    text = words.micros if one.is_time else _per_second
-    ratio = one.ratio
+def _line(figure: FigureCompared) -> Line:
+    text = words.micros if figure.is_time else _per_second
+    ratio = figure.ratio
     return Line(
-        name=f"{one.operation} {one.figure}",
-        phase=PHASES[one.phase],
+        name=f"{figure.operation} {figure.figure}",
+        phase=PHASES[figure.phase],
         old=text(ratio.old),
         new=text(ratio.new),
         ratio=f"× {ratio.ratio:.3f}",
         interval=f"{ratio.low:.3f} to {ratio.high:.3f}" if isfinite(ratio.high) else "without end",
         least=f"× {ratio.least:.3f}" if isfinite(ratio.least) else "none",
-        word=one.word,
+        word=figure.word,
     )
 
 
@@ -339,15 +339,15 @@ def _per_second(value: float) -> str:
     return f"{value:,.1f}" if value < 1_000 else words.count(value)
 
 
-def _run_row(one: RunCompared, folder: Path) -> dict[str, str]:
+def _run_row(run: RunCompared, folder: Path) -> dict[str, str]:
     """``outcome`` and ``report`` are empty if the run has not been judged."""
-    verdict, report = one.folder / "report" / "verdict.json", one.folder / "report" / "index.html"
+    verdict, report = run.folder / "report" / "verdict.json", run.folder / "report" / "index.html"
     outcome = json.loads(verdict.read_text(encoding="utf-8")).get("outcome", "") if verdict.is_file() else ""
     return {
-        "name": one.folder.name,
-        "scenario": one.manifest.scenario,
-        "seed": str(one.manifest.seed),
-        "seconds": words.seconds(one.manifest.duration_us) if one.manifest.duration_us else words.NONE,
+        "name": run.folder.name,
+        "scenario": run.manifest.scenario,
+        "seed": str(run.manifest.seed),
+        "seconds": words.seconds(run.manifest.duration_us) if run.manifest.duration_us else words.NONE,
         "outcome": str(outcome).lower(),
         "report": relpath(report, folder) if report.is_file() else "",
     }
@@ -355,18 +355,18 @@ def _run_row(one: RunCompared, folder: Path) -> dict[str, str]:
 
 def differences(old: Sequence[RunCompared], new: Sequence[RunCompared]) -> list[Difference]:
     """What the manifests of the sides do not share. Seeds do not count, since runs of one set have several."""
-    facts_of = [[dict(_facts(one)) for one in side] for side in (old, new)]
+    facts_of = [[dict(_facts(run)) for run in side] for side in (old, new)]
     names = dict.fromkeys(name for side in facts_of for facts in side for name in facts)
-    found = []
+    different = []
     for name in names:
         values = [sorted({facts.get(name, "") for facts in side}) for side in facts_of]
         if values[0] != values[1]:
-            found.append(Difference(name, *(", ".join(each or words.NONE for each in side) for side in values)))
-    return found
+            different.append(Difference(name, *(", ".join(each or words.NONE for each in side) for side in values)))
+    return different
 
 
-def _facts(one: RunCompared) -> Iterator[tuple[str, str]]:
-    manifest = one.manifest
+def _facts(run: RunCompared) -> Iterator[tuple[str, str]]:
+    manifest = run.manifest
     yield "scenario", manifest.scenario
     yield "world", manifest.world
     yield "target", manifest.target
@@ -385,21 +385,21 @@ def _facts(one: RunCompared) -> Iterator[tuple[str, str]]:
             yield f"{group} {key}", str(value)
 
 
-def _notes(found: SetsCompared) -> Iterator[str]:
-    units = f"{found.units[0]} and {found.units[1]}"
-    if found.drawn == "runs":
+def _notes(compared: SetsCompared) -> Iterator[str]:
+    units = f"{compared.units[0]} and {compared.units[1]}"
+    if compared.drawn == "runs":
         yield f"The units are runs ({units}), so the intervals show how far runs of the same thing differ."
-        if min(found.units) < LEAST_UNITS + 2:
+        if min(compared.units) < LEAST_UNITS + 2:
             yield "With so few runs only great differences can be shown; five or more on each side show much more."
     else:
         yield (
             f"A side has fewer than {LEAST_UNITS} runs, so the units are blocks of neighbouring seconds ({units}). The "
             "intervals show how unsteady these runs were in themselves. Two runs of the same thing may differ by more."
         )
-    if any(one.manifest.world == "sim" for one in (*found.old, *found.new)):
+    if any(run.manifest.world == "sim" for run in (*compared.old, *compared.new)):
         yield "Simulated runs have virtual time. Their latencies say nothing about a machine."
     yield "A set's value is the geometric mean of its units' values. Latencies are exact to 1 %, the width of a bucket."
-    yield from (f"Not compared: {each}." for each in found.left_out)
+    yield from (f"Not compared: {each}." for each in compared.left_out)
 
 
 _SIDES = (("first set", style.BLUE), ("second set", style.ORANGE))
@@ -412,15 +412,15 @@ def draw_intervals(figures: "Sequence[FigureCompared]", names: Sequence[str]) ->
     """A line for each figure. ``names`` are what the lines are called."""
     if not figures:
         return None
-    figure, (axes,) = style.canvas([0.27 * len(figures) + 0.35])
-    for place, one in enumerate(figures):
-        colour, ratio = _WORDS[one.word], one.ratio
+    drawing, (axes,) = style.canvas([0.27 * len(figures) + 0.35])
+    for place, figure in enumerate(figures):
+        colour, ratio = _WORDS[figure.word], figure.ratio
         low, high = max(ratio.low, 1 / _FURTHEST), min(ratio.high, _FURTHEST)
         axes.plot([low, high], [place, place], color=colour, linewidth=2.4, alpha=0.55, solid_capstyle="butt")
         axes.plot([ratio.ratio], [place], "o", color=colour, markersize=5)
     axes.axvline(1.0, color=style.INK, linewidth=1)
     axes.set_xscale("log")
-    narrow = all(isfinite(one.ratio.high) and one.ratio.high < 2 and one.ratio.low > 0.5 for one in figures)
+    narrow = all(isfinite(figure.ratio.high) and figure.ratio.high < 2 and figure.ratio.low > 0.5 for figure in figures)
     axes.xaxis.set_major_locator(MaxNLocator(8) if narrow else LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"× {value:.3g}"))
     axes.xaxis.set_minor_locator(NullLocator())
@@ -428,12 +428,12 @@ def draw_intervals(figures: "Sequence[FigureCompared]", names: Sequence[str]) ->
     style.rows(axes, names, 0.4)
     axes.set_xlabel("second set / first set")
     axes.grid(False, axis="y")
-    return figure
+    return drawing
 
 
 def draw_curves(old: "Sequence[RunCompared]", new: "Sequence[RunCompared]") -> Figure | None:
     """A strip for each operation: each run as a thin line, and each side's runs together as a thick one."""
-    operations = sorted({name for one in (*old, *new) for name in one.curves if percentile_curve(one.curves[name])[0]})
+    operations = sorted({name for run in (*old, *new) for name in run.curves if percentile_curve(run.curves[name])[0]})
     if not operations:
         return None
     figure, strips = style.canvas([2.6] * len(operations))
@@ -446,7 +446,7 @@ def draw_curves(old: "Sequence[RunCompared]", new: "Sequence[RunCompared]") -> F
 def _draw_strip(axes: Axes, operation: str, old: "Sequence[RunCompared]", new: "Sequence[RunCompared]") -> float:
     furthest = 0.0
     for (label, colour), runs in zip(_SIDES, (old, new), strict=True):
-        points = [one.curves.get(operation, ()) for one in runs]
+        points = [run.curves.get(operation, ()) for run in runs]
         if len(runs) > 1:
             for each in points:
                 axes.plot(*percentile_curve(each), color=colour, linewidth=0.8, alpha=0.45)

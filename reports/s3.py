@@ -85,10 +85,10 @@ class RemoteRun:
 
     def bring(self, store: Any, most_copied_bytes: int) -> None:
         """Copy the run's manifest and history, or only note where the history is. Raise SetupError."""
-        found = _files_below(store, self.prefix)
-        if MANIFEST_NAME not in found:
+        files = _files_below(store, self.prefix)
+        if MANIFEST_NAME not in files:
             self._refuse(store)
-        history = {each: size for each, size in found.items() if any(fnmatch(each, one.path) for one in TABLES)}
+        history = {each: size for each, size in files.items() if any(fnmatch(each, table.path) for table in TABLES)}
         self.stand_in.mkdir(parents=True)
         copied = [MANIFEST_NAME]
         if sum(history.values()) <= most_copied_bytes:
@@ -112,7 +112,7 @@ class RemoteRun:
         """Write the report into the run's folder in S3, if there is one. Its page comes last, after all else."""
         report = self.stand_in / "report"
         page = report / "index.html"
-        for each in sorted(report.rglob("*"), key=lambda one: (one == page, one)) if report.is_dir() else ():
+        for each in sorted(report.rglob("*"), key=lambda path: (path == page, path)) if report.is_dir() else ():
             if each.is_file():
                 with store.open_output_stream(f"{self.prefix}/{each.relative_to(self.stand_in)}") as target:
                     target.write(each.read_bytes())
@@ -226,8 +226,8 @@ def _files_below(store: Any, prefix: str) -> dict[str, int]:
     """The files of a folder, by their path in it, with their sizes."""
     from pyarrow.fs import FileSelector
 
-    found = store.get_file_info(FileSelector(prefix, recursive=True, allow_not_found=True))
-    return {each.path.removeprefix(f"{prefix}/"): each.size for each in found if each.is_file}
+    entries = store.get_file_info(FileSelector(prefix, recursive=True, allow_not_found=True))
+    return {each.path.removeprefix(f"{prefix}/"): each.size for each in entries if each.is_file}
 
 
 def _copy(store: Any, source: str, target: Path) -> None:
@@ -254,9 +254,9 @@ def spark_settings() -> dict[str, str]:
         "spark.hadoop.fs.s3a.connection.ssl.enabled": str(endpoint.startswith("https")).lower(),
     }
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
-    found = ":".join(map(str, _jar_folder().glob("*.jar")))
+    class_path = ":".join(map(str, _jar_folder().glob("*.jar")))
     return {
-        **({"spark.driver.extraClassPath": found} if found else {}),
+        **({"spark.driver.extraClassPath": class_path} if class_path else {}),
         "spark.hadoop.fs.s3a.endpoint.region": region,
         **_PATIENCE,
         **(own if endpoint else {}),
@@ -319,11 +319,11 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0
 
 def main() -> int:
     try:
-        found = jars()
+        downloaded = jars()
     except SetupError as missing:
         sys.stderr.write(f"{missing}\n")
         return 2
-    sys.stdout.write("".join(f"{each.name}\n" for each in found))
+    sys.stdout.write("".join(f"{each.name}\n" for each in downloaded))
     return 0
 
 

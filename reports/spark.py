@@ -58,28 +58,28 @@ CLASS_ARCHIVES = Path(sys.prefix) / "crucible-classes"
 def require_java() -> Path:
     """Return the ``java`` that Spark will start. Raise SetupError with one sentence that says what to install."""
     home = os.environ.get("JAVA_HOME", "")
-    found = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
-    if found is None:
+    java = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
+    if java is None:
         where = f"JAVA_HOME ({home}) has no bin/java" if home else "there is no java on the PATH"
         raise SetupError(
             f"The report needs a Java {MIN_JAVA} runtime and {where}: install e.g. openjdk-17-jre-headless."
         )
     try:
-        version = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+        version = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
     except (OSError, subprocess.SubprocessError) as error:
-        raise SetupError(f"The report needs a Java {MIN_JAVA} runtime and {found} does not start ({error}).") from error
+        raise SetupError(f"The report needs a Java {MIN_JAVA} runtime and {java} does not start ({error}).") from error
     major = java_major(version)
     if major < MIN_JAVA:
         raise SetupError(
-            f"The report needs Java {MIN_JAVA} or later and {found} is Java {major}: install a newer runtime."
+            f"The report needs Java {MIN_JAVA} or later and {java} is Java {major}: install a newer runtime."
         )
-    return Path(found)
+    return Path(java)
 
 
 def java_major(version_text: str) -> int:
     """Return the major version in the output of ``java -version``, or 0 if there is none."""
-    found = re.search(r'"(?:1\.)?(\d+)', version_text)
-    return int(found[1]) if found else 0
+    match = re.search(r'"(?:1\.)?(\d+)', version_text)
+    return int(match[1]) if match else 0
 
 
 def archive_for(java: Path) -> Path:
@@ -202,10 +202,10 @@ def _remember_names(session: "SparkSession") -> None:
     """Look up once what PySpark otherwise looks up in Java for each column, some thousand times for one verdict."""
     java: Any = session._jvm
     for name, members in _CALLED_OFTEN.items():
-        found = getattr(java, name)
-        setattr(java, name, found)
+        java_class = getattr(java, name)
+        setattr(java, name, java_class)
         for member in members.split():
-            setattr(found, member, getattr(found, member))
+            setattr(java_class, member, getattr(java_class, member))
 
 
 @contextmanager

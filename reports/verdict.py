@@ -87,12 +87,12 @@ class Verdict:
 
     @property
     def anomalies(self) -> int:
-        return sum(one.anomalies for one in self.guarantees if one.status == "broken")
+        return sum(result.anomalies for result in self.guarantees if result.status == "broken")
 
 
 def worst_exit_code(verdicts: Sequence[Verdict]) -> int:
     """The exit code of the worst of several runs."""
-    return int(worst_outcome(one.outcome for one in verdicts))
+    return int(worst_outcome(verdict.outcome for verdict in verdicts))
 
 
 def write_verdict(path: Path, verdict: Verdict) -> None:
@@ -103,8 +103,8 @@ def write_verdict(path: Path, verdict: Verdict) -> None:
 
 def write_junit(path: Path, verdict: Verdict, duration_s: float = 0.0) -> None:
     """Write JUnit XML with one test case per guarantee. The case ``run`` says whether the run counts at all."""
-    broken = [one for one in verdict.guarantees if one.status == "broken"]
-    skipped = [one for one in verdict.guarantees if one.status not in ("holds", "broken")]
+    broken = [result for result in verdict.guarantees if result.status == "broken"]
+    skipped = [result for result in verdict.guarantees if result.status not in ("holds", "broken")]
     errors = int(verdict.outcome in (Outcome.INVALID, Outcome.CRASHED))
     counts = {"tests": len(verdict.guarantees) + 1, "failures": len(broken), "errors": errors, "skipped": len(skipped)}
     name = f"{verdict.scenario} seed {verdict.seed}" + (f" mutant {verdict.mutant}" if verdict.mutant else "")
@@ -116,20 +116,20 @@ def write_junit(path: Path, verdict: Verdict, duration_s: float = 0.0) -> None:
         message = xml_text("; ".join(verdict.reasons))
         error = ElementTree.SubElement(run_case, "error", type=verdict.outcome.name, message=message)
         error.text = f"repeat with: {verdict.repeat_command}"
-    for one in verdict.guarantees:
-        case = ElementTree.SubElement(suite, "testcase", classname=verdict.scenario, name=one.name)
-        if one.status == "broken":
-            failure = ElementTree.SubElement(case, "failure", type=one.name, message=f"{one.anomalies} anomalies")
-            failure.text = xml_text("\n".join(_line(example) for example in one.examples[:20]))
-        elif one.status != "holds":
-            ElementTree.SubElement(case, "skipped", message=xml_text(f"{one.status}: {one.reason}"))
+    for result in verdict.guarantees:
+        case = ElementTree.SubElement(suite, "testcase", classname=verdict.scenario, name=result.name)
+        if result.status == "broken":
+            failure = ElementTree.SubElement(case, "failure", type=result.name, message=f"{result.anomalies} anomalies")
+            failure.text = xml_text("\n".join(_line(example) for example in result.examples[:20]))
+        elif result.status != "holds":
+            ElementTree.SubElement(case, "skipped", message=xml_text(f"{result.status}: {result.reason}"))
     ElementTree.ElementTree(suites).write(path, encoding="utf-8", xml_declaration=True)
 
 
-def _line(one: Anomaly) -> str:
-    place = f"{one.topic}-{one.partition} @{one.offset}" if one.topic else one.process
-    fault = f" [{one.fault}]" if one.fault else ""
-    return f"{one.at_us / 1e6:.3f} s {place}: {one.detail}{fault}"
+def _line(anomaly: Anomaly) -> str:
+    place = f"{anomaly.topic}-{anomaly.partition} @{anomaly.offset}" if anomaly.topic else anomaly.process
+    fault = f" [{anomaly.fault}]" if anomaly.fault else ""
+    return f"{anomaly.at_us / 1e6:.3f} s {place}: {anomaly.detail}{fault}"
 
 
 def xml_text(text: str) -> str:

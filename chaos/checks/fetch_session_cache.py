@@ -117,7 +117,7 @@ class EvictionRules(Check):
                 kept = sessions.alive.get(served.session_id) if served.opening and not served.is_first else None
                 if kept is not None and not kept.is_first:
                     self.violated(
-                        at_us, f"node-{node_id} kept session {served.session_id}, which a full served has named"
+                        at_us, f"node-{node_id} kept session {served.session_id}, which a full fetch has named"
                     )
                 if served.emptying and (effect.body.session_id or served.session_id in sessions.alive):
                     story = f"node-{node_id} kept session {served.session_id}, whose last partition was forgotten"

@@ -37,7 +37,7 @@ def series_of(rows: Rows) -> list[Series]:
 def _series(rows: Rows) -> Series:
     ratios = tuple(row["ratio"] for row in rows)
     logs = [log(each) for each in ratios]
-    bounds = [0, *(one.at for one in change_points(logs)), len(logs)]
+    bounds = [0, *(change.at for change in change_points(logs)), len(logs)]
     first = rows[0]
     return Series(
         row=first["row"],
@@ -54,13 +54,15 @@ def _series(rows: Rows) -> Series:
 
 def changes(every: Sequence[Series]) -> list[Change]:
     """The newest change comes first."""
-    return sorted(_changes(every), key=lambda one: (one.night, one.series.row, one.series.what), reverse=True)
+    return sorted(
+        _changes(every), key=lambda change: (change.night, change.series.row, change.series.what), reverse=True
+    )
 
 
 def _changes(every: Sequence[Series]) -> Iterator[Change]:
-    for one in every:
-        for old, new in pairwise(one.levels):
-            yield Change(one, one.nights[new.start - 1], one.nights[new.start], old.ratio, new.ratio)
+    for series in every:
+        for old, new in pairwise(series.levels):
+            yield Change(series, series.nights[new.start - 1], series.nights[new.start], old.ratio, new.ratio)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +76,14 @@ class Picture:
 
 
 def pictures(every: Sequence[Series], notes: Sequence[Note]) -> list[Picture]:
-    found = []
+    drawn_rows = []
     with style.styled():
-        for row, group in groupby(every, key=lambda one: one.row):
+        for row, group in groupby(every, key=lambda series: series.row):
             own = tuple(note for note in notes if note.row in ("", row))
             drawn = list(group)
             figure = draw_ratios(drawn, [note.at for note in own])
             caption = f"{row}: " + "; ".join(
-                f"{one.title} {one.levels[-1].ratio:.2f} times {one.peer}" for one in drawn
+                f"{series.title} {series.levels[-1].ratio:.2f} times {series.peer}" for series in drawn
             )
-            found.append(Picture(row, style.svg(figure, f"series-{row}", caption), own))
-    return found
+            drawn_rows.append(Picture(row, style.svg(figure, f"series-{row}", caption), own))
+    return drawn_rows

@@ -29,7 +29,7 @@ class OpenFailure:
 
 def open_failures(rows: Rows, nights: Sequence[NightSummary], file: Callable[[str, str], str]) -> list[OpenFailure]:
     """The oldest comes first, and what is probably mended last. ``file`` gives the address of a file of a night."""
-    return sorted((_open_failure(row, nights, file) for row in rows), key=lambda one: one.is_gone)
+    return sorted((_open_failure(row, nights, file) for row in rows), key=lambda failure: failure.is_gone)
 
 
 def _open_failure(row: Row, nights: Sequence[NightSummary], file: Callable[[str, str], str]) -> OpenFailure:
@@ -47,18 +47,18 @@ def _open_failure(row: Row, nights: Sequence[NightSummary], file: Callable[[str,
 def _age(first_night: str, nights: Sequence[NightSummary]) -> str:
     first = datetime.strptime(first_night, "%Y%m%d-%H%M%S").date()
     days = (nights[-1].started.date() - first).days
-    return f"{_many(sum(one.night.night >= first_night for one in nights), 'night')}, {_many(days, 'day')}"
+    return f"{_many(sum(summary.night.night >= first_night for summary in nights), 'night')}, {_many(days, 'day')}"
 
 
 def _seen(row: Row) -> str:
-    found = f"In {_many(row['nights'], 'night')}, with {_many(row['seeds'], 'seed')}."
+    text = f"In {_many(row['nights'], 'night')}, with {_many(row['seeds'], 'seed')}."
     if row["plays_since"]:
-        found += (
+        text += (
             f" Since then {row['violations_since']:,} of {_many(row['plays_since'], 'play')} of the scenario broke it."
         )
     if row["still_breaks"]:
-        found += " Its seed was played again, and broke it again."
-    return found
+        text += " Its seed was played again, and broke it again."
+    return text
 
 
 def _is_gone(row: Row) -> bool:

@@ -86,7 +86,9 @@ def _line(place: tuple[str, str, str], rows: Sequence[Row | None], link: Link) -
 
 
 def _cell(row: Row, link: Link) -> Cell:
-    runs = tuple(Run(link(row["night"], one["run_dir"]), one["outcome"], one["seed"]) for one in row["runs"])
+    runs = tuple(
+        Run(link(row["night"], played["run_dir"]), played["outcome"], played["seed"]) for played in row["runs"]
+    )
     first, last = row["first_seed"], row["last_seed"]
     counts = ", ".join(f"{row[name]:,} {name}" for name in OUTCOMES if row[name])
     worst = "" if row["outcome"] == "PASSED" else ": ".join(part for part in (row["guarantee"], row["detail"]) if part)
@@ -104,8 +106,8 @@ def _cell(row: Row, link: Link) -> Cell:
 def _tone(row: Row) -> Tone:
     if row["crashed"]:
         return "crashed"
-    found: list[Tone] = [name for name in ("passed", "failed", "invalid") if row[name]]
-    return found[0] if len(found) == 1 else "mixed"
+    outcomes: list[Tone] = [name for name in ("passed", "failed", "invalid") if row[name]]
+    return outcomes[0] if len(outcomes) == 1 else "mixed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +124,8 @@ def red_rates(lines: Sequence[Line]) -> list[Rate]:
     """Of what was red sometimes, and of all that is played live, which is a few times a night. The greatest comes
     first."""
     uncertain = [line for line in lines if line.plays and (0 < line.reds < line.plays or line.world == "live")]
-    found = [Rate(line, line.reds / line.plays, *wilson(line.reds, line.plays)) for line in uncertain]
-    return sorted(found, key=lambda one: (-one.rate, -one.high, one.line.scenario, one.line.target))
+    rates = [Rate(line, line.reds / line.plays, *wilson(line.reds, line.plays)) for line in uncertain]
+    return sorted(rates, key=lambda rate: (-rate.rate, -rate.high, rate.line.scenario, rate.line.target))
 
 
 def percent(share: float) -> str:

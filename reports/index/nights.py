@@ -82,13 +82,13 @@ def read_notes(nights: Path) -> Sequence[Note]:
     if not path.is_file():
         return ()
     try:
-        found = msgspec.toml.decode(path.read_bytes(), type=_File)
+        decoded = msgspec.toml.decode(path.read_bytes(), type=_File)
     except (OSError, msgspec.DecodeError) as error:
         raise NightError(
             f'{path} cannot be read ({error}): each note is [[note]] with at = 2026-11-28, text = "..." and, if it is '
             'about one row of the benchmark, row = "produce"'
         ) from error
-    return sorted(found.note, key=lambda one: one.at)
+    return sorted(decoded.note, key=lambda note: note.at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +117,10 @@ class NightSummary:
             reasons = "; ".join(self.reasons)
             return f"{reasons[0].upper()}{reasons[1:]}."
         canary = self.night.canary
-        found = (
+        canary_words = (
             "" if canary is None else f", and the canary {canary.mutant} was found after {_seeds(canary.seeds_tried)}"
         )
-        return f"{self.plays:,} plays{found}."
+        return f"{self.plays:,} plays{canary_words}."
 
 
 GAP_HOURS = 36
@@ -179,7 +179,7 @@ class ReachedPoints:
 def reached_points(nights: Sequence[NightSummary]) -> ReachedPoints | None:
     """Return None if no night counted. An outcome that only one of two nights knows is neither newly reached nor
     lost."""
-    counted = [(one.night.night, one.night.points) for one in nights if one.night.points is not None]
+    counted = [(summary.night.night, summary.night.points) for summary in nights if summary.night.points is not None]
     if not counted:
         return None
     night, counts = counted[-1]

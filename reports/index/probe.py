@@ -94,5 +94,5 @@ def _cell(row: Row | None) -> ProbeCell | None:
 
 def changes(every: Sequence[ProbeLine]) -> list[Changed]:
     """What got worse comes first."""
-    found = [one for line in every for cell in line.cells if cell is not None for one in cell.changed]
-    return sorted(found, key=lambda one: (_ORDER.index(one.word), one.target, one.case_id))
+    changed = [change for line in every for cell in line.cells if cell is not None for change in cell.changed]
+    return sorted(changed, key=lambda change: (_ORDER.index(change.word), change.target, change.case_id))

@@ -68,20 +68,22 @@ def context_of(
     """What the template shows. Links are relative to ``beside``, the folder of the page."""
 
     def file(night: str, path: str) -> str:
-        found = nights / night / path
-        return quote(relpath(found, beside)) if path and found.exists() else ""
+        target = nights / night / path
+        return quote(relpath(target, beside)) if path and target.exists() else ""
 
     def run_page(night: str, run_dir: str) -> str:
         return file(night, f"{run_dir}/{RUN_PAGE}")
 
     shown = every[-SHOWN_NIGHTS:]
-    lines = matrix.lines(collected.matrix, [one.night.night for one in shown], run_page)
+    lines = matrix.lines(collected.matrix, [summary.night.night for summary in shown], run_page)
     measured = benchmark.series_of(collected.series)
     probed = probe.lines(collected.probed)
     return {
         "last": every[-1],
         "nights": shown,
-        "months": [(month, len(list(group))) for month, group in groupby(shown, key=lambda one: f"{one.started:%b}")],
+        "months": [
+            (month, len(list(group))) for month, group in groupby(shown, key=lambda summary: f"{summary.started:%b}")
+        ],
         "lines": lines,
         "cells": _cells(lines, shown),
         "index_style": (FOLDER / "index.css").read_text(encoding="utf-8"),
@@ -99,18 +101,20 @@ def context_of(
         "changes": benchmark.changes(measured),
         "series": measured,
         "pictures": benchmark.pictures(measured, notes),
-        "commits": {one.night.night: one.night.commit for one in every},
+        "commits": {summary.night.night: summary.night.commit for summary in every},
         "targets": probe.targets(collected.probed),
         "probed": probed,
         "probe_changes": probe.changes(probed),
         "points": reached_points(every),
-        "searched": [one for one in shown if one.night.canary is not None or one.night.corpus is not None],
+        "searched": [
+            summary for summary in shown if summary.night.canary is not None or summary.night.corpus is not None
+        ],
     }
 
 
 def _cells(lines: Sequence[matrix.Line], nights: Sequence[NightSummary]) -> dict[str, Any]:
     """What the page's script shows of a cell, by the places of its line and its night."""
     return {
-        "nights": [f"{one.started:%-d %b %Y}" for one in nights],
+        "nights": [f"{summary.started:%-d %b %Y}" for summary in nights],
         "lines": [asdict(line) for line in lines],
     }

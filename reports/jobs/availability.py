@@ -53,11 +53,11 @@ def first_ok_after_faults(tables: Tables) -> DataFrame:
     later = known.join(seconds, ["run", "f", "second"], "full").select(
         "run", "f", "second", F.min("first_us").over(behind).alias("later_us")
     )
-    found = within.join(later, ["run", "f", "second"])
-    found = found.withColumn("first_ok_us", F.coalesce("within_us", "later_us"))
+    with_next_ok = within.join(later, ["run", "f", "second"])
+    with_next_ok = with_next_ok.withColumn("first_ok_us", F.coalesce("within_us", "later_us"))
     wait = F.struct(F.expr("first_ok_us is null"), F.col("first_ok_us") - F.col("until_us"))
     worst = F.max_by(F.struct("hit", "at_us", "until_us", "first_ok_us"), wait).alias("worst")
-    return found.groupBy("run", "fault", "f").agg(worst).select("run", "fault", "f", "worst.*")
+    return with_next_ok.groupBy("run", "fault", "f").agg(worst).select("run", "fault", "f", "worst.*")
 
 
 def _ok(tables: Tables) -> DataFrame:

@@ -67,8 +67,8 @@ def _implied(tables: Tables, runs: DataFrame) -> DataFrame:
     isolation level of its readers). A batch is written whole, so a read of a part of it proves all of it.
     """
     places = sequences(tables.once(read_values).where("is_ours and is_ok"), [*VALUE, "shift", "isolation"])
-    found = meeting(runs, places, VALUE, ("first_sequence", "last_sequence"), ("first", "last"))
-    return found.groupBy(*_RUN).agg(
+    implied = meeting(runs, places, VALUE, ("first_sequence", "last_sequence"), ("first", "last"))
+    return implied.groupBy(*_RUN).agg(
         (F.col("first_sequence") - F.max("shift")).alias("implied"), F.max("isolation").alias("seen_by")
     )
 
@@ -83,10 +83,10 @@ def missable(tables: Tables) -> DataFrame:
     later = in_order.rowsBetween(1, Window.unboundedFollowing)
     newer_us = F.min(F.expr("if(fate != 'fail', effective_us, null)")).over(later)
     since = F.expr("if(fate = 'ok', least(newer_us, removable_us), 0)")
-    found = tables.once(writes).withColumn("newer_us", newer_us).withColumn("since_us", since)
+    superseded = tables.once(writes).withColumn("newer_us", newer_us).withColumn("since_us", since)
     last = tables.operations.groupBy("run").agg(F.max("complete_us").alias("last_us"))
-    found = found.join(F.broadcast(last), "run").where("since_us <= last_us")
-    return found.select(*VALUE, "sequence", "offset", "since_us")
+    superseded = superseded.join(F.broadcast(last), "run").where("since_us <= last_us")
+    return superseded.select(*VALUE, "sequence", "offset", "since_us")
 
 
 def excused(tables: Tables, keys: Sequence[str], level: int) -> DataFrame:
@@ -108,8 +108,8 @@ def excused(tables: Tables, keys: Sequence[str], level: int) -> DataFrame:
     records = tables.once(missable).withColumn("chunk", F.expr(f"offset div {CHUNK}"))
     over = records.join(moves, [*PARTITION, "chunk"], "left")
     at_us = F.min(F.expr("if(offset >= fetch_offset and offset < next_offset, complete_us, null)"))
-    found = over.groupBy(*VALUE, "sequence", "since_us").agg(at_us.alias("passed_us"))
-    return found.where("passed_us is null or passed_us >= since_us").select(*keys, *numbers)
+    passed = over.groupBy(*VALUE, "sequence", "since_us").agg(at_us.alias("passed_us"))
+    return passed.where("passed_us is null or passed_us >= since_us").select(*keys, *numbers)
 
 
 def _unpolled(tables: Tables) -> DataFrame:
@@ -150,9 +150,9 @@ def materialized_view(tables: Tables) -> DataFrame:
     because then a cleaner may have taken what it supersedes (X-11). A reader that got behind a tombstone later than
     delete.retention.ms may never have seen it, unless it received the tombstone horizon and had to read again (H-3).
     """
-    found = _with_passage(_views_by_key(tables), tables)
+    views = _with_passage(_views_by_key(tables), tables)
     holds = sentence("holds %s/%s at offset %s for", "held_writer", "held_sequence", "held_at")
-    found = found.withColumn("state", F.when(F.col("held_at").isNull(), F.lit("lacks")).otherwise(holds))
+    views = views.withColumn("state", F.when(F.col("held_at").isNull(), F.lit("lacks")).otherwise(holds))
     detail = sentence(
         "%s read up to offset %s and %s key %s. The newest committed record of the key is at offset %s.",
         "process",
@@ -161,7 +161,7 @@ def materialized_view(tables: Tables) -> DataFrame:
         "key",
         F.coalesce("newest.offset", F.lit(-1)),
     )
-    wrong = found.where(f"({_LACKS}) or ({_OLDER}) or (held_fate = 'fail' and isolation = 1)")
+    wrong = views.where(f"({_LACKS}) or ({_OLDER}) or (held_fate = 'fail' and isolation = 1)")
     return anomalies(wrong, detail, offset=F.coalesce("held_at", "newest.offset"))
 
 
@@ -194,17 +194,17 @@ def _held(tables: Tables, written: DataFrame) -> DataFrame:
     return held.withColumnsRenamed(names).select(*_VIEW, "key", *names.values(), "held_fate")
 
 
-def _with_passage(found: DataFrame, tables: Tables) -> DataFrame:
+def _with_passage(views: DataFrame, tables: Tables) -> DataFrame:
     """Add when the reader passed the newest record of a key where it holds an older one (``passed_us``), and whether it
     received the tombstone horizon (``has_horizon``).
     """
-    behind = found.where("held_at < newest.offset")
+    behind = views.where("held_at < newest.offset")
     moves = with_operation(tables.positions, tables, "complete_us", "type").where("type = 'ok'")
     moves = moves.select(*READER, "next_offset", "complete_us")
     passed = behind.join(moves, READER).where("complete_us >= from_us and next_offset > newest.offset")
     when = passed.groupBy(*_VIEW, "key").agg(F.min("complete_us").alias("passed_us"))
     sees_horizon = tables.positions.where("tombstone_horizon >= 0").select(*READER).distinct()
-    joined = found.join(when, [*_VIEW, "key"], "left").join(
+    joined = views.join(when, [*_VIEW, "key"], "left").join(
         sees_horizon.withColumn("has_horizon", F.lit(True)), READER, "left"
     )
     has_horizon = F.coalesce("has_horizon", F.lit(False))

@@ -196,8 +196,8 @@ def unrequested_partition(tables: Tables) -> DataFrame:
     The frames before another broker show it for any client: a session's response contains a partition that no request
     of the session named since it was last forgotten (``wire_lines``).
     """
-    found = _unrequested_in_the_history(tables)
-    return found.unionByName(_unrequested_on_the_wire(tables)) if tables.runs_with("frame_lines") else found
+    violations = _unrequested_in_the_history(tables)
+    return violations.unionByName(_unrequested_on_the_wire(tables)) if tables.runs_with("frame_lines") else violations
 
 
 def _unrequested_on_the_wire(tables: Tables) -> DataFrame:

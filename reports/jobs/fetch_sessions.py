@@ -78,8 +78,8 @@ def session_epoch_order(tables: Tables) -> DataFrame:
     expected epoch and was refused for its epoch, or had another one and was accepted; and whether one epoch was
     accepted twice, in whatever order the node handled the two.
     """
-    found = _order_in_the_trace(tables)
-    return found.unionByName(_order_on_the_wire(tables)) if tables.runs_with("frames") else found
+    violations = _order_in_the_trace(tables)
+    return violations.unionByName(_order_on_the_wire(tables)) if tables.runs_with("frames") else violations
 
 
 def _order_in_the_trace(tables: Tables) -> DataFrame:
@@ -95,8 +95,8 @@ def _order_in_the_trace(tables: Tables) -> DataFrame:
 def _order_on_the_wire(tables: Tables) -> DataFrame:
     requests = tables.once(wire_requests).where("clear and session_epoch > 0").withColumn("there", F.expr("not gone"))
     wrong = f"error = if(session_epoch = expected, {INVALID_SESSION_EPOCH}, 0)"
-    found = requests.where(f"if(gone, error in (0, {INVALID_SESSION_EPOCH}), {wrong})")
-    return _wrong_epochs(found, "until_us").unionByName(_accepted_twice(tables))
+    wrongly_accepted = requests.where(f"if(gone, error in (0, {INVALID_SESSION_EPOCH}), {wrong})")
+    return _wrong_epochs(wrongly_accepted, "until_us").unionByName(_accepted_twice(tables))
 
 
 def _accepted_twice(tables: Tables) -> DataFrame:
@@ -232,10 +232,10 @@ def session_lost(tables: Tables) -> DataFrame:
     allows no eviction: in the first 120 s of the session, in a cluster of one node, which has no followers. The
     connection must still be the one on which the session was given, since a restarted node knows no session.
     """
-    found = [_wrong_replies(tables), _closed_for_an_epoch(tables), _created_twice(tables), _wrongly_given(tables)]
+    violations = [_wrong_replies(tables), _closed_for_an_epoch(tables), _created_twice(tables), _wrongly_given(tables)]
     if tables.runs_with("frames"):
-        found += [_wrong_replies_on_the_wire(tables), _wrongly_given_on_the_wire(tables)]
-    return reduce(DataFrame.unionByName, found)
+        violations += [_wrong_replies_on_the_wire(tables), _wrongly_given_on_the_wire(tables)]
+    return reduce(DataFrame.unionByName, violations)
 
 
 def _wrong_replies(tables: Tables) -> DataFrame:
@@ -262,7 +262,9 @@ def _closed_for_an_epoch(tables: Tables) -> DataFrame:
     refused = tables.once(requests_with_replies).where(
         f"error = if(of_first, {INVALID_FETCH_SESSION}, {INVALID_SESSION_EPOCH})"
     )
-    found = refused.join(closed.select(*SESSION, F.col("cause.seq").alias("seq")), [*SESSION, "seq"], "left_semi")
+    closed_after_refusal = refused.join(
+        closed.select(*SESSION, F.col("cause.seq").alias("seq")), [*SESSION, "seq"], "left_semi"
+    )
     detail = sentence(
         "Node %s closed session %s of %s because of a request with the wrong epoch %s.",
         "node",
@@ -270,7 +272,7 @@ def _closed_for_an_epoch(tables: Tables) -> DataFrame:
         "client_id",
         "session_epoch",
     )
-    return anomalies(found, detail, process="client_id", at_us="reply_us")
+    return anomalies(closed_after_refusal, detail, process="client_id", at_us="reply_us")
 
 
 def _created_twice(tables: Tables) -> DataFrame:
@@ -315,8 +317,8 @@ def _wrong_replies_on_the_wire(tables: Tables) -> DataFrame:
         "session_epoch",
         "wrong",
     )
-    found = requests.withColumn("wrong", wrong).where("wrong is not null")
-    return anomalies(found, detail, process="client_id", at_us="until_us")
+    wrong_replies = requests.withColumn("wrong", wrong).where("wrong is not null")
+    return anomalies(wrong_replies, detail, process="client_id", at_us="until_us")
 
 
 def _wrongly_given_on_the_wire(tables: Tables) -> DataFrame:
@@ -408,15 +410,15 @@ def _change_not_sent(tables: Tables) -> DataFrame:
     later = tables.once(wire_responses).where("judged and incremental").alias("later")
     lacks = [F.col(f"due.{key}") == F.col(f"later.{key}") for key in WIRE_SESSION]
     lacks.append(F.expr("later.seq > due.due_seq and later.seq < due.over"))
-    found = due.alias("due").join(later, lacks).groupBy(*(f"due.{key}" for key in WIRE_LINE), "due.since")
-    first = found.agg(
+    unsent = due.alias("due").join(later, lacks).groupBy(*(f"due.{key}" for key in WIRE_LINE), "due.since")
+    first = unsent.agg(
         F.min_by("later.client_id", "later.seq").alias("client_id"), F.min("later.until_us").alias("until_us")
     )
     return _wrong_lines(first, "has changed, as earlier responses show, and was not included")
 
 
-def _wrong_lines(found: DataFrame, what: str) -> DataFrame:
+def _wrong_lines(lines: DataFrame, what: str) -> DataFrame:
     detail = sentence(
         f"Node %s responded to %s in session %s: %s-%s {what}.", "node", "client_id", "session", "topic", "partition"
     )
-    return anomalies(found, detail, process="client_id", at_us="until_us")
+    return anomalies(lines, detail, process="client_id", at_us="until_us")

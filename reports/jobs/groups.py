@@ -80,11 +80,11 @@ def ownerless_partitions(tables: Tables) -> DataFrame:
     partition, from_us, until_us."""
     in_time = Window.partitionBy(*STORED).orderBy("from_us", "until_us")
     freed = _owned(tables).withColumn("free_us", F.max("until_us").over(before(in_time)))
-    found = freed.where("from_us > free_us").select(
+    gaps = freed.where("from_us > free_us").select(
         *STORED, F.col("free_us").alias("from_us"), F.col("from_us").alias("until_us")
     )
     longest = Window.partitionBy(*_GROUP).orderBy(F.desc(F.col("until_us") - F.col("from_us")), *STORED, "from_us")
-    return first_rows(found, MOST_GAPS, longest).drop("n")
+    return first_rows(gaps, MOST_GAPS, longest).drop("n")
 
 
 def _owned(tables: Tables) -> DataFrame:
@@ -254,11 +254,11 @@ def group_skip(tables: Tables) -> DataFrame:
     seen = reads.select(*STORED, "process", "index", "complete_us", F.col("first_offset").alias("next_offset"))
     after = F.broadcast(kept.where("first <= last")).join(seen, STORED).where("next_offset > last")
     witness = F.min(F.struct("complete_us", "process", "index", "next_offset")).alias("witness")
-    found = after.groupBy(*STORED, "first", "last").agg(witness).select(*STORED, "first", "last", "witness.*")
+    skipped = after.groupBy(*STORED, "first", "last").agg(witness).select(*STORED, "first", "last", "witness.*")
     detail = sentence(
         "Group %s left out offsets %s to %s and read on from %s.", "group", "first", "last", "next_offset"
     )
-    return anomalies(found, detail, offset="first")
+    return anomalies(skipped, detail, offset="first")
 
 
 def _cleaned_before_read(tables: Tables, reads: DataFrame) -> DataFrame:
@@ -268,8 +268,8 @@ def _cleaned_before_read(tables: Tables, reads: DataFrame) -> DataFrame:
     records = tables.once(missable).join(F.broadcast(members(tables).select("run", "group").distinct()), "run")
     records = records.select(*STORED, "offset", F.lit(None).alias("complete_us"), "since_us")
     behind = Window.partitionBy(*STORED).orderBy(F.desc("offset")).rangeBetween(Window.unboundedPreceding, -1)
-    found = begun.unionByName(records).withColumn("first_us", F.min("complete_us").over(behind))
-    return found.where("since_us is not null and (first_us is null or since_us <= first_us)")
+    records_and_reads = begun.unionByName(records).withColumn("first_us", F.min("complete_us").over(behind))
+    return records_and_reads.where("since_us is not null and (first_us is null or since_us <= first_us)")
 
 
 def _jumped_over(tables: Tables) -> DataFrame:

@@ -76,10 +76,10 @@ class GuaranteeJob:
 def guarantee_jobs() -> tuple[GuaranteeJob, ...]:
     """Return the jobs of all guarantees that a history can violate, in the order of ``GUARANTEES``."""
     modules = [import_module(f"{jobs.__name__}.{each.name}") for each in iter_modules(jobs.__path__)]
-    found = {one.name: one for module in modules for one in vars(module).values() if isinstance(one, GuaranteeJob)}
-    unknown = [name for name in found if name not in GUARANTEES]
+    by_name = {job.name: job for module in modules for job in vars(module).values() if isinstance(job, GuaranteeJob)}
+    unknown = [name for name in by_name if name not in GUARANTEES]
     assert not unknown, f"a job judges {unknown}, which reports/guarantees.py does not name"
-    return tuple(found[name] for name in GUARANTEES if name in found)
+    return tuple(by_name[name] for name in GUARANTEES if name in by_name)
 
 
 _DOES_NOT_APPLY = {"topic": "", "partition": -1, "offset": -1, "process": "", "index": -1}
@@ -115,12 +115,12 @@ def _column(given: Column | str | int) -> Column:
 
 def sentence(template: str, *columns: str | Column) -> Column:
     """Format the columns as ``printf`` does; every column is a %s."""
-    return F.format_string(template, *(_column(one).cast("string") for one in columns))
+    return F.format_string(template, *(_column(column).cast("string") for column in columns))
 
 
-def counted(count: str | Column, one: str, many: str) -> Column:
-    """Return ``one`` if the count is 1, else ``many``, whose %s is the count."""
-    return F.when(_column(count) == 1, F.lit(one)).otherwise(sentence(many, count))
+def counted(count: str | Column, singular: str, plural: str) -> Column:
+    """Return ``singular`` if the count is 1, else ``plural``, whose %s is the count."""
+    return F.when(_column(count) == 1, F.lit(singular)).otherwise(sentence(plural, count))
 
 
 LOSING_KINDS = "^(node_|host_lost|directory_|files_|rolling_|disk_(error|full|write|bit)|link_(cut|down))"
@@ -131,32 +131,32 @@ _ACKNOWLEDGED = ("lost-write", "unseen", "lost-transaction")
 _LOSSES = tuple(name for name, one in GUARANTEES.items() if one.keeps_writes)
 
 
-def with_active_fault(found: DataFrame, faults: DataFrame) -> DataFrame:
+def with_active_fault(violations: DataFrame, faults: DataFrame) -> DataFrame:
     """Add the column ``fault``, the fault that best explains each violation, by an as-of join.
 
     Active faults come first, then faults of this client, then the latest fault. The loss of records is attributed to a
     fault that can lose records, if there is one: to the first one since the acknowledgement if the record was
-    acknowledged, and otherwise to the latest one before. The faults are broadcast. ``found`` must be small, which it is
-    because it holds examples only.
+    acknowledged, and otherwise to the latest one before. The faults are broadcast. ``violations`` must be small, which
+    it is because it holds examples only.
     """
-    # "found" is a violation and "mark" a fault. The number keeps violations apart that have equal columns.
-    numbered = found.withColumn("number", F.monotonically_increasing_id()).alias("found")
+    # The aliases are "violation" and "mark", a fault. The number keeps violations apart that have equal columns.
+    numbered = violations.withColumn("number", F.monotonically_increasing_id()).alias("violation")
     marks = F.broadcast(without_presets(faults)).alias("mark")
 
     # 1. Candidates: the faults that began before the violation. The time of a loss is that of its acknowledgement, so
     #    faults that can lose records and end after it are candidates, too.
-    explains_loss = F.col("found.guarantee").isin(*_LOSSES) & F.expr(_LOSES)
-    is_acknowledged = F.col("found.guarantee").isin(*_ACKNOWLEDGED)
-    since_acknowledged = explains_loss & is_acknowledged & F.expr("mark.until_us >= found.at_us")
-    began_before = F.expr("mark.at_us <= found.at_us")
-    same_run = F.expr("mark.run = found.run")
+    explains_loss = F.col("violation.guarantee").isin(*_LOSSES) & F.expr(_LOSES)
+    is_acknowledged = F.col("violation.guarantee").isin(*_ACKNOWLEDGED)
+    since_acknowledged = explains_loss & is_acknowledged & F.expr("mark.until_us >= violation.at_us")
+    began_before = F.expr("mark.at_us <= violation.at_us")
+    same_run = F.expr("mark.run = violation.run")
     joined = numbered.join(marks, same_run & (since_acknowledged | began_before), "left")
 
     # 2. The best candidate of a violation has the greatest score. Structs are compared field by field.
     loss_rank = F.when(since_acknowledged, 2).when(explains_loss, 1).otherwise(0).alias("loss_rank")
     earliest_first = F.when(since_acknowledged, -F.col("mark.at_us")).otherwise(0).alias("earliest_first")
-    active = F.expr("mark.until_us >= found.at_us and mark.at_us <= found.at_us").alias("active")
-    same_client = F.expr("mark.client_id = found.process and found.process != ''").alias("same_client")
+    active = F.expr("mark.until_us >= violation.at_us and mark.at_us <= violation.at_us").alias("active")
+    same_client = F.expr("mark.client_id = violation.process and violation.process != ''").alias("same_client")
     latest_first, named_by = "mark.at_us", ("mark.until_us", "mark.name", "mark.hit")
     score = F.struct(loss_rank, earliest_first, active, same_client, latest_first, *named_by)
     best = F.max(F.when(F.col("mark.name").isNotNull(), score)).alias("best")
@@ -171,5 +171,5 @@ def with_active_fault(found: DataFrame, faults: DataFrame) -> DataFrame:
         .when(F.col("best.at_us") > F.col("at_us"), F.concat(before_s, F.lit(" s before "), named))
         .otherwise(F.concat(since_s, F.lit(" s after "), named))
     )
-    ranked = joined.groupBy("number", *(f"found.{name}" for name in found.columns)).agg(best)
-    return ranked.select(*found.columns, text.alias("fault"))
+    ranked = joined.groupBy("number", *(f"violation.{name}" for name in violations.columns)).agg(best)
+    return ranked.select(*violations.columns, text.alias("fault"))

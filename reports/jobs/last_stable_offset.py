@@ -85,8 +85,8 @@ def hanging_found(tables: Tables) -> DataFrame:
     """
     described = tables.described_transactions
     written = _acknowledged_writes(tables)
-    found = [_missed_strays(described, written), _wrongly_aborted(described, written), _left_open(described)]
-    return found[0].unionByName(found[1]).unionByName(found[2])
+    kinds = [_missed_strays(described, written), _wrongly_aborted(described, written), _left_open(described)]
+    return kinds[0].unionByName(kinds[1]).unionByName(kinds[2])
 
 
 def _acknowledged_writes(tables: Tables) -> DataFrame:

@@ -84,7 +84,7 @@ def led_by_several(led: DataFrame, *office: str) -> DataFrame:
         F.sort_array(F.collect_list(F.struct("at_us", "node"))).alias("claims"),
         F.sort_array(F.collect_set("node")).alias("nodes"),
     )
-    who = F.array_join(F.transform("nodes", lambda one: one.cast("string")), ", ")
+    who = F.array_join(F.transform("nodes", lambda node: node.cast("string")), ", ")
     second = {"at_us": F.expr("get(claims, 1).at_us"), "second": F.expr("get(claims, 1).node"), "who": who}
     return claims.where("size(nodes) > 1").withColumns(second)
 

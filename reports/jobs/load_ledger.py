@@ -90,11 +90,11 @@ def load_counts(spans: DataFrame, subscriptions: int, exactly_once: bool) -> dic
         for name, several in parts.items()
         for frame, sign in several
     ]
-    found: dict[int, dict[str, int]] = {}
+    by_run: dict[int, dict[str, int]] = {}
     for row in reduce(DataFrame.unionByName, sums).collect():
-        own = found.setdefault(row["run"], {})
+        own = by_run.setdefault(row["run"], {})
         own[row["name"]] = own.get(row["name"], 0) + row["records"]
-    return {run: LoadCounts(**counts) for run, counts in found.items()}
+    return {run: LoadCounts(**counts) for run, counts in by_run.items()}
 
 
 def behind(taken: DataFrame) -> DataFrame:

@@ -139,8 +139,8 @@ def written(tables: Tables) -> DataFrame:
     keys = F.broadcast(unknown.select(*_KEYS).distinct())  # There are few writers and partitions.
     read = tables.once(read_values).where("is_ok and is_ours").join(keys, _KEYS, "left_semi")
     places = sequences(read, [*_KEYS, "shift"]).withColumnRenamed("shift", "read_shift")
-    found = meeting(places, unknown, _KEYS, ("first", "last"), ("first_sequence", "last_sequence"))
-    implied = found.groupBy(*(name for name in _SEND if name != "first_offset")).agg(
+    met = meeting(places, unknown, _KEYS, ("first", "last"), ("first_sequence", "last_sequence"))
+    implied = met.groupBy(*(name for name in _SEND if name != "first_offset")).agg(
         (F.col("first_sequence") - F.max("read_shift")).alias("first_offset")
     )
     return durably_acknowledged(tables).select(*_SEND).unionByName(implied)
@@ -158,7 +158,7 @@ def jumped_over(tables: Tables) -> DataFrame:
     return _lost_writes(missing.alias("lost").join(jumps.alias("jump"), [*same, over], "left_semi"))
 
 
-def _lost_writes(found: DataFrame) -> DataFrame:
+def _lost_writes(violations: DataFrame) -> DataFrame:
     detail = sentence(
         "Offset %s (value %s of %s) was acknowledged and never read, though reads went on to offset %s. %s",
         "first_offset",
@@ -169,7 +169,7 @@ def _lost_writes(found: DataFrame) -> DataFrame:
             F.least("last_offset", "reach") - F.col("first_offset") + 1, "One record is lost.", "%s records are lost."
         ),
     )
-    return anomalies(found, detail, offset="first_offset")
+    return anomalies(violations, detail, offset="first_offset")
 
 
 @GuaranteeJob(
@@ -190,11 +190,13 @@ def lost_write(tables: Tables) -> DataFrame:
     While the run goes on, a later read may still return the record. But if a fetcher's read jumped over it, there is a
     violation in any case: the record is lost if it is never read, and otherwise that fetcher has skipped it.
     """
-    found = tables.once(lost)
-    return _lost_writes(found.where("not is_gone and first_offset <= reach")).unionByName(_gone(found.where("is_gone")))
+    losses = tables.once(lost)
+    return _lost_writes(losses.where("not is_gone and first_offset <= reach")).unionByName(
+        _gone(losses.where("is_gone"))
+    )
 
 
-def _gone(found: DataFrame) -> DataFrame:
+def _gone(gone: DataFrame) -> DataFrame:
     began = sentence("the log began at offset %s in the end, which retention does not explain", "begins_at")
     why = (
         F.when(F.col("error").isNotNull(), sentence("the partition does not exist any more (%s)", "error"))
@@ -209,7 +211,7 @@ def _gone(found: DataFrame) -> DataFrame:
         why,
         counted(F.col("last_offset") - F.col("first_offset") + 1, "One record is lost.", "%s records are lost."),
     )
-    return anomalies(found, detail, offset="first_offset")
+    return anomalies(gone, detail, offset="first_offset")
 
 
 @GuaranteeJob(

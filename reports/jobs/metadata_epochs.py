@@ -74,7 +74,7 @@ def _client_steps(tables: Tables) -> DataFrame:
         fetches.select(*_CONSUMER, F.col("invoke_us").alias("at_us"), "index", "topic", "partition"),
     ]
     steps = [frame.withColumn("step", F.lit(step)) for step, frame in enumerate(frames)]
-    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), steps)
+    return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), steps)
 
 
 _CLIENT = ("run", "process")

@@ -165,7 +165,9 @@ def _first_violation() -> Column:
 
 
 def _nodes_listed(values: str | Column) -> Column:
-    return F.array_join(F.transform(values, lambda one: F.when(one == -1, "unset").otherwise(one.cast("string"))), ", ")
+    return F.array_join(
+        F.transform(values, lambda node: F.when(node == -1, "unset").otherwise(node.cast("string"))), ", "
+    )
 
 
 @GuaranteeJob(
@@ -211,7 +213,7 @@ def _partly_seen(tables: Tables) -> DataFrame:
         "short.partitions_wanted",
         "short.topic",
     )
-    some = sentence(
+    whole_sentence = sentence(
         "Node %s showed a change of %s of the %s topics of %s, %s of them as present, though they "
         "are written together.",
         "node",
@@ -220,7 +222,7 @@ def _partly_seen(tables: Tables) -> DataFrame:
         "topic_set",
         "there",
     )
-    detail = F.when(F.col("short").isNotNull(), part).otherwise(some)
+    detail = F.when(F.col("short").isNotNull(), part).otherwise(whole_sentence)
     return anomalies(timed, detail, topic=F.coalesce("short.topic", "topic_set"))
 
 
@@ -271,10 +273,10 @@ def _published_inside_transaction(tables: Tables) -> DataFrame:
 def _partly_created(tables: Tables) -> DataFrame:
     """A creation was sent again, and found some of its topics but not all."""
     created = tables.changes.where("change = 'create' and type = 'ok'")
-    found = created.groupBy("run", "process", "index", "topic_set", "topics_wanted").agg(
+    topics_there = created.groupBy("run", "process", "index", "topic_set", "topics_wanted").agg(
         F.count("error").alias("there")
     )
-    partly = with_operation(found.where("there > 0 and there < topics_wanted"), tables, "complete_us")
+    partly = with_operation(topics_there.where("there > 0 and there < topics_wanted"), tables, "complete_us")
     detail = sentence(
         "A request sent again found %s of its %s topics, so an earlier attempt had created a part of %s.",
         "there",

@@ -73,8 +73,8 @@ def mirror_target_totals(tables: Tables) -> DataFrame:
     held = held_by_target(tables)
     values = merged(held, [*PARTITION, "writer"], "first_sequence", "last_sequence").groupBy("run", "topic")
     different = values.agg(F.sum(F.col("last") - F.col("first") + 1).alias("different"))
-    found = held.groupBy("run", "topic").agg(F.sum("count").alias("held")).join(different, ["run", "topic"])
-    return found.select("run", "topic", "held", (F.col("held") - F.col("different")).alias("twice"))
+    totals = held.groupBy("run", "topic").agg(F.sum("count").alias("held")).join(different, ["run", "topic"])
+    return totals.select("run", "topic", "held", (F.col("held") - F.col("different")).alias("twice"))
 
 
 def _slot(at_us: str) -> Column:
@@ -103,8 +103,8 @@ def mirror_complete(tables: Tables) -> DataFrame:
     source = source.join(F.broadcast(_read_in_both_clusters(tables)), PARTITION, "left_semi")
     wanted = merged(source, _VALUE, "first_sequence", "last_sequence")
     held = held_by_target(tables).select(*_VALUE, "first_sequence", "last_sequence")
-    found = merged(held.unionByName(_skipped_by_reset(source, tables)), _VALUE, "first_sequence", "last_sequence")
-    missing = subtracted(wanted, found, _VALUE)
+    copied = merged(held.unionByName(_skipped_by_reset(source, tables)), _VALUE, "first_sequence", "last_sequence")
+    missing = subtracted(wanted, copied, _VALUE)
     lost = F.broadcast(missing).join(source, _VALUE).where("first_sequence <= last and last_sequence >= first")
     lost = lost.withColumns(
         {

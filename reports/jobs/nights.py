@@ -95,7 +95,7 @@ def worst_of_scenarios(tables: NightTables) -> DataFrame:
     ]
     worst = F.min_by(F.struct("outcome", "seed", "guarantee", "detail", "command"), "order").alias("worst")
     kept = F.when(F.col("run_dir") != "", F.struct("order", "run_dir", "outcome", "seed"))
-    runs = F.transform(F.slice(F.array_sort(F.collect_list(kept)), 1, MOST_RUNS), lambda one: one.dropFields("order"))
+    runs = F.transform(F.slice(F.array_sort(F.collect_list(kept)), 1, MOST_RUNS), lambda run: run.dropFields("order"))
     return (
         controls.groupBy(*SCENARIO_KEYS)
         .agg(
@@ -128,7 +128,7 @@ def still_open_failures(tables: NightTables) -> DataFrame:
     broke the guarantee.
     """
     known = F.when(F.col("first_bad_commit") != "", F.col("first_bad_commit"))
-    found = (
+    failures = (
         tables.failures.groupBy(*PLACE, "guarantee")
         .agg(
             F.min("night").alias("first_night"),
@@ -141,16 +141,16 @@ def still_open_failures(tables: NightTables) -> DataFrame:
         .select("*", "latest.*")
         .drop("latest")
     )
-    return _with_counts(found, tables).join(_mended(found, tables), [*PLACE, "guarantee"], "left_anti")
+    return _with_counts(failures, tables).join(_mended(failures, tables), [*PLACE, "guarantee"], "left_anti")
 
 
-def _with_counts(found: DataFrame, tables: NightTables) -> DataFrame:
+def _with_counts(failures: DataFrame, tables: NightTables) -> DataFrame:
     played = tables.plays.where("mutant = ''").select(
         *PLACE, "night", F.col("guarantee").alias("broke"), F.expr("coalesce(is_replay, false)").alias("again")
     )
     key = [*PLACE, "guarantee"]
     counted = (
-        found.join(played, list(PLACE))
+        failures.join(played, list(PLACE))
         .where("night >= first_night")
         .groupBy(*key)
         .agg(
@@ -162,14 +162,14 @@ def _with_counts(found: DataFrame, tables: NightTables) -> DataFrame:
         )
     )
     none = dict.fromkeys(("plays", "violations", "plays_since", "violations_since"), 0)
-    return found.join(counted, key, "left").fillna({**none, "still_breaks": False})
+    return failures.join(counted, key, "left").fillna({**none, "still_breaks": False})
 
 
-def _mended(found: DataFrame, tables: NightTables) -> DataFrame:
+def _mended(failures: DataFrame, tables: NightTables) -> DataFrame:
     """The failures whose last seed has passed in a later night, whether it was chosen for that or not."""
     passed = tables.plays.unionByName(tables.replays).where("mutant = '' and outcome = 'PASSED'")
     again = passed.select(*PLACE, "seed", F.col("night").alias("passed_in"))
-    return found.join(again, [*PLACE, "seed"]).where("passed_in > last_night").select(*PLACE, "guarantee")
+    return failures.join(again, [*PLACE, "seed"]).where("passed_in > last_night").select(*PLACE, "guarantee")
 
 
 GOOD = "pass"

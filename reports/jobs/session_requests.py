@@ -234,8 +234,8 @@ def wire_lines(tables: Tables) -> DataFrame:
     ``held``: the partition was in the session before. ``line_before`` is what the session's responses last had of it
     since it came into the session; null if nothing.
     """
-    said = tables.frame_lines.drop("node", "offset")
-    of_responses = said.join(tables.once(wire_responses), ["run", "seq"])
+    lines = tables.frame_lines.drop("node", "offset")
+    of_responses = lines.join(tables.once(wire_responses), ["run", "seq"])
     line = F.struct("seq", "response_seq", "high_watermark", "log_start_offset", "error", "record_bytes", "points_on")
     of_request = ("seq", "response_seq", "until_us", "client_id", "incremental", "judged")
     by_request = of_responses.groupBy(*WIRE_LINE, *of_request).agg(

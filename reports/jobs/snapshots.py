@@ -118,15 +118,15 @@ def snapshot_transfer_bounded(tables: Tables) -> DataFrame:
     one of them whole, it fetches from one leader at most as many bytes as the first three snapshots have that it began,
     and one chunk for each start. The file that results is whole.
     """
-    found = tables.once(download_steps)
-    violations = (_fetched_again(found), _elsewhere(found), _without_end(found), _damaged(found))
+    steps = tables.once(download_steps)
+    violations = (_fetched_again(steps), _elsewhere(steps), _without_end(steps), _damaged(steps))
     return reduce(DataFrame.unionByName, violations)
 
 
-def _fetched_again(found: DataFrame) -> DataFrame:
+def _fetched_again(steps: DataFrame) -> DataFrame:
     """The first chunk of each download that was too much."""
     size = F.max(F.col("size"))
-    wrong = _too_much(found, ["run", "node", "download"], size)
+    wrong = _too_much(steps, ["run", "node", "download"], size)
     detail = sentence(
         "Node %s received %s bytes of snapshot %s-%s in %s starts. The snapshot has %s, and %s are enough.",
         "node",
@@ -140,12 +140,12 @@ def _fetched_again(found: DataFrame) -> DataFrame:
     return _download_violations(wrong, detail)
 
 
-def _too_much(found: DataFrame, of: list[str], size: Column) -> DataFrame:
+def _too_much(steps: DataFrame, of: list[str], size: Column) -> DataFrame:
     """The first step ``of`` each by which more bytes had been received than the ``size`` and a chunk for each start. A
     size of -1 means that there was no response yet."""
     until_now = so_far(Window.partitionBy(*of).orderBy("incarnation", "seq"))
     chunk_bytes = F.when(F.col("what") == CHUNK, F.col("bytes"))
-    counted = found.withColumns(
+    counted = steps.withColumns(
         {
             "size_bytes": size.over(until_now),
             "received_bytes": F.sum(chunk_bytes).over(until_now),
@@ -158,11 +158,11 @@ def _too_much(found: DataFrame, of: list[str], size: Column) -> DataFrame:
     return first_rows(wrong, 1, Window.partitionBy(*of).orderBy("incarnation", "seq"))
 
 
-def _elsewhere(found: DataFrame) -> DataFrame:
+def _elsewhere(steps: DataFrame) -> DataFrame:
     """Find requests for, or chunks of, bytes beyond what the node has. A start may request fewer. For another snapshot,
     or from another leader, it must request all bytes.
     """
-    started = found.where(F.col("what") == STARTED).withColumn("allowed", F.expr("if(begins, 0, held)"))
+    started = steps.where(F.col("what") == STARTED).withColumn("allowed", F.expr("if(begins, 0, held)"))
     requested = sentence(
         "Node %s requested snapshot %s-%s of node %s from byte %s and held %s bytes of it.",
         "node",
@@ -172,7 +172,7 @@ def _elsewhere(found: DataFrame) -> DataFrame:
         "position",
         "allowed",
     )
-    chunks = found.where(F.col("what") == CHUNK).where("position != held")
+    chunks = steps.where(F.col("what") == CHUNK).where("position != held")
     took = sentence(
         "Node %s took bytes of snapshot %s-%s at %s and held %s.", "node", "end_offset", "epoch", "position", "held"
     )
@@ -181,17 +181,17 @@ def _elsewhere(found: DataFrame) -> DataFrame:
     )
 
 
-def _damaged(found: DataFrame) -> DataFrame:
-    thrown_away = found.where((F.col("what") == DISCARDED) & F.col("why").rlike(DAMAGE))
+def _damaged(steps: DataFrame) -> DataFrame:
+    thrown_away = steps.where((F.col("what") == DISCARDED) & F.col("why").rlike(DAMAGE))
     detail = sentence("Node %s put together a damaged snapshot: %s.", "node", "why")
     return _download_violations(thrown_away, detail)
 
 
-def _without_end(found: DataFrame) -> DataFrame:
+def _without_end(steps: DataFrame) -> DataFrame:
     chunk, in_order = F.col("what") == CHUNK, ("incarnation", "seq")
     of_download = so_far(Window.partitionBy("run", "node", "download").orderBy(*in_order))
     at_leader = so_far(Window.partitionBy("run", "node", "at_leader").orderBy(*in_order))
-    begun = found.withColumn("is_first", chunk & (F.count_if(chunk).over(of_download) == 1))
+    begun = steps.withColumn("is_first", chunk & (F.count_if(chunk).over(of_download) == 1))
     counted = begun.withColumn("nth", F.when(F.col("is_first"), F.count_if("is_first").over(at_leader)))
     first_sizes = F.sum(F.when(F.col("nth") <= MOST_BEGUN, F.col("size")))
     wrong = _too_much(counted, ["run", "node", "at_leader"], first_sizes)
@@ -208,5 +208,5 @@ def _without_end(found: DataFrame) -> DataFrame:
     return _download_violations(wrong, detail)
 
 
-def _download_violations(found: DataFrame, detail: Column, **given: str) -> DataFrame:
-    return metadata_log_anomalies(found, detail, offset="end_offset", process=node_name("node"), **given)
+def _download_violations(steps: DataFrame, detail: Column, **given: str) -> DataFrame:
+    return metadata_log_anomalies(steps, detail, offset="end_offset", process=node_name("node"), **given)

@@ -36,8 +36,8 @@ def aborted_read(tables: Tables) -> DataFrame:
     reads = committed_reads(tables).join(F.broadcast(values), VALUES)
     reads = reads.where("first_sequence <= high and last_sequence >= low")
     first = F.min(F.struct("complete_us", "process", "index", "shift")).alias("witness")
-    found = reads.groupBy(*VALUES, "low", "high", "producer", "sent_in", "requested_end").agg(first)
-    found = found.select("*", "witness.*").withColumn("offset", F.col("low") - F.col("shift"))
+    witnessed = reads.groupBy(*VALUES, "low", "high", "producer", "sent_in", "requested_end").agg(first)
+    witnessed = witnessed.select("*", "witness.*").withColumn("offset", F.col("low") - F.col("shift"))
     detail = sentence(
         "%s read value %s of %s at offset %s. Its transaction (operation %s of %s) was not committed: the producer "
         "requested: %s.",
@@ -49,7 +49,7 @@ def aborted_read(tables: Tables) -> DataFrame:
         "producer",
         "requested_end",
     )
-    return anomalies(found, detail)
+    return anomalies(witnessed, detail)
 
 
 @GuaranteeJob(
@@ -208,10 +208,10 @@ def _cycle_bounds(tables: Tables) -> DataFrame:
     known = acknowledged.select(*columns).unionByName(transactional.where("first_offset >= 0").select(*columns))
     lost = elsewhere.select(*columns).unionByName(transactional.where("first_offset < 0").select(*columns))
     seen = reads.select(*VALUES, F.col("first_sequence").alias("low"), F.col("last_sequence").alias("high"), "shift")
-    found = meeting(lost, seen.distinct(), VALUES, SEQUENCES, ("low", "high"))
-    found = found.withColumn("first_sequence", F.greatest("low", "first_sequence"))
-    found = found.withColumn("first_offset", F.expr("first_sequence - shift")).select(*columns)
-    begun = known.unionByName(found).select(
+    lost_and_seen = meeting(lost, seen.distinct(), VALUES, SEQUENCES, ("low", "high"))
+    lost_and_seen = lost_and_seen.withColumn("first_sequence", F.greatest("low", "first_sequence"))
+    lost_and_seen = lost_and_seen.withColumn("first_offset", F.expr("first_sequence - shift")).select(*columns)
+    begun = known.unionByName(lost_and_seen).select(
         *PARTITION,
         F.lit(_BEGUN).alias("kind"),
         F.col("from_us").alias("us"),

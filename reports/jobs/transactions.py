@@ -89,8 +89,8 @@ def parts(tables: Tables) -> DataFrame:
     whole = runs.groupBy(*OPERATION, "transactional_id", "fate", "until_us").agg(
         F.sum(F.expr("last_sequence - first_sequence + 1")).alias("values")
     )
-    found = whole.join(missing, OPERATION).join(unread, OPERATION)
-    return found.select("*", (F.col("values") - F.col("unread")).alias("there"), "example.*").drop("example")
+    counted = whole.join(missing, OPERATION).join(unread, OPERATION)
+    return counted.select("*", (F.col("values") - F.col("unread")).alias("there"), "example.*").drop("example")
 
 
 def _inside(runs: DataFrame, holes: DataFrame) -> DataFrame:

@@ -31,7 +31,7 @@ class Comparison:
 
 def comparisons(new: Findings, old: Findings) -> list[Comparison]:
     """Empty if a run has too few quiet seconds."""
-    sides = [_figures(one) for one in (old, new)]
+    sides = [_figures(findings) for findings in (old, new)]
     names = [name for name in sides[0] if name in sides[1]]
     before, now = (_blocks([side[name] for name in names]) for side in sides)
     if not names or min(len(before), len(now)) < LEAST_UNITS:
@@ -40,29 +40,29 @@ def comparisons(new: Findings, old: Findings) -> list[Comparison]:
     return [Comparison(*name, ratio) for name, ratio in zip(names, ratios(before, now, exact), strict=True)]
 
 
-def _figures(one: Findings) -> dict[tuple[str, bool], Mapping[int, float]]:
+def _figures(findings: Findings) -> dict[tuple[str, bool], Mapping[int, float]]:
     """Each figure, whether it is a time, and its value in each quiet second."""
-    found: dict[tuple[str, bool], Mapping[int, float]] = {}
+    figures: dict[tuple[str, bool], Mapping[int, float]] = {}
     for kind in ("fetch", "produce"):
         for column, title in (("p50_us", "p50"), ("p99_us", "p99")):
-            found[f"{kind} {title}, response time", True] = _quiet(one, _latencies(one, kind, column))
-        found[f"{kind}, operations per second", False] = _quiet(one, _rates(one, kind))
-    return {name: values for name, values in found.items() if values}
+            figures[f"{kind} {title}, response time", True] = _quiet(findings, _latencies(findings, kind, column))
+        figures[f"{kind}, operations per second", False] = _quiet(findings, _rates(findings, kind))
+    return {name: values for name, values in figures.items() if values}
 
 
-def _latencies(one: Findings, kind: str, column: str) -> dict[int, float]:
-    rows = [row for row in one.latency if row["operation"] == kind and row["measure"] == "response"]
+def _latencies(findings: Findings, kind: str, column: str) -> dict[int, float]:
+    rows = [row for row in findings.latency if row["operation"] == kind and row["measure"] == "response"]
     return {row["second"]: float(max(row[column], 1)) for row in rows}
 
 
-def _rates(one: Findings, kind: str) -> dict[int, float]:
-    rows = [row for row in one.throughput if row["f"] == kind and row["type"] == "ok"]
+def _rates(findings: Findings, kind: str) -> dict[int, float]:
+    rows = [row for row in findings.throughput if row["f"] == kind and row["type"] == "ok"]
     seconds = {row["second"]: float(row["operations"]) for row in rows}
     return {second: seconds[second] for second in sorted(seconds)[1:-1]}  # the first and last are cut
 
 
-def _quiet(one: Findings, values: dict[int, float]) -> dict[int, float]:
-    disturbed = disturbed_seconds(without_presets(one.fault_hits))
+def _quiet(findings: Findings, values: dict[int, float]) -> dict[int, float]:
+    disturbed = disturbed_seconds(without_presets(findings.fault_hits))
     return {second: value for second, value in values.items() if second not in disturbed}
 
 
@@ -74,18 +74,18 @@ def _blocks(figures: Sequence[Mapping[int, float]]) -> list[list[float]]:
     return [[geometric_mean([figure[second] for second in cut]) for figure in figures] for cut in cuts]
 
 
-def rows_for_page(found: Sequence[Comparison]) -> list[dict[str, str]]:
+def rows_for_page(compared: Sequence[Comparison]) -> list[dict[str, str]]:
     rows = []
-    for one in found:
-        text = words.micros if one.is_time else words.count
+    for comparison in compared:
+        text = words.micros if comparison.is_time else words.count
         rows.append(
             {
-                "figure": one.figure,
-                "old": text(one.ratio.old),
-                "new": text(one.ratio.new),
-                "ratio": f"× {one.ratio.ratio:.2f}",
-                "interval": f"{one.ratio.low:.2f} … {one.ratio.high:.2f}",
-                "word": one.word,
+                "figure": comparison.figure,
+                "old": text(comparison.ratio.old),
+                "new": text(comparison.ratio.new),
+                "ratio": f"× {comparison.ratio.ratio:.2f}",
+                "interval": f"{comparison.ratio.low:.2f} … {comparison.ratio.high:.2f}",
+                "word": comparison.word,
             }
         )
     return rows

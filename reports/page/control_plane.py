@@ -85,9 +85,9 @@ def _transfer(row: dict[str, Any]) -> Transfer:
     )
 
 
-def summary(found: Sequence[Failover]) -> str:
-    if not found:
+def summary(rows: Sequence[Failover]) -> str:
+    if not rows:
         return ""
-    if len(found) < words.LEAST_FOR_A_MEDIAN:
+    if len(rows) < words.LEAST_FOR_A_MEDIAN:
         return "There are too few for a median."
-    return words.median_and_worst([each.without_us for each in found])
+    return words.median_and_worst([each.without_us for each in rows])

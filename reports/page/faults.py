@@ -121,7 +121,7 @@ def target_of(row: Row) -> Target:
 
 def _role(tokens: list[str], state: str) -> str:
     """What the node was for what it did at that state. A node has several roles at a time."""
-    roles = [one for one in tokens if one in _ROLES]
+    roles = [token for token in tokens if token in _ROLES]
     if state.startswith(("transaction_", "group_", "offset_")):
         return "a coordinator"
     if "leader" in roles and (state.startswith("metadata_") or not state):
@@ -138,11 +138,11 @@ def _of_frames(row: Row) -> str:
     side, _, effect = row["kind"].partition("_")
     if side not in ("request", "response") or effect not in _FRAMES:
         return ""
-    one, many = _requests(row["api_key"])
+    singular, plural = _requests(row["api_key"])
     if row["hits"] == 1:
-        sentence = f"{one} was" if side == "request" else f"a response to {one} was"
+        sentence = f"{singular} was" if side == "request" else f"a response to {singular} was"
     else:
-        sentence = f"{words.count(row['hits'])} {'' if side == 'request' else 'responses to '}{many} were"
+        sentence = f"{words.count(row['hits'])} {'' if side == 'request' else 'responses to '}{plural} were"
     return f"{sentence[0].upper()}{sentence[1:]} {_FRAMES[effect]}"
 
 
@@ -158,7 +158,7 @@ def _of_links(row: Row) -> str:
     if row["kind"] not in _LINKS:
         return ""
     names = re.findall(r"(client|node-\d+|\d+|all|\w+)[->]+(node-\d+|\d+|all|\w+)", row["target"])
-    ends = [" and ".join(_end(one) for one in pair) for pair in dict.fromkeys(names)]
+    ends = [" and ".join(_end(end) for end in pair) for pair in dict.fromkeys(names)]
     role = target_of(row).role
     link = f"The link between {ends[0]}" if len(ends) == 1 else "A link" if not ends else f"Each of {len(ends)} links"
     link += f" ({role})" if role and len(ends) == 1 else ""
@@ -172,11 +172,11 @@ def _end(name: str) -> str:
 
 
 def _of_node(row: Row) -> str:
-    found = target_of(row)
+    target = target_of(row)
     node = row["target"].replace("node-", "node ") if row["hits"] == 1 else ""
-    who = (f"{found.role} ({node})" if node else found.role) if found.role else node or "a node"
+    who = (f"{target.role} ({node})" if node else target.role) if target.role else node or "a node"
     did = _lasting(_ENDED.get(row["kind"], f"was hit ({row['kind'].replace('_', ' ')})"), row)
-    sentence = f"{who} {did}{_at(found, row)}"
+    sentence = f"{who} {did}{_at(target, row)}"
     return sentence[0].upper() + sentence[1:]
 
 
@@ -187,12 +187,12 @@ def _lasting(text: str, row: Row) -> str:
     return f"{text.removesuffix(' for {lasted}')} {words.count(row['hits'])} times"
 
 
-def _at(found: Target, row: Row) -> str:
-    if not found.state:
+def _at(target: Target, row: Row) -> str:
+    if not target.state:
         return f" at a request to {_APIS[row['api_key']]}" if row["api_key"] in _APIS else ""
-    if found.state in _STATES:
-        return " " + _STATES[found.state].format_map(_Known(found.fields))
-    return f" at “{found.state.replace('_', ' ')}”"
+    if target.state in _STATES:
+        return " " + _STATES[target.state].format_map(_Known(target.fields))
+    return f" at “{target.state.replace('_', ' ')}”"
 
 
 class _Known(dict[str, str]):
@@ -326,18 +326,18 @@ def _outage_of(findings: Findings, kind: str, hits: Rows) -> int | None:
 
 
 def _first_ok(findings: Findings, fault: str, kind: str) -> int | None:
-    found = next((row for row in findings.first_ok if row["fault"] == fault and row["f"] == kind), None)
-    if found is None or found["first_ok_us"] is None:
+    first_ok = next((row for row in findings.first_ok if row["fault"] == fault and row["f"] == kind), None)
+    if first_ok is None or first_ok["first_ok_us"] is None:
         return None
-    return int(found["first_ok_us"] - found["until_us"])
+    return int(first_ok["first_ok_us"] - first_ok["until_us"])
 
 
 def _never_ok(findings: Findings, fault: str, kind: str) -> bool:
-    found = next((row for row in findings.first_ok if row["fault"] == fault and row["f"] == kind), None)
-    if found is None or found["first_ok_us"] is not None:
+    first_ok = next((row for row in findings.first_ok if row["fault"] == fault and row["f"] == kind), None)
+    if first_ok is None or first_ok["first_ok_us"] is not None:
         return False
     tried = (row["second"] for row in findings.throughput if row["f"] == kind and row["type"] != "ok")
-    return any(second > found["until_us"] // 1_000_000 for second in tried)
+    return any(second > first_ok["until_us"] // 1_000_000 for second in tried)
 
 
 def _recovery(findings: Findings, kind: str, before: Sequence[int], until_us: int) -> int | None:
@@ -392,7 +392,7 @@ def attacks(findings: Findings, verdict: Verdict, costs: Sequence[Impact]) -> li
             fault=row["name"],
             at_us=row["from_us"],
             sentence=fault_sentence(row),
-            figure=_figure(findings, row, [one for one in costs if one.fault == row["name"]]),
+            figure=_figure(findings, row, [cost for cost in costs if cost.fault == row["name"]]),
             nothing_lost=kept and not row["kind"].startswith(_FRAME_FAULTS),
             anomalies=_anomalies(verdict, row["name"]),
         )
@@ -401,12 +401,12 @@ def attacks(findings: Findings, verdict: Verdict, costs: Sequence[Impact]) -> li
 
 
 def _nothing_lost(verdict: Verdict) -> bool:
-    states = [one.status for one in verdict.guarantees if one.name in LOSSES]
+    states = [guarantee.status for guarantee in verdict.guarantees if guarantee.name in LOSSES]
     return "holds" in states and not any(state.startswith("broken") for state in states)
 
 
 def _anomalies(verdict: Verdict, fault: str) -> int:
-    named = [one.fault_name.split(" #")[0] for each in verdict.guarantees for one in each.examples]
+    named = [example.fault_name.split(" #")[0] for each in verdict.guarantees for example in each.examples]
     return named.count(fault)
 
 
@@ -416,20 +416,20 @@ _Measure = Callable[[Findings, Row, Sequence[Impact]], Figure | None]
 def _figure(findings: Findings, row: Row, costs: Sequence[Impact]) -> Figure | None:
     """The first of the measures that this fault is about for which there is a number."""
     for measure in (*_about(row, target_of(row)), _outage_figure, _without_controller_figure):
-        found = measure(findings, row, costs)
-        if found is not None:
-            return found
+        figure = measure(findings, row, costs)
+        if figure is not None:
+            return figure
     return None
 
 
-def _about(row: Row, found: Target) -> tuple[_Measure, ...]:
-    if found.state.startswith("download_"):
+def _about(row: Row, target: Target) -> tuple[_Measure, ...]:
+    if target.state.startswith("download_"):
         return (_resumed_figure,)
-    if found.state.startswith("transaction_") or row["api_key"] in TRANSACTION_APIS:
+    if target.state.startswith("transaction_") or row["api_key"] in TRANSACTION_APIS:
         return (_decided_figure,)
-    if found.state.startswith(("offset_", "group_")):
+    if target.state.startswith(("offset_", "group_")):
         return (_next_commit_figure,)
-    if found.is_controller:
+    if target.is_controller:
         return (_without_controller_figure,)
     if row["kind"].startswith(_FRAME_FAULTS):
         return (_next_response_figure, _slowed_figure) if row["api_key"] == FETCH else (_slowed_figure,)
@@ -438,30 +438,34 @@ def _about(row: Row, found: Target) -> tuple[_Measure, ...]:
 
 def _resumed_figure(findings: Findings, row: Row, _: Sequence[Impact]) -> Figure | None:
     node = row["target"].removeprefix("node-")
-    for one in control_plane.transfers(findings):
-        if str(one.node) == node and one.at_us <= row["until_us"] and one.finished and one.resumes:
-            more = f"came twice, as it went on at {words.size(one.resumed_at)} of {words.size(one.size_bytes)}"
-            return Figure(words.size(one.beyond_bytes), more)
+    for transfer in control_plane.transfers(findings):
+        if str(transfer.node) == node and transfer.at_us <= row["until_us"] and transfer.finished and transfer.resumes:
+            more = (
+                f"came twice, as it went on at {words.size(transfer.resumed_at)} of {words.size(transfer.size_bytes)}"
+            )
+            return Figure(words.size(transfer.beyond_bytes), more)
     return None
 
 
 def _decided_figure(findings: Findings, row: Row, _: Sequence[Impact]) -> Figure | None:
-    found = [one["longest_us"] for one in findings.transactions_around_faults if one["fault"] == row["name"]]
-    longest = max((one for one in found if one is not None), default=None)
+    longest_times = [
+        around["longest_us"] for around in findings.transactions_around_faults if around["fault"] == row["name"]
+    ]
+    longest = max((around for around in longest_times if around is not None), default=None)
     return None if longest is None else Figure(words.brief(longest), "until the last open transaction was decided")
 
 
 def _next_commit_figure(findings: Findings, row: Row, _: Sequence[Impact]) -> Figure | None:
     moved = [
-        one["first_us"] - one["last_us"]
-        for one in findings.coordinators
-        if one["last_us"] <= row["until_us"] and one["first_us"] >= row["from_us"]
+        move["first_us"] - move["last_us"]
+        for move in findings.coordinators
+        if move["last_us"] <= row["until_us"] and move["first_us"] >= row["from_us"]
     ]
     return Figure(words.brief(max(moved)), "until the group's next commit") if moved else None
 
 
 def _without_controller_figure(findings: Findings, row: Row, _: Sequence[Impact]) -> Figure | None:
-    gone = [one.without_us for one in control_plane.failovers(findings) if one.cause == row["name"]]
+    gone = [failover.without_us for failover in control_plane.failovers(findings) if failover.cause == row["name"]]
     if not gone:
         return None
     return Figure(words.brief(max(gone)), "until the next controller" + (", at worst" if len(gone) > 1 else ""))
@@ -469,27 +473,27 @@ def _without_controller_figure(findings: Findings, row: Row, _: Sequence[Impact]
 
 def _next_response_figure(findings: Findings, row: Row, _: Sequence[Impact]) -> Figure | None:
     back = [
-        one["recovered_us"]
-        for one in findings.recoveries
-        if row["from_us"] <= one["lost_us"] <= row["until_us"] + _STILL_WAITING_US
+        recovery["recovered_us"]
+        for recovery in findings.recoveries
+        if row["from_us"] <= recovery["lost_us"] <= row["until_us"] + _STILL_WAITING_US
     ]
     return Figure(words.brief(max(back)), "at worst from a lost response to the next good one") if back else None
 
 
 def _slowed_figure(_: Findings, __: Row, costs: Sequence[Impact]) -> Figure | None:
-    for one in sorted(costs, key=lambda each: each.operation != "produce"):
-        if one.before.p99_us is not None and one.during.p99_us is not None:
-            before, during = words.brief(one.before.p99_us), words.brief(one.during.p99_us)
-            return Figure(during, f"p99 of {one.operation}, {before} before")
+    for cost in sorted(costs, key=lambda each: each.operation != "produce"):
+        if cost.before.p99_us is not None and cost.during.p99_us is not None:
+            before, during = words.brief(cost.before.p99_us), words.brief(cost.during.p99_us)
+            return Figure(during, f"p99 of {cost.operation}, {before} before")
     return None
 
 
 def _outage_figure(_: Findings, __: Row, costs: Sequence[Impact]) -> Figure | None:
     named = {"produce": ("record", "acknowledged"), "fetch": ("fetch", "served")}
     for operation, (what, done) in named.items():
-        for one in costs:
-            if one.operation == operation and one.never_ok:
+        for cost in costs:
+            if cost.operation == operation and cost.never_ok:
                 return Figure("never", f"again was a {what} {done}")
-            if one.operation == operation and one.outage_us:
-                return Figure(words.brief(one.outage_us), f"until the next {done} {what}")
+            if cost.operation == operation and cost.outage_us:
+                return Figure(words.brief(cost.outage_us), f"until the next {done} {what}")
     return None

@@ -68,8 +68,8 @@ def rebalances(findings: Findings) -> list[Rebalance]:
 def _longest_free(free: Sequence[tuple[int, int]], from_us: int, until_us: int) -> int | None:
     """The longest of the times without an owner that ended with this generation. ``free`` has the end and the length of
     each, in the order of their ends."""
-    first = bisect_left(free, from_us, key=lambda one: one[0])
-    behind = bisect_right(free, until_us, key=lambda one: one[0])
+    first = bisect_left(free, from_us, key=lambda span: span[0])
+    behind = bisect_right(free, until_us, key=lambda span: span[0])
     return max((length for _, length in free[first:behind]), default=None)
 
 
@@ -102,7 +102,7 @@ def cause(findings: Findings, from_us: int, until_us: int) -> str:
     return "" if last is None else str(last["name"])
 
 
-def summary(found: Sequence[Rebalance]) -> str:
-    if len(found) < words.LEAST_FOR_A_MEDIAN:
+def summary(rows: Sequence[Rebalance]) -> str:
+    if len(rows) < words.LEAST_FOR_A_MEDIAN:
         return ""
-    return words.median_and_worst([each.took_us for each in found])
+    return words.median_and_worst([each.took_us for each in rows])

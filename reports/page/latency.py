@@ -48,14 +48,17 @@ class Contrast:
 
 def contrasts(percentiles: Rows) -> list[Contrast]:
     """Only operations of which there were enough for a median. Those of which there were most come first."""
-    found = {
+    by_window = {
         (row["operation"], row["window"]): row
         for row in percentiles
         if row["fault"] == "" and row["window"] and row["measure"] == "response"
     }
-    operations = sorted({operation for operation, _ in found})
-    rows = [Contrast(one, _times(found.get((one, CALM))), _times(found.get((one, FAULTY)))) for one in operations]
-    shown = [one for one in rows if one.calm[1] is not None or one.faulty[1] is not None]
+    operations = sorted({operation for operation, _ in by_window})
+    rows = [
+        Contrast(each, _times(by_window.get((each, CALM))), _times(by_window.get((each, FAULTY))))
+        for each in operations
+    ]
+    shown = [each for each in rows if each.calm[1] is not None or each.faulty[1] is not None]
     return sorted(shown, key=lambda row: -row.calm[0] - row.faulty[0])
 
 

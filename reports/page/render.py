@@ -69,7 +69,7 @@ def environment(*folders: Path) -> Environment:
         seconds=words.seconds,
         size=words.size,
         clock=words.clock,
-        attribute_of=lambda name, one: getattr(one, name),
+        attribute_of=lambda name, value: getattr(value, name),
     )
     made.globals.update(
         style=(FOLDER / "style.css").read_text(encoding="utf-8"),
@@ -84,8 +84,8 @@ def _context(
     costs = impacts(findings)
     failovers, transfers = control_plane.failovers(findings), control_plane.transfers(findings)
     rebalances, moves = groups.rebalances(findings), groups.coordinators(findings)
-    every = [example for one in verdict.guarantees for example in one.examples]
-    every.sort(key=lambda one: (one.at_us, one.guarantee))
+    every = [example for each in verdict.guarantees for example in each.examples]
+    every.sort(key=lambda each: (each.at_us, each.guarantee))
     return {
         "manifest": manifest,
         "verdict": verdict,
@@ -100,8 +100,8 @@ def _context(
         "loaded_seconds": sum(row["in_load"] for row in findings.load),
         "calm_seconds": sum(row["calm"] for row in findings.load),
         "calm_slip_us": max((row["max_slip_us"] or 0 for row in findings.load if row["calm"]), default=None),
-        "judged": [one for one in verdict.guarantees if not _is_idle(one)],
-        "unjudged": [one for one in verdict.guarantees if _is_idle(one)],
+        "judged": [each for each in verdict.guarantees if not _is_idle(each)],
+        "unjudged": [each for each in verdict.guarantees if _is_idle(each)],
         "identity": _identity(manifest),
         "load": _load(findings),
         "generator_limits": generator_limits(findings),
@@ -114,21 +114,21 @@ def _context(
         "impacts": costs,
         "outcomes": _outcomes(findings),
         "anomalies": every[:MOST_ANOMALIES],
-        "anomaly_total": sum(one.anomalies for one in verdict.guarantees),
+        "anomaly_total": sum(each.anomalies for each in verdict.guarantees),
         "baseline": baseline[0] if baseline else None,
         "comparisons": rows_for_page(comparisons(findings, baseline[1])) if baseline else [],
         "notes": notes(manifest, findings, verdict.guarantees),
         "broker_table": _broker_table(findings),
-        "failovers": _longest(failovers, lambda one: one.without_us),
+        "failovers": _longest(failovers, lambda each: each.without_us),
         "failover_total": len(failovers),
         "failover_summary": control_plane.summary(failovers),
-        "transfers": _longest(transfers, lambda one: one.took_us),
+        "transfers": _longest(transfers, lambda each: each.took_us),
         "transfer_total": len(transfers),
         "groups": sorted(findings.groups, key=lambda row: row["group"]),
-        "rebalances": _longest(rebalances, lambda one: one.took_us),
+        "rebalances": _longest(rebalances, lambda each: each.took_us),
         "rebalance_total": len(rebalances),
         "rebalance_summary": groups.summary(rebalances),
-        "coordinators": _longest(moves, lambda one: one.without_us),
+        "coordinators": _longest(moves, lambda each: each.without_us),
         "move_total": len(moves),
         "transactions": transactions.ends(findings),
         "decided": transactions.decided(findings),
@@ -152,13 +152,15 @@ def _tiles(findings: Findings, costs: Sequence[Impact]) -> list[tuple[str, str, 
     operations, ok, acked, read = (words.count(findings.facts.get(name, 0)) for name in facts)
     tiles = [(operations, "operations", f"{ok} ok"), (acked, "records acked", f"{read} read")]
     tiles += [
-        (words.micros(one.calm[2]), f"{one.operation} p99 outside faults", f"p50 {words.micros(one.calm[1])}")
-        for one in contrasts(findings.percentiles)
-        if one.operation in ("fetch", "produce") and one.calm[2] is not None
+        (words.micros(each.calm[2]), f"{each.operation} p99 outside faults", f"p50 {words.micros(each.calm[1])}")
+        for each in contrasts(findings.percentiles)
+        if each.operation in ("fetch", "produce") and each.calm[2] is not None
     ]
     faults = [row for row in without_presets(findings.faults) if is_hit(row["kind"])]
     tiles.append((words.count(sum(row["hits"] for row in faults)), "fault hits", f"of {len(faults)} faults"))
-    worst = max((one for one in costs if one.outage_us), key=lambda one: (one.never_ok, one.outage_us), default=None)
+    worst = max(
+        (cost for cost in costs if cost.outage_us), key=lambda cost: (cost.never_ok, cost.outage_us), default=None
+    )
     if worst is not None and worst.never_ok:
         tiles.append(("never", "ended well again", f"{worst.operation}, {worst.fault}"))
     elif worst is not None:
@@ -169,9 +171,9 @@ def _tiles(findings: Findings, costs: Sequence[Impact]) -> list[tuple[str, str, 
     return tiles + _tiles_of_groups(findings) + transactions.tiles(findings)
 
 
-def _is_idle(one: GuaranteeResult) -> bool:
+def _is_idle(result: GuaranteeResult) -> bool:
     """Whether the guarantee says nothing about this run, and need not."""
-    return not one.required and one.status in ("nothing to judge", "not checked")
+    return not result.required and result.status in ("nothing to judge", "not checked")
 
 
 def _tiles_of_groups(findings: Findings) -> list[tuple[str, str, str]]:
@@ -184,10 +186,10 @@ def _tiles_of_groups(findings: Findings) -> list[tuple[str, str, str]]:
         tiles.append((words.micros(max(free)), "without an owner", "one partition, at worst"))
     copies = mirrored(findings)
     if copies:
-        again, records = sum(one.again for one in copies), sum(one.records for one in copies)
+        again, records = sum(copy.again for copy in copies), sum(copy.records for copy in copies)
         tiles.append((words.count(again), "copied twice", f"of {words.count(records)} copied"))
-        worst = max(copies, key=lambda one: one.added_us)
-        tiles.append((words.micros(worst.added_us), "lag added", f"{sum(one.rewinds for one in copies)} rewinds"))
+        worst = max(copies, key=lambda copy: copy.added_us)
+        tiles.append((words.micros(worst.added_us), "lag added", f"{sum(copy.rewinds for copy in copies)} rewinds"))
     return tiles
 
 
@@ -234,10 +236,14 @@ def strained(machine: Mapping[str, str]) -> str:
     )
 
 
-def _sides(found: Sequence[Contrast]) -> list[tuple[str, str]]:
+def _sides(rows: Sequence[Contrast]) -> list[tuple[str, str]]:
     """The sides of the contrast that have a figure at all, with their titles."""
     titles = {"calm": "outside faults", "faulty": "under faults"}
-    return [(name, title) for name, title in titles.items() if any(getattr(one, name)[1] is not None for one in found)]
+    return [
+        (name, title)
+        for name, title in titles.items()
+        if any(getattr(contrast, name)[1] is not None for contrast in rows)
+    ]
 
 
 def _load(findings: Findings) -> dict[str, Any]:
@@ -257,7 +263,7 @@ def _outcomes(findings: Findings) -> list[Row]:
     table = Counter[tuple[str, str, str]]()
     for row in findings.throughput:
         table[row["f"], row["type"], row["error"]] += row["operations"]
-    in_order = sorted(table.items(), key=lambda one: (one[0][1] == "ok", one[0]))
+    in_order = sorted(table.items(), key=lambda entry: (entry[0][1] == "ok", entry[0]))
     return [{"f": f, "type": end, "error": error, "operations": n} for (f, end, error), n in in_order]
 
 
@@ -283,51 +289,51 @@ _ABSENT = {
 
 
 def notes(manifest: Manifest, findings: Findings, guarantees: Sequence[GuaranteeResult]) -> list[str]:
-    found = [text for table, text in _ABSENT.items() if table not in findings.present]
+    texts = [text for table, text in _ABSENT.items() if table not in findings.present]
     if manifest.world == "live":
-        found.append(
+        texts.append(
             "Clients, proxies and brokers shared one machine and the loopback interface. Compare the latencies "
             "with other runs on this machine, not with those of a network."
         )
         busiest = max((row["cpu_permille"] or 0 for row in findings.load), default=0)
         if busiest > 900:
-            found.append(
+            texts.append(
                 f"A load worker was busy for {busiest / 10:.0f} % of a second, so it may itself have added latency."
             )
     else:
-        found.append("This run was simulated. Its times are virtual and say nothing about speed.")
+        texts.append("This run was simulated. Its times are virtual and say nothing about speed.")
     if findings.facts.get("changes") and not findings.facts.get("final_descriptions"):
-        found.append(
+        texts.append(
             "Nobody described the topics at the end, so the loss of an acknowledged change would go unnoticed."
         )
     unfinished = sum(not row["finished"] for row in findings.transfers)
     if unfinished:
         downloads = "One snapshot download" if unfinished == 1 else f"{unfinished} snapshot downloads"
-        found.append(f"{downloads} did not finish within the run.")
+        texts.append(f"{downloads} did not finish within the run.")
     if any(not row["cause"] for row in findings.failovers):
-        found.append(
+        texts.append(
             "Where a controller was lost without a known cause, its last line in the trace stands for the "
             "moment of the loss. The time without a controller is then an estimate."
         )
     if manifest.warm_up_us:
-        found.append(
+        texts.append(
             f"The first {manifest.warm_up_us / 1e6:g} s are warm-up. The latency tables and the percentile plot leave "
             "them out, and the charts over time show them."
         )
-    unchecked = [one.name for one in guarantees if one.status in ("not checked", "nothing to judge")]
+    unchecked = [guarantee.name for guarantee in guarantees if guarantee.status in ("not checked", "nothing to judge")]
     if unchecked:
-        found.append(f"These guarantees were not judged in this run: {', '.join(unchecked)}.")
+        texts.append(f"These guarantees were not judged in this run: {', '.join(unchecked)}.")
     unknown = findings.facts.get("unknown_operations", 0)
     if unknown:
         operations = "One operation has" if unknown == 1 else f"{unknown:,} operations have"
-        found.append(
+        texts.append(
             f"{operations} an unknown end (a timeout or a lost connection). What was written may be there or not. "
             "Both are allowed."
         )
     if manifest.dirty:
-        found.append("The working tree had uncommitted changes, so the commit does not name exactly what ran.")
-    found.append(
+        texts.append("The working tree had uncommitted changes, so the commit does not name exactly what ran.")
+    texts.append(
         "A percentile is left out if fewer than ten samples lie beyond it. Values from histograms are upper bounds, "
         "at most 1 % too high."
     )
-    return [*manifest.notes, *found]
+    return [*manifest.notes, *texts]

@@ -70,10 +70,10 @@ def draw_bytes_per_fetch(runs: Sequence[Measured]) -> Figure | None:
     return _bars(
         runs,
         {
-            "request": [one.clients.request_bytes for one in runs],
-            "response without records": [one.clients.overhead_bytes for one in runs],
-            "follower's request": [one.followers.request_bytes for one in runs],
-            "follower's response\nwithout records": [one.followers.overhead_bytes for one in runs],
+            "request": [run.clients.request_bytes for run in runs],
+            "response without records": [run.clients.overhead_bytes for run in runs],
+            "follower's request": [run.followers.request_bytes for run in runs],
+            "follower's response\nwithout records": [run.followers.overhead_bytes for run in runs],
         },
         "bytes a fetch",
         lambda value: f"{value:,.0f} B",
@@ -84,10 +84,10 @@ def draw_partitions(runs: Sequence[Measured]) -> Figure | None:
     return _bars(
         runs,
         {
-            "named a fetch": [one.named / one.fetches if one.fetches else None for one in runs],
-            "in a response": [one.returned / one.fetches if one.fetches else None for one in runs],
-            "named again, in all": [one.named_again for one in runs],
-            "sent again, in all": [one.sent_again for one in runs],
+            "named a fetch": [run.named / run.fetches if run.fetches else None for run in runs],
+            "in a response": [run.returned / run.fetches if run.fetches else None for run in runs],
+            "named again, in all": [run.named_again for run in runs],
+            "sent again, in all": [run.sent_again for run in runs],
         },
         "partitions",
         lambda value: f"{value:,.3g}" if value < 1_000 else f"{value:,.0f}",
@@ -98,10 +98,10 @@ def draw_service(runs: Sequence[Measured]) -> Figure | None:
     return _bars(
         runs,
         {
-            "mean": [one.clients.mean_us for one in runs],
-            "median": [one.clients.p50_us for one in runs],
-            "99 %": [one.clients.p99_us for one in runs],
-            "follower's, mean": [one.followers.mean_us for one in runs],
+            "mean": [run.clients.mean_us for run in runs],
+            "median": [run.clients.p50_us for run in runs],
+            "99 %": [run.clients.p99_us for run in runs],
+            "follower's, mean": [run.followers.mean_us for run in runs],
         },
         "the node's time a fetch",
         style.micros,
@@ -147,25 +147,25 @@ def _plain_log(axes: Axes, text: Callable[[float], str]) -> None:
 
 def draw_recovery(runs: Sequence[Measured]) -> Figure | None:
     """Each lost response is a dot; the line is the median."""
-    if not any(one.requests_us for one in runs):
+    if not any(run.requests_us for run in runs):
         return None
     figure, (axes,) = style.canvas([0.5 * len(runs) + 0.5])
-    for place, one in enumerate(runs):
-        _dots(axes, place, one)
-    every = [each for one in runs for each in one.requests_us]
+    for place, run in enumerate(runs):
+        _dots(axes, place, run)
+    every = [each for run in runs for each in run.requests_us]
     _plain_log(axes, style.micros)
     axes.set_xlim(max(1, min(every)) * 0.8, max(every) * 1.25)
-    style.rows(axes, [one.revision for one in runs], 0.4)
+    style.rows(axes, [run.revision for run in runs], 0.4)
     axes.set_title("after a lost response: requests until the next good one")
     axes.grid(False, axis="y")
     return figure
 
 
-def _dots(axes: Axes, place: int, one: Measured) -> None:
-    count = len(one.requests_us)
+def _dots(axes: Axes, place: int, run: Measured) -> None:
+    count = len(run.requests_us)
     spread = [place + ((number * 7) % 11 - 5) * 0.04 for number in range(count)]
-    axes.plot(one.requests_us, spread, "o", color=revision_colour(one.revision), markersize=3.5, alpha=0.6, linewidth=0)
-    middle = one.requests_median_us
+    axes.plot(run.requests_us, spread, "o", color=revision_colour(run.revision), markersize=3.5, alpha=0.6, linewidth=0)
+    middle = run.requests_median_us
     if middle is not None:
         axes.plot([middle, middle], [place - 0.32, place + 0.32], color=style.INK, linewidth=1.6)
 
@@ -214,17 +214,17 @@ def draw_overview(runs: Sequence[Measured]) -> Figure | None:
 
 def _panels(runs: Sequence[Measured]) -> "list[_Panel]":
     return [
-        ("fetcher: bytes a fetch, without records", [_overview_bytes(one, follower=False) for one in runs], _size),
-        ("follower: bytes a fetch, without records", [_overview_bytes(one, follower=True) for one in runs], _size),
-        ("fetcher: the node's time a fetch", [one.clients.mean_us for one in runs], style.micros),
-        ("follower: the node's time a fetch", [one.followers.mean_us for one in runs], style.micros),
-        ("partitions sent a second time", [one.sent_again for one in runs], lambda value: f"{value:,.0f}"),
-        ("requests after a lost response, median", [one.requests_median_us for one in runs], style.micros),
+        ("fetcher: bytes a fetch, without records", [_overview_bytes(run, follower=False) for run in runs], _size),
+        ("follower: bytes a fetch, without records", [_overview_bytes(run, follower=True) for run in runs], _size),
+        ("fetcher: the node's time a fetch", [run.clients.mean_us for run in runs], style.micros),
+        ("follower: the node's time a fetch", [run.followers.mean_us for run in runs], style.micros),
+        ("partitions sent a second time", [run.sent_again for run in runs], lambda value: f"{value:,.0f}"),
+        ("requests after a lost response, median", [run.requests_median_us for run in runs], style.micros),
     ]
 
 
-def _overview_bytes(one: Measured, *, follower: bool) -> float | None:
-    served = one.followers if follower else one.clients
+def _overview_bytes(run: Measured, *, follower: bool) -> float | None:
+    served = run.followers if follower else run.clients
     if served.request_bytes is None or served.overhead_bytes is None:
         return None
     return served.request_bytes + served.overhead_bytes
@@ -240,7 +240,7 @@ def _draw_panel(
     for place, (run, value) in enumerate(zip(runs, values, strict=True)):
         axes.barh(place, value or 0, 0.72, color=revision_colour(run.revision), linewidth=0)
         axes.text(value or 0, place, f" {text(value) if value is not None else '–'}", va="center")
-    style.rows(axes, [MEANINGS.get(one.revision, one.revision) for one in runs])
+    style.rows(axes, [MEANINGS.get(run.revision, run.revision) for run in runs])
     axes.set_xlim(0, 1.18 * max(value or 0 for value in values))
     axes.set_xticks([])
     axes.set_title(title)

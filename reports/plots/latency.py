@@ -96,7 +96,7 @@ def _curves(rows: Rows) -> dict[tuple[str, str], tuple[list[float], list[float]]
         grouped.setdefault((row["operation"], row["measure"]), []).append((row["high_us"], row["count"]))
     curves = {
         key: percentile_curve(sorted(points))
-        for key, points in sorted(grouped.items(), key=lambda one: (one[0][0], one[0][1] != "service"))
+        for key, points in sorted(grouped.items(), key=lambda entry: (entry[0][0], entry[0][1] != "service"))
     }
     return {key: line for key, line in curves.items() if line[0]}
 

@@ -28,11 +28,11 @@ def draw_mirror(known: "Mapping[Place, Track]", rewinds: "Sequence[Rewind]", hit
     """
     if not known or seconds < timeline.LEAST_SECONDS:
         return None
-    back = {place: sum((one.topic, one.partition) == place for one in rewinds) for place in known}
+    back = {place: sum((rewind.topic, rewind.partition) == place for rewind in rewinds) for place in known}
     shown = sorted(sorted(known, key=lambda place: (-back[place], place))[:MOST_PARTITIONS])
     figure, panels = timeline.frame([*(1.5 for _ in shown), 1.2], hits, seconds)
     for axes, place in zip(panels, shown, strict=False):
-        draw_position(axes, known[place], [one for one in rewinds if (one.topic, one.partition) == place])
+        draw_position(axes, known[place], [rewind for rewind in rewinds if (rewind.topic, rewind.partition) == place])
         axes.set_title(f"{place[0]}-{place[1]}: offsets")
     lag_legend(panels[0])
     draw_lag(panels[-1], known, style.BLUE, "")
@@ -56,8 +56,8 @@ def draw_position(axes: Axes, track: "Track", rewinds: "Sequence[Rewind]") -> No
         x = [_seconds(track.first + number) for number in shown]
         axes.step(x, [line[number] for number in shown], where="post", color=colour, linewidth=width)
     (marks,) = axes.plot(
-        [one.at_us / 1e6 for one in rewinds],
-        [one.to_offset for one in rewinds],
+        [rewind.at_us / 1e6 for rewind in rewinds],
+        [rewind.to_offset for rewind in rewinds],
         "v",
         color=style.RED,
         markersize=6,
@@ -103,27 +103,27 @@ class MirrorRun:
 
 def draw_positions(runs: Sequence[MirrorRun], seconds: int) -> Figure | None:
     """The positions in the partition that was rewound most in any run."""
-    places = sorted({place for one in runs for place in one.known})
+    places = sorted({place for run in runs for place in run.known})
     if not places or seconds < timeline.LEAST_SECONDS:
         return None
-    back = [(each.topic, each.partition) for one in runs for each in one.rewinds]
+    back = [(each.topic, each.partition) for run in runs for each in run.rewinds]
     place = max(places, key=back.count)
-    shown = [one for one in runs if place in one.known]
+    shown = [run for run in runs if place in run.known]
     figure, panels = timeline.frame([1.7 for _ in shown], runs[0].hits, seconds)
-    for axes, one in zip(panels, shown, strict=True):
-        draw_position(axes, one.known[place], [each for each in one.rewinds if (each.topic, each.partition) == place])
-        axes.set_title(f"{one.name}: offsets of {place[0]}-{place[1]}")
+    for axes, run in zip(panels, shown, strict=True):
+        draw_position(axes, run.known[place], [each for each in run.rewinds if (each.topic, each.partition) == place])
+        axes.set_title(f"{run.name}: offsets of {place[0]}-{place[1]}")
     lag_legend(panels[0])
     return figure
 
 
 def draw_lags(runs: Sequence[MirrorRun], seconds: int) -> Figure | None:
-    shown = [one for one in runs if one.known]
+    shown = [run for run in runs if run.known]
     if not shown or seconds < timeline.LEAST_SECONDS:
         return None
     figure, (axes,) = timeline.frame([2.0], shown[0].hits, seconds)
-    for number, one in enumerate(shown):
-        draw_lag(axes, one.known, style.series(number), one.name)
+    for number, run in enumerate(shown):
+        draw_lag(axes, run.known, style.series(number), run.name)
     axes.set_ylim(bottom=0)
     axes.set_title("seconds behind")
     style.legend(axes, len(shown))

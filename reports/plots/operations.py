@@ -28,11 +28,11 @@ def draw_poster(
 
     Above are the operations that ended ok and those that did not, below their slowest hundredth by response time.
     """
-    found = {row["f"] for row in throughput}
+    kinds_seen = {row["f"] for row in throughput}
     kinds = [
         kind
-        for kind in (_POSTER_OPERATIONS if found & set(_POSTER_OPERATIONS) else _POSTER_WITHOUT_RECORDS)
-        if kind in found
+        for kind in (_POSTER_OPERATIONS if kinds_seen & set(_POSTER_OPERATIONS) else _POSTER_WITHOUT_RECORDS)
+        if kind in kinds_seen
     ]
     if not kinds or seconds < timeline.LEAST_SECONDS:
         return None
@@ -182,6 +182,6 @@ def _availability_states(throughput: Rows, kind: str, seconds: int) -> list[int]
     for row in throughput:
         if row["f"] == kind:
             (good if row["type"] == "ok" else bad)[row["second"]] += row["operations"]
-    found = [(1 if bad[second] else 0) if good[second] else (2 if bad[second] else 3) for second in range(seconds)]
+    by_second = [(1 if bad[second] else 0) if good[second] else (2 if bad[second] else 3) for second in range(seconds)]
     width = timeline.bucket_s(seconds)
-    return [max(found[start : start + width], key=_BETTER_FIRST.index) for start in range(0, seconds, width)]
+    return [max(by_second[start : start + width], key=_BETTER_FIRST.index) for start in range(0, seconds, width)]

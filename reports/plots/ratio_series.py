@@ -53,8 +53,8 @@ def draw_ratios(every: Sequence[Series], notes: "Sequence[date]" = ()) -> Figure
     One strip for each series, with one axis of days. ``notes`` are the days that lines with numbers mark.
     """
     figure, strips = style.canvas([_HEIGHT_IN] * len(every))
-    for axes, one in zip(strips, every, strict=True):
-        _strip(axes, one)
+    for axes, series in zip(strips, every, strict=True):
+        _strip(axes, series)
         _mark(axes, notes)
     strips[-1].xaxis.set_major_locator(MaxNLocator(nbins=9, integer=True, min_n_ticks=1))
     strips[-1].xaxis.set_major_formatter(FuncFormatter(lambda value, _: _day(value)))
@@ -70,18 +70,18 @@ def _day(days: float) -> str:
     return f"{datetime.fromtimestamp(days * 86_400, UTC):%-d %b}"
 
 
-def _strip(axes: Axes, one: Series) -> None:
-    at = [_days(datetime.strptime(night, "%Y%m%d-%H%M%S")) for night in one.nights]
+def _strip(axes: Axes, series: Series) -> None:
+    at = [_days(datetime.strptime(night, "%Y%m%d-%H%M%S")) for night in series.nights]
     axes.set_yscale("log")
-    if min(one.ratios) < _NEAR and max(one.ratios) > 1 / _NEAR:
+    if min(series.ratios) < _NEAR and max(series.ratios) > 1 / _NEAR:
         axes.axhline(1.0, color=style.MUTED, linewidth=1, linestyle=(0, (2, 2)))
-    axes.vlines(at, one.lows, one.highs, color=style.BLUE, linewidth=1.4, alpha=0.35)
-    axes.plot(at, one.ratios, "o", color=style.BLUE, markersize=3.2)
-    for number, level in enumerate(one.levels):
+    axes.vlines(at, series.lows, series.highs, color=style.BLUE, linewidth=1.4, alpha=0.35)
+    axes.plot(at, series.ratios, "o", color=style.BLUE, markersize=3.2)
+    for number, level in enumerate(series.levels):
         axes.plot([at[level.start], at[level.end - 1]], [level.ratio] * 2, color=style.INK, linewidth=1.6)
         if number:
-            _changed(axes, (at[level.start - 1] + at[level.start]) / 2, level.ratio / one.levels[number - 1].ratio)
-    axes.set_title(f"{one.title}: now {one.levels[-1].ratio:.2f} × {one.peer}", loc="right")
+            _changed(axes, (at[level.start - 1] + at[level.start]) / 2, level.ratio / series.levels[number - 1].ratio)
+    axes.set_title(f"{series.title}: now {series.levels[-1].ratio:.2f} × {series.peer}", loc="right")
     axes.yaxis.tick_right()  # On a phone one sees the right end first, which is the newest.
     axes.margins(y=0.18)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=4, min_n_ticks=2))

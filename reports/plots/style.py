@@ -102,8 +102,8 @@ WIDTH_IN = 10.4
 
 
 def color_of(operation: str) -> str:
-    found = OPERATIONS.get(operation)
-    return found or _OTHERS[sum(operation.encode()) % len(_OTHERS)]
+    colour = OPERATIONS.get(operation)
+    return colour or _OTHERS[sum(operation.encode()) % len(_OTHERS)]
 
 
 def series(number: int) -> str:
@@ -176,7 +176,7 @@ def svg(figure: Figure, name: str, description: str) -> str:
     text = re.sub(r"font: ?((?:bold |\d+ )?[\d.]+px) [^;\"]*", r"font: \1 var(--sans)", text)
     text = re.sub(r"font-family: ?[^;\"]*;?", "", text)
     text = _own_ids(text, name)
-    text = re.sub(r' (?:d|x|y)="[^"]*"', lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0]), text)
+    text = re.sub(r' (?:d|x|y)="[^"]*"', lambda match: re.sub(r"(\.\d\d)\d+", r"\1", match[0]), text)
     for colour, variable in _VARIABLES.items():
         text = text.replace(colour, f"var(--{variable})")
     return re.sub(r"\n\s*", "\n", text)
@@ -185,7 +185,7 @@ def svg(figure: Figure, name: str, description: str) -> str:
 def _own_ids(text: str, name: str) -> str:
     """Keep only the IDs that are referred to, and make them unique, because a page holds several figures."""
     used = set(re.findall(r"(?:url\(#|href=\"#)([^)\"]+)", text))
-    text = re.sub(r' id="([^"]*)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", text)
+    text = re.sub(r' id="([^"]*)"', lambda match: f' id="{name}-{match[1]}"' if match[1] in used else "", text)
     return re.sub(r'(url\(#|href="#)', rf"\1{name}-", text)
 
 

@@ -26,16 +26,16 @@ def fault_lane_height(hits: Rows) -> float:
 
 def fault_names(hits: Rows) -> list[str]:
     """The names of faults in the order in which they first hit. Presets are no faults."""
-    in_time = sorted(without_presets(hits), key=lambda one: (one["at_us"], one["name"]))
-    return list(dict.fromkeys(one["name"] for one in in_time))
+    in_time = sorted(without_presets(hits), key=lambda hit: (hit["at_us"], hit["name"]))
+    return list(dict.fromkeys(hit["name"] for hit in in_time))
 
 
 def shade_faults(axes: Axes, hits: Rows, seconds: float) -> None:
     """Shade the faults. Only the lane shows a fault that hit more often than a reader can distinguish."""
     for name in fault_names(hits)[:MOST_LANES]:
-        mine = [one for one in hits if one["name"] == name]
-        for one in mine if len(mine) <= _MOST_MARKS else []:
-            _mark(axes, one["at_us"] / 1e6, one["until_us"] / 1e6, seconds)
+        mine = [hit for hit in hits if hit["name"] == name]
+        for hit in mine if len(mine) <= _MOST_MARKS else []:
+            _mark(axes, hit["at_us"] / 1e6, hit["until_us"] / 1e6, seconds)
 
 
 def _mark(axes: Axes, start: float, end: float, seconds: float) -> None:
@@ -48,7 +48,7 @@ def _mark(axes: Axes, start: float, end: float, seconds: float) -> None:
 def fault_lane(axes: Axes, hits: Rows, seconds: float) -> None:
     shown = fault_names(hits)[:MOST_LANES]
     for row, name in enumerate(shown):
-        spans = [(one["at_us"] / 1e6, one["until_us"] / 1e6) for one in hits if one["name"] == name]
+        spans = [(hit["at_us"] / 1e6, hit["until_us"] / 1e6) for hit in hits if hit["name"] == name]
         wide = [(start, end - start) for start, end in spans if end - start >= seconds * _NARROW]
         brief = [start for start, end in spans if end - start < seconds * _NARROW]
         axes.broken_barh(wide, (row - 0.3, 0.6), color=style.FAULT, alpha=0.85, linewidth=0)
@@ -79,9 +79,9 @@ def frame(
     """The panels in the order of ``heights``. The fault lane is drawn already. ``drawn`` says how buckets are drawn."""
     with_lane = bool(fault_names(hits))
     figure, axes = style.canvas([*heights, fault_lane_height(hits)] if with_lane else heights)
-    for one in axes[: len(heights)]:
-        shade_faults(one, hits, seconds)
-        one.set_xlim(0, seconds)
+    for panel in axes[: len(heights)]:
+        shade_faults(panel, hits, seconds)
+        panel.set_xlim(0, seconds)
     if with_lane:
         fault_lane(axes[-1], hits, seconds)
     axes[-1].set_xlabel(axis_label(seconds, SECONDS, drawn))
@@ -133,7 +133,7 @@ def dense(
 def stacked(series: Sequence[Mapping[int, float]], seconds: int) -> tuple[list[float], list[list[float]]]:
     """Return x, and each series' heights there. Of a bucket the seconds with the lowest and highest sum are drawn."""
     shown = extremes(_sums(series, seconds), bucket_s(seconds))
-    return [second + 0.5 for second in shown], [[one.get(second, 0) for second in shown] for one in series]
+    return [second + 0.5 for second in shown], [[heights.get(second, 0) for second in shown] for heights in series]
 
 
 def bars(
@@ -144,7 +144,7 @@ def bars(
     width, sums = bucket_s(seconds), _sums(series, seconds)
     starts = range(0, seconds, width)
     highest = [max(range(start, min(start + width, seconds)), key=sums.__getitem__) for start in starts]
-    stacks = [[one.get(second, 0) for second in highest] for one in series]
+    stacks = [[values.get(second, 0) for second in highest] for values in series]
     floor = [0.0] * len(highest)
     for heights, colour, label in zip(stacks, colours, labels, strict=True):
         tops = [low + high for low, high in zip(floor, heights, strict=True)]
@@ -161,7 +161,7 @@ def bars(
 
 
 def _sums(series: Sequence[Mapping[int, float]], seconds: int) -> list[float]:
-    return [sum(one.get(second, 0) for one in series) for second in range(seconds)]
+    return [sum(heights.get(second, 0) for heights in series) for second in range(seconds)]
 
 
 def steps(x: Sequence[float], y: Sequence[float], seconds: int) -> tuple[list[float], list[float]]:

@@ -92,7 +92,7 @@ def remembered(folder: Path) -> list[Measured]:
     """What was measured, the last time for each size."""
     lines = (folder / "measured.jsonl").read_text(encoding="utf-8").splitlines()
     last = {each.operations: each for each in (Measured(**json.loads(line)) for line in lines)}
-    return sorted(last.values(), key=lambda one: one.operations)
+    return sorted(last.values(), key=lambda measured: measured.operations)
 
 
 def table(rows: Sequence[Measured]) -> str:
@@ -102,9 +102,9 @@ def table(rows: Sequence[Measured]) -> str:
         "| ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     lines += [
-        f"| {one.operations:,} | {one.records_read:,} | {one.rows:,} | {one.bytes / 1e6:,.0f} MB "
-        f"| {one.wall_s:,.0f} s | {one.cpu_s:,.0f} s | {one.rss_bytes / 2**30:.1f} GiB |"
-        for one in rows
+        f"| {measured.operations:,} | {measured.records_read:,} | {measured.rows:,} | {measured.bytes / 1e6:,.0f} MB "
+        f"| {measured.wall_s:,.0f} s | {measured.cpu_s:,.0f} s | {measured.rss_bytes / 2**30:.1f} GiB |"
+        for measured in rows
     ]
     return "\n".join(lines)
 

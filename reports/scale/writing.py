@@ -190,8 +190,8 @@ def _write_piece(writer: Writer, piece: Piece, clients: Sequence[_Fetcher], seed
     for client in clients:
         read = violations.change(fetches(piece, client.number, seed), piece, client.number)
         _fetches(parts, piece, read, client, violations)
-    for name, some in parts.items():
-        columns = {each: np.concatenate([one[each] for one in some]) for each in some[0]}
+    for name, of_clients in parts.items():
+        columns = {each: np.concatenate([piece_rows[each] for piece_rows in of_clients]) for each in of_clients[0]}
         order = np.argsort(columns["received_us"], kind="stable")
         _ADDERS[name](writer, {each: values[order] for each, values in columns.items()})
 

@@ -72,7 +72,7 @@ class StandbySpark:
         from reports.schema import history_bytes
         from reports.spark import SMALL_HISTORY_BYTES
 
-        folders = [Path(one).resolve() for one in run_dirs]
+        folders = [Path(run_dir).resolve() for run_dir in run_dirs]
         if history_bytes(folders) < SMALL_HISTORY_BYTES:
             try:
                 assert self._process.pid is not None, "it was started"

@@ -93,9 +93,9 @@ class Rehearsal:
                 if number == 0 or run_dir is None or link_whole_parts(run_dir, history) is None:
                     write_history(history)
                 try:
-                    found = self.rehearse(history, enough)
-                    if found is not None:
-                        write_page(history, NO_RUN, found, decide(NO_RUN, found, history))
+                    findings = self.rehearse(history, enough)
+                    if findings is not None:
+                        write_page(history, NO_RUN, findings, decide(NO_RUN, findings, history))
                 except (
                     Exception
                 ):  # A job may require what an unfinished run lacks. What was prepared until then is kept.
@@ -103,10 +103,10 @@ class Rehearsal:
 
     def rehearse(self, history: Path, enough: Callable[[], bool] = lambda: False) -> Findings | None:
         """Run all queries, and then plan them for the next time. Return None if ``enough()`` became true before."""
-        (found,) = self._findings([history], _ignore, lambda query: [] if enough() else self._rows(query))
+        (findings,) = self._findings([history], _ignore, lambda query: [] if enough() else self._rows(query))
         self._forget()
         self._each_of(list(self._described), self._plan, enough)
-        return None if enough() else found
+        return None if enough() else findings
 
     def suits(self, run_dirs: Sequence[Path], config: JobConfig) -> bool:
         """Return whether these runs have the expected tables, on this machine."""
@@ -125,9 +125,9 @@ class Rehearsal:
             self._forget()
         return self._findings(run_dirs, progress, self._rows)
 
-    def _each_of(self, some: Sequence[Query], do: Callable[[Query], None], enough: Callable[[], bool]) -> None:
+    def _each_of(self, allowed: Sequence[Query], do: Callable[[Query], None], enough: Callable[[], bool]) -> None:
         with ThreadPoolExecutor(JOBS_AT_ONCE) as pool:
-            list(pool.map(lambda query: None if enough() else do(query), some))
+            list(pool.map(lambda query: None if enough() else do(query), allowed))
 
     def _findings(
         self, run_dirs: Sequence[Path], progress: Progress, run: Callable[[Query], list[Row]]

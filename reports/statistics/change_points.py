@@ -39,19 +39,19 @@ def change_points(values: Sequence[float], significance: float = SIGNIFICANCE, s
     random = np.random.default_rng(seed)
     series = np.asarray(values, dtype=np.float64)
     bounds = [0, len(series)]
-    found: list[ChangePoint] = []
+    changes: list[ChangePoint] = []
     while True:
         parts = [series[start:end] for start, end in pairwise(bounds)]
         searched = [_best(part[np.newaxis]) for part in parts]
         differences = [float(difference[0]) for difference, _ in searched]
         place = int(np.argmax(differences))
         if differences[place] <= 0.0:
-            return found
+            return changes
         p_value = _p_value(parts, differences[place], significance, random)
         if p_value > significance:
-            return found
+            return changes
         at = bounds[place] + int(searched[place][1][0])
-        found = sorted([*found, ChangePoint(at, p_value)], key=lambda one: one.at)
+        changes = sorted([*changes, ChangePoint(at, p_value)], key=lambda change: change.at)
         bounds = sorted([*bounds, at])
 
 

@@ -97,8 +97,8 @@ def median_interval(values: Sequence[float], seed: int = 1) -> Interval:
     middle = float(np.median(values))
     if len(values) < LEAST_FOR_MEDIAN:
         return Interval(middle, middle, middle, False)
-    found = np.asarray(values, dtype=np.float64)
-    drawn = found[np.random.default_rng(seed).integers(0, len(found), (RESAMPLES, len(found)))]
+    sample = np.asarray(values, dtype=np.float64)
+    drawn = sample[np.random.default_rng(seed).integers(0, len(sample), (RESAMPLES, len(sample)))]
     low, high = np.quantile(np.median(drawn, axis=1), [ERROR_RATE / 2, 1 - ERROR_RATE / 2])
     return Interval(middle, float(low), float(high), True)
 
