@@ -1,4 +1,4 @@
-"""Compute and print the verdicts of finished runs, and open pages."""
+"""Compute, print and export the verdicts of finished runs, and open pages."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,6 +49,24 @@ def print_verdicts(verdicts: "Sequence[Verdict]", away: Sequence[Path] = ()) -> 
             click.echo(f"  report: {shown(verdict.report)}")
         if verdict.exit_code:
             click.echo(f"  repeat with: {verdict.repeat_command}")
+
+
+def report_to_ci(verdicts: "Sequence[Verdict]", with_mutants: bool, junit: Path | None, annotates: bool) -> None:
+    """Write the results of runs to a file of JUnit XML, and print annotations of GitHub.
+
+    A run has a suite with a test case for each guarantee. ``with_mutants``: one with a mutant must break a guarantee,
+    and has a single test case.
+    """
+    from reports.ci_results import annotations, junit_of_runs, result_of
+
+    must_fail = [with_mutants and bool(verdict.mutant) for verdict in verdicts]
+    results = [result_of(verdict, killed) for verdict, killed in zip(verdicts, must_fail, strict=True)]
+    if junit is not None:
+        own = [verdict.report and verdict.report.with_name("junit.xml") for verdict in verdicts]
+        files = [None if killed else file for killed, file in zip(must_fail, own, strict=True)]
+        junit.write_text(junit_of_runs(zip(results, files, strict=True)), encoding="utf-8")
+    for line in annotations(results) if annotates else ():
+        click.echo(line)
 
 
 def hint_at_old_runs() -> None:

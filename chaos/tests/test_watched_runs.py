@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from crucible_kafka import live_run
+from crucible_kafka.run_folder import ROOT
 
 
 @pytest.mark.live
@@ -45,7 +46,7 @@ with live_run.watched(pathlib.Path(sys.argv[1]), wanted=True):
 def test_the_watcher_of_a_run_ends_when_the_player_is_killed(seconds: float, tmp_path: Path) -> None:
     words = [sys.executable, "-uc", WATCHED_ALONE, str(tmp_path / "run")]
     settings = {**os.environ, "TMPDIR": str(tmp_path)}
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=live_run.ROOT, env=settings) as player:
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=settings) as player:
         assert player.stdout is not None
         assert player.stdout.readline() == "watched\n"
         time.sleep(seconds)

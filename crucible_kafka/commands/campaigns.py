@@ -41,7 +41,7 @@ def nightly(hours: float, nights: Path | None, seed: int | None, only: Sequence[
     """
     from campaigns.nights.night import NIGHTS, NightOptions, NightRefusal
     from campaigns.nights.nights_command import run
-    from crucible_kafka.live_run import command_line
+    from crucible_kafka.run_folder import command_line
     from crucible_kafka.terminal import one_sentence, progress
 
     options = NightOptions(hours, nights or NIGHTS, seed, tuple(only), resume, command_line())
@@ -68,7 +68,7 @@ def index(nights: Path | None, out: Path | None) -> None:
     from crucible_kafka.terminal import need_java, one_sentence, shown
 
     need_java()
-    from crucible_kafka.live_run import ROOT
+    from crucible_kafka.run_folder import ROOT
     from reports.errors import SetupError
     from reports.index.write import write_index
     from reports.night import NightError
@@ -117,7 +117,7 @@ def _refusal(scenario: str, target: str) -> str:
     """Return why a scenario cannot be played in front of the target, or nothing."""
     from chaos.live.errors import SetupError
     from crucible_kafka.commands.scenario_options import find_scenarios
-    from crucible_kafka.live_run import live_plays
+    from crucible_kafka.live_plays import live_plays
 
     try:
         live_plays(find_scenarios([scenario], False), None, "", target, False)

@@ -8,7 +8,7 @@ import click
 
 from crucible_kafka import shell_completion
 from crucible_kafka.commands.scenario_options import find_scenarios
-from crucible_kafka.live_run import command_line, run_folder
+from crucible_kafka.run_folder import command_line, run_folder
 from crucible_kafka.terminal import need_java, one_sentence, progress, shown
 from crucible_kafka.verdicts import print_verdicts, worst
 

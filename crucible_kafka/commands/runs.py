@@ -19,7 +19,7 @@ from crucible_kafka.commands.scenario_options import (
     find_scenarios,
 )
 from crucible_kafka.terminal import need_java, one_sentence, progress
-from crucible_kafka.verdicts import open_worst, report_and_print, worst
+from crucible_kafka.verdicts import open_worst, report_and_print, report_to_ci, worst
 
 _WATCH = click.option("--watch", is_flag=True, help="Judge it while it goes on, too, as `judge --watch` does.")
 
@@ -30,7 +30,8 @@ _WATCH = click.option("--watch", is_flag=True, help="Judge it while it goes on, 
 @OPEN
 def demo(out: Path | None, seed: int, opened: bool) -> None:
     """Show the main job in small: a cluster, a fleet through Toxiproxy, faults, Spark, a report."""
-    from crucible_kafka.live_run import live_plays, play_scenarios
+    from crucible_kafka.live_plays import live_plays
+    from crucible_kafka.live_run import play_scenarios
 
     verdicts = play_scenarios(
         live_plays(find_scenarios(["demo"], False), None, "", "reference", False), "reference", out, seed
@@ -88,15 +89,17 @@ def run(
     (kafka, kafka@4.3.1, kafka/1, reference.toml, your FILE.toml: see bench/targets), or HOST:PORT.
     """
     from chaos.live.errors import SetupError
-    from crucible_kafka.live_run import exit_code_with_mutants, live_plays, play_scenarios, report_to_ci
+    from crucible_kafka.live_plays import exit_code_with_mutants, live_plays
+    from crucible_kafka.live_run import play_scenarios
     from scenarios.derived import with_leader_epochs
 
     check_mutant_options(mutant, with_mutants)
     planted = None if with_mutants else mutant or ""
-    found = find_scenarios(scenarios, everything)
-    found = [with_leader_epochs(each) for each in found] if leader_epochs else found
+    chosen = find_scenarios(scenarios, everything)
+    if leader_epochs:
+        chosen = [with_leader_epochs(scenario) for scenario in chosen]
     with one_sentence(SetupError):
-        plays = live_plays(found, revision, planted, target, everything)
+        plays = live_plays(chosen, revision, planted, target, everything)
     verdicts = play_scenarios(plays, target, out, seed, watch)
     if opened:
         open_worst(verdicts)
@@ -150,15 +153,16 @@ def fleet(
 
     The run is INVALID if the fleet, and not the broker, was what limited it.
     """
-    from crucible_kafka.live_run import command_line, run_folder, watched
+    from crucible_kafka.live_run import watched
+    from crucible_kafka.run_folder import command_line, run_folder
 
     need_java()
     from chaos.live.errors import NodeDied, SetupError
     from chaos.live.load_alone import LoadAlonePlan, drive
     from scenarios.revisions import in_revision
 
-    (found,) = find_scenarios([scenario], False)
-    revised = in_revision(found, revision)
+    (unrevised,) = find_scenarios([scenario], False)
+    revised = in_revision(unrevised, revision)
     plan = LoadAlonePlan(
         run_folder(out, f"fleet-{revised.name}", False),
         target,

@@ -73,8 +73,8 @@ def test_annotations_are_printed_in_github_actions_or_by_request(
 def play(monkeypatch: pytest.MonkeyPatch, verdicts: list[Verdict]) -> None:
     """Let ``crucible run`` find these verdicts, and play nothing."""
     monkeypatch.setattr("crucible_kafka.live_run.play_scenarios", lambda *_: verdicts)
-    monkeypatch.setattr("crucible_kafka.live_run.live_plays", lambda *_: [])
-    monkeypatch.setattr("crucible_kafka.live_run.exit_code_with_mutants", lambda *_: 0)
+    monkeypatch.setattr("crucible_kafka.live_plays.live_plays", lambda *_: [])
+    monkeypatch.setattr("crucible_kafka.live_plays.exit_code_with_mutants", lambda *_: 0)
 
 
 def test_runs_have_a_suite_each_and_a_killed_mutant_has_no_failure(

@@ -23,7 +23,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from crucible_kafka import cli, shell_completion, verdicts
 from crucible_kafka.commands.scenario_options import find_scenarios, in_revisions
-from crucible_kafka.live_run import live_plays
+from crucible_kafka.live_plays import live_plays
 from reports.decide import decide
 from reports.manifest import write_manifest
 from reports.s3 import RemoteRun

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from chaos.live.kept_runs import KEEP, listed, surplus
-from crucible_kafka import cli, live_run, terminal, verdicts
+from crucible_kafka import cli, run_folder, terminal, verdicts
 from crucible_kafka.commands import chaos as commands
 
 DAY = "20260101"
@@ -142,7 +142,7 @@ def test_a_run_with_a_damaged_manifest_is_listed_as_that(tmp_path: Path, monkeyp
 def test_runs_that_start_in_the_same_second_get_folders_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_run, "ROOT", tmp_path)
-    made = {live_run.run_folder(None, "demo", False) for _ in range(3)}
+    monkeypatch.setattr(run_folder, "ROOT", tmp_path)
+    made = {run_folder.run_folder(None, "demo", False) for _ in range(3)}
     assert len(made) == 3
     assert {each.path for each in listed(tmp_path / "runs")} == made
