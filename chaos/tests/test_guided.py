@@ -149,6 +149,13 @@ def test_a_guided_search_kills_a_mutant_and_says_how_to_repeat_it() -> None:
         (["1", "--changes", "1"], "give --seed"),
         (["1", "--near", "reference_broker/log/recovery.py"], "--guided"),
         (["1", "--guided", "--profile", "--seeds", "4"], "a search of its own"),
+        (["1", "--guided", "--seed", "1", "--changes", "1"], "--changes are of a single seed"),
+        (["1", "--seeds", "3", "--seed", "2", "--out", "x"], "--out writes a single seed's run"),
+        (["1", "--profile"], "--profile measures a search"),
+        (["1", "--seconds", "5", "--seeds", "2"], "--seconds is a search of its own"),
+        (["1", "--at", "3"], "--at and --show belong together"),
+        (["1", "--at", "3", "--show", "0", "--seeds", "9"], "--at is an event of a single seed"),
+        (["1", "2", "--at", "3", "--show", "0", "--seed", "1"], "--at is an event of a single scenario"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(arguments: list[str], message: str) -> None:

@@ -4,6 +4,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +19,17 @@ from crucible_kafka.commands.scenario_options import (
     find_scenarios,
     in_revisions,
 )
+
+if TYPE_CHECKING:
+    from chaos.search.sim_command import SimOptions
+
+
+def _numbers(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
+    """Read what ``--changes`` names. Raise UsageError."""
+    try:
+        return tuple(int(number) for number in text.split(",") if number)
+    except ValueError:
+        raise click.UsageError(f"--changes is {text!r}; it must be numbers with commas between them") from None
 
 
 @click.command(
@@ -56,7 +68,13 @@ from crucible_kafka.commands.scenario_options import (
     "played, and --out is the folder that keeps them: the same folder goes on from there.",
 )
 @click.option("--near", metavar="FILE", default="", help="With --guided: first what reaches decisions of this file.")
-@click.option("--changes", metavar="N,...", default="", help="Play the seed with these changes of a guided search.")
+@click.option(
+    "--changes",
+    metavar="N,...",
+    default="",
+    callback=_numbers,
+    help="Play the seed with these changes of a guided search.",
+)
 @click.option("--at", "event", type=click.IntRange(1), help="With --show: play up to this event of all nodes.")
 @click.option("--show", "node", type=click.IntRange(0), metavar="NODE", help="Print the state of this node at --at.")
 @click.option(
@@ -64,84 +82,66 @@ from crucible_kafka.commands.scenario_options import (
 )
 @JUNIT
 @GITHUB
-def sim(
-    scenarios: Sequence[str],
-    everything: bool,
-    revision: str | None,
-    seeds: int | None,
-    seed: int | None,
-    seconds: float | None,
-    mutant: str | None,
-    with_mutants: bool,
-    out: Path | None,
-    processes: int,
-    profile: bool,
-    guided: bool,
-    near: str,
-    changes: str,
-    event: int | None,
-    node: int | None,
-    shrinks: bool,
-    junit: Path | None,
-    annotates: bool,
-) -> None:
+def sim(scenarios: Sequence[str], everything: bool, revision: str | None, **options: Any) -> None:
     """Play scenarios in the simulator: one process, virtual time. A seed always gives the same trace."""
-    check_mutant_options(mutant, with_mutants)
-    numbers = _numbers(changes)
-    if numbers and (guided or with_mutants or seed is None or seeds not in (None, 1)):
-        raise click.UsageError(
-            "--changes are of a single seed: give --seed, without --seeds, --guided or --with-mutants"
-        )
-    if guided and (with_mutants or profile):
-        raise click.UsageError("--guided is a search of its own: give no --with-mutants and no --profile")
-    if near and not guided:
-        raise click.UsageError("--near chooses from the folder of a guided search: give --guided and --out")
-    if out is not None and not guided and (with_mutants or seed is None or seeds not in (None, 1)):
-        raise click.UsageError("--out writes a single seed's run: give --seed, without --seeds or --with-mutants")
-    if profile and (with_mutants or seeds in (None, 1)):
-        raise click.UsageError("--profile measures a search: give --seeds, at least 2, and no --with-mutants")
-    if seconds is not None and (seeds or guided or with_mutants or profile or numbers or out or event):
-        raise click.UsageError("--seconds is a search of its own: beside it give only --seed, --mutant and --revision")
-    if (event is None) != (node is None):
-        raise click.UsageError(
-            "--at and --show belong together: the event, and the node whose state is printed after it"
-        )
-    if event is not None and (seed is None or seeds not in (None, 1) or guided or with_mutants or out is not None):
-        raise click.UsageError("--at is an event of a single seed: give --seed, without --seeds, --guided or --out")
-    if event is not None and junit is not None:
-        raise click.UsageError("--at shows a node and has no results: leave --junit out")
     from chaos.search.sim_command import SimOptions, simulate
 
-    found = [each for named in find_scenarios(scenarios, everything) for each in in_revisions(named, revision)]
-    if event is not None and len(found) != 1:
+    # Options of the command are named after the fields of SimOptions, which describe them.
+    wanted = SimOptions(**options)
+    _check_combination(wanted)
+    chosen = [revised for named in find_scenarios(scenarios, everything) for revised in in_revisions(named, revision)]
+    if wanted.event is not None and len(chosen) != 1:
         raise click.UsageError("--at is an event of a single scenario: name one, and its --revision")
-    options = SimOptions(
-        seeds=seeds,
-        seed=seed,
-        mutant=mutant,
-        processes=processes,
-        out=out,
-        shrinks=shrinks,
-        changes=numbers,
-        with_mutants=with_mutants,
-        profile=profile,
-        guided=guided,
-        near=near,
-        seconds=seconds,
-        event=event,
-        node=node,
-        junit=junit,
-        annotates=annotates,
+    sys.exit(simulate(chosen, wanted))
+
+
+def _check_combination(wanted: "SimOptions") -> None:
+    """Raise UsageError for options that do not go together."""
+    check_mutant_options(wanted.mutant, wanted.with_mutants)
+    is_search = wanted.guided or wanted.with_mutants
+    of_many_seeds = wanted.with_mutants or not wanted.is_single
+    beside_seconds = (wanted.seeds, wanted.guided, wanted.with_mutants, wanted.profile, wanted.changes, wanted.out)
+    complaints = (
+        (
+            wanted.changes and (is_search or not wanted.is_single),
+            "--changes are of a single seed: give --seed, without --seeds, --guided or --with-mutants",
+        ),
+        (
+            wanted.guided and (wanted.with_mutants or wanted.profile),
+            "--guided is a search of its own: give no --with-mutants and no --profile",
+        ),
+        (
+            wanted.near and not wanted.guided,
+            "--near chooses from the folder of a guided search: give --guided and --out",
+        ),
+        (
+            wanted.out is not None and not wanted.guided and of_many_seeds,
+            "--out writes a single seed's run: give --seed, without --seeds or --with-mutants",
+        ),
+        (
+            wanted.profile and (wanted.with_mutants or wanted.seeds in (None, 1)),
+            "--profile measures a search: give --seeds, at least 2, and no --with-mutants",
+        ),
+        (
+            wanted.seconds is not None and (any(beside_seconds) or wanted.event),
+            "--seconds is a search of its own: beside it give only --seed, --mutant and --revision",
+        ),
+        (
+            (wanted.event is None) != (wanted.node is None),
+            "--at and --show belong together: the event, and the node whose state is printed after it",
+        ),
+        (
+            wanted.event is not None and (is_search or not wanted.is_single or wanted.out is not None),
+            "--at is an event of a single seed: give --seed, without --seeds, --guided or --out",
+        ),
+        (
+            wanted.event is not None and wanted.junit is not None,
+            "--at shows a node and has no results: leave --junit out",
+        ),
     )
-    sys.exit(simulate(found, options))
-
-
-def _numbers(changes: str) -> tuple[int, ...]:
-    """Read what ``--changes`` names. Raise UsageError."""
-    try:
-        return tuple(int(each) for each in changes.split(",") if each)
-    except ValueError:
-        raise click.UsageError(f"--changes is {changes!r}; it must be numbers with commas between them") from None
+    for is_wrong, sentence in complaints:
+        if is_wrong:
+            raise click.UsageError(sentence)
 
 
 @click.command(
