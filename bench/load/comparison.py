@@ -43,12 +43,12 @@ class Series:
 
     @property
     def valid(self) -> list[Entry]:
-        return [each for each in self.entries if each.result.outcome != INVALID]
+        return [entry for entry in self.entries if entry.result.outcome != INVALID]
 
     @property
     def outcome(self) -> str:
         """The worst of the runs: FAILED, then INVALID, unless most of the runs are valid."""
-        outcomes = [each.result.outcome for each in self.entries]
+        outcomes = [entry.result.outcome for entry in self.entries]
         if "FAILED" in outcomes:
             return "FAILED"
         if len(self.valid) * 2 <= len(outcomes):
@@ -68,29 +68,29 @@ def _key(entry: Entry) -> Key:
 
 def series_of(entries: Sequence[Entry]) -> list[Series]:
     """Return the series in the order of their first runs. Names contain the target, and what else differs."""
-    found = []
+    every: list[Series] = []
     for curve in curves_of(entries):
         keys = list(dict.fromkeys(map(_key, curve.entries)))
         for key in keys:
             *_, rate = key
             rated = "--max" if rate < 0 else f"{rate:,.0f}/s" if rate else "no limit"
             name = curve.name if len(keys) == 1 else f"{curve.name}, {rated}"
-            found.append(Series(name, tuple(each for each in curve.entries if _key(each) == key)))
+            every.append(Series(name, tuple(entry for entry in curve.entries if _key(entry) == key)))
     firsts = list(dict.fromkeys(map(_key, entries)))
-    return sorted(found, key=lambda each: firsts.index(_key(each.entries[0])))
+    return sorted(every, key=lambda series: firsts.index(_key(series.entries[0])))
 
 
 def curves_of(entries: Sequence[Entry]) -> list[Series]:
     """Return the runs of each target, client and workload, whatever their rates."""
-    keys = list(dict.fromkeys(_key(each)[:3] for each in entries))
+    keys = list(dict.fromkeys(_key(entry)[:3] for entry in entries))
     has_clients = {client for _, client, _ in keys} != {NATIVE}
     several_workloads = len({workload for *_, workload in keys}) > 1
-    found = []
+    curves = []
     for key in keys:
         target, client, workload = key
         parts = [target, *([client] if has_clients else []), *([workload] if several_workloads else [])]
-        found.append(Series(", ".join(parts), tuple(each for each in entries if _key(each)[:3] == key)))
-    return found
+        curves.append(Series(", ".join(parts), tuple(entry for entry in entries if _key(entry)[:3] == key)))
+    return curves
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,9 +218,9 @@ FIGURES: Final = (
 )
 _GENERATOR_S: Final = ("offered", "sent", "aborted by the plan", "backlog: records", "backlog: building")
 COMPARED: Final = tuple(
-    each
-    for each in FIGURES
-    if each.name not in _GENERATOR_S and (each.percentile is None or each.percentile[0] != "delay")
+    figure
+    for figure in FIGURES
+    if figure.name not in _GENERATOR_S and (figure.percentile is None or figure.percentile[0] != "delay")
 )
 """Figures of the brokers. The others are the generator's: what it offers, sends and aborts, and how late."""
 
@@ -286,10 +286,10 @@ def compared(every: Sequence[Series]) -> list[Column]:
     """Return each series' figures, and its ratios to the first target with the same workload and rate."""
     bases: dict[tuple[str, float], Series] = {}
     columns = []
-    for each in every:
-        *_, workload, rate = _key(each.entries[0])
-        base = bases.setdefault((workload, rate), each)
-        columns.append(_column(each, base if base is not each else None))
+    for series in every:
+        *_, workload, rate = _key(series.entries[0])
+        base = bases.setdefault((workload, rate), series)
+        columns.append(_column(series, base if base is not series else None))
     return columns
 
 
@@ -300,7 +300,7 @@ def _column(series: Series, base: Series | None) -> Column:
         values = values_of(series, figure)
         base_values = values_of(base, figure) if base is not None else []
         interval = median_interval(values) if values else None
-        at_least = figure is SUSTAINED and any(_is_open(each) for each in series.valid)
+        at_least = figure is SUSTAINED and any(_is_open(entry) for entry in series.valid)
         beyond = _beyond(series) if figure is SUSTAINED else None
         ratio = figure_ratios.get(figure.name)
         estimates.append(Estimate(figure, interval, tuple(values), tuple(base_values), ratio, at_least, beyond))
@@ -310,8 +310,8 @@ def _column(series: Series, base: Series | None) -> Column:
 def values_of(series: Series, figure: Figure) -> list[float]:
     """Return the valid runs' values, or nothing if a run lacks one. Without a valid run they are those of all runs,
     which are shown, but not compared."""
-    values = [figure.value(each) for each in series.valid or series.entries]
-    known = [each for each in values if each is not None]
+    values = [figure.value(entry) for entry in series.valid or series.entries]
+    known = [value for value in values if value is not None]
     return known if len(known) == len(values) else []
 
 
@@ -321,7 +321,7 @@ def _is_open(entry: Entry) -> bool:
 
 
 def _beyond(series: Series) -> float | None:
-    searches = [each.search for each in series.valid if each.search is not None]
+    searches = [entry.search for entry in series.valid if entry.search is not None]
     return searches[0].beyond if len(searches) == 1 else None
 
 
@@ -331,7 +331,7 @@ def _ratios(base: Series, other: Series) -> dict[str, Ratio]:
         return {}
     figures, sides, exact_to = [], ([], []), []  # type: ignore[var-annotated]
     for figure in COMPARED:
-        if figure is SUSTAINED and any(_is_open(each) for side in (base, other) for each in side.valid):
+        if figure is SUSTAINED and any(_is_open(entry) for side in (base, other) for entry in side.valid):
             continue
         own = [values_of(side, figure) for side in (base, other)]
         if not all(values and min(values) > 0 for values in own):
@@ -343,7 +343,7 @@ def _ratios(base: Series, other: Series) -> dict[str, Ratio]:
     if not figures:
         return {}
     old, new = (list(zip(*side, strict=True)) for side in sides)
-    return {figure.name: each for figure, each in zip(figures, ratios(old, new, exact_to), strict=True)}
+    return {figure.name: ratio for figure, ratio in zip(figures, ratios(old, new, exact_to), strict=True)}
 
 
 def sentences(columns: Sequence[Column]) -> Iterator[str]:

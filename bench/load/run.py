@@ -75,10 +75,11 @@ def run(workload: Workload, target: LoadTarget, options: LoadOptions, out_dir: P
 def _too_large(workload: Workload, target: LoadTarget, spec: LoadSpec, config: dict[str, str]) -> str:
     """Return the sentence for a target that refuses the batches as too large."""
     records = "record" if spec.batch_records == 1 else "records"
+    size = f"{'' if workload.crucible.message_sizes is None else 'up to '}{workload.largest_value_bytes:,} bytes"
     limit = f", which is {config[MAX_MESSAGE_BYTES]}" if MAX_MESSAGE_BYTES in config else ""
     return (
-        f"{workload.name}: {target.name} refuses batches of {spec.batch_records:,} {records} of {spec.value_bytes:,} "
-        f"bytes with MESSAGE_TOO_LARGE: raise {MAX_MESSAGE_BYTES} under crucible.topicConfig{limit} (the brokers' "
+        f"{workload.name}: {target.name} refuses batches of {spec.batch_records:,} {records} of {size} "
+        f"with MESSAGE_TOO_LARGE: raise {MAX_MESSAGE_BYTES} under crucible.topicConfig{limit} (the brokers' "
         "message.max.bytes is its default), or lower messageSize or the driver's batch.size."
     )
 

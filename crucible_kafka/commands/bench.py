@@ -22,13 +22,13 @@ CALIBRATED_BYTES = (100, 1_024)
 def _rates(_: click.Context, __: click.Parameter, text: str | None) -> tuple[float, ...]:
     if text is None:
         return ()
-    found = []
-    for each in text.split(","):
-        number, thousands = each.strip().removesuffix("k"), each.strip().endswith("k")
+    rates = []
+    for word in text.split(","):
+        number, thousands = word.strip().removesuffix("k"), word.strip().endswith("k")
         if not number.replace(".", "", 1).isdigit() or float(number) <= 0:
             raise click.BadParameter("give rates such as 10k,50k,100000")
-        found.append(float(number) * (1000 if thousands else 1))
-    return tuple(found)
+        rates.append(float(number) * (1000 if thousands else 1))
+    return tuple(rates)
 
 
 class Finite(click.FloatRange):
@@ -257,11 +257,11 @@ def _play_workloads(
         others = imported(options)
         entries = play(options, progress, failures.append)
     print_table(*table_of(entries, others))
-    for each in remarks(entries):
-        click.echo(each)
+    for remark in remarks(entries):
+        click.echo(remark)
     click.echo(f"drawn: {shown(store(entries, others, options))}")
-    for each in failures:
-        click.echo(f"crucible: {each}", err=True)
+    for failure in failures:
+        click.echo(f"crucible: {failure}", err=True)
     sys.exit(USAGE_ERROR if failures else exit_code(entries))
 
 
@@ -283,12 +283,12 @@ def _calibrate(seconds: float, out: Path | None) -> None:
             calibrations.add(batches, reached)
             rows.extend(
                 (
-                    f"{each.work}, {value_bytes:,}-byte values",
-                    f"{each.records_per_s / 1e6:.2f} million/s",
-                    f"{each.megabytes_per_s:,.0f} MB/s",
-                    f"{each.cpu_us_per_record:.3f} us",
+                    f"{direction.work}, {value_bytes:,}-byte values",
+                    f"{direction.records_per_s / 1e6:.2f} million/s",
+                    f"{direction.megabytes_per_s:,.0f} MB/s",
+                    f"{direction.cpu_us_per_record:.3f} us",
                 )
-                for each in reached
+                for direction in reached
             )
     print_table(("one worker against a sink", "records", "values", "processor time of a record"), rows)
     click.echo(f"stored: {shown(calibrations.path)}")
@@ -301,15 +301,15 @@ def _calibrate_beside(millions: int) -> None:
     from crucible_kafka.terminal import one_sentence, print_table, progress
 
     with one_sentence(CalibrationError, PeerError):
-        costs = {each.work: each for each in measure(millions, progress)}
+        costs = {cost.work: cost for cost in measure(millions, progress)}
     rows: list[tuple[str, ...]] = []
     for ours, theirs in PAIRS:
         own, other = costs[ours], costs[theirs]
         rows.extend(
-            (each.work, f"{each.first_million_s:.2f} s", f"{each.further_million_s:.2f} s") for each in (own, other)
+            (cost.work, f"{cost.first_million_s:.2f} s", f"{cost.further_million_s:.2f} s") for cost in (own, other)
         )
         shares = (own.first_million_s / other.first_million_s, own.further_million_s / other.further_million_s)
-        rows.append(("share", *(f"{each:.0%}" for each in shares)))
+        rows.append(("share", *(f"{share:.0%}" for share in shares)))
     heading = "processor time, 100-byte records, one broker of Kafka"
     print_table((heading, "the first million, with its start", "each million more"), rows)
 
@@ -325,10 +325,10 @@ def _measured(wanted: "Options") -> "Results":
 
 
 def _settings(_: click.Context, __: click.Parameter, values: Sequence[str]) -> dict[str, str]:
-    found = dict(value.partition("=")[::2] for value in values)
-    if "" in found or any("=" not in value for value in values):
+    settings = dict(value.partition("=")[::2] for value in values)
+    if "" in settings or any("=" not in value for value in values):
         raise click.BadParameter("a setting is KEY=VALUE")
-    return found
+    return settings
 
 
 @click.command(
