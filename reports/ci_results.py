@@ -10,7 +10,7 @@ from reports.verdict import Outcome, Verdict, xml_text
 
 @dataclass(frozen=True, slots=True)
 class PlayResult:
-    """What a command found by one play, or by a search with one scenario."""
+    """The result of one play, or of a search with one scenario."""
 
     name: str  # of the scenario, with its mutant
     seconds: float = 0.0

@@ -75,7 +75,7 @@ def _rows_of(job: Job, *needs: str) -> Any:
 class Findings:
     """What the jobs found in one run.
 
-    The sequences have rows with the columns that the docstrings of the jobs name, without ``run``, in a fixed order.
+    The rows of each sequence have the columns that the job's docstring names, without ``run``, in a fixed order.
     """
 
     facts: Mapping[str, int]

@@ -21,8 +21,8 @@ _KINDS: dict[object, Kind] = {int: "int64", float: "float64", str: "string", boo
 
 
 class _Meaning(str):
-    """It differs from a plain text of the same letters. Some versions of Python keep one Annotated for all equal ones,
-    and a column would lose what its class says."""
+    """A meaning that is never equal to a plain string of the same text. Some versions of Python share equal Annotated
+    objects, and a column would then lose the class of its meaning."""
 
     __slots__ = ()
 
@@ -34,14 +34,14 @@ class _Meaning(str):
 
 
 class Moment(_Meaning):
-    """The meaning of a column that is a time. A row holds what its writer's clock showed; the file holds microseconds
+    """The meaning of a column with a time. The row has the time of its writer's clock, and the file has microseconds
     since the run's start."""
 
     __slots__ = ()
 
 
 class Later(_Meaning):
-    """The meaning of a column that runs of older versions lack; it is null there."""
+    """The meaning of a column that older runs lack. It is null for them."""
 
     __slots__ = ()
 

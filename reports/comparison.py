@@ -1,8 +1,8 @@
 """Variants of one scenario on one page.
 
-Where a mirror copied, runs with and without metadata epochs are compared instead. The runs had the same load, faults
-and seed, and were played one after the other. Each has a verdict of its own. The page shows costs and savings of
-sessions: bytes, partitions sent again, time to recover from a lost response, and the node's time.
+The runs had the same load, faults and seed, were played one after the other, and have a verdict each. The page shows
+the costs and savings of fetch sessions: bytes, resent partitions, time to recover from a lost response, and the node's
+time. For scenarios with a mirror it compares runs with and without metadata epochs instead.
 """
 
 import json
@@ -47,7 +47,7 @@ NUMBERS_NAME = "comparison.json"
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A comparison that was written. Runs are in the order of revisions."""
+    """A written comparison. Its runs are in the order of revisions."""
 
     page: Path
     """comparison.html; the same numbers for programs are beside it."""

@@ -1,7 +1,7 @@
-"""The verdict on parts of a run that goes on.
+"""The early verdict: on the finished parts of a run that is still played.
 
-These parts are a history of their own, except that pending operations have no rows yet. So only guarantees are judged
-whose violations cannot be excused by later rows (``GuaranteeJob.excused_by``).
+These parts are a complete history, except that pending operations have no rows yet. So only those guarantees are judged
+whose violations no later row can excuse (``GuaranteeJob.excused_by``).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +31,7 @@ TakeTrace = Callable[[Path], None]
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """The first violation of a guarantee in a history, and the number of all."""
+    """The first violation of a guarantee in a history, and the number of all its violations."""
 
     guarantee: str
     total: int

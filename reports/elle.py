@@ -1,15 +1,15 @@
 """A history for Elle, Jepsen's checker.
 
-A partition is a list, and a record is an element that was appended to it. A read is that of a list up to the last
-record that came: Elle knows no positions, so the order of a log is that of its offsets here, whatever a reader skipped
-(poll-skip and its like judge that). Where transactions are, only what readers with read_committed got counts.
+A partition is a list, and a record is an element that was appended to it. A read returns the list up to the last
+received record. Elle has no positions, so the order of a list is that of the offsets, whatever a reader skipped
+(poll-skip and similar guarantees judge that). In runs with transactions only records of read_committed readers count.
 
 Each record of a transaction is an operation of its own. Kafka isolates readers and not writers: records of open
-transactions interleave in each partition as they come, so Elle finds G0 and G1c in ``whole`` transactions where all is
-well. A worker's transaction also reads the lists of its inputs up to the last of them.
+transactions interleave in each partition in the order of arrival, so with ``whole`` transactions Elle finds G0 and G1c
+in correct runs. A worker's transaction also reads the lists of its inputs up to the last input.
 
-Elle's processes do one thing at a time, and nothing after an operation of unknown end. So a client with requests
-to several nodes at once is several processes, and goes on as another one.
+Elle's processes run one operation at a time, and end with an operation of unknown outcome. So a client with concurrent
+requests to several nodes is several processes, and continues as a new process after an unknown outcome.
 """
 
 from bisect import bisect_right

@@ -2,4 +2,4 @@
 
 
 class SetupError(Exception):
-    """Something is missing on this machine, or a run's file is damaged. The message is one sentence that says what."""
+    """Something is missing on this machine, or a run's file is damaged. The message names it in one sentence."""

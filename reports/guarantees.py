@@ -1,8 +1,8 @@
 """The guarantees: names and violations. Only this module declares the names.
 
 A scenario promises guarantees by name. A check in ``chaos/checks`` and a Spark job in ``reports/jobs`` judge them
-independently of each other. Both name the guarantee that they judge, and repeat nothing else about it. This module
-needs no Spark, so every room but the broker and the scenarios may read it.
+independently of each other. Both refer to the guarantee by its name only. This module needs no Spark, so every room but
+the broker and the scenarios may read it.
 """
 
 from collections.abc import Mapping, Sequence

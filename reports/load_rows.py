@@ -1,4 +1,4 @@
-"""The history of a benchmark's load: which sequences were sent and read, and what each second had.
+"""The history of a benchmark's load: the sequences that were sent and read, and counts by second.
 
 A benchmark has no row for each operation. A row is a run of consecutive sequences, so hours of a load are small.
 """
@@ -16,7 +16,7 @@ LOAD_TABLES: dict[type[Row], Table] = {}
 @table("load_spans", "history/load_spans*.parquet", LOAD_TABLES)
 @dataclass(slots=True)
 class LoadSpan(Row):
-    """Consecutive sequences of a writer in a partition, which ended alike, or which one reader took in this order. A
+    """Consecutive sequences of a writer in a partition with the same outcome, or which one reader read in this order. A
     span ends with its second."""
 
     kind: Annotated[str, "ok, info (unknown), fail or aborted; read; damaged, whose values prove nothing"]

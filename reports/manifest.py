@@ -26,7 +26,7 @@ class ManifestError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectations:
-    """What must have happened for the run to count at all, and what must hold."""
+    """The events without which the run does not count, and the guarantees that must hold."""
 
     faults: tuple[str, ...] = ()  # fault names; each must have at least as many rows in FAULTS as it is listed here
     min_fetches: int = 0  # fetch operations that ended ok

@@ -48,7 +48,7 @@ class PlayRow(Row):
 @table("failures", "failures.parquet", NIGHT_TABLES)
 @dataclass(frozen=True, slots=True)
 class FailureRow(Row):
-    """A seed of a control that turned red, and what was found out about it."""
+    """A failing seed of a control, and the results of its follow-up."""
 
     scenario: Annotated[str, "its name, with the mark of its revision"]
     world: World
@@ -86,7 +86,7 @@ class FigureRow(Row):
 @table("cells", "cells.parquet", NIGHT_TABLES)
 @dataclass(frozen=True, slots=True)
 class CellRow(Row):
-    """What came of one case of the probe on one target."""
+    """The outcome of one case of the probe on one target."""
 
     target: Target
     case_id: str

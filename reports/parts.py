@@ -2,8 +2,8 @@
 
 A Parquet file cannot be read without its footer, so a writer closes its files from time to time and continues in new
 ones. A file that is not whole has the suffix ``.open``. When a writer has closed a part of all its tables, it writes
-the number of whole parts to its *progress*. These parts contain all that the writer had recorded until then, so a
-reader of them never sees the records of an operation without the operation.
+the number of whole parts to its *progress*. These parts contain all rows that the writer had recorded until then, so a
+reader never sees the spans of an operation without the operation.
 """
 
 import json
@@ -23,7 +23,7 @@ _FOLDER = "history"
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far one writer has come."""
+    """The number of whole parts of one writer."""
 
     writer: str
     parts: int  # number of whole parts

@@ -94,7 +94,7 @@ def _has_former_names(run_dir: Path, table: Table) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RunConfig:
-    """What the jobs must know of one run that its tables do not have."""
+    """The settings of one run that the jobs need and its tables lack."""
 
     warm_up_us: int = 0
     external: int = 0  # 1 if its broker is not ours

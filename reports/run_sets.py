@@ -1,8 +1,7 @@
 """Compare two sets of runs.
 
-Runs are the units if both sides have a few. Otherwise each run is cut into blocks of seconds. That shows how unsteady
-these runs were in themselves, but not how far runs of the same thing differ. The method is in
-``statistics/confidence.py``.
+Runs are the units if both sides have enough of them. Otherwise each run is cut into blocks of seconds, which shows the
+variation within these runs, but not between runs. The method is in ``statistics/confidence.py``.
 """
 
 import json
@@ -288,7 +287,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something that is not the same on both sides, beside what was measured."""
+    """A difference between both sides that is no measurement, such as a setting."""
 
     what: str
     old: str

@@ -1,12 +1,12 @@
 """Runs in S3: ``s3://BUCKET/RUN``.
 
-A history that is not large is copied to this machine, by Arrow. A large one stays where it is: Spark reads it through
-its own path (``s3a://``), for which it needs Hadoop's S3 jars. They are fetched into ``.cache`` at the first such run
+A small history is copied to this machine by Arrow. A large one stays in S3, and Spark reads it with its own client
+(``s3a://``), for which it needs Hadoop's S3 jars. They are fetched into ``.cache`` at the first such run
 (``FETCH_JARS`` fetches them before), and must be there before this process starts its first Spark, because Java takes
 its class path only once. The report is written into the run's folder in S3. If S3 refuses it, it is kept here.
 
-Both read the credentials from the environment, as AWS's own tools do (``AWS_ACCESS_KEY_ID`` and so on). A server of
-another maker is named by ``AWS_ENDPOINT_URL``.
+Both read the credentials from the environment, as AWS's own tools do (``AWS_ACCESS_KEY_ID`` and so on).
+``AWS_ENDPOINT_URL`` names another server.
 """
 
 import json

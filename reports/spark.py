@@ -1,4 +1,4 @@
-"""The Spark session. It is local, small and quiet, but a master given by spark-submit wins."""
+"""The Spark session. It is local, with little memory and few log lines; a master from spark-submit takes precedence."""
 
 import hashlib
 import logging

@@ -1,4 +1,4 @@
-"""Verdicts while a run goes on."""
+"""Verdicts during a run."""
 
 import tempfile
 import time
@@ -25,7 +25,7 @@ LOOKS_EVERY_S = 0.5
 
 @dataclass(slots=True)
 class Watch:
-    """A watch over a run that goes on."""
+    """Early verdicts of a run that is being played."""
 
     run_dir: Path
     take_trace: "TakeTrace"

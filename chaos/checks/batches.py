@@ -3,8 +3,8 @@
 This shares no code with the broker's own reader. A check that read with the broker's reader could not detect batches
 that the reader skips. Source: Kafka's documentation, "Record Batch" and "Record" (message format 2).
 
-The bytes come from the log's own ``read``, which serves fetches too. A batch that it omits would be missing for every
-client as well: poll-skip, lost-write and fetch-gap judge that from what clients saw.
+The bytes come from the log's own ``read``, which also serves fetches. A batch that it omits is missing for every
+client, too: poll-skip, lost-write and fetch-gap find that from what clients read.
 """
 
 import gzip

@@ -104,8 +104,8 @@ class CommitRegression(Check):
 
     Two requests have an order only if they did not overlap. An acknowledged commit may not have a smaller epoch (M-7)
     or generation than one that was acknowledged before it began. A fetched offset may not be older than such a commit
-    either. A commit in a version without the metadata epoch removes the stored epoch (M-11). So epochs are not compared
-    across the time in which such a commit may take effect.
+    either. A commit in a version without the metadata epoch removes the stored epoch (M-11). Epochs are therefore not
+    compared across the time in which such a commit may take effect.
     """
 
     guarantee = "commit-regression"
@@ -239,8 +239,8 @@ OFFSET_COMMIT = 8
 class CommitsFenced(Check):
     """commits-fenced: a coordinator acknowledges a commit only to a member of the group's current generation.
 
-    A commit does not change the generation. So the generation after the request was handled is the one by which it was
-    judged. The check reads the group's state from the broker, and compares by itself.
+    A commit does not change the generation, so the coordinator has decided by the generation that the group has after
+    the request. The check reads it from the broker, and compares by itself.
     """
 
     guarantee = "commits-fenced"
@@ -349,8 +349,8 @@ class NoCommittedLost(Check):
 
     At the end the coordinator of each group must have the offset that was committed last, or one that a client
     requested to commit and that may have been committed after it. commit-regression judges that clients see it too.
-    Offsets that a client requested to delete (KIP-496, DeleteGroups), and that no coordinator refused to delete, are
-    left to ``RemovalsDue`` and ``ResponsesReplicated``.
+    ``RemovalsDue`` and ``ResponsesReplicated`` judge offsets that a client requested to delete (KIP-496, DeleteGroups),
+    unless a coordinator refused that.
     """
 
     guarantee = "no-committed-lost"

@@ -1,6 +1,6 @@
 """Compacted topics as clients see them: the writes of each key, and those that a reader must have.
 
-X-11: from some time on a reader may miss a record, because a cleaner may have removed it.
+X-11: a cleaner may remove a record once it is superseded, so a reader that comes later may miss it.
 
 ``OperationRow.type`` is the known outcome of a write: ok (it took effect), fail (it never did, or was aborted), info.
 """
@@ -217,12 +217,12 @@ def newest_below(writes: list[KeyedWrite], position: int) -> KeyedWrite | None:
 class MaterializedView(Check):
     """materialized-view: a reader of a whole compacted topic has for each key the result of the committed writes.
 
-    The view of a reader at a position is the fold of the writes below: the newest value of each key, and nothing where
-    the newest is a tombstone. A key is not judged while a newer write may be beyond the position, because then a
-    cleaner may have taken what it supersedes.
+    The view of a reader at a position has the newest value of each key below the position, and no value for a key whose
+    newest write is a tombstone. A key is not judged while a newer write may be beyond the position, because then a
+    cleaner may have removed the older one.
 
-    A reader that received the tombstone horizon has restarted if it may have missed tombstones (H-3 to H-7). So it has
-    no deleted key, however late it read.
+    A reader that received the tombstone horizon has restarted if it may have missed tombstones (H-3 to H-7). So its
+    view has no deleted key, however late it read.
     """
 
     guarantee = "materialized-view"

@@ -189,7 +189,7 @@ class RequestsCompleted(Check):
     Physical: a node that is paused, or whose disk is slow, responds after that, so the time counts from the end of its
     last fault.
 
-    Nothing waits at a node that has lost the role which the request needs: a new leader, coordinator or controller can
+    No request stays parked at a node that has lost the role which it needs: a new leader, coordinator or controller can
     serve it (NOT_LEADER_OR_FOLLOWER, NOT_COORDINATOR, NOT_CONTROLLER). And no produce or DeleteRecords gets
     REQUEST_TIMED_OUT before its timeout, or from a node that does not lead any more.
     """
@@ -615,9 +615,9 @@ class ReadyInTime(ControllerCheck):
 class LedInTime(ControllerCheck):
     """replicas-converge, during the run (E-3, E-5): a partition that has a replica to elect has a leader.
 
-    An undisturbed controller elects one within ``Settings.settled_us``: of the ISR, else of the ELR, else the last
-    leader if there is nobody else. A replica can be elected if its broker is unfenced and does not shut down, and has
-    the replica's directory (E-6).
+    An undisturbed controller elects one within ``Settings.settled_us``: from the ISR, else from the ELR, else the last
+    leader if there is no other replica. A replica can be elected if its broker is unfenced and does not shut down, and
+    has the replica's directory (E-6).
     """
 
     guarantee = "replicas-converge"

@@ -152,11 +152,11 @@ def _cost(before: Event, after: Event) -> int:
 class DependencyCycle(Check):
     """dependency-cycle (G0 and G1c): the order of logs, reads and requests in time form no circle.
 
-    A graph of events, in which each edge says that one came before the other:
+    The check builds a graph of events, in which an edge means that one event came before the other:
 
     - *ww*: records of one partition were appended in the order of their offsets.
-    - *wr*: a record was appended before anybody had it. Its transaction took effect before a reader with read_committed
-      had a value of it, and before a worker requested the commit of what it had made of that value.
+    - *wr*: a record was appended before anybody had it. Its transaction took effect before a read_committed reader had
+      one of its values, and before a worker requested the commit of output derived from that value.
     - Within an operation: it begins, its records are appended, its commit is requested and takes effect, it ends.
     - *process* and *realtime*: an operation that had ended before another began came first.
 
@@ -164,9 +164,9 @@ class DependencyCycle(Check):
     itself. So events are appends and commits, not whole transactions, and what two concurrent transactions form by the
     offsets of two partitions is no circle.
 
-    Events without a predecessor or a successor are dropped repeatedly. In a legal history nothing remains, in linear
-    time. The remaining graph is searched for strongly connected components (Tarjan), and each of these for the time at
-    which its first circle is closed and for a shortest one.
+    Events without a predecessor or a successor are dropped repeatedly, in linear time. In a legal history nothing
+    remains. Otherwise the remaining graph is searched for strongly connected components (Tarjan), and each of these for
+    the time at which its first circle is closed and for a shortest circle.
     """
 
     guarantee = "dependency-cycle"

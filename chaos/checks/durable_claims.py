@@ -54,8 +54,8 @@ class ClaimsDurable(Check):
 
     - The recovery point and the synced offset are not beyond the log's end, and no power loss takes a record below
       them.
-    - The cleaner removes a record only for a newer one of its key that is durable (E-7): so all records below the
-      offset where a pass has ended are.
+    - The cleaner removes a record only if a newer one of its key is durable (E-7), so all records below the offset
+      where a pass has ended are durable.
 
     Physical: a log that is offline or damaged, or whose folder was never synced, is not judged.
     """

@@ -1,9 +1,9 @@
 """The replicas that keep committed records (KIP-966).
 
-They follow from clauses E-1, E-4, E-5 and E-7, without the broker's own lists. All members of the current ISR keep a
-record that is acknowledged with acks=all, until enough other replicas are in the ISR: then E-1 clears the ELR, and
-they may not be elected any more. A change of min.insync.replicas clears it, too, unless the ISR is empty (E-8). A
-member no longer counts when it restarts after an unclean shutdown (E-4, E-7).
+They are derived from clauses E-1, E-4, E-5 and E-7, without the broker's own lists. All members of the current ISR keep
+a record that is acknowledged with acks=all. A member that leaves the ISR counts until the ISR is large enough again:
+then E-1 clears the ELR, and it may not be elected any more. A change of min.insync.replicas clears it, too, unless the
+ISR is empty (E-8). A member no longer counts when it restarts after an unclean shutdown (E-4, E-7).
 
 A loss is excused only if both hold when a leader is elected:
 - No member keeps the records any more (E-7), as E-1 and E-4 count them. E-5 then elects the last leader. A member whose
@@ -38,8 +38,8 @@ def min_isr_of(image: MetadataImage, topic: str, otherwise: int) -> int:
 class Eligible:
     """The replicas that may keep the committed records of one partition.
 
-    Nodes publish several changes at once if they were committed at once. If the ISR shrank in such a jump, it may have
-    had just the minimum in between, or the minimum may have changed after that. Either clears other members.
+    Changes that were committed together are published together. If the ISR shrank in such a jump, it may have had just
+    the minimum in between, or the minimum may have changed after that. In both cases other members are cleared.
     """
 
     members: dict[int, None]

@@ -1,7 +1,7 @@
 """Times until which faults affected nodes and links.
 
 Some guarantees hold only for nodes that no fault has affected for some time: a leader stays leader, and a broker is not
-fenced. The simulator records here its faults by node and link.
+fenced. The simulator records its faults here, by node and link.
 """
 
 from dataclasses import dataclass, field

@@ -38,7 +38,7 @@ SentState: TypeAlias = tuple[int, int]
 
 @dataclass(slots=True)
 class WantedPartition:
-    """A partition as the latest request that named it has it, and its state as last sent in the session."""
+    """A partition's fields in the latest request that named it, and its state as last sent in the session."""
 
     offset: int
     max_bytes: int

@@ -1,5 +1,5 @@
-"""The partitions of a fetch response, each compared with the node's log: errors, offsets, sizes, and what the session
-caches of it.
+"""The partitions of a fetch response, each compared with the node's log: errors, offsets, sizes, and their cached state
+in the session.
 
 ``fetch_model.py`` has the partitions of each request and of its session.
 """
@@ -69,14 +69,14 @@ class PartitionsSent(FetchCheck):
     - A node that does not serve a partition sends the error that says why (KIP-320, KIP-516). A leader
       compares the leader epoch first, then the fetch offset with its log. A diverging epoch is the last that both logs
       may have, with its end (KIP-595).
-    - Beside NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH a consumer is sent the leader that the node knows, and the
-      address of that leader, once (KIP-951).
+    - With NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH a consumer also gets the leader that the node knows, and the
+      address of that leader once (KIP-951).
     - High watermark, last stable offset and log start are those before or after the event of the response.
     - The records of a response are within its ``max_bytes``, and those of a partition within its own. Only the first
       batch of the response may be larger (F-16, KIP-74).
 
-    Physical: a response whose work takes several events may have older states, so those of sessions with more
-    partitions than one event handles are judged by their sizes only.
+    Physical: a response that takes several events may have older states. So responses in sessions with more partitions
+    than one event handles are judged by their sizes only.
     """
 
     guarantee = "incremental-response-exact"
@@ -291,8 +291,8 @@ class SessionCacheExact(FetchCheck):
 
     Fetch offset, limit, epochs and log start of a partition are those of the latest request that named it, whatever was
     sent since (G-8). High watermark and log start are those sent last, and unknown after an error (F-14). The first
-    revision has a number in place of the epoch. There a request that is sent again ends the one that waits (G-3), and
-    changes the session in the event of that response, which is not judged.
+    revision has a number in place of the epoch. There a resent request ends the parked one (G-3), and changes the
+    session in the event of that response, which is not judged.
     """
 
     guarantee = "incremental-response-exact"

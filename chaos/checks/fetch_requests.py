@@ -37,10 +37,10 @@ class NamesWhatChanged(Check):
     """replicas-equal (F-12, G-13): an incremental fetch of a follower names each partition whose entry has changed, and
     no other one, and it forgets only partitions of its session.
 
-    Fetch offset and log start change with the follower's log, and the leader epoch with its metadata. A partition is
-    known to be missing if it had changed at the request before already: between two requests a node may still apply
-    records or metadata. In sessions of more than 64 partitions the unnamed ones are compared after every P/64 requests.
-    A request that is sent again is the same one (G-3).
+    Fetch offset and log start change with the follower's log, and the leader epoch with its metadata. A partition
+    counts as omitted only if it had already changed at the previous request, because a node may apply records or
+    metadata between two requests. In sessions of more than 64 partitions the unnamed ones are compared after every P/64
+    requests. A resent request is equal to the first one (G-3).
     """
 
     guarantee = "replicas-equal"

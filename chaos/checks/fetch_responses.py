@@ -1,4 +1,4 @@
-"""Fetch responses: what they must have, and must not have.
+"""Fetch responses: the partitions and records that they must have, and those that they must not have.
 
 ``fetch_model.py`` has the partitions of each request and of its session.
 """
@@ -70,8 +70,8 @@ class NoStarvation(FetchCheck):
     The final revision moves a partition that was served to the end of its list. The first revision begins request N at
     position N modulo the number of partitions (F-15, G-7). By F-16 the first partition in that order is served.
 
-    All partitions of a small session are compared after each response, those of a large one after every P/64 responses.
-    Starvation is then seen by as many responses later.
+    All partitions of a small session are compared after each response, those of a large one after every P/64 responses,
+    so starvation there is found up to P/64 responses later.
     """
 
     guarantee = "no-starvation"
@@ -126,8 +126,8 @@ class NoEmptyResponse(FetchCheck):
     """no-starvation within one partition: a response that has batches has a record, if one follows that its reader may
     read (F-16, KIP-74).
 
-    A cleaner keeps batches without records. Kafka's protocol guide counts the records of a batch in its header, and
-    clients take a response without any for one whose next record is too large for it.
+    A cleaner may leave a batch without records. A client that gets a response without any record concludes that the
+    next record is larger than its limit.
     """
 
     guarantee = "no-starvation"
@@ -177,15 +177,14 @@ class IncrementalExact(FetchCheck):
 
     Final revision (F-14): a partition is sent if and only if its high watermark or log start differs from what was last
     sent, or it has data within the limits, or it has an error, a diverging epoch or a preferred replica. After an
-    error, and of a new partition, the next state is sent in any case. F-16: if there is any data, the response has
+    error, and for a new partition, the next state is sent in any case. F-16: if data is available, the response has
     some. Sessions of followers are judged, too.
 
-    First revision (G-5, G-6): what has changed is sent. A response that is sent again has all partitions of the first
-    one.
+    First revision (G-5, G-6): changed partitions are sent. A resent response has all partitions of the first one.
 
-    A partition is known to be due only if it was due after the event of an earlier response already. Physical: one
-    event may change a partition after it has made a response. In sessions of more than 64 partitions the check looks
-    for due ones after every P/64 responses, since more would cost too much.
+    A partition counts as omitted only if it was already due after the event of an earlier response. Physical: an event
+    may change a partition after it has built its response. In sessions of more than 64 partitions the check compares
+    all partitions after every P/64 responses only, to bound its cost.
     """
 
     guarantee = "incremental-response-exact"
@@ -363,10 +362,10 @@ class FullResponseExact(FetchCheck):
 
 
 class NoUncommittedRead(FetchCheck):
-    """no-uncommitted-read: a client is sent no record beyond the high watermark of the replica that serves it.
+    """no-uncommitted-read: a client gets no record beyond the high watermark of the replica that serves it.
 
-    This holds at a leader and, since a follower's high watermark is never ahead of what is committed, at a follower
-    from which consumers read (KIP-392).
+    This holds for a leader. It also holds for a follower from which consumers read (KIP-392), since its high watermark
+    is never beyond the committed records.
     """
 
     guarantee = "no-uncommitted-read"
@@ -413,7 +412,8 @@ class StaleLeaderEpochFenced(FetchCheck):
 
 
 class ReadReplicaEligible(FetchCheck):
-    """read-replica-eligible: a consumer is sent only to a follower that is in sync, in its rack, and has its offset.
+    """read-replica-eligible: a consumer is redirected only to a follower that is in sync, in its rack, and has its
+    offset.
 
     The response that names a preferred read replica has no records (KIP-392). The follower's own log is compared, too:
     the leader knows only what the follower has reported. Nothing is required of offsets that are not committed, since

@@ -70,17 +70,16 @@ class _Sessions:
 
 
 class EvictionRules(Check):
-    """eviction-rules: a full fetch gets a session if and only if F-17 and F-18 have a place for it, and only they
-    evict.
+    """eviction-rules: a full fetch gets a session if and only if F-17 and F-18 allow it, and only these evict sessions.
 
-    A full fetch of the final revision also ends the session that it names (F-6, F-8), so that its slot is free. So does
-    an incremental one that forgets the last partition (F-7): its response has no session's ID any more.
+    A full fetch of the final revision also ends the session that it names (F-6, F-8), and frees its slot. So does an
+    incremental fetch that forgets the last partition (F-7); its response has session ID 0.
 
     The broker also limits the partitions of all sessions together. A new session beyond that limit is treated as if all
     slots were taken. In the first revision it may get a session that caches nothing (G-10).
 
-    The check models each session from requests, responses and the node's clock alone: its creator, its partitions, the
-    times of its creation and last use. It uses the node's notes only for the end of sessions.
+    The check models each session (its creator, its partitions, the times of its creation and last use) from requests,
+    responses and the node's clock alone. It uses the node's notes only for the end of sessions.
     """
 
     guarantee = "eviction-rules"
@@ -277,8 +276,8 @@ _HAS_UNFINISHED_FETCH = attrgetter("has_unfinished_fetch")
 class MetricsExact(Check):
     """metrics-exact: after each event the three session metrics show the true numbers (F-21).
 
-    Physical: the partitions of a long request are named in several events and counted in the last, so the number of
-    partitions is compared only while no session is at work.
+    Physical: a long request is applied in several events, and its partitions are counted in the last one. So the number
+    of partitions is compared only while no session is applying a request.
     """
 
     guarantee = "metrics-exact"

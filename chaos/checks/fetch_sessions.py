@@ -72,8 +72,8 @@ class SessionTrace(Check):
 
 @dataclass(slots=True)
 class Session:
-    """``number`` is the epoch that it expects (final revision) or its last number (first revision). ``accepted`` counts
-    the requests that it accepted."""
+    """The state of one session. ``number`` is the epoch that it expects (final revision) or its last number (first
+    revision). ``accepted`` counts accepted requests."""
 
     number: int
     accepted: int = 0
@@ -165,11 +165,11 @@ class SessionOrder(OrderTrace):
     The check has a model of its own, as small as the clauses F-3, F-7, F-9 and F-10 allow. A new session expects epoch
     1. Each accepted request raises that by one, and 1 follows 2^31-1. A wrong epoch gets INVALID_FETCH_SESSION_EPOCH
     and changes nothing. There are three exceptions for a request with the right epoch:
-    - One that waits gets INVALID_FETCH_SESSION_EPOCH when a later request overtakes it in its session: by F-3 only the
-      later epoch's response counts.
-    - One that waits gets FETCH_SESSION_ID_NOT_FOUND when its session ends (F-9).
-    - One that names topics by ID in a session of names, or the other way round, gets FETCH_SESSION_TOPIC_ID_ERROR and
-      changes nothing (Kafka, KIP-516).
+    - A parked request gets INVALID_FETCH_SESSION_EPOCH when a later request of its session overtakes it: by F-3 only
+      the later epoch's response counts.
+    - A parked request gets FETCH_SESSION_ID_NOT_FOUND when its session ends (F-9).
+    - A request that names topics by ID in a session of names, or by name in a session of IDs, gets
+      FETCH_SESSION_TOPIC_ID_ERROR and changes nothing (Kafka, KIP-516).
 
     A session's number is the epoch that it expects.
     """
@@ -225,7 +225,7 @@ class SequenceOrder(OrderTrace):
     client proves that it no longer waits for it. It is rejected as well when its session ends (G-10). A retransmission
     is no such proof, so both it and the parked request must get responses.
 
-    A session's number is that of its last incremental request, or 0 if there was none.
+    A session's number is that of its last incremental request, or 0 before the first one.
     """
 
     guarantee = "session-epoch-order"
@@ -272,8 +272,8 @@ class SessionLost(SessionTrace):
 
     A session is lost if its ID is rejected as unknown although nothing ended it, if the response to an accepted request
     has the ID of another session, or if a wrong epoch closes it (F-7, F-9, F-10). A session never gets the ID of an
-    open one, and that of a closed one only by chance (F-2). The response to a full fetch has the ID of a new session or
-    0, and always with 0 if it wants none (F-4 to F-6, F-8).
+    open one, and the ID of a closed one only by chance (F-2). The response to a full fetch has the ID of a new session,
+    or 0; it is always 0 if the fetch requests none (F-4 to F-6, F-8).
     """
 
     guarantee = "session-lost"
@@ -443,7 +443,8 @@ ENDS = ("session_closed", "session_evicted")
 
 @dataclass(slots=True)
 class _FirstFetch:
-    """``may_follow`` is what the last response in the session had said when the request came, or None."""
+    """A pending fetch of the first revision. ``may_follow`` is the flag of the session's last response when the request
+    came, or None."""
 
     session_id: int
     incremental: bool
@@ -451,15 +452,13 @@ class _FirstFetch:
 
 
 class FirstRevisionResponses(Check):
-    """first-revision-responses-exact: a response of the first revision contains its kind, the requests
-    that may follow, and errors (G-9).
+    """first-revision-responses-exact: the flags and the error text of a response in the first revision are right (G-9).
 
-    Bit 0 is set if and only if the request was an incremental one (G-4). While bit 1 is set the session takes
-    incremental requests, and while it is clear it denies them (G-10). The session ID is 0 if and only if the node
-    closed the session or made none. An error that belongs to the revision has a text beside it, and a response without
-    an error has none.
+    Bit 0 is set if and only if the request was incremental (G-4). Bit 1 is set if and only if the session accepts
+    incremental requests; otherwise it denies them (G-10). The session ID is 0 if and only if the node closed the
+    session or created none. An error of this revision has a text, and a response without an error has none.
 
-    The node's notes say which sessions exist. From a full request until its response it is unknown which requests may
+    The node's notes show which sessions exist. Between a full request and its response it is unknown which requests may
     follow, since the request replaces all partitions of the session (G-4).
     """
 

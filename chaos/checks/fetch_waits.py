@@ -39,7 +39,7 @@ CLOSED = "session_closed"
 
 
 class Readable(NamedTuple):
-    """The response that a parked fetch could get now. Both numbers of bytes count each partition up to its limit."""
+    """The response that a parked fetch could get now. Both byte counts take each partition up to its limit."""
 
     of_records: int
     """bytes, without batches that the cleaner has emptied"""
@@ -95,13 +95,12 @@ class FetchWaits(ReplicaCheck, FetchCheck):
 
     Protocol guide: a response comes once ``min_bytes`` can be sent, or after ``max_wait_ms``. It comes at once if a
     partition has an error: this node no longer serves it, the leader epoch in the request is no longer the leader's,
-    the offset is out of range, or the logs diverge (KIP-320). As on the card of Fetch, an error that has lasted since
-    the session's last response ends a wait only if the request names its partition. By F-3 and G-3 a client that sends
-    the next request of its session no longer waits for the one before. So a session's next request, or its end (F-9),
-    ends the wait.
+    the offset is out of range, or the logs diverge (KIP-320). An error that the session's last response has reported
+    already ends a wait only if the request names its partition. By F-3 and G-3 a client that sends the next request of
+    its session no longer awaits the previous response. So a session's next request, or its end (F-9), ends the wait.
 
-    A consumer must not get a response earlier, because it would fetch in a loop. A follower may: it can then name a new
-    partition.
+    A consumer must not get a response earlier, because it would fetch in a busy loop. A follower may, because it can
+    then name a new partition.
 
     Physical: records of the remote tier come when the store delivers them. A consumer with a rack may be redirected to
     another node (KIP-392). Fetches of more than 64 partitions are not judged, because comparing them costs too much.

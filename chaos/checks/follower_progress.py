@@ -1,10 +1,10 @@
 """The checks' view of leaders: how far each follower has fetched from them, and which in-sync replicas they propose.
 
-A follower's progress is what its accepted requests fetch from, never what was sent to it. A partition that an
-incremental request does not name counts as fetched at its cached offset (F-22). A new leader knows no progress. One
-that goes on in the next leader epoch keeps what it knows, because nobody led in between. When a leader epoch begins,
-the replicas that are in sync have caught up then, and no other replica has until a request shows it (Kafka's
-``Replica.resetReplicaState``).
+A follower's progress is the fetch offset of its accepted requests, never the end of the records that were sent to it. A
+partition that an incremental request does not name counts as fetched at its cached offset (F-22). A new leader knows no
+progress. A leader that stays leader in the next leader epoch keeps it, because no other node led in between. When a
+leader epoch begins, the replicas that are in sync have caught up then, and no other replica has until a request shows
+it (Kafka's ``Replica.resetReplicaState``).
 
 A proposal is followed from its AlterPartition request on. It ends with a greater partition epoch, or with a refusal
 that was certainly not applied (KIP-497).

@@ -23,14 +23,14 @@ INTERNAL = ("__consumer_offsets", "__transaction_state")
 class ForgedRefused(Check):
     """forged-refused: a request with a wrong field that its receiver can detect gets an error, or no response.
 
-    Kafka (KIP-595, KIP-631): INCONSISTENT_CLUSTER_ID, INCONSISTENT_VOTER_SET and STALE_BROKER_EPOCH are what a node
-    responds to a request of another cluster, of a node that is no voter, or of a broker in another life. Here an epoch
-    above the limit and a missing cluster ID are rejected, too (``docs/quorum.md``). The effect of such a request would
-    depend on the time of its arrival. Its response does not.
+    Kafka (KIP-595, KIP-631): a node responds with INCONSISTENT_CLUSTER_ID to a request of another cluster, with
+    INCONSISTENT_VOTER_SET to one of a node that is no voter, and with STALE_BROKER_EPOCH to one of an earlier
+    registration of a broker. This broker also rejects an epoch above the limit and a missing cluster ID
+    (``docs/quorum.md``). The effect of such a request would depend on its time of arrival; its response does not.
 
     A client that adds partitions to its transaction gets TOPIC_AUTHORIZATION_FAILED for those of an internal topic,
-    whether it exists or not (KafkaApis.handleAddPartitionsToTxnRequest). Another error would come from what was looked
-    at later.
+    whether it exists or not (KafkaApis.handleAddPartitionsToTxnRequest). Any other error shows that the node checked
+    something else first.
     """
 
     guarantee = "forged-refused"

@@ -48,16 +48,17 @@ class _Parked(NamedTuple):
 
 
 class ResponsesReplicated(OffsetsCheck):
-    """no-committed-lost (M-8, X-8): a coordinator responds by what is committed in its log, and by nothing else.
+    """no-committed-lost (M-8, X-8): a coordinator responds with values that are committed in its log, and with no
+    others.
 
     - OffsetCommit and TxnOffsetCommit are acknowledged when a record with that offset is committed.
     - OffsetFetch returns the last committed offset of each partition, with its leader epoch, metadata and metadata
-      epoch, and -1 where there is none. Null for the topics returns all of the group. An offset of a transaction counts
-      from its commit marker on, and never after an abort. With ``require_stable`` a partition that an open transaction
-      has committed gets UNSTABLE_OFFSET_COMMIT, and no other does.
+      epoch, and -1 where there is none. If the topics are null it returns all offsets of the group. An offset of a
+      transaction counts from its commit marker on, and never after an abort. With ``require_stable`` a partition with
+      an offset of an open transaction gets UNSTABLE_OFFSET_COMMIT, and no other partition does.
     - A parked SyncGroup gets its assignment when that is committed.
 
-    A coordinator that was replaced and does not know it may return old offsets, and is not judged. After a loss of
+    A coordinator that does not know yet that it was replaced may return old offsets, and is not judged. After a loss of
     committed records (E-7) nothing is judged.
     """
 
@@ -230,10 +231,10 @@ def _matches(returned: Any, value: Committed | None) -> bool:
 class LoadedIsReplayed(OffsetsCheck):
     """groups-consistent (M-8, X-13): a coordinator that has loaded a partition has the groups and offsets of its log.
 
-    Of the records of a group and of a partition's offset the last one counts, and a tombstone removes it. Groups count
-    up to the end of the log, offsets up to the high watermark. The members have their timeouts, subscriptions and
-    assignments. A load that left out damaged records is not judged. The record of a group that a coordinator appends
-    has all that the group has then, so that the next coordinator goes on with the same group.
+    For a group, and for the offset of a partition, the last record counts, and a tombstone removes it. Groups count up
+    to the end of the log, offsets up to the high watermark. The members have their timeouts, subscriptions and
+    assignments. A load that skipped damaged records is not judged. The record that a coordinator appends for a group
+    has the group's whole state, so that the next coordinator continues with the same group.
     """
 
     guarantee = "groups-consistent"
@@ -321,14 +322,15 @@ DECIDED_AT_ONCE = 250
 
 
 class HeldOffsetsReplicated(OffsetsCheck, ReplicaCheck):
-    """no-committed-lost (M-8, X-8, KAFKA-5247): a coordinator holds for each partition of a group the last offset that
-    is committed in its log, and the offsets that open transactions have committed.
+    """no-committed-lost (M-8, X-8, KAFKA-5247): a coordinator has in memory for each partition of a group the last
+    committed offset of its log, and the pending offsets of open transactions.
 
-    Compared are the keys that a committed batch names, and those that a marker decides: a commit marker makes an offset
-    count, unless a later record of the key has come. An abort marker, or a tombstone of the key, drops it.
+    The check compares the keys of each committed batch, and those that a marker decides. A commit marker makes an
+    offset valid, unless the key has a later record. An abort marker, or a tombstone of the key, drops it.
 
-    Physical: a coordinator may decide a long transaction in slices. Until then it also holds what was committed behind
-    the marker back, so these keys are compared until they are right, and must be within ``LATE_US``.
+    Physical: a coordinator may decide a long transaction in slices. Until it has finished, it also withholds offsets
+    that were committed behind the marker. So these keys are compared until they are right, which must be within
+    ``LATE_US``.
     """
 
     guarantee = "no-committed-lost"
@@ -408,9 +410,10 @@ def _wrong_held(offsets: Any, partition: OffsetsPartition, key: Key) -> Iterator
 class RemovalsDue(OffsetsCheck):
     """no-committed-lost (KIP-211): a committed offset is removed when it has expired, and not earlier.
 
-    ``offsets.retention.minutes`` count from the commit where the group never had members, or where it has some and none
-    subscribes to the topic. They count from when its last member left where the group is Empty. A commit with an expiry
-    of its own has that instead. OffsetDelete, DeleteGroups and the deletion of the topic remove offsets at once.
+    ``offsets.retention.minutes`` count from the commit if the group never had members, or has members of which none
+    subscribes to the topic. If the group is Empty they count from the time at which its last member left. A commit with
+    its own retention time has that instead. OffsetDelete, DeleteGroups and the deletion of the topic remove offsets at
+    once.
     """
 
     guarantee = "no-committed-lost"

@@ -115,12 +115,13 @@ class GroupMoves(Check):
     - JoinGroup, SyncGroup, Heartbeat, LeaveGroup and commits get the error that the group's state demands. All members
       of a generation get its number, its protocol and its leader. Only the leader gets the members, with the metadata
       of their last JoinGroup. SyncGroup returns what the leader assigned.
-    - A member goes when it leaves, when its session is over, or when it has not joined or not synced in the rebalance
-      timeout: not earlier, and not later. A generation begins when all have joined, or with the end of that timeout.
+    - A member is removed when it leaves, when its session expires, or when it has not joined or synced within the
+      rebalance timeout: not earlier, and not later. A generation begins when all members have joined, or at the end of
+      that timeout.
     - Each parked request gets its response when it is due, at the latest when the coordinator loses the group.
 
-    The group before an event is compared with the group after it. Both are read from the coordinator. Nothing is judged
-    in an event that loads or unloads a partition.
+    The check compares the coordinator's group before and after each event. It judges no event that loads or unloads a
+    partition.
     """
 
     guarantee = "groups-consistent"

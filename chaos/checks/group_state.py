@@ -92,7 +92,7 @@ class LoggedBatch(NamedTuple):
 
 
 class _Fields:
-    """The fields of a message. Raises IndexError behind its end."""
+    """The fields of a message. Reading beyond its end raises IndexError."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 0
@@ -196,7 +196,7 @@ class Change(NamedTuple):
 
 @dataclass(slots=True)
 class Replay:
-    """What the log says of groups and offsets up to some offset."""
+    """The groups and offsets that the log has up to some offset."""
 
     offsets: dict[Key, Committed] = field(default_factory=dict)
     open: dict[Key, dict[int, Committed]] = field(default_factory=dict)

@@ -23,9 +23,9 @@ STABLE = "Stable"
 class OneGroupLeader(Check):
     """one-group-leader: a generation of a group has one leader and one assignment.
 
-    Only generations that were written to the log count. The number of one that was lost with its coordinator may be
-    used again. A static member that comes back has a new member ID and may still be the leader. If nobody had kept an
-    offsets partition, the groups in it are not judged.
+    Only generations that were written to the log count. The number of a generation that was lost with its coordinator
+    may be used again. A static member that returns has a new member ID and may still be the leader. If no replica kept
+    an offsets partition, its groups are not judged.
     """
 
     guarantee = "one-group-leader"
@@ -87,8 +87,8 @@ GIVES_UP = ("revoked", "lost")
 class AllAssigned(Check):
     """all-assigned: after the heal every partition of a subscribed topic gets one owner in each group, in time.
 
-    The time is that in which Kafka's protocol must come to an assignment: a coordinator is elected and loads, sessions
-    of members that are gone run out, and those that are there take part in two rebalances (``SimWorld``).
+    The limit is the time that Kafka's protocol needs for an assignment: a coordinator is elected and loads, sessions of
+    members that are gone expire, and the others take part in two rebalances (``SimWorld``).
 
     ``SimWorld`` passes on each row as it comes, and calls ``reached`` after the heal.
     """

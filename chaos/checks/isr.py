@@ -243,11 +243,11 @@ PROPOSAL_US = 5_000_000
 class LaggingLeave(ReplicaCheck):
     """isr-honest: an in-sync replica that stays behind for much longer than replica.lag.time.max.ms leaves the ISR.
 
-    Kafka looks for such replicas twice in that time, and the controller commits the leader's proposal. So twice the
-    time and ``PROPOSAL_US`` is enough, unless a fault touched another node, or a link between others. With short slices
-    a leader counts requests later than they come, and has that much longer (``Settings.slices_us``).
+    Kafka checks for such replicas twice in that time, and the controller commits the leader's proposal. So the limit is
+    twice the time and ``PROPOSAL_US``, unless a fault touched another node, or a link between others. With short slices
+    a leader counts requests some time after their arrival, which extends the limit (``Settings.slices_us``).
 
-    Compares all in-sync replicas now and then.
+    All in-sync replicas are compared now and then.
     """
 
     guarantee = "isr-honest"
@@ -321,10 +321,10 @@ class _Follower:
 class ShrinksProposed(ReplicaCheck):
     """isr-honest: a leader proposes to remove a replica that has been behind for replica.lag.time.max.ms (F-22).
 
-    What the controller does with it is not judged here. So faults of other nodes are no excuse, but the leader has one
+    The controller's decision is not judged here, so faults of other nodes are no excuse. But the leader has one
     AlterPartition in flight at a time (KIP-497), and must know a controller. Physical: a leader that is paused or waits
-    for its disk proposes nothing. With short slices a leader counts requests later than they come, and has that much
-    longer (``Settings.slices_us``).
+    for its disk proposes nothing. With short slices a leader counts requests some time after their arrival, which
+    extends the limit (``Settings.slices_us``).
 
     Compares all in-sync replicas of a leader once in ``COMPARED_EVERY_US``.
     """
@@ -405,8 +405,9 @@ class OldProposalsRefused(Check):
     """isr-honest: the controller refuses a proposal of an older partition epoch, leader epoch or broker epoch (KIP-497,
     KIP-380).
 
-    A proposal that comes again, or late, would bring back replicas that have left the ISR since then. All three only
-    grow, so what is older than in the controller's image when the request comes is older than in its log.
+    A repeated or late proposal would bring back replicas that have left the ISR since then. All three epochs only grow,
+    so an epoch that is older than that of the controller's image when the request arrives is also older than that of
+    its log.
     """
 
     guarantee = "isr-honest"

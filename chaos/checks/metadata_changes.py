@@ -40,8 +40,8 @@ class _Topic:
 class LostMetadata(Check):
     """lost-metadata: each acknowledged change has its effect at the end and has it once, and no other change has any.
 
-    Each topic's name is used once. So a second ID, or a reappearance of the topic, is a second effect. A change of
-    unknown outcome may have happened or not. A setting that was sent more than once may take effect late once more.
+    Each topic name is used once, so a second topic ID, or a topic that reappears, is a second effect. A change of
+    unknown outcome may have been applied or not. A setting that was sent more than once may be applied again late.
     """
 
     guarantee = "lost-metadata"
@@ -110,7 +110,7 @@ def _follow_change(topic: _Topic, row: ChangeRow, sent_us: int) -> None:
 
 
 class _Image(NamedTuple):
-    """The metadata published at an offset, by the node that was the first."""
+    """The metadata that the first node published at an offset."""
 
     at_us: int
     node_id: int

@@ -25,9 +25,8 @@ class NonmonotonicMetadataEpoch(Check):
     """nonmonotonic-metadata-epoch: no client and no node accepts metadata that is older than its own, and the metadata
     log has each epoch once.
 
-    A client that left and came back starts without an epoch (M-12: -1 before any response), and so does a node's new
-    process, because M-1 makes the log durable and not the applied state of a node. The log's epochs grow with its
-    offsets.
+    A client that restarts begins without an epoch (M-12: -1 before any response), and so does a new process of a node,
+    because M-1 makes the log durable, but not the applied state of a node. The log's epochs grow with its offsets.
     """
 
     guarantee = "nonmonotonic-metadata-epoch"
@@ -100,12 +99,12 @@ METADATA, FIRST_DRAFT = 3, 1000
 class OneContentPerEpoch(Check):
     """one-content-per-epoch: nodes that send clients the same metadata epoch send the same content with it.
 
-    After each new epoch at a node its whole cache is compared with the first node's. In the simulator the cache is
-    small. A response to a client must have the epoch of the metadata that the node sends (M-4). Physical: the response
-    is made in slices, so that may be any epoch from the request on. While no controller has sent the node anything,
-    there is no epoch to compare.
+    After each new epoch at a node its whole cache is compared with that of the first node with this epoch, since caches
+    in the simulator are small. A response to a client must have the epoch of the metadata that the node sends (M-4).
+    Physical: the response is built in slices, so it may have any epoch that the node had since the request. Until a
+    controller has sent the node an update, there is no epoch to compare.
 
-    A live node's process sees no other node, so it judges only the responses.
+    In a live run the check is inside one node's process, so it judges only the responses of that node.
     """
 
     guarantee = "one-content-per-epoch"
@@ -168,7 +167,7 @@ class NoFetchBeforeEpoch(Check):
     """no-fetch-before-epoch: a consumer fetches from a partition only once its metadata is new enough.
 
     Its metadata must be at least as new as the metadata epoch that was stored with the offset where the consumer
-    begins. The offset comes from a commit (M-10) or from a store outside Kafka (M-13). A client that left has lost all
+    begins. The offset comes from a commit (M-10) or from a store outside Kafka (M-13). A client that restarted has no
     epochs.
     """
 
@@ -221,11 +220,10 @@ class Rewinds(Check):
     - Below a log start that was seen, because those records were deleted. The log start may have moved before the reset
       although it was first seen after it.
     - Above the log's end once all is quiet, or above an offset where a replica truncated its log after a client had
-      read up to the position and before the reset: M-15 is about logs without truncation. An earlier truncation
-      explains nothing, since the log has grown again since then. Nor does a later one, by a stale leader that comes
-      back.
-    - Those of clients without the metadata epoch (-1): their rewind is the failure that the epoch prevents (M-15).
-    - Those of a client that began at an offset which was committed without an epoch (M-11): it has no epoch to wait
+      read up to the position and before the reset: M-15 is about logs without truncation. An earlier truncation is no
+      excuse, since the log has grown again since then. Nor is a later one, by a stale leader that returns.
+    - Positions of clients without the metadata epoch (-1): their rewind is the failure that the epoch prevents (M-15).
+    - Positions of a client that began at an offset which was committed without an epoch (M-11): it has no epoch to wait
       for.
     """
 
@@ -300,9 +298,9 @@ class SwitchRespected(Check):
     disabled, and clients with an epoch continue then (M-14).
 
     A node whose image has the feature at level 0 sends no UpdateMetadata, and stores offsets in Kafka's own schema,
-    without the epoch. From level 0 on no epoch is written, so the one in its image stays. Until some node has seen the
-    feature finalized, no offset has an epoch. A node that has seen level 0 applies no update up to the epoch that its
-    image has then, also after the feature was switched on again.
+    without the epoch. At level 0 no epoch is written, so the epoch in its image stays the same. Until a node has
+    applied the finalized feature, no offset has an epoch. A node that has applied level 0 ignores updates up to the
+    epoch of its image at that time, also after the feature was enabled again.
 
     A node that has sent clients an epoch sends no smaller one while its process lives. Clients drop metadata with a
     smaller one (M-5), so they would accept none any more.
@@ -457,10 +455,10 @@ TAKEOVER_US = 1_000_000
 class UpdatesSentAtOnce(Check):
     """updates-sent-at-once: UpdateMetadata goes to all live brokers at the same time (M-3).
 
-    No broker waits for the response of another one. So the controller sends a broker an update soon after its newest
-    content was committed, or soon after the broker's response to the previous update, or after the pause that follows a
-    failure. A new controller sends an update, whatever the former one has sent: clients learn the controller from it,
-    and some broker may lack the former one's last update.
+    An update to one broker does not wait for the response of another one. The controller sends a broker an update soon
+    after its newest content was committed, or soon after the broker's response to the previous update, or after the
+    pause that follows a failure. A new controller always sends an update: clients learn the controller from it, and a
+    broker may lack the last update of the former one.
 
     Physical: nothing is sent while a metadata transaction is being written (M-2). A process that is stopped sends
     nothing; it does nothing else then either.

@@ -1,6 +1,6 @@
 """Metadata that nodes publish, compared with a replay of the committed records from their bytes (KIP-631).
 
-Nodes that share a mistake agree with each other, and only the records show it. ``partition_changes`` does the same for
+Nodes with the same bug agree with each other, so only the records reveal it. ``partition_changes`` does the same for
 the states of partitions.
 """
 
@@ -202,11 +202,11 @@ def published_of(image: MetadataImage, entity: Entity) -> object:
 
 
 class ImagesFollowRecords(TransactionCheck):
-    """snapshot-equals-replay: published metadata is what the committed records lead to (KIP-631, T-8).
+    """snapshot-equals-replay: published metadata is the replay of the committed records (KIP-631, T-8).
 
     The records of a transaction count once its End is committed, and never after an Abort. A deleted topic's settings
-    are gone with it. torn-metadata and the digests compare nodes with each other, so one node is enough here: the first
-    that publishes an offset behind all that the records have changed.
+    are gone with it. torn-metadata and the digests compare nodes with each other, so this check compares only one node
+    for each change: the first that publishes an offset beyond it.
     """
 
     guarantee = "snapshot-equals-replay"
@@ -358,11 +358,11 @@ def _is_damaged(disk: object, path: str) -> bool:
 
 
 class SnapshotsAreWhole(TransactionCheck):
-    """snapshot-equals-replay: a snapshot has one record for each thing that the records before its end lead to, and no
-    other one (S-15, S-16, T-9).
+    """snapshot-equals-replay: a snapshot has one record for each entity that exists after the records before its end,
+    and no other record (S-15, S-16, T-9).
 
-    Nobody may ever load the file, so its bytes are compared when it gets its name. S-9: nobody loads or serves a file
-    that a fault has damaged on the disk, as its CRC shows.
+    The file may never be loaded, so its bytes are compared when it gets its final name. S-9: no node loads or serves a
+    file that a fault has damaged on the disk, as its CRC shows.
     """
 
     guarantee = "snapshot-equals-replay"

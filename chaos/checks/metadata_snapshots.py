@@ -175,8 +175,9 @@ class SnapshotTransfer(Check):
     """snapshot-transfer-bounded: a download resumes at its position, has bytes of one snapshot of one leader, and ends.
 
     The check reads the downloading node's own notes. From one leader a node fetches at most a snapshot's size, plus one
-    chunk for each restart (S-11). Until it has a whole snapshot it fetches from one leader at most as many bytes as the
-    first three have that it began, plus a chunk for each beginning, whatever appears meanwhile (S-15).
+    chunk for each restart (S-11). Until it has a whole snapshot it fetches from one leader at most the bytes of the
+    first three snapshots that it began to download, plus a chunk for each of them, whatever snapshots appear meanwhile
+    (S-15).
     """
 
     guarantee = "snapshot-transfer-bounded"
@@ -302,10 +303,10 @@ class SnapshotResponses(FetchCheck):
     """snapshot-responses-exact: each request for bytes of a snapshot gets those bytes, or the error that fits it.
 
     KIP-630, FetchSnapshot: only the metadata log has snapshots (S-13), so any other partition is unknown. A node that
-    does not lead responds with that error (S-7), or that the epoch in the request is older or newer than its own. The
-    leader responds that it has no such snapshot (S-5), or that the position is outside of it (S-6). Otherwise it sends
-    bytes from the position on (S-2, S-3), with the size of the snapshot, or whether more remains (S-4). Fetch responses
-    to clients name no snapshot (S-13).
+    does not lead responds with NOT_LEADER_OR_FOLLOWER (S-7), or with the error for an older or newer epoch than its
+    own. The leader responds with SNAPSHOT_NOT_FOUND (S-5), or with POSITION_OUT_OF_RANGE (S-6). Otherwise it sends
+    bytes from the position on (S-2, S-3), with the size of the snapshot, or whether more bytes remain (S-4). Fetch
+    responses to clients name no snapshot (S-13).
 
     Some cases are excused: a node in shutdown does not respond (KIP-595), damaged bytes are not served (S-9), and a
     node does not respond to requests that do not name its cluster.
@@ -426,11 +427,11 @@ LOG_DELETED, DELETED, RENAMED, INSTALLED = (
 
 
 class SnapshotsKept(Check):
-    """snapshot-at-log-start: what a node deletes, a snapshot that no power loss takes away still has (S-9, S-15).
+    """snapshot-at-log-start: a node deletes only records that a durable snapshot contains (S-9, S-15).
 
     - The log is deleted only before the end of a snapshot whose name and bytes are durable.
-    - The newest snapshot is never deleted. A superseded one stays for the time of the setting that S-15 sets to 60 s,
-      and while a follower receives further bytes of it. A node that installs a download deletes its older ones at once.
+    - The newest snapshot is never deleted. A superseded one stays for the time of the setting of S-15 (60 s), and while
+      a follower receives further bytes of it. A node that installs a download deletes its older ones at once.
 
     Physical: a power loss may undo a deletion, which the node repeats after its restart.
     """

@@ -75,10 +75,10 @@ PUBLICATION = "metadata_published"
 
 
 class PublishedWhenCommitted(TransactionCheck):
-    """torn-metadata: a node publishes what is committed and no part of a transaction, and does so in time (T-8).
+    """torn-metadata: a node publishes committed records and no part of a transaction, and does so in time (T-8).
 
     A publication ends below the node's high watermark. It does not end between the batch with a Begin and the one with
-    the End or Abort. A node that no fault affects publishes all that it knows to be committed, up to the Begin of an
+    the End or Abort. A node that no fault affects publishes all records below its high watermark, up to the Begin of an
     open transaction.
     """
 

@@ -98,13 +98,13 @@ class _Unit:
 class PartitionChangesByRule(TransactionCheck, ReplicaCheck):
     """isr-honest: each committed change of a partition follows from the state before it, and images follow the log.
 
-    A change that leaves fewer in the ISR than the minimum makes the others eligible, and any other one clears them
-    (E-1). A leader comes from the ISR, or from the ELR if nobody of the ISR is live, or is the last leader when both
-    are empty, which recovers (E-3, E-5). It is live and has its directory (E-6), and each replica that joins the ISR is
-    live (KIP-903). A broker that is fenced leaves every ISR in the same change (E-4).
+    A change that leaves fewer replicas in the ISR than the minimum makes the removed ones eligible, and any other
+    change clears the ELR (E-1). A leader comes from the ISR, or from the ELR if no member of the ISR is live. If both
+    are empty it is the last leader, which recovers (E-3, E-5). It is live and has its directory (E-6), and each replica
+    that joins the ISR is live (KIP-903). A broker that is fenced leaves every ISR in the same change (E-4).
 
     Each record raises the partition epoch by one, and the leader epoch if it names a leader (KIP-631). A node's image
-    of a partition epoch is what the records say.
+    at a partition epoch equals the records.
     """
 
     guarantee = "isr-honest"

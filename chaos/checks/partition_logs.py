@@ -11,7 +11,7 @@ from reference_broker.wire.produce import ProduceRequest
 class LogConsistent(Check):
     """log-consistent: within one incarnation a partition's high watermark never goes back and is inside its log.
 
-    Look at the partitions that a produce request named, and at all in the thorough comparison.
+    The check compares the partitions that a produce request named, and all partitions in the thorough comparison.
     """
 
     guarantee = "log-consistent"
@@ -61,7 +61,8 @@ class LogConsistent(Check):
 class DamageKept(Check):
     """damage-kept: records of a stopped node that were damaged stay on its disk, under their own name or another one.
 
-    They were durable, so they are no torn end of a log. An operator who repairs the node may need the remaining bytes.
+    They were durable, so they are not the torn end of a log. An operator who repairs the node may need the remaining
+    bytes.
     """
 
     guarantee = "damage-kept"

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class PendingRequests(Generic[T]):
-    """What a check keeps of requests until their responses, by node and connection, then by correlation ID."""
+    """A check's values for pending requests, by node and connection, then by correlation ID."""
 
     def __init__(self) -> None:
         self._pending: dict[tuple[int, int], dict[int, T]] = {}

@@ -5,9 +5,9 @@ It is replayed from the bytes of each log's batches.
 Sources: KIP-98 (a producer's epoch, sequence numbers and transactions, markers, the last stable offset), KIP-360 and
 KIP-890, and Kafka's ProducerStateManager for the five remembered batches.
 
-Batches are read once, when they are appended. So the view has the whole history of a log, also where retention or a
-cleaner has removed batches, and where the process that read them has ended. A truncation and a start are replayed from
-the bytes.
+Batches are read once, when they are appended. So the view keeps the whole history of a log, even if retention or a
+cleaner has removed batches, or the node's process has ended. After a truncation or a start the log is replayed from its
+bytes.
 """
 
 from collections.abc import Sequence
@@ -68,7 +68,7 @@ class LoggedBatch(NamedTuple):
 
 
 class LoggedProducer(NamedTuple):
-    """What a log must know of a producer, in the order in which it keeps its fields."""
+    """The state that a log must have of a producer, in the order of its own fields."""
 
     epoch: int
     batches: tuple[LoggedBatch, ...]

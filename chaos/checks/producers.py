@@ -127,12 +127,12 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 class ProducersReplayed(Check):
     """producers-replayed: a log's state of a producer is that of the producer's newest batch (P-1, P-4, P-12).
 
-    A start reads it from a snapshot and the batches behind it. So whatever happens to the snapshot's file, the epoch,
-    the last sequence and the last offset must be those of the batch. The check reads them from the bytes of the log.
+    A start reads it from a snapshot and the batches behind it. So epoch, last sequence and last offset must be those of
+    the batch, whatever happens to the snapshot's file. The check reads them from the bytes of the log.
 
     Only logs that began with a snapshot are judged, once each. Producers without a batch in the log are omitted: their
-    batches were deleted or cleaned away, or are in the remote tier only. So are those with a marker behind their last
-    batch, which may raise the epoch.
+    batches were deleted or cleaned away, or are in the remote tier only. So are producers with a marker after their
+    last batch, which may have raised the epoch.
     """
 
     guarantee = "producers-replayed"
@@ -178,9 +178,10 @@ class ProducersEqualReplay(ProducerCheck):
     """producers-replayed: on leaders and followers a log's producers and its aborted transactions are those of a replay
     of all its batches (P-1, P-4, P-6, X-5, X-13).
 
-    Judged are the epoch, the last five batches, the time and the coordinator epoch of each producer, its open
-    transaction, and the index of aborted transactions: those that an event touched, and all after a start or a
-    truncation. A replay of the rest of a log is right too where records are gone:
+    The check compares the epoch, the last five batches, the time and the coordinator epoch of each producer, its open
+    transaction, and the index of aborted transactions. After an event it compares the producers that the event touched,
+    and after a start or a truncation all of them. Where records are gone, a replay of the remaining log is correct,
+    too:
 
     - P-7: a producer without an open transaction may be unknown after its expiration. If it comes back, its earlier
       batches may be unknown.
@@ -317,13 +318,13 @@ class SequencesFollow(ProducerCheck):
     (KIP-98, P-6, X-6).
 
     A batch has the epoch of the producer and the next sequence (0 follows 2^31 - 1), or a greater epoch and sequence 0.
-    So a batch that is repeated is not appended. Its acknowledgement has the offset where the log has it. A marker has
-    neither a smaller epoch than the producer, nor a smaller coordinator epoch than the last marker: that one gets
+    So a repeated batch is not appended, and its acknowledgement has the offset of the first one. A marker has neither a
+    smaller epoch than the producer, nor a smaller coordinator epoch than the last marker: such a marker gets
     TRANSACTION_COORDINATOR_FENCED.
 
-    P-5, P-7: a producer that may have expired may begin anywhere, if the policy accepts that, or at 0. So may one whose
-    batches are all below the local log start, since a start without a snapshot cannot know it (P-12). Batches that a
-    coordinator writes for a producer have no sequence (-1).
+    P-5, P-7: a producer that may have expired may begin at any sequence if the policy accepts that, and otherwise at 0.
+    So may one whose batches are all below the local log start, since a start without a snapshot cannot know it (P-12).
+    Batches that a coordinator writes for a producer have no sequence (-1).
 
     Physical: a follower copies what the leader's cleaner has left, so in a compacted topic a sequence may skip others.
     """
@@ -576,9 +577,9 @@ class ForgottenProducerRefused(Check):
     of an unknown ID with another sequence than 0 is rejected with UNKNOWN_PRODUCER_ID, if that is the policy.
 
     The check knows each producer's batches from the requests, and what the wall clock showed at each of them. An ID
-    that was never seen, or whose newest batch had expired at all requests of the last interval and at one before it, is
-    unknown. An ID with a younger batch that was acknowledged, and that the leader's log still holds, is known. Batches
-    of transactions are omitted: an open one keeps its producer.
+    must be unknown if it was never used, or if its newest batch had expired at all requests of the last interval and at
+    one before it. It must be known if a younger batch was acknowledged and is still in the leader's log. Batches of
+    transactions are omitted, because an open transaction keeps its producer.
     """
 
     guarantee = "forgotten-producer-refused"

@@ -21,9 +21,9 @@ class StableLeadership(QuorumCheck):
     """stable-leadership: a leader stays leader while no fault affects it or its links to a majority of unaffected
     voters.
 
-    So a node that was cut off or restarted deposes no leader (pre-vote). The check judges once such a majority has been
-    without faults for ``Settings.settled_us``. A node that had already reached a higher epoch may still depose the
-    leader: raft lets every node follow the highest epoch that it is sent.
+    So a node that was cut off or restarted deposes no leader (pre-vote). The check judges a leader once such a majority
+    has been without faults for ``Settings.settled_us``. A node that had already reached a higher epoch may still depose
+    the leader, because in raft every node follows the highest epoch that it receives.
     """
 
     guarantee = "stable-leadership"
@@ -112,8 +112,8 @@ class LeaderKeepsMajority(VoterCheck):
     """responses-after-heal, during the run: a leader that has lost its majority resigns in time (KAFKA-15489).
 
     Broker settings, ``controller.quorum.fetch.timeout.ms``: a leader resigns when it got no valid Fetch or
-    FetchSnapshot from a majority of the voters for so long. Kafka allows 1.5 times as much. A request is valid in the
-    leader's own epoch. Physical: a leader that is paused, or waits for its disk, resigns after that.
+    FetchSnapshot from a majority of the voters for this time. Kafka allows 1.5 times the setting. A request is valid in
+    the leader's own epoch. Physical: a leader that is paused, or waits for its disk, resigns after that.
     """
 
     guarantee = "responses-after-heal"
@@ -169,8 +169,8 @@ class VotesSought(VoterCheck):
 
     Broker settings: a voter that could not fetch from its leader for ``controller.quorum.fetch.timeout.ms`` seeks an
     election. One that knows no leader, because it has started, voted, lost an election or resigned, waits for
-    ``controller.quorum.election.timeout.ms``, and Kafka adds a random time up to as much again. Before the next attempt
-    it waits for ``controller.quorum.election.backoff.max.ms`` at most. KIP-996: it requests pre-votes first.
+    ``controller.quorum.election.timeout.ms``, and Kafka adds a random time of at most the same length. Before the next
+    attempt it waits for ``controller.quorum.election.backoff.max.ms`` at most. KIP-996: it requests pre-votes first.
 
     A voter has contact with its leader by a response to a Fetch or FetchSnapshot, or by BeginQuorumEpoch. Physical: a
     voter that is paused, or waits for its disk, is late.
@@ -289,7 +289,7 @@ def _state_of(member: Member) -> str:
 class NoFalseFencing(QuorumCheck):
     """no-false-fencing: no broker is fenced if it and its links to the controller had no fault for a whole session.
 
-    No process registers as a broker twice. It would do so only if another registration had taken its ID.
+    No process registers as a broker twice, which it would do only if another registration had taken its ID.
     """
 
     guarantee = "no-false-fencing"
@@ -352,12 +352,12 @@ class SessionKept(Check):
     responses in time is not fenced, and no other broker gets its ID.
 
     A session lasts from the response to each heartbeat for ``broker.session.timeout.ms`` on the controller's own clock.
-    So it does not matter how busy the machine is: a heartbeat that comes late is a gap, and a gap of a whole session
-    excuses. So does a heartbeat that requests to be fenced or to shut down. KAFKA-15441: a new active controller has no
-    heartbeats yet, and gives each broker a whole session from its activation. KIP-631: a broker that the metadata has
-    as fenced has no session, whichever controller fenced it, so another start of it may register at once. Physical: a
-    fencing is visible when it is committed, some time after it was decided. So gaps up to a session before it excuse as
-    well. A leader that could not commit for so long is no longer the leader.
+    So a busy machine causes no false verdict: a late heartbeat is a gap, and a gap of a whole session is an excuse. So
+    is a heartbeat that requests to be fenced or to shut down. KAFKA-15441: a new active controller has no heartbeats
+    yet, and gives each broker a whole session from its activation. KIP-631: a broker that is fenced in the metadata has
+    no session, whichever controller fenced it, so its next process may register at once. Physical: a fencing is visible
+    when it is committed, some time after its decision. So gaps up to a session before it are excuses, too. A leader
+    that could not commit for a whole session is no longer the leader.
     """
 
     guarantee = "no-false-fencing"

@@ -307,9 +307,9 @@ class DivergenceCut(QuorumCheck):
     """log-matching: a follower cuts its log where it diverges from the leader's, no further, and gets past that.
 
     KIP-595: a leader responds to a fetch that diverges with the largest epoch that its log has up to the fetcher's, and
-    where that epoch ends. The follower keeps what it has of its own largest epoch up to that one, and no more than the
-    leader has of it. So the next fetch agrees with the leader's log, or names an older epoch. The first response by
-    which it would cut committed records may be damaged, so it may be ignored.
+    where that epoch ends. The follower keeps the records of its own largest epoch that is not above that one, and no
+    more of them than the leader has. So the next fetch agrees with the leader's log, or names an older epoch. The first
+    response by which it would cut committed records may be damaged, so it may be ignored.
     """
 
     guarantee = "log-matching"

@@ -140,9 +140,9 @@ class LogMatching(QuorumCheck):
 class LeaderCompleteness(QuorumCheck):
     """leader-completeness: every later leader's log has the committed batches unchanged, and all nodes agree on them.
 
-    A leader has all batches committed before the first leader of a later epoch. A node may learn late that it was
-    elected, as one does that was stopped meanwhile. By then a later leader may have committed more (Raft: Leader
-    Completeness speaks of leaders of higher terms).
+    A leader has all batches committed before the first leader of a later epoch. A node that was stopped may learn late
+    that it was elected. By then a later leader may have committed more (in Raft, Leader Completeness is about leaders
+    of higher terms).
 
     A log that starts at a snapshot is judged from the snapshot's end on. snapshot-equals-replay judges the snapshot
     itself.

@@ -1,6 +1,6 @@
 """The checks' view of all replicas of the metadata log.
 
-It survives a node's death. After each event only a few numbers of one node are compared. Batches are read once, when
+It survives a node's death. After each event it compares only a few numbers of one node. Batches are read once, when
 they appear.
 """
 

@@ -160,9 +160,9 @@ class IntNonmonotonicPoll(PollCheck):
 class FetchGap(Check):
     """fetch-gap: once all is quiet, each fetcher's position in each of its partitions is the high watermark.
 
-    A fetcher without a start offset and without a response is at the log's start. The position of one that fetches from
-    several nodes at once is that of the last response (KIP-392). A partition that does not exist any more has no
-    positions (lost-write).
+    A fetcher without a start offset and without a response is at the log's start. The position of a fetcher with
+    several nodes is that of the last response (KIP-392). A partition that does not exist any more has no positions
+    (lost-write).
     """
 
     guarantee = "fetch-gap"
@@ -235,8 +235,8 @@ class UnrequestedPartition(Check):
 class ResponsesAfterHeal(Check):
     """responses-after-heal: once all faults are healed, every node responds, and each partition can be read to its end.
 
-    A cluster that does not respond any more is no lack of evidence: an operator who restarts a node expects it back.
-    ``SimWorld`` reports each reader that came to its end, and what one of them could not read.
+    A cluster that does not respond any more is a violation, not missing evidence. ``SimWorld`` reports each reader that
+    came to the end, and the partitions that a reader could not finish.
 
     E-7: the remote segments of a partition are ``unreadable`` if their metadata may be lost, and its local log begins
     behind its log start. KIP-405: nothing else leads to the objects of a segment. Its local log can be read.

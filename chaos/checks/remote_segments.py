@@ -182,12 +182,12 @@ class RemoteSegmentStates(Check):
       objects, after that record is committed.
     - When COPY_SEGMENT_FINISHED takes effect, all objects are stored, and they and the fields of the record are exactly
       what the batches of the log object give (P-11).
-    - An object is deleted only once DELETE_SEGMENT_STARTED is committed, or the partition's deletion has started. One
-      of no known segment is garbage.
+    - An object is deleted only once DELETE_SEGMENT_STARTED is committed, or the partition's deletion has started. An
+      object of no known segment is garbage.
     - Objects of a segment below the log start are deleted only once that log start is durable (E-7). Otherwise a power
-      loss brings it back, and the records from there on are nowhere.
-    - When DELETE_SEGMENT_FINISHED takes effect, no object is left that was there when the deletion began. A former
-      leader may store one late.
+      loss restores the older log start, and the records from there on are lost.
+    - When DELETE_SEGMENT_FINISHED takes effect, no object remains that existed when the deletion began. A former leader
+      may store one late.
 
     A record of a former leader, and one whose writer knew another state, has no effect (P-11). E-7: if committed
     records of the metadata topic may be lost, nothing is judged any more. Physical: a node notes that it leads only

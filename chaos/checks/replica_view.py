@@ -1,8 +1,8 @@
 """The checks' view of all replicas of the load's partitions.
 
-It survives a node's death. After each event a few numbers are compared for each log that the event changed, or whose
-role it may have changed. Batches are read once for each replica, when its high watermark passes them. Partitions with
-one replica are omitted. ``eligible.py`` says which losses are excused.
+It survives a node's death. After each event it compares a few numbers of each log that the event changed, or whose role
+it may have changed. Batches are read once for each replica, when its high watermark passes them. Partitions with one
+replica are omitted. ``eligible.py`` says which losses are excused.
 """
 
 from collections import defaultdict
@@ -168,7 +168,7 @@ class ReplicaObserver:
 
 
 class LogObserver(Protocol):
-    """A view of what is in logs, which follows those that an event changed."""
+    """A view of the contents of logs, which follows the logs that an event changed."""
 
     def logs_touched(self, at_us: int, node: "Node", touched: Sequence[PartitionLog], thorough: bool) -> None:
         """Called after each event of a node with the logs that it changed, before ``viewed`` is called."""

@@ -30,8 +30,9 @@ class ReplicasEqual(ReplicaCheck):
 
     A new leader must have all committed batches, even those above its own high watermark.
 
-    In a compacted partition records are compared instead of batches. Each record must be at its offset as it was
-    committed. ``compacted_log.py`` says which records a replica may lack, and which its cleaned part must lack.
+    In a compacted partition records are compared instead of batches. Each record must be at the offset at which it was
+    committed. ``compacted_log.py`` has the rules for the records that a replica may lack, and for those that its
+    cleaned part must lack.
     """
 
     guarantee = "replicas-equal"
@@ -243,10 +244,10 @@ class HighWatermarkByRequests(ReplicaCheck):
     It moves to an offset only when each member of the maximal ISR has requested it (KIP-497: a proposed ISR counts as
     well), while the ISR has the minimum of the same metadata (E-2), and never beyond what its own log must have synced
     (flush.messages). A new leader knows no progress (F-22), and a request from before a follower's registration does
-    not count (KIP-903). Once the last needed request is counted, the high watermark is there.
+    not count (KIP-903). Once the last needed request is counted, the high watermark has moved.
 
-    A replica outside the ISR may hold it back: it is about to join (KIP-497). The leader's own count of a follower
-    equals the follower's last accepted request.
+    A replica outside the ISR that is about to join may delay it (KIP-497). The leader's state of a follower equals the
+    follower's last accepted request.
     """
 
     guarantee = "high-watermark-monotonic"
@@ -375,8 +376,8 @@ def _partition_epoch(node: "Node", partition: Replicated) -> int:
 
 
 class HighWatermarkFromLeader(ReplicaCheck):
-    """high-watermark-monotonic: a follower has no greater high watermark than any leader had, and a new process starts
-    with the one of its checkpoint.
+    """high-watermark-monotonic: a follower's high watermark is not beyond that of all leaders so far, and a new process
+    starts with the high watermark of its checkpoint.
 
     A restarted replica has at least the checkpoint's row (replication-offset-checkpoint), unless its log ends below.
 
@@ -602,10 +603,10 @@ class NoAckedLost(ReplicaCheck):
     """no-acked-lost: when a leader acknowledges a write with acks=all, the write is committed and enough replicas have
     it.
 
-    Enough are all that are in sync by the leader's own metadata, and its min.insync.replicas by the same metadata
-    (E-2). It may know less than the controller, so a smaller ISR counts only together with the minimum that holds with
-    it. Other checks judge whether it is kept afterwards: replicas-equal at each new leader, lost-write and unseen at
-    the end.
+    Enough means all replicas of the ISR in the leader's own metadata, and at least the min.insync.replicas of the same
+    metadata (E-2). The leader may lag behind the controller, so a smaller ISR counts only together with the minimum of
+    the same image. Other checks judge whether the write is kept afterwards: replicas-equal at each new leader,
+    lost-write and unseen at the end.
 
     ``acted`` records the acknowledgements of a node. ``viewed`` judges them, when the view has the node's new state.
     """

@@ -127,9 +127,9 @@ class SideFilesMatch(_SegmentCheck):
     """log-consistent: the indexes, the timestamps and the leader epochs of a closed segment are those of its batches.
 
     A start may have rebuilt indexes with another ``index.interval.bytes``, so gaps between entries are judged by the
-    largest one that was in force. Physical: a file whose bits a fault has flipped, or that cannot be read, shows
-    nothing. At the end the index files of all closed segments are judged again, as far as they exist: a start may have
-    deleted them, and a cleaner made others.
+    largest one that was in force. Physical: a file whose bits a fault has flipped, or that cannot be read, is not
+    judged. At the end the index files of all closed segments are judged again, if they exist: a start may have deleted
+    them, and a cleaner may have written others.
     """
 
     guarantee = "log-consistent"
@@ -225,13 +225,14 @@ class SegmentsKept(_SegmentCheck):
     Retention deletes the oldest segments, as long as the log without them still has ``retention.bytes``, or while their
     largest timestamp is older than ``retention.ms``; of a log in the tier (KIP-405) ``local.retention.bytes`` and
     ``local.retention.ms`` count. Segments below a log start that came from the leader, a client, or retention in the
-    tier, go anyway.
+    tier are deleted in any case.
 
-    A pass of the cleaner ends before the active segment, and leaves alone each segment with a record younger than
+    A pass of the cleaner ends before the active segment, and skips each segment with a record younger than
     ``min.compaction.lag.ms``. It begins only if more than ``min.cleanable.dirty.ratio`` of the bytes are dirty, or a
-    record is older than ``max.compaction.lag.ms``. The settings of the last seconds count, and the bytes that are dirty
-    at its end, which are more than at its begin. What a start finds is not known, and not judged. Nor is a log that was
-    emptied, to begin behind the remote tier or at its leader's log start.
+    record is older than ``max.compaction.lag.ms``. The check uses the settings of the last seconds, and the dirty bytes
+    at the end of the pass, which are more than at its start. The segments that a start of the node finds are unknown
+    and not judged. Neither is a log that was truncated fully, to begin behind the remote tier or at its leader's log
+    start.
     """
 
     guarantee = "log-consistent"
@@ -336,8 +337,8 @@ class RollSnapshotsReplayed(_SegmentCheck):
     first offset (P-2, P-10).
 
     P-7: a producer that may have expired may be missing. P-12: a damaged file is rebuilt and never loaded. Physical: a
-    disk with faults may have refused the snapshot, and that of many producers is written later. X-11: a cleaner deletes
-    snapshots.
+    disk with faults may have refused the snapshot, and a snapshot of many producers is written later. X-11: a cleaner
+    deletes snapshots.
     """
 
     guarantee = "producers-replayed"

@@ -1,4 +1,4 @@
-"""All checks of a run: finds their classes, and passes each check only what it requests.
+"""All checks of a run: finds their classes, and passes each check only the events that it requests.
 
 Every simulated run gets all checks, whatever guarantees its scenario lists. A check is called only for the methods of
 ``Check`` that it overrides, and for the rows and events that it names, so the cost of an event is proportional to what

@@ -140,12 +140,13 @@ class KeptUntilStored(Check):
     """kept-until-stored: records that a replica of a tiered topic has deleted locally are complete in the tier (P-11,
     KIP-405).
 
-    Records below the log start offset are deleted, and need not exist. Replicas get a new log start offset one after
-    the other, so the greatest of them counts. Once all is quiet every replica is judged again: records that were in the
-    tier when they were deleted locally must still be there.
+    Records below the log start offset are deleted, and need not exist. Replicas get a new log start offset at different
+    times, so the greatest one counts. Once all is quiet every replica is judged again: records that were in the tier
+    when they were deleted locally must still be there.
 
     E-7: the metadata of remote segments may be lost with its replicas. KIP-405: the next leader then deletes the
-    objects of a copy whose end it does not know. So records that were complete in the tier once may be missing there.
+    objects of a copy that did not finish as far as it knows. So records that were once complete in the tier may be
+    missing there.
     """
 
     guarantee = "kept-until-stored"
@@ -290,11 +291,11 @@ BEGUN = "COPY_SEGMENT_STARTED"
 
 
 class NewerUploadCounts(Check):
-    """newer-upload-counts: of two uploads only the newer leader epoch's counts (P-11, KIP-405).
+    """newer-upload-counts: of two uploads of the same offsets only that of the newer leader epoch is listed (P-11,
+    KIP-405).
 
-    Once any node knows of an upload in a leader epoch, nothing of an earlier epoch is listed any more that was not
-    listed before. A node that starts reads the events of uploads again from the beginning, so only what no node had
-    listed yet is judged.
+    Once any node has an upload of a leader epoch, no segment of an earlier epoch becomes listed. A node that starts
+    reads the events of uploads again from the beginning, so only segments that no node had listed before are judged.
     """
 
     guarantee = "newer-upload-counts"
@@ -352,9 +353,9 @@ class UploadedProducers(Check):
     end, for every producer that is not expired and every open transaction (P-8, P-10, P-13).
 
     The replay applies each batch once, in the order of the log, when a node reports that the batch's segment is copied.
-    Clocks differ, and may have been stepped back since a producer expired. So a producer counts as expired if it is by
-    the latest time that the node's clock has shown (P-7). A log without its first records may have begun with the
-    snapshot of another node (P-11), and then the clocks of all nodes count.
+    Clocks differ, and may have been stepped back since a producer expired. So a producer counts as expired if it has
+    expired by the latest time that the node's clock has shown (P-7). A log without its first records may have begun
+    with the snapshot of another node (P-11), and then the clocks of all nodes count.
     """
 
     guarantee = "uploaded-producers-replayed"

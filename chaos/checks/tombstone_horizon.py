@@ -33,15 +33,14 @@ class TombstonesMarked(ReplicaCheck):
     """tombstones-marked: each tombstone at or above a log's marker exists, and no follower's marker overtakes its
     leader's (H-1, H-2).
 
-    A tombstone also counts as present if a newer record of its key is committed, and the log has that or has not
-    reached it, since a reader comes to that record. It is judged where replicas heed markers: after each pass of a
-    cleaner, when a replica begins to lead, and at the end.
+    A tombstone also counts as present if a newer record of its key is committed, and the log has that record or has not
+    reached it yet, since a reader gets to that record. The check judges at the times when replicas use their markers:
+    after each pass of a cleaner, when a replica begins to lead, and at the end.
 
-    H-2: after a change of leader a follower's marker may be beyond that of the leader that it follows now, since it led
-    itself, or followed another one. Then it must not move. So a follower's marker is judged when it moves, and only
-    by what the leader that it follows has had: an earlier leader's marker is no measure, also not for a pass of the
-    cleaner that began under it. After a restart it may have to take more tombstones for gone than are (its file may be
-    lost).
+    H-2: after a change of leader a follower's marker may be beyond that of its present leader, since it led itself, or
+    followed another leader. Then it must not move. So a follower's marker is judged when it moves, and only against the
+    markers of its present leader, even for a pass of the cleaner that began under an earlier one. After a restart the
+    marker may be larger than necessary, since its file may be lost.
     """
 
     guarantee = "tombstones-marked"
@@ -130,9 +129,10 @@ class DeletedStaysDeleted(ReplicaCheck):
     """deleted-stays-deleted: no replica has a record that a tombstone deleted, and neither that tombstone nor a newer
     record of the key (H-4 to H-6).
 
-    A replica that was down while tombstones were removed would keep it for ever. It is judged where replicas heed their
-    leader's marker: a follower empties its log before it appends records beyond a tombstone that it missed. So this
-    holds at any time. It is judged now and then, when a replica begins to lead, and at the end.
+    A replica that was down while tombstones were removed would keep the record for ever. Replicas that use their
+    leader's marker prevent that: a follower truncates its log fully before it appends records beyond a tombstone that
+    it missed. So the guarantee holds at any time. It is judged now and then, when a replica begins to lead, and at the
+    end.
 
     X-11: a newer record that this replica has not reached may have superseded the tombstone where it copies.
     """
@@ -198,13 +198,13 @@ class OneBootstrapPerMarker(Check):
     """one-bootstrap-per-marker: a fetcher that receives a marker above its position restarts, once for each marker, and
     none restarts without that (H-3 to H-7).
 
-    Readers are judged by the responses that they received and their actions. In the normal mode a reader below the
+    The check compares the responses that readers received with their actions. In the normal mode a reader below the
     marker restarts (H-3). From then on it is unsafe, and stores that marker. While the marker stays it continues (H-5),
     and when the marker moves it restarts (H-6). At the marker it returns to the normal mode (H-7). The page does not
     define the action after a smaller marker of another replica: records that were read there may need tombstones that
     are gone elsewhere. So both actions are allowed then.
 
-    Followers are judged by the bootstraps that they report. ``deleted-stays-deleted`` sees those that are omitted. A
+    Of followers it judges the bootstraps that they report. ``deleted-stays-deleted`` finds those that they omit. A
     follower may restart for the same marker under another leader, which may have sent a smaller one meanwhile.
     """
 

@@ -45,7 +45,7 @@ _Led: TypeAlias = tuple[tuple[int, int], ...]
 
 @dataclass(slots=True)
 class _Moment:
-    """By the node's wall clock, by which IDs expire, and by the run's clock, which no fault sets."""
+    """A time by two clocks: the node's wall clock, by which IDs expire, and the run's clock, which no fault changes."""
 
     wall_ms: int
     at_us: int
@@ -70,7 +70,7 @@ class _Known:
 
 
 class TransactionalIdsKept(Check):
-    """transactional-ids-kept: a coordinator grants no timeout that is too long, and expires idle IDs in time, not
+    """transactional-ids-kept: a coordinator rejects timeouts that are too long, and expires idle IDs in time and not
     earlier.
 
     X-7: InitProducerId with a timeout beyond ``transaction.max.timeout.ms`` is rejected. X-10: an ID that was idle for
@@ -78,8 +78,8 @@ class TransactionalIdsKept(Check):
     ``transaction.remove.expired.transaction.cleanup.interval.ms``. The next producer with that ID gets a new producer
     ID. Before, it gets the same producer ID with another epoch.
 
-    The check knows an ID from the requests that name it, as long as the same node leads the same partitions of
-    ``__transaction_state``. An open transaction ends after its timeout at the latest, so an ID is idle from then on.
+    The check follows an ID by the requests that name it, as long as the same node leads the same partitions of
+    ``__transaction_state``. An open transaction ends after its timeout at the latest, and the ID is idle from then on.
     """
 
     guarantee = "transactional-ids-kept"
@@ -178,7 +178,7 @@ def _led(node: "Node") -> _Led:
 class TransactionsConsistent(Check):
     """transactions-consistent: a coordinator's state of its transactional IDs does not contradict itself.
 
-    Validates the coordinator itself after each event (``TransactionCoordinator.validate``).
+    After each event the check calls the coordinator's own validation (``TransactionCoordinator.validate``).
 
     The judged code is its own judge here. That can hide no violation from clients, because it only adds to the checks
     of clients' observations.
@@ -194,12 +194,12 @@ class TransactionsConsistent(Check):
 
 
 class TransactionSteps(StateCheck):
-    """transactions-consistent (X-1, X-2, X-3, X-9): the committed values of a transactional ID follow on each other by
-    Kafka's transitions.
+    """transactions-consistent (X-1, X-2, X-3, X-9): the committed values of a transactional ID change only by Kafka's
+    transitions.
 
-    Read from its bytes: the states, the producer ID and epoch of the owner, the partitions, the start and the timeout.
-    A producer ID belongs to one transactional ID. After a loss of committed values of its partition (E-7) the next
-    value of an ID is not compared.
+    The check reads from the bytes of each value: the state, the producer ID and epoch of the owner, the partitions, the
+    start and the timeout. A producer ID belongs to one transactional ID. After a loss of committed values of its
+    partition (E-7) the next value of an ID is not compared.
     """
 
     guarantee = "transactions-consistent"
@@ -251,17 +251,17 @@ class _Effect(NamedTuple):
 class EffectsReplicated(StateCheck):
     """transactions-consistent (X-2, X-3): no step of a transactional ID has an effect before its value is committed.
 
-    A response of InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn or EndTxn without an error leaves when a value is
-    committed that says the same, and one that was current at some time since the request. Repeated ends have the
-    outcome of the first. WriteTxnMarkers leaves when the decision is committed, for its partitions, and with the leader
-    epoch of the coordinator (X-6).
+    A response of InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn or EndTxn without an error is sent only when a
+    committed value agrees with it that was current at some time since the request. Repeated ends have the outcome of
+    the first. WriteTxnMarkers is sent when the decision is committed, for its partitions, and with the leader epoch of
+    the coordinator (X-6).
 
-    AddPartitionsToTxn, AddOffsetsToTxn and EndTxn refuse nobody who was the owner all the time since the request
-    (INVALID_PRODUCER_EPOCH, PRODUCER_FENCED, INVALID_PRODUCER_ID_MAPPING), and no end of the owner's transaction that
-    was open all that time (INVALID_TXN_STATE).
+    AddPartitionsToTxn, AddOffsetsToTxn and EndTxn do not reject a producer that was the owner all the time since the
+    request (INVALID_PRODUCER_EPOCH, PRODUCER_FENCED, INVALID_PRODUCER_ID_MAPPING), and EndTxn does not reject the end
+    of a transaction that was open all that time (INVALID_TXN_STATE).
 
-    A coordinator that was replaced and does not know it may return an old state, and is not judged. Neither is an ID
-    after a loss of committed values of its partition (E-7).
+    A coordinator that does not know yet that it was replaced may return an old state, and is not judged. Neither is an
+    ID after a loss of committed values of its partition (E-7).
     """
 
     guarantee = "transactions-consistent"
@@ -458,9 +458,9 @@ class MarkersDecided(StateCheck, ProducerCheck):
     """transactions-consistent (X-3): a partition gets a marker only by a committed decision of that kind that names
     it, and a transaction is complete only when each of its partitions has the marker below its high watermark.
 
-    Judged are the markers that leaders append, and the values CompleteCommit and CompleteAbort of coordinators. Excused
-    are partitions of deleted topics, and those where a newer epoch has ended the transaction. An administrator may end
-    a transaction that hangs (X-12), with WriteTxnMarkers from a client that names the partition. After a loss of
+    The check judges the markers that leaders append, and the values CompleteCommit and CompleteAbort of coordinators.
+    It excuses partitions of deleted topics, and those where a newer epoch has ended the transaction. An administrator
+    may end a hanging transaction (X-12), with WriteTxnMarkers from a client that names the partition. After a loss of
     committed values of its partition (E-7) an ID is not judged.
     """
 
@@ -604,11 +604,11 @@ def _led_here(node: "Node", producers: LogProducers, batch: ProducedBatch) -> bo
 
 
 class HeldIsReplicated(StateCheck):
-    """transactions-consistent (X-2): a coordinator that has loaded a partition goes by the last committed value of each
+    """transactions-consistent (X-2): a coordinator that has loaded a partition has the last committed value of each
     transactional ID.
 
-    Compared are all IDs when the first value is committed after a load, and then the IDs whose values are committed.
-    While a step is being written, the value may be the one before.
+    The check compares all IDs when the first value is committed after a load, and then each ID whose value is
+    committed. While a step is being written, the coordinator may have the previous value.
     """
 
     guarantee = "transactions-consistent"
@@ -673,9 +673,9 @@ def _difference(held: Any, value: StateValue) -> str:
 class OwnersUnique(StateCheck):
     """transactions-consistent (X-1): no two producers get the same producer ID and epoch.
 
-    A producer that continues after an error names what it has (KIP-360), and may get the same epoch again. All other
-    responses of InitProducerId differ, and a producer ID is given to one transactional ID, or to none. After a loss of
-    committed values of its partition (E-7) a transactional ID may get an epoch again.
+    A producer that continues after an error sends its ID and epoch (KIP-360), and may get the same epoch again. All
+    other responses of InitProducerId differ, and a producer ID is given to one transactional ID, or to none. After a
+    loss of committed values of its partition (E-7) a transactional ID may get an epoch again.
     """
 
     guarantee = "transactions-consistent"
@@ -719,8 +719,8 @@ TIMED_OUT = "transaction_timed_out"
 
 
 class TimeoutsKept(StateCheck):
-    """transactions-consistent (X-7): a transaction that is open for its timeout is aborted at the next check, with an
-    epoch that fences its producer, and none is timed out before.
+    """transactions-consistent (X-7): a transaction that is open for longer than its timeout is aborted at the next
+    check, with an epoch that fences its producer, and none is aborted earlier.
 
     The coordinator checks every ``transaction.abort.timed.out.transaction.cleanup.interval.ms``. Ages are judged by the
     coordinator's wall clock and by the run's clock. Physical: after a fault of a node or a link since the begin, an
@@ -875,7 +875,7 @@ class WritesVerified(StateCheck, ProducerCheck):
     coordinator has it open with that partition, producer ID and epoch.
 
     The coordinator confirms it, or adds the partition, between the arrival of the request and the append. If a marker
-    of the producer was appended meanwhile, what was confirmed before has ended, so the coordinator must have the
+    of the producer was appended meanwhile, the confirmed transaction has ended, so the coordinator must have a
     transaction open after that. Later batches of a transaction that is open in the partition need no confirmation. With
     ``transaction.partition.verification.enable=false`` nothing is confirmed. After a loss of committed values of its
     partition (E-7) an ID is not judged.
@@ -969,7 +969,7 @@ CLEANUP_US = 10_000_000
 
 
 class HangingTransaction(Check):
-    """hanging-transaction: once all is quiet, no transaction holds back the last stable offset that should have ended.
+    """hanging-transaction: once all is quiet, no transaction that should have ended holds back the last stable offset.
 
     A coordinator aborts a transaction that is older than its timeout, and checks for that every
     ``transaction.abort.timed.out.transaction.cleanup.interval.ms``. Until then a transaction with records in the
@@ -1036,8 +1036,8 @@ class HangingFound(Check):
       is surely both from its first acknowledged write until its producer requests its end, or until its timeout.
     - A transaction that was aborted successfully is reported by no later check.
 
-    A leader that was replaced and does not know it may report an old state. So a scenario in which nodes are cut off or
-    paused does not have this guarantee.
+    A leader that does not know yet that it was replaced may report an old state. So a scenario in which nodes are cut
+    off or paused does not have this guarantee.
     """
 
     guarantee = "hanging-found"

@@ -1,5 +1,4 @@
-"""Transactions as clients see them: their sends, their outcome, and the records that readers with read_committed
-saw."""
+"""Transactions as clients see them: their sends, their outcome, and the records that read_committed readers got."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -66,7 +65,7 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A reader with read_committed had the value at this offset when the response of its operation ``index`` came."""
+    """A value that a read_committed reader got at this offset, with the response to its operation ``index``."""
 
     offset: int
     at_us: int
@@ -225,7 +224,8 @@ class LostTransaction(Check):
     """lost-transaction: readers with read_committed see a part of each transaction whose commit was acknowledged.
 
     If they see some of it and not all, torn-transaction judges it. A transactional ID that is in use keeps its producer
-    ID, with epochs that rise (X-1). Otherwise its coordinator has lost it, with any decision that it had not sent yet.
+    ID, with rising epochs (X-1). If it gets another one, its coordinator has lost it, with any decision whose markers
+    were not sent yet.
 
     E-7: the coordinator's partition may have lost its records, if no replica kept them.
     """
@@ -273,12 +273,11 @@ Part = tuple[Transaction, int]
 class TornTransaction(Check):
     """torn-transaction: a transaction takes effect whole or not at all.
 
-    Torn inside: readers with read_committed saw one of its values, and another is missing. This also holds for a
-    transaction of unknown outcome.
+    Torn inside: read_committed readers got one of its values, and another value is missing. A transaction of unknown
+    outcome is judged, too.
 
-    Torn outside: its values and the group offsets that it sent disagree. A group fetches an offset that only a
-    transaction sent which was never committed. Or it fetches an older offset after a transaction that sent a newer one
-    was committed.
+    Torn outside: its values and the group offsets that it sent disagree. A group fetches an offset that only a never
+    committed transaction sent. Or it fetches an older offset after a transaction with a newer one was committed.
     """
 
     guarantee = "torn-transaction"
@@ -437,9 +436,9 @@ def _copies(row: TransformRow, step: int, seen: dict[Value, list[Sighting]]) -> 
 class LsoRegression(Check):
     """lso-regression (X-4): a leader's last stable offset never goes back within its leader epoch.
 
-    Seen from outside by responses to fetches that named the leader epoch, since a leader of another epoch rejects
-    those. Two responses have an order if the first had come before the second was requested. Seen from inside in each
-    thorough look.
+    From outside, the check uses responses to fetches that named the leader epoch, since a leader of another epoch
+    rejects those. Two responses have an order if the first arrived before the second was requested. From inside, it
+    compares the logs in each thorough comparison.
 
     KIP-392: followers serve the consumers of their rack. After a restart a follower knows only the high watermark of
     its checkpoint, until its leader sends the current one. So nodes that another node leads in the epoch are not
@@ -503,10 +502,10 @@ class StableOffsetExact(ProducerCheck):
     """lso-regression (X-4, X-13): each log's last stable offset is the high watermark, or the first offset of the
     earliest transaction that is open or whose marker the high watermark has not passed.
 
-    Judged on leaders and followers after each event that changed the log. Where records are gone, a log may not know a
-    transaction that ended above its high watermark: then the offset may be less until the high watermark has passed
-    the end that the log had when it was opened or truncated (X-4: "may show less until ..."). A cleaner removes only
-    records of decided transactions (X-11), so a log that starts with a smaller high watermark need not know these.
+    The check judges leaders and followers after each event that changed the log. Where records are gone, a log may not
+    know a transaction that ended above its high watermark: then the offset may be smaller until the high watermark has
+    passed the end that the log had when it was opened or truncated (X-4: "may show less until ..."). A cleaner removes
+    only records of decided transactions (X-11), so a log that starts with a smaller high watermark need not know these.
     """
 
     guarantee = "lso-regression"

@@ -129,9 +129,9 @@ class LostWrite(Check):
     """lost-write: no acknowledged value is overtaken by reads without ever being read itself, and each is there at the
     end.
 
-    A value is not there if the partition does not exist any more, or if its log ends below the value's offset, even if
-    it was read before. Deletions and cleaners take records at the start of a log or in its middle, never at its
-    end. It is not there either if the log begins above the value's offset, and retention does not explain that
+    A value is missing if the partition does not exist any more, or if its log ends below the value's offset, even if
+    the value was read before. Deletions and cleaners remove records at the start of a log or in its middle, never at
+    its end. A value is also missing if the log begins above its offset, and retention does not explain that
     (``may_be_deleted``). This is judged only where the broker promises that acknowledged writes survive
     (``History.writes_guaranteed``).
     """
@@ -200,8 +200,8 @@ class Duplicate(Check):
     """duplicate: no value is at two offsets of one producer ID, by what was read and by what was acknowledged.
 
     P-6 promises this for one producer ID only. A producer that resends under a new ID, or has none (-1), may write a
-    value twice. A value that no writer of this run made cannot be distinguished from another such value. P-7: a broker
-    that has forgotten the ID meanwhile accepts a resent batch, too (``may_be_forgotten``).
+    value twice. Values that no writer of this run made are omitted, since they cannot be distinguished. P-7: a broker
+    that has forgotten the ID meanwhile also accepts a resent batch (``may_be_forgotten``).
     """
 
     guarantee = "duplicate"

@@ -1,4 +1,4 @@
-"""The figures of the benchmark over the nights, where they changed for good, and their pictures."""
+"""The figures of the benchmark over the nights: where they changed permanently, and their pictures."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -30,7 +30,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What came of one scenario in one world on one target in one night."""
+    """The outcomes of one scenario in one world on one target in one night."""
 
     tone: Tone
     counts: str

@@ -161,7 +161,7 @@ def _seeds(count: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReachedPoints:
-    """The decision points of the newest night that counted them, beside the night before it that did."""
+    """The decision points of the newest night that counted them, compared with the previous such night."""
 
     night: str
     counts: PointCounts

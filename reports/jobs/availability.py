@@ -1,4 +1,4 @@
-"""How long the clients went without a successful operation."""
+"""The times in which clients had no successful operation."""
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812

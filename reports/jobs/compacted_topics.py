@@ -1,7 +1,7 @@
 """Compacted topics: what a cleaner may have removed, and materialized-view.
 
-``writes`` has what was written under which key. ``missable`` has the records that a reader may miss, and since when,
-because a cleaner may have removed them (X-11). Other jobs excuse these records.
+``writes`` has the written records with their keys. ``missable`` has the records that a cleaner may have removed (X-11),
+and the time since when a reader may miss them. Other jobs excuse these records.
 """
 
 from collections.abc import Sequence

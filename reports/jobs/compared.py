@@ -1,8 +1,8 @@
-"""The figures that runs are compared by: latencies, rates and distributions.
+"""The figures by which runs are compared: latencies, rates and distributions.
 
 Quiet seconds are separated from those with a fault. Each run, or each of the blocks that it is cut into, is one unit of
 the comparison. The warm-up is excluded, and so are the first and the last second of the load, because they are cut off.
-The load lasts as long as its most frequent operation. A second in which nothing ended counts.
+The load ends with its most frequent operation. A second in which no operation ended counts, too.
 """
 
 from pyspark.sql import DataFrame, Window

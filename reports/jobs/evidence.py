@@ -1,4 +1,4 @@
-"""What the history proves about the contents of logs. Several jobs share these frames."""
+"""Contents of logs as the history proves them. Several jobs share these frames."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""The evidence in each run: how much there was to judge, as one number for each fact."""
+"""The evidence in each run: one number for each fact, such as the number of reads."""
 
 from collections.abc import Mapping
 from functools import reduce

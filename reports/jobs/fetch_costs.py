@@ -1,4 +1,4 @@
-"""What fetches cost: on the nodes, on the wire, and after a response was lost.
+"""The costs of fetches: on the nodes, on the wire, and after a lost response.
 
 The last job samples the metrics of the nodes that served them.
 """

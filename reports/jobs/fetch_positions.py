@@ -1,10 +1,10 @@
 """The positions of fetchers: poll-skip, nonmonotonic-poll, fetch-gap and unrequested-partition.
 
 The first two and their forms inside one read (int-poll-skip, int-nonmonotonic-poll) compare steps. A step is a read
-with the offset that it should begin at: ``expected`` is the offset after the last one read. A reassignment or a seek (a
-new row in ASSIGNMENTS) resets it. Reads of operations that did not end ok are compared, but they do not move the
-position. Reads are ordered by their responses, since a member fetches from several nodes at once. A response to a
-request from before a seek may be used if the position is the same again.
+with the offset at which it should begin: ``expected`` is the offset after the last record read. A reassignment or a
+seek (a new row in ASSIGNMENTS) resets it. Reads of operations that did not end ok are compared, but they do not move
+the position. Reads are in the order of their responses, since a member fetches from several nodes at once. A client may
+use the response to a request from before a seek if its position is the same again.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,6 @@
 """Fetch sessions: session-epoch-order, session-lost and incremental-response-exact.
 
-They judge the trace of our broker. Another broker has no trace, and is judged by the frames that passed the proxy
-before it.
+They judge our broker by its trace. Another broker has no trace, and is judged by the frames in the proxy before it.
 """
 
 from functools import reduce

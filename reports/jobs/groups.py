@@ -1,7 +1,7 @@
 """Consumer groups: one-group-leader, redelivery, group-skip, and what happened to each group.
 
-The measurements are rebalances, moves of the coordinator, partitions without an owner, and how much was read and
-committed.
+The measurements are rebalances, moves of the coordinator, partitions without an owner, and the numbers of read and
+committed records.
 """
 
 from pyspark.sql import DataFrame, Window

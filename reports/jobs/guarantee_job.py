@@ -1,8 +1,8 @@
 """The Spark job of one guarantee, and the columns that all violations share.
 
-A module of ``reports/jobs`` has a function with the decorator ``GuaranteeJob`` for each guarantee that it can find
-broken in a history. ``guarantee_jobs`` finds these functions, so nothing else has to list a new one. The frame that
-a job returns is made by ``anomalies``, and its details by ``sentence``.
+A module of ``reports/jobs`` has a function with the decorator ``GuaranteeJob`` for each guarantee whose violations it
+finds in a history. ``guarantee_jobs`` collects these functions, so a new one needs no entry elsewhere. A job builds its
+result with ``anomalies``, and the details with ``sentence``.
 """
 
 from collections.abc import Callable, Collection

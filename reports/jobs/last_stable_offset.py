@@ -1,6 +1,6 @@
-"""The last stable offset: hanging-transaction, hanging-found, lso-regression, and how long it stayed behind.
+"""The last stable offset: hanging-transaction, hanging-found, lso-regression, and its lag.
 
-The measurements show how long it stayed behind the high watermark, by the responses to readers. A *stall* is one value
+The measurements show how long it lagged behind the high watermark, by the responses to readers. A *stall* is one value
 of it in one partition. It begins with the first response that shows this value below the high watermark, and ends with
 the first response that shows a greater one. Responses of all nodes count together, so a value that is shown only after
 a greater one is no stall. Runs without transactions have none.

@@ -1,7 +1,7 @@
 """Leaders of partitions and of the quorum: one-leader-per-epoch, one-partition-leader-per-epoch, and failovers.
 
-The measurements show who led replicated partitions with which in-sync replicas, when that changed, and for how long
-there was no active controller. The source are the notes of the leaders.
+The measurements show leaders and in-sync replicas of replicated partitions over time, and for how long there was no
+active controller. The source is the notes of the leaders.
 """
 
 from pyspark.sql import DataFrame, Window, WindowSpec

@@ -1,7 +1,7 @@
 """The verdict of a benchmark's load from its history: what was lost, repeated, reordered, damaged or refused but read.
 
 ``bench/load/ledger.py`` computes the same in the memory of the workers. The two share no code. Here spans of sequences
-are intervals: unions and differences are sweeps over their bounds, which cost one sort, however long the load was.
+are intervals. Unions and differences are sweeps over their bounds and cost one sort, however long the load was.
 """
 
 from dataclasses import dataclass

@@ -1,17 +1,17 @@
 """Lost records: lost-write and unseen, and how much was lost.
 
-Acknowledged values are lost that no ok operation ever read, that are beyond the end of their log, or that are below its
-start though retention cannot have deleted them. As with Jepsen, unseen is all of them, and lost-write those that reads
-overtook. Values of an operation with unknown end count if a part of their run was read, because a batch is written
-whole or not at all. A record that only the leader of a replicated partition acknowledged (acks=1) may be lost with that
-leader, so it does not count. Neither does one that a cleaner may have removed (X-11).
+An acknowledged value is lost if no ok operation ever read it, if it is beyond the end of its log, or if it is below the
+log's start although retention cannot have deleted it. As in Jepsen, unseen is all of these values, and lost-write those
+that reads overtook. Values of an operation with unknown end count if a part of their run was read, because a batch is
+written whole or not at all. A record that only the leader of a replicated partition acknowledged (acks=1) may be lost
+with that leader, so it does not count. Neither does one that a cleaner may have removed (X-11).
 
-Retention deletes nothing that is younger than ``retention.ms``, and keeps at least ``retention.bytes``. Where a log
-does not begin at 0, the final read has both settings and the number of bytes that it received. If DescribeConfigs
-failed, or the topic is compacted, anything below the start may have been deleted. No client of a load sends
-DeleteRecords. A fault that steps a clock makes records older by its step, which its evidence states; without it, age is
-not judged. A leader that dies may have counted records that its successor lacks: up to ``segment.bytes`` less than
-``retention.bytes`` may remain then.
+Retention deletes no record that is younger than ``retention.ms``, and keeps at least ``retention.bytes``. If a log does
+not begin at 0, the rows of the final read have both settings and the number of received bytes. If DescribeConfigs
+failed, or the topic is compacted, any record below the start may have been deleted. No client of a load sends
+DeleteRecords. A fault that steps a clock makes records older by the step in its evidence; without that evidence age is
+not judged. A leader that dies may have counted records that its successor lacks. Then up to ``segment.bytes`` less than
+``retention.bytes`` may remain.
 """
 
 from pyspark.sql import DataFrame

@@ -1,4 +1,4 @@
-"""Mirrors: mirror-complete, and what a mirror copied, copied again, and where it went back."""
+"""Mirrors: mirror-complete, copied and repeated records, and rewinds."""
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812

@@ -6,10 +6,10 @@ A later error ends a fetch that had been accepted and was parked. It does not sh
 
 In the frames: the proxy sees when a request goes to the node and when its response comes, and not what the node does in
 between. Requests that are under way on two connections at once may be handled in either order. So only a *clear*
-request is judged: all that was sent before it in its session has its response by then, and nothing else is sent in the
-session until its own response. After a request without a response, or with an error that does not show whether the
-epoch advanced, nothing is clear any more. A node may evict a session at any time to make room for another one (F-18),
-which the proxy does not see. A refusal as unknown therefore ends a session here.
+request is judged: all earlier requests of its session have their responses when it is sent, and no other request of the
+session is sent until its own response. After a request without a response, or with an error that does not show whether
+the epoch advanced, no request of the session is clear any more. A node may evict a session at any time to make room for
+another one (F-18), which the proxy does not see. So FETCH_SESSION_ID_NOT_FOUND ends a session here.
 """
 
 from pyspark.sql import DataFrame, Window

@@ -1,8 +1,8 @@
 """Downloads of metadata snapshots: snapshot-transfer-bounded, and each download as its node noted it.
 
-A download is one snapshot from one leader. If it was cut, or its node was killed, and it then went on, it is one
-download with several starts, even if the node discarded in between what it had. It ends when the snapshot is whole, or
-when the node begins another snapshot or turns to another leader.
+A download is one snapshot from one leader. If it was interrupted, or its node was killed, and it then resumed, it is
+one download with several starts, even if the node discarded its bytes in between. It ends when the snapshot is whole,
+or when the node begins another snapshot or fetches from another leader.
 """
 
 from functools import reduce

@@ -1,7 +1,8 @@
-"""Transactions with their fate, what they sent and how much of it is there, and how they ended.
+"""Transactions with their fate: the values that they sent and those that exist, and how they ended.
 
-The fate is *ok* if the producer received the response that its commit is done, and *fail* if a commit can never happen:
-an abort was requested, nothing was, or the commit was refused for good. Otherwise it is unknown, and it is *info*.
+The fate is *ok* if the producer received the acknowledgement of its commit. It is *fail* if the transaction can never
+be committed: an abort or nothing was requested, or the commit was refused with a fatal error. Otherwise it is unknown,
+*info*.
 """
 
 from typing import Final

@@ -1,7 +1,7 @@
 """Compare this run with a baseline: each figure has old, new, the ratio with its interval, and a word.
 
-The units are blocks of neighbouring seconds, so the interval shows how unsteady the two runs were in themselves. Both
-sides leave out the seconds in which a fault lasted. ``crucible compare`` compares sets of runs, and knows more.
+The units are blocks of neighbouring seconds, so the interval shows the variation within each run. Both sides omit the
+seconds with a fault. ``crucible compare`` compares sets of runs, and also shows the variation between runs.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,8 @@
 """The target of each fault, in words, and what it cost.
 
-``fault_sentence`` says what a fault did, by its kind and by the evidence of its first hit. ``impacts`` has the latency
-and the throughput before, during and after it, the longest outage and the time to recover. ``attacks`` is the list of
-the first page, with the one figure of each fault that one remembers.
+``fault_sentence`` describes a fault by its kind and by the evidence of its first hit. ``impacts`` has the latency and
+the throughput before, during and after it, the longest outage and the time to recover. ``attacks`` is the list of the
+first page, with the most telling figure of each fault.
 """
 
 import re
@@ -96,7 +96,7 @@ _LINKS = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a fault hit, as its evidence says."""
+    """The target of a fault according to its evidence."""
 
     role: str
     """A noun phrase, or empty."""

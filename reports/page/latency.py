@@ -39,7 +39,8 @@ class LatencyRow:
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """One operation's response times outside faults and under them, and how many there were. None: too few samples."""
+    """One operation's response times outside faults and under them, and the numbers of samples. None: too few
+    samples."""
 
     operation: str
     calm: tuple[int, int | None, int | None, int | None]  # count, p50_us, p99_us, max_us

@@ -1,4 +1,4 @@
-"""The tables of transactions: how they ended, what each fault cost them, and where the last stable offset stopped."""
+"""The tables of transactions: their ends, the cost of each fault, and stalls of the last stable offset."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ COUNTS = ("begun", "committed", "aborted", "aborts_requested", "undecided", "fen
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """How the transactions of some producers ended. The records are those that workers took; None for writers."""
+    """The ends of transactions by kind of producer. The records are the inputs of workers; None for writers."""
 
     name: str
     producers: int
@@ -26,7 +26,7 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How long something lasted. A quantile is None if there are too few samples."""
+    """Durations. A quantile is None if there are too few samples."""
 
     name: str
     count: int

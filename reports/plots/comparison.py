@@ -14,7 +14,7 @@ from reports.plots import style
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What fetches of one kind cost the nodes. Means are of one fetch; None means that there were no fetches."""
+    """The cost of one kind of fetches on the nodes. Means are of one fetch; None means that there were no fetches."""
 
     fetches: int = 0
     request_bytes: float | None = None

@@ -1,4 +1,4 @@
-"""How every figure looks. Each thing has one colour in all of them, which the colour-blind can distinguish.
+"""The style of all figures. Each entity has one colour in all figures, and the colours suit colour-blind readers.
 
 Figures are drawn in the light theme's colours. In the inline SVG each colour becomes a CSS variable of the page, so the
 same picture follows the reader's theme, light or dark. PNG copies stay light.

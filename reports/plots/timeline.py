@@ -1,8 +1,8 @@
-"""What all charts over time share: panels, faults as shaded bands, the lane with their names, and the x axis.
+"""Common parts of charts over time: panels, faults as shaded bands, the lane with their names, and the x axis.
 
 A run of hours has more seconds than a chart has points, and a page with all of them would take many megabytes. From
-``MOST_SECONDS`` on, a chart shows of each bucket of seconds the lowest and the highest one, where they are, so that no
-peak and no hole vanishes. The axis says how long a bucket is.
+``MOST_SECONDS`` on, a chart shows the lowest and the highest second of each bucket, at their places, so that no peak
+and no gap vanishes. The axis label has the length of a bucket.
 """
 
 from collections.abc import Mapping, Sequence

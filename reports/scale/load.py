@@ -1,7 +1,7 @@
 """The load of a generated history: producers that append, and fetchers that read it all, in pieces of bounded size.
 
-Its shape is that of the scenario plain-load, which the README of this room counts: an operation sends or reads runs of
-about ten records, and a response has one partition or two.
+Its shape is that of the scenario plain-load: an operation sends or reads runs of about ten records, and a response has
+one partition or two.
 """
 
 from collections.abc import Iterator, Sequence

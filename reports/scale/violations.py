@@ -25,7 +25,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """The places by the guarantee that is broken there. Nothing is planted if there are none."""
+    """The places, by the guarantee that is violated there. Without places nothing is planted."""
 
     places: Mapping[str, Place]
 

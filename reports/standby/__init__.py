@@ -1,5 +1,6 @@
 """Spark, started while runs are still played.
 
-``process.py`` starts it and gives it the runs. ``rehearsal.py`` plans and tries its queries before it has them, and
-``expected.py`` says what can be known of a run before it ends. ``class_archive.py`` makes Java's start shorter.
+``process.py`` starts Spark and passes it the runs. ``rehearsal.py`` plans and runs the queries before that, and
+``expected.py`` has the facts about a run that are known before its end. ``class_archive.py`` makes Java's start
+shorter.
 """

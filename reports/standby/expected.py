@@ -1,4 +1,4 @@
-"""What is known of runs before they end: the history tables that they can have."""
+"""Facts about runs that are known before their end: the history tables that they can have."""
 
 from dataclasses import dataclass
 from typing import Final

@@ -1,7 +1,7 @@
 """A process that is ready to compute verdicts when a run ends: Spark runs, Java is warm and the queries are planned.
 
-It starts with the run. While the run goes on it uses only what the load leaves of the processors. When the run ends it
-gets the folders, and the priority of any other process.
+It starts with the run. During the run it has a low priority, so it uses mostly idle processor time. When the run
+ends it gets the folders, and a normal priority.
 """
 
 import os

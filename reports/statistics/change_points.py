@@ -1,9 +1,10 @@
-"""Find where a series of figures changed for good: E-divisive with its permutation test.
+"""Find permanent changes in a series of figures: E-divisive with its permutation test.
 
 D. S. Matteson and N. A. James, "A nonparametric approach for multiple change point analysis of multivariate data",
-2014. Two parts of a series differ as far as distances between them exceed distances within them. The place with the
-greatest difference is a change point if hardly any shuffling of the series has as great a one. Then both sides are
-searched in the same way. Nothing is assumed about the distribution, and a single outlier is no change.
+2014. The difference of two parts of a series is the excess of the distances between them over those within them. The
+   place with the greatest difference is a change point if few permutations of the series have such a difference. Then
+   both sides are searched in the same way. Nothing is assumed about the distribution, and a single outlier is no
+   change.
 """
 
 from collections.abc import Sequence

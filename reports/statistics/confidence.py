@@ -1,13 +1,13 @@
 """Confidence intervals: of ratios between two sides, for many figures at once, and of rates counted in a few plays.
 
-``ratios`` says how many times greater the figures of one side are than those of the other, and how sure that is. Each
-side has several units: runs, or blocks of seconds of a run. A unit has one value of each figure. Sides are
-compared by the ratio of their geometric means. Its interval comes from a bootstrap that draws units, never single
+``ratios`` returns how many times greater the figures of one side are than those of the other, with confidence
+intervals. Each side has several units: runs, or blocks of seconds of a run. A unit has one value of each figure. Sides
+are compared by the ratio of their geometric means. Its interval comes from a bootstrap that draws units, never single
 operations, because operations of one unit are not independent.
 
 The bootstrap draws from the deviations of both sides, each divided by its side's spread, and gives them the spread of
-the side for which they are drawn. So few units a side are enough, also if one side varies more (B. Efron and
-R. Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 16). All figures of a unit are drawn together, and
+the side for which they are drawn. So a few units a side are enough, even if one side varies more (B. Efron and R.
+Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 16). All figures of a unit are drawn together, and
 intervals are wide enough for the figure that strays most (P. Westfall and S. Young, "Resampling-Based Multiple
 Testing", 1993). So if nothing differs, one comparison of 20 shows a difference, however many figures it has.
 
