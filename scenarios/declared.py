@@ -142,7 +142,7 @@ def read(declared: type[T], reader: Reader, **given: Any) -> T:
 
 
 def as_table(value: Any) -> dict[str, object]:
-    """Return the table of which ``read`` makes this value again. Fields at their default are left out."""
+    """Return the table of which ``read`` makes this value again. Fields at their default are omitted."""
     hints = get_type_hints(type(value), include_extras=True)
     return {
         field.name: _kind(hints[field.name]).write(getattr(value, field.name))

@@ -85,7 +85,7 @@ def _keep(world: World, searches: Iterable[MutantSearch]) -> None:
 
 def last() -> dict[tuple[str, World], MutantSearch]:
     """Return the last search for each mutant in each world: of those remembered here, and otherwise of those kept in
-    the repository. Lines that cannot be read are left out."""
+    the repository. Lines that cannot be read are omitted."""
     return {(search.mutant, search.world): search for file in (*KEPT.values(), FILE) for search in searches_in(file)}
 
 

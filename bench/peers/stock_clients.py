@@ -47,7 +47,7 @@ def java_consumer_s(bootstrap: str, topic: str, records: int, folder: Path) -> f
     """Return the seconds that ``kafka-console-consumer`` reads, with Kafka's defaults and without printing.
 
     The time runs from the first fetch response to the last record. Java logs when it loads a class, and each of the two
-    moments loads a class of its own. So the start and the end of the virtual machine are left out; they take longer
+    moments loads a class of its own. So the start and the end of the virtual machine are omitted; they take longer
     than the reading. Raise PeerError.
     """
     log = folder / "classes.log"

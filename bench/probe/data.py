@@ -143,7 +143,7 @@ def rows(response: FetchResponse) -> dict[int, PartitionData]:
 
 
 def headers(data: PartitionData) -> list[BatchHeader]:
-    """The headers of the whole batches. A batch that is cut off at the end is left out, as clients do."""
+    """The headers of the whole batches. A batch that is cut off at the end is omitted, as clients do."""
     found, position, raw = [], 0, bytes(data.records or b"")
     while len(raw) - position >= 61:
         header = read_header(raw, position)

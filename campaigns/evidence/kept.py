@@ -24,7 +24,7 @@ class EvidenceTarget:
     version: str
     date: str = ""
     machine: str = ""
-    left_out: int = 0  # number of cases that are left out
+    left_out: int = 0  # number of cases that are omitted
     cases: Mapping[str, Cell] = field(default_factory=dict)
     scenarios: dict[str, Play] = field(default_factory=dict)  # by name
 

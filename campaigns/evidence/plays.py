@@ -51,7 +51,7 @@ class Play:
 
 def probed(chosen: Chosen, wanted: Sequence[ProbeCase], say: Callable[[str], None]) -> tuple[dict[str, Cell], int]:
     """Play the cases, on a broker that is started afresh for each play. Return the cell of each case by its ID, and
-    how many cases were left out. Raise PeerError."""
+    how many cases were omitted. Raise PeerError."""
     cases = list(wanted)
     plays: list[dict[str, CaseOutcome]] = []
     for number in range(PLAYS):
@@ -77,7 +77,7 @@ def cell(outcomes: Sequence[CaseOutcome | None]) -> Cell:
 
 
 def _played(chosen: Chosen, cases: Sequence[ProbeCase]) -> dict[str, CaseOutcome]:
-    """One play. Cases with which the broker ended are left out: nobody shall learn here how to end a broker."""
+    """One play. Cases with which the broker ended are omitted: nobody shall learn here how to end a broker."""
     if not cases:
         return {}
     with started(chosen) as target:

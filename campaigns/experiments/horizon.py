@@ -315,7 +315,7 @@ def _fold(held: State, records: Iterator[PlainRecord]) -> None:
 
 def _differing(compacted: Compacted, held: State, end: int) -> int:
     """Return the number of keys of which others than these should be held by who has read up to ``end``. A key with a
-    newer record behind that is left out: a cleaner may have taken what it replaces."""
+    newer record behind that is omitted: a cleaner may have taken what it replaces."""
     right: State = {}
     for offset in compacted.between(0, end):
         record = compacted.records[offset]

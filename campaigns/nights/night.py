@@ -141,13 +141,13 @@ class Kept:
 
 
 def kept_nights(nights: Path) -> list[Kept]:
-    """The newest nights, the oldest of them first. One whose files are damaged is left out."""
+    """The newest nights, the oldest of them first. One whose files are damaged is omitted."""
     return [found for each in night_folders(nights)[-MOST_NIGHTS:] if (found := _kept(each)) is not None]
 
 
 def open_failures(nights: Path, night: str) -> set[OpenFailure]:
     """Each guarantee of a scenario with the seed with which it broke last in the simulator, in nights before ``night``,
-    unless that seed has passed since. Damaged nights are left out."""
+    unless that seed has passed since. Damaged nights are omitted."""
     found: dict[tuple[str, str], int] = {}
     for folder in night_folders(nights):
         if folder.name >= night:
@@ -202,7 +202,7 @@ def is_control(play: PlayRow) -> bool:
 
 
 def sums_of(plays: Iterable[PlayRow]) -> list[Sum]:
-    """Sum plays up by their kind. Replays are left out, because their seeds were not drawn."""
+    """Sum plays up by their kind. Replays are omitted, because their seeds were not drawn."""
     found: dict[tuple[str, str, str, str], Sum] = {}
     for each in plays:
         if each.is_replay:

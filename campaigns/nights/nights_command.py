@@ -95,7 +95,7 @@ def _play_stage(work: Work, name: str, until: float) -> None:
         work.end(outcome.name, detail)
     except Skipped as why:
         work.end(SKIPPED, str(why))
-        work.tell(f"{name} is left out: {why}")
+        work.tell(f"{name} is omitted: {why}")
     except Exception as crash:
         frame = traceback.extract_tb(crash.__traceback__)[-1]
         work.end(Outcome.CRASHED.name, f"{type(crash).__name__}: {crash} ({Path(frame.filename).name}:{frame.lineno})")

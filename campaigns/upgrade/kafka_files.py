@@ -85,7 +85,7 @@ def offsets_of(folder: Path, suffix: str) -> list[int]:
 
 
 def batches(path: Path) -> Iterator[FileBatch]:
-    """The batches of a segment. What follows the last whole one is left out, as in Kafka after a crash. Raises
+    """The batches of a segment. What follows the last whole one is omitted, as in Kafka after a crash. Raises
     UnknownFormat for batches from before Kafka 0.11."""
     size = path.stat().st_size
     if size < HEADER.size:

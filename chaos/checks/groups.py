@@ -178,7 +178,7 @@ class GroupSkip(Check):
             behind = [each for each in begun if each[0] > omitted[0]]
             self.violated(
                 min(at_us for _, at_us in behind),
-                f"group {group} left out {len(omitted)} records of {where[0]}-{where[1]}, the first at offset "
+                f"group {group} omitted {len(omitted)} records of {where[0]}-{where[1]}, the first at offset "
                 f"{omitted[0]}, and read on from {min(behind)[0]}",
             )
 

@@ -315,7 +315,7 @@ class PartitionChangesByRule(TransactionCheck, ReplicaCheck):
 
     def _election(self, unit: _Unit, before: PartitionState, after: PartitionState) -> Iterable[str]:
         leader = after.leader
-        eligible = set(before.elr) - unit.dropped  # Those that have restarted uncleanly are left out first (E-4).
+        eligible = set(before.elr) - unit.dropped  # Those that have restarted uncleanly are omitted first (E-4).
         broker = self._brokers.get(leader)
         if leader not in after.isr:
             yield f"leader {leader} is not in sync (E-3)"

@@ -3,7 +3,7 @@
 The driver hands in each request before the node gets it, and each reply before its client does. What only a driver can
 do is left to ``FaultActions``. Each hit is reported *before* its action, so that the evidence survives a SIGKILL.
 
-Nothing protects some bytes: a frame has no checksum, and the CRC of a batch leaves out its base offset and leader
+Nothing protects some bytes: a frame has no checksum, and the CRC of a batch omits its base offset and leader
 epoch. So a scenario chooses the ``part`` in which ``damaged`` flips a bit.
 """
 

@@ -142,7 +142,7 @@ class TraceSpool:
 
 
 def read_spool(path: Path) -> Iterator[list[Any]]:
-    """Yield the rows of a spool. A last line that a power loss tore is left out."""
+    """Yield the rows of a spool. A last line that a power loss tore is omitted."""
     with path.open("rb") as file:
         for line in file:
             if line.endswith(b"\n"):

@@ -103,7 +103,7 @@ def seek_back_not_noted(original: Function, self: Any, wanted: Any, topic_id: by
 
 @mutant("reference_broker.sessions.fetch_session:FetchSession.reports", revisions=("final",))
 def moved_log_start_not_returned(original: Function, self: Any, cached: Any, data: Any) -> bool:
-    """A partition whose log start offset alone has changed is left out of the next response (F-14)."""
+    """A partition whose log start offset alone has changed is omitted from the next response (F-14)."""
     known = cached.sent_log_start_offset
     cached.sent_log_start_offset = data.log_start_offset
     try:

@@ -46,7 +46,7 @@ class Tally:
             file.write(line)
 
     def add_from(self, folder: Path) -> None:
-        """Add all lines of the folder's file. A line that a killed process left torn is left out."""
+        """Add all lines of the folder's file. A line that a killed process left torn is omitted."""
         for line in (folder / FILE).read_text(encoding="utf-8").splitlines():
             try:
                 row = json.loads(line)

@@ -267,12 +267,12 @@ def test_an_owner_begins_where_the_group_had_committed() -> None:
         assert bool(judged(Redelivery(check_context()), moved)) is not is_moved
     whole = read("final", 0, 0, 20)
     skipped = replace(good, operations=operations[:], runs=[read(A, 5, 0, 10), read(B, 5, 12, 5), whole])
-    assert "left out 2 records of hot-0, the first at offset 10" in judged(GroupSkip(check_context()), skipped)[0]
+    assert "omitted 2 records of hot-0, the first at offset 10" in judged(GroupSkip(check_context()), skipped)[0]
     assert not judged(GroupSkip(check_context()), good)
     for begin, end, left_out in ((10, 12, 0), (11, 12, 1), (10, 11, 1), (12, 14, 2)):
         jump = ResetRow(B, 5, "hot", 0, begin, end, "OFFSET_OUT_OF_RANGE", -1, 320)
         found = judged(GroupSkip(check_context()), replace(skipped, operations=operations[:], resets=[jump]))
-        assert [f"left out {left_out} records" in each for each in found] == [True] * bool(left_out)
+        assert [f"omitted {left_out} records" in each for each in found] == [True] * bool(left_out)
 
 
 def test_one_leader_and_one_owner_in_a_generation() -> None:

@@ -370,7 +370,7 @@ def test_a_record_that_differs_from_the_group_that_is_written(world: CheckedGrou
 
 
 class Holding(CheckedGroupCoordinator):
-    """A coordinator that follows its log, but for what a test leaves out."""
+    """A coordinator that follows its log, but for what a test omits."""
 
     def __init__(self) -> None:
         super().__init__(HeldOffsetsReplicated)

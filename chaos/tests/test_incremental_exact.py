@@ -432,10 +432,10 @@ def test_another_leader_between_two_responses_to_a_request_is_a_change() -> None
 
 
 @pytest.mark.clause("G-5")
-@pytest.mark.parametrize(("why", "right"), [("log end", True), ("named", True), ("left out", True), ("nothing", False)])
+@pytest.mark.parametrize(("why", "right"), [("log end", True), ("named", True), ("omitted", True), ("nothing", False)])
 def test_the_first_revision_has_further_reasons_to_send_a_partition(why: str, right: bool) -> None:
-    talk = session(FIRST_REVISION, offset=4 if why == "left out" else 5)
-    talk.fetch({}, *([talk.line(0, BATCH), talk.line(1, BATCH)] if why == "left out" else []))
+    talk = session(FIRST_REVISION, offset=4 if why == "omitted" else 5)
+    talk.fetch({}, *([talk.line(0, BATCH), talk.line(1, BATCH)] if why == "omitted" else []))
     if why == "log end":
         talk.logs[1].log_end_offset = 6
     talk.fetch({1: 5} if why == "named" else {}, talk.line(1))

@@ -58,7 +58,7 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def encode_subscription(subscription: Subscription, version: int = NEWEST_VERSION) -> bytes:
-    """``version`` is 0 to 3. Fields that it lacks are left out."""
+    """``version`` is 0 to 3. Fields that it lacks are omitted."""
     return _encode(
         "consumer_protocol_subscription",
         version,

@@ -187,7 +187,7 @@ class SessionHandler(ABC):
         """Make the next request from the difference to the one before. Unless the request must be full, its cost grows
         with the size of that difference.
 
-        Values that are equal to what the broker holds are left out. A partition in both arguments is removed.
+        Values that are equal to what the broker holds are omitted. A partition in both arguments is removed.
 
         :raises AssertionError: the request before has not been handled yet.
         """

@@ -191,7 +191,7 @@ class Voter:
 
 
 def voters_of(text: str) -> tuple[Voter, ...]:
-    """Return the nodes in ascending order. Malformed entries are left out. ``BrokerConfig`` counts the rest to refuse
+    """Return the nodes in ascending order. Malformed entries are omitted. ``BrokerConfig`` counts the rest to refuse
     them."""
     found = [_voter(each) for each in text.split(",")]
     return tuple(sorted((each for each in found if each is not None), key=lambda each: each.node_id))

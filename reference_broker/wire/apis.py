@@ -217,7 +217,7 @@ VERSIONS: Final[Mapping[int, tuple[int, int, int]]] = {
 }
 """The versions of each API that is served: the lowest, the highest, and the first that is flexible. Handlers see the
 class of the highest version. Versions that Kafka calls unstable (ListOffsets 11, InitProducerId 6, OffsetCommit 10,
-OffsetFetch 10) are left out."""
+OffsetFetch 10) are omitted."""
 
 _VERSIONS: Final = {int(key): versions for key, versions in VERSIONS.items()}
 """``VERSIONS`` with plain numbers as keys. Each request is looked up here, and ints are found faster than ApiKeys."""

@@ -39,7 +39,7 @@ _NEWEST: Final = 0x7FFF
 @cache
 def encoder(wire: type, source: type, version: int = _NEWEST) -> Writer:
     """Make a writer that writes a ``source`` in the layout of ``wire``. Fields of the same name are written. Other
-    fields of ``wire`` get the schema's default. Other fields of ``source`` are left out, because that version has no
+    fields of ``wire`` get the schema's default. Other fields of ``source`` are omitted, because that version has no
     place for them. Fields of ``wire`` that came after ``version`` are not written."""
     steps = _steps(wire, {each.name: each for each in schema_fields(source)}, version)
 

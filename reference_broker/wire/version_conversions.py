@@ -1,7 +1,7 @@
 """Conversions of messages whose fields changed too much between versions to be copied by name.
 
 A ``VersionConversion`` converts the class of an old version to the class that handlers see (``up``) and back
-(``down``). Content for which an old version has no field is left out. Passing several coordinators or keys to a version
+(``down``). Content for which an old version has no field is omitted. Passing several coordinators or keys to a version
 that has room for one is our own bug.
 """
 

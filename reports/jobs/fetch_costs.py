@@ -10,7 +10,7 @@ from reports.jobs.expressions import before, second_of
 from reports.read_tables import Tables
 
 FOLLOWER, FETCHER = "node-", "fetcher-"
-"""Names of followers and fetchers begin like this. Other readers (the final read) are left out."""
+"""Names of followers and fetchers begin like this. Other readers (the final read) are omitted."""
 _COSTS = ("request_bytes", "response_bytes", "record_bytes", "named", "sent", "service_us")
 
 

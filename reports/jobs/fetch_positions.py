@@ -113,7 +113,7 @@ def _jumped(tables: Tables, steps: Callable[[Tables], DataFrame], template: str)
         template + ". %s, from offset %s.",
         F.col("expected") - 1,
         "first_offset",
-        counted("skipped", "One record is left out", "%s records are left out"),
+        counted("skipped", "One record is omitted", "%s records are omitted"),
         "first_skipped",
     )
     return anomalies(jumps, detail, offset="first_skipped")

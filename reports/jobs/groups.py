@@ -255,9 +255,7 @@ def group_skip(tables: Tables) -> DataFrame:
     after = F.broadcast(kept.where("first <= last")).join(seen, STORED).where("next_offset > last")
     witness = F.min(F.struct("complete_us", "process", "index", "next_offset")).alias("witness")
     skipped = after.groupBy(*STORED, "first", "last").agg(witness).select(*STORED, "first", "last", "witness.*")
-    detail = sentence(
-        "Group %s left out offsets %s to %s and read on from %s.", "group", "first", "last", "next_offset"
-    )
+    detail = sentence("Group %s omitted offsets %s to %s and read on from %s.", "group", "first", "last", "next_offset")
     return anomalies(skipped, detail, offset="first")
 
 
@@ -273,7 +271,7 @@ def _cleaned_before_read(tables: Tables, reads: DataFrame) -> DataFrame:
 
 
 def _jumped_over(tables: Tables) -> DataFrame:
-    """The offsets that Kafka's auto.offset.reset leaves out. Columns: STORED, first, last."""
+    """The offsets that Kafka's auto.offset.reset omits. Columns: STORED, first, last."""
     moved = tables.resets.join(F.broadcast(members(tables)), ["run", "process"])
     first, last = F.greatest("from_offset", F.lit(0)), F.col("to_offset") - 1
     return moved.select(*STORED, first.alias("first"), last.alias("last")).where("first <= last")

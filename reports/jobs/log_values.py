@@ -146,7 +146,7 @@ def _expired_between(tables: Tables, clashes: DataFrame) -> DataFrame:
 def nonmonotonic_send(tables: Tables) -> DataFrame:
     """nonmonotonic-send: a producer's next acknowledged send to a partition is at or before its last one.
 
-    A new leader may write again at offsets that only the old one had acknowledged (acks=1). Such sends are left out.
+    A new leader may write again at offsets that only the old one had acknowledged (acks=1). Such sends are omitted.
     """
     placed = without_leaders_word(tables.sends.where("type in ('ok', 'info') and first_offset >= 0"), tables)
     in_order = Window.partitionBy(*READER).orderBy("index", "position")

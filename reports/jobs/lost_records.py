@@ -147,7 +147,7 @@ def written(tables: Tables) -> DataFrame:
 
 
 def jumped_over(tables: Tables) -> DataFrame:
-    """Those that a fetcher's read has left out already. Readers with read_committed may leave out aborted records."""
+    """Those that a fetcher's read has omitted already. Readers with read_committed may omit aborted records."""
     steps = tables.once(steps_between_operations).unionByName(tables.once(steps_inside_operations))
     jumps = with_log_start(tables, steps.where("first_offset > expected and isolation = 0"))
     low = F.greatest("expected", "log_start_offset").alias("low")

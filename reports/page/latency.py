@@ -77,7 +77,7 @@ def latency_rows(percentiles: Rows) -> list[LatencyRow]:
 
 
 def thin_operations(percentiles: Rows) -> list[str]:
-    """The operations that ``latency_rows`` leaves out."""
+    """The operations that ``latency_rows`` omits."""
     return sorted({str(row["operation"]) for row in _of_run(percentiles) if row["count"] < LEAST_SAMPLES})
 
 

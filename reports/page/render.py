@@ -333,7 +333,7 @@ def notes(manifest: Manifest, findings: Findings, guarantees: Sequence[Guarantee
     if manifest.dirty:
         texts.append("The working tree had uncommitted changes, so the commit does not name exactly what ran.")
     texts.append(
-        "A percentile is left out if fewer than ten samples lie beyond it. Values from histograms are upper bounds, "
+        "A percentile is omitted if fewer than ten samples lie beyond it. Values from histograms are upper bounds, "
         "at most 1 % too high."
     )
     return [*manifest.notes, *texts]

@@ -198,7 +198,7 @@ _ROW_IN = 1.15
 
 
 def draw_overview(runs: Sequence[Measured]) -> Figure | None:
-    """The axes are linear from zero, so that lengths are ratios. Panels without a number are left out."""
+    """The axes are linear from zero, so that lengths are ratios. Panels without a number are omitted."""
     panels = [panel for panel in _panels(runs) if any(panel[1])]
     if len(panels) < 2 or len(runs) < 2:
         return None

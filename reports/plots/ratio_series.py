@@ -44,7 +44,7 @@ class Series:
 
 _HEIGHT_IN = 1.15
 _NEAR = 1.7
-"""If no ratio is so near to 1, the line at 1 is left out. It would press the series flat."""
+"""If no ratio is so near to 1, the line at 1 is omitted. It would press the series flat."""
 
 
 def draw_ratios(every: Sequence[Series], notes: "Sequence[date]" = ()) -> Figure:

@@ -44,7 +44,7 @@ class Planted:
         return [] if lost is None else [lost]
 
     def change(self, read: Fetches, piece: Piece, fetcher: int) -> Fetches:
-        """Return what the fetcher has read in truth, where violations leave out or repeat something."""
+        """Return what the fetcher has read in truth, where violations omit or repeat something."""
         for name, violation in _READS.items():
             place = self.of(name, piece.number, fetcher)
             if place is not None:

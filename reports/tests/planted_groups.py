@@ -293,7 +293,7 @@ def plant_skip_between_owners(history: History) -> None:
 
 
 def _skip_and_reset(history: History, short_by: int) -> None:
-    """The owner's position is moved over what it leaves out, but for the last ``short_by`` offsets."""
+    """The owner's position is moved over what it omits, but for the last ``short_by`` offsets."""
     _, first = _first_read_of_generation(history, 3, 2)
     left_out = history.rows("runs", process=NEW, index=first["index"], partition=2)
     plant_skip_between_owners(history)
@@ -315,7 +315,7 @@ def plant_records_left_out_by_the_mirror(history: History) -> None:
 
 
 def _mirror_began_later(history: History, short_by: int) -> None:
-    """The mirror's position is moved over what it leaves out, but for the last ``short_by`` offsets."""
+    """The mirror's position is moved over what it omits, but for the last ``short_by`` offsets."""
     copied = history.rows("target_runs", partition=1)[0]
     plant_records_left_out_by_the_mirror(history)
     last = int_of(copied, "first_sequence") + int_of(copied, "count") - 1

@@ -30,7 +30,7 @@ from reports.night import (
 NIGHTS = 30
 FIRST = datetime(2026, 10, 28, 22, 0, tzinfo=UTC)
 MISSING, STOPPED, CANARY_LIVES = 6, 9, 12
-"""These nights were left out, stopped after few plays, and did not find their canary."""
+"""These nights were omitted, stopped after few plays, and did not find their canary."""
 REGRESSION_FROM, BAD_COMMIT, REGRESSION_SEED = 24, "4be1d0c5a7e3", 90_024
 MENDED = (14, 17)
 """The first night in which this failure was seen, and the one in which its seed passed again."""

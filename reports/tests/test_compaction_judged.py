@@ -284,7 +284,7 @@ def _jumps(history: History, at_us: int) -> None:
 
 
 def plant_left_out_by_a_group(history: History) -> None:
-    """The partition's next owner left out offset 7 when it was the newest value of key a."""
+    """The partition's next owner omitted offset 7 when it was the newest value of key a."""
     _in_a_group(history, NEWER_US - 1_000_000)
 
 

@@ -42,7 +42,7 @@ def test_rows_stand_in_the_order_of_runs_and_files(tmp_path: Path) -> None:
 
 
 def test_a_column_that_a_file_lacks_is_null(tmp_path: Path) -> None:
-    """Columns have their places by name. One that the table does not have is left out."""
+    """Columns have their places by name. One that the table does not have is omitted."""
     put(tmp_path / "old", "seen.parquet", WHO, who=["a"])
     put(tmp_path / "other", "seen.parquet", AT, pa.field("more", pa.int64()), WHO, at_us=[2], more=[7], who=["b"])
     assert gathered(tmp_path, tmp_path / "old", tmp_path / "other") == [(0, "a", None), (1, "b", 2)]

@@ -300,7 +300,7 @@ def plant_nonmonotonic_poll(history: History) -> None:
 
 
 def plant_int_poll_skip(history: History) -> None:
-    """A final read leaves out its second run, which the fetchers read."""
+    """A final read omits its second run, which the fetchers read."""
     mine = history.rows("runs", kind="read", process="final", partition=1)
     inner = next(row for row in mine if row["position"] == 1)
     history.drop("runs", inner)

@@ -178,7 +178,7 @@ class JavaTools:
     def offsets(self, topic: str, time: str) -> dict[int, int]:
         """Partition to offset at ``time``: milliseconds, ``earliest``, ``latest``, ``max-timestamp``.
 
-        A partition with no record at or after the time is left out.
+        A partition with no record at or after the time is omitted.
         """
         rows = (line.rsplit(":", 2) for line in self.run(OFFSETS, "--topic", topic, "--time", time).split())
         return {int(partition): int(offset) for _, partition, offset in rows}

@@ -1,6 +1,6 @@
 """Fetch and its sessions beside Apache Kafka: the same random requests get the same responses from both.
 
-The differences that are declared on the card of Fetch (``apis/records/k01_fetch.py``) are left out of the comparison.
+The differences that are declared on the card of Fetch (``apis/records/k01_fetch.py``) are excluded from the comparison.
 """
 
 import logging

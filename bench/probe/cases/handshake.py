@@ -192,7 +192,7 @@ def features(at: ProbeContext) -> None:
 
 @case("handshake/api-versions/features-from-0", HIDDEN, {API_VERSIONS: (3, 3)}, since="4.0")
 def features_from_0(at: ProbeContext) -> None:
-    """Version 3 leaves out supported features whose lowest version is 0, which older clients take for an error."""
+    """Version 3 omits supported features whose lowest version is 0, which older clients take for an error."""
     response = at.call(API_VERSIONS, _software())
     at.expect_no_error(response)
     shown = sorted(str(each.name) for each in response.supported_features if each.min_version <= 0)

@@ -69,7 +69,7 @@ def new(at: ProbeContext) -> None:
 
 @case("transactions/init/again", KIP_98, OWNED, since="0.11")
 def again(at: ProbeContext) -> None:
-    """Whoever takes a transactional ID again gets the same producer ID with the next epoch."""
+    """A producer that takes a transactional ID again gets the same producer ID with the next epoch."""
     first = Transactional(at).take()
     second = first.successor()
     at.expect("the producer ID is the same", second.producer_id == first.producer_id, True)
@@ -85,7 +85,7 @@ def ids_differ(at: ProbeContext) -> None:
 
 @case("transactions/init/aborts", KIP_98, NEEDS, since="0.11")
 def aborts_open(at: ProbeContext) -> None:
-    """Whoever takes a transactional ID aborts the transaction that is open."""
+    """A producer that takes a transactional ID aborts the open transaction."""
     topic, first = at.topic(), Transactional(at).take()
     first.begins(topic, b"left")
     second = first.successor()
@@ -302,7 +302,7 @@ def other_outcome(at: ProbeContext) -> None:
 
 @case("transactions/end/nothing", KIP_98, NEEDS, since="0.11")
 def nothing(at: ProbeContext) -> None:
-    """Where no transaction was begun there is none to commit: INVALID_TXN_STATE."""
+    """A commit without a transaction gets INVALID_TXN_STATE."""
     producer = Transactional(at).take()
     at.expect_error(producer.end(commits=True), ErrorCode.invalid_txn_state)
 

@@ -145,7 +145,7 @@ def test_slow_builds_are_played_only_on_request() -> None:
 
 
 def test_pages_match_kept_results(tmp_path: Path) -> None:
-    """Who plays targets again commits the pages, too."""
+    """After targets are played again, their pages must be committed, too."""
     (tmp_path / "README.md").write_text((kept.FOLDER / "README.md").read_text())
     for path in pages.write(kept.everything(), tmp_path):
         assert path.read_text() == (kept.FOLDER / path.name).read_text(), path.name

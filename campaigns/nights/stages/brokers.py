@@ -51,8 +51,8 @@ def play(work: Work, until: float) -> tuple[Outcome, str]:
             live_plays.next_of(work, scenarios[name], until, target=target)
         elif why := _probe(work, found[target], until):
             missing[target] = why
-            work.tell(f"{target} is left out: {why}")
-    return Outcome.PASSED, "; ".join(f"{each} was left out: {why}" for each, why in missing.items())
+            work.tell(f"{target} is omitted: {why}")
+    return Outcome.PASSED, "; ".join(f"{each} was omitted: {why}" for each, why in missing.items())
 
 
 def _scenarios() -> Sequence[Scenario]:

@@ -36,7 +36,7 @@ class FetchCosts:
 
     ``clock_ns`` gives the processor time of the thread that runs the node. Decoding, handling and encoding count. A
     fetch that waits is charged what ``waiting`` measures: the work done for it in other fetches' events. Those fetches
-    are not charged for it. Fetches of the metadata log are left out.
+    are not charged for it. Fetches of the metadata log are omitted.
     """
 
     def __init__(

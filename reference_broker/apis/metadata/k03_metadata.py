@@ -54,7 +54,7 @@ from reference_broker.wire.retired_fields import MetadataRequest, MetadataRespon
 
 TOPIC_IDS_FROM = 12
 OFFLINE_REPLICAS_FROM = 1
-"""Older versions leave out replicas that are not live, and have an error for them."""
+"""Older versions omit replicas that are not live, and have an error for them."""
 MOST_TOPICS = 100_000
 """A request that names more closes its connection."""
 MOST_CREATED_AT_ONCE = 100
