@@ -383,6 +383,7 @@ class NoCommittedLost(Check):
             group, topic, index = key
             if topic in gone or self._deletions.may_have(key) or self.context.replicas.offsets_excused(group):
                 continue  # Kafka deletes offsets with their topic. E-7: no replica had kept the group's commits.
+            self.evidence += 1
             stored = self._held(key)
             # Physical: a commit may be written although its coordinator died before it responded.
             later = [each.row.offset for each in written.get(key, ()) if each.until_us >= at_us]

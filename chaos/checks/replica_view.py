@@ -195,6 +195,8 @@ class ReplicaView:
         self.partitions: dict[PartitionKey, Replicated] = {}
         self.excused: dict[TopicPartition, None] = {}
         """partitions whose committed records may be lost, because no replica kept them (E-7)"""
+        self._taken_over_us: dict[TopicPartition, int] = {}
+        """by such a partition: when the leader took over that was elected after the last loss"""
         self.leaders: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
         """IDs of the nodes that led, by partition (topic-index) and leader epoch; a recreated topic has the same epochs
         again"""
@@ -223,6 +225,10 @@ class ReplicaView:
         """by node: whether it was settled (``is_settled``) when the view last compared it"""
         self._deleted: dict[bytes, None] = {}
         """IDs of deleted topics. A node that starts reads of them in the log, and they must not come back here."""
+
+    def may_have_lost(self, where: TopicPartition, at_us: int) -> bool:
+        """Return whether records that were committed to the partition at ``at_us`` may be lost since then (E-7)."""
+        return where in self.excused and at_us <= self._taken_over_us.get(where, at_us)
 
     def offsets_excused(self, group: str) -> bool:
         """Return whether the group's state and its committed offsets may be lost (E-7)."""
@@ -356,6 +362,7 @@ class ReplicaView:
             known.excused = True
             known.losses += 1
             self.excused[topic, key[1]] = None
+            self._taken_over_us.pop((topic, key[1]), None)
         for check in self.of_metadata:
             check.metadata_changed(at_us, known, before, state)
 
@@ -478,6 +485,7 @@ class ReplicaView:
         copy.equal_to = min(copy.equal_to, now.end_offset)
         if partition.excused and now.leader_epoch >= partition.state.leader_epoch:
             partition.restart()
+            self._taken_over_us[partition.name.rpartition("-")[0], partition.key[1]] = at_us
         partition.leader_epoch = max(partition.leader_epoch, now.leader_epoch)
         # E-7: after a loss only the newest leader's log counts, because others may not have truncated theirs yet.
         trusted = not partition.losses or now.leader_epoch == partition.leader_epoch

@@ -460,8 +460,11 @@ class MarkersDecided(StateCheck, ProducerCheck):
 
     The check judges the markers that leaders append, and the values CompleteCommit and CompleteAbort of coordinators.
     It excuses partitions of deleted topics, and those where a newer epoch has ended the transaction. An administrator
-    may end a hanging transaction (X-12), with WriteTxnMarkers from a client that names the partition. After a loss of
-    committed values of its partition (E-7) an ID is not judged.
+    may end a hanging transaction (X-12), with WriteTxnMarkers from a client that names the partition.
+
+    E-7: where no replica has kept committed values of an ID's partition, a marker may be without a decision if its
+    producer had this epoch before the loss, and a decision that was kept may be completed without another marker. Where
+    no replica has kept committed records of a partition, markers of earlier decisions may be missing in it.
     """
 
     guarantee = "transactions-consistent"
@@ -525,7 +528,7 @@ class MarkersDecided(StateCheck, ProducerCheck):
             kind = "commit" if commits else "abort"
             is_decided = (producer_id, epoch, commits, where) in self.transactions.decided
             owner = self.transactions.owners.get(producer_id)
-            is_lost = owner is not None and self.transactions.has_lost(owner[1])
+            is_lost = owner is not None and self.transactions.may_have_lost_decision(owner[1], producer_id, epoch)
             if is_decided or is_lost or marker in self._requested:
                 continue
             self.violated(
@@ -536,7 +539,7 @@ class MarkersDecided(StateCheck, ProducerCheck):
 
     def value_appended(self, at_us: int, node: "Node", partition: StatePartition, value: StateValue) -> None:
         values = partition.values.get(value.transactional_id)
-        if value.state not in (COMPLETE_COMMIT, COMPLETE_ABORT) or not values or partition.has_lost:
+        if value.state not in (COMPLETE_COMMIT, COMPLETE_ABORT) or not values or values[-1].offset < partition.kept_end:
             return
         before = values[-1]
         commits = OUTCOMES[value.state]
@@ -591,7 +594,9 @@ class MarkersDecided(StateCheck, ProducerCheck):
 
     def _is_excused(self, node: "Node", where: TopicPartition, before: StateValue) -> bool:
         topic = node.broker.quorum_node.loader.image.topics.get(where[0])
-        if topic is None or where[1] >= len(topic.partitions) or where in self.context.replicas.excused:
+        if topic is None or where[1] >= len(topic.partitions):
+            return True
+        if self.context.replicas.may_have_lost(where, before.at_us):
             return True
         states = [each.states.get(before.producer_id) for each in self._logs_of(where)]
         return any(each is not None and each.epoch > before.epoch for each in states)

@@ -136,6 +136,8 @@ class StatePartition:
     """One partition of the topic."""
 
     index: int
+    key: "_Key"
+    """topic ID and index"""
     leader: tuple[int, int] = (-1, -1)
     """leader epoch and node"""
     log: PartitionLog | None = None
@@ -150,6 +152,10 @@ class StatePartition:
     """number of times that no replica had kept its committed records (E-7)"""
     has_lost: bool = False
     """whether that, or the loss of its only replica's unsynced bytes (physical), has happened"""
+    kept_end: int = 0
+    """end of the log that remained after the last loss"""
+    lost_epochs: dict[int, int] = field(default_factory=dict)
+    """by producer ID: the greatest epoch of its values before the last loss, some of which are lost"""
 
 
 class StateObserver:
@@ -202,6 +208,16 @@ class StateView:
             self._replicas is not None and self._replicas.transactions_excused(transactional_id)
         )
 
+    def may_have_lost_decision(self, transactional_id: str, producer_id: int, epoch: int) -> bool:
+        """Return whether values of this producer epoch may be among the committed values that the ID's partition has
+        lost (E-7). Until the next leader's log is read, these may be any."""
+        if not self.has_lost(transactional_id):
+            return False
+        known = self.ids.get(transactional_id)
+        if known is None or not known.has_lost or self._losses(known.key) > known.losses:
+            return True
+        return epoch <= known.lost_epochs.get(producer_id, -1)
+
     def since(self, transactional_id: str, at_us: int) -> list[StateValue]:
         """Return the committed values of the ID that were the last one at some time since ``at_us``."""
         values = self.known(transactional_id)
@@ -223,14 +239,14 @@ class StateView:
         key, log = (led.topic_id, led.index), led.log
         partition = self.partitions.get(key)
         if partition is None:
-            partition = self.partitions[key] = StatePartition(led.index)
+            partition = self.partitions[key] = StatePartition(led.index, key)
         leader = led.leader_epoch, node.broker.node_id
         if leader < partition.leader or log.is_offline:
             return
         if leader != partition.leader or log is not partition.log or log.log_end_offset < partition.read_end:
             partition.leader, partition.log = leader, log
+            self._check_losses(partition, log)
             partition.pending.clear()
-            self._check_losses(partition, key, log)
             partition.read_end = max(partition.committed_end, log.local_log_start_offset)
         for value in _values(log, partition.read_end, log.log_end_offset):
             partition.pending.append(value)
@@ -241,13 +257,22 @@ class StateView:
             self._commit(at_us, node, partition, partition.pending.popleft()._replace(at_us=at_us))
         partition.committed_end = max(partition.committed_end, log.high_watermark)
 
-    def _check_losses(self, partition: StatePartition, key: _Key, log: PartitionLog) -> None:
+    def _losses(self, key: "_Key") -> int:
+        """Return how often no replica had kept the partition's committed records, -1 if it has only one replica."""
         replicated = None if self._replicas is None else self._replicas.partitions.get(key)
-        losses = 0 if replicated is None else replicated.losses
-        if losses > partition.losses or (replicated is None and log.log_end_offset < partition.committed_end):
+        return -1 if replicated is None else replicated.losses
+
+    def _check_losses(self, partition: StatePartition, log: PartitionLog) -> None:
+        losses = self._losses(partition.key)
+        if losses > partition.losses or (losses < 0 and log.log_end_offset < partition.committed_end):
             # E-7: no replica has kept all committed records. What follows is not compared with them.
+            partition.lost_epochs.clear()
+            for value in (*(each for values in partition.values.values() for each in values), *partition.pending):
+                for producer_id, epoch in ((value.producer_id, value.epoch), (value.next_producer_id, 0)):
+                    partition.lost_epochs[producer_id] = max(epoch, partition.lost_epochs.get(producer_id, -1))
             partition.values.clear()
-            partition.committed_end, partition.losses, partition.has_lost = 0, losses, True
+            partition.committed_end, partition.losses, partition.has_lost = 0, max(losses, 0), True
+            partition.kept_end = log.log_end_offset
 
     def _commit(self, at_us: int, node: "Node", partition: StatePartition, value: StateValue) -> None:
         values = partition.values.setdefault(value.transactional_id, [])

@@ -225,7 +225,7 @@ def test_a_transaction_that_its_coordinator_lost_holds_back_readers(
         state = PartitionImage((0, 1, 2), (0, 1, 2), 0, 0, 0)
         of_state = Replicated(f"__transaction_state-{number}", (b"s", number), state, Eligible.of(state, 2))
         context.replicas.partitions[b"s", number] = of_state
-    context.transactions.owners[7] = StatePartition(0), "x"
+    context.transactions.owners[7] = StatePartition(0, (bytes(16), 0)), "x"
     log: Any = SimpleNamespace(high_watermark=10)
     context.producers.logs[1, "hot-0"] = LogProducers(log, b"", 0, open=open_from)
     context.producers.logs[1, "hot-1"] = LogProducers(log, b"", 1, open={7: 9})
@@ -382,6 +382,7 @@ def test_a_coordinator_holds_what_was_committed_last_or_may_have_been(
     check.trace(note("offset_committed", 100, group="g", partition="hot-0", offset=10, generation=1))
     check.inspect(100, 0, holding(held), None, thorough=True)
     assert bool(judged(check, History(commits=commits))) is is_red
+    assert check.evidence == 1
 
 
 @pytest.mark.parametrize(

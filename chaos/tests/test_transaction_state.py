@@ -698,6 +698,52 @@ def test_values_that_vanish_are_compared_with_the_next_unless_no_replica_had_kep
     assert bool(stories) is not is_excused
 
 
+def _loses_all_but(world: CheckedTransactionCoordinator, *kept: Transaction) -> None:
+    """The only replica of the state topic lost its unsynced bytes: all but the first values."""
+    with world.touched.noted():
+        world.state.truncate_to(len(kept))
+    world.held["x"] = SimpleNamespace(current=kept[-1], pending=None)
+    world.looked()
+
+
+@pytest.mark.clause("X-3", "E-7")
+@pytest.mark.parametrize(("epoch", "is_red"), [(0, False), (1, True)])
+def test_a_lost_decision_excuses_markers_of_the_epochs_before_the_loss_only(epoch: int, *, is_red: bool) -> None:
+    world = CheckedTransactionCoordinator()
+    world.write(OWNER, STARTED, DECIDED)
+    _loses_all_but(world, OWNER)
+    assert bool(world.marker(commit=False, epoch=epoch)) is is_red
+
+
+@pytest.mark.clause("X-3", "E-7")
+@pytest.mark.parametrize(
+    ("kept", "again", "is_red"), [((OWNER, STARTED, DECIDED), (), False), ((OWNER,), (STARTED, DECIDED), True)]
+)
+def test_a_loss_excuses_completions_of_the_decisions_from_before_it_only(
+    kept: tuple[Transaction, ...], again: tuple[Transaction, ...], *, is_red: bool
+) -> None:
+    world = CheckedTransactionCoordinator()
+    world.write(OWNER, STARTED, DECIDED)
+    world.marker()
+    world.write(DONE)
+    _loses_all_but(world, *kept)
+    assert world.write(*again) == []
+    assert bool(world.write(DONE)) is is_red
+
+
+@pytest.mark.clause("X-3", "E-7")
+@pytest.mark.parametrize("taken_over", ["not yet", "after the decision", "before the decision"])
+def test_lost_records_excuse_missing_markers_of_the_decisions_from_before_the_loss_only(taken_over: str) -> None:
+    world = CheckedTransactionCoordinator()
+    world.view.excused[ONE] = None
+    if taken_over == "before the decision":
+        world.view._taken_over_us[ONE] = world.us
+    world.write(OWNER, STARTED, DECIDED)
+    if taken_over == "after the decision":
+        world.view._taken_over_us[ONE] = world.us
+    assert bool(world.write(DONE)) is (taken_over == "before the decision")
+
+
 @pytest.mark.clause("X-1", "E-7")
 def test_lost_log_excuses_no_producer_id_of_two_transactional_ids() -> None:
     world = CheckedTransactionCoordinator()
