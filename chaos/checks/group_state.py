@@ -290,6 +290,9 @@ class OffsetsObserver:
     def group_appended(self, at_us: int, node: "Node", group_id: str, value: LoggedGroup) -> None:
         """Called with each record of a group that the leader has appended in this event."""
 
+    def group_deleted(self, at_us: int, node: "Node", group_id: str) -> None:
+        """Called with each committed tombstone of a group."""
+
 
 class OffsetsView:
     """The committed values of all groups and offsets, read from the bytes of the leaders' logs."""
@@ -382,6 +385,9 @@ class OffsetsView:
         for change in changes:
             for observer in self.observers:
                 observer.offset_changed(at_us, node, partition, change)
+        for group_id in [key for _, key, value in batch.records if isinstance(key, str) and value is None]:
+            for observer in self.observers:
+                observer.group_deleted(at_us, node, group_id)
         named = [key for _, key, _ in batch.records if not isinstance(key, str)]
         decided = [key for key, of in before.items() if batch.producer_id in of]
         if named or decided:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from chaos.checks.check import Check, CheckContext, fields_of
 from chaos.checks.compacted_topics import missable_offsets
+from chaos.checks.group_state import OffsetsObserver
 from chaos.checks.history import History, TopicPartition, grouped, partition_of
 from chaos.checks.reads import known_offsets, moved_forward, reads
 from reference_broker.core.events import Event
@@ -20,12 +21,15 @@ STATE, MEMBER = "group_state", "group_member"
 STABLE = "Stable"
 
 
-class OneGroupLeader(Check):
+class OneGroupLeader(Check, OffsetsObserver):
     """one-group-leader: a generation of a group has one leader and one assignment.
 
     Only generations that were written to the log count. The number of a generation that was lost with its coordinator
     may be used again. A static member that returns has a new member ID and may still be the leader. If no replica kept
     an offsets partition, its groups are not judged.
+
+    Kafka: a group without members is deleted with its last offset, or by DeleteGroups. Its tombstone in the log ends
+    it, and a group that is created after that begins with generation 1.
     """
 
     guarantee = "one-group-leader"
@@ -33,45 +37,34 @@ class OneGroupLeader(Check):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self._leaders: dict[tuple[str, int], tuple[str, int]] = {}
-        self._newest: dict[str, int] = {}
-        self._replaced: dict[tuple[str, str], None] = {}
+        context.offsets.follow(context.replicas, self)
+        self._rows: list[TraceRow] = []
+        """Judged in the end, because a tombstone may be committed by the event of a row, which is traced before that
+        event is followed."""
+        self._deleted_us: dict[str, list[int]] = {}
+        """by group: when its tombstones were committed"""
 
     def trace(self, row: TraceRow) -> None:
-        fields = fields_of(row)
-        group = str(fields["group"])
-        if self.context.replicas.offsets_excused(group):
-            return  # E-7: nobody had kept the group, so its generations restart.
-        if row.what == MEMBER:
-            if fields["what"] == "fenced":  # Kafka (KIP-345): the instance goes on under another member ID.
-                self._replaced[group, str(fields["member_id"])] = None
-            return
-        if fields["state"] != STABLE:
-            return
-        generation, leader = int(fields["generation"]), str(fields["leader"])
-        known, node = self._leaders.setdefault((group, generation), (leader, row.node))
-        if known != leader and (group, known) not in self._replaced:
-            self.violated(
-                row.at_us,
-                f"group {group}, generation {generation}: {known} leads at node {node}, {leader} at node {row.node}",
-            )
-        self._leaders[group, generation] = (leader, row.node)
-        newest = self._newest.get(group, -1)
-        if generation < newest:
-            self.violated(
-                row.at_us,
-                f"group {group} is stable in generation {generation} at node {row.node} after generation {newest}",
-            )
-        self._newest[group] = max(newest, generation)
+        if not self.context.replicas.offsets_excused(str(fields_of(row)["group"])):
+            self._rows.append(row)  # E-7: otherwise nobody had kept the group, so its generations restart.
+
+    def group_deleted(self, at_us: int, node: "Node", group_id: str) -> None:  # noqa: ARG002
+        self._deleted_us.setdefault(group_id, []).append(at_us)
+
+    def _deletions(self, group: str, at_us: int) -> int:
+        """Return how often the group had been deleted until then."""
+        return bisect_right(self._deleted_us.get(group, []), at_us)
 
     def end(self, history: History) -> None:
-        owners: dict[tuple[str, int, str, int], tuple[str, str]] = {}
+        self._judge_leaders()
+        owners: dict[tuple[str, int, int, str, int], tuple[str, str]] = {}
         for row in history.memberships:
             if row.event != "assigned" or row.generation < 0:
                 continue
             if self.context.replicas.offsets_excused(row.group):
                 continue  # E-7: nobody had kept the group, so its generations restart.
-            key = (row.group, row.generation, row.topic, row.partition)
+            deletions = self._deletions(row.group, row.at_us)
+            key = (row.group, deletions, row.generation, row.topic, row.partition)
             owner, member_id = owners.setdefault(key, (row.process, row.member_id))
             if owner != row.process:
                 self.violated(
@@ -79,6 +72,38 @@ class OneGroupLeader(Check):
                     f"group {row.group}, generation {row.generation}: {row.topic}-{row.partition} was given to {owner} "
                     f"({member_id}) and to {row.process} ({row.member_id})",
                 )
+
+    def _judge_leaders(self) -> None:
+        leaders: dict[tuple[str, int, int], tuple[str, int]] = {}
+        newest: dict[tuple[str, int], int] = {}
+        replaced: dict[tuple[str, str], None] = {}
+        for row in self._rows:
+            fields = fields_of(row)
+            group = str(fields["group"])
+            if row.what == MEMBER:
+                if fields["what"] == "fenced":  # Kafka (KIP-345): the instance goes on under another member ID.
+                    replaced[group, str(fields["member_id"])] = None
+                continue
+            if fields["state"] != STABLE:
+                continue
+            deletions = self._deletions(group, row.at_us)
+            generation, leader = int(fields["generation"]), str(fields["leader"])
+            key = (group, deletions, generation)
+            known, node = leaders.setdefault(key, (leader, row.node))
+            if known != leader and (group, known) not in replaced:
+                self.violated(
+                    row.at_us,
+                    f"group {group}, generation {generation}: {known} leads at node {node}, {leader} at node "
+                    f"{row.node}",
+                )
+            leaders[key] = (leader, row.node)
+            last = newest.get((group, deletions), -1)
+            if generation < last:
+                self.violated(
+                    row.at_us,
+                    f"group {group} is stable in generation {generation} at node {row.node} after generation {last}",
+                )
+            newest[group, deletions] = max(last, generation)
 
 
 GIVES_UP = ("revoked", "lost")

@@ -1,5 +1,6 @@
 """The checks of a group coordinator against its log: planted violations, and near misses."""
 
+import json
 from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from chaos.checks.group_coordinator import (
     ResponsesReplicated,
 )
 from chaos.checks.group_state import Committed, LoggedGroup, LoggedMember, logged_batches
+from chaos.checks.groups import OneGroupLeader
 from chaos.checks.history import History
 from chaos.checks.replica_view import Replicated, TouchedLogs
 from chaos.sim.disk import SimDisk
@@ -36,7 +38,7 @@ from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.control import build_marker
 from reference_broker.records.record import Record, build
 from reference_broker.wire.tags import Tag
-from reports.rows import ChangeRow
+from reports.rows import ChangeRow, MembershipRow, TraceRow
 
 pytestmark = pytest.mark.clause("M-8", "X-8")
 
@@ -599,3 +601,59 @@ def test_offsets_go_with_their_topic(world: CheckedGroupCoordinator) -> None:
     world.offset(None)
     row = ChangeRow("admin", 1, "delete", "t", "", 1, 1, -1, "ok", 1, None)
     assert world.ended(History(changes=[row])) == []
+
+
+@pytest.mark.parametrize(
+    ("ending", "generation", "leader", "is_red"),
+    [
+        ("deleted", 1, "b", False),
+        ("deleted", 3, "b", False),
+        ("not replicated", 1, "b", True),
+        ("another group", 1, "b", True),
+        ("deleted before", 1, "b", True),
+        ("deleted before", 3, "b", True),
+        ("deleted before", 4, "b", False),
+    ],
+)
+def test_generations_begin_again_only_after_the_group_s_tombstone(
+    ending: str, generation: int, leader: str, *, is_red: bool
+) -> None:
+    """Member a led generation 3. A tombstone may be committed by the event in which the next group is stable."""
+    world = CheckedGroupCoordinator(OneGroupLeader)
+    (check,) = world.checks
+
+    def stable(generation: int, leader: str) -> None:
+        fields = {"group": "g", "state": "Stable", "generation": generation, "leader": leader}
+        check.trace(TraceRow(1, 0, 0, world.us + 1000, "group_state", detail=json.dumps(fields)))
+
+    assigned = []
+
+    def assigns(generation: int, member: str) -> None:
+        at_us = world.us + 1000
+        assigned.append(MembershipRow(member, "g", member, generation, "assigned", "t", 0, at_us, at_us))
+
+    world.group(of_group())
+    if ending == "deleted before":
+        world.group(None)
+    stable(3, "a")
+    assigns(3, "a")
+    world.us += 1000
+    stable(generation, leader)
+    assigns(generation, leader)
+    if ending == "deleted":
+        world.group(None)
+    elif ending != "deleted before":
+        world.write((group_key("g" if ending == "not replicated" else "h"), None), commits=ending == "another group")
+    stories = world.ended(History(memberships=assigned))
+    assert bool(stories) is is_red
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_partition_has_another_owner_in_the_generation_only_of_a_group_that_was_deleted(*, is_deleted: bool) -> None:
+    world = CheckedGroupCoordinator(OneGroupLeader)
+    rows = [MembershipRow("a", "g", "a", 1, "assigned", "t", 0, world.us, world.us)]
+    world.group(of_group(1))
+    if is_deleted:
+        world.group(None)
+    rows.append(MembershipRow("b", "g", "b", 1, "assigned", "t", 0, world.us, world.us))
+    assert bool(world.ended(History(memberships=rows))) is not is_deleted
