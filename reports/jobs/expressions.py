@@ -70,6 +70,7 @@ ISR_CHANGED: Final = "isr_changed"
 METADATA_EPOCH: Final = "metadata_epoch"
 UPDATE_METADATA_APPLIED: Final = "update_metadata_applied"
 COORDINATOR_LOADED: Final = "coordinator_loaded"
+GROUP_STATE: Final = "group_state"
 TRUNCATED: Final = ("truncated", "truncated_below_high_watermark")
 
 

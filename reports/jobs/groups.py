@@ -12,12 +12,14 @@ from reports.jobs.compacted_topics import has_keyed, missable
 from reports.jobs.evidence import group_reads, log_starts, members, occupied, ok_reads
 from reports.jobs.expressions import (
     COORDINATOR_LOADED,
+    GROUP_STATE,
     PARTITION,
     READER,
     before,
     first_rows,
     notes,
     number,
+    text,
     without_match,
 )
 from reports.jobs.guarantee_job import A_COMMIT, GuaranteeJob, anomalies, counted, sentence
@@ -151,11 +153,13 @@ def one_group_leader(tables: Tables) -> DataFrame:
     """one-group-leader, as far as the members show it: a generation assigns one partition to two of them.
 
     A generation has one leader, which makes one assignment. Members receive it only after it was written to the group's
-    log, so its number is not used again, not even by another coordinator. The simulator also compares the leaders that
+    log, so its number is not used again, not even by another coordinator. A group without members may be deleted, and
+    one that is created after that begins with generation 1 (Kafka). The simulator also compares the leaders that
     coordinators write.
     """
-    given = tables.memberships.where("event = 'assigned' and generation >= 0")
-    in_time = Window.partitionBy("run", "group", "generation", "topic", "partition").orderBy("at_us", "process")
+    given = _with_deletions(tables.memberships.where("event = 'assigned' and generation >= 0"), tables)
+    generation = Window.partitionBy("run", "group", "deletions", "generation", "topic", "partition")
+    in_time = generation.orderBy("at_us", "process")
     both = given.withColumn("first", F.first("process").over(in_time)).where("process != first")
     detail = sentence(
         "In generation %s of group %s the partition was given to %s and to %s.",
@@ -165,6 +169,16 @@ def one_group_leader(tables: Tables) -> DataFrame:
         "process",
     )
     return anomalies(both, detail)
+
+
+def _with_deletions(given: DataFrame, tables: Tables) -> DataFrame:
+    """Add how often a coordinator had deleted the group until ``at_us`` (``deletions``)."""
+    states = notes(tables, GROUP_STATE).select("run", text("group"), text("state"), "at_us")
+    deleted = states.where("state = 'Dead'").drop("state").withColumn("is_deletion", F.lit(1))
+    both = given.unionByName(deleted, allowMissingColumns=True)
+    in_time = Window.partitionBy(*_GROUP).orderBy("at_us").rangeBetween(Window.unboundedPreceding, Window.currentRow)
+    found = both.withColumn("deletions", F.count("is_deletion").over(in_time))
+    return found.where("is_deletion is null").drop("is_deletion")
 
 
 def first_reads(tables: Tables) -> DataFrame:

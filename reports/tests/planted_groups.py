@@ -181,6 +181,25 @@ def plant_partition_given_to_two(history: History) -> None:
     history.tables["memberships"].append({**given, "process": OLD, "at_us": int_of(given, "at_us") + 1})
 
 
+def legal_partition_given_by_the_group_after_a_deleted_one(history: History) -> None:
+    _deleted_before_it_was_given_to_two(history)
+
+
+def plant_partition_given_to_two_before_the_deletion(history: History) -> None:
+    _deleted_before_it_was_given_to_two(history, late_us=2)
+
+
+def plant_partition_given_to_two_beside_a_deleted_group(history: History) -> None:
+    _deleted_before_it_was_given_to_two(history, group="another")
+
+
+def _deleted_before_it_was_given_to_two(history: History, *, late_us: int = 0, group: str = "") -> None:
+    plant_partition_given_to_two(history)
+    given = history.tables["memberships"][-1]
+    name = group or given["group"]
+    _more(history).note(1, "group_state", int_of(given, "at_us") + late_us, group=name, state="Dead", generation=2)
+
+
 def legal_partition_given_again_in_a_generation(history: History) -> None:
     (given,) = history.rows("memberships", event="assigned", generation=2, partition=1)
     history.tables["memberships"].append({**given, "at_us": int_of(given, "at_us") + 1})
@@ -382,6 +401,9 @@ PLANTED_GROUPS: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "refused beside old version": (legal_commit_refused_beside_an_old_version, set()),
     "refused by unknown error": (plant_commit_refused_for_no_known_reason, {"commits-accepted"}),
     "given to two": (plant_partition_given_to_two, {"one-group-leader"}),
+    "given to two, deleted": (legal_partition_given_by_the_group_after_a_deleted_one, set()),
+    "given to two, deleted later": (plant_partition_given_to_two_before_the_deletion, {"one-group-leader"}),
+    "given to two, another deleted": (plant_partition_given_to_two_beside_a_deleted_group, {"one-group-leader"}),
     "given again": (legal_partition_given_again_in_a_generation, set()),
     "rewinds": (plant_rewind, {"rewinds"}),
     "reset after truncation": (legal_reset_after_a_truncation, set()),
