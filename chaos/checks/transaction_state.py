@@ -257,7 +257,7 @@ class StateView:
             self._commit(at_us, node, partition, partition.pending.popleft()._replace(at_us=at_us))
         partition.committed_end = max(partition.committed_end, log.high_watermark)
 
-    def _losses(self, key: "_Key") -> int:
+    def _losses(self, key: _Key) -> int:
         """Return how often no replica had kept the partition's committed records, -1 if it has only one replica."""
         replicated = None if self._replicas is None else self._replicas.partitions.get(key)
         return -1 if replicated is None else replicated.losses
