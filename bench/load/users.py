@@ -37,8 +37,8 @@ from bench.locust.generator import GeneratorMeter, Sample
 from bench.locust.messages import REPORT, tick_until
 
 REPORT_INTERVAL_S: Final = 0.5
-TOO_LARGE: Final = ("MESSAGE_TOO_LARGE", "MSG_SIZE_TOO_LARGE")
-"""The names of Kafka's error 10, also in librdkafka. No attempt can cure it."""
+TOO_LARGE: Final = ("MESSAGE_TOO_LARGE", "MSG_SIZE_TOO_LARGE", "MESSAGE_SIZE_TOO_LARGE")
+"""The names of Kafka's error 10: Kafka's own, librdkafka's and kafka-python's. No attempt can cure it."""
 AnyClient = ProducerClient | ReaderClient | ConnectionMaker
 PRODUCE: Final = ("PRODUCE", "batch")
 CONSUME: Final = ("CONSUME", "fetch")

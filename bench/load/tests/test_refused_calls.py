@@ -103,8 +103,8 @@ def topics_of(target: LoadTarget) -> list[str]:
 @pytest.mark.live
 @pytest.mark.parametrize(
     "extensions",
-    [{}, {"transactions": {"records": 5}}, {"client": "librdkafka"}],
-    ids=["native", "transactions", "librdkafka"],
+    [{}, {"transactions": {"records": 5}}, {"client": "librdkafka"}, {"client": "kafka-python"}],
+    ids=["native", "transactions", "librdkafka", "kafka-python"],
 )
 def test_batches_that_are_too_large_end_the_run_at_once(
     extensions: dict[str, object], broker: LoadTarget, tmp_path: Path
