@@ -8,6 +8,7 @@ from zlib import crc32
 
 from chaos.checks.batches import batches_of
 from chaos.mutants.mutant import Function, Mutant, mutant
+from reference_broker.ports.slicing import Sliced
 from reference_broker.sessions.fetch_session_cache import EvictableSession
 from reference_broker.wire.errors import DraftError, ErrorCode
 from reference_broker.wire.fetch import INCREMENTAL_FETCH_RESPONSE
@@ -41,10 +42,13 @@ def epoch_not_advanced_when_response_lost(original: Function, self: Any, request
     return bool(original(self, request_epoch))
 
 
-@mutant(f"{SESSION}:FetchSession.expects_epoch")
-def no_epoch_comparison(original: Function, self: Any, request_epoch: int) -> bool:
+@mutant(f"{CACHE}:FetchSessionCache.lookup_in_revision")
+def no_epoch_comparison(original: Function, self: Any, session_id: int, request_epoch: int, revision: Any) -> Any:
     """Any epoch or number of a known session is accepted (F-10, F-20, G-3)."""
-    return True
+    found = original(self, session_id, request_epoch, revision)
+    session = self.find(session_id, revision)
+    is_known = session is not None and revision.is_epoch(request_epoch)
+    return session if is_known and found is revision.wrong_epoch else found
 
 
 @mutant(f"{CACHE}:FetchSessionCache.lookup_in_revision")
@@ -185,16 +189,17 @@ def returns_every_partition(original: Function, self: Any) -> Any:
 @mutant(f"{SESSION}:FetchSession.reports", revisions=ONLY_FINAL)
 def only_records_count_as_changes(original: Function, self: Any, cached: Any, data: Any) -> bool:
     """A partition whose high watermark has changed is omitted from a response without room for its records (F-14)."""
-    return bool(data.records or data.error_code) or bool(self.serves_full)
+    is_full = self.accepted_requests == 0
+    return bool(data.records or data.error_code) or is_full
 
 
-@mutant(f"{FETCH}:Fetch._after_sent")
-def sent_data_moves_cached_offset(original: Function, self: Any, results: Any) -> None:
+@mutant(f"{FETCH}:Fetch._record_sent")
+def sent_data_moves_cached_offset(original: Function, self: Any, data: Any, marked: Any) -> Sliced[None]:
     """Records that were sent to a follower count as fetched by it (F-22, G-8)."""
-    original(self, results)
+    yield from original(self, data, marked)
     leaders, request = self.broker.replication.leaders, self.request
-    for cached, data in results:
-        batches = list(batches_of(bytes(data.records or b"")))
+    for cached, sent in data.items():
+        batches = list(batches_of(bytes(sent.records or b"")))
         if batches and request.replica_id >= 0 and cached.partition is not None:
             cached.fetch_offset = max(cached.fetch_offset, batches[-1][0].last_offset + 1)
             leaders.fetched(cached.partition, cached, request.replica_id, request.replica_epoch)
@@ -311,17 +316,16 @@ def no_modulo_rotation(original: Function, self: Any) -> int:
     return 0
 
 
-@mutant(f"{FETCH}:Fetch._after_omitted", revisions=ONLY_FIRST)
-def number_not_carried_over(original: Function, self: Any, marked: Any, sent: Any) -> None:
+@mutant(f"{FIRST}:FirstRevisionSession.response_sent", revisions=ONLY_FIRST)
+def number_not_carried_over(original: Function, self: Any, sent: Any, marked: Any, partitions: Any) -> Any:
     """A partition that the size limit excludes from response N is not marked for response N + 1 (G-5)."""
-    session, omitted = self.session, dict.fromkeys(marked)
-    if session.revision.name == "first":
-        for cached in session.partitions.values():
-            if cached.available_bytes and cached not in sent:
-                session.assess(cached, 0)
-                cached.set_dirty(0)
-                omitted.setdefault(cached)
-    original(self, omitted, sent)
+    omitted = dict.fromkeys(marked)
+    for cached in self.partitions.values():
+        if cached.available_bytes and cached not in sent:
+            self.assess(cached, 0)
+            cached.set_dirty(0)
+            omitted.setdefault(cached)
+    return original(self, sent, omitted, partitions)
 
 
 @mutant("reference_broker.apis.records.first_revision_fetch:_lookup", revisions=ONLY_FIRST)
@@ -351,10 +355,10 @@ def denied_session_invites_incremental_fetches(original: Function, self: Any) ->
     return left
 
 
-@mutant(f"{FIRST}:FirstRevisionSession.response_flags", revisions=ONLY_FIRST)
-def incremental_responses_not_marked(original: Function, self: Any) -> int:
+@mutant(f"{FIRST}:FirstRevision.response_flags", revisions=ONLY_FIRST)
+def incremental_responses_not_marked(original: Function, self: Any, session: Any) -> int:
     """No response is marked as incremental (G-9)."""
-    return int(original(self)) & ~INCREMENTAL_FETCH_RESPONSE
+    return int(original(self, session)) & ~INCREMENTAL_FETCH_RESPONSE
 
 
 @mutant(f"{FIRST}:FirstRevision.error_response", revisions=ONLY_FIRST)

@@ -34,7 +34,7 @@ SENDER = "reference_broker.transactions.marker_sender:MarkerSender"
 @mutant(f"{FETCH}:Fetch._is_completable")
 def arrivals_end_no_wait(original: Function, self: Any) -> bool:
     """Data that arrive end no wait, so that each parked fetch lasts its max_wait_ms (F-14)."""
-    return bool(original(self)) and not (self.stage is PARKED and not self.urgent)
+    return bool(original(self)) and not (self.stage is PARKED and not self.is_urgent)
 
 
 @mutant(f"{FETCH}:Fetch._park")

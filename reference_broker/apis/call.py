@@ -76,22 +76,47 @@ def run_contained(broker: Broker, call: Call, work: Sliced[object]) -> None:
 _OVER: Final = object()
 
 
+class LongRequest(Protocol):
+    """A request whose work ``LongWork`` does."""
+
+    def work_suspended(self) -> None:
+        """Called after the first slice if there are more. Other events come before the next one."""
+        ...
+
+    def is_void(self) -> bool:
+        """Whether the rest of the work is to be skipped."""
+        ...
+
+    def work_ended(self, is_complete: bool) -> None:
+        """Called once after the last slice, with False if the work became void, or if a bug ended it."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class LongWork:
-    """The work of one request that takes more events, where later requests must not overtake it."""
+    """The work of one request that takes several events, where later requests must not overtake it."""
 
     _ports: Ports
     _call: Call
-    _is_void: Callable[[], bool]
-    """Whether the work is to end early."""
-    _ended: Callable[[bool], None]
-    """Called once after the last slice, with False if the work became void, or if a bug ended it."""
+    _request: LongRequest
     _following: list[Callable[[], None]] = field(default_factory=list)
     """The requests that arrived meanwhile."""
 
-    def go_on(self, work: Sliced[None]) -> None:
-        """Do the rest of the work, one slice in each of the next events."""
-        later(self._ports, 0, lambda: run_slices(self._ports, self._slices(work)))
+    @classmethod
+    def start(cls, ports: Ports, call: Call, request: LongRequest, work: Sliced[None]) -> "LongWork | None":
+        """Do all the work in this event, and return None. If it takes several events, do its first slice, and return
+        the work that goes on in the next ones."""
+        try:
+            if next(work, _OVER) is _OVER:
+                request.work_ended(True)
+                return None
+            request.work_suspended()
+        except Exception:
+            request.work_ended(False)
+            raise
+        long_work = cls(ports, call, request)
+        later(ports, 0, lambda: run_slices(ports, long_work._slices(work)))
+        return long_work
 
     def handle_afterwards(self, request: Callable[[], None]) -> None:
         """Handle a request in an event after the last slice."""
@@ -106,9 +131,9 @@ class LongWork:
             is_complete = True
 
         slices = contained_slices(self._call.contain, to_its_end())
-        while not self._is_void() and next(slices, _OVER) is not _OVER:
+        while not self._request.is_void() and next(slices, _OVER) is not _OVER:
             yield
-        self._ended(is_complete and not self._is_void())
+        self._request.work_ended(is_complete and not self._request.is_void())
         for request in self._following:
             later(self._ports, 0, request)
 

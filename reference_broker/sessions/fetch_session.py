@@ -5,17 +5,18 @@ The cost of a fetch depends on what changed, never on what is cached. Only the m
 looked up before a response. Partitions that have data to send are queued in list order, and a response takes only as
 many as fit. A fetch that names no partition and finds none marked touches no partition.
 
-``FetchSession`` follows the accepted text of the KIP, its final revision: a response has what differs from what was
-last sent, and an error, a divergence or a preferred read replica for as long as it lasts. A repeated request is
-refused. A partition that returned records moves to the end of the list.
+``FetchSession`` follows the accepted text of the KIP, its final revision, as Kafka does: a response has what differs
+from what was last sent, and an error, a divergence or a preferred read replica for as long as it lasts. A repeated
+request is refused. A partition that returned records moves to the end of the list.
 
 The class reads in the order of a fetch: the request, the fetch that is parked or runs, the partitions, the response.
-Its last section has the points in which ``first_revision``, the KIP's first text, differs.
+``first_revision``, the KIP's first text, derives its sessions from it. Nothing here depends on that.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import ClassVar, Protocol, TypeAlias
 
@@ -78,6 +79,37 @@ class SessionFetch(DelayedFetch, Protocol):
         ...
 
 
+class DataQueue(Protocol):
+    """The cached partitions that have data to send, in the order in which a response takes them."""
+
+    def push(self, cached: CachedPartition) -> None: ...
+
+    def take(self) -> CachedPartition | None:
+        """Take the next partition out of the queue, or return None if it is empty."""
+        ...
+
+    def clear(self) -> None: ...
+
+
+@dataclass(slots=True)
+class ListQueue:
+    """A heap by ``order``, lowest first. Stale entries, of partitions that left or moved, are dropped when met."""
+
+    _entries: list[tuple[int, CachedPartition]] = field(default_factory=list)
+
+    def push(self, cached: CachedPartition) -> None:
+        heappush(self._entries, (cached.order, cached))
+        if len(self._entries) > 2 * len(cached.session.partitions) + 64:  # entries of partitions that left
+            self._entries = [entry for entry in self._entries if entry[1].live]
+            heapify(self._entries)
+
+    def take(self) -> CachedPartition | None:
+        return heappop(self._entries)[1] if self._entries else None
+
+    def clear(self) -> None:
+        self._entries = []
+
+
 @dataclass(slots=True, eq=False)
 class FetchSession:
     """A session. Every full fetch works on a candidate, a session without an ID, which the cache may then admit."""
@@ -104,8 +136,6 @@ class FetchSession:
     """How far the last request could read, None before the first one."""
     rack: str | None = None
     """The rack of a consumer that may read from followers, as of the last request."""
-    serves_full: bool = True
-    """Whether the request in hand is a full one."""
     counted: int = 0
     """The number of partitions that the cache of sessions counts for it."""
     partitions: dict[PartitionKey, CachedPartition] = field(default_factory=dict)
@@ -117,11 +147,8 @@ class FetchSession:
     """The sum over all partitions that have data."""
     fetch: SessionFetch | None = None
     """The fetch that is parked or has slices left, else None."""
-    _with_data: "DataQueue" = field(init=False)
+    _with_data: DataQueue = field(default_factory=ListQueue)
     _last_order: int = 0
-
-    def __post_init__(self) -> None:
-        self._with_data = self.new_queue()
 
     @property
     def made_by(self) -> str:
@@ -132,12 +159,12 @@ class FetchSession:
 
     def expects_epoch(self, request_epoch: int) -> bool:
         """Whether an incremental request with this epoch is valid now."""
-        return request_epoch in self.expected_epochs()
+        return request_epoch == self.epoch
 
     def accept(self, request_epoch: int, now: Now) -> None:
         """Accept one more incremental request. The epoch advances here, even if the response is lost."""
-        self.serves_full = False
-        self.advance(request_epoch)
+        self.epoch = next_epoch(request_epoch)
+        self.accepted_requests += 1
         self.touch(now)
 
     def empty(self) -> Removed:
@@ -145,7 +172,7 @@ class FetchSession:
         removed, self.partitions = self.partitions, {}
         self._last_order = self.available_bytes = 0
         self.changed = {}
-        self._with_data = self.new_queue()
+        self._with_data.clear()
         return removed
 
     def touch(self, now: Now) -> None:
@@ -211,7 +238,7 @@ class FetchSession:
             self.partitions[key] = cached
         cached.remember(wanted, topic_id)
         cached.remember_named()
-        self.recheck(cached)
+        self.changed[cached] = None
         return cached
 
     def forget(self, topic: str, topic_id: bytes, indexes: Iterable[int]) -> None:
@@ -233,11 +260,6 @@ class FetchSession:
         """Mark a partition that may have something to send, in the response in hand or in the next one."""
         self.changed[cached] = None
 
-    def recheck(self, cached: CachedPartition) -> None:
-        """Make the next response look up the partition although nothing of it has changed, for instance because the
-        request names it. In the first revision ``mark`` makes it dirty as well, and this does not."""
-        self.changed[cached] = None
-
     def read_as(self, isolation: FetchIsolation, rack: str | None = None) -> Sliced[None]:
         """Set how far the fetcher may read: another isolation level, or a follower instead of a consumer, reads to
         another end. A consumer with another rack may have to read elsewhere; ``rack`` is None for fetchers that read
@@ -251,7 +273,7 @@ class FetchSession:
         def mark_all(some: Collection[CachedPartition]) -> None:
             for cached in some:
                 cached.read_from_leader()
-                self.recheck(cached)
+                self.changed[cached] = None
 
         yield from in_slices(self.partitions.values(), SESSION_PARTITIONS_PER_SLICE, mark_all)
 
@@ -270,8 +292,7 @@ class FetchSession:
     def take_with_data(self) -> CachedPartition | None:
         """Take the next partition with data out of the queue, in the order of the response. ``after_response`` or
         ``queue`` puts it back."""
-        start = self.start()
-        while (cached := self._with_data.take(start)) is not None:
+        while (cached := self._with_data.take()) is not None:
             if cached.cached_in is not self.partitions:
                 continue
             cached.leave_queue()
@@ -279,26 +300,20 @@ class FetchSession:
                 return cached
         return None
 
-    def rank(self, ordered: list[CachedPartition]) -> Sliced[None]:
-        """Reorder the partitions, from 0 on."""
-        self._with_data = self.new_queue()
-        rank = 0
-
-        def rank_next(some: Collection[CachedPartition]) -> None:
-            nonlocal rank
-            for cached in some:
-                cached.move_to(rank)
-                rank += 1
-                if cached.queued:
-                    self._with_data.push(cached)
-
-        yield from in_slices(ordered, SESSION_PARTITIONS_PER_SLICE, rank_next)
-
     def move_to_end(self, cached: CachedPartition) -> None:
         self._last_order += 1
         cached.move_to(self._last_order)
 
     # the response
+
+    def take_marks(self) -> dict[CachedPartition, None]:
+        """Begin a response. Return the marked partitions, each of which must be passed to ``after_response``. Later
+        marks are for the next response.
+
+        ``changed`` becomes a new dict, since a walk over a dict still passes the places of 10,000 removed entries.
+        """
+        marked, self.changed = self.changed, {}
+        return marked
 
     def reports(self, cached: CachedPartition, data: PartitionData) -> bool:
         """Whether ``data``, the partition's state without records, belongs in an incremental response."""
@@ -310,14 +325,9 @@ class FetchSession:
             or is_lasting(data)
         )
 
-    def take_marks(self) -> dict[CachedPartition, None]:
-        """Begin a response. Return the marked partitions, each of which must be passed to ``after_response``. Later
-        marks are for the next response.
-
-        ``changed`` becomes a new dict, since a walk over a dict still passes the places of 10,000 removed entries.
-        """
-        marked, self.changed = self.changed, {}
-        return marked
+    def place(self, cached: CachedPartition) -> int:
+        """Return the partition's place in the response. Places need not be dense."""
+        return cached.order
 
     def put_back(self, marked: dict[CachedPartition, None], read: Collection[CachedPartition]) -> Sliced[None]:
         """Restore the marks and the read partitions of a response that was not sent."""
@@ -331,6 +341,35 @@ class FetchSession:
 
         yield from in_slices(read, SESSION_PARTITIONS_PER_SLICE, queue_again)
 
+    def keep(self, sessions: "AdmitsSessions", wants_session: bool, now: Now) -> bool:
+        """Return whether the session caches the fetched partitions after the response. Admit a candidate if its fetcher
+        wants a session and there is room."""
+        return bool(self.session_id) or (wants_session and sessions.admit(self, now))
+
+    def response_sent(
+        self, sent: dict[CachedPartition, PartitionData], marked: dict[CachedPartition, None], partitions: Partitions
+    ) -> Iterable[None]:
+        """Prepare for the next response, after one with ``sent``. Its partitions come in list order, so that those that
+        move to the end of the list keep their order. The marked ones that it omitted follow."""
+        return self._prepare_next(sent, marked, partitions) if sent or marked else ()
+
+    def _prepare_next(
+        self, sent: dict[CachedPartition, PartitionData], marked: dict[CachedPartition, None], partitions: Partitions
+    ) -> Sliced[None]:
+        yield from in_slices(sent.items(), SESSION_PARTITIONS_PER_SLICE, partial(self._after_sent, partitions))
+        yield from in_slices(marked, SESSION_PARTITIONS_PER_SLICE, partial(self._after_omitted, sent, partitions))
+
+    def _after_sent(self, partitions: Partitions, sent: Collection[tuple[CachedPartition, PartitionData]]) -> None:
+        for cached, data in sent:
+            self.after_response(cached, data, partitions)
+
+    def _after_omitted(
+        self, sent: Collection[CachedPartition], partitions: Partitions, marked: Collection[CachedPartition]
+    ) -> None:
+        for cached in marked:
+            if cached not in sent:
+                self.after_response(cached, None, partitions)
+
     def after_response(self, cached: CachedPartition, sent: PartitionData | None, partitions: Partitions) -> None:
         """Prepare a partition for the next response, after one with ``sent``, or None if it was looked up and omitted.
 
@@ -338,9 +377,7 @@ class FetchSession:
         while this response was made. The cached fetch offset stays the requested one, so data that the fetcher does not
         confirm is sent again.
         """
-        if sent is None:
-            self.omitted(cached)
-        else:
+        if sent is not None:
             cached.remember_sent(sent)
             self.sent(cached, sent)
         if cached.available_bytes and not cached.queued:
@@ -357,64 +394,9 @@ class FetchSession:
         if data.records:
             self.move_to_end(cached)
 
-    # What a revision decides. The methods from here on exist for the first revision alone (``FirstRevisionSession``),
-    # and those of the final one do the obvious. The first revision also extends ``accept``, ``empty``, ``mark``,
-    # ``assess``, ``reports`` and ``sent``.
-    #
-    # request    which epochs are valid: ``expected_epochs`` - may a parked one be repeated: ``has_parked`` -
-    #            what is accepted: ``advance``
-    # response   where it begins and in which order: ``new_queue``, ``start``, ``place`` - is there a session after it:
-    #            ``keep`` - its flags: ``response_flags``
-    # afterwards the session: ``response_sent``, ``full_response_sent`` - each partition: ``omitted``, ``watch``
-
-    def expected_epochs(self) -> tuple[int, ...]:
-        """Return the epochs that the next incremental request may have."""
-        return (self.epoch,)
-
-    def has_parked(self, request_epoch: int) -> bool:  # noqa: ARG002
-        """Whether an incremental fetch with this epoch is parked, and may be repeated."""
-        return False
-
-    def advance(self, request_epoch: int) -> None:
-        self.epoch = next_epoch(request_epoch)
-        self.accepted_requests += 1
-
-    def keep(self, sessions: "AdmitsSessions", wants_session: bool, now: Now) -> bool:
-        """Return whether the session caches the fetched partitions after the response. Admit a candidate if its fetcher
-        wants a session and there is room."""
-        return bool(self.session_id) or (wants_session and sessions.admit(self, now))
-
-    def new_queue(self) -> "DataQueue":
-        """Return an empty queue of partitions with data."""
-        return ListQueue()
-
-    def start(self) -> int:
-        """Return where the response to the latest request begins."""
-        return 0
-
-    def place(self, cached: CachedPartition) -> int:
-        """Return the partition's place in the response to the latest request. Places need not be dense."""
-        return cached.order
-
-    def response_flags(self) -> int:
-        """Return the flags of a successful response."""
-        return 0
-
-    def response_sent(self) -> None:
-        """Called when the response to the latest request was sent. ``after_response`` follows for its partitions and
-        its marks."""
-
-    def omitted(self, cached: CachedPartition) -> None:
-        """Called when the partition was looked up, but omitted from the response."""
-
     def watch(self, cached: CachedPartition, partitions: Partitions) -> None:
         """Wait for the partition's next change, since there is nothing more to send."""
         cached.watch(partitions)
-
-    def full_response_sent(self) -> Sliced[None]:
-        """Called after ``after_response`` for all partitions of a full request."""
-        return
-        yield
 
 
 def leave(all_removed: Iterable[Removed]) -> Sliced[None]:
@@ -428,35 +410,6 @@ def leave(all_removed: Iterable[Removed]) -> Sliced[None]:
             removed.popitem()[1].leave()
             if budget.spend():
                 yield
-
-
-class DataQueue(Protocol):
-    """The cached partitions that have data to send."""
-
-    def push(self, cached: CachedPartition) -> None: ...
-
-    def take(self, start: int) -> CachedPartition | None:
-        """Take the next partition out of the queue, or return None if it is empty.
-
-        ``start`` is the place at which the response begins.
-        """
-        ...
-
-
-@dataclass(slots=True)
-class ListQueue:
-    """A heap by ``order``, lowest first. Stale entries, of partitions that left or moved, are dropped when met."""
-
-    _entries: list[tuple[int, CachedPartition]] = field(default_factory=list)
-
-    def push(self, cached: CachedPartition) -> None:
-        heappush(self._entries, (cached.order, cached))
-        if len(self._entries) > 2 * len(cached.session.partitions) + 64:  # entries of partitions that left
-            self._entries = [entry for entry in self._entries if entry[1].live]
-            heapify(self._entries)
-
-    def take(self, start: int) -> CachedPartition | None:  # noqa: ARG002
-        return heappop(self._entries)[1] if self._entries else None
 
 
 class AdmitsSessions(Protocol):
@@ -490,6 +443,10 @@ class Revision(ABC):
     @abstractmethod
     def is_epoch(self, request_epoch: int) -> bool:
         """Whether an incremental request can carry it at all."""
+
+    def response_flags(self, session: FetchSession) -> int:  # noqa: ARG002
+        """Return the flags of a successful response."""
+        return 0
 
     def error_response(
         self,

@@ -255,15 +255,16 @@ class FetchSessionCache:
         )
         return True
 
-    def accept(self, session: FetchSession, request_epoch: int, now: Now) -> bool:
+    def accept(self, session: FetchSession, request_epoch: int, now: Now, *, repeats: bool = False) -> bool:
         """Accept a valid incremental request. An older one that is still parked is ended.
 
-        If both have the same epoch (first revision), the older one gets its response now with the data that there is,
-        since either of the two responses may be the one that arrives (G-3). Return False if that goes on in later
-        events, or if a bug in it closed the session. Then this request is not accepted, and must be handled again.
+        If the request ``repeats`` that one (first revision), the older one gets its response now with the data that
+        there is, since either of the two responses may be the one that arrives (G-3). Return False if that goes on in
+        later events, or if a bug in it closed the session. Then this request is not accepted, and must be handled
+        again.
         """
         # Decision request-behind-parked (F-20): handled again | accepted
-        if session.fetch is not None and not self._overtaken(session, session.has_parked(request_epoch)):
+        if session.fetch is not None and not self._overtaken(session, repeats):
             return False
         if now.wall_ms < session.last_used_ms:
             self._refusal = None

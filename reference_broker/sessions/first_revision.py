@@ -5,13 +5,14 @@ It plays beside the final revision, in the private drafts of Fetch 1000 and 1002
 """
 
 from bisect import bisect_left, insort
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from reference_broker.ports.node_ports import Now
-from reference_broker.ports.slicing import SESSION_PARTITIONS_PER_SLICE, Sliced, sort_in_slices
+from reference_broker.ports.slicing import SESSION_PARTITIONS_PER_SLICE, Sliced, in_slices, sort_in_slices
 from reference_broker.replication.partitions import Partitions
 from reference_broker.sessions.cached_partition import CachedPartition, is_lasting
-from reference_broker.sessions.fetch_session import AdmitsSessions, DataQueue, FetchSession, Removed, Revision
+from reference_broker.sessions.fetch_session import AdmitsSessions, FetchSession, Removed, Revision
 from reference_broker.wire.errors import DraftError, Error, ErrorCode
 from reference_broker.wire.fetch import (
     INCREMENTAL_FETCH,
@@ -38,6 +39,8 @@ class FirstRevisionSession(FetchSession):
 
     # The methods call those of FetchSession by its name: super() needs the class that slots=True replaces.
 
+    serves_full: bool = True
+    """Whether the request in hand is a full one."""
     sequence_number: int = 0
     """The sequence number of the latest incremental request. A request carries it as its session epoch."""
     responded_sequence_number: int = -1
@@ -46,16 +49,19 @@ class FirstRevisionSession(FetchSession):
     """``responded_sequence_number`` before a full request in the session, while that has no response."""
     denied: bool = False
     """Whether the session refuses incremental fetches and caches nothing."""
+    _with_data: "RingQueue" = field(default_factory=lambda: RingQueue())
     last_sent: dict[CachedPartition, None] = field(default_factory=dict)
     """The partitions in the response to ``sequence_number``, if that may have to be repeated."""
 
     # requests
 
-    def expected_epochs(self) -> tuple[int, ...]:
-        return self.sequence_number, self.sequence_number + 1
+    def expects_epoch(self, request_epoch: int) -> bool:
+        return request_epoch in (self.sequence_number, self.sequence_number + 1)
 
     def accept(self, request_epoch: int, now: Now) -> None:
-        FetchSession.accept(self, request_epoch, now)
+        self.serves_full = False
+        self.advance(request_epoch)
+        self.touch(now)
         self.responded_before_full = None
 
     def advance(self, request_epoch: int) -> None:
@@ -117,6 +123,7 @@ class FirstRevisionSession(FetchSession):
         return bool(self.session_id) and not self.denied
 
     def has_parked(self, request_epoch: int) -> bool:
+        """Whether an incremental fetch with this number is parked, and may be repeated."""
         return self.fetch is not None and not self.serves_full and request_epoch == self.sequence_number
 
     def upcoming_sequence_number(self) -> int:
@@ -132,6 +139,10 @@ class FirstRevisionSession(FetchSession):
         cached.set_dirty(self.upcoming_sequence_number())
         self.changed[cached] = None
 
+    def recheck(self, cached: CachedPartition) -> None:
+        """Make the next response look up the partition although nothing of it has changed."""
+        self.changed[cached] = None
+
     def assess(self, cached: CachedPartition, available_bytes: int) -> None:
         """A partition with data that no response had room for is dirty for the number after the last response's.
 
@@ -145,10 +156,12 @@ class FirstRevisionSession(FetchSession):
 
     # a response
 
-    def new_queue(self) -> DataQueue:
-        return RingQueue()
+    def take_marks(self) -> dict[CachedPartition, None]:
+        self._with_data.start = self.start()
+        return FetchSession.take_marks(self)
 
     def start(self) -> int:
+        """Return where the response to the latest request begins."""
         # Decision response-start (G-7): first partition | rotated
         return 0 if self.serves_full or not self.partitions else self.sequence_number % len(self.partitions)
 
@@ -168,18 +181,19 @@ class FirstRevisionSession(FetchSession):
         # Decision partition-dirty (G-6): sent | omitted
         return cached.dirty_sequence_number >= self.sequence_number and not cached.available_bytes
 
-    def response_flags(self) -> int:
-        return _may_follow(self) | (0 if self.serves_full else INCREMENTAL_FETCH_RESPONSE)
-
-    def response_sent(self) -> None:
+    def response_sent(
+        self, sent: dict[CachedPartition, PartitionData], marked: dict[CachedPartition, None], partitions: Partitions
+    ) -> Sliced[None]:
         """A response to a full request is none to ``sequence_number``. An incremental request with it may still come
         (G-4)."""
-        FetchSession.response_sent(self)
         before_full, self.responded_before_full = self.responded_before_full, None
         self.responded_sequence_number = self.sequence_number if before_full is None else before_full
         self.last_sent = {}
         for cached in self.changed:  # They changed while the response was made, and belong to the next one.
             self.mark(cached)
+        yield from FetchSession.response_sent(self, sent, marked, partitions)
+        if self.serves_full:
+            yield from self.full_response_sent()
 
     def sent(self, cached: CachedPartition, data: PartitionData) -> None:
         self.last_sent[cached] = None
@@ -195,11 +209,9 @@ class FirstRevisionSession(FetchSession):
         self.assess(cached, 0)
         cached.set_dirty(dirty)
 
-    def omitted(self, cached: CachedPartition) -> None:
-        if cached.available_bytes:
-            cached.remember_dirty(self.sequence_number + 1)
-
     def watch(self, cached: CachedPartition, partitions: Partitions) -> None:
+        if cached.available_bytes:  # The response had no room for its records, or not for all of them.
+            cached.remember_dirty(self.sequence_number + 1)
         # Decision rested-partition-dirty (G-5): looked up next time | watched for changes
         if cached.dirty_sequence_number > self.sequence_number and not cached.available_bytes:
             self.recheck(cached)
@@ -211,7 +223,22 @@ class FirstRevisionSession(FetchSession):
         self.last_sent = {}
         cached = self.partitions.values()
         ordered = yield from sort_in_slices(cached, SESSION_PARTITIONS_PER_SLICE, lambda one: (one.topic, one.index))
-        yield from self.rank(ordered)
+        yield from self._rank(ordered)
+
+    def _rank(self, ordered: list[CachedPartition]) -> Sliced[None]:
+        """Reorder the partitions, from 0 on."""
+        self._with_data.clear()
+        rank = 0
+
+        def rank_next(some: Collection[CachedPartition]) -> None:
+            nonlocal rank
+            for cached in some:
+                cached.move_to(rank)
+                rank += 1
+                if cached.queued:
+                    self._with_data.push(cached)
+
+        yield from in_slices(ordered, SESSION_PARTITIONS_PER_SLICE, rank_next)
 
 
 def _may_follow(session: FirstRevisionSession) -> int:
@@ -230,6 +257,10 @@ class FirstRevision(Revision):
 
     def is_epoch(self, request_epoch: int) -> bool:
         return request_epoch >= 1
+
+    def response_flags(self, session: FetchSession) -> int:
+        assert isinstance(session, FirstRevisionSession), "the session of another revision"
+        return _may_follow(session) | (0 if session.serves_full else INCREMENTAL_FETCH_RESPONSE)
 
     def error_response(self, error: Error, request: FetchRequest, session: FetchSession | None = None) -> FetchResponse:
         """While the session exists, an error has its ID."""
@@ -256,13 +287,18 @@ class RingQueue:
 
     _orders: list[int] = field(default_factory=list)
     _by_order: dict[int, CachedPartition] = field(default_factory=dict)
+    start: int = 0
+    """The place at which the response begins."""
 
     def push(self, cached: CachedPartition) -> None:
         insort(self._orders, cached.order)
         self._by_order[cached.order] = cached
 
-    def take(self, start: int) -> CachedPartition | None:
+    def take(self) -> CachedPartition | None:
         if not self._orders:
             return None
-        found = bisect_left(self._orders, start)
-        return self._by_order.pop(self._orders.pop(found if found < len(self._orders) else 0))
+        following = bisect_left(self._orders, self.start)
+        return self._by_order.pop(self._orders.pop(following if following < len(self._orders) else 0))
+
+    def clear(self) -> None:
+        self._orders, self._by_order = [], {}

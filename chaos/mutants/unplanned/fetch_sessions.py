@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
-from reference_broker.apis.records.fetch import DUE, PARKED
+from reference_broker.apis.records.fetch import DUE, LOOKING_UP, PARKED
 from reference_broker.sessions.cached_partition import is_lasting
 from reference_broker.sessions.fetch_session_cache import age_ms
 
@@ -74,11 +74,11 @@ def equal_size_evicts(original: Function, session: Any, candidate: Any, wall_ms:
     return is_old and len(candidate.partitions) >= len(session.partitions)
 
 
-@mutant("reference_broker.apis.records.fetch:Fetch._marked")
+@mutant("reference_broker.apis.records.fetch:Fetch._look_up_changed")
 def parked_fetch_watches_once(original: Function, self: Any, cached: Any) -> None:
     """A parked fetch looks at the first change of a partition only. If that is an append, the high watermark that
     passes it later wakes nobody (F-14)."""
-    if not self.stage.looks_up_changes or (self.has_slices_left and self._is_refused(cached)):
+    if not self.stage.looks_up_changes or (self.stage is LOOKING_UP and self._is_refused(cached)):
         return
     self._look_up(cached)
     if self.stage is PARKED and self._is_completable():
@@ -86,12 +86,12 @@ def parked_fetch_watches_once(original: Function, self: Any, cached: Any) -> Non
         self.broker.ports.at_end(self._complete_due)
 
 
-@mutant(f"{SESSION}.response_sent")
-def changes_during_long_response_lost(original: Function, self: Any) -> None:
+@mutant("reference_broker.apis.records.fetch_response:ResponseBuilder.response")
+def changes_during_long_response_lost(original: Function, self: Any, broker: Any, call: Any) -> Any:
     """Partitions that are marked while a response is being made lose their mark when it is sent, so that the next
     response lacks the change (F-14, F-20, G-5)."""
-    self.changed = {}
-    original(self)
+    self.session.changed = {}
+    return original(self, broker, call)
 
 
 @mutant("reference_broker.sessions.first_revision:FirstRevisionSession.advance", revisions=("first",))

@@ -5,13 +5,16 @@
 3. If fewer than ``min.bytes`` can be read and nothing is urgent, the fetch is parked on its session until enough
    arrives or ``max.wait.ms`` is over (Kafka's DelayedFetch). A full fetch is parked on the candidate that may become a
    session. A partition that changes meanwhile marks itself in the session, and ``partition_marked`` looks it up again.
-4. ``_complete`` reads whole batches within the limits, adds what else is new, and responds.
-5. The session notes what was sent, for the next request.
+4. ``_complete`` collects the partitions of the response: those with records (``_read_records``) within the limits, and
+   those of which something else is new (``_add_news_of``). It responds, unless the connection has closed.
+5. The session notes what was sent, for the next request (``FetchSession.response_sent``).
 
-``FetchStage`` and ``NEXT_STAGES`` are this as a table. A response costs what is marked plus what is sent.
+The class has a section for each step. ``FetchStage`` and ``NEXT_STAGES`` are this as a table. A response costs what is
+marked plus what is sent.
 
 Steps 1, 2, 4 and 5 yield after each slice of partitions (``ports.slicing``). Up to 1,000 partitions take one event.
-Between two slices other requests are served, and partitions change. Comments below say what follows from that.
+Otherwise ``LongWork`` goes on with the fetch in later events, and the last section is what it calls. Between two slices
+other requests are served, and partitions change. Comments below say what follows from that.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -22,12 +25,13 @@ from typing import Final
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, LongWork
 from reference_broker.apis.records.fetch_partition import (
+    FetchParams,
     Lookup,
     RemoteReads,
     failed,
     look_up,
     offsets_of,
-    rack_of,
+    params_of,
     read,
     without_records,
 )
@@ -41,7 +45,7 @@ from reference_broker.ports.slicing import (
     sort_in_slices,
 )
 from reference_broker.sessions.cached_partition import CachedPartition, direction
-from reference_broker.sessions.fetch_session import FetchSession
+from reference_broker.sessions.fetch_session import FULL_EPOCH, FetchSession
 from reference_broker.wire.errors import ErrorCode, known_error
 from reference_broker.wire.fetch import FetchRequest, FetchResponse, PartitionData
 
@@ -95,55 +99,46 @@ NEXT_STAGES: Final[Mapping[FetchStage, tuple[FetchStage, ...]]] = {
     ABANDONED: (ABANDONED,),
 }
 
-_OVER = object()
-
 
 @dataclass(slots=True, eq=False)
 class Fetch:
     """One accepted fetch. Each connection has at most one that is parked."""
 
+    # the request
     broker: Broker
     call: Call
     session: FetchSession
     """The session, or the candidate that may become one."""
     request: FetchRequest
-    wants_session: bool = False
-    """Whether the fetch is a full one that opens a session."""
-    stage: FetchStage = field(default=UPDATING, init=False)
-    timer: int | None = None
-    """The timeout while it is parked, else None."""
-    urgent: bool = False
+    params: FetchParams = field(init=False)
+
+    # what can be sent
+    lookups: dict[CachedPartition, Lookup] = field(default_factory=dict, init=False)
+    """The latest lookup of each partition that was marked."""
+    remote: RemoteReads | None = field(default=None, init=False)
+    """Its reads in the remote tier, None if there are none yet."""
+    is_urgent: bool = field(default=False, init=False)
     """Whether an error, a divergence or a preferred read replica is new, has changed, or was named by this request. One
     that lasts is in each response but ends no wait."""
-    remote: RemoteReads | None = None
-    """Its reads in the remote tier, None if there are none yet."""
-    is_follower: bool = field(init=False)
-    isolation: FetchIsolation = field(init=False)
-    rack: str | None = field(init=False)
-    """The consumer's rack, None if the fetcher may read from leaders only."""
-    max_bytes: int = field(init=False)
-    min_bytes: int = field(init=False)
-    lookups: dict[CachedPartition, Lookup] = field(default_factory=dict)
-    """The latest lookup of each partition that was marked."""
+
+    # how far it is
+    stage: FetchStage = field(default=UPDATING, init=False)
+    timer: int | None = field(default=None, init=False)
+    """The timeout while it is parked, else None."""
+    watches: bool = field(default=False, init=False)
+    """Whether the partitions that were looked up are watched for changes, since other events come before the
+    response."""
     long_work: LongWork | None = field(default=None, init=False)
-    """The slices left, None if it takes one event."""
+    """Its work while that takes several events, else None."""
 
     def __post_init__(self) -> None:
-        config, request = self.broker.config, self.request
-        self.is_follower = request.replica_id >= 0
-        self.isolation = FetchIsolation.of(self.is_follower, request.isolation_level)
-        self.rack = rack_of(config, self.call.api_version, request)
-        limit = config.fetch_max_bytes
-        if self.is_follower:
-            limit = max(limit, config.replica_fetch_response_max_bytes)
-        self.max_bytes = min(max(request.max_bytes, 0), limit)
-        self.min_bytes = min(request.min_bytes, self.max_bytes)
+        self.params = params_of(self.broker.config, self.call.api_version, self.request)
 
     def _enter(self, stage: FetchStage) -> None:
         assert stage in NEXT_STAGES[self.stage], f"a fetch went from {self.stage.name} to {stage.name}"
         self.stage = stage
 
-    # the partitions that the request names and forgets
+    # 1. the partitions that the request names and forgets
 
     def serve_full(self) -> Sliced[None]:
         """Serve the partitions that the request names, beside those of its session."""
@@ -161,11 +156,7 @@ class Fetch:
             yield from session.forget_all(request.forgotten)
         sessions.resized(session)
         if sessions.is_too_large(session):
-            self._enter(ABANDONED)
-            session.detach()
-            sessions.close(session.session_id, "too many partitions")
-            sessions.count_not_found()
-            self.call.respond(FetchResponse(ErrorCode.fetch_session_id_not_found))
+            self._close_too_large_session()
             return
         # Decision session-emptied (F-7): closed | goes on
         if not session.partitions:
@@ -175,25 +166,34 @@ class Fetch:
     def _update_partitions(self) -> Iterable[None]:
         return self.session.update_partitions(self.request.topics, with_ids=self.call.api_version >= TOPIC_IDS_FROM)
 
+    def _close_too_large_session(self) -> None:
+        """End the fetch together with its session, which would cache too many partitions."""
+        sessions = self.broker.fetch_sessions
+        self._enter(ABANDONED)
+        self.session.detach()  # So that closing the session does not end this fetch with another error.
+        sessions.close(self.session.session_id, "too many partitions")
+        sessions.count_not_found()
+        self.call.respond(FetchResponse(ErrorCode.fetch_session_id_not_found))
+
     def _leave_session(self) -> Sliced[None]:
         """Close the session, whose last partition was forgotten. The fetch goes on in a candidate, with no partitions
         but those that it names."""
-        session, has_slices_left = self.session, self.has_slices_left
+        session = self.session
         session.detach()  # So that closing the session does not end this fetch.
         self.session = candidate_of(self.broker, self.call, self.request)
         self.session.set_contact_of(session)
-        if has_slices_left:
+        if self.has_slices_left:
             self.session.attach(self)
         self.broker.fetch_sessions.close(session.session_id, "no partition left")
         yield from self._update_partitions()
 
-    # lookups, and the wait
+    # 2. the lookups
 
     def serve(self) -> Sliced[None]:
         """Look up the marked partitions, and then complete or park the fetch."""
-        session = self.session
-        if session.isolation is not self.isolation or session.rack != self.rack:
-            yield from session.read_as(self.isolation, self.rack)
+        session, params = self.session, self.params
+        if session.isolation is not params.isolation or session.rack != params.rack:
+            yield from session.read_as(params.isolation, params.rack)
         self._enter(LOOKING_UP)
         if session.changed:
             yield from in_slices(session.changed, SESSION_PARTITIONS_PER_SLICE, self._look_up_all)
@@ -209,11 +209,11 @@ class Fetch:
     def _look_up_all(self, marked: Collection[CachedPartition]) -> None:
         for cached in marked:
             self._look_up(cached)
-        if self.has_slices_left:
+        if self.watches:
             for cached in marked:
                 cached.watch(self.broker.partitions)
         # Decision progress-cost-session (F-18): session evicted meanwhile | goes on
-        if self.is_follower and not self._count_progress(marked):
+        if self.params.is_follower and not self._count_progress(marked):
             self.abandon(self.session.revision.unknown_id)
 
     def _count_progress(self, marked: Collection[CachedPartition]) -> bool:
@@ -225,7 +225,7 @@ class Fetch:
         lookup comes. If a high watermark moves, other fetches are completed, and may take this session's slot. Return
         False then.
         """
-        replicated = [one for one in marked if one.partition and one.partition.followers is not None]
+        replicated = [cached for cached in marked if cached.partition and cached.partition.followers is not None]
         if not replicated:
             return True
         leaders, request = self.broker.replication.leaders, self.request
@@ -244,16 +244,78 @@ class Fetch:
         session_id = self.session.session_id
         return not session_id or self.broker.fetch_sessions.sessions.get(session_id) is self.session
 
+    def _look_up(self, cached: CachedPartition) -> None:
+        lookup = look_up(self.broker, cached, self.params)
+        self._note(cached, lookup if lookup.remote is None else self._look_up_remote(cached, lookup))
+
+    def _look_up_remote(self, cached: CachedPartition, lookup: Lookup) -> Lookup:
+        """Return the lookup with the records from the tier, if they have arrived. Otherwise begin to read them."""
+        manager, partition = self.broker.remote_log, cached.partition
+        if manager is None or partition is None:  # The node no longer has a tier.
+            return failed(cached.index, ErrorCode.offset_out_of_range)
+        if self.call.closed:
+            return lookup
+        if self.remote is None:
+            is_committed = self.params.isolation is FetchIsolation.TXN_COMMITTED
+            max_bytes = max(self.params.max_bytes, 1)
+            self.remote = RemoteReads(manager.reader, is_committed, max_bytes, self._remote_arrived)
+            if self.timer is None:  # A parked fetch has a listener already.
+                self.call.on_closed(self._end_remote)
+        return self.remote.look_up(cached, lookup, partition.log)
+
+    def _remote_arrived(self, cached: CachedPartition) -> None:
+        self.is_urgent = True
+        self.partition_marked(cached)
+
+    def _note(self, cached: CachedPartition, lookup: Lookup) -> None:
+        """Note the latest lookup of a partition, in the session also how much it can send."""
+        self.session.assess(cached, lookup.available_bytes)
+        cached.remember_readable(lookup.unlimited_bytes)
+        self.lookups[cached] = lookup
+        problem = lookup.problem
+        if problem is not None and not self.is_urgent:
+            is_new = problem.error_code != cached.sent_error or direction(problem) != cached.sent_direction
+            self.is_urgent = is_new or cached.is_requested
+
+    def _is_completable(self) -> bool:
+        """Whether there is enough to send, so that the fetch need not wait (any longer)."""
+        # Decision fetch-awaits-tier (P-11): read pending | nothing pending
+        if self.remote is not None and self.remote.is_pending:
+            return False
+        return self.is_urgent or self.session.available_bytes >= self.params.min_bytes
+
+    # 3. the wait
+
+    def _park(self) -> None:
+        self._watch()
+        self._enter(PARKED)
+        self.session.attach(self)
+        wait_ms = self.request.max_wait_ms
+        if self.remote is not None and self.remote.is_pending:
+            wait_ms = self.broker.config.remote_fetch_max_wait_ms
+        if self.params.is_follower:
+            wait_ms = self.broker.replication.leaders.waits.begin(self.params.replica_id, self, wait_ms)
+        self.timer = self.broker.ports.set_timer(self.session.contact_us + wait_ms * 1000, self.respond)
+        self.call.on_closed(self._connection_closed)
+
+    def _watch(self) -> None:
+        """Watch the partitions that were looked up. From now on each other one is watched right after its lookup."""
+        if not self.watches:
+            self.watches = True
+            for cached in self.lookups:
+                cached.watch(self.broker.partitions)
+
     def partition_marked(self, cached: CachedPartition) -> None:
         """Look up a partition that changed. A bug in this fetch does not fail the request that changed it."""
-        self.call.contain(partial(self._marked, cached))
+        self.call.contain(partial(self._look_up_changed, cached))
 
-    def _marked(self, cached: CachedPartition) -> None:
+    def _look_up_changed(self, cached: CachedPartition) -> None:
+        """Look up a partition that changed, and complete the fetch at the end of this event if there is enough now."""
         # While a response is built, a changed partition keeps its mark, and is looked up again only if it has yet to be
-        # read (``_read_into``). So a response has each partition as it was at some moment since the request arrived.
+        # read (``_read_records``). So a response has each partition as it was at some moment since the request arrived.
         # These moments differ; nothing in a fetch relates one partition to another.
         # Decision changed-partition (F-14): only marked | looked up
-        if not self.stage.looks_up_changes or (self.has_slices_left and self._is_refused(cached)):
+        if not self.stage.looks_up_changes or (self.stage is LOOKING_UP and self._is_refused(cached)):
             return
         self._look_up(cached)
         cached.watch(self.broker.partitions)
@@ -267,7 +329,7 @@ class Fetch:
         partition has recovered by now: it names a partition again only after an error, or when its offset moves."""
         lookup = self.lookups.get(cached)
         is_refused = lookup is not None and lookup.problem is not None
-        return is_refused and cached.is_requested and self.is_follower
+        return is_refused and cached.is_requested and self.params.is_follower
 
     def _complete_due(self) -> None:
         """Complete the fetch at the end of the event in which enough arrived, as Kafka's action queue does. So no
@@ -275,143 +337,47 @@ class Fetch:
         if self.stage is DUE:
             self.respond()
 
-    def abandon(self, error_code: int) -> bool:
-        """Respond with a top-level error, since the session can no longer serve this fetch. Return False if it has its
-        response already."""
-        self._enter(ABANDONED)
-        self._end_remote()
-        self._unpark()
-        # Decision abandoned-fetch (F-9): connection closed | gets the error
-        if self.call.closed:
-            return False
-        sessions = self.broker.fetch_sessions
-        error_response = self.session.revision.error_response
-        session = sessions.sessions.get(self.session.session_id)
-        self.call.respond(error_response(known_error(error_code), self.request, session))
-        return True
-
-    def _look_up(self, cached: CachedPartition) -> None:
-        lookup = look_up(self.broker, cached, self.isolation, self.rack, self.request.replica_id)
-        self._note(cached, lookup if lookup.remote is None else self._look_up_remote(cached, lookup))
-
-    def _look_up_remote(self, cached: CachedPartition, lookup: Lookup) -> Lookup:
-        manager, partition = self.broker.remote_log, cached.partition
-        if manager is None or partition is None:  # The node no longer has a tier.
-            return failed(cached.index, ErrorCode.offset_out_of_range)
-        if self.call.closed:
-            return lookup
-        if self.remote is None:
-            is_committed = self.isolation is FetchIsolation.TXN_COMMITTED
-            self.remote = RemoteReads(manager.reader, is_committed, max(self.max_bytes, 1), self._remote_arrived)
-            if self.timer is None:  # A parked fetch has a listener already.
-                self.call.on_closed(self._end_remote)
-        return self.remote.look_up(cached, lookup, partition.log)
-
-    def _remote_arrived(self, cached: CachedPartition) -> None:
-        self.urgent = True
-        self.partition_marked(cached)
-
-    def _note(self, cached: CachedPartition, lookup: Lookup) -> None:
-        self.session.assess(cached, lookup.available_bytes)
-        cached.remember_readable(lookup.unlimited_bytes)
-        self.lookups[cached] = lookup
-        problem = lookup.problem
-        if problem is not None and not self.urgent:
-            is_new = problem.error_code != cached.sent_error or direction(problem) != cached.sent_direction
-            self.urgent = is_new or cached.is_requested
-
-    def _is_completable(self) -> bool:
-        # Decision fetch-awaits-tier (P-11): read pending | nothing pending
-        if self.remote is not None and self.remote.is_pending:
-            return False
-        return self.urgent or self.session.available_bytes >= self.min_bytes
-
-    def _park(self) -> None:
-        if not self.has_slices_left:  # Otherwise each partition is watched since its lookup.
-            self._watch_all()
-        self._enter(PARKED)
-        self.session.attach(self)
-        wait_ms = self.request.max_wait_ms
-        if self.remote is not None and self.remote.is_pending:
-            wait_ms = self.broker.config.remote_fetch_max_wait_ms
-        if self.is_follower:
-            wait_ms = self.broker.replication.leaders.waits.begin(self.request.replica_id, self, wait_ms)
-        self.timer = self.broker.ports.set_timer(self.session.contact_us + wait_ms * 1000, self.respond)
-        self.call.on_closed(self._connection_closed)
-
-    def _watch_all(self) -> None:
-        """Watch the partitions that were looked up."""
-        for cached in self.lookups:
-            cached.watch(self.broker.partitions)
+    def respond(self) -> None:
+        """Complete the fetch now with the data that there is: it timed out, or a follower must send its next one."""
+        self.call.contain(lambda: self.run(self._complete()))
 
     def _unpark(self) -> None:
         if self.timer is not None:
             self.broker.ports.cancel_timer(self.timer)
             self.timer = None
-            if self.is_follower:
-                self.broker.replication.leaders.waits.end(self.request.replica_id, self)
+            if self.params.is_follower:
+                self.broker.replication.leaders.waits.end(self.params.replica_id, self)
         self.session.detach()
 
-    def _connection_closed(self) -> None:
-        """End the wait: the connection closed, or a bug failed the fetch. Nothing was sent, so every mark stays."""
-        self._end_remote()
-        if self.stage is COMPLETED or self.has_slices_left:
-            return
-        self._enter(ABANDONED)
-        self._unpark()
-        # Decision closed-connection-session (F-20): newcomer released | session stays
-        if not self.session.session_id:
-            self.broker.fetch_sessions.release(self.session)
-
-    def respond(self) -> None:
-        """Complete the fetch now with the data that there is: it timed out, or a follower must send its next one."""
-        self.call.contain(lambda: self.run(self._complete()))
-
-    # the response
+    # 4. and 5. the response, and what the session notes of it
 
     def _complete(self) -> Sliced[None]:
         """Respond, and prepare the session for the next request."""
-        session = self.session
         if self.stage.is_parked:
             self._unpark()
             self._enter(LOOKING_UP)
             yield from in_slices(self.lookups.items(), SESSION_PARTITIONS_PER_SLICE, self._refresh_problems)
         self._enter(RESPONDING)
+        session, sessions = self.session, self.broker.fetch_sessions
         marked = session.take_marks()
-        if self.remote is not None:
-            self._release_remote()
         data: dict[CachedPartition, PartitionData] = {}
-        if session.available_bytes:
-            yield from self._read_into(data)
-        # A small response mostly has all that is marked.
-        has_unread = len(marked) > SESSION_PARTITIONS_PER_SLICE or not marked.keys() <= data.keys()
-        if has_unread:
-            yield from in_slices(marked, SESSION_PARTITIONS_PER_SLICE, lambda some: self._add_news_of(some, data))
+        if marked or session.available_bytes:
+            data = yield from self._collect(marked)
         builder = ResponseBuilder(self.call.api_version, session)
-        results = list(data.items())
-        if len(results) > 1:
-            results = yield from sort_in_slices(results, SESSION_PARTITIONS_PER_SLICE, self._place)
-        if results:
-            yield from in_slices(results, SESSION_PARTITIONS_PER_SLICE, builder.add)
+        if data:
+            yield from in_slices(data.items(), SESSION_PARTITIONS_PER_SLICE, builder.add)
         # Decision response-put-back (F-20): put back | sent
         if self.call.closed:
             yield from session.put_back(marked, data)
             return
-        sessions = self.broker.fetch_sessions
-        keeps = session.keep(sessions, self.wants_session, self.broker.now)
+        wants_session = self.request.session_epoch == FULL_EPOCH
+        keeps = session.keep(sessions, wants_session, self.broker.now)
         self.call.respond(builder.response(self.broker, self.call))
-        # Decision session-after-response (F-5, F-6): none kept | kept
-        if not keeps:
-            if not session.session_id:
-                sessions.release(session)
-            return
-        session.response_sent()
-        if results:
-            yield from in_slices(results, SESSION_PARTITIONS_PER_SLICE, self._after_sent)
-        if has_unread:
-            yield from in_slices(marked, SESSION_PARTITIONS_PER_SLICE, lambda some: self._after_omitted(some, data))
-        if session.serves_full:
-            yield from session.full_response_sent()
+        # Decision session-after-response (F-5, F-6): kept | none kept
+        if keeps:
+            yield from self._record_sent(data, marked)
+        elif not session.session_id:
+            sessions.release(session)
 
     def _refresh_problems(self, lookups: Collection[tuple[CachedPartition, Lookup]]) -> None:
         """Look up again the partitions in error, or with a preferred read replica. A change of a leader elsewhere, or
@@ -421,6 +387,19 @@ class Fetch:
             if problem is not None and (problem.error_code or problem.preferred_read_replica >= 0):
                 self._look_up(cached)
 
+    def _collect(self, marked: dict[CachedPartition, None]) -> Sliced[dict[CachedPartition, PartitionData]]:
+        """Return the partitions of the response in its order: those with records, and the marked ones of which
+        something else is new."""
+        if self.remote is not None:
+            self._release_remote()
+        data: dict[CachedPartition, PartitionData] = {}
+        if self.session.available_bytes:
+            yield from self._read_records(data)
+        yield from in_slices(marked, SESSION_PARTITIONS_PER_SLICE, partial(self._add_news_of, data))
+        if len(data) > 1:
+            data = dict((yield from sort_in_slices(data.items(), SESSION_PARTITIONS_PER_SLICE, self._place)))
+        return data
+
     def _release_remote(self) -> None:
         """Mark the partitions that were read in the tier, so that the next fetch looks them up again whether or not
         this response has them."""
@@ -429,21 +408,14 @@ class Fetch:
             self.session.mark(cached)
         self._end_remote()
 
-    def _end_remote(self) -> None:
-        """Drop the reads. They refer to this fetch, so the records would stay in memory with it."""
-        if self.remote is not None:
-            self.remote.end()
-            self.remote = None
-
-    def _read_into(self, data: dict[CachedPartition, PartitionData]) -> Sliced[None]:
+    def _read_records(self, data: dict[CachedPartition, PartitionData]) -> Sliced[None]:
         """Read in list order until the limit is reached. The first partition with data may exceed both limits.
 
         A partition whose next batch does not fit gets nothing, and the reading goes on behind it. It is not read again
         before there is more room for it, or it has changed. So the next response gets further, where this one had
-        MAX_SKIPPED_BATCHES. A partition that changed since this response was started is looked up again: its log may
-        have been truncated.
+        MAX_SKIPPED_BATCHES.
         """
-        session, remaining, unread = self.session, self.max_bytes, self.session.available_bytes
+        session, remaining, unread = self.session, self.params.max_bytes, self.session.available_bytes
         is_first, reads = True, 0
         skipped: list[CachedPartition] = []
         skipped_batches = 0
@@ -460,19 +432,13 @@ class Fetch:
             if limit <= cached.too_small_bytes and not is_first:
                 skipped.append(cached)
                 continue
-            lookup = self.lookups.get(cached)
-            is_remote = lookup is not None and lookup.remote is not None
-            # Decision read-partition-changed (F-14): looked up again | as looked up
-            if lookup is None or (session.changed and cached in session.changed and not is_remote):
-                lookup = look_up(self.broker, cached, self.isolation, self.rack, self.request.replica_id)
-                cached.remember_readable(lookup.unlimited_bytes)
-            found = read(cached, lookup, self.isolation, limit, is_first)
-            if found.records:
+            part = read(cached, self._lookup_to_read(cached), self.params.isolation, limit, is_first)
+            if part.records:
                 is_first = False
-                remaining -= len(found.records)
+                remaining -= len(part.records)
             # Decision batch-fits (F-16): sent | too large now
-            if found.records or found.error_code:
-                data[cached] = found
+            if part.records or part.error_code:
+                data[cached] = part
             else:
                 cached.remember_too_small(limit)
                 skipped.append(cached)
@@ -480,33 +446,73 @@ class Fetch:
         for cached in skipped:
             session.queue(cached)
 
-    def _add_news_of(self, marked: Collection[CachedPartition], data: dict[CachedPartition, PartitionData]) -> None:
+    def _lookup_to_read(self, cached: CachedPartition) -> Lookup:
+        """Return the lookup of a partition that is to be read now. One that changed since this response was started is
+        looked up again: its log may have been truncated."""
+        lookup, changed = self.lookups.get(cached), self.session.changed
+        # Decision read-partition-changed (F-14): looked up again | as looked up
+        if lookup is None or (changed and cached in changed and lookup.remote is None):
+            lookup = look_up(self.broker, cached, self.params)
+            cached.remember_readable(lookup.unlimited_bytes)
+        return lookup
+
+    def _add_news_of(self, data: dict[CachedPartition, PartitionData], marked: Collection[CachedPartition]) -> None:
         """Add the marked partitions that have something new and were not read."""
         reports = self.session.reports
         for cached in marked:
             if cached not in data:
-                found = without_records(cached, self.lookups[cached], self.isolation)
-                if reports(cached, found):
-                    data[cached] = found
+                part = without_records(cached, self.lookups[cached], self.params.isolation)
+                if reports(cached, part):
+                    data[cached] = part
 
     def _place(self, result: PartitionResult) -> int:
         return self.session.place(result[0])
 
-    def _after_sent(self, results: Collection[PartitionResult]) -> None:
-        """Prepare the partitions of the response for the next one. They come in list order, so that those that move to
-        the end of the list keep their order."""
-        after_response, partitions = self.session.after_response, self.broker.partitions
-        for cached, data in results:
-            after_response(cached, data, partitions)
+    def _record_sent(
+        self, data: dict[CachedPartition, PartitionData], marked: dict[CachedPartition, None]
+    ) -> Iterable[None]:
+        """Let the session note what was sent, for the next request."""
+        return self.session.response_sent(data, marked, self.broker.partitions)
 
-    def _after_omitted(self, marked: Collection[CachedPartition], sent: Collection[CachedPartition]) -> None:
-        """Prepare the marked partitions that are not in the response for the next one, in any order."""
-        after_response, partitions = self.session.after_response, self.broker.partitions
-        for cached in marked:
-            if cached not in sent:
-                after_response(cached, None, partitions)
+    # an end without that response
+
+    def abandon(self, error_code: int) -> bool:
+        """Respond with a top-level error, since the session can no longer serve this fetch. Return False if it has its
+        response already."""
+        self._enter(ABANDONED)
+        self._end_remote()
+        self._unpark()
+        # Decision abandoned-fetch (F-9): connection closed | gets the error
+        if self.call.closed:
+            return False
+        sessions = self.broker.fetch_sessions
+        error_response = self.session.revision.error_response
+        session = sessions.sessions.get(self.session.session_id)
+        self.call.respond(error_response(known_error(error_code), self.request, session))
+        return True
+
+    def _connection_closed(self) -> None:
+        """End the wait: the connection closed, or a bug failed the fetch. Nothing was sent, so every mark stays."""
+        self._end_remote()
+        if self.stage is COMPLETED or self.has_slices_left:
+            return
+        self._enter(ABANDONED)
+        self._unpark()
+        # Decision closed-connection-session (F-20): newcomer released | session stays
+        if not self.session.session_id:
+            self.broker.fetch_sessions.release(self.session)
+
+    def _end_remote(self) -> None:
+        """Drop the reads. They refer to this fetch, so the records would stay in memory with it."""
+        if self.remote is not None:
+            self.remote.end()
+            self.remote = None
 
     # work that takes several events
+
+    def run(self, work: Sliced[None]) -> None:
+        """Do the work, or its first slice if it takes several events."""
+        self.long_work = LongWork.start(self.broker.ports, self.call, self, work)
 
     @property
     def has_slices_left(self) -> bool:
@@ -519,49 +525,33 @@ class Fetch:
         assert self.long_work is not None, "only called while slices are left"
         self.long_work.handle_afterwards(request)
 
-    def run(self, work: Sliced[None]) -> None:
-        """Do the work, or its first slice if it takes several events."""
-        was_parked = self.stage.is_parked
-        try:
-            if next(work, _OVER) is _OVER:
-                self._complete_stage()
-                return
-            self.session.attach(self)  # So that changes between the slices are noticed.
-            if not was_parked:  # Otherwise the partitions are watched already.
-                self._watch_all()
-        except Exception:
-            self._failed()
-            raise
-        self.long_work = LongWork(self.broker.ports, self.call, self._is_void, self._work_ended)
-        self.long_work.go_on(work)
+    def work_suspended(self) -> None:
+        self.session.attach(self)  # So that changes between the slices are noticed.
+        self._watch()
 
-    def _is_void(self) -> bool:
+    def is_void(self) -> bool:
         """Whether its session is closed, or its connection while there is no session. A session applies what it has
         accepted also after the connection has closed. Nothing is sent then, so every mark stays (``put_back``)."""
         return self.stage is ABANDONED or (self.call.closed and not self.session.session_id)
 
-    def _work_ended(self, is_complete: bool) -> None:
+    def work_ended(self, is_complete: bool) -> None:
+        """Note that the fetch is completed, unless it was parked or abandoned.
+
+        After work that is void, or that a bug ended in the middle, the session is closed, since its marks are unknown
+        then. The client opens a new one.
+        """
         self.long_work = None
         # Decision fetch-work-void (F-20): session or connection gone | carried through
         if not is_complete:
-            self._failed()
+            if self.stage is not ABANDONED:
+                self._enter(ABANDONED)
+                self.session.detach()
+                self.broker.fetch_sessions.close(self.session.session_id, "a fetch of it failed")
+                self.broker.fetch_sessions.release(self.session)
         elif not self.stage.is_parked:
-            self._complete_stage()
+            if self.stage.is_active:
+                self._enter(COMPLETED)
             self.session.detach()
-
-    def _complete_stage(self) -> None:
-        """Note that its work is done, unless it was parked or abandoned."""
-        if self.stage.is_active:
-            self._enter(COMPLETED)
-
-    def _failed(self) -> None:
-        """Clean up after work that is void, or that a bug ended in the middle. The session is closed, since its marks
-        are unknown then. The client opens a new one."""
-        if self.stage is not ABANDONED:
-            self._enter(ABANDONED)
-            self.session.detach()
-            self.broker.fetch_sessions.close(self.session.session_id, "a fetch of it failed")
-            self.broker.fetch_sessions.release(self.session)
 
 
 def candidate_of(broker: Broker, call: Call, request: FetchRequest) -> FetchSession:

@@ -12,7 +12,7 @@ the next fetch.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.records.partition_errors import leader_epoch_error, led_elsewhere
@@ -43,6 +43,36 @@ NO_REPLICA = -1
 
 Offsets: TypeAlias = tuple[int, int, int]
 """High watermark, last stable offset, log start offset."""
+
+
+class FetchParams(NamedTuple):
+    """How a request reads (Kafka's FetchParams)."""
+
+    replica_id: int
+    """The node ID of a follower, negative for a consumer."""
+    is_follower: bool
+    isolation: FetchIsolation
+    rack: str | None
+    """The rack of a consumer that may read from followers (``rack_of``), None for any other fetcher."""
+    min_bytes: int
+    max_bytes: int
+    """The limits of the response, at most those of this node."""
+
+
+def params_of(config: BrokerConfig, api_version: int, request: FetchRequest) -> FetchParams:
+    is_follower = request.replica_id >= 0
+    limit = config.fetch_max_bytes
+    if is_follower:
+        limit = max(limit, config.replica_fetch_response_max_bytes)
+    max_bytes = min(max(request.max_bytes, 0), limit)
+    return FetchParams(
+        request.replica_id,
+        is_follower,
+        FetchIsolation.of(is_follower, request.isolation_level),
+        rack_of(config, api_version, request),
+        min(request.min_bytes, max_bytes),
+        max_bytes,
+    )
 
 
 def rack_of(config: BrokerConfig, api_version: int, request: FetchRequest) -> str | None:
@@ -76,14 +106,9 @@ class Lookup:
 NOT_READ_YET = RemoteRecords(b"", None)
 
 
-def look_up(
-    broker: Broker, cached: CachedPartition, isolation: FetchIsolation, rack: str | None = None, replica_id: int = -1
-) -> Lookup:
-    """Check one partition of a fetch.
-
-    ``rack`` is that of a consumer that may read from followers (``rack_of``). ``replica_id`` is the node ID of a
-    follower.
-    """
+def look_up(broker: Broker, cached: CachedPartition, params: FetchParams) -> Lookup:
+    """Check one partition of a fetch."""
+    isolation, rack = params.isolation, params.rack
     partition = cached.bind(broker.partitions)
     if partition is None:
         followed = _followed_or_error(broker, cached, rack is not None)
@@ -96,7 +121,7 @@ def look_up(
         leader_id = broker.node_id if partition.followed_leader is None else partition.followed_leader
         leader = LeaderIdAndEpoch(leader_id, partition.leader_epoch)
         return failed(cached.index, error, leader if error == ErrorCode.fenced_leader_epoch else None)
-    if isolation is FetchIsolation.LOG_END and not partition.is_followed_by(replica_id):
+    if isolation is FetchIsolation.LOG_END and not partition.is_followed_by(params.replica_id):
         error = error_without_replica(cached)
         leader = LeaderIdAndEpoch(broker.node_id, partition.leader_epoch)
         return failed(cached.index, error, leader if error == ErrorCode.not_leader_or_follower else None)

@@ -39,11 +39,12 @@ def fetch_first(
     if request.fetch_type != INCREMENTAL_FETCH:
         return revision.error_response(ErrorCode.invalid_request, request, named)
     session = _lookup(sessions, request)
-    if not isinstance(session, FetchSession):
+    if not isinstance(session, FirstRevisionSession):
         return revision.error_response(session, request, named)
     if not _caches_all(session, request):
         return revision.error_response(ErrorCode.invalid_request, request, session)
-    if not sessions.accept(session, request.session_epoch, broker.now):
+    is_repeated = session.has_parked(request.session_epoch)
+    if not sessions.accept(session, request.session_epoch, broker.now, repeats=is_repeated):
         return again()
     fetch = Fetch(broker, call, session, request)
     fetch.run(fetch.serve_full() if request.topics else fetch.serve())
@@ -63,7 +64,7 @@ def _fetch_all(
     if session is None:
         candidate = sessions.candidate(call.client_id, request.replica_id, False, sessions.first)
         candidate.touch(broker.now)
-        fetch = Fetch(broker, call, candidate, request, wants_session=True)
+        fetch = Fetch(broker, call, candidate, request)
     else:
         repeats = isinstance(session.fetch, Fetch) and session.fetch.request == request
         if not sessions.accept_full(session, repeats, broker.now):
@@ -73,9 +74,11 @@ def _fetch_all(
     return None
 
 
-def _lookup(sessions: FetchSessionCache, request: FetchRequest) -> FetchSession | Error:
+def _lookup(sessions: FetchSessionCache, request: FetchRequest) -> FirstRevisionSession | Error:
     """Return the session of an incremental request, or a top-level error."""
-    return sessions.lookup_in_revision(request.session_id, request.session_epoch, sessions.first)
+    session = sessions.lookup_in_revision(request.session_id, request.session_epoch, sessions.first)
+    assert not isinstance(session, FetchSession) or isinstance(session, FirstRevisionSession), "of another revision"
+    return session
 
 
 def _caches_all(session: FetchSession, request: FetchRequest) -> bool:

@@ -76,19 +76,27 @@ def is_metadata_fetch(body: object) -> bool:
 
 
 def handle(broker: Broker, call: Call, body: FetchRequest) -> FetchResponse | None:
-    """Respond now or later. A top-level error is for all partitions. It has session ID 0 in the final
-    revision, and that of the session, if it exists, in the first one."""
+    """Serve a request now or later. These are the ways, and the first one that fits is taken:
+
+    ================================ ==================================================================================
+    metadata log                     the quorum
+    more than MAX_NAMED_PARTITIONS   INVALID_REQUEST
+    session with an unfinished fetch the request is queued behind that
+    v1000, v1002                     the first revision of sessions
+    session epoch 0                  a full fetch, which closes the session that it names and opens a new one
+    session epoch -1                 a full fetch, which closes the session that it names and opens none
+    any other session epoch          an incremental fetch of the session that it names
+    ================================ ==================================================================================
+
+    Consumers and followers are served in the same ways. A top-level error is for all partitions. It has session ID 0 in
+    the final revision, and that of the session, if it exists, in the first one.
+    """
     if is_metadata_fetch(body):
         handle_fetch(broker.quorum, body, call.respond)
         return None
-    sessions = broker.fetch_sessions
-    named = 0
-    for topic in body.topics:
-        named += len(topic.partitions)
-    if named > MAX_NAMED_PARTITIONS:
-        revision = sessions.first if call.api_version in FIRST_REVISIONS else sessions.final
-        return revision.error_response(ErrorCode.invalid_request, body, sessions.find(body.session_id, revision))
-    session = sessions.sessions.get(body.session_id)
+    if _count_named(body) > MAX_NAMED_PARTITIONS:
+        return _refuse_too_many(broker, call, body)
+    session = broker.fetch_sessions.sessions.get(body.session_id)
     # Decision session-at-work (F-20): queued behind it | handled now
     if session is not None and session.fetch is not None and session.has_unfinished_fetch:
         _queue_behind(session.fetch, broker, call, body)
@@ -105,23 +113,68 @@ def handle(broker: Broker, call: Call, body: FetchRequest) -> FetchResponse | No
 API = Api.of(FetchRequest, handle)
 
 
-def _queue_behind(working: SessionFetch, broker: Broker, call: Call, request: FetchRequest) -> None:
-    """A session handles its requests one by one, so this one is handled as if it arrived later. If its connection
-    closes before that, it counts only if it ends its session."""
-    queued = _Queued(broker, call, request)
+def _count_named(request: FetchRequest) -> int:
+    """Return the number of partitions that a request names."""
+    count = 0
+    for topic in request.topics:
+        count += len(topic.partitions)
+    return count
+
+
+def _refuse_too_many(broker: Broker, call: Call, request: FetchRequest) -> FetchResponse:
+    sessions = broker.fetch_sessions
+    revision = sessions.first if call.api_version in FIRST_REVISIONS else sessions.final
+    return revision.error_response(ErrorCode.invalid_request, request, sessions.find(request.session_id, revision))
+
+
+def _fetch_all(broker: Broker, call: Call, request: FetchRequest) -> None:
+    """Begin a full fetch of every partition that it names. Close the session that it names, if there is one."""
+    _close_named_session(broker, request)
+    fetch = Fetch(broker, call, candidate_of(broker, call, request), request)
+    fetch.run(fetch.serve_full())
+
+
+def _close_named_session(broker: Broker, request: FetchRequest) -> None:
+    """Close the session that a full request names, if there is one."""
+    sessions = broker.fetch_sessions
+    # Decision named-session-ended (F-6, F-8): closed | no such session
+    if sessions.find(request.session_id, sessions.final) is not None:
+        is_replaced = request.session_epoch == FULL_EPOCH
+        sessions.close(request.session_id, "replaced by its fetcher" if is_replaced else "closed by its fetcher")
+
+
+def _fetch_incremental(broker: Broker, call: Call, request: FetchRequest) -> FetchResponse | None:
+    """Begin an incremental fetch of what changed, or return the error if the session does not accept the request."""
+    sessions, with_ids = broker.fetch_sessions, call.api_version >= TOPIC_IDS_FROM
+    session = sessions.lookup(request.session_id, request.session_epoch, with_ids)
+    if not isinstance(session, FetchSession):
+        return FetchResponse(int(session))
+    is_accepted = sessions.accept(session, request.session_epoch, broker.now)
+    # Only a parked fetch that responds to a repeated request (first revision) could go on, or close the session.
+    assert is_accepted, "the parked fetch of the session, which was abandoned, is not over"
+    fetch = Fetch(broker, call, session, request)
+    fetch.run(fetch.serve_incremental())
+    return None
+
+
+def _queue_behind(unfinished: SessionFetch, broker: Broker, call: Call, request: FetchRequest) -> None:
+    """Handle a request after the unfinished fetch of its session, as if it arrived then. If its connection closes
+    before that, it counts only if it ends its session."""
+    queued = _QueuedRequest(broker, call, request)
     call.on_closed(queued.drop_partitions)
-    working.handle_afterwards(queued.handle_contained)
+    unfinished.handle_afterwards(queued.handle_contained)
 
 
 @dataclass(slots=True)
-class _Queued:
-    """A request that waits for its session. Its partitions are dropped when its connection closes."""
+class _QueuedRequest:
+    """A request that waits until its session has no unfinished fetch."""
 
     broker: Broker
     call: Call
     request: FetchRequest
 
     def drop_partitions(self) -> None:
+        """Release the memory of a request that gets no response, since its connection closed."""
         self.request = replace(self.request, topics=[], forgotten=[])
 
     def handle_contained(self) -> None:
@@ -136,35 +189,4 @@ class _Queued:
             FULL_EPOCH,
             CLOSE_SESSION_EPOCH,
         ):
-            _end_session(self.broker, self.request)
-
-
-def _fetch_all(broker: Broker, call: Call, request: FetchRequest) -> None:
-    """Begin a full fetch of every partition that it names. Close the session that it names, if there is one."""
-    _end_session(broker, request)
-    candidate = candidate_of(broker, call, request)
-    fetch = Fetch(broker, call, candidate, request, wants_session=request.session_epoch == FULL_EPOCH)
-    fetch.run(fetch.serve_full())
-
-
-def _end_session(broker: Broker, request: FetchRequest) -> None:
-    """Close the session that a full request names, if there is one."""
-    sessions = broker.fetch_sessions
-    # Decision named-session-ended (F-6, F-8): closed | no such session
-    if sessions.find(request.session_id, sessions.final) is not None:
-        is_replaced = request.session_epoch == FULL_EPOCH
-        sessions.close(request.session_id, "replaced by its fetcher" if is_replaced else "closed by its fetcher")
-
-
-def _fetch_incremental(broker: Broker, call: Call, request: FetchRequest) -> FetchResponse | None:
-    """Begin an incremental fetch of what changed."""
-    sessions, with_ids = broker.fetch_sessions, call.api_version >= TOPIC_IDS_FROM
-    session = sessions.lookup(request.session_id, request.session_epoch, with_ids)
-    if not isinstance(session, FetchSession):
-        return FetchResponse(int(session))
-    is_accepted = sessions.accept(session, request.session_epoch, broker.now)
-    # Only a parked fetch that responds to a repeated request (first revision) could go on, or close the session.
-    assert is_accepted, "the parked fetch of the session, which was abandoned, is not over"
-    fetch = Fetch(broker, call, session, request)
-    fetch.run(fetch.serve_incremental())
-    return None
+            _close_named_session(self.broker, self.request)

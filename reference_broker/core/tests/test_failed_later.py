@@ -120,10 +120,10 @@ def test_bug_in_dropping_request_of_closed_connection_fails_no_other() -> None:
     ("owner", "where"),
     [
         (Fetch, "_look_up_all"),
-        (Fetch, "_read_into"),
+        (Fetch, "_read_records"),
         (Fetch, "_add_news_of"),
         (FetchSession, "keep"),
-        (Fetch, "_after_sent"),
+        (FetchSession, "after_response"),
     ],
 )
 @pytest.mark.parametrize("session_epoch", [-1, 0, 1])
@@ -143,7 +143,7 @@ def test_bug_in_later_slice_of_fetch_fails_fetch_and_session(owner: type, where:
             request = FetchRequest(topics=[named], session_id=session_id, session_epoch=session_epoch)
             world.send(ApiKey.FETCH, 12, request, VICTIM)
             world.settle()
-    is_settled = where == "_after_sent" and session_epoch == -1
+    is_settled = where == "after_response" and session_epoch == -1
     assert costs == ([] if is_settled else ["FETCH"])
     assert not sessions.sessions
     assert not sessions.arrivals.keys

@@ -16,11 +16,11 @@ FETCH = "reference_broker.apis.records.fetch:Fetch"
 PARTITION = "reference_broker.apis.records.fetch_partition"
 
 
-@mutant(f"{FETCH}.__post_init__")
-def fetch_without_minimum_is_parked(original: Function, self: Any) -> None:
+@mutant(f"{PARTITION}:params_of")
+def fetch_without_minimum_is_parked(original: Function, config: Any, api_version: int, request: Any) -> Any:
     """A fetch with min.bytes 0 waits for a first byte or for its timeout, and is not completed at once (F-14)."""
-    original(self)
-    self.min_bytes = max(self.min_bytes, 1)
+    params = original(config, api_version, request)
+    return params._replace(min_bytes=max(params.min_bytes, 1))
 
 
 @mutant(f"{FETCH}._refresh_problems")
