@@ -109,7 +109,7 @@ def test_a_marker_stays_while_a_batch_of_its_transaction_is_there() -> None:
 
 
 def test_the_last_batch_of_a_producer_stays() -> None:
-    """Its record is superseded, and the batch has the producer's last sequence."""
+    """The record of the last batch is superseded, and the batch has the producer's last sequence."""
     batches = (keyed(0, b"x"), sent(1, b"a", 7, 0), marker(2, 7, COMMIT), keyed(3, b"a"), keyed(4, b"d"))
     assert after_cleaning(world(*batches), 1) == ["lacks the batch that ends at offset 1, the last one of producer 7"]
 

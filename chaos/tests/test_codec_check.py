@@ -33,9 +33,9 @@ PLAYED = (
     "mirror",
     "swarm",
 )
-"""They are quick, and together use every version of every API that any scenario uses."""
+"""Quick scenarios that together use every version of every API of all scenarios."""
 LEAST_VERSIONS = 35
-"""It depends on the seed which requests come in time."""
+"""Least number of versions that these runs use. Some requests depend on the seed."""
 NEVER_PLAYED = {
     (ApiKey.FETCH_SNAPSHOT, 1000),
     (ApiKey.FETCH, FETCH_TOMBSTONE_HORIZON),
@@ -128,7 +128,7 @@ def test_a_response_made_for_another_version_is_found() -> None:
 @pytest.mark.rotated(4)
 @pytest.mark.parametrize("name", PLAYED)
 def test_scenario_passes_with_every_message_encoded(name: str) -> None:
-    """And the guarantees hold, too, where all that arrives was bytes."""
+    """The guarantees also hold if all messages arrive as bytes."""
     assert_passed_in_bytes(name)
 
 

@@ -28,9 +28,10 @@ LOST_WITH_THE_POWER = ("unseen", "lost-write", "fetch-gap")
 
 
 class MortalDisk(SimDisk):
-    """Its machine dies instead of the ``deaths``-th changes (counted from 0); half of a write may have been done.
+    """A disk whose machine dies instead of the ``deaths``-th changes (counted from 0).
 
-    ``ways`` says how it dies each time. By ``sync`` the next sync fails, and the node ends itself.
+    Half of a write may have been done. ``ways`` has the way of each death. By ``sync`` the next sync fails, and the
+    node ends itself.
     """
 
     def __init__(self, random: Random, machine: Machine, deaths: Sequence[int], ways: Sequence[ClusterAccess]) -> None:

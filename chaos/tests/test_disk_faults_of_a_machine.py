@@ -19,7 +19,7 @@ TIMER = TimerFired(1)
 
 
 class Weak(FakeNode):
-    """It ends itself at any event."""
+    """A machine that ends itself at any event."""
 
     def handle(self, now: Now, event: Event) -> Sequence[Effect]:  # noqa: ARG002
         raise NodeFailed("it is tired")

@@ -1,4 +1,4 @@
-"""Who keeps what is committed: the model that says which losses are excused."""
+"""The replicas that keep committed records: the model that decides which losses are excused."""
 
 from dataclasses import replace
 from types import SimpleNamespace

@@ -22,7 +22,8 @@ REFUSALS = 3
 
 
 class FailingDisk(SimDisk):
-    """Its ``fail_at``-th operation (counted from 0) fails and changes nothing; Cut comes before its ``cut_at``-th."""
+    """A disk whose ``fail_at``-th operation (counted from 0) fails and changes nothing; Cut comes before its
+    ``cut_at``-th."""
 
     def __init__(self, random: Random) -> None:
         super().__init__(random)
@@ -89,7 +90,7 @@ class FailingDisk(SimDisk):
 
 
 class PatientLife(Life):
-    """Its client retries where it is refused."""
+    """A life whose client retries where it is refused."""
 
     disk: FailingDisk  # type: ignore[assignment]
 

@@ -457,7 +457,7 @@ def test_an_older_commit_that_its_marker_brings_back_is_a_violation(monkeypatch:
 def test_a_coordinator_decides_a_long_transaction_in_slices_and_in_time(
     monkeypatch: pytest.MonkeyPatch, offsets: int, slices_us: int, after_us: int, is_red: bool
 ) -> None:
-    """It must hold what its log has, whatever it says of itself (``is_behind``)."""
+    """The coordinator must hold what its log has, whatever it reports of itself (``is_behind``)."""
     world = Holding()
     for check in world.checks:
         check.context = replace(check.context, settings=replace(check.context.settings, slices_us=slices_us))

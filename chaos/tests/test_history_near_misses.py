@@ -287,7 +287,7 @@ def test_a_transaction_holds_back_readers_by_a_step_of_its_coordinators_clock(
 @pytest.mark.clause("F-20")
 @pytest.mark.parametrize(("ended_us", "is_red"), [(35, True), (36, False)])
 def test_a_fetcher_is_where_the_last_response_left_it(ended_us: int, is_red: bool) -> None:
-    """It fetches from two nodes at once. The response to the second fetch, at 35, is empty."""
+    """The fetcher fetches from two nodes at once. The response to the second fetch, at 35, is empty."""
     operations = [*OPERATIONS[:2], operation("f", 0, "fetch", at_us=ended_us - 5), OPERATIONS[3]]
     responses: list[HistoryRow] = [position(0, 0, 10), position(1, 0, 0), read(0, 0, 10)]
     found = broken([*operations, ASSIGNMENT, END, *SENDS, *responses])
@@ -309,7 +309,7 @@ def test_a_client_restarts_only_once_it_has_left(left_us: int, is_red: bool) -> 
 def test_metadata_that_was_requested_before_the_client_came_back_is_of_its_time_before(
     requested_us: int, joined_us: int, is_red: bool
 ) -> None:
-    """It left at 7. The response with epoch 5 came at 12 or 13, and one with epoch 4 later."""
+    """The client left at 7. The response with epoch 5 came at 12 or 13, and one with epoch 4 later."""
     history = History(memberships=[assigned(A, 1, 7, "left"), assigned(A, 1, joined_us, "joined")])
     history.add(
         [

@@ -92,7 +92,7 @@ def test_batches_after_a_part_known_only_as_a_snapshot_are_still_compared(quorum
 def test_a_leader_that_learns_late_of_its_election_may_lack_what_a_later_one_committed(
     quorum: Quorum, before: bool
 ) -> None:
-    """It must hold what was committed before the later leader began."""
+    """The leader must have what was committed before the later leader began."""
     quorum.fault_times.node(0, quorum.now_us)
     if before:
         quorum.append(batch(3, 1), to=(0, 1, 3))

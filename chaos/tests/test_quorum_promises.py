@@ -264,7 +264,7 @@ OWN_END = Diverging(OffsetAndEpoch(20, 5))
 def test_a_leader_compares_the_log_of_each_fetcher(
     voter: Voter, offset: int, epoch: int, right: Validity | None, wrong: Validity | None
 ) -> None:
-    """Its log has epoch 3 from 10 to 14 and epoch 5 from 15 to 19, and its snapshot ends at 10 in epoch 2."""
+    """The leader's log has epoch 3 from 10 to 14 and epoch 5 from 15 to 19, and its snapshot ends at 10 in epoch 2."""
     assert voter.fetch_violation(offset, epoch, right) == ""
     assert f"a fetch from {offset} in epoch {epoch}: " in voter.fetch_violation(offset, epoch, wrong)
 

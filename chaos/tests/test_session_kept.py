@@ -77,7 +77,7 @@ def just_back(controller: Controller) -> None:
 
 
 def refused(controller: Controller) -> None:
-    """Its heartbeats are refused."""
+    """The broker's heartbeats are refused."""
     for _ in range(7):
         controller.beat({"error_code": 77})
 
@@ -91,7 +91,7 @@ def fenced(controller: Controller) -> None:
 
 
 def restarted(controller: Controller) -> None:
-    """Its process remembers no session."""
+    """The controller's process remembers no session."""
     controller.check.acted(controller.at_us, controller.node, None, ())
 
 

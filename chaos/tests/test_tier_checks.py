@@ -214,7 +214,7 @@ OWN = remote_metadata_partition(*KEY, 2)
 @pytest.mark.clause("E-7", "P-11")
 @pytest.mark.parametrize(("lost", "excused"), [(OWN, True), (1 - OWN, False), (None, False)])
 def test_objects_whose_metadata_was_lost_may_be_deleted(lost: int | None, *, excused: bool) -> None:
-    """They were complete before. What never was in the tier may not be deleted locally."""
+    """The objects were complete before. Records that never were in the tier may not be deleted locally."""
     world = Tiered()
     check = KeptUntilStored(world.context)
     loses_metadata(world.context.replicas, lost)

@@ -1,4 +1,4 @@
-"""Who watches a run (``--watch``) ends with it, however that ends."""
+"""The watcher of a run (``--watch``) ends with the run, however that ends."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ from crucible_kafka.run_folder import ROOT
 @pytest.mark.live
 @pytest.mark.timeout(120)
 def test_the_watcher_of_a_run_ends_with_it_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is killed while its Java starts, and again once Java runs."""
+    """The watcher is killed while its Java starts, and again once Java runs."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
     for seconds in (0.5, 8.0):

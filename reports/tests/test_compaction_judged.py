@@ -337,7 +337,7 @@ def _seen_by_committed(history: History, sent: Sent) -> None:
 
 
 def _drop_write(history: History, sent: Sent) -> None:
-    """It was never sent, and so never read."""
+    """The record was never sent, and so never read."""
     for row in history.rows("runs", writer=sent.writer, first_sequence=sent.sequence):
         history.drop("runs", row)
     for row in history.rows("keyed_writes", process=sent.writer, sequence=sent.sequence):
@@ -382,12 +382,12 @@ def plant_view_holds_a_deleted_key(history: History) -> None:
 
 
 def legal_view_that_came_after_the_tombstone_was_gone(history: History) -> None:
-    """It got behind the tombstone when delete.retention.ms was over."""
+    """The view got behind the tombstone when delete.retention.ms was over."""
     _held(history, COMMITTED, "b", IN_TRANSACTION[1])
 
 
 def plant_view_missed_a_tombstone_though_sent_the_marker(history: History) -> None:
-    """It came after the tombstone was gone, and got the marker. It had to forget what it held."""
+    """The view came after the tombstone was gone, and got the marker. It had to forget what it held."""
     legal_view_that_came_after_the_tombstone_was_gone(history)
     for row in history.rows("positions", process=COMMITTED):
         row["tombstone_horizon"] = END
@@ -400,14 +400,14 @@ def legal_another_reader_was_sent_the_marker(history: History) -> None:
 
 
 def legal_view_without_what_is_superseded_further_on(history: History) -> None:
-    """It ended in the middle, and a newer record of the key was beyond."""
+    """The view ended in the middle, and a newer record of the key was beyond."""
     for row in history.rows("views", process=COMMITTED):
         history.drop("views", row)
     Table(history, now_us=END_US).view(COMMITTED, 1, 10, IN_TRANSACTION[1])
 
 
 def plant_view_in_the_middle(history: History) -> None:
-    """It ended in the middle before the newer record was sent."""
+    """The view ended in the middle before the newer record was sent."""
     for row in history.rows("views", process=COMMITTED):
         history.drop("views", row)
     Table(history, now_us=NEWER_US - 1_000).view(COMMITTED, 1, 10, IN_TRANSACTION[1])

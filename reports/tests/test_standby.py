@@ -93,7 +93,7 @@ def test_standby_reports_refuses_and_ends(waiting: StandbySpark, tmp_path: Path)
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_standby_that_fails_ends_with_all_that_it_started(capfd: pytest.CaptureFixture[str]) -> None:
-    """It fails when Spark is ready, because of a wrong argument."""
+    """The standby fails when Spark is ready, because of a wrong argument."""
     seen: dict[psutil.Process, str] = {}
     with StandbySpark("nonsense") as standby:  # type: ignore[arg-type]
         standby_process = psutil.Process(standby._process.pid)
@@ -245,7 +245,7 @@ def test_standby_steps_forward_by_itself_at_each_request(when: str, tmp_path: Pa
 def test_standby_gets_the_folders_before_anybody_steps_forward_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or it could lower its priority after that, and not see the request yet."""
+    """Otherwise the standby could lower its priority after that, and not see the request yet."""
     done: list[str] = []
     monkeypatch.setattr("reports.standby.process.step_forward", lambda *_, **__: done.append("forward"))
     monkeypatch.setattr(StandbySpark, "_verdicts", lambda *_: done.append("received"))

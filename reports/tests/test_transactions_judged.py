@@ -58,7 +58,7 @@ def plant_read_of_unended_transaction(history: History) -> None:
 
 
 def legal_unread_unknown_transaction(history: History) -> None:
-    """It was aborted in the end."""
+    """The transaction was aborted in the end."""
     _hide(history, 10, 12)
 
 
@@ -68,7 +68,7 @@ def plant_forgotten_transactional_id(history: History) -> None:
 
 
 def legal_transactional_id_that_was_idle(history: History) -> None:
-    """It was idle for so long after its first transaction that its coordinator may have forgotten it."""
+    """The ID was idle for so long after its first transaction that its coordinator may have forgotten it."""
     first = history.rows("transactions", process=WRITER)[0]
     first.update(producer_id=8, from_us=int_of(first, "from_us") - 60_000_000)
 
@@ -145,7 +145,7 @@ def plant_hanging(history: History) -> None:
 
 
 def legal_transaction_still_open(history: History) -> None:
-    """Its producer died shortly before the end."""
+    """The transaction's producer died shortly before the end."""
     (end,) = history.rows("ends", topic=LEDGER, partition=0)
     end["last_stable_offset"] = 12
     (row,) = history.rows("transactions", requested_end="nothing")

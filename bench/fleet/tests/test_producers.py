@@ -228,7 +228,7 @@ def test_preparer_reports_why_topics_are_missing(world: FleetWorld, settings: Cl
 def test_the_final_reader_retries_where_a_record_is_out_of_reach(
     world: FleetWorld, broker: FakeBroker, settings: ClientSettings, *, is_back: bool
 ) -> None:
-    """It begins at the start again only where the log does not have the offset any more."""
+    """The reader begins at the start again only where the log does not have the offset any more."""
     written(world, broker, settings)
     log = broker.logs[HOT[0]]
     log.readable_end = read_header(log.batches[-1]).base_offset

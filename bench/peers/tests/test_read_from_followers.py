@@ -92,8 +92,8 @@ class LibrdkafkaReader:
 
 
 class KafkaPythonReader:
-    """It forgets a follower whose response names none, so it fetches from the leader every other time. ``source`` is
-    the follower that the leader has named lately."""
+    """kafka-python forgets a follower whose response names none, so it fetches from the leader every other time.
+    ``source`` is the follower that the leader has named lately."""
 
     def __init__(self, bootstrap: str, topic: str, rack: str) -> None:
         self._partition = kafka.TopicPartition(topic, 0)

@@ -58,7 +58,7 @@ for number in range(10 ** 9):
 @pytest.mark.live
 @pytest.mark.parametrize("also_fails", [False, True])
 def test_stop_ends_run_and_unregistered_process(monkeypatch: pytest.MonkeyPatch, also_fails: bool) -> None:
-    """It may come while a process is being started. That one writes into the folder which is removed."""
+    """The stop may come while a process is being started. That one writes into the folder which is removed."""
     seen: list[tuple[Path, subprocess.Popen[bytes]]] = []
 
     def stopped(run: BenchRun) -> None:

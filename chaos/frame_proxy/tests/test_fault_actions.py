@@ -160,7 +160,7 @@ def test_a_process_is_killed_or_paused(kind: str, on: str, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("kind", ["node_killed", "node_paused"])
 def test_a_process_that_has_ended_is_left_alone_and_is_no_hit(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its ID may belong to another process by now."""
+    """The ID of the ended process may belong to another process by now."""
     sent: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda process, number: sent.append((process, number)))
     seen = Talk(rule(kind, "request", duration_s=1.0), process=NO_PROCESS).connect()

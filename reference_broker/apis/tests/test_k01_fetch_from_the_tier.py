@@ -207,7 +207,7 @@ def test_parked_fetch_reads_records_that_move_to_tier() -> None:
 
 
 def test_closed_connection_of_fetch_with_moved_records_leaves_no_watchers() -> None:
-    """Its session goes too, since no client knows its ID."""
+    """The fetch's session goes too, since no client knows its ID."""
     world, reader = tiered()
     call = world.fetch(wanted={("a", 0): 60, ("b", 0): 0}, min_bytes=LARGE, max_wait_ms=9000)
     assert call.waiting

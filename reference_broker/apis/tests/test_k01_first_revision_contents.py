@@ -301,7 +301,7 @@ def test_both_copies_of_full_request_get_response(world: FetchWorld) -> None:
 
 @pytest.mark.clause("G-3", "G-4")
 def test_other_full_request_ends_parked_one_with_error(world: FetchWorld) -> None:
-    """It may be a late copy of an older one, so the fetcher must not go on in this session."""
+    """The other request may be a late copy of an older one, so the fetcher must not go on in this session."""
     session_id = opened(world, A0)
     waits = world.fetch_first(session_id, 0, {A0: 0}, max_wait_ms=500)
     world.fetch_first(session_id, 0, {A1: 0}, max_wait_ms=500)
@@ -364,7 +364,7 @@ def test_a_fetch_without_a_response_changes_no_partition(world: FetchWorld, name
 
 @pytest.mark.clause("G-5", "G-6")
 def test_another_isolation_level_is_no_change_of_a_partition(world: FetchWorld) -> None:
-    """It reads to another end, so only the partitions with data below that end have something to send."""
+    """The other level reads to another end, so only the partitions with data below that end have something to send."""
     world.append("a", 0)
     world.append("a", 1)
     world.log("a", 1).lso_hold = 0

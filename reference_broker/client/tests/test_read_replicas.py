@@ -111,7 +111,7 @@ def test_unresponsive_follower_returns_to_leader(away: Driver) -> None:
 
 
 def test_unknown_preferred_follower_requests_metadata() -> None:
-    """It returned after this consumer had requested metadata, and the leader sends no records meanwhile."""
+    """The follower returned after this consumer had requested metadata, and the leader sends no records meanwhile."""
     driver = make()
     driver.respond("node-0", preferring(7))
     assert "metadata" in driver.sent
@@ -155,7 +155,7 @@ def test_leader_is_fetched_from_after_lease(away: Driver) -> None:
 
 
 def test_late_response_of_former_follower_moves_no_position(away: Driver) -> None:
-    """Its lease is over, so the leader gets a fetch while the follower has not responded yet."""
+    """The follower's lease is over, so the leader gets a fetch while the follower has not responded yet."""
     away.go(MAX_AGE_US)
     assert "node-0" in away.sent
     away.respond("node-1", fetched(error=ErrorCode.offset_out_of_range))

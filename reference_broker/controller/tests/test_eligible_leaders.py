@@ -350,7 +350,7 @@ def test_eligible_replica_with_damaged_log_is_not_elected_until_in_sync() -> Non
 @pytest.mark.clause("E-6")
 @pytest.mark.parametrize("elr", [0, 1])
 def test_single_replica_with_damaged_log_stays_offline_until_restored(elr: int) -> None:
-    """It is neither elected nor dropped, so that its records can be restored by hand."""
+    """The replica is neither elected nor dropped, so that its records can be restored by hand."""
     cluster = Cluster(1, elr=elr)
     cluster.stop(1)
     held = cluster.partition.isr, cluster.partition.elr

@@ -9,7 +9,7 @@ from reference_broker.replication.tests.timed_ports import TimedPorts
 
 
 class Event(TimedPorts):
-    """Its end comes when the test says so."""
+    """An event that ends when the test says so."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -35,7 +35,7 @@ class RefusesVotes(MemoryDisk):
 
 
 def test_node_that_cannot_write_its_vote_ends() -> None:
-    """It must not act in an epoch that it may lose."""
+    """The node must not act in an epoch that it may lose."""
     with pytest.raises(NodeFailed, match="no space left"):
         NodeWorld(RefusesVotes())
 

@@ -48,7 +48,7 @@ def test_leader_detects_damaged_snapshot_and_makes_new_one() -> None:
 
 
 def test_follower_backs_off_from_damaged_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It once fetched the same bytes fifty times a second."""
+    """A follower once fetched the same bytes fifty times a second."""
     world, away = with_a_damaged_leader()
     monkeypatch.setattr(SnapshotChecks, "_is_due", lambda *_: False)
     world.start(away)

@@ -337,7 +337,7 @@ def test_bug_in_shared_group_state_ends_node_with_location() -> None:
 
 @pytest.mark.parametrize("step", ["a fetch", "an append"])
 def test_bug_in_quorum_step_ends_node(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    """It came with a request of a node, or with a client's change. The state of the quorum may be half changed."""
+    """The bug came with a request of a node, or with a client's change. The state of the quorum may be half changed."""
     world = NodeWorld()
     world.node.on_bug = lambda *_: pytest.fail("the bug was contained")
 

@@ -148,7 +148,7 @@ def test_acknowledged_commit_is_not_lost_and_other_one_is_all_or_nothing(delay_u
 
 
 def test_isolated_coordinator_acknowledges_no_commit() -> None:
-    """It does not know that another one has taken over."""
+    """The coordinator does not know that another one has taken over."""
     world = GroupsWorld(replica_lag_time_max_ms="30000")
     world.commit("g", 1)
     old = world.coordinator("g")

@@ -43,7 +43,7 @@ def test_idle_producers_of_followed_logs_expire_in_slices() -> None:
 
 
 def test_recovery_points_are_written_in_slices_except_of_deleted_logs() -> None:
-    """Its directory may belong to another topic of the same name, whose records are not durable."""
+    """The directory of a deleted log may belong to another topic of the same name, whose records are not durable."""
     logs = [followed(index) for index in range(HOUSEKEPT_PARTITIONS_PER_SLICE + 2)]
     for log in logs:
         log.mark_synced(log.sync_point())
@@ -72,7 +72,7 @@ def closed_by_age(log: PartitionLog) -> PartitionLog:
 
 @pytest.mark.parametrize("is_led", [True, False])
 def test_segment_rolled_by_age_is_synced_at_next_round(is_led: bool) -> None:
-    """It is neither deleted locally nor behind the recovery point before that (P-11)."""
+    """The segment is neither deleted locally nor behind the recovery point before that (P-11)."""
     log = closed_by_age(followed(0))
     partitions = Partitions()
     if is_led:

@@ -118,7 +118,8 @@ def test_fetch_response_has_marker_only_if_enabled() -> None:
 @pytest.mark.clause("H-2")
 @pytest.mark.parametrize("enabled", ["true", "false"])
 def test_former_leader_keeps_tombstones_until_marker_of_leader(enabled: str) -> None:
-    """It has no leader yet, and the next one may have kept them. Without the mechanism no leader sends a marker."""
+    """The former leader has no leader yet, and the next one may have kept them. Without the mechanism no leader sends a
+    marker."""
     world = cluster(enabled)
     partition = world.partition("t")
     assert partition.log.horizon.limit == NO_LIMIT

@@ -218,9 +218,9 @@ def test_each_partition_gets_marker_at_its_leader(commits: bool, is_modern: bool
 @pytest.mark.parametrize("is_modern", [False, True])
 @pytest.mark.parametrize("delay_us", [*range(0, 2400, 150), 3000, 5000, 8000])
 def test_coordinator_death_after_end_txn_leaves_one_outcome(delay_us: int, is_modern: bool) -> None:
-    """It dies this long after EndTxn arrived: before PrepareCommit is written, before it is replicated, before the
-    markers
-    are, before the completion is. Its successor continues, and the producer that retries gets the outcome."""
+    """The coordinator dies this long after EndTxn arrived: before PrepareCommit is written, before it is replicated,
+    before the markers are, before the completion is. Its successor continues, and the producer that retries gets the
+    outcome."""
     world = opened(is_modern=is_modern)
     coordinator = world.coordinator()
     token = world.send(coordinator, ApiKey.END_TXN, 5 if is_modern else 4, world.end_body())

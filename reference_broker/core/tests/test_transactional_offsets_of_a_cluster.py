@@ -85,7 +85,8 @@ class OffsetsWorld(TransactionsWorld):
 @pytest.mark.parametrize("commits", [True, False])
 @pytest.mark.parametrize("delay_us", [*range(0, 2400, 300), 5000])
 def test_offsets_follow_transaction_when_group_coordinator_dies(delay_us: int, commits: bool) -> None:
-    """It dies this long after EndTxn arrived. Its successor loads the pending offsets, and gets the marker."""
+    """The coordinator dies this long after EndTxn arrived. Its successor loads the pending offsets, and gets the
+    marker."""
     world = OffsetsWorld(is_modern=True, offsets_topic_num_partitions="1")
     world.init()
     world.commit_offset(5)

@@ -85,7 +85,7 @@ def fire_next(world: CoordinatorWorld) -> None:
 
 @pytest.mark.parametrize("events", range(6))
 def test_topic_deleted_during_load_is_not_read(events: int) -> None:
-    """Its files have other names by then."""
+    """The topic's files have other names by then."""
     world = CoordinatorWorld()
     world.lead_offsets(0)
     group = world.group_in(0)

@@ -77,7 +77,7 @@ def test_lost_partition_completes_all_pending_requests() -> None:
 
 
 def test_reloaded_partition_has_new_groups_of_same_names() -> None:
-    """It is loaded again while the groups of the earlier load are still being dropped."""
+    """The partition is loaded again while the groups of the earlier load are still being dropped."""
     world = MembershipWorld()
     count = 2 * SERVED_GROUPS_PER_SLICE
     for index in range(count):

@@ -229,7 +229,7 @@ def test_lost_or_damaged_index_files_are_rebuilt(suffix: str, content: bytes | N
 @pytest.mark.clause("TimeIndexTest.testSanityCheck")
 @pytest.mark.parametrize("entry", [struct.pack(">qi", START_MS, 1000), struct.pack(">qi", START_MS + 1000, 0)])
 def test_time_index_of_other_segment_is_rebuilt(entry: bytes) -> None:
-    """It could be, as far as its file shows. After it, the next entry would go back."""
+    """The index could be that of the segment, as far as its file shows. After it, the next entry would go back."""
     disk = MemoryDisk()
     log = filled(disk, LogConfig(index_interval_bytes=0))
     log.close_cleanly()

@@ -95,7 +95,7 @@ def test_death_in_local_retention_keeps_epochs_and_producers() -> None:
 def test_death_while_starting_in_tier_leaves_whole_or_empty_log(
     before: Callable[[MortalDisk, PartitionLog], None] | None,
 ) -> None:
-    """It never has its leader's offsets without the producers and the epochs."""
+    """The log never has its leader's offsets without the producers and the epochs."""
     whole = encoded(filled(MemoryDisk()).producers)
     found = set()
     for log, again in _deaths(_start_in_the_tier, before):

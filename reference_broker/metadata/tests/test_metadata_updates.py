@@ -136,7 +136,7 @@ def test_full_update_removes_topics_not_named(states: list[tuple[str, int, int]]
 
 @pytest.mark.clause("D-1", "M-3")
 def test_version_1000_is_a_controllers_whole_metadata_first_and_its_changes_afterwards() -> None:
-    """Its page has neither a type nor topic IDs nor the broker's incarnation."""
+    """The page of version 1000 has neither a type nor topic IDs nor the broker's incarnation."""
 
     def old(metadata_epoch: int, *leaders: int, controller_epoch: int = 5) -> UpdateMetadataRequest1000:
         states = tuple(

@@ -144,7 +144,7 @@ def test_restarted_leader_does_not_lead_same_epoch() -> None:
 
 @pytest.mark.clause("KafkaRaftClientTest.testRejectVotesFromSameEpochAfterResigningCandidacy")
 def test_restarted_candidate_seeks_new_epoch() -> None:
-    """It may have won that election and written records that it lost."""
+    """The candidate may have won that election and written records that it lost."""
     node = Alone().started()
     node.pass_ms(START_MS)
     for each in node.take(ApiKey.VOTE):

@@ -109,7 +109,7 @@ def test_resigned_leader_follows_next_leader() -> None:
 
 @pytest.mark.clause("KafkaRaftClientTest.testEndQuorumStartsNewElectionImmediatelyIfFollowerUnattached")
 def test_end_quorum_epoch_at_unattached_voter_names_leader() -> None:
-    """It was unattached: it learns the leader, and seeks the election in its turn."""
+    """The voter was unattached: it learns the leader, and seeks the election in its turn."""
     node = Alone().started()
     node.request_vote(1, 5)
     assert node.quorum.role is Role.UNATTACHED

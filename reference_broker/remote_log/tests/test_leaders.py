@@ -44,8 +44,8 @@ def test_resigned_leader_starts_no_further_step(at: int) -> None:
 @pytest.mark.clause("P-11")
 @pytest.mark.parametrize("at", range(2 * ACTS))
 def test_events_of_resumed_former_leader_are_ignored(at: int) -> None:
-    """It sleeps between two steps while another node takes over and copies all. Then it continues, because it does not
-    know that it leads no more."""
+    """The leader sleeps between two steps while another node takes over and copies all. Then it continues, because it
+    does not know that it leads no more."""
     tier, node, log = copied()
     acts = []
 
@@ -84,7 +84,7 @@ def test_new_epoch_of_same_leader_restarts_copy() -> None:
 
 
 def test_new_leader_continues_inside_its_own_segment() -> None:
-    """Its segments are split elsewhere, so the first one that it copies starts before the listed end."""
+    """The new leader's segments are split elsewhere, so the first one that it copies starts before the listed end."""
     tier, node, log = copied()
     partition = node.lead(log)
     tier.pass_ms(2000)
@@ -148,7 +148,8 @@ def test_thousand_partitions_resign_while_waiting() -> None:
 @pytest.mark.clause("P-11")
 @pytest.mark.parametrize("follows", [False, True])
 def test_former_leader_removes_no_only_copy(follows: bool) -> None:
-    """It writes before the new leader has written anything, so it counts. Listed segments are kept here until then."""
+    """The former leader writes before the new leader has written anything, so it counts. Listed segments are kept here
+    until then."""
     tier, former, log = copied()
     old = former.lead(log)
     tier.pass_ms(2000)

@@ -66,7 +66,8 @@ def test_session_contact_does_not_keep_forgotten_partition_in_sync() -> None:
 @pytest.mark.clause("F-22")
 @pytest.mark.parametrize("restarted", [False, True])
 def test_late_full_fetch_does_not_replace_session_in_use(restarted: bool) -> None:
-    """It arrived over an abandoned connection of the follower. A full fetch of a later incarnation is not late."""
+    """The late fetch arrived over an abandoned connection of the follower. A full fetch of a later incarnation is not
+    late."""
     world, partition = at_rest()
     used = world.sessions.pop(2)
     world.cached.pop((2, partition))
@@ -82,7 +83,7 @@ def test_late_full_fetch_does_not_replace_session_in_use(restarted: bool) -> Non
 
 @pytest.mark.clause("F-22")
 def test_session_with_rejected_offset_does_not_keep_follower_in_sync() -> None:
-    """It was recorded at the leader's end once. Its fetches since then are out of range or diverge."""
+    """The follower was recorded at the leader's end once. Its fetches since then are out of range or diverge."""
     world, partition = at_rest()
     world.cached[2, partition].fetch_offset = 9
     world.pass_ms(2 * LAG_MS)
@@ -356,7 +357,7 @@ def test_idle_partition_is_not_checked() -> None:
 
 
 def test_follower_going_back_on_idle_partition_leaves_isr() -> None:
-    """It was at the end and lost its records since: no append would cause a check of the partition."""
+    """The follower was at the end and lost its records since: no append would cause a check of the partition."""
     world = LeaderWorld()
     partition = world.lead()
     world.leaders.start()
@@ -404,9 +405,8 @@ def test_late_fetch_of_previous_incarnation_is_ignored() -> None:
 
 @pytest.mark.parametrize("broker_epoch", [103, -1])
 def test_offset_before_restart_does_not_rejoin_follower(broker_epoch: int) -> None:
-    """It lost its unsynced records in a power loss, is registered again, and its link to this leader is cut: its
-    previous
-    session was in contact a moment ago. Those fetches have ``broker_epoch``."""
+    """The follower lost its unsynced records in a power loss, is registered again, and its link to this leader is cut:
+    its previous session was in contact a moment ago. Those fetches have ``broker_epoch``."""
     world = LeaderWorld(min_isr=2)
     partition = world.lead()
     world.leaders.start()
@@ -497,7 +497,7 @@ def test_rejected_join_releases_high_watermark_at_once() -> None:
 
 
 def test_out_of_sync_replica_at_log_end_holds_high_watermark_after_append() -> None:
-    """It may join with its next fetch, and would not reach the high watermark any more if that moved on."""
+    """The replica may join with its next fetch, and would not reach the high watermark any more if that moved on."""
     world = LeaderWorld()
     image = world.controller.image
     fenced = replace(registered(3), fenced=True)

@@ -185,7 +185,8 @@ def test_large_topic_is_opened_in_slices_and_publications_wait() -> None:
 
 @pytest.mark.parametrize(("known", "calls"), [(0, []), (3, []), (4, ["forgets t-0"])])
 def test_high_watermark_beyond_opened_log_is_dropped(known: int, calls: list[str]) -> None:
-    """It was of another topic of that name, or of a lost tail: the records in its place are not committed yet."""
+    """The high watermark was of another topic of that name, or of a lost tail: the records in its place are not
+    committed yet."""
     world = PublisherWorld()
     world.publish(FOLLOWED)
     log = next(iter(world.publisher.logs_not_led()))
@@ -257,7 +258,7 @@ def test_start_restores_high_watermarks() -> None:
 
 
 def test_replica_reassigned_while_stopped_becomes_stray_at_start() -> None:
-    """It may return to this node, but not with its old records."""
+    """The replica may return to this node, but not with its old records."""
     world = PublisherWorld()
     world.publish(FOLLOWED, FOLLOWED)
     for log in world.publisher.logs_not_led():
@@ -435,7 +436,7 @@ def test_damaged_log_serves_no_consumer_when_elected(state: PartitionImage) -> N
 
 
 def test_damaged_log_of_idle_topic_is_led_again_once_in_sync() -> None:
-    """Its last records were perhaps never committed, so the leader need not have them."""
+    """The log's last records were perhaps never committed, so the leader need not have them."""
     again, _ = damaged(LEADERLESS)
     (log,) = again.publisher.logs_not_led()
     assert log.quarantine is not None

@@ -168,7 +168,7 @@ def test_small_requests_use_reserve_until_closed_connections_are_gone() -> None:
 
 
 def test_small_connections_are_not_counted_again() -> None:
-    """They are nearly all connections, and counting thousands of them takes milliseconds."""
+    """Small connections are nearly all connections, and counting thousands of them takes milliseconds."""
     examined: list[Peer] = []
 
     class ExaminedPeer(Peer):

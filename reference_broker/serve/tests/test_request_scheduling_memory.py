@@ -83,7 +83,7 @@ def test_nodes_are_served_while_client_memory_is_full() -> None:
 
 
 def test_response_counts_whole_until_last_byte_is_read() -> None:
-    """Its buffers are sent as they are, so none of them is released before that."""
+    """The response's buffers are sent as they are, so none of them is released before that."""
     driver = Responder()
     reader, transport = driver.connected()
     empty_bytes = reader.held_bytes()

@@ -386,7 +386,7 @@ def test_readers_between_slices_see_newest_records() -> None:
 
 
 def test_records_outside_offsets_of_batch_are_damage() -> None:
-    """They were written before the topic was compacted: they would supersede later records."""
+    """The records were written before the topic was compacted: they would supersede later records."""
     log, disk = fresh(replace(COMPACTED, cleanup_policy="delete"))
     plain = build([Record(timestamp_ms=START_MS, key=b"a", value=b"1")])
     at_nine = plain[:HEADER_BYTES] + shifted_offset(plain[HEADER_BYTES:], 9)

@@ -140,7 +140,7 @@ def test_follower_keeps_tombstones_until_leaders_marker_is_known() -> None:
 @pytest.mark.clause("H-1")
 @pytest.mark.parametrize("content", [None, b"0\n1\n5\n", b"0\n2\n5\n", b"0\n2\nx\n0\n", b""])
 def test_unreadable_marker_file_counts_as_marker_at_clean_end(content: bytes | None) -> None:
-    """It was cleaned by software that kept no marker, or the file is damaged."""
+    """The log was cleaned by software that kept no marker, or the file is damaged."""
     log, disk = with_a_tombstone()
     cleaned(log, disk, OLD)
     del disk.files[FILE]

@@ -236,7 +236,7 @@ def test_download_of_other_leader_or_snapshot_starts_at_zero(other: str, killed:
 @pytest.mark.clause("S-11")
 @pytest.mark.parametrize("killed", [False, True])
 def test_download_from_same_leader_in_newer_epoch_resumes(killed: bool) -> None:
-    """It has the same file, because a snapshot is never written twice under one name."""
+    """The leader has the same file, because a snapshot is never written twice under one name."""
     leader, snapshot, follower, transfer = started(3)
     follower.download.cancel()
     follower.ports.sent.clear()

@@ -225,7 +225,8 @@ def test_next_leader_cleans_up_after_death_at_each_act(at: int, happens: bool) -
 @pytest.mark.clause("P-11")
 @pytest.mark.parametrize("at", range(14))
 def test_objects_of_resumed_former_leader_are_removed(at: int) -> None:
-    """It continues a copy that was removed, and deletions. The next sweep finds the objects that it stores."""
+    """The former leader continues a copy that was removed, and deletions. The next sweep finds the objects that it
+    stores."""
     tier, node, log = led(KEPT)
     acts = []
 
@@ -272,7 +273,7 @@ class Behind(NodeMetadata):
 
 @pytest.mark.clause("P-11")
 def test_former_leader_does_not_remove_objects_of_newer_leader() -> None:
-    """It lists them before it has the newer leader's events."""
+    """The former leader lists them before it has the newer leader's events."""
     tier, node, log = led(KEPT)
     former = node.lead(log)
     metadata = Behind(tier, node.ports)
@@ -434,7 +435,7 @@ def test_unlisted_segments_do_not_count_towards_size() -> None:
 
 @pytest.mark.parametrize("at", range(ACTS))
 def test_tier_disabled_between_steps_stops_expiry(at: int) -> None:
-    """Its metadata is dropped then."""
+    """The partition's metadata is dropped then."""
     tier, node, log = led()
     acts = []
 

@@ -131,7 +131,7 @@ def test_lost_events_in_the_middle_stop_deletion(lost: int, expires: bool) -> No
 
 
 def test_next_leader_with_lost_events_deletes_nothing() -> None:
-    """Its own event, which changes nothing, does not list the earlier segments."""
+    """The leader's own event, which changes nothing, does not list the earlier segments."""
     tier, node, partition = in_the_tier_only()
     before = dict(tier.store_memory.objects)
     tier.known(partition).forget()
@@ -166,7 +166,7 @@ def test_retention_of_missing_segments_resumes_deletion() -> None:
 
 
 def test_local_segments_with_lost_events_are_copied_again() -> None:
-    """It is kept here until then, although its objects are removed: no event lists them."""
+    """A segment is kept here until then, although its objects are removed: no event lists them."""
     tier, disk = Tier(), MemoryDisk()
     log = filled(disk, replace(TIERED, local_retention_bytes=-1), SEGMENTS)
     node = TierNode(tier, disk=disk, expires=True)
@@ -213,7 +213,7 @@ def test_new_epoch_fences_former_leaders_again() -> None:
 
 @pytest.mark.parametrize("looks_at", ["retention", "objects"])
 def test_partition_removed_during_check_has_no_missing_segments(looks_at: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has no metadata any more. That is no loss of its events."""
+    """The partition has no metadata any more. That is no loss of its events."""
     tier, node, partition = in_the_tier_only()
     went: list[bool] = []
 

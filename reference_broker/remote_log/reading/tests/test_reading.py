@@ -122,7 +122,7 @@ def test_records_of_other_lineage_are_not_read() -> None:
 
 
 def test_log_start_inside_segment_at_new_epoch_is_read() -> None:
-    """It has dropped the segment's first leader epoch."""
+    """The log has dropped the segment's first leader epoch."""
     tiered = Tiered(by_epochs)
     segment = next(each for each in tiered.tier.listed(tiered.partition) if len(each.leader_epochs) > 1)
     start = segment.leader_epochs[1][1]
