@@ -17,6 +17,8 @@ from typing import Any, NoReturn
 
 import click
 
+from crucible_kafka import installed
+
 ROOT = Path(__file__).resolve().parents[1]
 SUITE_CRASHED = 4
 STOP_AGAIN_S = 0.05
@@ -99,14 +101,33 @@ class Commands(click.Group):
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands. An installed wheel has only those that are defined in this file."""
-        return sorted([*super().list_commands(ctx), *(COLLECTED if _is_clone() else ())])
+        return sorted([*super().list_commands(ctx), *COLLECTED])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COLLECTED or not _is_clone():
-            return super().get_command(ctx, cmd_name)
-        command: click.Command = getattr(import_module(COLLECTED[cmd_name]), cmd_name.replace("-", "_"))
-        return command
+        """Return the command. In an installed wheel it may be one that refuses."""
+        command = super().get_command(ctx, cmd_name)
+        if cmd_name in COLLECTED:
+            command = getattr(import_module(COLLECTED[cmd_name]), cmd_name.replace("-", "_"))
+        if command is None or _is_clone():
+            return command
+        return installed.adapt_help(command) if cmd_name in installed.COMMANDS else installed.CloneCommand(command)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands. In an installed wheel those that need a clone have a list of their own."""
+        if _is_clone():
+            super().format_commands(ctx, formatter)
+            return
+        names = self.list_commands(ctx)
+        commands = {name: command for name in names if (command := self.get_command(ctx, name)) is not None}
+        limit = formatter.width - 6 - max(map(len, commands))
+        for heading, is_here in (("Commands", True), ("Commands of a clone (not installed)", False)):
+            rows = [
+                (name, command.get_short_help_str(limit))
+                for name, command in commands.items()
+                if (name in installed.COMMANDS) == is_here
+            ]
+            with formatter.section(heading):
+                formatter.write_dl(rows)
 
     def invoke(self, ctx: click.Context) -> Any:
         handled = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
@@ -178,6 +199,9 @@ def main() -> None:
 
     Start with `./crucible demo`: three nodes, a fleet, faults, and a report to look at.
     """
+    if not _is_clone():
+        installed.enter_rooms()
+        return
     # Processes that we start find the rooms wherever this was called from.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 
@@ -245,6 +269,8 @@ def cluster(
     if context.invoked_subcommand is not None:
         context.obj = data
         return
+    if toxiproxy and not _is_clone():
+        installed.refuse("--toxiproxy")
     from chaos.live.cluster_command import ClusterPlan, run_cluster
 
     sys.exit(run_cluster(ClusterPlan(data, nodes, port, config, toxiproxy, restart), click.echo))
@@ -295,15 +321,5 @@ def _killed(act: Callable[[], str]) -> None:
         sys.exit(2)
 
 
-def _keep_what_the_wheel_has() -> None:
-    """An installed wheel has no room but the broker, and no ``./crucible``."""
-    main.commands = {"broker": broker}
-    main.help = (
-        "A reference broker for the Kafka protocol.\n\nStart one with `crucible broker --listen 127.0.0.1:9092 --data "
-        "data`. The benchmarks and chaos tests need a clone of the repository."
-    )
-    broker.epilog = (broker.epilog or "").replace("./crucible", "crucible")
-
-
 if not _is_clone():
-    _keep_what_the_wheel_has()
+    main.help = installed.HELP

@@ -34,7 +34,7 @@ def _processes(_: click.Context, __: click.Parameter, values: Sequence[str]) -> 
     "--target",
     required=True,
     metavar="TARGET",
-    help="What to stand in front of: HOST:PORT, or a target that is started (kafka, FILE.toml: see bench/targets).",
+    help="What to stand in front of: HOST:PORT, or a target that is started (FILE.toml; in a clone kafka, too).",
 )
 @click.option(
     "--listen",
