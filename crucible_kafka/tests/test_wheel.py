@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -10,14 +11,17 @@ import sys
 import venv
 import zipfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from kafka import KafkaConsumer, KafkaProducer
 
+from bench.ports import free_port, free_ports
 from crucible_kafka import installed
 from tools.wheel_rooms import FOLDER, ROOMS, packed_files
 
@@ -32,13 +36,22 @@ pytestmark = pytest.mark.live
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from a copy of the clone as pip builds it. setuptools writes into the folder that it builds."""
     copy, built = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("built")
-    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, copy)
-    for name in (*ROOMS, "crucible_kafka", "reference_broker", "tools"):
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("tests", "__pycache__"))
-    pip("wheel", "--no-deps", "--wheel-dir", built, copy)
+    for line in (ROOT / ".dockerignore").read_text().splitlines():
+        path = ROOT / line[1:]
+        if line.startswith("!") and path.is_dir():
+            shutil.copytree(path, copy / path.name, ignore=shutil.ignore_patterns("tests", "__pycache__"))
+        elif line.startswith("!"):
+            shutil.copy(path, copy)
+    build, _ = pips()
+    pip(*(str({"/wheels": built, "/clone": copy}.get(word, word)) for word in build))
     (found,) = built.glob("*.whl")
     return found
+
+
+def pips() -> list[list[str]]:
+    """The words after ``pip`` of the Containerfile's lines that call it."""
+    lines = (ROOT / "Containerfile").read_text().splitlines()
+    return [shlex.split(line)[2:] for line in lines if line.startswith("RUN pip ")]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +60,9 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     saves a minute; nothing else is there."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False, symlinks=True)
-    pip("--python", folder / "bin" / "python", "install", "--no-deps", wheel)
+    _, install = pips()
+    assert install[-1] == "/wheels/*.whl"
+    pip("--python", folder / "bin" / "python", *install[:-1], "--no-deps", wheel)
     (packages,) = folder.glob("lib/python3.*/site-packages")
     for link in required_files():
         (packages / link.name).symlink_to(link)
@@ -203,12 +218,74 @@ def test_an_installed_cluster_is_probed_and_proxied_beside_folders_of_the_same_n
             assert proxy["bootstrap_servers"] != cluster["bootstrap_servers"]
             assert read_back(proxy["bootstrap_servers"], b"two") == b"two"
         page = tmp_path / "page.html"
-        probed = called(command(environment, "probe", first, "--section", "handshake", "--page", page), tmp_path)
+        probed = called(
+            command(environment, "probe", first, "--section", "handshake/pipelining", "--page", page), tmp_path
+        )
     assert (probed.returncode, probed.stderr) == (0, "")
     assert re.search(r"[1-9]\d* cases", probed.stdout.splitlines()[-1])
     assert "<style>" in page.read_text()
 
 
 def test_an_installed_probe_starts_the_reference_broker(environment: Path, tmp_path: Path) -> None:
-    probed = called(command(environment, "probe", "reference", "--section", "metadata"), tmp_path)
+    probed = called(command(environment, "probe", "reference", "--section", "handshake/pipelining"), tmp_path)
     assert (probed.returncode, probed.stderr) == (0, "")
+
+
+def test_the_containers_command_serves_a_client(environment: Path, tmp_path: Path) -> None:
+    found = re.findall(r"^(ENTRYPOINT|CMD) (.*)$", (ROOT / "Containerfile").read_text(), re.MULTILINE)
+    words = [word for _, text in found for word in json.loads(text)]
+    assert words[0] == "crucible"
+    port = free_port()
+    own = {"0.0.0.0:9092": f"127.0.0.1:{port}", "localhost:9092": f"localhost:{port}", "/data": str(tmp_path / "data")}
+    with serving(command(environment, *(own.get(word, word) for word in words[1:])), tmp_path):
+        assert read_back(f"localhost:{port}", b"three") == b"three"
+
+
+@pytest.mark.parametrize("profile", [None, "cluster"])
+def test_the_services_of_compose_serve_a_client(environment: Path, tmp_path: Path, profile: str | None) -> None:
+    """Each has two ports: that of other services, and the published one. Its name is this machine."""
+    services = {
+        name: service
+        for name, service in yaml.safe_load((ROOT / "compose.yaml").read_text())["services"].items()
+        if service.get("profiles") == (profile and [profile])
+    }
+    for name, service in services.items():
+        assert service["ports"] == [f"127.0.0.1:{(port := published(service))}:{port}"]
+        assert f"HOST://localhost:{port}" in " ".join(service["command"]), name
+    inside, outside = (dict(zip(services, free_ports(len(services)), strict=True)) for _ in range(2))
+    with ExitStack() as started, ThreadPoolExecutor() as several:
+        nodes = []
+        for name, service in services.items():
+            text = "\n".join(service["command"]).replace("0.0.0.0:19092", f"127.0.0.1:{inside[name]}")
+            for other, port in inside.items():
+                text = text.replace(f"{other}:19092", f"127.0.0.1:{port}")
+            text = re.sub(rf"(localhost|0\.0\.0\.0):{published(service)}", f"127.0.0.1:{outside[name]}", text)
+            words = command(environment, *text.replace("=/data", f"={tmp_path / name}").split("\n"))
+            nodes.append(several.submit(started.enter_context, serving(words, tmp_path)))
+        assert all(node.result()["ready"] for node in nodes)
+        assert read_back(f"127.0.0.1:{outside[next(iter(services))]}", b"four") == b"four"
+
+
+def published(service: dict[str, Any]) -> int:
+    return int(service["ports"][0].rpartition(":")[2])
+
+
+def test_the_steps_of_the_workflow_in_the_docs_can_be_run(environment: Path, tmp_path: Path) -> None:
+    """But for pip, which installs what is here already. ``tests.py`` stands for somebody's tests."""
+    text = (ROOT / "docs" / "ci.md").read_text()
+    job = yaml.safe_load(re.findall(r"```yaml\n(name: .*?)```", text, re.DOTALL)[0])["jobs"]["kafka"]
+    pip_step, *steps = [step["run"] for step in job["steps"] if "run" in step]
+    assert pip_step.startswith("pip install ")
+    first = free_port()
+    lines = "\n".join(["set -e", "trap 'kill %1; wait' EXIT", *steps]).replace("9092", str(first))
+    (tmp_path / "tests.py").write_text("import pathlib, sys; pathlib.Path('seen').write_text(sys.argv[1])")
+    variables = {"PATH": f"{environment / 'bin'}:{os.environ['PATH']}", "KAFKA": job["env"]["KAFKA"]}
+    variables = {**strict_variables(), **variables, "GITHUB_ACTIONS": "true"}
+    done = subprocess.run(
+        ["bash", "-c", lines], capture_output=True, text=True, timeout=LIMIT_S, cwd=tmp_path, env=variables
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    ready = json.loads((tmp_path / "ready.json").read_text())
+    assert ready["bootstrap_servers"] == ",".join(f"127.0.0.1:{first + node}" for node in range(3))
+    assert (tmp_path / "seen").read_text() == job["env"]["KAFKA"]
+    assert "<testsuite " in (tmp_path / "probe.xml").read_text()
