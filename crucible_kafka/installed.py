@@ -4,6 +4,7 @@ A clone has everything, and uses nothing of this module.
 """
 
 import sys
+from copy import copy
 from pathlib import Path
 from typing import NoReturn
 
@@ -45,14 +46,19 @@ class CloneCommand(click.Command):
 
 
 def adapt_help(command: click.Command) -> click.Command:
-    """Name the installed command in the help of a command and of those below it, and omit what needs a clone."""
-    for name in ("help", "epilog"):
-        lines = (getattr(command, name) or "").split("\n")
-        kept = [line for line in lines if not any(word in line for word in _ONLY_IN_A_CLONE)]
-        setattr(command, name, "\n".join(kept).replace("./crucible", "crucible"))
-    for each in command.commands.values() if isinstance(command, click.Group) else ():
-        adapt_help(each)
-    return command
+    """Return a command whose help, and that of commands below it, names the installed command and omits what needs a
+    clone."""
+    adapted = copy(command)
+    adapted.help, adapted.epilog = _adapted(command.help), _adapted(command.epilog)
+    if isinstance(adapted, click.Group):
+        adapted.commands = {name: adapt_help(each) for name, each in adapted.commands.items()}
+    return adapted
+
+
+def _adapted(text: str | None) -> str:
+    lines = (text or "").split("\n")
+    kept = [line for line in lines if not any(word in line for word in _ONLY_IN_A_CLONE)]
+    return "\n".join(kept).replace("./crucible", "crucible")
 
 
 HELP = """A reference broker for the Kafka protocol, alone or as a cluster; a conformance probe; a proxy that injects

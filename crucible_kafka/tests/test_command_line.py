@@ -183,7 +183,7 @@ def test_the_version_names_the_commit_where_there_is_one(tmp_path: Path, monkeyp
     assert re.fullmatch(r"\d+\.\d+\.\d+", installed)
 
 
-def test_all_commands_are_found_and_a_wheel_has_only_those_that_start_nodes(
+def test_all_commands_are_found_and_a_wheel_refuses_those_that_need_a_clone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     help_lines = typed_in("--help").output.splitlines()
@@ -192,9 +192,14 @@ def test_all_commands_are_found_and_a_wheel_has_only_those_that_start_nodes(
     for name in listed:
         assert f"  ./crucible {name}" in typed_in(name, "--help").output
     monkeypatch.setattr(cli, "ROOT", tmp_path)
-    assert "bench" not in typed_in("--help").output
-    assert typed_in("broker", "--help").exit_code == 0
-    assert "No such command 'demo'" in refused(typed_in("demo"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert "Commands of a clone (not installed):" in typed_in("--help").output
+    assert "./crucible" not in typed_in("broker", "--help").output
+    assert refused(typed_in("demo")).startswith(
+        "crucible: demo needs a clone: get Crucible's repository with git clone"
+    )
+    monkeypatch.undo()
+    assert "  ./crucible broker" in typed_in("broker", "--help").output
 
 
 def test_a_folder_that_is_no_run_is_no_report(file: Path, tmp_path: Path) -> None:
