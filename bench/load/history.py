@@ -4,10 +4,12 @@ Neighbouring spans of a partition are joined while they are of one second, so th
 records. A native thread writes a file each minute, since a file that is not whole cannot be read.
 """
 
+import os
 from _queue import SimpleQueue
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import msgspec
@@ -15,12 +17,16 @@ import msgspec
 from bench.fleet.parquet_sink import native_thread
 from bench.load.ledger import Findings
 from bench.load.measures import Measures
-from bench.load.spec import LoadSpec
+from bench.load.spec import SPEC_NAME, LoadSpec
 from reports.columns import Row
 from reports.load_rows import LOAD_TABLES, RUN_NAME, JudgedLoad, LoadSecondRow, LoadSpan
 from reports.parts import Progress, part_of, write_progress
 from reports.schema import arrow_schema
 
+HISTORY_FOLDER: Final = "history"
+"""The folder of its files in that of the run (``reports/parts.py``)."""
+OWN_DISK_VARIABLE: Final = "CRUCIBLE_OWN_DISK"
+"""If this is set, a worker regards the run's folder as one of another machine."""
 ROLL_US: Final = 60_000_000
 """The length of a file."""
 Key = tuple[str, str, int, str]
@@ -68,15 +74,45 @@ class Spans:
         self._open.clear()
 
 
-def write_judged(folder: Path, spec: LoadSpec, exactly_once: bool, findings: Findings) -> None:
+def write_judged(folder: Path, spec: LoadSpec, exactly_once: bool, findings: Findings, compacted_keys: int = 0) -> None:
     """Write how Spark has to judge the run, and what the ledger found (``RUN_NAME``)."""
     run = JudgedLoad(
         workers=spec.workers,
         subscriptions=spec.subscriptions + spec.read_from_start,
         exactly_once=exactly_once,
+        compacted_keys=compacted_keys,
         found=asdict(findings),
     )
     (folder / RUN_NAME).write_bytes(msgspec.json.format(msgspec.json.encode(run)))
+
+
+def shares_disk(out_dir: Path, spec: bytes) -> bool:
+    """Return whether a worker that has got this spec writes to the disk of the master, which keeps it there."""
+    if OWN_DISK_VARIABLE in os.environ:
+        return False
+    try:
+        return (out_dir / SPEC_NAME).read_bytes() == spec
+    except OSError:
+        return False
+
+
+class CopiedHistory:
+    """The history of a worker of another machine. ``close`` sends its files to the master, the progress as the last,
+    which says that it is whole. They are on the own disk until then."""
+
+    def __init__(self, worker: int, send_file: Callable[[Path], None]) -> None:
+        self._folder = TemporaryDirectory(prefix="crucible-history-")
+        self._history = LoadHistory(Path(self._folder.name), worker)
+        self._send_file = send_file
+        self.client, self.roll = self._history.client, self._history.roll
+
+    def close(self, measures: Measures) -> None:
+        """:raises OSError: it could not be written here or there. :raises TimeoutError: the master did not respond."""
+        with self._folder as folder:
+            self._history.close(measures)
+            files = [each for each in (Path(folder) / HISTORY_FOLDER).iterdir() if each.is_file()]
+            for each in sorted(files, key=lambda path: (path.suffix == ".json", path.name)):
+                self._send_file(each)
 
 
 class LoadHistory:

@@ -13,6 +13,7 @@ import gevent
 from locust import events
 from locust.runners import MasterRunner, WorkerRunner
 
+from bench.load.history import HISTORY_FOLDER
 from bench.load.results import result_path
 from bench.load.spec import parse_spec, read_spec
 from bench.load.users import LoadUser, WorkerLoad
@@ -32,7 +33,9 @@ def on_init(environment: Any, **_: Any) -> None:
     elif isinstance(environment.runner, MasterRunner):
         folder = Path(read_spec(Path(os.environ[SPEC_VARIABLE])).out_dir)
         environment.exchange = MasterExchange(
-            environment.runner, lambda index, result: _write(result_path(folder, index), result)
+            environment.runner,
+            lambda index, result: _write(result_path(folder, index), result),
+            folder / HISTORY_FOLDER,
         )
 
 

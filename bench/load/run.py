@@ -30,7 +30,7 @@ from bench.load.options import (
 )
 from bench.load.requirements import check_playable
 from bench.load.results import LoadResult, collect
-from bench.load.spec import LoadSpec, write_spec
+from bench.load.spec import SPEC_NAME, LoadSpec, write_spec
 from bench.load.target import LoadTarget
 from bench.load.topics import TopicError, leader_of, topics_for
 from bench.load.workload import Workload, is_compacted
@@ -209,7 +209,7 @@ class _WorkloadRun:
     @contextmanager
     def _workers(self) -> Iterator[LoadWorkers]:
         """Start the workers that are started here, and wait until all workers have reported."""
-        path = write_spec(self._spec, self._folder / "load-spec.json")
+        path = write_spec(self._spec, self._folder / SPEC_NAME)
         count, joining, listen = self._spec.workers, self._options.joining, self._options.listen
         users = count * math.ceil(self._workload.clients / count)
         if joining:
@@ -294,10 +294,10 @@ class _WorkloadRun:
     def _result(self, measured: _Measured) -> LoadResult:
         """Add up what the workers sent, and judge it."""
         spec, compacted = self._spec, is_compacted(topic_settings(self._workload, self._options))
-        collected = collect(self._folder, spec.workers, spec.idempotent, self._workload.keys if compacted else 0)
-        if not compacted:  # Spark does not know which records are superseded.
-            exactly_once = spec.idempotent and not collected.rebalances
-            write_judged(self._folder, spec, exactly_once, collected.findings)
+        compacted_keys = self._workload.keys if compacted else 0
+        collected = collect(self._folder, spec.workers, spec.idempotent, compacted_keys)
+        exactly_once = spec.idempotent and not collected.rebalances
+        write_judged(self._folder, spec, exactly_once, collected.findings, compacted_keys)
         return LoadResult(
             workload=self._workload,
             target=self._target.name,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -15,6 +16,9 @@ from reference_broker.client.consumer import READ_COMMITTED, READ_UNCOMMITTED
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.producer import MAX_IN_FLIGHT
 from reference_broker.records.compression import Compression
+
+SPEC_NAME: Final = "load-spec.json"
+"""The file in the folder of a run that has its spec."""
 
 
 class LoadSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -23,7 +23,7 @@ from bench.load.backlog import DRAINED_RECORDS
 from bench.load.clients import Client, ProducerClient, ReaderClient, makers
 from bench.load.connections import Connected, ConnectionMaker
 from bench.load.group_reader import GroupLoadReader
-from bench.load.history import LoadHistory
+from bench.load.history import CopiedHistory, LoadHistory, shares_disk
 from bench.load.ledger import Read, Sent
 from bench.load.measures import LoadSecond, Measures
 from bench.load.producer import LoadPlan, LoadProducer, Settled, Waits, monotonic_us
@@ -69,8 +69,12 @@ class WorkerLoad:
         self._read_errors: Counter[str] = Counter()
         self._totals: Counter[str] = Counter()
         self._locust: dict[tuple[str, str], Counter[int]] = {PRODUCE: Counter(), CONSUME: Counter()}
-        # A worker of another machine has no such folder. Its history is missing.
-        self._history = LoadHistory(Path(spec.out_dir), index) if Path(spec.out_dir).is_dir() else None
+        exchange, folder = environment.exchange, Path(spec.out_dir)
+        self._history: LoadHistory | CopiedHistory
+        if shares_disk(folder, exchange.spec):
+            self._history = LoadHistory(folder, index)
+        else:
+            self._history = CopiedHistory(index, exchange.send_file)
         self._make_producer, self._make_reader = makers(spec.client)
         producers, readers, transformers, connections = worker_plans(spec, index)
         self._producers = [self._producer(plan) for plan in producers]
@@ -135,8 +139,11 @@ class WorkerLoad:
         result = WorkerResult(
             self._measures, sent, reads, errors, cpu_s, rss_bytes, clock, self._rebalances, self._catch_ups
         )
-        if self._history is not None:
+        try:
             self._history.close(self._measures)
+        except (OSError, TimeoutError) as failure:
+            self.failure = f"the history of worker {self.index} cannot be kept: {failure}"
+            return
         self.environment.exchange.send_result(self.index, msgspec.json.encode(result))
         self.closed = True
 
@@ -144,7 +151,7 @@ class WorkerLoad:
 
     def _producer(self, plan: LoadPlan) -> ProducerClient:
         sent = self._sent[plan.process] = Sent()
-        spans = None if self._history is None else self._history.client(plan.process)
+        spans = self._history.client(plan.process)
         measures, totals, latencies = self._measures, self._totals, self._locust[PRODUCE]
 
         def settled(each: Settled) -> None:
@@ -156,8 +163,7 @@ class WorkerLoad:
             delay_us = each.first_sent_us - each.due_us
             sending.max_slip_us = max(sending.max_slip_us, delay_us)
             sent.add(each.kind, each.error, each.first_sequence, each.first_sequence + records)
-            if spans is not None:
-                spans.add(each.kind, *each.where, plan.process, each.first_sequence, records, end_us - start_us)
+            spans.add(each.kind, *each.where, plan.process, each.first_sequence, records, end_us - start_us)
             if plan.acks == 0 and each.error is None:
                 measures.latency("delay", at, delay_us, records)
                 totals["unacknowledged"] += records
@@ -197,7 +203,7 @@ class WorkerLoad:
     def _reader(self, subscription: int, plan: ReadPlan) -> ReaderClient:
         read = Read()
         self._reads.append((subscription, read))
-        spans = None if self._history is None else self._history.client(plan.process, subscription)
+        spans = self._history.client(plan.process, subscription)
         measures, totals, latencies = self._measures, self._totals, self._locust[CONSUME]
 
         def verified(each: Taken) -> int:
@@ -207,11 +213,8 @@ class WorkerLoad:
             records = 0
             for span in each.spans:
                 read.add(*each.where, span.writer, span.first_sequence, span.count, span.valid)
-                if spans is not None:
-                    kind = "read" if span.valid and span.writer else "damaged"
-                    spans.add(
-                        kind, *each.where, span.writer, span.first_sequence, span.count, each.at_us - self.start_us
-                    )
+                kind = "read" if span.valid and span.writer else "damaged"
+                spans.add(kind, *each.where, span.writer, span.first_sequence, span.count, each.at_us - self.start_us)
                 records += span.count
             return records
 
@@ -279,7 +282,7 @@ class WorkerLoad:
         waits = self._waits()
         if self.start_us:
             self._note(self._measures.second((monotonic_us() - self.start_us) // 1_000_000), sample, waits)
-        if self._history is not None and self.start_us:
+        if self.start_us:
             self._history.roll(monotonic_us() - self.start_us)
         self._update_locust()
         data = {

@@ -36,6 +36,12 @@ class LoadCounts:
     reordered: int = 0
     damaged: int = 0
     refused_but_read: int = 0
+    unknown: int = 0  # whose producer does not know whether they are written
+    unread: int = 0  # of those: that were not read
+
+    @property
+    def is_clean(self) -> bool:
+        return not (self.lost or self.repeated or self.reordered or self.damaged or self.refused_but_read)
 
 
 def judge_load(spark: SparkSession, folder: Path) -> tuple[JudgedLoad, LoadCounts]:
@@ -45,7 +51,8 @@ def judge_load(spark: SparkSession, folder: Path) -> tuple[JudgedLoad, LoadCount
     except (OSError, msgspec.DecodeError) as error:
         raise SetupError(f"{folder / RUN_NAME} cannot be read ({error}).") from error
     spans = read_spans(spark, folder, run.workers).select(F.lit(0).alias("run"), "*")
-    return run, load_counts(spans, run.subscriptions, run.exactly_once).get(0, LoadCounts())
+    counts = load_counts(spans, run.subscriptions, run.exactly_once, run.compacted_keys)
+    return run, counts.get(0, LoadCounts())
 
 
 def read_spans(spark: SparkSession, folder: Path, workers: int) -> DataFrame:
@@ -56,10 +63,13 @@ def read_spans(spark: SparkSession, folder: Path, workers: int) -> DataFrame:
     return spark.read.schema(struct_type(SPANS)).parquet(*files_of(folder, SPANS))
 
 
-def load_counts(spans: DataFrame, subscriptions: int, exactly_once: bool) -> dict[int, LoadCounts]:
+def load_counts(
+    spans: DataFrame, subscriptions: int, exactly_once: bool, compacted_keys: int = 0
+) -> dict[int, LoadCounts]:
     """Judge the spans of runs, which have the number of their run in the column ``run``. Return the counts by it.
 
-    Without ``exactly_once``, what is read twice is no violation.
+    Without ``exactly_once``, what is read twice is no violation. If topics are compacted, ``compacted_keys`` take turns
+    in each partition, and of each key only the last acknowledged record must be read.
     """
     closed = spans.select(
         "*", F.col("first_sequence").alias("first"), (F.col("first_sequence") + F.col("records") - 1).alias("last")
@@ -75,15 +85,19 @@ def load_counts(spans: DataFrame, subscriptions: int, exactly_once: bool) -> dic
     # What was acknowledged, and what was refused, once for each subscription.
     ok = merged(sent.where("kind = 'ok'"), _WRITER, "first", "last")
     refused = merged(sent.where("kind not in ('ok', 'info')"), _WRITER, "first", "last")
+    unknown = merged(sent.where("kind = 'info'"), _WRITER, "first", "last")
+    due = latest(sent.where("kind = 'ok'"), compacted_keys) if compacted_keys else ok
 
     parts = {
         "acknowledged": [(ok, 1)],
         "read": [(read, 1)],
-        "lost": [(subtracted(ok, read, _WRITER), 1)],
+        "lost": [(subtracted(due, read, _WRITER), 1)],
         "repeated": [(taken, 1), (by_reader, -1), (by_known, 1), (read, -1)] if exactly_once else [],
         "reordered": [(behind(taken), 1), (_read_before(taken), -1)],
         "damaged": [(closed.where("subscription >= 0 and kind = 'damaged'"), 1)],
         "refused_but_read": [(refused, 1), (subtracted(refused, read, _WRITER), -1)],
+        "unknown": [(unknown, 1)],
+        "unread": [(subtracted(unknown, read, _WRITER), 1)],
     }
     sums = [
         frame.groupBy("run").agg((sign * F.sum(F.expr(_LENGTH))).alias("records")).withColumn("name", F.lit(name))
@@ -95,6 +109,16 @@ def load_counts(spans: DataFrame, subscriptions: int, exactly_once: bool) -> dic
         own = by_run.setdefault(row["run"], {})
         own[row["name"]] = own.get(row["name"], 0) + row["records"]
     return {run: LoadCounts(**counts) for run, counts in by_run.items()}
+
+
+def latest(ok: DataFrame, keys: int) -> DataFrame:
+    """The last acknowledged record of each key, merged. Sequences of a key are ``keys`` apart. Of an interval only its
+    end can have them, so that no more rows than keys are made of each."""
+    place = (*_WRITER, "topic", "partition")
+    ends = merged(ok, place, "first", "last").withColumn("first", F.greatest("first", F.col("last") - (keys - 1)))
+    single = ends.select(*place, F.explode(F.sequence("first", "last")).alias("sequence"))
+    newest = single.groupBy(*place, F.expr(f"sequence % {keys}").alias("key")).agg(F.max("sequence").alias("first"))
+    return merged(newest.withColumn("last", F.col("first")), _WRITER, "first", "last")
 
 
 def behind(taken: DataFrame) -> DataFrame:

@@ -15,9 +15,11 @@ from bench.load.history import LoadHistory, Spans, write_judged
 from bench.load.ledger import Findings, Read, Sent, judge
 from bench.load.measures import LoadSecond, Measures
 from bench.load.options import LoadOptions
-from bench.load.run import spec_of
-from bench.load.target import LoadTarget
-from bench.load.workload import workload_of
+from bench.load.producer import SEQUENCES
+from bench.load.run import run, spec_of
+from bench.load.target import LoadTarget, started
+from bench.load.workload import read_workload, workload_of
+from bench.locust.processes import ROOT
 from reports.errors import SetupError
 from reports.load_rows import SPANS, LoadSpan
 from reports.schema import files_of
@@ -67,7 +69,7 @@ def good(records: int) -> list[Event]:
     return made
 
 
-def by_ledger(events: Sequence[Event], exactly_once: bool) -> Findings:
+def by_ledger(events: Sequence[Event], exactly_once: bool, compacted_keys: int = 0) -> Findings:
     sent: dict[str, Sent] = {}
     readers = [Read(), Read(), Read()]
     for each in events:
@@ -75,7 +77,7 @@ def by_ledger(events: Sequence[Event], exactly_once: bool) -> Findings:
             sent.setdefault(each.writer, Sent()).add(each.kind, None, each.first, each.first + each.records)
         else:
             readers[each.client].add("t", each.partition, each.writer, each.first, each.records, each.kind == "read")
-    return judge(sent, [readers[:2], readers[2:]], exactly_once)
+    return judge(sent, [readers[:2], readers[2:]], exactly_once, compacted_keys)
 
 
 def write(folder: Path, events: Sequence[Event], start_thread: Callable[[Callable[[], None]], None]) -> LoadHistory:
@@ -148,7 +150,9 @@ def test_old_runs_go(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == RUNS_KEPT - 1
 
 
-def by_spark(spark: "SparkSession", histories: Sequence[Sequence[Event]], exactly_once: bool) -> list[dict[str, Any]]:
+def by_spark(
+    spark: "SparkSession", histories: Sequence[Sequence[Event]], exactly_once: bool, compacted_keys: int = 0
+) -> list[dict[str, Any]]:
     """Return the counts of each history. Spark judges them in one go."""
     from pyspark.sql.types import LongType, StructField, StructType
 
@@ -157,12 +161,12 @@ def by_spark(spark: "SparkSession", histories: Sequence[Sequence[Event]], exactl
 
     rows = [(run, *each.values()) for run, events in enumerate(histories) for each in rows_of(events)]
     schema = StructType([StructField("run", LongType()), *struct_type(SPANS).fields])
-    found = load_counts(spark.createDataFrame(rows, schema), 2, exactly_once)
+    found = load_counts(spark.createDataFrame(rows, schema), 2, exactly_once, compacted_keys)
     return [asdict(found.get(run, LoadCounts())) for run in range(len(histories))]
 
 
-def expected(events: Sequence[Event], exactly_once: bool) -> dict[str, Any]:
-    found = asdict(by_ledger(events, exactly_once))
+def expected(events: Sequence[Event], exactly_once: bool, compacted_keys: int = 0) -> dict[str, Any]:
+    found = asdict(by_ledger(events, exactly_once, compacted_keys))
     del found["first_lost"]
     return found
 
@@ -184,15 +188,66 @@ PLANTED = {
 
 @pytest.mark.spark
 def test_spark_judges_as_the_ledger_does(spark: "SparkSession") -> None:
+    from reports.jobs.load_ledger import LoadCounts
+
     histories = [*PLANTED.values(), *map(drawn, range(400))]
     found = by_spark(spark, histories, True)
     for name, counts in zip(PLANTED, found, strict=False):
-        violations = sum(counts.values()) - counts["acknowledged"] - counts["read"]
-        assert bool(violations) == (name not in ("clean", "unknown", "nothing")), name
+        assert LoadCounts(**counts).is_clean == (name in ("clean", "unknown", "nothing")), name
     for number, (history, counts) in enumerate(zip(histories, found, strict=True)):
         assert counts == expected(history, True), number
     kinds = {name for counts in found for name, count in counts.items() if count}
-    assert len(kinds) == 7
+    assert len(kinds) == 9
+
+
+COMPACTED_KEYS = 4
+
+
+def compacted(seed: int) -> list[Event]:
+    """A history of two writers with a partition each, of which readers have taken some parts. Batches of a key's last
+    records may be refused, or end without a response."""
+    chance = Random(seed)
+    events, reads_all = [], chance.random() < 0.5
+    for partition, writer in enumerate(WRITERS):
+        begin = partition * SEQUENCES
+        for at in range(0, chance.randrange(1, 12) * 3, 3):
+            place = (partition, writer, begin + at, 3, 0)
+            events.append(Event(-1, chance.choice(("ok", "ok", "ok", "ok", "info", "fail")), *place))
+        for client in (partition, 2):
+            events += [Event(client, "read", partition, writer, begin + 9, 27, 0)] * reads_all
+            for _ in range(chance.randrange(6)):
+                place = (partition, writer, begin + chance.randrange(36), chance.randint(1, 12), 0)
+                events.append(Event(client, "read", *place))
+    return events
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_spark_judges_compacted_topics_as_the_ledger_does(spark: "SparkSession") -> None:
+    histories = [PLANTED["lost"], *map(compacted, range(120))]
+    found = by_spark(spark, histories, True, COMPACTED_KEYS)
+    for number, (history, counts) in enumerate(zip(histories, found, strict=True)):
+        assert counts == expected(history, True, COMPACTED_KEYS), number
+    assert found[0]["lost"] == 0, "a later record has each key of those that were not read"
+    assert by_ledger(PLANTED["lost"], True).lost == 20
+    assert 20 < sum(bool(counts["lost"]) for counts in found) < 110
+
+
+@pytest.mark.live
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_a_compacted_run_is_judged_by_both(spark: "SparkSession", tmp_path: Path) -> None:
+    from reports.jobs.load_ledger import judge_load
+
+    workload = read_workload(ROOT / "docs" / "workloads" / "compacted.yaml")
+    settings = workload.crucible.broker_settings
+    with started("reference", lambda _: None, settings) as target:
+        found = run(workload, target, LoadOptions(records_per_s=8_000, seconds=8, warmup_s=1), tmp_path, lambda _: None)
+    judged, counts = judge_load(spark, tmp_path)
+    assert judged.compacted_keys == 10_000
+    assert found.findings.is_clean
+    assert {name: judged.found[name] for name in asdict(counts)} == asdict(counts)
+    assert counts.acknowledged == counts.read > 10_000
 
 
 @pytest.mark.spark

@@ -6,7 +6,9 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -14,11 +16,12 @@ from msgspec import structs
 
 from bench.load.comparison import Entry, series_of
 from bench.load.connections import connection_plans
+from bench.load.history import OWN_DISK_VARIABLE, shares_disk
 from bench.load.options import LoadError, LoadOptions
 from bench.load.page import reasons
 from bench.load.results import LoadResult
 from bench.load.run import run
-from bench.load.spec import LoadSpec, worker_plans, write_spec
+from bench.load.spec import SPEC_NAME, LoadSpec, worker_plans, write_spec
 from bench.load.target import started
 from bench.load.tests.planted import result
 from bench.load.worker import LOCUSTFILE
@@ -26,6 +29,10 @@ from bench.load.workload import Transform, workload_of
 from bench.locust.clock import SHIFT_VARIABLE, UNCORRECTED_VARIABLE, ClockOffset
 from bench.locust.processes import ROOT, SPEC_VARIABLE
 from bench.ports import free_port
+from reports.parts import read_progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SPEC = LoadSpec(
     bootstrap=[],
@@ -75,6 +82,33 @@ def test_shifted_clocks_are_corrected(tmp_path: Path) -> None:
     assert 0 < found.clock_error_ms < 500
     assert found.quantile_ms("end_to_end", 0.99) < 2_000
     assert found.quantile_ms("end_to_end", 0.5) >= found.quantile_ms("publish", 0.01) / 2 - found.clock_error_ms
+
+
+@pytest.mark.live
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_spark_judges_the_history_of_workers_on_other_machines(spark: "SparkSession", tmp_path: Path) -> None:
+    from reports.jobs.load_ledger import judge_load
+
+    own_disk = {OWN_DISK_VARIABLE: "1", "TMPDIR": str(tmp_path / "tmp")}
+    (tmp_path / "tmp").mkdir()
+    found = played(tmp_path / "run", [own_disk, own_disk])
+    assert found.findings.is_clean
+    assert sorted((each.writer, each.closed) for each in read_progress(tmp_path / "run")) == [
+        ("worker-0", True),
+        ("worker-1", True),
+    ]
+    assert not list((tmp_path / "tmp").glob("crucible-history-*")), "copies stay on the workers' disks"
+    judged, counts = judge_load(spark, tmp_path / "run")
+    assert counts.acknowledged == counts.read == found.findings.read > 3 * 3 * 2_000
+    assert {name: judged.found[name] for name in asdict(counts)} == asdict(counts)
+
+
+def test_a_worker_knows_whether_it_has_the_disk_of_the_benchmark(tmp_path: Path) -> None:
+    text = write_spec(SPEC, tmp_path / SPEC_NAME).read_bytes()
+    assert shares_disk(tmp_path, text)
+    assert not shares_disk(tmp_path / "none", text)
+    assert not shares_disk(tmp_path, text + b" "), "a folder of the same name on another machine"
 
 
 @pytest.mark.live
