@@ -1,6 +1,6 @@
 """A Kafka cluster inside of somebody's tests: ``from crucible_kafka import Cluster``."""
 
-from crucible_kafka.library.cluster import Cluster, NodeHandle
+from crucible_kafka.library.cluster import Cluster
 from crucible_kafka.library.errors import (
     CrucibleError,
     CrucibleTimeout,
@@ -9,6 +9,7 @@ from crucible_kafka.library.errors import (
     RuleNeverFired,
     StartFailed,
 )
+from crucible_kafka.library.node_handle import NodeHandle
 from crucible_kafka.library.observation import Frame, StoredRecord
 from crucible_kafka.library.rules import Hit, Matcher, Rule
 

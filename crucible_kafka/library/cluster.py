@@ -1,6 +1,5 @@
 """``Cluster``: a Kafka cluster for the time of a ``with`` block, with what a test does to it and sees of it."""
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -8,250 +7,25 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, Unpack
-from uuid import uuid4
+from typing import Any, Final, Unpack
 
-from crucible_kafka.library.carrier import START_LIMIT_S, Carrier, NodeSpec
-from crucible_kafka.library.embedded import EmbeddedNode
+from crucible_kafka.library.carrier import START_LIMIT_S
+from crucible_kafka.library.cluster_verbs import ClusterVerbs
 from crucible_kafka.library.errors import CrucibleError, CrucibleTimeout, NodeDead, NotPossible
-from crucible_kafka.library.folders import ReservedPort, TemporaryFolder
 from crucible_kafka.library.hit_counts import HitCounts
+from crucible_kafka.library.node_handle import LIMIT_S, NodeHandle
 from crucible_kafka.library.observation import Frame, GroupView, SessionView, StoredRecord, TransactionView
-from crucible_kafka.library.plain_values import Plain
-from crucible_kafka.library.processes import ProcessNode
-from crucible_kafka.library.requests import TransportError, request, wait_for
+from crucible_kafka.library.requests import wait_for
 from crucible_kafka.library.rule_spec import RuleSpec, Session
 from crucible_kafka.library.rules import Counts, Matcher, MatchFields, Rule
 from crucible_kafka.library.stored_records import LogReader
-from reference_broker.metadata.identifiers import uuid_text
-from reference_broker.wire.apis import ApiKey, api_name
-from reference_broker.wire.errors import ErrorCode, error_name
+from reference_broker.wire.apis import api_name
 
-LIMIT_S: Final = 10.0
-"""The longest wait of a verb unless it is given another limit."""
-SIZES: Final = (1, 3, 5)
-VOTERS: Final = "controller.quorum.voters"
-CLUSTER_ID: Final = "crucible.cluster.id"
-OWN_SETTINGS: Final = (
-    VOTERS,
-    CLUSTER_ID,
-    "listeners",
-    "advertised.listeners",
-    "controller.listener.names",
-    "inter.broker.listener.name",
-    "crucible.peers",
-)
-"""Settings that the cluster gives to its nodes itself."""
-TEST_DEFAULTS: Final[Mapping[str, str]] = {
-    "group.initial.rebalance.delay.ms": "0",
-    "group.min.session.timeout.ms": "100",
-    "offsets.topic.num.partitions": "4",
-    "transaction.state.log.num.partitions": "4",
-    "auto.leader.rebalance.enable": "false",
-    "broker.heartbeat.interval.ms": "300",
-    "broker.session.timeout.ms": "3000",
-    "controller.quorum.election.timeout.ms": "500",
-    "controller.quorum.election.backoff.max.ms": "200",
-    "controller.quorum.fetch.timeout.ms": "1000",
-}
-"""Settings that make tests fast: Kafka's own defaults wait for seconds, or create 50 partitions. A leader that a test
-has moved stays where it is."""
+REPLICATION_S: Final = 1.0
+"""The longest wait of ``records`` for records that are not replicated, or whose transaction has no marker yet."""
 
 
-class Listeners:
-    """The ports of a node: one for clients, and in a cluster of several one for brokers and one for controllers."""
-
-    def __init__(self, several: bool) -> None:
-        self.clients = ReservedPort()
-        self._of_nodes: Sequence[ReservedPort] = (ReservedPort(), ReservedPort()) if several else ()
-
-    @property
-    def controllers(self) -> ReservedPort:
-        return self._of_nodes[1]
-
-    def settings(self) -> dict[str, str]:
-        brokers, controllers = (each.address for each in self._of_nodes)
-        return {
-            "listeners": f"PLAINTEXT://{self.clients.address},REPLICATION://{brokers},CONTROLLER://{controllers}",
-            "controller.listener.names": "CONTROLLER",
-            "inter.broker.listener.name": "REPLICATION",
-        }
-
-    def release(self) -> None:
-        for port in (self.clients, *self._of_nodes):
-            port.release()
-
-
-class NodeHandle:
-    """One node of a cluster (``Cluster.node``)."""
-
-    def __init__(self, cluster: "Cluster", carrier: Carrier, listeners: Listeners, folder: Path) -> None:
-        self._cluster = cluster
-        self._carrier = carrier
-        self._listeners = listeners
-        self._folder = folder
-        self._is_paused = False
-        self._frames: list[dict[str, Any]] = []
-        """Of earlier incarnations."""
-        self._request_counts: list[tuple[str, str, int]] = []
-
-    def __repr__(self) -> str:
-        return f"<node {self.id} at {self.address}{'' if self.is_running else ', not running'}>"
-
-    @property
-    def id(self) -> int:
-        """The node's ID, from 0 on."""
-        return self._carrier.node_id
-
-    @property
-    def address(self) -> str:
-        """HOST:PORT for clients. It stays the same when the node restarts."""
-        return self._listeners.clients.address
-
-    @property
-    def is_running(self) -> bool:
-        return self._carrier.is_running
-
-    @property
-    def is_serving(self) -> bool:
-        """Whether it runs and is not paused."""
-        return self.is_running and not self._is_paused
-
-    @property
-    def pid(self) -> int:
-        """The process that the node runs in: for a node in the test's process, that one."""
-        return self._carrier.pid
-
-    def kill(self, fence: bool = True, limit_s: float = LIMIT_S) -> None:
-        """End the node at once, as SIGKILL does: nothing is synced, said goodbye to or marked as clean.
-
-        The controller then fences it at once, and other replicas in sync lead its partitions when this returns. With
-        ``fence=False`` that takes ``broker.session.timeout.ms``, as it does where a machine is lost.
-
-        >>> kafka.node(1).kill()
-        """
-        self._cluster.check_usable()
-        self._need_running("killed")
-        self._keep_frames()
-        self._carrier.kill()
-        self._is_paused = False
-        if fence:
-            self._cluster.fence_killed(self.id, limit_s)
-
-    def stop(self) -> None:
-        """End the node cleanly: others lead its partitions before it goes."""
-        self._cluster.check_usable()
-        self._need_running("stopped")
-        if self._is_paused:
-            self.resume()
-        self._keep_frames()
-        self._carrier.stop(LIMIT_S)
-
-    def restart(self, in_sync: bool = True, limit_s: float = START_LIMIT_S) -> None:
-        """Start the node again with the same data, address and rules. A node that still runs is stopped cleanly first.
-
-        Return when it serves clients and, with ``in_sync``, when its replicas are in sync. Raise StartFailed and
-        CrucibleTimeout.
-        """
-        self._cluster.check_usable()
-        if self.is_running:
-            self.stop()
-        self.begin_start()
-        self._carrier.wait_ready(limit_s)
-        if in_sync:
-            self._cluster.await_in_sync(self.id, limit_s)
-
-    def pause(self) -> None:
-        """Stop the node's work until ``resume``, as SIGSTOP does: connections stay open, and nothing is served.
-
-        Others lead its partitions after ``broker.session.timeout.ms``. Its observation has to wait, too.
-        """
-        self.command("pause")
-        self._is_paused = True
-
-    def resume(self) -> None:
-        """Let a paused node go on. A node that is not paused goes on as it is."""
-        self.command("resume")
-        self._is_paused = False
-
-    def isolate(self) -> None:
-        """Cut all links between this node and the others, until ``heal``. Clients reach it still."""
-        self._cluster.isolate(self.id)
-
-    def heal(self) -> None:
-        """Mend the links of a node that is isolated."""
-        self._cluster.heal(self.id)
-
-    def slow_disk(self, by_ms: int) -> None:
-        """Make each sync of the disk take longer, until it is called with 0 or the node restarts."""
-        self.command("slow_disk", by_ms=by_ms)
-
-    def full_disk(self, is_full: bool = True) -> None:
-        """Let the disk refuse what needs space, until it is called with False or the node restarts. Requests fail with
-        KAFKA_STORAGE_ERROR, and a node that cannot write its metadata ends."""
-        self.command("full_disk", full=is_full)
-
-    def clock_offset(self, milliseconds: int) -> None:
-        """Set the node's wall clock ahead of the machine's, or behind it, until the node restarts."""
-        self.command("clock_offset", offset_ms=milliseconds)
-
-    def log_lines(self) -> list[str]:
-        """Return the node's log, one JSON object a line, of all its incarnations."""
-        return self._carrier.log_lines()
-
-    def metrics(self) -> dict[str, int]:
-        """Return the node's metrics by Kafka's MBean names; of histograms the count."""
-        return dict(self.command("metrics"))
-
-    # What the cluster uses
-
-    @property
-    def controller_address(self) -> str:
-        return self._listeners.controllers.address
-
-    def begin_start(self) -> None:
-        self._carrier.start(self._cluster.spec_of(self.id, self._listeners, self._folder))
-
-    def wait_ready(self, limit_s: float) -> None:
-        self._carrier.wait_ready(limit_s)
-
-    def end(self) -> None:
-        """End the node for good, whatever its state."""
-        self._carrier.kill()
-        self._listeners.release()
-
-    def command(self, name: str, /, limit_s: float = LIMIT_S, **arguments: Plain) -> Plain:
-        """Carry out a command inside the node. Raise NodeDead, CrucibleTimeout, NotPossible."""
-        self._cluster.check_usable()
-        return self._carrier.command(name, arguments, limit_s)
-
-    def frames(self, of_nodes: bool, api: str, client_id: str) -> list[dict[str, Any]]:
-        """Return the recorded frames that fit, as plain values: those of clients of all incarnations."""
-        kept = [] if of_nodes else self._frames
-        if not self.is_serving:
-            return list(kept)
-        return [*kept, *self.command("frames", of_nodes=of_nodes, api=api, client_id=client_id)]
-
-    def request_counts(self) -> list[tuple[str, str, int]]:
-        """Return API, client ID and number of the clients' requests, of all incarnations."""
-        now = self.command("request_counts") if self.is_serving else ()
-        return [*self._request_counts, *((api, client_id, count) for api, client_id, count in now)]
-
-    def _need_running(self, verb: str) -> None:
-        if not self.is_running:
-            raise NodeDead(f"Node {self.id} does not run, so it cannot be {verb}: call restart() first.")
-
-    def _keep_frames(self) -> None:
-        """Keep what the node has recorded, since it ends with the node. A paused node has nothing to give."""
-        if self._is_paused:
-            return
-        with suppress(CrucibleError):
-            frames, counts = self.command("frames", limit_s=1.0), self.command("request_counts", limit_s=1.0)
-            self._frames += frames
-            self._request_counts += [(api, client_id, count) for api, client_id, count in counts]
-
-
-class Cluster:
+class Cluster(ClusterVerbs):
     """A Kafka cluster that lives as long as its ``with`` block.
 
     One node runs on a thread of this process, and is ready in a fraction of a second. Several nodes, or
@@ -274,60 +48,9 @@ class Cluster:
         start_limit_s: float = START_LIMIT_S,
     ) -> None:
         """``config`` has broker settings under Kafka's names. Raise ValueError for an argument that cannot be."""
-        if nodes not in SIZES:
-            raise ValueError(f"nodes is {nodes!r}: give 1, 3 or 5, so that a majority is left when a minority dies.")
-        given = {key: _setting(value) for key, value in (config or {}).items()}
-        for key in OWN_SETTINGS:
-            if key in given:
-                raise ValueError(f"config has {key}, which the cluster sets itself: leave it out.")
-        self.nodes = nodes
-        self.has_processes = nodes > 1 if processes is None else processes
-        self._config = {**TEST_DEFAULTS, **_replication(min(nodes, 3)), **given}
-        self._cluster_id = _new_id()
-        self._isolated: set[int] = set()
-        self._start_limit_s = start_limit_s
-        self._members: list[NodeHandle] = []
-        self._folder: TemporaryFolder | None = None
-        self._owner = os.getpid()
-        self._is_closed = False
+        super().__init__(nodes, processes, config, start_limit_s)
         self._rules: dict[int, Rule] = {}
         self._last_rule = 0
-        _check_settings(self._config)
-
-    # Life
-
-    def start(self) -> Self:
-        """Start all nodes, and return the cluster when they serve clients. Raise StartFailed."""
-        if self._members:
-            raise CrucibleError("The cluster is started already: make another Cluster for a second one.")
-        if self._is_closed:
-            raise CrucibleError("The cluster was closed, and its data is gone: make another Cluster.")
-        self._folder = TemporaryFolder()
-        try:
-            for number in range(self.nodes):
-                folder = self._folder.path / f"node-{number}"
-                self._members.append(NodeHandle(self, self._carrier(number), Listeners(self.nodes > 1), folder))
-            for member in self._members:
-                member.begin_start()
-            for member in self._members:
-                member.wait_ready(self._start_limit_s)
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def close(self) -> None:
-        """End all nodes, and delete their data. A second call does nothing."""
-        if self._is_closed or os.getpid() != self._owner:
-            return
-        self._is_closed = True
-        for member in self._members:
-            member.end()
-        if self._folder is not None:
-            self._folder.remove()
-
-    def __enter__(self) -> Self:
-        return self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
@@ -337,138 +60,6 @@ class Cluster:
                 self.check_rules()
         finally:
             self.close()
-
-    def __repr__(self) -> str:
-        state = "closed" if self._is_closed else f"{self.bootstrap_servers}" if self._members else "not started"
-        return f"<Cluster of {self.nodes}: {state}>"
-
-    def check_usable(self) -> None:
-        """Raise CrucibleError unless the cluster runs, and this is the process that started it."""
-        if os.getpid() != self._owner:
-            raise CrucibleError("The cluster belongs to the process that started it: start one after the fork instead.")
-        if self._is_closed:
-            raise CrucibleError("The cluster is closed: use it inside of its with block.")
-        if not self._members:
-            raise CrucibleError("The cluster is not started: use it in a with block, or call start() first.")
-
-    def _carrier(self, node: int) -> Carrier:
-        assert self._folder is not None, "the cluster was not started"
-        return ProcessNode(node, self._folder.path / f"node-{node}.log") if self.has_processes else EmbeddedNode(node)
-
-    def spec_of(self, node: int, listeners: Listeners, folder: Path) -> NodeSpec:
-        """Return what a node is started with now."""
-        standing: list[tuple[str, Mapping[str, Plain]]] = [
-            ("add_rule", self._rule_arguments(rule.spec)) for rule in self._rules.values()
-        ]
-        if self._isolated:
-            standing.append(("cut", {"peers": self._cut_from(node)}))
-        if self.nodes == 1:
-            return NodeSpec(node, folder, self._config, listeners.clients.address, tuple(standing))
-        voters = ",".join(f"{each.id}@{each.controller_address}" for each in self._members)
-        config = {**self._config, **listeners.settings(), VOTERS: voters, CLUSTER_ID: self._cluster_id}
-        return NodeSpec(node, folder, config, None, tuple(standing))
-
-    # Nodes
-
-    @property
-    def bootstrap_servers(self) -> str:
-        """The addresses of all nodes, as clients take them: ``HOST:PORT,HOST:PORT``."""
-        return ",".join(member.address for member in self._members)
-
-    def node(self, number: int) -> NodeHandle:
-        """Return a node by its ID, from 0 on."""
-        self.check_usable()
-        if not 0 <= number < self.nodes:
-            raise ValueError(f"There is no node {number}: the cluster has 0 to {self.nodes - 1}.")
-        return self._members[number]
-
-    def _serving(self) -> list[NodeHandle]:
-        self.check_usable()
-        found = [member for member in self._members if member.is_serving]
-        if not found:
-            paused = any(member.is_running for member in self._members)
-            raise NodeDead(f"No node {'serves: call resume()' if paused else 'runs: call restart()'} of one first.")
-        return found
-
-    @property
-    def has_majority(self) -> bool:
-        """Whether enough nodes serve, and reach each other, for a controller."""
-        return len([each for each in self._serving() if each.id not in self._isolated]) * 2 > self.nodes
-
-    def active_controller(self, limit_s: float = LIMIT_S) -> NodeHandle:
-        """Return the node that is the active controller, and wait until there is one."""
-
-        def found() -> NodeHandle | None:
-            views = {each: each.command("controller") for each in self._serving() if each.id not in self._isolated}
-            active = [(view["epoch"], each.id, each) for each, view in views.items() if view["is_active"]]
-            return max(active)[2] if active else None
-
-        return wait_for(found, lambda: "no node is the active controller.", limit_s)
-
-    def controller_command(self, name: str, limit_s: float, **arguments: Plain) -> Plain:
-        """Carry out a command at the active controller, also if that changes meanwhile."""
-
-        def carried_out() -> tuple[Plain] | None:
-            try:
-                return (self.active_controller(limit_s).command(name, limit_s, **arguments),)
-            except NotPossible as refusal:
-                if "not the active controller" in str(refusal):
-                    return None
-                raise
-
-        return wait_for(carried_out, lambda: f"no active controller has carried out {name}.", limit_s)[0]
-
-    def fence_killed(self, node: int, limit_s: float) -> None:
-        """Let the controller fence a node that was killed, unless nobody can: no majority is left."""
-        if self.nodes == 1 or not any(member.is_serving for member in self._members) or not self.has_majority:
-            return
-
-        def is_fenced() -> bool | None:
-            self.controller_command("fence", limit_s, broker_id=node)
-            views = [
-                each.command("broker", broker_id=node) for each in self._serving() if each.id not in self._isolated
-            ]
-            return True if all(view["fenced"] and not view["leads"] for view in views) else None
-
-        wait_for(is_fenced, lambda: f"node {node} still leads partitions that others could lead.", limit_s)
-
-    def await_in_sync(self, node: int, limit_s: float) -> None:
-        """Wait until the replicas of a node are in sync, if the cluster can get there."""
-        if self.nodes == 1 or not self.has_majority or node in self._isolated:
-            return
-
-        def behind() -> list[str]:
-            return list(self.active_controller(limit_s).command("broker", broker_id=node)["not_in_sync"])
-
-        wait_for(
-            lambda: True if not behind() else None,
-            lambda: f"the replicas of node {node} are not in sync: {', '.join(behind()[:5])}.",
-            limit_s,
-        )
-
-    def isolate(self, node: int) -> None:
-        """As ``NodeHandle.isolate``."""
-        self._need_others("isolated")
-        self._isolated.add(node)
-        self._apply_cuts()
-
-    def heal(self, node: int) -> None:
-        """As ``NodeHandle.heal``."""
-        self._isolated.discard(node)
-        self._apply_cuts()
-
-    def _apply_cuts(self) -> None:
-        for member in self._serving():
-            member.command("cut", peers=self._cut_from(member.id))
-
-    def _cut_from(self, node: int) -> list[int]:
-        """Return the nodes whose requests a node does not take."""
-        others = [each for each in range(self.nodes) if each != node]
-        return others if node in self._isolated else [each for each in others if each in self._isolated]
-
-    def _need_others(self, verb: str) -> None:
-        if self.nodes == 1:
-            raise NotPossible(f"The only node cannot be {verb}: give nodes=3.")
 
     # Rules
 
@@ -528,19 +119,15 @@ class Cluster:
         counts.create()
         rule = Rule(spec, text, optional, counts, self._what_came, self._remove_rule)
         self._rules[spec.id] = rule
-        for member in self._members:
-            if member.is_serving:
-                member.command("add_rule", **self._rule_arguments(spec))
+        self.hold(f"rule {spec.id}", "add_rule", spec=spec.plain(), folder=str(self._rule_folder(spec.id)))
         return rule
 
     def _rule_folder(self, rule_id: int) -> Path:
         assert self._folder is not None, "the cluster was not started"
         return self._folder.path / "rules" / str(rule_id)
 
-    def _rule_arguments(self, spec: RuleSpec) -> dict[str, Plain]:
-        return {"spec": spec.plain(), "folder": str(self._rule_folder(spec.id))}
-
     def _remove_rule(self, rule_id: int) -> None:
+        self.hold_no_more(f"rule {rule_id}")
         if self._rules.pop(rule_id, None) is not None and not self._is_closed:
             for member in self._members:
                 if member.is_serving:
@@ -575,67 +162,6 @@ class Cluster:
             which = "of any client" if names is None else f"{' or '.join(sorted(names))} request of a client"
             return f"no {which} came at all"
         return "what came: " + ", ".join(f"{count} {api} of {who or '(no ID)'}" for (api, who), count in counts.items())
-
-    # Topics
-
-    def create_topic(
-        self,
-        name: str,
-        partitions: int = 1,
-        replicas: int | None = None,
-        config: Mapping[str, object] | None = None,
-        limit_s: float = LIMIT_S,
-    ) -> None:
-        """Create a topic, and return when every running node knows the leader of each partition, and it leads.
-
-        Without ``replicas`` each node has one, at most 3. Raise CrucibleError if the topic exists.
-
-        >>> kafka.create_topic("orders", partitions=3, config={"cleanup.policy": "compact"})
-        """
-        from kio.schema.create_topics.v7.request import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-
-        count = min(3, self.nodes) if replicas is None else replicas
-        settings = tuple(CreatableTopicConfig(name=key, value=_setting(value)) for key, value in (config or {}).items())
-        body = CreateTopicsRequest(
-            topics=(
-                CreatableTopic(
-                    name=name,  # type: ignore[arg-type]
-                    num_partitions=partitions,  # type: ignore[arg-type]
-                    replication_factor=count,  # type: ignore[arg-type]
-                    assignments=(),
-                    configs=settings,
-                ),
-            ),
-            validate_only=False,
-        )
-        (created,) = self._request(ApiKey.CREATE_TOPICS, body, f"create {name}", limit_s).topics
-        if created.error_code is not ErrorCode.none:
-            raise _refused(f"create the topic {name}", created.error_code, created.error_message)
-        self._await_leaders(name, partitions, limit_s)
-
-    def _await_leaders(self, topic: str, partitions: int, limit_s: float) -> None:
-        def are_led() -> bool | None:
-            found = [(member, member.command("topic", name=topic)) for member in self._serving()]
-            led = {(member.id, index) for member, view in found for index in view["led"]}
-            for _, view in found:
-                leaders = view["leaders"]
-                if len(leaders) != partitions or any(
-                    (leader, index) not in led for index, leader in enumerate(leaders)
-                ):
-                    return None
-            return True
-
-        wait_for(are_led, lambda: f"some partition of {topic} has no leader yet on some node.", limit_s)
-
-    def _request(self, api_key: int, body: object, purpose: str, limit_s: float) -> Any:
-        """Send a request to the first node that responds. Raise CrucibleTimeout."""
-        failure: TransportError | None = None
-        for member in self._serving():
-            try:
-                return request(member.address, api_key, body, limit_s)
-            except TransportError as error:
-                failure = error
-        raise CrucibleTimeout(f"No node responded to the request to {purpose}: {failure}") from failure
 
     # Observation
 
@@ -672,7 +198,8 @@ class Cluster:
 
         >>> [record.value for record in kafka.records("orders") if record.committed]
         """
-        views = [member.command("topic", name=topic) for member in self._serving()]
+        self._await_markers()
+        views = [member.command("topic", name=topic) for member in self.serving()]
         leaders = max((view["leaders"] for view in views), key=len)
         if not leaders:
             raise CrucibleError(f"The topic {topic} does not exist: create it first.")
@@ -683,20 +210,40 @@ class Cluster:
 
     def _read(self, topic: str, partition: int, limit_s: float) -> Iterator[StoredRecord]:
         member = self._replica_to_read(topic, partition)
+        self._await_high_watermark(member, topic, partition)
         reader = LogReader(topic, partition)
         while True:
             piece = member.command(
                 "read_log", limit_s, topic=topic, partition=partition, from_offset=reader.next_offset
             )
-            start = reader.next_offset
             yield from reader.read(piece)
-            if reader.next_offset == start:
+            if not piece["batches"]:
                 return
+
+    def _await_markers(self) -> None:
+        """Give transactions that are decided the time to get their markers. EndTxn does not wait for them."""
+
+        def are_complete() -> bool | None:
+            states = [plain["state"] for plain in self._from_all("transactions")]
+            return None if any(state.startswith("Prepare") for state in states) else True
+
+        with suppress(CrucibleTimeout):
+            wait_for(are_complete, lambda: "a transaction has no markers.", REPLICATION_S)
+
+    def _await_high_watermark(self, member: NodeHandle, topic: str, partition: int) -> None:
+        """Give a leader the time to learn that what it has is replicated. Where followers are away, it is not."""
+
+        def is_replicated() -> bool | None:
+            piece = member.command("read_log", topic=topic, partition=partition, max_bytes=0)
+            return True if piece["high_watermark"] == piece["log_end_offset"] else None
+
+        with suppress(CrucibleTimeout):
+            wait_for(is_replicated, lambda: "records are not replicated.", REPLICATION_S)
 
     def _replica_to_read(self, topic: str, partition: int) -> NodeHandle:
         """Return the leader, or without one the node whose replica is the longest."""
         best: tuple[int, NodeHandle] | None = None
-        for member in self._serving():
+        for member in self.serving():
             if partition in member.command("topic", name=topic)["led"]:
                 return member
             with suppress(NotPossible):
@@ -743,40 +290,8 @@ class Cluster:
 
     def metrics(self) -> dict[int, dict[str, int]]:
         """Return the metrics of each running node, by node ID and Kafka's MBean name."""
-        return {member.id: member.metrics() for member in self._serving()}
+        return {member.id: member.metrics() for member in self.serving()}
 
     def _from_all(self, command: str) -> Iterator[Any]:
-        for member in self._serving():
+        for member in self.serving():
             yield from member.command(command)
-
-
-def _replication(count: int) -> dict[str, str]:
-    """Return the settings by which each node has a replica of the internal topics, as far as 3 of them go."""
-    factors = ("default", "offsets.topic", "transaction.state.log")
-    return {
-        **{f"{each}.replication.factor": str(count) for each in factors},
-        "transaction.state.log.min.isr": str(1 if count == 1 else 2),
-    }
-
-
-def _new_id() -> str:
-    """Return a random cluster ID. It never begins with a dash, because tools would take it for an option."""
-    return next(text for text in iter(lambda: uuid_text(uuid4().bytes), "") if not text.startswith("-"))
-
-
-def _setting(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _check_settings(config: Mapping[str, str]) -> None:
-    from reference_broker.configuration.broker_config import BrokerConfig, ConfigError
-
-    try:
-        BrokerConfig.parse(dict(config))
-    except ConfigError as wrong:
-        raise ValueError(str(wrong)) from wrong
-
-
-def _refused(purpose: str, error: int, message: str | None) -> CrucibleError:
-    said = f": {message}" if message else "."
-    return CrucibleError(f"The cluster refused to {purpose} with {error_name(error)}{said}")

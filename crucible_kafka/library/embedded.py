@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from crucible_kafka.library.carrier import COMMAND_LIMIT_S, NodeSpec
-from crucible_kafka.library.errors import CrucibleTimeout, NodeDead, NotPossible, StartFailed
+from crucible_kafka.library.errors import CrucibleError, CrucibleTimeout, NodeDead, NotPossible, StartFailed
 from crucible_kafka.library.inside_node import CommandFailed, InsideNode
 from crucible_kafka.library.plain_values import Plain
 from reference_broker.serve.log_lines import LogLines
@@ -118,6 +118,8 @@ class EmbeddedNode:
             raise CrucibleTimeout(
                 f"Node {self.node_id} did not {_words(name)} within {limit_s:g} s: if it is paused, call resume()."
             ) from late
+        except Exception as bug:
+            raise CrucibleError(f"Node {self.node_id} failed to {_words(name)}: {bug!r}.") from bug
 
     def kill(self) -> None:
         if self._inside is not None and self.is_running:

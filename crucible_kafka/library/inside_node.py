@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from crucible_kafka.library.fillable_disk import FillableDisk
 from crucible_kafka.library.frame_recorder import FrameRecorder
+from crucible_kafka.library.imitation import Imitation
+from crucible_kafka.library.partition_state_change import PartitionStateChange
 from crucible_kafka.library.plain_values import Plain
 from crucible_kafka.library.rule_engine import RuleEngine
 from crucible_kafka.library.rule_spec import RuleSpec
@@ -26,6 +28,7 @@ from reference_broker.ports.disk import Disk
 from reference_broker.ports.node_ports import Now
 from reference_broker.serve.server import Attached, Wrapper
 from reference_broker.wire.apis import api_name
+from reference_broker.wire.errors import error_name
 
 if TYPE_CHECKING:
     from reference_broker.controller.changes import Change, Refusal
@@ -66,6 +69,7 @@ class InsideNode:
         self._actions: DriverFaultActions
         self._node: Node
         self.rules: RuleEngine
+        self.imitation = Imitation()
         self._cut: frozenset[int] = frozenset()
         """The nodes whose requests are not taken."""
         self._disk_is_full = False
@@ -94,7 +98,13 @@ class InsideNode:
                 return ()
             if self.rules.is_late(event):
                 return self.rules.arrived_late(event)
-            return self.rules.arrived(event, self.recorder.request(event))
+            frame = self.recorder.request(event)
+            admitted = self.imitation.admitted(event)
+            if admitted is None:
+                frame.fault = "the version is above max_versions, connection closed"
+                self.rules.close_soon(event.connection)
+                return ()
+            return self.rules.arrived(admitted, frame)
         if isinstance(event, Opened):
             self.recorder.opened(event.connection, event.peer)
         elif isinstance(event, Closed):
@@ -118,7 +128,7 @@ class InsideNode:
     def _replied(self, reply: Reply) -> Sequence[Effect]:
         if self.rules.is_phantom(reply.connection):
             return self.rules.replied(reply)[0]
-        effects, fault = self.rules.replied(reply)
+        effects, fault = self.rules.replied(self.imitation.changed(reply))
         sent = next((each for each in effects if isinstance(each, Reply)), reply)
         if sent.body is not None:
             self.recorder.response(sent, sent.tag.client_id, fault)
@@ -185,8 +195,8 @@ class InsideNode:
 
     # Work on the node's state
 
-    def _inside(self, work: Callable[[], None]) -> "Future[Plain]":
-        """Do the work in an event of the node, so that its effects are carried out. The result is None."""
+    def _inside(self, work: Callable[[], None], result: Plain = None) -> "Future[Plain]":
+        """Do the work in an event of the node, so that its effects are carried out."""
         done: Future[Plain] = Future()
 
         def step() -> None:
@@ -195,7 +205,7 @@ class InsideNode:
             except Exception as failure:
                 done.set_exception(failure)
             else:
-                done.set_result(None)
+                done.set_result(result)
 
         self._in_event(step)
         return done
@@ -232,6 +242,14 @@ class InsideNode:
     def do_remove_rule(self, rule_id: int) -> None:
         self.rules.remove(rule_id)
 
+    def do_limit_versions(self, highest: Mapping[str, int]) -> None:
+        """Limit the versions of APIs, by API key as text. An empty mapping ends all limits."""
+        self.imitation.highest = {int(key): version for key, version in highest.items()}
+
+    def do_advertise(self, addresses: Mapping[str, Sequence[Any]]) -> None:
+        """Put other addresses of nodes, by ID as text, into responses."""
+        self.imitation.addresses = {int(node): (str(host), int(port)) for node, (host, port) in addresses.items()}
+
     # Faults of the node
 
     def do_cut(self, peers: list[int]) -> None:
@@ -263,6 +281,23 @@ class InsideNode:
         change = BrokerStateChange("fence a broker that was killed", broker_id, broker.broker_epoch, fencing, None)
         return self._propose(change)
 
+    def do_change_partition(
+        self, topic: str, partition: int, leader: int | None = None, isr: list[int] | None = None
+    ) -> Result:
+        """Let another replica in sync lead, or shorten the in-sync replicas."""
+        controller = self._active_controller()
+        known = controller.latest.topics.get(topic)
+        if known is None or not 0 <= partition < len(known.partitions):
+            raise CommandFailed(f"There is no partition {topic}-{partition}.")
+        return self._propose(PartitionStateChange(topic, partition, leader, None if isr is None else tuple(isr)))
+
+    def do_resign(self) -> Result:
+        """Give up the leadership of the metadata quorum, so that another node becomes the active controller."""
+        quorum = self._node.broker.quorum
+        if not quorum.is_leader:
+            raise CommandFailed(f"Node {self.node_id} is not the active controller.")
+        return self._inside(lambda: quorum.gate.run(lambda: quorum.resign("a test moves the controller")))
+
     def _active_controller(self) -> "Controller":
         controller = self._node.broker.controller
         if not controller.is_active:
@@ -287,6 +322,100 @@ class InsideNode:
 
         self._in_event(step)
         return done
+
+    # Sessions, logs and snapshots
+
+    def do_evict_sessions(self, client_id: str) -> Result:
+        """Close the fetch sessions of clients that fit, and return their number."""
+        sessions = self._node.broker.fetch_sessions
+        chosen = [
+            each.session_id
+            for each in sessions.sessions.values()
+            if not each.privileged and fnmatchcase(each.client_id, client_id)
+        ]
+
+        def close() -> None:
+            for session_id in chosen:
+                sessions.close(session_id, "evicted by a test")
+
+        return self._inside(close, len(chosen))
+
+    def do_roll(self, topic: str, partition: int) -> Result:
+        """Begin a new segment of the replica here, unless the newest one is empty."""
+        log = self._log(topic, partition)
+        is_empty = not log.bases or log.bases[-1] == log.log_end_offset
+        return None if is_empty else self._inside(lambda: log.roll(self._node.broker.now))
+
+    def do_compact(self, topic: str, partition: int, stable_offset: int) -> Result:
+        """Clean the log of the replica here, once it knows the leader's last stable offset. Return why not, or an empty
+        string."""
+        log = self._log(topic, partition)
+        topic_id = self._node.broker.loader.image.topics[topic].topic_id
+        if not log.config.is_compacted:
+            raise CommandFailed(f'{topic} is not compacted: create it with config={{"cleanup.policy": "compact"}}.')
+        if log.last_stable_offset < stable_offset:
+            return f"its last stable offset is {log.last_stable_offset}, and the leader's {stable_offset}"
+        done: Future[Plain] = Future()
+        self._in_event(lambda: self._node.clean_now(topic_id, partition, done.set_result))
+        return done
+
+    def do_snapshot(self) -> Result:
+        """Begin a snapshot of the metadata, unless there is one of its end."""
+        return self._inside(self._node.broker.quorum_node.generator.make_now)
+
+    def do_newest_snapshot(self) -> Plain:
+        """Return the end offset of the newest snapshot, or -1, and the offset up to which metadata is published."""
+        latest = self._node.broker.snapshots.latest
+        published = self._node.broker.loader.image.provenance.offset
+        return [-1 if latest is None else latest.offset, published]
+
+    # Producers and transactions
+
+    def do_expire_producer(self, topic: str, producer_id: int | None) -> Plain:
+        """Forget a producer, or all, in the logs of a topic here. Return the number that led partitions forgot."""
+        forgotten = 0
+        broker = self._node.broker
+        image = broker.loader.image.topics.get(topic)
+        for index in range(0 if image is None else len(image.partitions)):
+            with suppress(CommandFailed):
+                producers = self._log(topic, index).producers
+                chosen = list(producers.by_id) if producer_id is None else [producer_id]
+                count = sum(producers.forget(each) for each in chosen)
+                forgotten += count if (topic, index) in broker.partitions.by_name else 0
+        return forgotten
+
+    def do_expire_transactional_id(self, transactional_id: str) -> Result:
+        """Let an idle transactional ID expire. Its producer gets INVALID_PRODUCER_ID_MAPPING from then on."""
+        from reference_broker.transactions.transaction import EXPIRING, dead
+
+        transactions = self._node.broker.transactions
+        shard, entry = transactions.find(transactional_id), transactions.entry(transactional_id)
+        if isinstance(shard, int) or isinstance(entry, int):
+            raise CommandFailed(f"Node {self.node_id} does not know the transactional ID {transactional_id}.")
+        if entry.is_changing or entry.current.state not in EXPIRING:
+            state = entry.current.state.value
+            raise CommandFailed(f"{transactional_id} is {state}, so it cannot expire: end its transaction first.")
+        done: Future[Plain] = Future()
+
+        def written(error: int) -> None:
+            if error:
+                done.set_exception(CommandFailed(f"{transactional_id} did not expire: {error_name(error)}."))
+            else:
+                done.set_result(None)
+
+        self._in_event(lambda: shard.write(entry, dead(entry.current, self._node.broker.now.wall_ms), written))
+        return done
+
+    def do_coordinates(self, group: str | None, transactional_id: str | None) -> Plain:
+        """Whether this node coordinates the group or the transactional ID, with all of its past loaded."""
+        broker = self._node.broker
+        if group is not None:
+            shard = broker.groups.find(group)
+            if isinstance(shard, int):
+                return False
+            high_watermark = shard.led.log.high_watermark
+            return high_watermark >= shard.loaded_end and not shard.offsets.is_behind(high_watermark)
+        return transactional_id is not None and not isinstance(broker.transactions.find(transactional_id), int)
 
     # Observation
 

@@ -145,7 +145,7 @@ class RuleEngine:
 
     def _close_before(self, rule: ActiveRule, request: Request, frame: RecordedFrame) -> Sequence[Event]:
         frame.fault = self._note(rule, request, "connection closed before the request was handled")
-        self._close_soon(request.connection)
+        self.close_soon(request.connection)
         return ()
 
     def _hang(self, rule: ActiveRule, request: Request, frame: RecordedFrame) -> Sequence[Event]:
@@ -287,7 +287,8 @@ class RuleEngine:
 
     # Both
 
-    def _close_soon(self, connection: int) -> None:
+    def close_soon(self, connection: int) -> None:
+        """Close a connection in order, whose request is not handled."""
         driver = self._actions.driver
         assert driver is not None, "a request came before its node was built"
         found = driver.connections.get(connection)

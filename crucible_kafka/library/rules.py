@@ -247,10 +247,11 @@ def _api_keys(api: str | Sequence[str]) -> tuple[int, ...] | None:
         raise ValueError('api is empty: give the name of an API, such as "Produce", or "*" for all.')
     if names == ["*"]:
         return None
-    return tuple(_api_key(name) for name in names)
+    return tuple(api_key_of(name) for name in names)
 
 
-def _api_key(name: str) -> int:
+def api_key_of(name: str) -> int:
+    """Return the key of an API by its name, whatever its case. Raise ValueError."""
     key = API_KEYS.get(name.lower())
     if key is None:
         close = get_close_matches(name.lower(), API_KEYS, 1)

@@ -21,6 +21,7 @@ class LogReader:
 
     def read(self, piece: Mapping[str, Any]) -> Iterator[StoredRecord]:
         """Yield the records of a piece, without markers. ``next_offset`` is where the next piece begins."""
+        self.next_offset = max(self.next_offset, piece["log_start_offset"])
         batches = memoryview(b64decode(piece["batches"]))
         for producer_id, first_offset in piece["aborted"]:
             known = self._aborted.setdefault(producer_id, [])

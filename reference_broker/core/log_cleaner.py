@@ -87,6 +87,8 @@ class _Job:
     cleaning: Cleaning
     steps: Steps
     began_us: int
+    ended: Callable[[str], None] | None = None
+    """For a pass that was requested: called once, with why it was given up, or with an empty string."""
 
 
 @dataclass(slots=True)
@@ -124,7 +126,25 @@ class LogCleaner:
         self.metrics.time_since_last_run_ms.value = (now_us - self._last_run_us) // 1000
         self.broker.ports.set_timer(now_us + self.broker.config.log_cleaner_backoff_ms * 1000, self._find_dirtiest)
 
+    def clean_now(self, key: Key, ended: Callable[[str], None]) -> None:
+        """Clean a log now, however little of it is dirty. ``ended`` is called once, with the reason if it was not
+        cleaned, or with an empty string."""
+        log = self.log_of(key)
+        part = None if log is None else cleanable(log, self.broker.now)
+        if log is None or part is None:
+            ended("")
+        elif self._job is not None:
+            ended("another log is being cleaned")
+        else:
+            now = self.broker.now
+            cleaning = Cleaning(log, part, now, self.broker.config.log_cleaner_dedupe_buffer_size)
+            self._job = _Job(key, log, cleaning, cleaning.run(), now.mono_us, ended)
+            self._go_on()
+
     def _find_dirtiest(self) -> None:
+        if self._job is not None:  # One that was requested.
+            self._pause()
+            return
         self._best = None
         self._forget_gone(self.uncleanable)
         self._forget_gone(self.set_back)
@@ -159,7 +179,7 @@ class LogCleaner:
             self._best, self._best_rank = (key, log), rank
 
     def _chosen(self) -> None:
-        if self._best is None or self.halted:
+        if self._best is None or self.halted or self._job is not None:
             self._pause()
             return
         key, log = self._best
@@ -220,7 +240,10 @@ class LogCleaner:
         self.set_back.pop(job.key, None)
         self._note_cleaned(job, done, now_us - job.began_us)
         self._job = None
-        self._find_dirtiest()
+        if job.ended is None:
+            self._find_dirtiest()
+        else:
+            job.ended("")
 
     def _note_cleaned(self, job: _Job, done: Cleaned, took_us: int) -> None:
         self.broker.ports.note(
@@ -240,4 +263,7 @@ class LogCleaner:
         self.set_back.pop(job.key, None)
         self.set_back[job.key] = job.log
         self.broker.ports.note(f"cleaning_{how}", ("partition", job.log.directory), ("reason", why))
-        self._pause()
+        if job.ended is None:
+            self._pause()
+        else:
+            job.ended(why)

@@ -449,6 +449,10 @@ class Node:
     def _ignore(self, event: Event) -> None:
         """Ignore a new channel: each send has its own callbacks."""
 
+    def clean_now(self, topic_id: bytes, index: int, ended: Callable[[str], None]) -> None:
+        """Compact the log of a replica here, in an event. ``ended`` is called with why not, or with an empty string."""
+        self._cleaner.clean_now((topic_id, index), ended)
+
     def logs(self) -> Iterator[PartitionLog]:
         """Yield the logs of all replicas here, with the metadata log last."""
         yield from (partition.log for partition in self.broker.partitions.by_name.values())

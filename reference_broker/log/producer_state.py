@@ -261,6 +261,15 @@ class ProducerStateManager:
             del self.by_id[producer_id]
         return len(expired)
 
+    def forget(self, producer_id: int) -> bool:
+        """Remove a producer as if it had expired, and return whether it was known. It stays while its transaction is
+        open."""
+        producer = self.by_id.get(producer_id)
+        if producer is None or producer.current_txn_first_offset >= 0:
+            return False
+        del self.by_id[producer_id]
+        return True
+
     def restore(self, producers: Iterable[tuple[int, ProducerStateEntry]]) -> None:
         """Add some of the producers of a snapshot."""
         for producer_id, producer in producers:

@@ -212,6 +212,11 @@ class SnapshotGenerator:
         """Make a snapshot soon if the newest one was found to be damaged. The image in memory is whole."""
         self._make_if_due()
 
+    def make_now(self) -> None:
+        """Make a snapshot of what is published, whenever the next one is due. Nothing happens if there is one."""
+        if self._making is None and self._image is not None and self._is_new(snapshot_id(self._image)):
+            self._start(self._image)
+
     def count_from(self, at_us: int) -> None:
         """The interval to the next snapshot begins at this time of the node's monotonic clock. A run calls it when its
         load begins, perhaps in another thread. A timer that fires earlier checks again what is due."""
