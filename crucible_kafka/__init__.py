@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from crucible_kafka.library import Cluster as Cluster
     from crucible_kafka.library import CrucibleError as CrucibleError
     from crucible_kafka.library import CrucibleTimeout as CrucibleTimeout
+    from crucible_kafka.library import DeliveryViolated as DeliveryViolated
     from crucible_kafka.library import Frame as Frame
     from crucible_kafka.library import Hit as Hit
     from crucible_kafka.library import Matcher as Matcher
@@ -19,14 +20,18 @@ if TYPE_CHECKING:
     from crucible_kafka.library import NotPossible as NotPossible
     from crucible_kafka.library import Rule as Rule
     from crucible_kafka.library import RuleNeverFired as RuleNeverFired
+    from crucible_kafka.library import Sent as Sent
     from crucible_kafka.library import StartFailed as StartFailed
     from crucible_kafka.library import StoredRecord as StoredRecord
+    from crucible_kafka.library import assert_delivered as assert_delivered
+    from crucible_kafka.library import values as values
 
 _LIBRARY = "crucible_kafka.library"
 __all__ = [
     "Cluster",
     "CrucibleError",
     "CrucibleTimeout",
+    "DeliveryViolated",
     "Frame",
     "Hit",
     "Matcher",
@@ -35,8 +40,11 @@ __all__ = [
     "NotPossible",
     "Rule",
     "RuleNeverFired",
+    "Sent",
     "StartFailed",
     "StoredRecord",
+    "assert_delivered",
+    "values",
 ]
 
 

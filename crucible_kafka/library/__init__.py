@@ -4,11 +4,13 @@ from crucible_kafka.library.cluster import Cluster
 from crucible_kafka.library.errors import (
     CrucibleError,
     CrucibleTimeout,
+    DeliveryViolated,
     NodeDead,
     NotPossible,
     RuleNeverFired,
     StartFailed,
 )
+from crucible_kafka.library.judging import Sent, assert_delivered, values
 from crucible_kafka.library.node_handle import NodeHandle
 from crucible_kafka.library.observation import Frame, StoredRecord
 from crucible_kafka.library.rules import Hit, Matcher, Rule
@@ -17,6 +19,7 @@ __all__ = [
     "Cluster",
     "CrucibleError",
     "CrucibleTimeout",
+    "DeliveryViolated",
     "Frame",
     "Hit",
     "Matcher",
@@ -25,6 +28,9 @@ __all__ = [
     "NotPossible",
     "Rule",
     "RuleNeverFired",
+    "Sent",
     "StartFailed",
     "StoredRecord",
+    "assert_delivered",
+    "values",
 ]

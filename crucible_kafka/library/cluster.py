@@ -1,7 +1,7 @@
 """``Cluster``: a Kafka cluster for the time of a ``with`` block, with what a test does to it and sees of it."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -13,14 +13,18 @@ from crucible_kafka.library.carrier import START_LIMIT_S
 from crucible_kafka.library.cluster_verbs import ClusterVerbs
 from crucible_kafka.library.errors import CrucibleError, CrucibleTimeout, NodeDead, NotPossible
 from crucible_kafka.library.hit_counts import HitCounts
+from crucible_kafka.library.judging import Guarantee, Sent, Violation, assert_delivered, values
 from crucible_kafka.library.node_handle import LIMIT_S, NodeHandle
 from crucible_kafka.library.observation import Frame, GroupView, SessionView, StoredRecord, TransactionView
 from crucible_kafka.library.requests import wait_for
 from crucible_kafka.library.rule_spec import RuleSpec, Session
 from crucible_kafka.library.rules import Counts, Matcher, MatchFields, Rule
 from crucible_kafka.library.stored_records import LogReader
+from reference_broker.metadata.identifiers import INTERNAL_TOPICS
 from reference_broker.wire.apis import api_name
 
+FRAMES_SHOWN: Final = 6
+"""The number of frames around a violation."""
 REPLICATION_S: Final = 1.0
 """The longest wait of ``records`` for records that are not replicated, or whose transaction has no marker yet."""
 
@@ -253,6 +257,56 @@ class Cluster(ClusterVerbs):
         if best is None:
             raise NodeDead(f"No running node has a replica of {topic}-{partition}: restart one of its nodes.")
         return best[1]
+
+    # Judging
+
+    def values(self, count: int, writer: str | None = None, first: int = 0, size_bytes: int = 0) -> list[bytes]:
+        """Return values that prove themselves (``judging.values``)."""
+        return values(count, writer, first, size_bytes)
+
+    def sent(self, writer: str | None = None, size_bytes: int = 0) -> Sent:
+        """Return a writer's values, which know whether they were acknowledged (``judging.Sent``)."""
+        return Sent(writer, size_bytes)
+
+    def assert_delivered(
+        self,
+        sent: Sent | Iterable[bytes | str],
+        read: Iterable[object],
+        guarantee: Guarantee = "exactly-once",
+    ) -> None:
+        """Raise DeliveryViolated with the first violation of a guarantee (``judging.assert_delivered``).
+
+        The message also has where the value is in the logs, and the frames around it.
+
+        >>> kafka.assert_delivered(sent, [message.value() for message in read], "at-least-once")
+        """
+        assert_delivered(sent, read, guarantee, self._explain)
+
+    def _explain(self, violation: Violation) -> str:
+        """Return where a value is in the logs, and the clients' frames around the time of its record."""
+        try:
+            found = self._find(violation.value)
+            frames = [frame for frame in self.frames() if frame.api in ("Produce", "Fetch", "OffsetCommit")]
+        except CrucibleError as failure:
+            return f" (The logs could not be read: {failure})"
+        if found:
+            places = ", ".join(f"{each.topic}-{each.partition} offset {each.offset}" for each in found[:5])
+            text = f" In the logs it is at {places}."
+            near_s = found[0].timestamp_ms / 1000
+        else:
+            text = " It is in no log."
+            near_s = frames[-1].at_s if frames else 0
+        near = sorted(
+            sorted(frames, key=lambda frame: abs(frame.at_s - near_s))[:FRAMES_SHOWN], key=lambda one: one.at_s
+        )
+        return "\n  ".join([text, *map(str, near)])
+
+    def _find(self, value: bytes) -> list[StoredRecord]:
+        topics = {name for member in self.serving() for name in member.command("state")["topics"]}
+        wanted = sorted(name for name in topics if name not in INTERNAL_TOPICS)
+        return [record for name in wanted for record in self.records(name) if record.value == value]
+
+    # Groups, transactions and nodes
 
     def groups(self) -> list[GroupView]:
         """Return the consumer groups, as their coordinators have them."""

@@ -21,5 +21,9 @@ class RuleNeverFired(AssertionError):  # noqa: N818 - says what happened
     """A rule has not acted, or not often enough, so that the test would prove nothing."""
 
 
+class DeliveryViolated(AssertionError):  # noqa: N818 - says what happened
+    """What was read is not what the guarantee promises. The message has the first violation."""
+
+
 class CrucibleTimeout(CrucibleError, TimeoutError):  # noqa: N818 - a TimeoutError by another name
     """What a call waits for has not come in time. The message names it."""
