@@ -246,13 +246,7 @@ class ResponsesAfterHeal(Check):
 
     def unreadable(self) -> Iterator[tuple[TopicPartition, int]]:
         """Yield the partitions whose oldest records may be out of reach, each with the start of its local log."""
-        for each in self.context.replicas.partitions.values():
-            leader = each.copies.get(each.state.leader)
-            if leader is None or leader.log is None or not self.context.replicas.tier_excused(each):
-                continue
-            if leader.log.log_start_offset < leader.held.start_offset:
-                topic, _, index = each.name.rpartition("-")
-                yield (topic, int(index)), leader.held.start_offset
+        return self.context.replicas.unreadable()
 
     def record_missing(self, at_us: int, missed: str) -> None:
         """Record the requests of a phase that got no response. ``missed`` describes them, or is empty."""

@@ -247,6 +247,17 @@ class ReplicaView:
         count = sum(each.name.rpartition("-")[0] == REMOTE_LOG_METADATA_TOPIC for each in self.partitions.values())
         return remote_metadata_partition(*partition.key, count) in lost
 
+    def unreadable(self) -> Iterator[tuple[TopicPartition, int]]:
+        """Yield the partitions whose oldest records may be out of reach now (E-7), each with the start of its local
+        log."""
+        for each in self.partitions.values():
+            leader = each.copies.get(each.state.leader) if self.tier_excused(each) else None
+            if leader is None or leader.log is None:
+                continue
+            if leader.log.log_start_offset < leader.held.start_offset:
+                topic, _, index = each.name.rpartition("-")
+                yield (topic, int(index)), leader.held.start_offset
+
     def _is_excused(self, topic: str, name: str) -> bool:
         """Return whether the coordinator's partition of a group or transactional ID may have lost records."""
         lost = [index for of_topic, index in self.excused if of_topic == topic]

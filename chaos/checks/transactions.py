@@ -1,7 +1,7 @@
 """Transactions as clients see them: their sends, their outcome, and the records that read_committed readers got."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
@@ -138,9 +138,26 @@ def log_starts(history: History) -> dict[TopicPartition, int]:
     return starts
 
 
-def missing(history: History, transaction: Transaction) -> list[tuple[Value, WrittenValue]]:
+@computed_once
+def committed_moves(history: History) -> dict[TopicPartition, list[tuple[int, int]]]:
+    """Return from where to where each response moved a reader with read_committed."""
+    readers = {span.process: None for span, _ in reads(history) if span.isolation == COMMITTED_READS}
+    moves = [row for row in history.positions if row.process in readers and row.error is None]
+    return {
+        where: [(row.fetch_offset, row.next_offset) for row in rows]
+        for where, rows in grouped(moves, partition_of).items()
+    }
+
+
+def missing(
+    history: History, transaction: Transaction, unreadable: Mapping[TopicPartition, int]
+) -> list[tuple[Value, WrittenValue]]:
     """Return the values of a transaction that no reader with read_committed saw, although such readers know what is
-    at their offsets."""
+    at their offsets.
+
+    E-7, KIP-405: below the offset that ``unreadable`` has for a partition the metadata of its remote segments may be
+    lost. There only what such a reader got past counts.
+    """
     seen, until, starts = sightings(history), known_until(history), log_starts(history)
     # Physical: without a response the offset is unknown. Kafka: records below the log start offset are deleted.
     return [
@@ -150,6 +167,10 @@ def missing(history: History, transaction: Transaction) -> list[tuple[Value, Wri
         and key not in excused(history)[COMMITTED_READS]  # X-11: a cleaner may have taken it.
         and starts.get(key[0], 0) <= value.offset < until.get(key[0], 0)
         and value.offset >= 0
+        and (
+            value.offset >= unreadable.get(key[0], 0)
+            or any(first <= value.offset < end for first, end in committed_moves(history).get(key[0], ()))
+        )
     ]
 
 
@@ -236,12 +257,12 @@ class LostTransaction(Check):
         if not history.writes_guaranteed:
             return  # Physical: the only replica lost its power, and nothing had been synced.
         self._forgotten(history)
-        seen = sightings(history)
+        seen, unreadable = sightings(history), dict(self.context.replicas.unreadable())
         for each in transactions(history):
             if each.fate is not Fate.COMMITTED or self.context.replicas.transactions_excused(each.row.transactional_id):
                 continue
             self.evidence += 1
-            gone = missing(history, each)
+            gone = missing(history, each, unreadable)
             if gone and not any(key in seen for key, _ in each.values()):
                 ((topic, partition), writer, sequence), value = gone[0]
                 self.violated(
@@ -291,10 +312,10 @@ class TornTransaction(Check):
         self._outside(history)
 
     def _inside(self, history: History) -> None:
-        seen = sightings(history)
+        seen, unreadable = sightings(history), dict(self.context.replicas.unreadable())
         for each in transactions(history):
             there = [key for key, _ in each.values() if key in seen]
-            gone = missing(history, each) if there and each.fate is not Fate.NEVER else []
+            gone = missing(history, each, unreadable) if there and each.fate is not Fate.NEVER else []
             if gone:
                 ((topic, partition), writer, sequence), value = gone[0]
                 self.violated(

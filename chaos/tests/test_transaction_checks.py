@@ -16,7 +16,7 @@ from reports.columns import ROW_TABLES
 from reports.rows import HistoryRow, SpanRow, TransactionRow
 from reports.tests import history as planted
 from reports.tests.history import int_of
-from reports.tests.ledger import GROUP, Ledger
+from reports.tests.ledger import GROUP, LEDGER, Ledger
 from reports.tests.test_transactions_judged import PLANTED
 
 GUARANTEES = {guarantee for _, guarantees in PLANTED.values() for guarantee in guarantees}
@@ -103,6 +103,29 @@ def test_only_a_forgotten_id_with_an_epoch_it_had_before_mixes_records_of_two_tr
         )
         history.add([SpanRow("p", index, 0, "send", "t", index, 7, 1, 1000, "p", index, valid=True)])
     assert history.written_by_reissued_epochs(lambda name: name == forgotten) == mixed
+
+
+@pytest.mark.clause("E-7", "P-11")
+@pytest.mark.parametrize(
+    ("local_starts", "passes", "is_red"),
+    [((8, 5), False, False), ((8, 5), True, True), ((7, 5), False, True), ((8,), False, True), ((), False, True)],
+)
+def test_a_transaction_is_not_lost_where_its_remote_segments_are_unreadable(
+    local_starts: tuple[int, ...], *, passes: bool, is_red: bool
+) -> None:
+    """Its values are at offsets 6 and 7 of the first partition, and 3 and 4 of the second. They are judged where a
+    reader got past them, and where the local log has one of them."""
+    ledger = Ledger().play()
+    PLANTED["lost"][0](ledger)
+    rows = history_of(ledger)
+    if not passes:
+        rows.positions.clear()
+    context = check_context()
+    unreadable = [((LEDGER, index), start) for index, start in enumerate(local_starts)]
+    cast(Any, context.replicas).unreadable = lambda: unreadable
+    check = LostTransaction(context)
+    check.end(rows)
+    assert bool(check.violations) is is_red
 
 
 @pytest.mark.clause("E-7", "X-1")
