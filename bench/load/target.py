@@ -126,18 +126,19 @@ def _cluster(
             cluster.await_ready()
             yield cluster
     except PeerError as error:
-        message = str(error)
-        if failed_logs is not None:
-            _copy_logs(folder, failed_logs)
-            message = message.replace(str(folder), str(failed_logs))
-        raise LoadError(message) from error
+        kept = ""
+        if failed_logs is not None and _copy_logs(folder, failed_logs):
+            kept = f" (the whole logs: {failed_logs})"
+        raise LoadError(f"{error}{kept}") from error
 
 
-def _copy_logs(folder: Path, to: Path) -> None:
-    """Copy the logs of all nodes below ``folder``, which is about to be deleted."""
-    for log in folder.glob(f"*/{LOG}"):
+def _copy_logs(folder: Path, to: Path) -> bool:
+    """Copy the logs of all nodes below ``folder``, which is about to be deleted. Return whether there are any."""
+    logs = list(folder.glob(f"*/{LOG}"))
+    for log in logs:
         (to / log.parent.name).mkdir(parents=True, exist_ok=True)
         shutil.copyfile(log, to / log.parent.name / LOG)
+    return bool(logs)
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -83,7 +83,8 @@ class BrokerNode:
         return f"the broker ended with status {status}: {self.last_log_lines()}"
 
     def _not_ready(self, why: str) -> PeerError:
-        return PeerError(f"{self.name} node {self.node_id} {why}; its log is {self._log}: {self.last_log_lines()}")
+        # The log itself is in a folder of its starter, which is often deleted before anybody reads this.
+        return PeerError(f"{self.name} node {self.node_id} {why}; its log ends with: {self.last_log_lines()}")
 
     def last_log_lines(self) -> str:
         """Return the last three lines of the log, or those from where a runtime begins to report its own crash."""
