@@ -38,6 +38,11 @@ class Carrier(Protocol):
         """The process that the node runs in."""
         ...
 
+    @property
+    def why_ended(self) -> str:
+        """Why the node has ended by itself; empty if it runs, or if a test has ended it."""
+        ...
+
     def start(self, spec: NodeSpec) -> None:
         """Begin to start the node. ``wait_ready`` must follow. Raise StartFailed."""
         ...
@@ -61,3 +66,9 @@ class Carrier(Protocol):
     def log_lines(self) -> list[str]:
         """Return the node's log, of all its incarnations, as lines of JSON."""
         ...
+
+
+def does_not_run(carrier: Carrier, purpose: str) -> str:
+    """Return the sentence about a node that does not run, so that it cannot do what it is to do."""
+    why = f" ({carrier.why_ended})" if carrier.why_ended else ""
+    return f"Node {carrier.node_id} does not run{why}, so it cannot {purpose}: call restart() first."

@@ -49,10 +49,17 @@ class Cluster(ClusterVerbs):
         nodes: int = 1,
         processes: bool | None = None,
         config: Mapping[str, object] | None = None,
+        versions: str | Mapping[str, int] | None = None,
         start_limit_s: float = START_LIMIT_S,
     ) -> None:
-        """``config`` has broker settings under Kafka's names. Raise ValueError for an argument that cannot be."""
+        """``config`` has broker settings under Kafka's names, and ``versions`` is what ``max_versions`` takes. Raise
+        ValueError for an argument that cannot be.
+
+        >>> Cluster(nodes=3, config={"num.partitions": 6}, versions="2.8")
+        """
         super().__init__(nodes, processes, config, start_limit_s)
+        if versions is not None:
+            self.limit_versions(versions)
         self._rules: dict[int, Rule] = {}
         self._last_rule = 0
 

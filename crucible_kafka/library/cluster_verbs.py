@@ -358,6 +358,10 @@ class ClusterVerbs(ClusterLife):
         >>> kafka.max_versions({"Fetch": 6, "DescribeCluster": -1})
         """
         self.check_usable()
+        self.limit_versions(limits)
+
+    def limit_versions(self, limits: str | Mapping[str, int] | None) -> None:
+        """As ``max_versions``, also before the start."""
         if isinstance(limits, str):
             highest = versions_of(limits)
         else:

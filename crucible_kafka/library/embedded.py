@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final
 
-from crucible_kafka.library.carrier import COMMAND_LIMIT_S, NodeSpec
+from crucible_kafka.library.carrier import COMMAND_LIMIT_S, NodeSpec, does_not_run
 from crucible_kafka.library.errors import CrucibleError, CrucibleTimeout, NodeDead, NotPossible, StartFailed
 from crucible_kafka.library.inside_node import CommandFailed, InsideNode
 from crucible_kafka.library.plain_values import Plain
@@ -19,6 +19,7 @@ from reference_broker.serve.log_lines import LogLines
 from reference_broker.serve.process import StartError
 from reference_broker.serve.server import Options, Server
 
+STOPPED: Final = "it was stopped"
 MOST_LOG_LINES: Final = 10_000
 END_LIMIT_S: Final = 10.0
 """The longest wait for the thread of a node that ends."""
@@ -75,7 +76,7 @@ class EmbeddedNode:
     def _run(self, server: Server) -> None:
         try:
             code = server.run()
-            end = "it was stopped" if code == 0 else f"it crashed: {self._last_error()}"
+            end = STOPPED if code == 0 else f"it crashed: {self._last_error()}"
         except StartError as wrong:
             end = str(wrong)
         except Exception as bug:
@@ -107,7 +108,7 @@ class EmbeddedNode:
     def command(self, name: str, arguments: Mapping[str, Plain], limit_s: float = COMMAND_LIMIT_S) -> Plain:
         inside = self._inside
         if inside is None or not self.is_running:
-            raise NodeDead(f"Node {self.node_id} does not run, so it cannot {_words(name)}: call restart() first.")
+            raise NodeDead(does_not_run(self, _words(name)))
         try:
             return inside.command(name, arguments, limit_s)
         except CommandFailed as failure:
@@ -122,10 +123,11 @@ class EmbeddedNode:
             raise CrucibleError(f"Node {self.node_id} failed to {_words(name)}: {bug!r}.") from bug
 
     def kill(self) -> None:
-        if self._inside is not None and self.is_running:
-            self._inside.command("resume", {}, 0)
         if self._server is not None:
             self._server.abandon()
+        if self._inside is not None:
+            self._inside.halt()
+            self._inside.command("resume", {}, 0)
         self._join(END_LIMIT_S)
 
     def stop(self, limit_s: float) -> None:
@@ -148,6 +150,10 @@ class EmbeddedNode:
                 self._server.abandon()  # Its loop may not have run yet at the first call.
         if not thread.is_alive():
             self._thread = self._server = self._inside = None
+
+    @property
+    def why_ended(self) -> str:
+        return "" if self._end == STOPPED else self._end
 
     def log_lines(self) -> list[str]:
         return list(self._lines.lines)

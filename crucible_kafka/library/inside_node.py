@@ -67,6 +67,7 @@ class InsideNode:
         self._standing = standing
         self._loop: asyncio.AbstractEventLoop | None = None
         self._actions: DriverFaultActions
+        """From the moment on at which there is a loop."""
         self._node: Node
         self.rules: RuleEngine
         self.imitation = Imitation()
@@ -79,8 +80,8 @@ class InsideNode:
     # The wrapper and the hooks of the driver
 
     def _attach(self, actions: "DriverFaultActions", disk: Disk) -> Attached:
-        self._loop = asyncio.get_running_loop()
         self._actions = actions
+        self._loop = asyncio.get_running_loop()
         self.rules = RuleEngine(self.node_id, actions, self.recorder, self._topic_name, self._transaction_state)
         return Attached([self], FillableDisk(disk, lambda: self._disk_is_full))
 
@@ -170,6 +171,12 @@ class InsideNode:
         except RuntimeError:
             raise CommandFailed(f"Node {self.node_id} has ended.") from None
         return done.result(limit_s)
+
+    def halt(self) -> None:
+        """Let the node handle no further event, whatever waits for it. Its server must be ended next."""
+        driver = None if self._loop is None else self._actions.driver
+        if driver is not None:
+            driver.has_ended = True
 
     def _pause(self, limit_s: float) -> None:
         """Hold the node's thread. The system still accepts connections meanwhile, as it does for a stopped process."""

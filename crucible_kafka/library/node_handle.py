@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from crucible_kafka.library.carrier import START_LIMIT_S, Carrier
+from crucible_kafka.library.carrier import START_LIMIT_S, Carrier, does_not_run
 from crucible_kafka.library.errors import CrucibleError, NodeDead
 from crucible_kafka.library.folders import ReservedPort
 from crucible_kafka.library.plain_values import Plain
@@ -198,7 +198,7 @@ class NodeHandle:
 
     def _need_running(self, verb: str) -> None:
         if not self.is_running:
-            raise NodeDead(f"Node {self.id} does not run, so it cannot be {verb}: call restart() first.")
+            raise NodeDead(does_not_run(self._carrier, f"be {verb}"))
 
     def _keep_frames(self) -> None:
         """Keep what the node has recorded, since it ends with the node. A paused node has nothing to give."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import crucible_kafka
-from crucible_kafka.library.carrier import COMMAND_LIMIT_S, NodeSpec
+from crucible_kafka.library.carrier import COMMAND_LIMIT_S, NodeSpec, does_not_run
 from crucible_kafka.library.errors import CrucibleError, CrucibleTimeout, NodeDead, NotPossible, StartFailed
 from crucible_kafka.library.plain_values import Plain
 
@@ -83,7 +83,7 @@ class ProcessNode:
     def command(self, name: str, arguments: Mapping[str, Plain], limit_s: float = COMMAND_LIMIT_S) -> Plain:
         what = name.replace("_", " ")
         if not self.is_running:
-            raise NodeDead(f"Node {self.node_id} does not run, so it cannot {what}: call restart() first.")
+            raise NodeDead(does_not_run(self, what))
         try:
             with self._lock:
                 self._last_id += 1
@@ -116,6 +116,11 @@ class ProcessNode:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(limit_s)
         self.kill()
+
+    @property
+    def why_ended(self) -> str:
+        status = None if self._process is None else self._process.poll()
+        return f"it ended with status {status}: {self._last_words()}" if status else ""
 
     def log_lines(self) -> list[str]:
         try:

@@ -4,11 +4,13 @@ The driver hands the node one request of a connection at a time, so at most one 
 All rules that match count the request; the first one that is due acts.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -70,7 +72,9 @@ class RuleEngine:
         self._pending: dict[int, Pending] = {}
         """By connection."""
         self._held: dict[int, Request] = {}
-        """Delayed requests by connection, None once its client has left."""
+        """Delayed requests by connection."""
+        self._overtakable: dict[int, tuple[Request, asyncio.TimerHandle]] = {}
+        """By rule, the request that the next match overtakes, with the timer that ends its wait."""
         self._left: set[int] = set()
         """Connections of delayed requests whose clients have left."""
         self._phantoms: dict[int, None] = {}
@@ -126,6 +130,7 @@ class RuleEngine:
                 facts = facts or facts_of(request.body, self._topic_name)
                 if not spec.matches_facts(facts) or not self._has_transaction(spec, facts):
                     continue
+            self._release(spec.id)
             number = rule.counts.claim("matches")
             if number is None or found is not None or not spec.acts_on(number):
                 continue
@@ -160,6 +165,21 @@ class RuleEngine:
         self._held[request.connection] = request
         self._actions.deliver_later(request, int(rule.spec.seconds * 1e6))
         return ()
+
+    def _reorder(self, rule: ActiveRule, request: Request, frame: RecordedFrame) -> Sequence[Event]:
+        frame.fault = self._note(rule, request, "request held until another one was handled")
+        self._held[request.connection] = request
+        release = partial(self._release, rule.spec.id)
+        timer = asyncio.get_running_loop().call_later(rule.spec.seconds, release)
+        self._overtakable[rule.spec.id] = (request, timer)
+        return ()
+
+    def _release(self, rule_id: int) -> None:
+        """Hand over a request that was held to be overtaken, if there is one."""
+        request, timer = self._overtakable.pop(rule_id, (None, None))
+        if request is not None and timer is not None:
+            timer.cancel()
+            self._actions.deliver_later(request, 0)
 
     def _duplicate_request(self, rule: ActiveRule, request: Request, frame: RecordedFrame) -> Sequence[Event]:
         frame.fault = self._note(rule, request, "request handled twice")
@@ -316,6 +336,7 @@ _AT_REQUEST: Final[dict[str, Callable[[RuleEngine, ActiveRule, Request, Recorded
     "close_before": RuleEngine._close_before,
     "hang": RuleEngine._hang,
     "delay_request": RuleEngine._delay_request,
+    "reorder": RuleEngine._reorder,
     "duplicate_request": RuleEngine._duplicate_request,
     "respond_error": RuleEngine._respond_error,
 }
@@ -334,7 +355,13 @@ _AT_RESPONSE: Final[dict[str, Callable[[RuleEngine, Pending, Reply], tuple[Seque
 def _has_response(spec: RuleSpec, request: Request) -> bool:
     """Whether the rule can act: a Produce without acknowledgements (acks=0) has no response."""
     no_response = isinstance(request.body, ProduceRequest) and request.body.acks == 0
-    return not no_response or spec.act in ("drop_request", "close_before", "delay_request", "duplicate_request")
+    return not no_response or spec.act in (
+        "drop_request",
+        "close_before",
+        "delay_request",
+        "reorder",
+        "duplicate_request",
+    )
 
 
 def _bytes_of(reply: Reply) -> bytes:

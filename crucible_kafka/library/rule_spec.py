@@ -9,7 +9,15 @@ from crucible_kafka.library.message_facts import Facts
 from reference_broker.core.events import Request
 from reference_broker.wire.fetch import FetchRequest
 
-AT_REQUEST: Final = ("drop_request", "close_before", "hang", "delay_request", "duplicate_request", "respond_error")
+AT_REQUEST: Final = (
+    "drop_request",
+    "close_before",
+    "hang",
+    "delay_request",
+    "reorder",
+    "duplicate_request",
+    "respond_error",
+)
 AT_RESPONSE: Final = (
     "drop_response",
     "close_after",

@@ -173,6 +173,10 @@ class Matcher:
         """Handle the request at once, and send the response later."""
         return self._rule("delay_response", counts, seconds=_at_least_0("seconds", seconds))
 
+    def reorder(self, within_s: float = 1.0, **counts: Unpack[Counts]) -> Rule:
+        """Hold the request until another one that matches was handled, on another connection, or for ``within_s``."""
+        return self._rule("reorder", counts, seconds=_at_least_0("within_s", within_s))
+
     def duplicate_request(self, **counts: Unpack[Counts]) -> Rule:
         """Let the node handle the request twice. The client gets the first response."""
         return self._rule("duplicate_request", counts)

@@ -137,7 +137,23 @@ def test_a_paused_node_serves_nothing_until_it_resumes(kafka: Cluster) -> None:
     assert [each.value for each in kafka.records("slow")] == [b"late"]
 
 
+def test_a_node_that_was_killed_while_paused_handles_nothing_more(kafka: Cluster) -> None:
+    kafka.create_topic("never")
+    node = kafka.node(0)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "message.timeout.ms": 300})
+    producer.list_topics("never", timeout=LIMIT_S)
+    node.pause()
+    producer.produce("never", value="x")
+    assert producer.flush(0.1) == 1
+    node.kill()
+    producer.flush(LIMIT_S)
+    node.restart()
+    assert kafka.records("never") == []
+
+
 def test_metrics_and_log_lines_are_plain_values(kafka: Cluster) -> None:
+    kafka.create_topic("counted")
+    produce(kafka, "counted", "x")
     assert kafka.metrics()[0]["kafka.server:type=BrokerTopicMetrics,name=MessagesInPerSec"] > 0
     assert any('"ready"' in line for line in kafka.log_lines())
 

@@ -137,6 +137,17 @@ def test_a_slow_disk_and_a_clock_that_is_wrong() -> None:
         produce(kafka, "t", "x")
 
 
+def test_a_process_that_ended_by_itself_says_how() -> None:
+    with Cluster(processes=True) as kafka:
+        os.kill(kafka.node(0).pid, signal.SIGKILL)
+        with pytest.raises(NodeDead, match=r"ended with status -9|ended during the call"):
+            kafka.node(0).metrics()
+        with pytest.raises(NodeDead, match="ended with status -9"):
+            kafka.node(0).metrics()
+        kafka.node(0).restart()
+        assert kafka.node(0).metrics()
+
+
 def test_a_single_node_has_no_links() -> None:
     with Cluster() as kafka, pytest.raises(NotPossible, match="give nodes=3"):
         kafka.node(0).isolate()

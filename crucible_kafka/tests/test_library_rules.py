@@ -239,6 +239,21 @@ def test_a_delayed_request_is_handled_after_its_client_has_left(kafka: Cluster, 
     assert produce(raw, 0) == {0: 0}, "the node goes on"
 
 
+def test_reorder_lets_the_next_request_overtake(kafka: Cluster, raw: Callable[..., Any]) -> None:
+    held = kafka.on("Produce", partition=1).reorder(within_s=LIMIT_S, times=1)
+    before = len(kafka.records(TOPIC, 1))
+    host, _, port = kafka.bootstrap_servers.rpartition(":")
+    with Connection.open(host, int(port), LIMIT_S * 1_000_000, "raw") as connection:
+        first = connection.send(ApiKey.PRODUCE, 12, produce_request(1))
+        held.wait_fired()
+        assert len(kafka.records(TOPIC, 1)) == before
+        second = raw(ApiKey.PRODUCE, produce_request(1), 12).responses[0].partitions[0]
+        overtaken = connection.receive(first).body.responses[0].partitions[0]
+    assert overtaken.base_offset == second.base_offset + 1
+    kafka.on("Heartbeat").reorder(within_s=0.1, times=1)
+    assert raw(ApiKey.HEARTBEAT, HEARTBEAT).error_code is not None, "a request that nothing overtakes goes on"
+
+
 def test_duplicate_request_is_handled_twice_with_one_response(kafka: Cluster, raw: Callable[..., Any]) -> None:
     before = len(kafka.records(TOPIC))
     kafka.on("Produce").duplicate_request(times=1)

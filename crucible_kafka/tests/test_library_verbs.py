@@ -302,7 +302,15 @@ def test_clients_work_with_an_older_release(release: str) -> None:
         assert raw_call(kafka, ApiKey.METADATA, 13, ALL_BROKERS).brokers
 
 
+def test_versions_hold_from_the_start_on() -> None:
+    with Cluster(versions="2.8") as kafka, pytest.raises(LostError):
+        raw_call(kafka, ApiKey.METADATA, 13, ALL_BROKERS)
+    with pytest.raises(ValueError, match="give a release"):
+        Cluster(versions="5.0")
+
+
 def test_an_api_is_not_offered_at_all(single: Cluster) -> None:
+    single.create_topic("listed")
     single.max_versions({"DescribeCluster": -1, "metadata": 8})
     try:
         assert AdminClient({"bootstrap.servers": single.bootstrap_servers}).list_topics(timeout=LIMIT_S).topics
