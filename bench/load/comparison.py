@@ -118,8 +118,13 @@ def _acknowledged(entry: Entry) -> float | None:
     return entry.result.rate("acknowledged") if entry.result.acks else None
 
 
-def _rate_in_transactions(name: str) -> Callable[[Entry], float | None]:
-    return lambda entry: entry.result.rate(name) if entry.result.workload.crucible.transactions else None
+def _aborted_rate(entry: Entry) -> float | None:
+    return entry.result.rate("aborted") if entry.result.workload.crucible.transactions else None
+
+
+def _transactions(entry: Entry) -> float | None:
+    own = entry.result.workload.crucible
+    return entry.result.rate("transactions") if own.transactions or own.transform else None
 
 
 def _backlog(name: str) -> Callable[[Entry], float | None]:
@@ -209,8 +214,8 @@ FIGURES: Final = (
         decimals=1,
     ),
     Figure("read while catching up", "records/s", False, _catch_up_rate),
-    Figure("transactions committed", "in a second", False, _rate_in_transactions("transactions"), decimals=1),
-    Figure("aborted by the plan", "records/s", False, _rate_in_transactions("aborted")),
+    Figure("transactions committed", "in a second", False, _transactions, decimals=1),
+    Figure("aborted by the plan", "records/s", False, _aborted_rate),
     _latency("EndTxn p50", "commit", 0.5),
     _latency("EndTxn p99", "commit", 0.99),
     Figure("brokers: processor time", "s for a million records", True, _cpu_s, decimals=2),

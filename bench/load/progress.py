@@ -29,6 +29,8 @@ def line(before: Report, report: Report, wanted_per_s: float) -> str:
     if unacknowledged := report.get("unacknowledged", 0):
         acknowledged, word = (unacknowledged - before.get("unacknowledged", 0)) / seconds, "sent"
     text = f"{acknowledged:,.0f}/s {word}, {read:,.0f}/s read, {report['lag']:,} to read"
+    if to_transform := report.get("to_transform", 0):
+        text += f", {to_transform:,} to transform"
     if not before or not wanted_per_s or acknowledged >= NEARLY * wanted_per_s:
         return text
     return f"{text}; below {wanted_per_s:,.0f}/s: {'; '.join(causes(before, report)) or 'no cause is seen'}"

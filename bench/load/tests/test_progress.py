@@ -28,6 +28,14 @@ def test_a_second_that_reaches_the_rate_needs_no_cause() -> None:
     )
 
 
+def test_what_stands_between_producers_and_readers_is_named() -> None:
+    after = LATER | {"acknowledged": 950, "read": 900, "lag": 50}
+    assert line(FINE, after | {"to_transform": 70}, 0).endswith("50 to read, 70 to transform")
+    sent = LATER | {"unacknowledged": 950, "read": 900}
+    assert line(FINE, sent, 1_000) == "950/s sent, 900/s read, 0 to read"
+    assert "below 2,000/s" in line(FINE, sent, 2_000)
+
+
 def test_rates_are_those_of_the_time_between_reports() -> None:
     """Workers report twice a second, so that a second of the master has one report to three."""
     late = FINE | {"acknowledged": 500, "worst_at_us": 3_500_000}

@@ -8,6 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from bench.load.command import table_of
+from bench.load.comparison import Entry
 from bench.load.ledger import Findings, Read, Sent, judge
 from bench.load.options import LoadOptions
 from bench.load.producer import LoadPlan, LoadProducer, Settled, TransactionPlan
@@ -56,6 +58,9 @@ def test_each_input_record_is_once_in_the_output_beside_aborts(target: LoadTarge
     ended = sum(found.measures.histogram("commit", 0, found.end + 60).values())
     assert 0 < committed < ended, "no transaction was aborted"
     assert found.quantile_ms("end_to_end", 0.5) > found.quantile_ms("publish", 0.5)
+    rows = {row[0]: row[1] for row in table_of([Entry(found)], [])[1]}
+    assert float(rows["transactions committed, in a second"]) > 1
+    assert "aborted by the plan, records/s" not in rows, "the producers abort nothing"
     run_of = msgspec.json.decode((tmp_path / "load-run.json").read_bytes())
     assert run_of["exactly_once"]
 
