@@ -121,6 +121,9 @@ class LogProducers:
     """the same without transactions whose records a cleaner may have removed (X-11): they were decided before"""
     greatest_stable: int = 0
     """its greatest value since then"""
+    cleaned_end: int = 0
+    """where the cleaner's last pass ended that was ever seen. Physical: a power loss may take the checkpoint of it, and
+    leave the cleaned segments."""
 
     @property
     def is_whole(self) -> bool:
@@ -142,6 +145,7 @@ class LogProducers:
         """Compute the last stable offset: the high watermark, or the first offset of the earliest transaction that is
         open or whose marker the high watermark has not passed."""
         log = self.log
+        self.cleaned_end = max(self.cleaned_end, log.cleaned_offset)
         if not self.open and (not self.ended or self.ended[-1].marker < log.high_watermark):
             self.stable = self.most_stable = log.high_watermark
             self.greatest_stable = max(self.greatest_stable, self.stable)
@@ -330,6 +334,7 @@ class ProducerView:
         kept_end = min(known.read_end, end) if log.config.is_compacted else start
         made.batches = [each for each in known.batches if each.last_offset < kept_end]
         made.read_end, made.known_from, made.idle = kept_end, known.known_from, known.idle
+        made.cleaned_end = min(known.cleaned_end, end)
         return made
 
     def _report(self, at_us: int, node: "Node", producers: LogProducers, new: Sequence[ProducedBatch] | None) -> None:

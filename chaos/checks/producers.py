@@ -245,7 +245,7 @@ class ProducersEqualReplay(ProducerCheck):
         """X-5: the index has each aborted transaction whose marker is at ``since`` or behind it."""
         log = producers.log
         if log.config.is_compacted:
-            since = max(since, log.cleaned_offset)
+            since = max(since, producers.cleaned_end)
         if since >= log.log_end_offset:
             return
         with WatchedDisk.unwatched():

@@ -251,6 +251,26 @@ def test_an_aborted_transaction_that_the_index_lacks_is_a_violation() -> None:
     assert world.looked(thorough=True) == ["producers-replayed"]
 
 
+@pytest.mark.clause("X-11")
+@pytest.mark.parametrize(("is_cleaned", "broken"), [(True, []), (False, ["producers-replayed"])])
+def test_a_log_that_was_cleaned_before_a_power_loss_need_not_list_what_is_gone(
+    is_cleaned: bool, broken: list[str]
+) -> None:
+    """The power loss took the checkpoint of the cleaner."""
+    world = written()
+    world.commit()
+    world.config = LogConfig(cleanup_policy="compact")
+    world.restart()
+    if is_cleaned:
+        with world.touched.noted():
+            world.log.cleaned_offset = world.log.log_end_offset
+    assert world.looked() == []
+    world.restart()
+    assert world.log.cleaned_offset == 0
+    world.log.segments[-1].aborted.clear()
+    assert world.looked(thorough=True) == broken
+
+
 @pytest.mark.parametrize(("high_watermark", "stable"), [(7, 7), (9, 7), (10, 7), (11, 11), (12, 11)])
 def test_the_last_stable_offset_is_that_of_the_batches(high_watermark: int, stable: int) -> None:
     world = written()

@@ -14,6 +14,7 @@ from chaos.checks.history import History
 from chaos.checks.replica_view import Replicated, TouchedLogs
 from chaos.checks.suite import check_kinds
 from chaos.checks.transaction_coordinator import MARKERS_US, EndingsInTime, MarkersDecided, TimeoutsKept
+from chaos.checks.transaction_duties import JUDGED_EVERY_US, WORK_US, DutiesInTime, OwnersGoOn
 from chaos.checks.transaction_state import (
     COMPLETE_ABORT,
     COMPLETE_COMMIT,
@@ -203,7 +204,10 @@ class CheckedTransactionCoordinator:
             transaction_abort_timed_out_transaction_cleanup_interval_ms=INTERVAL_MS,
             transaction_partition_verification_enable=True,
             request_timeout_ms=2000,
+            replica_lag_time_max_ms=3000,
+            min_insync_replicas=2,
         )
+        self.isr = (1, 2)
         self.looked()
 
     def _opened(self, directory: str) -> PartitionLog:
@@ -217,9 +221,11 @@ class CheckedTransactionCoordinator:
             by_id={(STATE_ID, 0): state, (TOPIC_ID, 0): data},
             topic_names={TOPIC_ID: "t"},
         )
-        topics = {"t": SimpleNamespace(partitions=[SimpleNamespace(leader=self.leader)] * 2)}
+        partition = SimpleNamespace(leader=self.leader, leader_epoch=0, isr=self.isr, replicas=(1, 2))
+        topics = {"t": SimpleNamespace(partitions=[partition] * 2)}
         brokers = {1: SimpleNamespace(fenced=False)}
-        loader = SimpleNamespace(image=SimpleNamespace(topics=topics, brokers=brokers))
+        image = SimpleNamespace(topics=topics, brokers=brokers, topic_configs=lambda _: {})
+        loader = SimpleNamespace(image=image)
         broker = SimpleNamespace(
             node_id=1,
             now=Now(self.us, self.ms),
@@ -295,8 +301,9 @@ class CheckedTransactionCoordinator:
 
 
 def init(**fields: Any) -> Any:
-    kept = {"transactional_id": "x", "transaction_timeout": timedelta(seconds=1), "producer_id": -1, **fields}
-    return type("InitProducerIdRequest", (SimpleNamespace,), {})(**kept)
+    kept = {"producer_id": -1, "producer_epoch": -1, **fields}
+    known = {"transactional_id": "x", "transaction_timeout": timedelta(seconds=1), **kept}
+    return type("InitProducerIdRequest", (SimpleNamespace,), {})(**known)
 
 
 def owner(producer_id: int = 7, epoch: int = 0, error: int = 0) -> Any:
@@ -323,6 +330,7 @@ def test_a_whole_transaction_is_no_violation() -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER)
     assert world.replies(init(), owner()) == []
+    assert world.replies(_naming(0), owner()) == []
     world.write(STARTED)
     assert world.replies(*adding(0)) == []
     world.produce()
@@ -762,3 +770,123 @@ def test_an_administrator_ends_a_transaction_only_in_the_partition_of_the_reques
     body = markers(commit=False, index=index).body
     world.acts(Request(1, 1, 27, 1, "a", body, Tag(27, 1, "a")))
     assert bool(world.marker(commit=False)) is (index == 1)
+
+
+FIRST, SECOND = OWNER._replace(producer_epoch=1), OWNER._replace(producer_epoch=2)
+
+
+def _naming(epoch: int, producer_id: int = 7) -> Any:
+    return init(producer_id=producer_id, producer_epoch=epoch)
+
+
+@pytest.mark.clause("X-1")
+@pytest.mark.parametrize("error", [47, 90])
+def test_the_owner_is_not_fenced_by_init_producer_id(error: int) -> None:
+    world = CheckedTransactionCoordinator()
+    world.write(OWNER, FIRST)
+    assert world.replies(_naming(0), owner(error=error)) == []
+    assert world.replies(_naming(1), owner(error=51)) == []
+    (story,) = world.replies(_naming(1), owner(error=error))
+    assert "that is the owner" in story
+
+
+@pytest.mark.clause("X-1")
+@pytest.mark.parametrize(
+    ("between", "is_wrong"),
+    [
+        ((), True),
+        ((FIRST._replace(updated_ms=9),), True),
+        ((SECOND,), False),
+        ((STARTED._replace(producer_epoch=1),), False),
+    ],
+)
+def test_a_lost_response_of_init_producer_id_is_repeated(between: tuple[Transaction, ...], is_wrong: bool) -> None:
+    """Whatever else happened to the ID makes its former owner a zombie."""
+    world = CheckedTransactionCoordinator()
+    world.write(OWNER, FIRST)
+    assert world.replies(_naming(0), owner(epoch=1)) == []
+    world.write(*between)
+    found = world.replies(_naming(0), owner(error=90))
+    assert bool(found) is is_wrong
+    assert all("nothing has happened since" in each for each in found)
+
+
+@pytest.mark.clause("X-1")
+def test_a_new_coordinator_may_fence_who_lost_the_response() -> None:
+    world = CheckedTransactionCoordinator()
+    world.write(OWNER, FIRST)
+    assert world.replies(_naming(0), owner(epoch=1)) == []
+    raised = next(each for each in world.checks if isinstance(each, OwnersGoOn))._raised
+    raised["x"] = raised["x"]._replace(log=world.data)
+    assert world.replies(_naming(0), owner(error=90)) == []
+
+
+@pytest.mark.clause("X-1")
+@pytest.mark.parametrize(
+    ("named", "is_wrong"),
+    [((7, 1), False), ((7, 2), False), ((7, 0), True), ((8, 1), True), ((8, 2), True), ((7, 3), True)],
+)
+def test_init_producer_id_serves_the_owner_only(named: tuple[int, int], is_wrong: bool) -> None:
+    world = CheckedTransactionCoordinator()
+    world.write(OWNER, FIRST, SECOND)
+    found = world.replies(_naming(named[1], named[0]), owner(epoch=2))
+    assert bool([each for each in found if "KIP-360" in each]) is is_wrong
+
+
+@pytest.mark.clause("X-1")
+@pytest.mark.parametrize(("epoch", "is_wrong"), [(LAST_EPOCH, False), (FENCE_EPOCH, False), (LAST_EPOCH - 1, True)])
+def test_the_last_epochs_of_the_former_producer_id_still_count(epoch: int, is_wrong: bool) -> None:
+    world = CheckedTransactionCoordinator()
+    last = OWNER._replace(producer_epoch=epoch, state=TransactionState.COMPLETE_ABORT)
+    world.write(OWNER, last, OWNER._replace(producer_id=8))
+    found = world.replies(_naming(epoch), owner(8))
+    assert bool([each for each in found if "KIP-360" in each]) is is_wrong
+
+
+DUTY_US = 2_000_000 + 3_000_000 + WORK_US
+
+
+@pytest.mark.clause("X-3")
+@pytest.mark.clause("X-7")
+@pytest.mark.parametrize(
+    ("steps", "extra_us", "changed", "is_wrong"),
+    [
+        ((STARTED, DECIDED), 0, {}, True),
+        ((STARTED, DECIDED), -2 * JUDGED_EVERY_US, {}, False),
+        ((STARTED, DECIDED, DONE), 0, {}, False),
+        ((STARTED, DECIDED), 0, {"leader": 3}, False),
+        ((STARTED, DECIDED), 0, {"isr": (1,)}, False),
+        ((STARTED,), INTERVAL_MS * 1000, {}, True),
+        ((STARTED,), INTERVAL_MS * 1000, {"isr": (1,)}, True),
+        ((STARTED,), 0, {}, False),
+        ((STARTED,), INTERVAL_MS * 1000, {"ms": STARTED.started_ms + STARTED.timeout_ms - 1}, False),
+    ],
+)
+def test_what_is_due_is_done_in_time_unless_something_is_in_the_way(
+    steps: tuple[Transaction, ...], extra_us: int, changed: dict[str, Any], is_wrong: bool
+) -> None:
+    """A transaction is decided by its own partition alone, and completed by those that need a marker, too."""
+    world = CheckedTransactionCoordinator()
+    world.write(OWNER, *steps)
+    vars(world).update({"ms": STARTED.started_ms + STARTED.timeout_ms, **changed})
+    (check,) = (each for each in world.checks if isinstance(each, DutiesInTime))
+    from_us = world.us
+    for at_us in (from_us, from_us + JUDGED_EVERY_US, from_us + DUTY_US + extra_us + JUDGED_EVERY_US):
+        check.inspect(at_us, 0, world.node(), None, False)
+    assert bool(check.violations) is is_wrong
+
+
+@pytest.mark.clause("X-3")
+def test_the_time_of_a_duty_counts_from_the_last_fault_or_change() -> None:
+    world = CheckedTransactionCoordinator()
+    world.write(OWNER, STARTED, DECIDED)
+    (check,) = (each for each in world.checks if isinstance(each, DutiesInTime))
+    from_us = world.us
+    check.inspect(from_us, 0, world.node(), None, False)
+    world.isr = (2, 1)
+    check.inspect(from_us + DUTY_US, 0, world.node(), None, False)
+    check.context.quorum.fault_times.node(2, from_us + DUTY_US + 1_000_000)
+    check.inspect(from_us + 2 * DUTY_US + 500_000, 0, world.node(), None, False)
+    assert check.violations == []
+    check.inspect(from_us + 2 * DUTY_US + 1_500_000, 0, world.node(), None, False)
+    assert len(check.violations) == 1

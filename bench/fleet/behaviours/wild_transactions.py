@@ -4,7 +4,8 @@ All wild clients share a few transactional IDs, so they fence each other. A clie
 (DescribeTransactions) and act as a twin of that producer. So partitions are added, and offsets are committed, while the
 transaction ends. Partitions of topics are added whose leaders may not know them yet, or which are deleted meanwhile.
 Those of the load are not added: its readers could not know which marker is the last one. Some requests are given up
-after a few milliseconds, and the transaction is ended at once.
+after a few milliseconds, and the transaction is ended at once. Some producers have an ID of their own, begin one
+transaction, and never come back.
 
 The offsets are those of a group without members, to which plain commits, removals (OffsetDelete) and other transactions
 come in between. No records are written. All commits have the same offset, and only the metadata text of each differs:
@@ -48,11 +49,15 @@ OPERATIONS: Final = (
     *("learn",) * 3,
     *("commit",) * 3,
     *("fetch",) * 2,
-    *("init", "remove"),
+    *("init",) * 2,
+    *("abandon",) * 3,
+    "remove",
 )
 OF_GROUP: Final = frozenset({"commit", "fetch", "remove"})
 CHANGED_PERCENT: Final = 8
 """How often a request has a false producer ID or epoch."""
+FALSE_OWNER_PERCENT: Final = 30
+"""The same for a producer that continues after an error."""
 NEWEST: Final = 3
 """Partitions are added of this number of the newest topics."""
 INIT, ADD, END, COMMIT_OFFSETS, COMMIT, REMOVE, DESCRIBE = 4, 3, 3, 3, 9, 0, 0
@@ -76,6 +81,8 @@ class WildTransactions:
         self._loaded = loaded
         self._random = random
         self._known: dict[str, ProducerIdentity] = {}
+        self._once: list[str] = []
+        """transactional IDs of producers that will begin one transaction, and never come back"""
         self.made: list[TopicPartition] = []
         """partitions of the newest topics, which may be deleted"""
 
@@ -85,19 +92,46 @@ class WildTransactions:
         operation = random.choice(OPERATIONS)
         if operation in OF_GROUP:
             return self._of_group(operation)
+        if operation == "abandon":
+            return self._abandon()
         name = f"{self._base}-{random.randrange(IDS)}"
         owner = self._known.get(name)
         if operation == "learn" or (owner is None and random.randrange(2)):
             return WildRequest(ApiKey.DESCRIBE_TRANSACTIONS, DESCRIBE, describe_transaction(name), self._group, of=name)
         if operation == "init" or owner is None:
-            # The owner itself raises its epoch, or loses the response and sends the same again (KIP-360).
-            current = owner if owner is not None and random.randrange(3) == 0 else ProducerIdentity()
-            body = requests.init_request(name, random.choice(TIMEOUTS_US), current)
-            return WildRequest(ApiKey.INIT_PRODUCER_ID, INIT, body, self._group, of=name)
+            return self._init(name, owner)
         if random.randrange(100) < CHANGED_PERCENT:
-            of_id, of_epoch = random.choice(FALSE)
-            owner = ProducerIdentity(owner.producer_id + of_id, max(owner.epoch + of_epoch, 0))
+            owner = self._false(owner)
         return self._of_transaction(operation, name, owner)
+
+    def _init(self, name: str, owner: ProducerIdentity | None) -> WildRequest:
+        """Return the request of a new producer or, half of the time, of one that continues after an error (KIP-360). It
+        raises its epoch, and mostly loses the response and sends the same again. Some have a false ID or epoch."""
+        random = self._random
+        if owner is None or random.randrange(2):
+            current, resent = ProducerIdentity(), 0
+        elif random.randrange(100) < FALSE_OWNER_PERCENT:
+            current, resent = self._false(owner), 0
+        else:
+            current, resent = owner, random.randrange(3)
+        body = requests.init_request(name, random.choice(TIMEOUTS_US), current)
+        request = WildRequest(ApiKey.INIT_PRODUCER_ID, INIT, body, self._group, of=name)
+        return _chained(request, *(request for _ in range(resent)))
+
+    def _abandon(self) -> WildRequest:
+        """Return a request of a producer with an ID of its own: it initializes, then begins a transaction and is gone.
+        Its coordinator, or a later one, must abort."""
+        if self._once and self._random.randrange(2):
+            name = self._once.pop()
+            owner = self._known.pop(name)
+            return self._add_partitions(name, owner) if self.made else self._add_offsets(name, owner)
+        name = f"{self._base}-once-{self._random.randrange(1 << 31)}"
+        body = requests.init_request(name, self._random.choice(TIMEOUTS_US), ProducerIdentity())
+        return WildRequest(ApiKey.INIT_PRODUCER_ID, INIT, body, self._group, of=name)
+
+    def _false(self, owner: ProducerIdentity) -> ProducerIdentity:
+        of_id, of_epoch = self._random.choice(FALSE)
+        return ProducerIdentity(owner.producer_id + of_id, max(owner.epoch + of_epoch, 0))
 
     def _of_transaction(self, operation: str, name: str, owner: ProducerIdentity) -> WildRequest:
         if operation == "add_partitions" and self.made:
@@ -164,6 +198,8 @@ class WildTransactions:
             found = requests.initialized(body)
             if isinstance(found, ProducerIdentity):
                 self._known[request.of] = found
+                if not request.of.removeprefix(f"{self._base}-").isdecimal():
+                    self._once.append(request.of)
         elif request.api_key is ApiKey.DESCRIBE_TRANSACTIONS:
             (state,) = cast("DescribeTransactionsResponse", body).transaction_states
             if int(state.producer_id) >= 0:

@@ -42,7 +42,28 @@ def test_each_request_of_a_transaction_is_sent_to_its_coordinator() -> None:
     assert keys.keys() == of_ids | of_group
     assert min(keys.values()) > 15
     assert all(bool(each.of) is (each.api_key in of_ids) for each in requests)
-    assert {each.of for each in requests if each.of} == {"g-0", "g-1", "g-2"}
+    assert {each.of for each in requests if each.of and "once" not in each.of} == {"g-0", "g-1", "g-2"}
+
+
+def test_a_producer_that_continues_repeats_its_request_as_if_the_response_was_lost() -> None:
+    chains = [requests for requests in played(2000) if requests[0].api_key is ApiKey.INIT_PRODUCER_ID]
+    bodies: list[Any] = [requests[0].body for requests in chains]
+    assert {int(body.producer_id) >= 0 for body in bodies} == {False, True}
+    assert {len(requests) for requests in chains} == {1, 2, 3}
+    assert all(each.body is requests[0].body for requests in chains for each in requests)
+    assert all(int(requests[0].body.producer_id) >= 0 for requests in chains if len(requests) > 1)  # type: ignore[attr-defined]
+
+
+def test_abandoned_transaction_begins_once_and_is_not_heard_of_again() -> None:
+    named: dict[str, list[ApiKey]] = {}
+    for requests in played(2000):
+        for each in requests:
+            if "once" in each.of:
+                named.setdefault(each.of, []).append(each.api_key)
+    assert len(named) > 20
+    begun = [keys for keys in named.values() if len(keys) > 1]
+    assert begun
+    assert all(keys == [ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN] for keys in begun)
 
 
 def test_commits_are_sent_during_and_at_end_of_transaction() -> None:
