@@ -195,7 +195,8 @@ def test_closing_ends_processes_and_descriptors() -> None:
 
 
 def test_three_nodes_may_be_threads_of_this_process() -> None:
-    with Cluster(nodes=3, processes=False) as kafka:
+    config = {"broker.session.timeout.ms": 60_000}  # A killed node is fenced at once, without its session's end.
+    with Cluster(nodes=3, processes=False, config=config) as kafka:
         assert {kafka.node(number).pid for number in range(3)} == {os.getpid()}
         kafka.create_topic("t", replicas=3)
         produce(kafka, "t", "before")

@@ -16,6 +16,7 @@ from reference_broker.core.tests.node_world import START_WALL_MS, NodeWorld
 from reference_broker.log.cleaner.tests.cleaner_world import contents
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.image import TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage
+from reference_broker.ports.node_ports import later
 from reference_broker.ports.slicing import CLEANED_TOPICS_PER_SLICE
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
@@ -69,6 +70,36 @@ def test_dirty_log_is_cleaned_once_after_backoff() -> None:
     assert len(notes(world, "log_cleaned")) == 1
     assert len([effect for effect in world.effects if isinstance(effect, SetTimer)]) < timers + 10 * 42
     assert gauge(world, "LogCleanerManager", "time-since-last-run-ms") >= 9 * BACKOFF_MS
+
+
+def cleaned_now(world: NodeWorld, topic: str = "t") -> list[str]:
+    """Request a pass in an event, and return why it ended, once it has."""
+    ended: list[str] = []
+    topic_id = world.node.broker.loader.image.topics[topic].topic_id
+    later(world.node.broker.ports, 0, lambda: world.node.clean_now(topic_id, 0, ended.append))
+    world.produce(topic, 0, build([Record(timestamp_ms=START_WALL_MS, key=b"last", value=b"")]))
+    world.advance(1)
+    return ended
+
+
+def test_a_log_is_cleaned_on_demand_and_the_next_round_is_due_as_before() -> None:
+    world = a_world(log_cleaner_backoff_ms=str(10 * BACKOFF_MS))
+    fill(world)
+    log = log_of(world)
+    closed = log.bases[-1]
+    world.advance(9 * BACKOFF_MS)
+    assert cleaned_now(world) == [""]
+    assert len([offset for offset in offsets(log) if offset < closed]) == 5
+    assert len(notes(world, "log_cleaned")) == 1
+    fill(world)
+    world.advance(2 * BACKOFF_MS)
+    assert len(notes(world, "log_cleaned")) == 2, "the cleaner's own round comes when it is due"
+
+
+def test_a_log_without_dirty_records_needs_no_pass() -> None:
+    world = a_world()
+    assert cleaned_now(world) == [""]
+    assert notes(world, "log_cleaned") == []
 
 
 @pytest.mark.clause("LogCleanerManagerTest.testGrabFilthiestCompactedLogReturnsLogWithDirtiestRatio")

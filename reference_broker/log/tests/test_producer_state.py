@@ -299,6 +299,16 @@ def test_producer_expires_with_age_of_last_record() -> None:
     assert not sent(log, 1, 0).duplicate
 
 
+def test_a_producer_is_forgotten_unless_its_transaction_is_open() -> None:
+    log = opened(MemoryDisk())
+    sent(log, 1, 0)
+    appended(log, batch_of(1, producer_id=2, producer_epoch=0, base_sequence=0, is_transactional=True))
+    assert log.producers.forget(1)
+    assert not log.producers.forget(1)
+    assert not log.producers.forget(2)
+    assert set(log.producers.by_id) == {2}
+
+
 @pytest.mark.clause("P-7", "ProducerStateManagerTest.testProducersWithOngoingTransactionsDontExpire")
 def test_producer_with_open_transaction_does_not_expire() -> None:
     log = opened(MemoryDisk(), LogConfig(producer_id_expiration_ms=1000))

@@ -46,6 +46,20 @@ def test_snapshot_is_made_after_max_new_bytes() -> None:
     assert replica.store.ids == (made,), "the bytes count from the last snapshot on"
 
 
+def test_snapshot_is_made_on_demand_once() -> None:
+    replica = Replica(**NEVER)
+    replica.append(topic_records("a", topic_id(1), 5))
+    replica.ports.advance(100_000)
+    assert not replica.store.ids
+    replica.generator.make_now()
+    replica.generator.make_now()
+    replica.ports.run()
+    assert replica.store.ids == ((replica.log.end.offset, replica.epoch),)
+    replica.generator.make_now()
+    replica.ports.run()
+    assert len(replica.ports.notes_of("snapshot_started")) == 1
+
+
 @pytest.mark.clause("SnapshotGeneratorTest.testTimeBasedSnapshots")
 @pytest.mark.clause("S-12")
 def test_snapshot_is_made_after_max_interval_if_records_are_new() -> None:
