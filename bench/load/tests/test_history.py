@@ -247,7 +247,7 @@ def test_a_compacted_run_is_judged_by_both(spark: "SparkSession", tmp_path: Path
     assert judged.compacted_keys == 10_000
     assert found.findings.is_clean
     assert {name: judged.found[name] for name in asdict(counts)} == asdict(counts)
-    assert counts.acknowledged == counts.read > 10_000
+    assert counts.acknowledged >= counts.read > 10_000
 
 
 @pytest.mark.spark

@@ -330,3 +330,40 @@ def test_a_planted_violation_is_found(
 def test_a_disk_that_needs_20_ms_is_seen_in_the_latency() -> None:
     _, ends = judged(Store(healthy, delay_s=0.02))
     assert min(each.end_us - each.first_sent_us for each in ends) >= 20_000
+
+
+class LateFetches(Sink):
+    """A sink whose responses to Fetch come after a reader's longest wait."""
+
+    def __init__(self) -> None:
+        super().__init__(SinkPlan(1, batch_records=40, read_batches=1))
+
+    def read(self, where: TopicPartition, offset: int) -> tuple[bytes, int]:
+        time.sleep(0.1)
+        return super().read(where, offset)
+
+
+def test_a_response_that_was_requested_before_a_seek_is_dropped() -> None:
+    """A client that goes back after an abort must not skip what lies between."""
+    offsets: list[int] = []
+
+    def taken(each: Taken) -> None:
+        offsets.extend(span.first_offset for span in each.spans)
+
+    with serving(LateFetches()) as address:
+        reader = LoadReader(ReadPlan("r", WHERE[:1]), address, taken)
+
+        def step_until(condition: Callable[[], bool]) -> None:
+            deadline_s = time.monotonic() + LIMIT_S
+            while not condition():
+                assert time.monotonic() < deadline_s
+                reader._step(monotonic_us())
+
+        step_until(lambda: offsets == [0])
+        step_until(lambda: any(link.sent is not None for link in reader._links.values()))
+        reader._seek(WHERE[0], 0)
+        reader._stale = True
+        step_until(lambda: len(offsets) == 3)
+        reader.stop()
+        reader.run()
+    assert offsets == [0, 0, 40]
