@@ -230,7 +230,8 @@ class Driver:
 
     def _evict_a_client(self) -> None:
         """Close the client's connection that has been idle for longest, if there is any."""
-        clients = [each for each in self.connections.values() if not each.of_node and not each.closing]
+        connections = self.connections.values()
+        clients = [connection for connection in connections if not connection.of_node and not connection.closing]
         if clients:
             min(clients, key=attrgetter("last_active_us")).evict("max.connections is reached, and a node connects")
 
@@ -318,9 +319,9 @@ class Driver:
         now = self.clock.now()
         events: Sequence[Event] = (event,)
         for hook in self.hooks:
-            events = [each for before in events for each in hook.before(now, before)]
-        for each in events:
-            self._handle_now(now, each)
+            events = [passed_on for incoming in events for passed_on in hook.before(now, incoming)]
+        for passed_on in events:
+            self._handle_now(now, passed_on)
         if self.watched:
             self._changed()
 

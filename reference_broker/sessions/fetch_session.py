@@ -210,8 +210,8 @@ class FetchSession:
             self.add_or_update(topic.topic, topic.topic_id if with_ids else NO_TOPIC_ID, topic.partitions[0])
             return ()
 
-        def update(some: Iterable[tuple[FetchTopic, FetchPartition]]) -> None:
-            for topic, wanted in some:
+        def update(entries: Iterable[tuple[FetchTopic, FetchPartition]]) -> None:
+            for topic, wanted in entries:
                 self.add_or_update(topic.topic, topic.topic_id if with_ids else NO_TOPIC_ID, wanted)
 
         requested = [(topic, wanted) for topic in topics for wanted in topic.partitions]
@@ -220,8 +220,8 @@ class FetchSession:
     def forget_all(self, topics: Iterable[ForgottenTopic]) -> Iterable[None]:
         """Drop the partitions that a request forgets."""
 
-        def forget(some: Iterable[tuple[ForgottenTopic, int]]) -> None:
-            for topic, index in some:
+        def forget(entries: Iterable[tuple[ForgottenTopic, int]]) -> None:
+            for topic, index in entries:
                 self.forget(topic.topic, topic.topic_id, (index,))
 
         forgotten = [(topic, index) for topic in topics for index in topic.partitions]
@@ -270,8 +270,8 @@ class FetchSession:
         """
         self.isolation, self.rack = isolation, rack
 
-        def mark_all(some: Collection[CachedPartition]) -> None:
-            for cached in some:
+        def mark_all(partitions: Collection[CachedPartition]) -> None:
+            for cached in partitions:
                 cached.read_from_leader()
                 self.changed[cached] = None
 
@@ -334,8 +334,8 @@ class FetchSession:
         marked.update(self.changed)
         self.changed = marked
 
-        def queue_again(some: Collection[CachedPartition]) -> None:
-            for cached in some:
+        def queue_again(partitions: Collection[CachedPartition]) -> None:
+            for cached in partitions:
                 if cached.available_bytes and not cached.queued:
                     self.queue(cached)
 
@@ -389,7 +389,7 @@ class FetchSession:
             self.watch(cached, partitions)
 
     def sent(self, cached: CachedPartition, data: PartitionData) -> None:
-        """Called when a response with ``data`` was sent."""
+        """Move a partition whose records were sent to the end of the list, so that the others come first next time."""
         # Decision sent-partition-place (F-15): moves to the end | keeps its place
         if data.records:
             self.move_to_end(cached)

@@ -221,8 +221,8 @@ class FirstRevisionSession(FetchSession):
     def full_response_sent(self) -> Sliced[None]:
         """From now on partitions are ordered by name and index. A repeated response is built from their numbers."""
         self.last_sent = {}
-        cached = self.partitions.values()
-        ordered = yield from sort_in_slices(cached, SESSION_PARTITIONS_PER_SLICE, lambda one: (one.topic, one.index))
+        unordered = self.partitions.values()
+        ordered = yield from sort_in_slices(unordered, SESSION_PARTITIONS_PER_SLICE, _name_and_index)
         yield from self._rank(ordered)
 
     def _rank(self, ordered: list[CachedPartition]) -> Sliced[None]:
@@ -230,15 +230,19 @@ class FirstRevisionSession(FetchSession):
         self._with_data.clear()
         rank = 0
 
-        def rank_next(some: Collection[CachedPartition]) -> None:
+        def rank_next(partitions: Collection[CachedPartition]) -> None:
             nonlocal rank
-            for cached in some:
+            for cached in partitions:
                 cached.move_to(rank)
                 rank += 1
                 if cached.queued:
                     self._with_data.push(cached)
 
         yield from in_slices(ordered, SESSION_PARTITIONS_PER_SLICE, rank_next)
+
+
+def _name_and_index(cached: CachedPartition) -> tuple[str, int]:
+    return cached.topic, cached.index
 
 
 def _may_follow(session: FirstRevisionSession) -> int:

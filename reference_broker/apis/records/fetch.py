@@ -28,7 +28,7 @@ from reference_broker.apis.records.fetch_partition import (
     FetchParams,
     Lookup,
     RemoteReads,
-    failed,
+    failed_lookup,
     look_up,
     offsets_of,
     params_of,
@@ -237,7 +237,7 @@ class Fetch:
             error = leaders.fetched(partition, cached, request.replica_id, request.replica_epoch)
             # Decision follower-progress (F-22, E-4): refused | counted
             if error:
-                self._note(cached, failed(cached.index, error))
+                self._note(cached, failed_lookup(cached.index, error))
             else:
                 self.lookups[cached].offsets = offsets_of(partition.log)
         leaders.notify_watchers()
@@ -252,7 +252,7 @@ class Fetch:
         """Return the lookup with the records from the tier, if they have arrived. Otherwise begin to read them."""
         manager, partition = self.broker.remote_log, cached.partition
         if manager is None or partition is None:  # The node no longer has a tier.
-            return failed(cached.index, ErrorCode.offset_out_of_range)
+            return failed_lookup(cached.index, ErrorCode.offset_out_of_range)
         if self.call.closed:
             return lookup
         if self.remote is None:

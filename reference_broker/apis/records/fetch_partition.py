@@ -60,6 +60,7 @@ class FetchParams(NamedTuple):
 
 
 def params_of(config: BrokerConfig, api_version: int, request: FetchRequest) -> FetchParams:
+    """Return how a request reads, within the limits of this node."""
     is_follower = request.replica_id >= 0
     limit = config.fetch_max_bytes
     if is_follower:
@@ -120,11 +121,11 @@ def look_up(broker: Broker, cached: CachedPartition, params: FetchParams) -> Loo
     if error:
         leader_id = broker.node_id if partition.followed_leader is None else partition.followed_leader
         leader = LeaderIdAndEpoch(leader_id, partition.leader_epoch)
-        return failed(cached.index, error, leader if error == ErrorCode.fenced_leader_epoch else None)
+        return failed_lookup(cached.index, error, leader if error == ErrorCode.fenced_leader_epoch else None)
     if isolation is FetchIsolation.LOG_END and not partition.is_followed_by(params.replica_id):
         error = error_without_replica(cached)
         leader = LeaderIdAndEpoch(broker.node_id, partition.leader_epoch)
-        return failed(cached.index, error, leader if error == ErrorCode.not_leader_or_follower else None)
+        return failed_lookup(cached.index, error, leader if error == ErrorCode.not_leader_or_follower else None)
     log = partition.log
     if rack and partition.followers is not None:
         preferred = preferred_replica(broker, partition, partition.followers, cached.fetch_offset, rack)
@@ -133,26 +134,26 @@ def look_up(broker: Broker, cached: CachedPartition, params: FetchParams) -> Loo
             return Lookup(PartitionData(cached.index, 0, *offsets_of(log), preferred_read_replica=preferred))
     # Decision fetch-below-log-start (F-14): out of range | at or after
     if cached.fetch_offset < log.log_start_offset:
-        return failed(cached.index, ErrorCode.offset_out_of_range)
+        return failed_lookup(cached.index, ErrorCode.offset_out_of_range)
     if cached.last_fetched_epoch >= 0:
         end = log.end_offset_for_epoch(cached.last_fetched_epoch)
         # Decision fetched-epoch-unknown (F-13): out of range | known
         if end.epoch < 0 or end.end_offset < 0:
-            return failed(cached.index, ErrorCode.offset_out_of_range)
+            return failed_lookup(cached.index, ErrorCode.offset_out_of_range)
         # Decision fetch-diverges (F-13, F-14): diverging epoch sent | same log
         if end.epoch < cached.last_fetched_epoch or end.end_offset < cached.fetch_offset:
             diverging = EpochEndOffset(end.epoch, end.end_offset)
             return Lookup(PartitionData(cached.index, 0, *offsets_of(log), diverging_epoch=diverging))
     # Decision fetch-beyond-log-end (F-14): refused | within
     if cached.fetch_offset > log.log_end_offset:
-        return failed(cached.index, _error_beyond_the_end(partition, cached))
+        return failed_lookup(cached.index, _error_beyond_the_end(partition, cached))
     # Decision fetch-in-tier (P-11): remote records | local records
     if cached.fetch_offset < log.local_log_start_offset:
         return _in_remote_tier(log, cached, isolation)
     try:
         return _readable(log, cached, isolation)
     except (DiskError, InvalidRecords) as failure:
-        return failed(cached.index, read_error(failure))
+        return failed_lookup(cached.index, read_error(failure))
 
 
 def _in_remote_tier(log: PartitionLog, cached: CachedPartition, isolation: FetchIsolation) -> Lookup:
@@ -175,10 +176,12 @@ def _error_beyond_the_end(partition: Partition, cached: CachedPartition) -> Erro
 
 
 def offsets_of(log: PartitionLog) -> Offsets:
+    """Return the log's offsets as a response has them."""
     return log.high_watermark, log.last_stable_offset, log.log_start_offset
 
 
 def _readable(log: PartitionLog, cached: CachedPartition, isolation: FetchIsolation) -> Lookup:
+    """Return how much can be read from the local log."""
     end_offset, offsets = readable_end(log, isolation), offsets_of(log)
     # Decision fetch-at-readable-end (X-4): nothing to read | records
     if cached.fetch_offset >= end_offset:
@@ -190,6 +193,8 @@ def _readable(log: PartitionLog, cached: CachedPartition, isolation: FetchIsolat
 
 
 def readable_end(log: PartitionLog, isolation: FetchIsolation) -> int:
+    """Return the offset at which a fetcher must stop: the log end for followers, and for consumers the high watermark
+    or, with read_committed, the last stable offset."""
     if isolation is FetchIsolation.LOG_END:
         return log.log_end_offset
     return log.last_stable_offset if isolation is FetchIsolation.TXN_COMMITTED else log.high_watermark
@@ -204,14 +209,14 @@ def _followed_or_error(broker: Broker, cached: CachedPartition, may_follow: bool
     if cached.session.uses_topic_ids:
         topic = image.topic_by_id(cached.topic_id)
         if topic is None:
-            return failed(cached.index, _error_of_unknown_id(image.topics.get(cached.topic), cached.index))
+            return failed_lookup(cached.index, _error_of_unknown_id(image.topics.get(cached.topic), cached.index))
         cached.remember_name(topic.name)
     else:
         topic = image.topics.get(cached.topic)
         if topic is not None and not cached.may_be(topic.topic_id):
-            return failed(cached.index, ErrorCode.inconsistent_topic_id)
+            return failed_lookup(cached.index, ErrorCode.inconsistent_topic_id)
     if topic is None or not 0 <= cached.index < len(topic.partitions):
-        return failed(cached.index, ErrorCode.unknown_topic_or_partition)
+        return failed_lookup(cached.index, ErrorCode.unknown_topic_or_partition)
     followed = broker.partitions.followed.get((topic.topic_id, cached.index)) if may_follow else None
     if followed is not None:
         cached.read_from(followed)
@@ -219,7 +224,7 @@ def _followed_or_error(broker: Broker, cached: CachedPartition, may_follow: bool
     known = topic.partitions[cached.index]
     error = led_elsewhere(broker, topic, cached.index, _known_epoch(cached))
     leader = LeaderIdAndEpoch(known.leader, known.leader_epoch)
-    return failed(cached.index, error, None if error == ErrorCode.unknown_leader_epoch else leader)
+    return failed_lookup(cached.index, error, None if error == ErrorCode.unknown_leader_epoch else leader)
 
 
 def _known_epoch(cached: CachedPartition) -> int:
@@ -235,12 +240,15 @@ def _error_of_unknown_id(recreated: TopicImage | None, index: int) -> ErrorCode:
     return ErrorCode.inconsistent_topic_id if exists else ErrorCode.unknown_topic_or_partition
 
 
-def failed(index: int, error: Error, leader: LeaderIdAndEpoch | None = None) -> Lookup:
-    return Lookup(_failure(index, error, leader))
+def failed_lookup(index: int, error: Error, leader: LeaderIdAndEpoch | None = None) -> Lookup:
+    """Return the lookup of a partition that fails. ``leader`` is the current one, if the response is to name it."""
+    return Lookup(_error_data(index, error, leader))
 
 
-def _failure(index: int, error: Error, leader: LeaderIdAndEpoch | None = None) -> PartitionData:
-    """As in Kafka, a partition that does not exist has an empty list of aborted transactions, and others have none."""
+def _error_data(index: int, error: Error, leader: LeaderIdAndEpoch | None = None) -> PartitionData:
+    """Return the part of a response of a partition that fails.
+
+    As in Kafka, a partition that does not exist has an empty list of aborted transactions, and others have none."""
     aborted: list[AbortedTransaction] | None = [] if error in _UNKNOWN else None
     return PartitionData(index, int(error), -1, aborted_transactions=aborted, current_leader=leader)
 
@@ -271,9 +279,9 @@ def read(
     except MovedToRemote:  # Since the lookup. The change marks the partition, which is looked up again.
         return without_records(cached, lookup, isolation)
     except OffsetOutOfRange:
-        return _failure(cached.index, ErrorCode.offset_out_of_range)
+        return _error_data(cached.index, ErrorCode.offset_out_of_range)
     except (DiskError, InvalidRecords) as failure:
-        return _failure(cached.index, read_error(failure))
+        return _error_data(cached.index, read_error(failure))
     return PartitionData(cached.index, 0, *lookup.offsets, aborted, -1, records)
 
 
@@ -309,16 +317,16 @@ def preferred_replica(broker: Broker, partition: Partition, followers: Followers
     """
     if _is_in_rack(broker, followers.leader_id, rack):
         return NO_REPLICA
-    found: list[tuple[int, int, int]] = []
+    candidates: list[tuple[int, int, int]] = []
     for state in followers.states.values():
         replica_id = state.replica_id
-        if replica_id in followers.isr and _holds(state, fetch_offset) and _is_in_rack(broker, replica_id, rack):
+        if replica_id in followers.isr and _has_offset(state, fetch_offset) and _is_in_rack(broker, replica_id, rack):
             state.count_unnamed_fetches(partition.log.log_end_offset)
-            found.append((state.log_end_offset, state.last_caught_up_us // 1000, replica_id))
-    return max(found)[2] if found else NO_REPLICA
+            candidates.append((state.log_end_offset, state.last_caught_up_us // 1000, replica_id))
+    return max(candidates)[2] if candidates else NO_REPLICA
 
 
-def _holds(state: FollowerState, offset: int) -> bool:
+def _has_offset(state: FollowerState, offset: int) -> bool:
     """Whether the follower's log, as far as the leader knows, begins at or before the offset and ends at or after
     it."""
     return state.log_start_offset <= offset <= state.log_end_offset
@@ -326,8 +334,8 @@ def _holds(state: FollowerState, offset: int) -> bool:
 
 def _is_in_rack(broker: Broker, replica_id: int, rack: str) -> bool:
     """Whether the broker is registered in that rack, and not fenced."""
-    found = broker.controller.image.brokers.get(replica_id)
-    return found is not None and not found.fenced and found.rack == rack
+    registration = broker.controller.image.brokers.get(replica_id)
+    return registration is not None and not registration.fenced and registration.rack == rack
 
 
 @dataclass(slots=True, eq=False)
@@ -368,7 +376,7 @@ class RemoteReads:
             return lookup
         # Decision remote-read-failed (P-11): error | records
         if not isinstance(part.result, RemoteRecords):
-            return failed(cached.index, part.result)
+            return failed_lookup(cached.index, part.result)
         available = len(part.result.records)
         return Lookup(None, lookup.offsets, available, lookup.end_offset, available, part.result)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
-from reference_broker.apis.records.fetch_partition import failed, readable_end
+from reference_broker.apis.records.fetch_partition import failed_lookup, readable_end
 from reference_broker.apis.records.k02_list_offsets import LATEST, ListedOffset
 from reference_broker.ports.slicing import Sliced
 from reference_broker.wire.errors import ErrorCode
@@ -41,7 +41,7 @@ def own_progress_missing_from_response(original: Function, self: Any, marked: Co
             continue
         error = leaders.fetched(partition, cached, request.replica_id, request.replica_epoch)
         if error:
-            self._note(cached, failed(cached.index, error))
+            self._note(cached, failed_lookup(cached.index, error))
     leaders.notify_watchers()
     session_id = self.session.session_id
     return not session_id or self.broker.fetch_sessions.sessions.get(session_id) is self.session
