@@ -195,9 +195,10 @@ class AddPartitionsToTxnManager:
             return
         coordinator.is_busy = True
         pending = _next_of(coordinator.waiting)
-        for each in pending:
-            del coordinator.waiting[each.request.transactional_id]
-        body = AddPartitionsToTxnRequest(transactions=tuple(_transaction(each.request) for each in pending))
+        for verification in pending:
+            del coordinator.waiting[verification.request.transactional_id]
+        transactions = tuple(_transaction(verification.request) for verification in pending)
+        body = AddPartitionsToTxnRequest(transactions=transactions)
         replied = partial(self._replied, coordinator, pending)
         failed = partial(self._finished, coordinator, pending, [ErrorCode.network_exception] * len(pending))
         key = ApiKey.ADD_PARTITIONS_TO_TXN
@@ -224,23 +225,23 @@ class AddPartitionsToTxnManager:
         if error:
             # An error between brokers, which producers must not see.
             is_denied = error is ErrorCode.cluster_authorization_failed
-            found: list[Error | AddPartitionsToTxnResult] = [ErrorCode.invalid_txn_state if is_denied else error]
-            self._finished(coordinator, pending, found * len(pending))
+            shown: Error = ErrorCode.invalid_txn_state if is_denied else error
+            self._finished(coordinator, pending, [shown] * len(pending))
             return
-        results = {one.transactional_id: one for one in response.results_by_transaction}
-        missing = ErrorCode.network_exception
-        found_results = [results.get(TransactionalId(each.request.transactional_id), missing) for each in pending]
-        self._finished(coordinator, pending, found_results)
+        by_id = {result.transactional_id: result for result in response.results_by_transaction}
+        omitted = ErrorCode.network_exception  # A transaction that the response omits was not verified.
+        ids = [TransactionalId(verification.request.transactional_id) for verification in pending]
+        self._finished(coordinator, pending, [by_id.get(transactional_id, omitted) for transactional_id in ids])
 
     def _finished(
-        self, coordinator: _Coordinator, pending: list[_Pending], found: "Iterable[Error | AddPartitionsToTxnResult]"
+        self, coordinator: _Coordinator, pending: list[_Pending], results: "Iterable[Error | AddPartitionsToTxnResult]"
     ) -> None:
         """Report the errors. The next request is sent first, since a callback may request a verification."""
         coordinator.is_busy = False
         self._send(coordinator)
-        for each, one in zip(pending, found, strict=True):
-            request = each.request
-            self._report(each, request.all(one) if isinstance(one, Error) else _errors(request, one))
+        for verification, result in zip(pending, results, strict=True):
+            request = verification.request
+            self._report(verification, request.all(result) if isinstance(result, Error) else _errors(request, result))
 
     def _report(self, pending: _Pending, errors: Errors) -> None:
         self._failures.value += len(errors)
@@ -280,9 +281,9 @@ def _transaction(request: VerificationRequest) -> "AddPartitionsToTxnTransaction
 def _errors(request: VerificationRequest, result: "AddPartitionsToTxnResult") -> Errors:
     """Return the errors of a verification. A partition that the response omits was not verified."""
     errors = {
-        (str(topic.name), int(one.partition_index)): known_error(one.partition_error_code)
+        (str(topic.name), int(partition.partition_index)): known_error(partition.partition_error_code)
         for topic in result.topic_results
-        for one in topic.results_by_partition
+        for partition in topic.results_by_partition
     }
-    found = {key: errors.get(key, ErrorCode.network_exception) for key in request.partitions}
-    return {key: error_for_producer(request.operation, error) for key, error in found.items() if error}
+    requested = {key: errors.get(key, ErrorCode.network_exception) for key in request.partitions}
+    return {key: error_for_producer(request.operation, error) for key, error in requested.items() if error}

@@ -154,11 +154,11 @@ class TransactionCoordinator:
         INVALID_REQUEST for an ID that is empty or that no record can hold."""
         if not transactional_id or not fits(transactional_id):
             return ErrorCode.invalid_request
-        found = self._led.find(partition_of(transactional_id, partition_count(self._image(), self._config)))
+        target = self._led.find(partition_of(transactional_id, partition_count(self._image(), self._config)))
         # Decision transaction-coordinator-settled (X-2): not replicated yet | settled
-        if isinstance(found, TransactionsPartition) and not found.is_settled:
-            return client_error(ErrorCode.not_enough_replicas) if found.lacks_replicas else _LOADING
-        return found
+        if isinstance(target, TransactionsPartition) and not target.is_settled:
+            return client_error(ErrorCode.not_enough_replicas) if target.lacks_replicas else _LOADING
+        return target
 
     def entry(self, transactional_id: str) -> TransactionEntry | Error:
         """Return the ID, an error of ``find``, or TRANSACTIONAL_ID_NOT_FOUND."""
@@ -198,7 +198,7 @@ class TransactionCoordinator:
     def _init_new(self, target: TransactionsPartition, request: InitRequest, respond: OwnerCallback) -> None:
         """The producer ID may come in a later event. Another producer may own the transactional ID by then."""
 
-        def given(producer_id: int | Error) -> None:
+        def generated(producer_id: int | Error) -> None:
             if isinstance(producer_id, Error):
                 respond(producer_id, NO_OWNER)
                 return
@@ -212,7 +212,7 @@ class TransactionCoordinator:
                 entry = target.add(Transaction(request.transactional_id, producer_id, request.timeout_ms, now_ms))
             self._init(target, entry, request, respond)
 
-        self.producer_ids.generate(given)
+        self.producer_ids.generate(generated)
 
     def _init(
         self, target: TransactionsPartition, entry: TransactionEntry, request: InitRequest, respond: OwnerCallback

@@ -119,9 +119,9 @@ class MarkerSender:
     def _distribute_all(self, deliveries: Iterable[PartialDelivery]) -> Sliced[None]:
         budget = Budget(MARKER_PARTITIONS_PER_SLICE)
         for delivery, partitions in deliveries:
-            for some in in_batches(partitions, MARKER_PARTITIONS_PER_SLICE):
-                self._distribute(delivery, some)
-                if budget.spend(len(some)):
+            for partitions_of_slice in in_batches(partitions, MARKER_PARTITIONS_PER_SLICE):
+                self._distribute(delivery, partitions_of_slice)
+                if budget.spend(len(partitions_of_slice)):
                     yield
 
     def _distribute(self, delivery: Delivery, partitions: Sequence[TopicPartition]) -> None:
@@ -133,29 +133,30 @@ class MarkerSender:
         image = self._image()
         by_leader: dict[int, list[TopicPartition]] = {}
         is_any_deleted = False
-        for each in partitions:
-            topic = image.topics.get(each[0])
+        for key in partitions:
+            name, index = key
+            topic = image.topics.get(name)
             # Decision marker-partition-deleted (X-3): nothing to write | exists
-            if topic is None or each[1] >= len(topic.partitions):
-                delivery.missing.pop(each, None)
+            if topic is None or index >= len(topic.partitions):
+                delivery.missing.pop(key, None)
                 is_any_deleted = True
                 continue
-            by_leader.setdefault(topic.partitions[each[1]].leader, []).append(each)
+            by_leader.setdefault(topic.partitions[index].leader, []).append(key)
         if is_any_deleted or not partitions:
             self._finish_if_delivered(delivery)
-        for leader, some in by_leader.items():
+        for leader, led in by_leader.items():
             # Decision marker-local (X-3): written here | another leader
             if leader == self._node_id:
-                self._writer.write(delivery.marker, some, partial(self._handle_errors, delivery))
+                self._writer.write(delivery.marker, led, partial(self._handle_errors, delivery))
             # Decision marker-leader-known (X-3): sent to it | no leader, retried
             elif leader in image.brokers:
-                self._brokers.setdefault(leader, _Broker()).queue.append((delivery, some))
+                self._brokers.setdefault(leader, _Broker()).queue.append((delivery, led))
                 self._send(leader)
             else:
                 self._schedule_retry()
                 if not self._leaderless:
                     self._leaderless_image = image
-                self._leaderless.append((delivery, some))
+                self._leaderless.append((delivery, led))
                 self._waiting.value = len(self._to_retry) + len(self._leaderless)
 
     # --- to one broker ------------------------------------------------------------------------------------------------
@@ -197,17 +198,17 @@ class MarkerSender:
 
         assert isinstance(response, WriteTxnMarkersResponse), f"markers: got {type(response).__name__}"
         errors = {
-            (int(each.producer_id), str(topic.name), int(one.partition_index)): known_error(one.error_code)
-            for each in response.markers
-            for topic in each.topics
-            for one in topic.partitions
+            (int(marker.producer_id), str(topic.name), int(result.partition_index)): known_error(result.error_code)
+            for marker in response.markers
+            for topic in marker.topics
+            for result in topic.partitions
         }
         self._send_next(node_id)
         for delivery, partitions in sent:
             producer_id = delivery.marker.producer_id
             # A broker that omits a partition has not written there.
             unknown = ErrorCode.unknown_server_error
-            self._handle_errors(delivery, {each: errors.get((producer_id, *each), unknown) for each in partitions})
+            self._handle_errors(delivery, {key: errors.get((producer_id, *key), unknown) for key in partitions})
 
     def _failed(self, node_id: int, sent: Sequence[PartialDelivery]) -> None:
         """Retry all. Some of the markers may be written, and a repeated one does no harm."""
@@ -227,17 +228,18 @@ class MarkerSender:
         if not delivery.is_wanted:
             return
         refused = []
-        for each, error in errors.items():
+        for key, error in errors.items():
             # Decision marker-delivered (X-3): delivered | refused
             if error in _DELIVERED:
-                delivery.missing.pop(each, None)
+                delivery.missing.pop(key, None)
             # Decision marker-coordinator-fenced (X-6): retried | fenced, given up
             elif error is not ErrorCode.transaction_coordinator_fenced:
-                refused.append(each)
+                refused.append(key)
         self._retry_later(delivery, refused)
         self._finish_if_delivered(delivery)
 
     def _finish_if_delivered(self, delivery: Delivery) -> None:
+        """Call ``delivered`` at the end of the event, if no partition misses the marker."""
         # Decision markers-complete (X-3): transaction completes | some are missing
         if not delivery.missing and delivery.is_wanted:
             delivery.is_delivered = True

@@ -142,13 +142,13 @@ class MarkerWriter:
         for key in partitions:
             if key in errors:
                 continue
-            found = self._append(marker, key)
+            end_or_error = self._append(marker, key)
             units = UNITS_PER_LOOKUP
-            if isinstance(found, Error):
-                errors[key] = found
+            if isinstance(end_or_error, Error):
+                errors[key] = end_or_error
             else:
                 errors[key], units = ErrorCode.none, UNITS_PER_MARKER
-                appended.append(found)
+                appended.append(end_or_error)
             if budget.spend(units):
                 yield
         self._wait_until_replicated(errors, appended, written)

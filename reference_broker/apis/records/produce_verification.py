@@ -40,7 +40,7 @@ def verify_transaction(
     """Call ``done`` once, with the results for the request's transactional batches. That is at once if they belong to a
     transaction that is open in all their partitions. A partition that is not led here has none: the append returns its
     error."""
-    transactional = _transactional(broker, body)
+    transactional = _transactional_headers(broker, body)
     owners = {(header.producer_id, header.producer_epoch): None for header in transactional.values()}
     if len(owners) > 1:
         done(_refuse_all(broker, body))
@@ -55,7 +55,7 @@ def verify_transaction(
     last_us = broker.now.mono_us + 1000 * config.add_partitions_to_txn_retry_backoff_max_ms
 
     def verify() -> None:
-        verifications = _begin(broker, transactional, operation)
+        verifications = _begin_verifications(broker, transactional, operation)
         waiting = tuple(
             key for key, verification in verifications.items() if isinstance(verification, VerificationGuard)
         )
@@ -84,13 +84,13 @@ def verify_transaction(
 def _is_demanded(broker: Broker, transactional: Iterable[TopicPartition]) -> bool:
     """Whether a log requires that a transaction is verified. The logs' settings count, and not the broker's
     (``transaction.partition.verification.enable``), since a change of it reaches many logs one after the other."""
-    found = (broker.partitions.by_name.get(key) for key in transactional)
-    return any(each is not None and each.log.verification.is_demanded for each in found)
+    led = (broker.partitions.by_name.get(key) for key in transactional)
+    return any(partition is not None and partition.log.verification.is_demanded for partition in led)
 
 
-def _transactional(broker: Broker, body: ProduceRequest) -> dict[TopicPartition, BatchHeader]:
+def _transactional_headers(broker: Broker, body: ProduceRequest) -> dict[TopicPartition, BatchHeader]:
     """Return the headers of the transactional batches, except those for internal topics."""
-    found = {}
+    headers = {}
     for topic in body.topics:
         name = topic_name(broker, topic)
         if is_internal(name):
@@ -99,8 +99,8 @@ def _transactional(broker: Broker, body: ProduceRequest) -> dict[TopicPartition,
             if wanted.records is not None and is_transactional(wanted.records):
                 header = read_header(wanted.records)
                 if header.producer_id >= 0:
-                    found[name, wanted.partition] = header
-    return found
+                    headers[name, wanted.partition] = header
+    return headers
 
 
 def is_transactional(records: bytes | memoryview) -> bool:
@@ -108,9 +108,10 @@ def is_transactional(records: bytes | memoryview) -> bool:
     return len(records) >= HEADER_BYTES and bool(records[22] & TRANSACTIONAL)
 
 
-def _begin(
+def _begin_verifications(
     broker: Broker, transactional: Mapping[TopicPartition, BatchHeader], operation: SupportedOperation
 ) -> VerificationResults:
+    """Return the guards of the partitions where the transaction is not open yet, and the errors of fenced producers."""
     verifications: VerificationResults = {}
     for key, header in transactional.items():
         partition = broker.partitions.by_name.get(key)
@@ -131,6 +132,7 @@ def _begin(
 
 
 def _not_verified(index: int, operation: SupportedOperation, error: Error) -> ProducePartitionResponse:
+    """Return the part of the response of a partition whose transaction the coordinator did not confirm."""
     shown = produce_error(operation, error)
     text = None
     if shown is not error:

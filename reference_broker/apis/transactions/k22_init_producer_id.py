@@ -37,8 +37,15 @@ def handle(broker: Broker, call: Call, body: InitProducerIdRequest) -> InitProdu
     """Respond later if the node must get a block of IDs from the controller or replicate a new epoch first."""
     if (body.producer_id == NONE) != (body.producer_epoch == NONE):
         return _response(ErrorCode.invalid_request, NO_OWNER)
+
+    def respond_to_idempotent(producer_id: int | Error) -> None:
+        if isinstance(producer_id, Error):
+            call.respond(_response(producer_id, NO_OWNER))
+        else:
+            call.respond(_response(ErrorCode.none, (producer_id, 0)))
+
     if body.transactional_id is None:
-        broker.transactions.producer_ids.generate(contained(call, lambda given: call.respond(_given(given))))
+        broker.transactions.producer_ids.generate(contained(call, respond_to_idempotent))
         return None
 
     def respond(error: Error, owner: ProducerIdAndEpoch) -> None:
@@ -53,10 +60,6 @@ def handle(broker: Broker, call: Call, body: InitProducerIdRequest) -> InitProdu
 
 
 API = Api.of(InitProducerIdRequest, handle)
-
-
-def _given(given: int | Error) -> InitProducerIdResponse:
-    return _response(given, NO_OWNER) if isinstance(given, Error) else _response(ErrorCode.none, (given, 0))
 
 
 def _response(error: Error, owner: ProducerIdAndEpoch) -> InitProducerIdResponse:

@@ -47,18 +47,17 @@ def handle(broker: Broker, call: Call, body: WriteTxnMarkersRequest) -> WriteTxn
 
     def write() -> Sliced[None]:
         work = Budget(LOOKUP_US_PER_SLICE)
-        for each in body.markers:
-            yield from broker.markers.writing(
-                _marker(each), _partitions(each), contained(call, when_written(each)), work
-            )
+        for requested in body.markers:
+            written = contained(call, when_written(requested))
+            yield from broker.markers.writing(_marker(requested), _partitions(requested), written, work)
             if work.spend(UNITS_PER_NAME):
                 yield
 
-    def when_written(each: WritableTxnMarker) -> MarkersWritten:
-        def written(found: dict[TopicPartition, Error]) -> None:
+    def when_written(requested: WritableTxnMarker) -> MarkersWritten:
+        def written(errors_of_marker: dict[TopicPartition, Error]) -> None:
             nonlocal missing
-            if found:
-                errors.setdefault(each.producer_id, {}).update(found)
+            if errors_of_marker:
+                errors.setdefault(requested.producer_id, {}).update(errors_of_marker)
             missing -= 1
             if not missing:
                 respond_later(broker, call, _response(errors))
@@ -72,18 +71,18 @@ def handle(broker: Broker, call: Call, body: WriteTxnMarkersRequest) -> WriteTxn
 API = Api.of(WriteTxnMarkersRequest, handle)
 
 
-def _marker(each: WritableTxnMarker) -> Marker:
+def _marker(requested: WritableTxnMarker) -> Marker:
     return Marker(
-        int(each.producer_id),
-        int(each.producer_epoch),
-        int(each.coordinator_epoch),
-        each.transaction_result,
-        int(each.transaction_version),
+        int(requested.producer_id),
+        int(requested.producer_epoch),
+        int(requested.coordinator_epoch),
+        requested.transaction_result,
+        int(requested.transaction_version),
     )
 
 
-def _partitions(each: WritableTxnMarker) -> Iterator[TopicPartition]:
-    for topic in each.topics:
+def _partitions(requested: WritableTxnMarker) -> Iterator[TopicPartition]:
+    for topic in requested.topics:
         for index in topic.partition_indexes:
             yield topic.name, int(index)
 
@@ -91,9 +90,9 @@ def _partitions(each: WritableTxnMarker) -> Iterator[TopicPartition]:
 def _response(errors: dict[int, dict[TopicPartition, Error]]) -> Sliced[WriteTxnMarkersResponse]:
     work = Budget(LOOKUP_US_PER_SLICE)
     markers = []
-    for producer_id, found in errors.items():
+    for producer_id, errors_of_producer in errors.items():
         topics: dict[str, list[WritableTxnMarkerPartitionResult]] = {}
-        for (topic, index), error in found.items():
+        for (topic, index), error in errors_of_producer.items():
             result = WritableTxnMarkerPartitionResult(partition_index=i32(index), error_code=ErrorCode(error))
             topics.setdefault(topic, []).append(result)
             if work.spend(UNITS_PER_NAME):
