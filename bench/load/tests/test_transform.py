@@ -108,14 +108,14 @@ def test_a_broker_that_breaks_transactions_fails_the_benchmark(tmp_path: Path, c
 class Stage:
     """A transformer in a thread."""
 
-    def __init__(self, target: LoadTarget, name: str) -> None:
+    def __init__(self, target: LoadTarget, name: str, made: type[Transformer] = Transformer) -> None:
         self.errors: list[str] = []
-        self.committed = 0
+        self.committed = self.aborted = 0
         plan = TransformPlan(
             ReadPlan(name, INPUT, isolation_level=READ_COMMITTED, group_id="transform"),
             LoadPlan(name, OUTPUT, transaction=TransactionPlan(name, duration_us=50_000, abort_ratio=0.2)),
         )
-        self.client = Transformer(plan, target.bootstrap, self._taken, self._ended)
+        self.client = made(plan, target.bootstrap, self._taken, self._ended)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
@@ -129,6 +129,7 @@ class Stage:
 
     def _ended(self, committed: bool, *_: int) -> None:
         self.committed += committed
+        self.aborted += not committed
 
     def end(self) -> None:
         self.client.stop()
@@ -179,6 +180,50 @@ def test_members_that_join_and_leave_repeat_and_lose_nothing(target: LoadTarget)
         threads[1].join(LIMIT_S)
     assert judged(sent, read).is_clean
     assert not stages[0].errors
+
+
+class Unlucky(Transformer):
+    """It loses partitions in each fifth transaction, as a member whose session has timed out."""
+
+    lost_in = -1
+
+    def _step(self) -> None:
+        super()._step()
+        if self._number % 5 == 2 and self._made_of and self.lost_in != self._number:
+            self.lost_in = self._number
+            self.lose(tuple(self._made_of))
+
+
+@pytest.mark.live
+def test_what_was_made_of_lost_partitions_is_aborted_and_made_again(target: LoadTarget) -> None:
+    sent, read = Sent(), Read()
+
+    def settled(each: Settled) -> None:
+        sent.add(each.kind, each.error, each.first_sequence, each.first_sequence + each.count)
+
+    def taken(each: Taken) -> None:
+        for span in each.spans:
+            read.add(*each.where, span.writer, span.first_sequence, span.count, span.valid)
+
+    with topics_for(target.bootstrap, ["in", "out"], len(INPUT), 1):
+        producer = LoadProducer(LoadPlan("p", INPUT, batch_records=20, records_per_s=1_000), target.bootstrap, settled)
+        reader = LoadReader(ReadPlan("r", OUTPUT, isolation_level=READ_COMMITTED), target.bootstrap, taken)
+        threads = [threading.Thread(target=each.run) for each in (producer, reader)]
+        stage = Stage(target, "unlucky", Unlucky)
+        for each in threads:
+            each.start()
+        until(lambda: stage.committed >= 12, "twelve transactions")
+        producer.stop()
+        threads[0].join(LIMIT_S)
+        until(lambda: stage.client.lag == 0, "the transformation of all that was sent")
+        until(lambda: judged(sent, read).read == judged(sent, read).acknowledged, "the reading of all")
+        stage.end()
+        reader.stop()
+        threads[1].join(LIMIT_S)
+    assert isinstance(stage.client, Unlucky)
+    assert stage.client.lost_in >= 7
+    assert stage.aborted >= 4, "two of five are aborted: one by the plan, and one that has lost partitions"
+    assert judged(sent, read).is_clean
 
 
 def judged(sent: Sent, read: Read) -> Findings:
