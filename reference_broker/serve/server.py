@@ -137,7 +137,9 @@ class Server:
             if self._options.metrics_listen is not None:
                 metrics = listening_socket(*parse_address(self._options.metrics_listen, "--metrics"), "--metrics")
                 sockets.append(metrics)
-            with asyncio.Runner(loop_factory=_new_loop) as runner:
+            # Many uvloop loops in one process, each on a thread of its own, leave the heap in pieces: 14 KB a start.
+            new_loop = asyncio.new_event_loop if self._is_guest else _new_loop
+            with asyncio.Runner(loop_factory=new_loop) as runner:
                 runner.run(self._serve(bound, endpoints, metrics))
         except DiskError as failure:
             why = failure.strerror or failure
