@@ -130,19 +130,22 @@ class Cluster(ClusterVerbs):
         counts.create()
         rule = Rule(spec, text, optional, counts, self._what_came, self._remove_rule)
         self._rules[spec.id] = rule
-        self.hold(f"rule {spec.id}", "add_rule", spec=spec.plain(), folder=str(self._rule_folder(spec.id)))
+        self._hold_rules()
         return rule
+
+    def _hold_rules(self) -> None:
+        folders = {number: str(self._rule_folder(number)) for number in self._rules}
+        self.hold(
+            "rules", "set_rules", rules=[[rule.spec.plain(), folders[number]] for number, rule in self._rules.items()]
+        )
 
     def _rule_folder(self, rule_id: int) -> Path:
         assert self._folder is not None, "the cluster was not started"
         return self._folder.path / "rules" / str(rule_id)
 
     def _remove_rule(self, rule_id: int) -> None:
-        self.hold_no_more(f"rule {rule_id}")
-        if self._rules.pop(rule_id, None) is not None and not self._is_closed:
-            for member in self._members:
-                if member.is_serving:
-                    member.command("remove_rule", rule_id=rule_id)
+        if self._rules.pop(rule_id, None) is not None and not self.is_closed:
+            self._hold_rules()
 
     @property
     def rules(self) -> list[Rule]:

@@ -173,11 +173,12 @@ class ClusterLife:
         """Carry out a command at all nodes, now and whenever one starts, until another one has this key."""
         self._standing[key] = (name, arguments)
         for member in self._members:
-            if member.is_serving:
+            if member.is_running:
                 member.command(name, **arguments)
 
-    def hold_no_more(self, key: str) -> None:
-        self._standing.pop(key, None)
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
 
     @property
     def has_majority(self) -> bool:
@@ -245,8 +246,9 @@ class ClusterLife:
         self._apply_cuts()
 
     def _apply_cuts(self) -> None:
-        for member in self.serving():
-            member.command("cut", peers=self._cut_from(member.id))
+        for member in self._members:
+            if member.is_running:
+                member.command("cut", peers=self._cut_from(member.id))
 
     def _cut_from(self, node: int) -> list[int]:
         """Return the nodes whose requests a node does not take."""

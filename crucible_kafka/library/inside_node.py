@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
 LIBRARY_CLIENT_ID: Final = "crucible-library"
 """The client ID of the library's own requests. They are not recorded, and no rule acts on them."""
-NO_LIMIT: Final = 1 << 40
+WHILE_PAUSED: Final = ("set_rules", "limit_versions", "advertise", "cut")
+"""Commands that a paused node obeys too, so that they hold for what it handles first when it goes on."""
 
 Result: TypeAlias = "Plain | Future[Plain]"
 
@@ -150,6 +151,8 @@ class InsideNode:
             return self._pause(limit_s)
         if name == "resume":
             return self._resume()
+        if self._resumed is not None and name in WHILE_PAUSED:
+            return getattr(self, f"do_{name}")(**arguments)  # The node's thread does nothing meanwhile.
         done: Future[Plain] = Future()
         loop = self._loop
         if loop is None:
@@ -243,11 +246,9 @@ class InsideNode:
 
     # Rules
 
-    def do_add_rule(self, spec: dict[str, Plain], folder: str) -> None:
-        self.rules.add(RuleSpec.of(spec), Path(folder))
-
-    def do_remove_rule(self, rule_id: int) -> None:
-        self.rules.remove(rule_id)
+    def do_set_rules(self, rules: list[Any]) -> None:
+        """Let these rules hold and no others: pairs of a rule's fields and the folder of its counts."""
+        self.rules.set([(RuleSpec.of(spec), Path(folder)) for spec, folder in rules])
 
     def do_limit_versions(self, highest: Mapping[str, int]) -> None:
         """Limit the versions of APIs, by API key as text. An empty mapping ends all limits."""

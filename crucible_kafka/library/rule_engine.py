@@ -81,11 +81,12 @@ class RuleEngine:
         """Connections of no client: of duplicates, and of delayed requests whose clients have left."""
         self._last_phantom = FIRST_PHANTOM
 
-    def add(self, spec: RuleSpec, folder: Path) -> None:
-        self._rules[spec.id] = ActiveRule(spec, HitCounts(folder))
-
-    def remove(self, rule_id: int) -> None:
-        self._rules.pop(rule_id, None)
+    def set(self, rules: Sequence[tuple[RuleSpec, Path]]) -> None:
+        """Let these rules hold, each with the folder of its counts, and no others. A request that is held for a rule
+        that ends goes on."""
+        self._rules = {spec.id: ActiveRule(spec, HitCounts(folder)) for spec, folder in rules}
+        for rule_id in [each for each in self._overtakable if each not in self._rules]:
+            self._release(rule_id)
 
     # Requests
 

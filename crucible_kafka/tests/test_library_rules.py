@@ -385,6 +385,16 @@ def test_rules_hold_over_a_restart(kafka: Cluster, raw: Callable[..., Any]) -> N
     rule.assert_fired(times=2)
 
 
+def test_rules_that_change_while_a_node_is_paused_hold_when_it_resumes(kafka: Cluster, raw: Callable[..., Any]) -> None:
+    gone = kafka.on("Heartbeat").respond_error("FENCED_INSTANCE_ID")
+    kafka.node(0).pause()
+    gone.remove()
+    rule = kafka.on("Heartbeat").respond_error("REBALANCE_IN_PROGRESS")
+    kafka.node(0).resume()
+    assert raw(ApiKey.HEARTBEAT, HEARTBEAT).error_code is ErrorCode.rebalance_in_progress
+    assert (gone.fired, rule.fired) == (0, 1)
+
+
 # Rules that never fired
 
 
