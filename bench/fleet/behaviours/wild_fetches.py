@@ -29,7 +29,9 @@ MOST_SESSIONS: Final = 4
 NO_PARTITIONS: Final = 2
 """number of indexes behind the topic's last one that are requested, too"""
 VERSIONS: Final = (7, 11, 12, 13, 17, FETCH_FIRST_REVISION, FETCH_FIRST_REVISION)
-FIRST_WITH_LEADER_EPOCH, FIRST_WITH_LAST_EPOCH, FIRST_WITH_TOPIC_IDS = 9, 12, 13
+FIRST_WITH_LEADER_EPOCH, FIRST_WITH_RACK, FIRST_WITH_LAST_EPOCH, FIRST_WITH_TOPIC_IDS = 9, 11, 12, 13
+RACKS: Final = ("", "", "a", "b", "c")
+"""The client's rack in each request. Brokers without a selector of replicas ignore it (KIP-392)."""
 OPENED, CLOSED = 0, -1
 """The epochs of full requests (KIP-227)."""
 WRONG_PERCENT: Final = 10
@@ -173,6 +175,7 @@ class WildFetches:
             topics=[FetchTopic(*name, partitions)] if partitions else [],
             forgotten=[ForgottenTopic(*name, list(forgotten))] if forgotten else [],
             fetch_type=fetch_type if is_first else FULL_FETCH,
+            rack_id=random.choice(RACKS) if version >= FIRST_WITH_RACK and not is_first else "",
         )
 
     def _partition(self, version: int, index: int, leader_epochs: Sequence[int]) -> FetchPartition:

@@ -6,9 +6,11 @@ from random import Random
 from bench.fleet.behaviours.wild_fetches import (
     FIRST_WITH_LAST_EPOCH,
     FIRST_WITH_LEADER_EPOCH,
+    FIRST_WITH_RACK,
     FIRST_WITH_TOPIC_IDS,
     MOST_SESSIONS,
     NO_PARTITIONS,
+    RACKS,
     VERSIONS,
     WildFetch,
     WildFetches,
@@ -88,3 +90,11 @@ def test_a_request_has_only_the_fields_of_its_version() -> None:
         for each in partitions(request):
             assert each.current_leader_epoch < 0 or (request.version >= FIRST_WITH_LEADER_EPOCH and not is_first)
             assert each.last_fetched_epoch < 0 or (request.version >= FIRST_WITH_LAST_EPOCH and not is_first)
+
+
+def test_racks_are_named_by_versions_that_have_them() -> None:
+    requests = played(2000)
+    racks = {version: {each.body.rack_id for each in requests if each.version == version} for version in VERSIONS}
+    with_racks = [each for each in VERSIONS if FIRST_WITH_RACK <= each < FETCH_FIRST_REVISION]
+    assert all(racks[each] == set(RACKS) for each in with_racks)
+    assert all(racks[each] == {""} for each in VERSIONS if each not in with_racks)
