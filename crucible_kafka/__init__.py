@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from crucible_kafka.library import Rule as Rule
     from crucible_kafka.library import RuleNeverFired as RuleNeverFired
     from crucible_kafka.library import Sent as Sent
+    from crucible_kafka.library import SharedCluster as SharedCluster
     from crucible_kafka.library import StartFailed as StartFailed
     from crucible_kafka.library import StoredRecord as StoredRecord
     from crucible_kafka.library import assert_delivered as assert_delivered
@@ -41,6 +42,7 @@ __all__ = [
     "Rule",
     "RuleNeverFired",
     "Sent",
+    "SharedCluster",
     "StartFailed",
     "StoredRecord",
     "assert_delivered",

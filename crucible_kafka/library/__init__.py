@@ -14,6 +14,7 @@ from crucible_kafka.library.judging import Sent, assert_delivered, values
 from crucible_kafka.library.node_handle import NodeHandle
 from crucible_kafka.library.observation import Frame, StoredRecord
 from crucible_kafka.library.rules import Hit, Matcher, Rule
+from crucible_kafka.library.shared_cluster import SharedCluster
 
 __all__ = [
     "Cluster",
@@ -29,6 +30,7 @@ __all__ = [
     "Rule",
     "RuleNeverFired",
     "Sent",
+    "SharedCluster",
     "StartFailed",
     "StoredRecord",
     "assert_delivered",

@@ -68,6 +68,10 @@ class Ring:
         while len(self.frames) > MOST_FRAMES or self._bytes > MOST_BYTES:
             self._bytes -= self.frames.popleft().size_bytes + OVERHEAD_BYTES
 
+    def clear(self) -> None:
+        self.frames.clear()
+        self._bytes = 0
+
 
 class FrameRecorder:
     """Records frames of clients and of other nodes apart, so that heartbeats and fetches of nodes displace no frame of
@@ -130,6 +134,12 @@ class FrameRecorder:
     def frames(self, of_nodes: bool) -> Iterator[RecordedFrame]:
         """Yield the frames of clients, or those of other nodes, by time."""
         yield from (self._of_nodes if of_nodes else self._of_clients).frames
+
+    def forget(self) -> None:
+        """Forget all frames and counts. Connections keep their addresses."""
+        self._of_clients.clear()
+        self._of_nodes.clear()
+        self.requests.clear()
 
     def _ring(self, role: str) -> Ring:
         return self._of_clients if role == "client" else self._of_nodes

@@ -275,6 +275,12 @@ class InsideNode:
         assert driver is not None, "a command came before its node was built"
         self._actions.step_clock(offset_ms - driver.clock.wall_offset_ms)
 
+    def do_clear_faults(self) -> None:
+        """End what the three commands above have begun."""
+        self.do_full_disk(False)
+        self.do_slow_disk(0)
+        self.do_clock_offset(0)
+
     # Of the active controller
 
     def do_fence(self, broker_id: int) -> Result:
@@ -427,13 +433,20 @@ class InsideNode:
 
     # Observation
 
-    def do_frames(self, of_nodes: bool = False, api: str = "*", client_id: str = "*") -> Plain:
-        """Return the recorded frames whose API and client ID fit the patterns."""
-        return [
-            each.plain(self.node_id)
+    def do_frames(
+        self, of_nodes: bool = False, api: str = "*", client_id: str = "*", newest: int | None = None
+    ) -> Plain:
+        """Return the recorded frames whose API and client ID fit the patterns, or the newest of them."""
+        found = [
+            each
             for each in self.recorder.frames(of_nodes)
             if fnmatchcase(api_name(each.api_key).lower(), api.lower()) and fnmatchcase(each.client_id, client_id)
         ]
+        return [each.plain(self.node_id) for each in found[-newest if newest else 0 :]]
+
+    def do_forget_frames(self) -> None:
+        """Forget the frames and counts of requests so far."""
+        self.recorder.forget()
 
     def do_request_counts(self) -> Plain:
         return [[api, client_id, count] for (api, client_id), count in self.recorder.requests.items()]
@@ -499,6 +512,14 @@ class InsideNode:
             "brokers": brokers,
             "features": dict(image.features),
             "led": [[topic, index] for topic, index in broker.partitions.by_name],
+        }
+
+    def do_names(self) -> Plain:
+        """Return the IDs of all topics by name, and the groups that this node coordinates."""
+        broker = self._node.broker
+        return {
+            "topics": {name: topic.topic_id.hex() for name, topic in broker.loader.image.topics.items()},
+            "groups": [group_id for shard in broker.groups.active() for group_id in shard.groups],
         }
 
     def do_topic(self, name: str) -> Plain:

@@ -184,12 +184,20 @@ class NodeHandle:
         self._cluster.check_usable()
         return self._carrier.command(name, arguments, limit_s)
 
-    def frames(self, of_nodes: bool, api: str, client_id: str) -> list[dict[str, Any]]:
-        """Return the recorded frames that fit, as plain values: those of clients of all incarnations."""
+    def frames(self, of_nodes: bool, api: str, client_id: str, newest: int | None = None) -> list[dict[str, Any]]:
+        """Return the recorded frames that fit, or the newest of them, as plain values: those of clients of all
+        incarnations."""
         kept = [] if of_nodes else self._frames
         if not self.is_serving:
             return list(kept)
-        return [*kept, *self.command("frames", of_nodes=of_nodes, api=api, client_id=client_id)]
+        return [*kept, *self.command("frames", of_nodes=of_nodes, api=api, client_id=client_id, newest=newest)]
+
+    def forget_frames(self) -> None:
+        """Forget the frames and counts so far, of all incarnations."""
+        self._frames.clear()
+        self._request_counts.clear()
+        if self.is_serving:
+            self.command("forget_frames")
 
     def request_counts(self) -> list[tuple[str, str, int]]:
         """Return API, client ID and number of the clients' requests, of all incarnations."""
