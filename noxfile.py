@@ -62,7 +62,7 @@ def peer(session: nox.Session) -> None:
     session.run(
         sys.executable, "-m", "bench.peers.kafka", external=True
     )  # It says what must be installed, if anything.
-    folders = ("bench/peers/tests", "campaigns/upgrade/tests")
+    folders = ("bench", "campaigns", "crucible_kafka")
     session.run(sys.executable, "-m", "pytest", "-m", "peer", *folders, external=True)
     _crucible(session, "bench", "--peer", "kafka")
 
