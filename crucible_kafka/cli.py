@@ -239,6 +239,30 @@ def broker(
     sys.exit(run_broker(listen, data, node_id, config, advertised=advertise, metrics_listen=metrics))
 
 
+@main.command(
+    epilog="\b\nExamples:"
+    "\n  ./crucible serve"
+    "\n  ./crucible serve --nodes 3 --config num.partitions=6"
+    "\n  ./crucible serve --stay > ready.json &"
+)
+@click.option("--nodes", type=int, default=1, show_default=True, help="How many nodes: 1, 3 or 5.")
+@_CONFIG
+@click.option(
+    "--control", default="127.0.0.1:0", show_default=True, metavar="HOST:PORT", help="Where the control API is."
+)
+@click.option("--stay", is_flag=True, help="Go on when the process that started it ends (for a step of CI).")
+def serve(nodes: int, config: dict[str, str], control: str, stay: bool) -> None:
+    """Run a cluster for the tests of any language, with an HTTP interface for faults, verbs and observation.
+
+    It prints one JSON line with bootstrap_servers, the URL of the control API, and the token that each of its requests
+    needs (docs/control-api.md). It ends at Ctrl-C or SIGTERM, or when its parent or its standard input (a pipe) ends.
+    Its data is deleted then.
+    """
+    from crucible_kafka.control.serve_command import ServeOptions, run_serve
+
+    sys.exit(run_serve(ServeOptions(nodes, config, control, stay)))
+
+
 @main.group(
     invoke_without_command=True,
     epilog="\b\nExamples:"

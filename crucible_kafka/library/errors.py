@@ -27,3 +27,7 @@ class DeliveryViolated(AssertionError):  # noqa: N818 - says what happened
 
 class CrucibleTimeout(CrucibleError, TimeoutError):  # noqa: N818 - a TimeoutError by another name
     """What a call waits for has not come in time. The message names it."""
+
+
+class CallerGone(CrucibleError):  # noqa: N818 - says what happened
+    """A wait ended early, because the connection of the control API that had requested it was closed."""

@@ -237,7 +237,11 @@ class Matcher:
         match = {name: value for name, value in self._match.items() if value not in (None, "client")}
         if "error" in fields:
             fields["error"] = error_name(fields["error"])
-        shown = {name.removeprefix("error_"): value for name, value in fields.items() if value not in (None, False)}
+        shown = {
+            name.removeprefix("error_"): value
+            for name, value in fields.items()
+            if value is not None and value is not False  # A partition or a position may be 0.
+        }
         return f"on({_shown(api, match)}).{act}({_shown('', shown)})"
 
 
