@@ -1,5 +1,6 @@
 """The pytest plugin: fixtures, marks, options, the section of a failed test, and no cost without the fixtures."""
 
+import re
 import sys
 import textwrap
 from pathlib import Path
@@ -426,3 +427,11 @@ def test_nodes_that_a_test_killed_paused_or_isolated_are_back_in_the_next_one(py
     )
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(["*node 0 does not run, node 1 does not run, node 2 serves"])
+
+
+@pytest.mark.live
+def test_the_tests_in_the_documentation_pass(pytester: pytest.Pytester) -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "pytest.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    result = run(pytester, "\n".join(["import pytest", *blocks]))
+    result.assert_outcomes(passed=2)

@@ -1,0 +1,49 @@
+"""The sample projects in docs/examples: their tests pass with the pytest plugin, and are short enough to be read."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CLIENTS = ("confluent", "kafka-python", "aiokafka")
+TESTS = 5
+MOST_LINES = 15
+LIMIT_S = 110
+
+
+def folder_of(client: str) -> Path:
+    return ROOT / "docs" / "examples" / f"pytest-{client}"
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("client", CLIENTS)
+def test_the_tests_of_a_sample_project_pass(client: str) -> None:
+    words = [
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "crucible_kafka.pytest_plugin",
+        "-p",
+        "no:cacheprovider",
+        str(folder_of(client)),
+    ]
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{TESTS} passed" in done.stdout
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_each_test_of_a_sample_project_is_short(client: str) -> None:
+    tree = ast.parse((folder_of(client) / f"test_{client.replace('-', '_')}.py").read_text())
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    lines = {
+        each.name: each.end_lineno - each.lineno + 1
+        for each in functions
+        if each.name.startswith("test_") and each.end_lineno
+    }
+    assert len(lines) == TESTS
+    assert {name: count for name, count in lines.items() if count > MOST_LINES} == {}
