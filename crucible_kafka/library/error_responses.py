@@ -160,11 +160,16 @@ def refused(api_key: int, version: int, request: object, code: int) -> object | 
     alone."""
     if has_error_code(api_key, version):
         return empty_response(api_key, version, known_error(code))  # type: ignore[arg-type]
+    return refused_items(api_key, version, request, code)
+
+
+def refused_items(api_key: int, version: int, request: object, code: int) -> object | None:
+    """Return a response with the error in each item and nothing at its top level, or None as ``refused``."""
     if isinstance(request, ProduceRequest):
         return _refused_produce(request, code)
     if api_key in READ_ONLY or version >= FIRST_DRAFT_VERSION:
         return None
-    response, placed = _made(response_class(api_key), request, code)
+    response, placed = _made(response_class(api_key), request, code, is_item=False)
     return response if placed else None
 
 
@@ -181,12 +186,13 @@ def _refused_produce(request: ProduceRequest, code: int) -> ProduceResponse:
     )
 
 
-def _made(struct: type, request: Any, code: int) -> tuple[Any, bool]:
-    """Return a value of a response's struct for a struct of the request, and whether the error has a place in it."""
+def _made(struct: type, request: Any, code: int, is_item: bool = True) -> tuple[Any, bool]:
+    """Return a value of a response's struct for a struct of the request, and whether the error has a place in it: in an
+    item, or below the top level."""
     values: dict[str, Any] = {}
     placed = False
     for each in schema_fields(struct):
-        if each.name in ERROR_FIELDS:
+        if each.name in ERROR_FIELDS and is_item:
             values[each.name] = known_error(code) if each.kind == "error_code" else code
             placed = True
         elif each.is_array and each.struct is not None:

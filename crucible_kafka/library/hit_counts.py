@@ -40,6 +40,18 @@ class HitCounts:
         finally:
             os.close(descriptor)
 
+    def give_back(self, what: str) -> None:
+        """Take back a number that was claimed and not used, so that another one can be given."""
+        try:
+            descriptor = os.open(self._folder / what, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            os.ftruncate(descriptor, max(0, os.fstat(descriptor).st_size - 1))
+        finally:
+            os.close(descriptor)
+
     def note_hit(self, hit: Plain) -> None:
         """Record that the rule acted."""
         try:

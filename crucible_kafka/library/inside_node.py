@@ -8,7 +8,7 @@ fits into a line of JSON.
 import asyncio
 import threading
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from fnmatch import fnmatchcase
@@ -83,7 +83,9 @@ class InsideNode:
     def _attach(self, actions: "DriverFaultActions", disk: Disk) -> Attached:
         self._actions = actions
         self._loop = asyncio.get_running_loop()
-        self.rules = RuleEngine(self.node_id, actions, self.recorder, self._topic_name, self._transaction_state)
+        self.rules = RuleEngine(
+            self.node_id, actions, self.recorder, self._topic_name, self._transaction_state, self._session_partitions
+        )
         return Attached([self], FillableDisk(disk, lambda: self._disk_is_full))
 
     def _built(self, node: "Node") -> None:
@@ -138,6 +140,11 @@ class InsideNode:
 
     def _topic_name(self, topic_id: bytes) -> str | None:
         return self._node.broker.loader.image.topic_names.get(topic_id)
+
+    def _session_partitions(self, session_id: int) -> Iterator[tuple[str, int]]:
+        session = self._node.broker.fetch_sessions.sessions.get(session_id)
+        for each in () if session is None else session.partitions.values():
+            yield each.topic or self._topic_name(each.topic_id) or "", each.index
 
     def _transaction_state(self, transactional_id: str) -> str | None:
         entry = self._node.broker.transactions.entry(transactional_id)

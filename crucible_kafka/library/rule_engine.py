@@ -6,7 +6,7 @@ All rules that match count the request; the first one that is due acts.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from fnmatch import fnmatchcase
@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from crucible_kafka.library.error_responses import merged, refused, split, stamped
+from crucible_kafka.library.error_responses import merged, refused, refused_items, split, stamped
 from crucible_kafka.library.frame_recorder import FrameRecorder, RecordedFrame
 from crucible_kafka.library.hit_counts import HitCounts
 from crucible_kafka.library.message_facts import Facts, TopicName, facts_of
@@ -22,6 +22,7 @@ from crucible_kafka.library.rule_spec import AT_RESPONSE, RuleSpec
 from reference_broker.core.events import Close, Closed, Effect, Event, Opened, Reply, Request
 from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import error_name
+from reference_broker.wire.fetch import FetchRequest
 from reference_broker.wire.messages import encode_response
 from reference_broker.wire.produce import ProduceRequest
 
@@ -52,7 +53,8 @@ class Pending:
 
 
 class RuleEngine:
-    """``transaction_state`` returns the state of a transactional ID that this node coordinates, else None."""
+    """``transaction_state`` returns the state of a transactional ID that this node coordinates, else None, and
+    ``session_partitions`` the partitions of a fetch session here by its ID."""
 
     def __init__(
         self,
@@ -61,12 +63,14 @@ class RuleEngine:
         recorder: FrameRecorder,
         topic_name: TopicName,
         transaction_state: Callable[[str], str | None],
+        session_partitions: Callable[[int], Iterable[tuple[str, int]]],
     ) -> None:
         self._node = node
         self._actions = actions
         self._recorder = recorder
         self._topic_name = topic_name
         self._transaction_state = transaction_state
+        self._session_partitions = session_partitions
         self._rules: dict[int, ActiveRule] = {}
         """By ID, in order of creation."""
         self._pending: dict[int, Pending] = {}
@@ -128,7 +132,7 @@ class RuleEngine:
             if not spec.matches(self._node, request) or not _has_response(spec, request):
                 continue
             if spec.needs_facts:
-                facts = facts or facts_of(request.body, self._topic_name)
+                facts = facts or self._facts_of(request)
                 if not spec.matches_facts(facts) or not self._has_transaction(spec, facts):
                     continue
             self._release(spec.id)
@@ -138,6 +142,15 @@ class RuleEngine:
             if rule.counts.claim("acts", spec.most) is not None:
                 found = rule
         return found
+
+    def _facts_of(self, request: Request) -> Facts:
+        """Return what the request names. An incremental Fetch stands for all partitions of its session."""
+        facts = facts_of(request.body, self._topic_name)
+        if isinstance(request.body, FetchRequest) and request.body.session_epoch > 0:
+            for topic, partition in self._session_partitions(request.body.session_id):
+                facts.topics.add(topic)
+                facts.partitions.add((topic, partition))
+        return facts
 
     def _has_transaction(self, spec: RuleSpec, facts: Facts) -> bool:
         if spec.transaction is None:
@@ -200,7 +213,7 @@ class RuleEngine:
                 return self._refuse(rule, request, frame, body)
         elif not spec.handled and partition is not None:
             rest, refused_part = split(request.body, topic, partition, self._topic_name)
-            body = refused_part and refused(request.api_key, request.api_version, refused_part, spec.error)
+            body = refused_part and refused_items(request.api_key, request.api_version, refused_part, spec.error)
             if body is not None and rest is None:
                 return self._refuse(rule, request, frame, body)
             if body is not None:
@@ -214,7 +227,7 @@ class RuleEngine:
         partition, pattern = spec.error_partition, spec.error_topic or spec.topic
         if partition is None or pattern is None:
             return None, partition
-        named = sorted(facts_of(request.body, self._topic_name).partitions)
+        named = sorted(self._facts_of(request).partitions)
         found = next((name for name, index in named if index == partition and fnmatchcase(name, pattern)), None)
         return found, partition
 
@@ -301,7 +314,8 @@ class RuleEngine:
         else:
             where = (pending.topic, spec.error_partition)
             body = stamped(reply.api_key, reply.api_version, reply.body, spec.error, *where, self._topic_name)
-        if body is reply.body:
+        if body is reply.body:  # The response has no place for it, such as an item of that partition.
+            pending.rule.counts.give_back("acts")
             return (reply,), ""
         part = "" if spec.error_partition is None else f" for partition {spec.error_partition}"
         return (reply._replace(body=body),), self._note(pending.rule, reply, f"{error_name(spec.error)}{part}")

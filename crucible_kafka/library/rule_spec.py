@@ -90,18 +90,31 @@ class RuleSpec:
 
     @property
     def needs_facts(self) -> bool:
-        wanted = (self.group, self.topic, self.partition, self.transactional_id, self.transaction)
+        wanted = (
+            self.group,
+            self.topic,
+            self.partition,
+            self.transactional_id,
+            self.transaction,
+            self.error_partition,
+        )
         return any(each is not None for each in wanted)
 
     def matches_facts(self, facts: Facts) -> bool:
-        """Whether what the body names matches. A topic and a partition must be those of one item."""
+        """Whether what the body names matches. A topic and a partition must be those of one item.
+
+        A request that names partitions must name the one that an error is about.
+        """
+        if self.error_partition is not None and facts.partitions:
+            pattern = self.error_topic or self.topic or "*"
+            if not _any_partition_fits(facts, pattern, self.error_partition):
+                return False
         if self.group is not None and not _any_fits(facts.groups, self.group):
             return False
         if self.transactional_id is not None and not _any_fits(facts.transactional_ids, self.transactional_id):
             return False
         if self.partition is not None:
-            pattern = self.topic or "*"
-            return any(index == self.partition and fnmatchcase(name, pattern) for name, index in facts.partitions)
+            return _any_partition_fits(facts, self.topic or "*", self.partition)
         return self.topic is None or _any_fits(facts.topics, self.topic)
 
     def acts_on(self, number: int) -> bool:
@@ -118,6 +131,10 @@ class RuleSpec:
 
 def _any_fits(names: set[str], pattern: str) -> bool:
     return any(fnmatchcase(name, pattern) for name in names)
+
+
+def _any_partition_fits(facts: Facts, topic: str, partition: int) -> bool:
+    return any(index == partition and fnmatchcase(name, topic) for name, index in facts.partitions)
 
 
 def _has_session(request: Request, wanted: Session) -> bool:

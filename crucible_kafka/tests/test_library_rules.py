@@ -10,6 +10,12 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka import KafkaError as ConfluentError
 from kafka import KafkaConsumer
+from kafka import TopicPartition as Partition
+from kio.schema.add_partitions_to_txn.v5.request import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
 from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
 from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
@@ -21,7 +27,7 @@ from kio.schema.txn_offset_commit.v5.request import (
 )
 
 from crucible_kafka import Cluster, CrucibleTimeout, RuleNeverFired
-from crucible_kafka.library.error_responses import has_place, refused
+from crucible_kafka.library.error_responses import has_place, refused, refused_items, split
 from crucible_kafka.library.rules import API_KEYS
 from reference_broker.blocking.transport import Connection, DeadlineError, LostError
 from reference_broker.records.record import Record, build
@@ -136,8 +142,6 @@ def test_a_consumer_opens_a_new_session_where_its_own_is_unknown(kafka: Cluster)
     stale = kafka.on("Fetch", session=True, client_id="sess").respond_error("FETCH_SESSION_ID_NOT_FOUND", nth=2)
     consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap_servers, client_id="sess", fetch_max_wait_ms=50)
     try:
-        from kafka import TopicPartition as Partition
-
         consumer.assign([Partition(TOPIC, 0)])
         deadline = time.monotonic() + LIMIT_S
         while not stale.fired and time.monotonic() < deadline:
@@ -170,6 +174,66 @@ def test_a_producer_is_fenced_by_an_error(kafka: Cluster) -> None:
         producer.init_transactions(LIMIT_S)
     assert failure.value.args[0].code() == ConfluentError.CLUSTER_AUTHORIZATION_FAILED
     fenced.assert_fired()
+
+
+def test_a_partition_that_cannot_be_fetched_is_fetched_again(kafka: Cluster) -> None:
+    kafka.create_topic("sick", partitions=2)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for partition in (0, 1):
+        producer.produce("sick", value=f"p{partition}", partition=partition)
+    assert producer.flush(LIMIT_S) == 0
+    sick = kafka.on("Fetch", topic="si*").respond_error("KAFKA_STORAGE_ERROR", partition=1, times=2)
+    consumer = KafkaConsumer(
+        bootstrap_servers=kafka.bootstrap_servers, client_id="nurse", auto_offset_reset="earliest", fetch_max_wait_ms=50
+    )
+    try:
+        consumer.assign([Partition("sick", 0), Partition("sick", 1)])
+        read: set[bytes] = set()
+        deadline = time.monotonic() + LIMIT_S
+        while len(read) < 2 and time.monotonic() < deadline:
+            read |= {each.value for batch in consumer.poll(timeout_ms=100).values() for each in batch}
+    finally:
+        consumer.close(autocommit=False)
+    assert read == {b"p0", b"p1"}
+    sick.assert_fired(times=2)
+    errors = [
+        (each["partition"], each["error_code"])
+        for frame in kafka.frames(api="Fetch", client_id="nurse", direction="response")
+        for topic in frame.body["responses"]
+        for each in topic["partitions"]
+        if each["error_code"] != "NONE"
+    ]
+    assert errors == [(1, "KAFKA_STORAGE_ERROR")] * 2
+
+
+def test_a_commit_is_refused_for_one_partition(kafka: Cluster) -> None:
+    refused_part = kafka.on("OffsetCommit", group="halves").respond_error("INVALID_COMMIT_OFFSET_SIZE", partition=1)
+    consumer = consumer_of(kafka, "halves")
+    offsets = [TopicPartition(TOPIC, 0, 3), TopicPartition(TOPIC, 1, 4)]
+    try:
+        with suppress(KafkaException):
+            outcome = consumer.commit(offsets=offsets, asynchronous=False)
+            assert [each.error is None for each in outcome or ()] == [True, False]
+    finally:
+        consumer.close()
+    refused_part.assert_fired()
+    assert kafka.committed("halves") == {(TOPIC, 0): 3}
+
+
+def test_a_rule_matches_by_the_state_of_a_transaction(kafka: Cluster) -> None:
+    kafka.create_topic("tx")
+    again = kafka.on("AddPartitionsToTxn", transaction="Ongoing").drop_response(optional=True)
+    ends = kafka.on("EndTxn", transactional_id="t?", transaction="Ongoing").respond_error(
+        "CONCURRENT_TRANSACTIONS", times=1
+    )
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": "t1"})
+    producer.init_transactions(LIMIT_S)
+    producer.begin_transaction()
+    producer.produce("tx", value="x")
+    producer.commit_transaction(LIMIT_S)
+    ends.assert_fired(times=1)
+    assert again.fired == 0, "its first partition is added to an empty transaction"
+    assert [each.committed for each in kafka.records("tx")] == [True]
 
 
 # Acts on the wire
@@ -327,6 +391,37 @@ def test_matching_by_group_topic_partition_version_and_client(kafka: Cluster, ra
     assert produce(raw, 0) == {0: 0}
     assert produce(raw, 2) == {2: int(ErrorCode.kafka_storage_error)}
     assert (other.fired, third.fired, old.fired) == (0, 1, 1)
+
+
+def test_matching_by_connection_and_session(kafka: Cluster, raw: Callable[..., Any]) -> None:
+    raw(ApiKey.HEARTBEAT, HEARTBEAT)
+    connection = kafka.frames(api="Heartbeat", client_id="raw")[-1].connection
+    mine = kafka.on("Heartbeat", connection=connection).drop_request(optional=True)
+    raw(ApiKey.HEARTBEAT, HEARTBEAT)
+    assert mine.fired == 0, "it came on another connection"
+    new = kafka.on("Fetch", session="new", client_id="fetcher").delay_response(0)
+    old = kafka.on("Fetch", session="incremental", client_id="fetcher").delay_response(0)
+    consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap_servers, client_id="fetcher", fetch_max_wait_ms=20)
+    try:
+        consumer.assign([Partition(TOPIC, 0)])
+        deadline = time.monotonic() + LIMIT_S
+        while old.fired < 2 and time.monotonic() < deadline:
+            consumer.poll(timeout_ms=50)
+    finally:
+        consumer.close(autocommit=False)
+    assert new.fired == 1
+    assert old.fired >= 2
+
+
+def test_requests_of_nodes_match_only_where_a_rule_says_so() -> None:
+    with Cluster(nodes=3, processes=False) as several:
+        of_clients = several.on("AlterPartition").drop_request(optional=True)
+        heartbeats = several.on("BrokerHeartbeat", sender="node").delay_response(0)
+        heartbeats.wait_fired(times=3, timeout=LIMIT_S)
+        assert all(hit.client_id.startswith("node-") for hit in heartbeats.hits)
+        assert several.frames(api="BrokerHeartbeat", of_nodes=True)
+        assert several.frames(api="BrokerHeartbeat") == []
+        assert of_clients.fired == 0
 
 
 def test_nth_times_and_removal(kafka: Cluster, raw: Callable[..., Any]) -> None:
@@ -495,9 +590,39 @@ def test_an_error_for_items_is_made_from_the_request() -> None:
     assert sent_and_read(ApiKey.INIT_PRODUCER_ID, 4, init).producer_id == -1
 
 
+@pytest.mark.parametrize("version", [3, 5])
+def test_one_of_several_partitions_is_refused(version: int) -> None:
+    topic: Any = AddPartitionsToTxnTopic
+    transaction: Any = AddPartitionsToTxnTransaction
+    request = AddPartitionsToTxnRequest(
+        transactions=(
+            transaction(
+                transactional_id="x",
+                producer_id=1,
+                producer_epoch=0,
+                verify_only=False,
+                topics=(topic(name=TOPIC, partitions=(0, 1, 2)), topic(name="u", partitions=(1,))),
+            ),
+        )
+    )
+    rest, part = split(request, TOPIC, 1, lambda _: None)
+    assert [list(each.partitions) for each in rest.transactions[0].topics] == [[0, 2], [1]]
+    assert split(part, TOPIC, 1, lambda _: None)[0] is None
+    made = refused_items(ApiKey.ADD_PARTITIONS_TO_TXN, version, part, int(ErrorCode.invalid_txn_state))
+    (of_transaction,) = read_back(ApiKey.ADD_PARTITIONS_TO_TXN, version, made).results_by_transaction
+    (of_topic,) = of_transaction.topic_results
+    assert [(each.partition_index, each.partition_error_code) for each in of_topic.results_by_partition] == [
+        (1, ErrorCode.invalid_txn_state)
+    ]
+
+
 def sent_and_read(api_key: int, version: int, request: object) -> Any:
     """Return the refusal of a request as a client reads it."""
     made = refused(api_key, version, request, int(ErrorCode.not_coordinator))
     assert made is not None, f"{api_name(api_key)} cannot be refused"
-    frame = b"".join(bytes(part) for part in encode_response(api_key, version, 1, made))
+    return read_back(api_key, version, made)
+
+
+def read_back(api_key: int, version: int, body: object) -> Any:
+    frame = b"".join(bytes(part) for part in encode_response(api_key, version, 1, body))
     return decode_response(api_key, version, memoryview(frame)[4:])[1]
