@@ -33,7 +33,8 @@ class Cluster(ClusterVerbs):
     """A Kafka cluster that lives as long as its ``with`` block.
 
     One node runs on a thread of this process, and is ready in a fraction of a second. Several nodes, or
-    ``processes=True``, run in processes of their own, which end with this one however it ends::
+    ``processes=True``, run in processes of their own, which end with this one however it ends. With
+    ``processes=False`` several nodes are threads, too, which start in a fraction of a second::
 
         with Cluster() as kafka:
             kafka.create_topic("orders", partitions=3)
