@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 import yaml
@@ -229,6 +230,17 @@ def test_an_installed_cluster_is_probed_and_proxied_beside_folders_of_the_same_n
 def test_an_installed_probe_starts_the_reference_broker(environment: Path, tmp_path: Path) -> None:
     probed = called(command(environment, "probe", "reference", "--section", "handshake/pipelining"), tmp_path)
     assert (probed.returncode, probed.stderr) == (0, "")
+
+
+def test_an_installed_serve_delays_a_response_by_a_rule(environment: Path, tmp_path: Path) -> None:
+    with serving(command(environment, "serve"), tmp_path) as ready:
+        headers = {"Authorization": f"Bearer {ready['token']}"}
+        rule = b'{"api": "Produce", "act": "delay_response", "seconds": 0.1, "times": 1}'
+        with urlopen(Request(ready["control"] + "/v1/rules", rule, headers), timeout=LIMIT_S) as added:
+            assert json.loads(added.read())["fired"] == 0
+        assert read_back(ready["bootstrap_servers"], b"served") == b"served"
+        with urlopen(Request(ready["control"] + "/v1/rules/1", None, headers), timeout=LIMIT_S) as found:
+            assert json.loads(found.read())["fired"] == 1
 
 
 def test_the_containers_command_serves_a_client(environment: Path, tmp_path: Path) -> None:
