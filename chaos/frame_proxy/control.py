@@ -1,7 +1,10 @@
 """The HTTP interface that adds and removes rules while the proxy runs."""
 
 import asyncio
+import hmac
 import json
+import select
+import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -14,6 +17,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
 
+from chaos.frame_proxy.control_rules import PREFIX, ControlRules, Refusal
 from chaos.frame_proxy.proxy import FrameProxy
 from chaos.frame_proxy.rules_file import PROXY_KINDS_AT, read_rule
 from chaos.interceptor.rules import Rule
@@ -37,20 +41,27 @@ POST   /rules        adds a rule: JSON with the keys of a [[fault]] in a scenari
 DELETE /rules/NAME   removes a rule
 GET    /hits         the hits of the rules so far
 GET    /log?since=N  what passed: entries with a greater number than N, at most 1000 at once
+
+{PREFIX}             the rules of the control API (docs/control-api.md), with Authorization: Bearer TOKEN (ready line)
 """
 
 
 class Control:
-    """Serves in threads of its own, and does the work in the proxy's loop. Raises StartError."""
+    """Serves in threads of its own, and does the work in the proxy's loop. Raises StartError.
 
-    def __init__(self, proxy: FrameProxy, loop: asyncio.AbstractEventLoop, host: str, port: int) -> None:
-        socket = listening_socket(host, port, "--control")
-        socket.setblocking(True)
-        self._server = ThreadingHTTPServer((host, 0), _handler(proxy, loop), bind_and_activate=False)
+    ``token`` is needed for the paths of the control API; without one they refuse all.
+    """
+
+    def __init__(
+        self, proxy: FrameProxy, loop: asyncio.AbstractEventLoop, host: str, port: int, token: str = ""
+    ) -> None:
+        opened = listening_socket(host, port, "--control")
+        opened.setblocking(True)
+        self._server = ThreadingHTTPServer((host, 0), _handler(proxy, loop, token), bind_and_activate=False)
         self._server.socket.close()
-        self._server.socket = socket
+        self._server.socket = opened
         self._server.daemon_threads = True
-        self.url = f"http://{shown_address(host, bound_port(socket))}"
+        self.url = f"http://{shown_address(host, bound_port(opened))}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(POLL_S,), name="control", daemon=True)
         self._thread.start()
 
@@ -82,7 +93,7 @@ def _is_local(host: str) -> bool:
         return False
 
 
-def _handler(proxy: FrameProxy, loop: asyncio.AbstractEventLoop) -> type[BaseHTTPRequestHandler]:
+def _handler(proxy: FrameProxy, loop: asyncio.AbstractEventLoop, token: str) -> type[BaseHTTPRequestHandler]:
     def in_loop(work: Callable[[], T]) -> T:
         done: Future[T] = Future()
 
@@ -94,6 +105,8 @@ def _handler(proxy: FrameProxy, loop: asyncio.AbstractEventLoop) -> type[BaseHTT
 
         loop.call_soon_threadsafe(run)
         return done.result(LIMIT_S)
+
+    rules = ControlRules(proxy, in_loop)
 
     class Handler(BaseHTTPRequestHandler):
         timeout = LIMIT_S
@@ -110,7 +123,9 @@ def _handler(proxy: FrameProxy, loop: asyncio.AbstractEventLoop) -> type[BaseHTT
 
         def do_GET(self) -> None:
             url_parts = urlsplit(self.path)
-            if url_parts.path == "/":
+            if self._is_of_control_api():
+                self._respond(b"")
+            elif url_parts.path == "/":
                 self._send(200, HELP.encode(), "text/plain; charset=utf-8")
             elif url_parts.path == "/rules":
                 self._json(200, in_loop(lambda: [shown_rule(rule) for rule in proxy.rules]))
@@ -123,14 +138,20 @@ def _handler(proxy: FrameProxy, loop: asyncio.AbstractEventLoop) -> type[BaseHTT
 
         def do_POST(self) -> None:
             size = self.headers.get("Content-Length", "")
-            if urlsplit(self.path).path != "/rules":
+            if self._is_of_control_api():
+                size = size or "0"
+            elif urlsplit(self.path).path != "/rules":
                 self._refuse(404, "rules are posted to /rules")
                 return
             if not _is_number(size) or int(size) > MOST_BODY_BYTES:
                 self._refuse(400, f"Content-Length must be a number of bytes up to {MOST_BODY_BYTES}")
                 return
+            body = self.rfile.read(int(size))
+            if self._is_of_control_api():
+                self._respond(body)
+                return
             try:
-                table = json.loads(self.rfile.read(int(size)))
+                table = json.loads(body)
                 if not isinstance(table, dict):
                     raise ScenarioError("a rule is a JSON object with the keys of a [[fault]]")
                 rule = read_rule(table)
@@ -143,12 +164,41 @@ def _handler(proxy: FrameProxy, loop: asyncio.AbstractEventLoop) -> type[BaseHTT
                 self._json(201, shown_rule(rule))
 
         def do_DELETE(self) -> None:
+            if self._is_of_control_api():
+                self._respond(b"")
+                return
             _, _, name = urlsplit(self.path).path.partition("/rules/")
             name = unquote(name)
             if in_loop(lambda: proxy.remove(name)):
                 self._json(200, {"removed": name})
             else:
                 self._refuse(404, f"there is no rule {name!r}")
+
+        def _is_of_control_api(self) -> bool:
+            path = urlsplit(self.path).path
+            return path == PREFIX or path.startswith(f"{PREFIX}/")
+
+        def _respond(self, body: bytes) -> None:
+            """Respond as the control API does."""
+            scheme, _, given = self.headers.get("Authorization", "").partition(" ")
+            is_known = scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
+            if not (token and is_known):
+                self._refuse(401, "The token is missing or wrong: send Authorization: Bearer TOKEN (ready line).")
+                return
+            try:
+                status, found = rules.respond(self.command, urlsplit(self.path).path, body, self._is_gone)
+            except Refusal as refusal:
+                self._refuse(refusal.status, str(refusal))
+            else:
+                self._json(status, found)
+
+        def _is_gone(self) -> bool:
+            """Whether the client has closed the connection."""
+            try:
+                readable = select.select([self.connection], [], [], 0)[0]
+                return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
+            except (OSError, ValueError):
+                return True
 
         def _log(self, since: str) -> None:
             if not _is_number(since):

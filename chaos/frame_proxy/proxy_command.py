@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from secrets import token_urlsafe
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 EXIT_CLEAN = 0
 EXIT_SETUP = 2
 MOST_PORT = 65_535
+TOKEN_BYTES = 24
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -47,7 +49,7 @@ class ProxyOptions:
 def run_proxy(options: ProxyOptions, announce: Callable[[str], None] = print) -> int:
     """Start the target's nodes if that is ours to do; they end with the proxy. Return the exit code.
 
-    ``announce`` gets the ready line, JSON with ``bootstrap_servers`` and ``control``.
+    ``announce`` gets the ready line, JSON with ``bootstrap_servers``, ``control`` and its ``token``.
     """
     from chaos.live.external.cluster import standing  # A proxy that is part of a run starts nothing.
 
@@ -138,9 +140,11 @@ async def _serve(
     proxy = FrameProxy(plan)
     try:
         fronts = proxy.start(nodes)
-        served = Control(proxy, loop, *control)
+        token = token_urlsafe(TOKEN_BYTES)
+        served = Control(proxy, loop, *control, token)
         try:
-            announce(json.dumps({"ready": True, "bootstrap_servers": ",".join(fronts), "control": served.url}))
+            ready = {"ready": True, "bootstrap_servers": ",".join(fronts), "control": served.url, "token": token}
+            announce(json.dumps(ready))
             sys.stdout.flush()
             await ending.wait()
         finally:

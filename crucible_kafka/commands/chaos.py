@@ -69,7 +69,8 @@ def proxy(
 ) -> None:
     """Proxy a cluster and inject faults into requests and responses by rules, while unmodified clients use it.
 
-    It prints one JSON line with bootstrap_servers and the URL of its HTTP interface, and ends at Ctrl-C or SIGTERM.
+    It prints one JSON line with bootstrap_servers, the URL of its HTTP interface and the token for the rules of the
+    control API (docs/frame-proxy.md), and ends at Ctrl-C or SIGTERM.
     """
     from chaos.frame_proxy.proxy_command import ProxyOptions, run_proxy
 

@@ -37,6 +37,9 @@ and at SIGTERM, with the process that started it, and with its standard input if
 outlive both. Each wait has a limit, and ends when the connection of its request is closed. A value that is no UTF-8
 text is `{"base64": "..."}`.
 
+`crucible proxy` has the same rules in front of any broker, as far as a proxy can play them
+([frame-proxy.md](frame-proxy.md#rules-of-the-control-api)).
+
 An error is `{"error": "one sentence"}`:
 """
 

@@ -44,10 +44,12 @@ class Running:
         ready = json.loads(line)
         self.bootstrap: str = ready["bootstrap_servers"]
         self.control: str = ready["control"]
+        self.token: str = ready["token"]
 
     def send_http(self, verb: str, path: str, body: object = None) -> tuple[int, Any]:
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.control + path, data, method=verb)
+        headers = {"Authorization": f"Bearer {self.token}"}
+        request = urllib.request.Request(self.control + path, data, headers, method=verb)
         try:
             with urllib.request.urlopen(request, timeout=5) as reply:
                 return reply.status, json.loads(reply.read())
@@ -97,6 +99,19 @@ def connected_to(ports: set[int]) -> bool:
 
 def _descriptors() -> list[str]:
     return [each.name for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+
+
+def test_a_rule_of_the_control_api_loses_one_response(target: LiveCluster) -> None:
+    with proxy("--target", target.addresses[0]) as running:
+        wanted = {"api": "Produce", "client_id": "app-*", "act": "drop_response", "times": 1}
+        status, added = running.send_http("POST", "/v1/rules", wanted)
+        assert status == 201
+        producer = Producer({"bootstrap.servers": running.bootstrap, "client.id": "app-1", "log_level": 0})
+        for number in range(3):
+            producer.produce("control", b"%d" % number)
+            assert producer.flush(LIMIT_S) == 0
+        status, rule = running.send_http("POST", f"/v1/rules/{added['id']}/assert-fired", {"times": 1})
+        assert (status, [each["api"] for each in rule["hits"]]) == (200, ["Produce"])
 
 
 def test_librdkafka_lives_behind_the_proxy_while_faults_fire(target: LiveCluster) -> None:
