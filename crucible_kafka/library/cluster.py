@@ -148,6 +148,10 @@ class Cluster(ClusterVerbs):
         if self._rules.pop(rule_id, None) is not None and not self.is_closed:
             self._hold_rules()
 
+    def settle_rules(self, node: int) -> None:
+        for number in self._rules:
+            HitCounts(self._rule_folder(number)).settle(node)
+
     @property
     def rules(self) -> list[Rule]:
         """The rules that hold now, in order of creation."""

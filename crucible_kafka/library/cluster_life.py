@@ -176,6 +176,9 @@ class ClusterLife:
             if member.is_running:
                 member.command(name, **arguments)
 
+    def settle_rules(self, node: int) -> None:
+        """Let other requests have what a node that has ended was to do to responses that it never sent."""
+
     @property
     def is_closed(self) -> bool:
         return self._is_closed

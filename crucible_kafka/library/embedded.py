@@ -54,7 +54,8 @@ class EmbeddedNode:
 
     @property
     def is_running(self) -> bool:
-        return self._thread is not None and self._thread.is_alive() and not self._end
+        thread = self._thread  # Another thread may end the node at any moment.
+        return thread is not None and thread.is_alive() and not self._end
 
     def start(self, spec: NodeSpec) -> None:
         from reference_broker.configuration.broker_config import BrokerConfig, ConfigError
@@ -69,11 +70,11 @@ class EmbeddedNode:
         self._server = Server(options, self._ready, self._inside.wrapper, guest_log=log)
         self._is_ready, self._end = False, ""
         self._thread = threading.Thread(
-            target=self._run, args=(self._server,), name=f"crucible-node-{spec.node_id}", daemon=True
+            target=self._run, args=(self._server, self._inside), name=f"crucible-node-{spec.node_id}", daemon=True
         )
         self._thread.start()
 
-    def _run(self, server: Server) -> None:
+    def _run(self, server: Server, inside: InsideNode) -> None:
         try:
             code = server.run()
             end = STOPPED if code == 0 else f"it crashed: {self._last_error()}"
@@ -84,6 +85,7 @@ class EmbeddedNode:
         with self._changed:
             self._end = end
             self._changed.notify_all()
+        inside.ended()
 
     def _ready(self, _: dict[str, object]) -> None:
         with self._changed:
@@ -123,11 +125,12 @@ class EmbeddedNode:
             raise CrucibleError(f"Node {self.node_id} failed to {_words(name)}: {bug!r}.") from bug
 
     def kill(self) -> None:
-        if self._server is not None:
-            self._server.abandon()
-        if self._inside is not None:
-            self._inside.halt()
-            self._inside.command("resume", {}, 0)
+        server, inside = self._server, self._inside
+        if server is not None:
+            server.abandon()
+        if inside is not None:
+            inside.halt()
+            inside.command("resume", {}, 0)
         self._join(END_LIMIT_S)
 
     def stop(self, limit_s: float) -> None:

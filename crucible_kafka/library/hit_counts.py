@@ -8,9 +8,14 @@ import fcntl
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from crucible_kafka.library.plain_values import Plain
+
+MATCHES: Final = "matches"
+"""The file of a count: one byte for each matching request, which is the node's ID."""
+ACTS: Final = "acts"
+"""The same for each time that a node took it on itself to act, which a line in the file of hits must follow."""
 
 
 class HitCounts:
@@ -22,7 +27,7 @@ class HitCounts:
     def create(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
 
-    def claim(self, what: str, most: int | None = None) -> int | None:
+    def claim(self, what: str, node: int, most: int | None = None) -> int | None:
         """Return the next number of this count, from 1 on. With ``most`` given out, or without the folder (the rule was
         removed), return None."""
         try:
@@ -35,22 +40,35 @@ class HitCounts:
             if most is not None and given >= most:
                 return None
             os.lseek(descriptor, 0, os.SEEK_END)
-            os.write(descriptor, b".")
+            os.write(descriptor, bytes([node]))
             return given + 1
         finally:
             os.close(descriptor)
 
-    def give_back(self, what: str) -> None:
-        """Take back a number that was claimed and not used, so that another one can be given."""
+    def give_back(self, node: int, number: int = 1) -> None:
+        """Take back claims of this node to act, after which it did not act, so that another request can be the one."""
         try:
-            descriptor = os.open(self._folder / what, os.O_RDWR | os.O_CLOEXEC)
+            descriptor = os.open(self._folder / ACTS, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
             return
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            os.ftruncate(descriptor, max(0, os.fstat(descriptor).st_size - 1))
+            claims = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+            left = claims.replace(bytes([node]), b"", number)
+            os.pwrite(descriptor, left, 0)
+            os.ftruncate(descriptor, len(left))
         finally:
             os.close(descriptor)
+
+    def settle(self, node: int) -> None:
+        """Take back the claims of a node that has ended before it acted on them."""
+        try:
+            claimed = (self._folder / ACTS).read_bytes().count(bytes([node]))
+        except OSError:
+            return
+        unused = claimed - sum(hit["node"] == node for hit in self.hits())
+        if unused > 0:
+            self.give_back(node, unused)
 
     def note_hit(self, hit: Plain) -> None:
         """Record that the rule acted."""

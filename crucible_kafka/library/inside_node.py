@@ -9,7 +9,7 @@ import asyncio
 import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -75,6 +75,9 @@ class InsideNode:
         self._cut: frozenset[int] = frozenset()
         """The nodes whose requests are not taken."""
         self._disk_is_full = False
+        self._waiting: set[Future[Plain]] = set()
+        """Commands whose results other threads wait for."""
+        self._has_ended = False
         self._resumed: threading.Event | None = None
         """Set when a paused node is to go on, None if the node is not paused."""
 
@@ -180,7 +183,20 @@ class InsideNode:
             loop.call_soon_threadsafe(run)
         except RuntimeError:
             raise CommandFailed(f"Node {self.node_id} has ended.") from None
-        return done.result(limit_s)
+        self._waiting.add(done)
+        try:
+            if self._has_ended:
+                raise CommandFailed(f"Node {self.node_id} has ended.")
+            return done.result(limit_s)
+        finally:
+            self._waiting.discard(done)
+
+    def ended(self) -> None:
+        """Fail the commands that wait: the node's loop will never carry them out."""
+        self._has_ended = True
+        for each in list(self._waiting):
+            with suppress(InvalidStateError):
+                each.set_exception(CommandFailed(f"Node {self.node_id} has ended."))
 
     def halt(self) -> None:
         """Let the node handle no further event, whatever waits for it. Its server must be ended next."""

@@ -94,6 +94,7 @@ class NodeHandle:
         self._keep_frames()
         self._carrier.kill()
         self._is_paused = False
+        self._cluster.settle_rules(self.id)
         if fence:
             self._cluster.fence_killed(self.id, limit_s)
 
@@ -105,6 +106,7 @@ class NodeHandle:
             self.resume()
         self._keep_frames()
         self._carrier.stop(LIMIT_S)
+        self._cluster.settle_rules(self.id)
 
     def restart(self, in_sync: bool = True, limit_s: float = START_LIMIT_S) -> None:
         """Start the node again with the same data, address and rules. A node that still runs is stopped cleanly first.

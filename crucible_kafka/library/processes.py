@@ -39,11 +39,13 @@ class ProcessNode:
 
     @property
     def pid(self) -> int:
-        return -1 if self._process is None else self._process.pid
+        process = self._process
+        return -1 if process is None else process.pid
 
     @property
     def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        process = self._process  # Another thread may end the node at any moment.
+        return process is not None and process.poll() is None
 
     def start(self, spec: NodeSpec) -> None:
         self._close()
@@ -119,7 +121,8 @@ class ProcessNode:
 
     @property
     def why_ended(self) -> str:
-        status = None if self._process is None else self._process.poll()
+        process = self._process
+        status = None if process is None else process.poll()
         return f"it ended with status {status}: {self._last_words()}" if status else ""
 
     def log_lines(self) -> list[str]:
@@ -144,12 +147,13 @@ class ProcessNode:
                     pipe.close()
 
     def _send(self, command: dict[str, Any]) -> None:
-        assert self._process is not None
-        assert self._process.stdin is not None
+        process = self._process
+        if process is None or process.stdin is None:
+            raise self._ended()
         data = memoryview(json.dumps(command).encode() + b"\n")
         try:
             while data:
-                data = data[self._process.stdin.write(data) :]
+                data = data[process.stdin.write(data) :]
         except (OSError, ValueError):
             raise self._ended() from None
 
@@ -158,7 +162,8 @@ class ProcessNode:
         process = self._process
         if process is None or process.stdout is None:
             raise self._ended()
-        descriptor = process.stdout.fileno()
+        readiness = select.poll()  # select() refuses descriptors from 1024 on.
+        readiness.register(process.stdout, select.POLLIN)
         while True:
             while b"\n" in self._rest:
                 line, self._rest = self._rest.split(b"\n", 1)
@@ -166,10 +171,9 @@ class ProcessNode:
                 if found.get(key) == value:
                     return found
             left_s = deadline - time.monotonic()
-            readable = select.select([descriptor], [], [], max(left_s, 0))[0]
-            if not readable:
+            if not readiness.poll(max(left_s, 0) * 1000):
                 raise TimeoutError
-            data = os.read(descriptor, 1 << 20)
+            data = os.read(process.stdout.fileno(), 1 << 20)
             if not data:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(END_LIMIT_S)

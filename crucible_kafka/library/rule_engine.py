@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from crucible_kafka.library.error_responses import merged, refused, refused_items, split, stamped
 from crucible_kafka.library.frame_recorder import FrameRecorder, RecordedFrame
-from crucible_kafka.library.hit_counts import HitCounts
+from crucible_kafka.library.hit_counts import ACTS, MATCHES, HitCounts
 from crucible_kafka.library.message_facts import Facts, TopicName, facts_of
 from crucible_kafka.library.rule_spec import AT_RESPONSE, RuleSpec
 from reference_broker.core.events import Close, Closed, Effect, Event, Opened, Reply, Request
@@ -119,7 +119,7 @@ class RuleEngine:
         return self._as_phantom(request)
 
     def closed(self, connection: int) -> None:
-        self._pending.pop(connection, None)
+        self._end_pending(connection)
         if connection in self._held:
             self._left.add(connection)
 
@@ -136,10 +136,10 @@ class RuleEngine:
                 if not spec.matches_facts(facts) or not self._has_transaction(spec, facts):
                     continue
             self._release(spec.id)
-            number = rule.counts.claim("matches")
+            number = rule.counts.claim(MATCHES, self._node)
             if number is None or found is not None or not spec.acts_on(number):
                 continue
-            if rule.counts.claim("acts", spec.most) is not None:
+            if rule.counts.claim(ACTS, self._node, spec.most) is not None:
                 found = rule
         return found
 
@@ -247,13 +247,16 @@ class RuleEngine:
             self._end_phantom(reply.connection)
             return (), "of a duplicate"
         pending = self._pending.pop(reply.connection, None)
-        if pending is None or reply.body is None:
+        if pending is None:
+            return (reply,), ""
+        if pending.more is None and (reply.body is None or pending.rule.spec.id not in self._rules):
+            pending.rule.counts.give_back(self._node)  # The rule was removed meanwhile.
             return (reply,), ""
         return _AT_RESPONSE[pending.rule.spec.act](self, pending, reply)
 
     def close_wanted(self, effect: Close) -> Sequence[Effect]:
         """Return the node's wish to close a connection, unless that is a phantom."""
-        self._pending.pop(effect.connection, None)
+        self._end_pending(effect.connection)
         if effect.connection in self._phantoms:
             self._end_phantom(effect.connection)
             return ()
@@ -261,6 +264,12 @@ class RuleEngine:
 
     def is_phantom(self, connection: int) -> bool:
         return connection in self._phantoms
+
+    def _end_pending(self, connection: int) -> None:
+        """Forget a rule that was to change a response, since there is none."""
+        pending = self._pending.pop(connection, None)
+        if pending is not None and pending.more is None:
+            pending.rule.counts.give_back(self._node)
 
     def _end_phantom(self, connection: int) -> None:
         del self._phantoms[connection]
@@ -305,6 +314,9 @@ class RuleEngine:
             body = replace(body, throttle_time_ms=time_ms)
         elif hasattr(body, "throttle_time"):
             body = replace(body, throttle_time=timedelta(milliseconds=time_ms))
+        else:
+            pending.rule.counts.give_back(self._node)
+            return (reply,), ""
         return (reply._replace(body=body),), self._note(pending.rule, reply, f"throttle time {time_ms} ms")
 
     def _change_error(self, pending: Pending, reply: Reply) -> tuple[Sequence[Effect], str]:
@@ -315,7 +327,7 @@ class RuleEngine:
             where = (pending.topic, spec.error_partition)
             body = stamped(reply.api_key, reply.api_version, reply.body, spec.error, *where, self._topic_name)
         if body is reply.body:  # The response has no place for it, such as an item of that partition.
-            pending.rule.counts.give_back("acts")
+            pending.rule.counts.give_back(self._node)
             return (reply,), ""
         part = "" if spec.error_partition is None else f" for partition {spec.error_partition}"
         return (reply._replace(body=body),), self._note(pending.rule, reply, f"{error_name(spec.error)}{part}")

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from confluent_kafka import Consumer, Producer
 
 from crucible_kafka import Cluster, CrucibleError, NodeDead, StartFailed
 from crucible_kafka.library.folders import PREFIX, TemporaryFolder
+from crucible_kafka.library.inside_node import InsideNode
 
 LIMIT_S = 10
 
@@ -267,3 +269,21 @@ def test_the_folder_of_a_killed_process_is_removed_by_the_next_cluster(
 def test_importing_the_package_loads_no_library() -> None:
     script = "import sys, crucible_kafka; sys.exit('crucible_kafka.library' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == 0
+
+
+def test_a_command_ends_with_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    has_come = threading.Event()
+
+    def never(_: InsideNode) -> Future[object]:
+        has_come.set()
+        return Future()
+
+    monkeypatch.setattr(InsideNode, "do_groups", never)
+    with Cluster() as kafka, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(kafka.groups)
+        assert has_come.wait(LIMIT_S)
+        began = time.monotonic()
+        kafka.node(0).kill()
+        with pytest.raises(NodeDead, match="Node 0"):
+            waiting.result(LIMIT_S)
+        assert time.monotonic() - began < LIMIT_S / 2

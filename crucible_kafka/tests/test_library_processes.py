@@ -5,15 +5,17 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
-from crucible_kafka import Cluster, CrucibleTimeout, NodeDead, NotPossible, StartFailed
+from crucible_kafka import Cluster, CrucibleError, CrucibleTimeout, NodeDead, NotPossible, StartFailed
 
 LIMIT_S = 20
 pytestmark = pytest.mark.live
@@ -205,3 +207,36 @@ def test_three_nodes_may_be_threads_of_this_process() -> None:
         produce(kafka, "t", "after")
         dead.restart()
         assert [each.value for each in kafka.records("t")] == [b"before", b"after"]
+
+
+def test_a_process_with_many_descriptors_has_clusters_too() -> None:
+    beyond = [os.dup(0) for _ in range(1100)]  # select() knows descriptors below 1024 only.
+    try:
+        with Cluster(processes=True) as kafka:
+            assert kafka.groups() == []
+    finally:
+        for each in beyond:
+            os.close(each)
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_threads_that_use_a_cluster_while_it_is_killed_get_its_own_exceptions(processes: bool) -> None:
+    with Cluster(processes=processes) as kafka, ThreadPoolExecutor(4) as pool:
+        kafka.create_topic("t")
+        has_ended = threading.Event()
+
+        def use() -> None:
+            while not has_ended.is_set():
+                with suppress(CrucibleError):
+                    kafka.records("t")
+                    kafka.groups()
+                    kafka.on("Fetch").hang(optional=True).remove()
+
+        users = [pool.submit(use) for _ in range(4)]
+        for _ in range(3):
+            time.sleep(0.1)
+            kafka.node(0).kill()
+            kafka.node(0).restart()
+        has_ended.set()
+        for each in users:
+            each.result(5)
