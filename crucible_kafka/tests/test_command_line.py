@@ -188,7 +188,7 @@ def test_all_commands_are_found_and_a_wheel_refuses_those_that_need_a_clone(
 ) -> None:
     help_lines = typed_in("--help").output.splitlines()
     listed = [line.split()[0] for line in help_lines[help_lines.index("Commands:") + 1 :]]
-    assert listed == sorted({*cli.COLLECTED, "broker", "cluster"})
+    assert listed == sorted({*cli.COLLECTED, "broker", "cluster", "serve"})
     for name in listed:
         assert f"  ./crucible {name}" in typed_in(name, "--help").output
     monkeypatch.setattr(cli, "ROOT", tmp_path)
