@@ -15,7 +15,8 @@ import pytest
 if TYPE_CHECKING:
     from crucible_kafka.library import SharedCluster
 
-FIXTURES: Final = ("kafka", "kafka_cluster")
+POOL: Final = "_kafka_clusters"
+"""The fixture behind the two others. Without it, a fixture named kafka is not this plugin's."""
 MARK_FIELDS: Final = ("nodes", "config", "versions")
 START_LIMIT_S: Final = 30.0
 MOST_CLUSTERS: Final = 4
@@ -105,7 +106,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     settings = _settings_of_options(config)
     if settings == Settings(settings.nodes) or hasattr(config, "workerinput"):
         return
-    if any(name in FIXTURES for item in items for name in getattr(item, "fixturenames", ())):
+    if any(POOL in getattr(item, "fixturenames", ()) for item in items):
         try:
             settings.cluster()
         except ValueError as wrong:
@@ -140,6 +141,10 @@ class Clusters:
             pytest.fail(self._failures[settings], pytrace=False)
         self._running[settings] = cluster
         return cluster
+
+    def running(self, settings: Settings) -> "SharedCluster | None":
+        """Return the cluster with these settings if one runs."""
+        return self._running.get(settings)
 
     def _make_room(self) -> None:
         of_marks = [settings for settings in self._running if settings != self.usual]
@@ -205,7 +210,7 @@ def kafka(request: pytest.FixtureRequest, _kafka_clusters: Clusters) -> "Iterato
 def pytest_runtest_setup(item: pytest.Item) -> None:
     names = getattr(item, "fixturenames", ())
     item.stash[STARTED] = time.time()
-    if "kafka_cluster" in names and "kafka" not in names and any(mark.kwargs for mark in item.iter_markers("kafka")):
+    if POOL in names and "kafka" not in names and any(mark.kwargs for mark in item.iter_markers("kafka")):
         text = "The mark kafka changes the fixture kafka, and this test uses kafka_cluster alone: use kafka instead."
         pytest.fail(text, pytrace=False)
 
@@ -229,13 +234,13 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+def pytest_runtest_makereport(item: pytest.Item) -> Any:
     """Add the section "kafka" to the report of a test that failed."""
     report = yield
     cluster = item.stash.get(CLUSTER, None)
-    if cluster is None and "kafka_cluster" in getattr(item, "funcargs", {}):
-        cluster = item.funcargs["kafka_cluster"]  # type: ignore[attr-defined]
-    if report.failed and cluster is not None and call.when != "teardown":
+    if cluster is None and POOL in getattr(item, "funcargs", {}):
+        cluster = item.funcargs[POOL].running(item.funcargs[POOL].usual)  # type: ignore[attr-defined]
+    if report.failed and cluster is not None and not cluster.is_closed:
         from crucible_kafka.library.failure_report import failure_report
 
         try:

@@ -24,7 +24,7 @@ def failure_report(cluster: SharedCluster, since_s: float) -> str:
     """Return the text about a test that began at ``since_s`` (Unix time)."""
     nodes = "" if cluster.nodes == 1 else f", {_states(cluster)}"
     parts = [f"{cluster.bootstrap_servers}{nodes}"]
-    rules = [f"  {rule}: fired {rule.fired} times" for rule in cluster.rules]
+    rules = [f"  {rule}: fired {rule.fired} times" for rule in cluster.rules_of_test]
     parts += ["Rules:", *rules] if rules else ["Rules: none"]
     frames = [frame for frame in cluster.newest_frames(MOST_FRAMES) if frame.at_s >= since_s]
     lines = [*conversation(frames)]

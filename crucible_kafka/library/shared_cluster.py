@@ -12,6 +12,8 @@ from crucible_kafka.library.errors import CrucibleError
 from crucible_kafka.library.node_handle import LIMIT_S, NodeHandle
 from crucible_kafka.library.observation import Frame
 from crucible_kafka.library.requests import TransportError, request
+from crucible_kafka.library.rule_spec import RuleSpec
+from crucible_kafka.library.rules import Rule
 from reference_broker.metadata.identifiers import INTERNAL_TOPICS
 from reference_broker.wire.apis import ApiKey
 
@@ -38,7 +40,8 @@ class SharedCluster(Cluster):
         self._topics_before: dict[str, str] = {}
         """Topic ID by name, of the topics that the test has found."""
         self._groups_before: set[str] = set()
-        self._rules_before: set[int] = set()
+        self.rules_of_test: list[Rule] = []
+        """Rules that the test has made, also those that are removed."""
         self._features_before: dict[str, int] | None = None
         """The finalized levels before the test changed one of them."""
 
@@ -74,13 +77,18 @@ class SharedCluster(Cluster):
         for member in self._members:
             member.forget_frames()
         self._topics_before, self._groups_before = self._names()
-        self._rules_before = {rule.spec.id for rule in self.rules}
+        self.rules_of_test = []
 
     def check_rules_of_test(self) -> None:
         """Raise RuleNeverFired if a rule of the test has never acted. Those that are ``optional`` need not."""
         for rule in self.rules:
-            if rule.spec.id not in self._rules_before and not rule.optional:
+            if rule in self.rules_of_test and not rule.optional:
                 rule.assert_fired()
+
+    def _add_rule(self, wanted: RuleSpec, text: str, optional: bool) -> Rule:
+        rule = super()._add_rule(wanted, text, optional)
+        self.rules_of_test.append(rule)
+        return rule
 
     def newest_frames(self, count: int) -> list[Frame]:
         """Return the newest requests and responses of clients, by time. A node that does not respond is left out."""
@@ -97,9 +105,8 @@ class SharedCluster(Cluster):
         node cannot be brought back: then the cluster is of no more use.
         """
         self._bring_nodes_back()
-        for rule in self.rules:
-            if rule.spec.id not in self._rules_before:
-                rule.remove()
+        for rule in self.rules_of_test:
+            rule.remove()
         for member in self._members:
             member.command("clear_faults")
         self._undo_pretence()

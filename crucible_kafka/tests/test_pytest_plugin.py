@@ -3,6 +3,7 @@
 import re
 import sys
 import textwrap
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,47 @@ def test_a_failed_test_shows_rules_and_the_conversation_of_its_own_clients(pytes
     assert "response lost" in lost or "drop" in lost
     assert "earlier-app" not in text
     assert "min_version" not in text
+
+
+def test_failures_of_fixtures_have_the_section_too(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import pytest
+        @pytest.fixture
+        def fails_before(kafka):
+            kafka.on("Fetch").hang(optional=True)
+            raise OSError("before")
+        @pytest.fixture
+        def fails_after(kafka):
+            yield
+            kafka.on("Fetch").throttle(100)
+            raise OSError("after")
+        def test_first(fails_before): pass
+        def test_second(fails_after): pass
+        def test_third(kafka): pass
+        """,
+    )
+    result.assert_outcomes(passed=2, errors=2)
+    result.stdout.fnmatch_lines(["*- kafka -*", "*hang(): fired 0 times", "*- kafka -*", "*throttle(*): fired 0 times"])
+
+
+def test_fixtures_and_marks_of_the_same_names_in_a_project_are_its_own(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import pytest
+        @pytest.fixture(scope="session")
+        def kafka_cluster():
+            return "mine"
+        @pytest.mark.kafka(image="kafka:4.1")
+        def test_it(kafka_cluster):
+            assert kafka_cluster == "not mine"
+        """,
+        "--kafka-config=num.partition=6",
+    )
+    result.assert_outcomes(failed=1)
+    assert "- kafka -" not in result.stdout.str()
 
 
 def test_a_test_of_the_session_cluster_has_the_section_too(pytester: pytest.Pytester) -> None:
@@ -435,3 +477,9 @@ def test_the_tests_in_the_documentation_pass(pytester: pytest.Pytester) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     result = run(pytester, "\n".join(["import pytest", *blocks]))
     result.assert_outcomes(passed=2)
+
+
+def test_the_entry_point_has_the_name_of_the_module() -> None:
+    project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]
+    (name,) = project["entry-points"]["pytest11"].items()
+    assert name == (PLUGIN[1], PLUGIN[1])
