@@ -44,20 +44,27 @@ def test_what_a_test_did_is_gone_in_the_next_one(pytester: pytest.Pytester) -> N
     result = run(
         pytester,
         """
+        from confluent_kafka.admin import AdminClient
         names = []
         def test_first(kafka):
+            kafka.set_feature("transaction.version", 0)
             names.append(kafka.topic("orders"))
             kafka.create_topic("by-name")
             kafka.on("Produce").drop_request(optional=True)
             kafka.max_versions("2.8")
             kafka.advertise("127.0.0.1", 1)
-            kafka.node(0).full_disk()
             kafka.node(0).kill()
         def test_second(kafka, kafka_cluster):
             assert kafka is kafka_cluster
             assert kafka.rules == []
             names.append(kafka.topic("orders"))
             kafka.create_topic("by-name")
+            assert kafka.features()["transaction.version"] > 0
+            metadata = AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics(timeout=20)
+            assert metadata.brokers[0].port > 1
+            versions = kafka.frames(api="ApiVersions", direction="response")[0].body["api_keys"]
+            assert max(each["max_version"] for each in versions) > 13
+            kafka.node(0).full_disk()
             kafka.node(0).pause()
         def test_third(kafka):
             names.append(kafka.topic("orders"))
