@@ -188,8 +188,18 @@ def test_fixtures_and_marks_of_the_same_names_in_a_project_are_its_own(pytester:
 
 
 def test_a_test_of_the_session_cluster_has_the_section_too(pytester: pytest.Pytester) -> None:
-    result = run(pytester, "def test_fails(kafka_cluster):\n    assert not kafka_cluster.bootstrap_servers\n")
-    result.assert_outcomes(failed=1)
+    result = run(
+        pytester,
+        """
+        from confluent_kafka.admin import AdminClient
+        def test_passes(kafka_cluster):
+            AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers}).list_topics(timeout=20)
+            assert kafka_cluster.frames()
+        def test_fails(kafka_cluster):
+            assert False
+        """,
+    )
+    result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*- kafka -*", "127.0.0.1:*", "Rules: none", "No client sent a request."])
 
 
