@@ -65,7 +65,7 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert install[-1] == "/wheels/*.whl"
     pip("--python", folder / "bin" / "python", *install[:-1], "--no-deps", wheel)
     (packages,) = folder.glob("lib/python3.*/site-packages")
-    for link in required_files():
+    for link in required_files("crucible-kafka"):
         (packages / link.name).symlink_to(link)
     return folder
 
@@ -76,9 +76,9 @@ def pip(*words: str | Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def required_files() -> set[Path]:
-    """The files and folders that the wheel's dependencies have in site-packages."""
-    found, names = dict[str, set[Path]](), {"crucible-kafka"}
+def required_files(*packages: str) -> set[Path]:
+    """The files and folders that these packages, and all that they depend on, have in site-packages."""
+    found, names = dict[str, set[Path]](), set(packages)
     while names:
         name = names.pop()
         try:
@@ -89,7 +89,7 @@ def required_files() -> set[Path]:
         tops = {file.parts[0] for file in installed_one.files or () if file.parts[0] not in ("..", "__pycache__")}
         found[name] = {Path(str(installed_one.locate_file(each))) for each in tops}
         names |= {re.split(r"[^\w.-]", each, maxsplit=1)[0] for each in needs} - set(found)
-    del found["crucible-kafka"]
+    found.pop("crucible-kafka", None)
     return {each for files in found.values() for each in files if each.suffix not in (".md", ".in")}
 
 
@@ -301,3 +301,22 @@ def test_the_steps_of_the_workflow_in_the_docs_can_be_run(environment: Path, tmp
     assert ready["bootstrap_servers"] == ",".join(f"127.0.0.1:{first + node}" for node in range(3))
     assert (tmp_path / "seen").read_text() == job["env"]["KAFKA"]
     assert "<testsuite " in (tmp_path / "probe.xml").read_text()
+
+
+def test_pytest_finds_the_plugin_and_a_sample_project_passes(environment: Path, tmp_path: Path) -> None:
+    """pytest and the client are links in a folder of their own, since no other test of the wheel may need them."""
+    packages, project = tmp_path / "packages", tmp_path / "project"
+    packages.mkdir()
+    for link in required_files("pytest", "confluent-kafka"):
+        (packages / link.name).symlink_to(link)
+    shutil.copytree(ROOT / "docs" / "examples" / "pytest-confluent", project)
+    done = subprocess.run(
+        [str(environment / "bin" / "python"), "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        cwd=project,
+        env={**strict_variables(), "PYTHONPATH": str(packages)},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "5 passed" in done.stdout
