@@ -100,6 +100,15 @@ def evidence(session: nox.Session) -> None:
     _crucible(session, "evidence")
 
 
+@nox.session(venv_backend="venv")
+def docs(session: nox.Session) -> None:
+    """Build the documentation as a site in build/site. A broken link fails. mkdocs-material is installed into an
+    environment of its own, since nothing else needs it."""
+    session.install(*nox.project.load_toml("pyproject.toml")["project"]["optional-dependencies"]["docs"])
+    session.run("python", "-m", "tools.site_pages")
+    session.run("mkdocs", "build", "--strict", *session.posargs, env={"NO_MKDOCS_2_WARNING": "1"})
+
+
 @nox.session
 def report(session: nox.Session) -> None:
     """Compute the verdicts and pages of run folders again: ``nox -s report -- RUN_DIR``."""

@@ -66,7 +66,7 @@ def blocks(page: str) -> Iterator[Block]:
             found = _DIRECTIVE.fullmatch(above)
             word, argument = (found[1], found[2]) if found else ("", "")
             yield Block(opened, language, word, argument, "".join(inside))
-            opened = 0
+            above, opened = "", 0
         elif is_code:
             inside.append(line)
         else:
