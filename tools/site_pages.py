@@ -3,7 +3,7 @@
 Call ``python -m tools.site_pages``. It writes ``build/site-pages``, from which mkdocs builds ``build/site`` (``nox -s
 docs``). Pages link to each other as they do on GitHub. Here links get the places that the targets have on the site:
 
-* ``docs/X`` is at ``X``
+* ``docs/X`` is at ``X``, unless it is Python code, which mypy would find in the folder a second time
 * a README, and any other Markdown file, is at ``rooms/PATH``
 * any other file is copied to ``files/PATH.txt``, which browsers show instead of saving it
 
@@ -43,7 +43,7 @@ def documents(root: Path = ROOT) -> list[PurePosixPath]:
 
 def place_on_site(path: PurePosixPath) -> PurePosixPath:
     """Return where the site has a file of the repository."""
-    if path.parts[:1] == ("docs",):
+    if path.parts[:1] == ("docs",) and path.suffix != ".py":
         return path.relative_to("docs")
     return PurePosixPath("rooms", path) if path.suffix == ".md" else PurePosixPath("files", f"{path}.txt")
 
@@ -93,7 +93,7 @@ def lines_with_fences(text: str) -> Iterator[tuple[str, bool]]:
 def write(folder: Path = PAGES, root: Path = ROOT) -> int:
     """Write all pages to a folder that is emptied first, and return their number. Raise BrokenLink."""
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(root / "docs", folder, ignore=shutil.ignore_patterns("*.md"))
+    shutil.copytree(root / "docs", folder, ignore=shutil.ignore_patterns("*.md", "*.py", "__pycache__"))
     copied: set[PurePosixPath] = set()
     pages = documents(root)
     for source in pages:

@@ -18,6 +18,7 @@ def test_each_page_of_the_documentation_is_in_the_navigation_once() -> None:
 
 def test_all_pages_are_written_and_each_link_leads_somewhere(tmp_path: Path) -> None:
     assert write(tmp_path / "pages") == len(documents()) > 100
+    assert not [*(tmp_path / "pages").rglob("*.py")], "mypy finds a module twice"
     for page in (tmp_path / "pages").rglob("*.md"):
         text = re.sub(r"(```+).*?\1|`[^`\n]+`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
         for target in re.findall(r"\]\(([^()\s#]+)[^()\s]*\)", text):
