@@ -51,6 +51,10 @@ class WantedPartition:
     """epoch of the last record that the fetcher has"""
     log_start_offset: int = -1
     """of the fetcher's log"""
+    sent_end: int = 0
+    """first revision: end offset of the records in the last response that had the partition, 0 if that had none"""
+    sent_number: int = -1
+    """number of the incremental request that got those records, -1 if a full one did"""
 
     # Kept by the checks of responses; responses are counted from 1 in each session.
     due: str = ""

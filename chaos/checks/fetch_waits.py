@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from chaos.checks.batches import read_batches, record_count
+from chaos.checks.batches import batches_of, read_batches, record_count
 from chaos.checks.check import CheckContext, FetchCheck, ReplicaCheck
 from chaos.checks.fetch_model import (
     EVICTED,
@@ -42,7 +42,7 @@ class Readable(NamedTuple):
     """The response that a parked fetch could get now. Both byte counts take each partition up to its limit."""
 
     of_records: int
-    """bytes, without batches that the cleaner has emptied"""
+    """bytes, without batches that the cleaner has emptied, and without partitions at rest (``_rests``)"""
     of_batches: int
     failing: dict[PartitionName, None]
     is_unknown: bool = False
@@ -96,7 +96,9 @@ class FetchWaits(ReplicaCheck, FetchCheck):
     Protocol guide: a response comes once ``min_bytes`` can be sent, or after ``max_wait_ms``. It comes at once if a
     partition has an error: this node no longer serves it, the leader epoch in the request is no longer the leader's,
     the offset is out of range, or the logs diverge (KIP-320). An error that the session's last response has reported
-    already ends a wait only if the request names its partition. By F-3 and G-3 a client that sends the next request of
+    already ends a wait only if the request names its partition. In the first revision, records that the previous
+    response had end no wait, unless the request names their partition, or more records follow them (G-3, G-5). A
+    repeated request gets them again (G-6). By F-3 and G-3 a client that sends the next request of
     its session no longer awaits the previous response. So a session's next request, or its end (F-9), ends the wait.
 
     A consumer must not get a response earlier, because it would fetch in a busy loop. A follower may, because it can
@@ -147,6 +149,8 @@ class FetchWaits(ReplicaCheck, FetchCheck):
     def fetched(self, at_us: int, fetch: CompletedFetch) -> None:
         request, reply = fetch.request, fetch.reply
         assert reply is not None
+        if request.is_first:
+            _note_sent(fetch)
         wait = self._waits.get(fetch.node.broker.node_id, {}).get((reply.connection, reply.correlation_id))
         if self._is_newer(request, (reply.connection, reply.correlation_id)):
             self._ended.append(request.session_id)
@@ -343,8 +347,9 @@ def readable(fetch: CompletedFetch, served: Mapping[PartitionName, Partition | N
             end = log.last_stable_offset
         if wanted.offset >= end:
             continue
+        rests = _rests(request, wanted, end)
         if request.min_bytes <= 1 and not log.config.is_compacted:
-            of_records, of_batches = of_records + 1, of_batches + 1  # At least. The log has no gap.
+            of_records, of_batches = of_records + (0 if rests else 1), of_batches + 1  # At least. The log has no gap.
             continue
         limit = max(wanted.max_bytes, 1)
         of_non_empty = of_all = 0
@@ -356,8 +361,28 @@ def readable(fetch: CompletedFetch, served: Mapping[PartitionName, Partition | N
                     break
         except (OSError, InvalidRecords):
             return Readable(of_records, of_batches, failing, is_unknown=True)
-        of_records, of_batches = of_records + min(of_non_empty, limit), of_batches + min(of_all, limit)
+        of_records += 0 if rests else min(of_non_empty, limit)
+        of_batches += min(of_all, limit)
     return Readable(of_records, of_batches, failing)
+
+
+def _note_sent(fetch: CompletedFetch) -> None:
+    """Note in the first revision's session up to where a response had records."""
+    number = fetch.request.number if fetch.request.incremental else -1
+    for name, data in fetch.data.items():
+        wanted = fetch.request.partitions.get(name)
+        if wanted is not None:
+            ends = [batch.last_offset + 1 for batch, _ in batches_of(bytes(data.records or b""))]
+            wanted.sent_end, wanted.sent_number = max(ends, default=0), number
+
+
+def _rests(request: PendingFetch, wanted: WantedPartition, end: int) -> bool:
+    """Return whether the fetcher has all records up to ``end`` already, by G-3 and G-5.
+
+    A session of the first revision sends records once, also if the request that follows does not move the partition's
+    offset. (The cached offset stays where it is, G-8.) What else changes in the partition may make it send them again.
+    """
+    return wanted.sent_end >= end and wanted.sent_number != request.number
 
 
 def _fails(request: PendingFetch, wanted: WantedPartition, partition: Partition) -> bool:

@@ -12,6 +12,7 @@ from chaos.checks.fetch_waits import CLOSED, SOON_US, FetchWaits, diverges
 from chaos.checks.metadata_transactions import PUBLISHED_WITHIN_US
 from chaos.tests.check_context import check_context
 from reference_broker.core.events import Closed, Event, Note, Reply, Request, TimerFired
+from reference_broker.records.record import Record, build
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import (
     EpochEndOffset,
@@ -178,6 +179,58 @@ def test_data_end_the_wait_of_a_fetch(node: Node) -> None:
     node.passes(LATER_US)
     assert len(node.stories) == 1
     assert "although 1 bytes are there and it waits for 1" in node.stories[0]
+
+
+@pytest.mark.clause("G-3", "G-5", "G-6")
+@pytest.mark.parametrize(
+    ("what", "is_due"),
+    [
+        ("all was sent", False),
+        ("of the final revision", True),
+        ("named", True),
+        ("repeated", True),
+        ("more follows", True),
+        ("more follows later", True),
+        ("an error since", True),
+        ("nothing was sent", True),
+    ],
+)
+def test_records_that_previous_response_had_end_no_wait_in_first_revision(what: str, is_due: bool) -> None:
+    node = Node(FINAL if what == "of the final revision" else FIRST_REVISION)
+    node.append()
+    if what == "more follows":
+        node.append()
+    sent = b"" if what == "nothing was sent" else build([Record(value=b"v")], base_offset=5)
+    node.respond(node.fetch({}, 1), node.line(1, records=sent))
+    assert node.stories == []
+    if what == "an error since":
+        del node.led["t", 1]
+        node.respond(node.fetch({}, 2), PartitionData(1, ErrorCode.not_leader_or_follower, -1))
+        node.led["t", 1] = node.partitions[1]
+    number = {"repeated": 1, "an error since": 3}.get(what, 2)
+    node.fetch({1: 5} if what == "named" else {}, number)
+    if what == "more follows later":
+        node.append()
+    node.passes(LATER_US)
+    assert bool(node.stories) is is_due
+
+
+@pytest.mark.clause("G-4", "G-5")
+@pytest.mark.parametrize(("appended", "is_due"), [(0, False), (1, True)])
+def test_records_of_a_full_response_end_no_wait_in_first_revision(appended: int, is_due: bool) -> None:
+    """The full request keeps the session's number, so the request that follows may have the number of one before it."""
+    node = Node(FIRST_REVISION)
+    first = node.fetch({}, 1)
+    node.passes(MAX_WAIT_MS * 1000)
+    node.respond(first)
+    node.append()
+    full = node.fetch({1: 5}, 0)
+    node.respond(full, node.line(1, records=build([Record(value=b"v")], base_offset=5)), event=full)
+    node.fetch({}, 1)
+    for _ in range(appended):
+        node.append()
+    node.passes(LATER_US)
+    assert bool(node.stories) is is_due
 
 
 @pytest.mark.clause("F-14")
