@@ -58,7 +58,8 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def peer(session: nox.Session) -> None:
-    """Run Apache Kafka's own tools against this broker, then measure it beside Kafka. Needs Java and Maven."""
+    """Run Apache Kafka's own tools against this broker, then measure it beside Kafka. Needs Java and Maven. The
+    examples of the control API in Go and JavaScript are skipped without Go or npm."""
     session.run(
         sys.executable, "-m", "bench.peers.kafka", external=True
     )  # It says what must be installed, if anything.

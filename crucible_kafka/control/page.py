@@ -29,6 +29,9 @@ curl -H "Authorization: Bearer $TOKEN" $CONTROL/v1/rules \\
 curl -H "Authorization: Bearer $TOKEN" -X POST $CONTROL/v1/rules/1/assert-fired
 ```
 
+[Examples](examples): [Go](examples/go-franz-go), [Java](examples/java-kafka-clients) and
+[JavaScript](examples/node-kafkajs).
+
 `GET /openapi.json` (with the token, too) returns this page as an OpenAPI 3.1 document, from which clients can be
 generated.
 
