@@ -157,8 +157,8 @@ class ClusterLife:
     def node(self, number: int) -> NodeHandle:
         """Return a node by its ID, from 0 on."""
         self.check_usable()
-        if not 0 <= number < self.nodes:
-            raise ValueError(f"There is no node {number}: the cluster has 0 to {self.nodes - 1}.")
+        if number not in range(self.nodes):
+            raise ValueError(f"There is no node {number!r}: the cluster has 0 to {self.nodes - 1}.")
         return self._members[number]
 
     def serving(self) -> list[NodeHandle]:

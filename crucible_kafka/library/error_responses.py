@@ -42,6 +42,26 @@ READ_ONLY: Final = frozenset(
     }
 )
 """APIs that change nothing. Their requests are handled, and the error replaces what the response says."""
+OF_FETCHED_PARTITIONS: Final = frozenset(
+    {
+        ErrorCode.offset_out_of_range,
+        ErrorCode.corrupt_message,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.leader_not_available,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.replica_not_available,
+        ErrorCode.topic_authorization_failed,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.unknown_leader_epoch,
+        ErrorCode.unsupported_compression_type,
+        ErrorCode.offset_not_available,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.inconsistent_topic_id,
+        ErrorCode.offset_moved_to_tiered_storage,
+    }
+)
+"""Errors that a Fetch has in its partitions only: clients ignore them, or stop, where they are at the top level."""
 BESIDE_AN_ERROR: Final = {
     "records": b"",
     "base_offset": -1,
@@ -61,6 +81,22 @@ def response_class(api_key: int) -> type:
     if api_key == ApiKey.PRODUCE:
         return ProduceResponse
     return FetchResponse if api_key == ApiKey.FETCH else body_class(api_key, "response")
+
+
+def names_in_requests(api_key: int, fields: set[str]) -> bool:
+    """Whether requests of an API have one of these fields."""
+    if api_key == ApiKey.PRODUCE:
+        return bool(fields & {"topic", "partition", "transactional_id"})
+    if api_key == ApiKey.FETCH:
+        return bool(fields & {"topic", "partition"})
+    return bool(fields & set(_field_names(body_class(api_key, "request"))))
+
+
+def _field_names(struct: type) -> Iterator[str]:
+    for each in schema_fields(struct):
+        yield each.name
+        if each.struct is not None:
+            yield from _field_names(each.struct)
 
 
 def has_place(api_key: int, versions: tuple[int, int], of_partition: bool) -> bool:
@@ -88,6 +124,14 @@ def has_throttle_time(api_key: int) -> bool:
     return any(each.name == "throttle_time" for each in schema_fields(body_class(api_key, "response")))
 
 
+def _is_at_top_level(api_key: int, version: int, code: int) -> bool:
+    """Whether a broker would put the error at the top level of the response, not into its items."""
+    if api_key == ApiKey.METADATA:  # The top level is there for this error alone (KIP-1102).
+        return code == ErrorCode.rebootstrap_required and has_error_code(api_key, version)
+    is_of_items = api_key == ApiKey.FETCH and code in OF_FETCHED_PARTITIONS
+    return not is_of_items and has_error_code(api_key, version)
+
+
 # A response that the node has made
 
 
@@ -102,7 +146,7 @@ def stamped(
 ) -> object:
     """Return the response with the error: at its top level if it has one, else in the outermost items. With
     ``partition`` the error is in the items of that partition. The response is the same object if it has no place."""
-    if partition is None and has_error_code(api_key, version):
+    if partition is None and _is_at_top_level(api_key, version, code):
         return empty_response(api_key, version, known_error(code))  # type: ignore[arg-type]
     changed = _stamped(body, "", "", code, topic, partition, topic_name)
     if changed is body and isinstance(body, FetchResponse) and partition is not None:
@@ -158,7 +202,7 @@ def _arrays_of_structs(value: Any) -> Iterator[tuple[str, Any]]:
 def refused(api_key: int, version: int, request: object, code: int) -> object | None:
     """Return the response of a broker that refuses the whole request, or None if it cannot be made from the request
     alone."""
-    if has_error_code(api_key, version):
+    if _is_at_top_level(api_key, version, code):
         return empty_response(api_key, version, known_error(code))  # type: ignore[arg-type]
     return refused_items(api_key, version, request, code)
 

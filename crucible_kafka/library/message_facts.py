@@ -24,6 +24,16 @@ GROUP_KEYS, TRANSACTION_KEYS = 0, 1
 """Types of the keys of FindCoordinator."""
 
 
+WHERE_NAMED: Final = {
+    "group": {*GROUP_FIELDS, *GROUP_LISTS, "coordinator_keys"},
+    "topic": {*TOPIC_FIELDS, *TOPIC_LISTS, "topic_id", "topic_names"},
+    "partition": {*PARTITION_FIELDS, *PARTITION_LISTS},
+    "transactional_id": {*TRANSACTION_FIELDS, *TRANSACTION_LISTS, "coordinator_keys"},
+    "transaction": {*TRANSACTION_FIELDS, *TRANSACTION_LISTS, "coordinator_keys"},
+}
+"""The fields of requests that name what a rule may match."""
+
+
 @dataclass(slots=True)
 class Facts:
     """The names in one body."""

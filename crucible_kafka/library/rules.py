@@ -3,11 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from math import isfinite
 from typing import Any, Final, TypedDict, Unpack
 
-from crucible_kafka.library.error_responses import has_place, has_throttle_time, served_versions
+from crucible_kafka.library.error_responses import has_place, has_throttle_time, names_in_requests, served_versions
 from crucible_kafka.library.errors import CrucibleTimeout, RuleNeverFired
 from crucible_kafka.library.hit_counts import HitCounts
+from crucible_kafka.library.message_facts import WHERE_NAMED
 from crucible_kafka.library.requests import wait_for
 from crucible_kafka.library.rule_spec import SENDERS, SESSIONS, RuleSpec, Session
 from reference_broker.apis.registry import SERVED
@@ -139,6 +141,7 @@ class Matcher:
     ) -> None:
         self._add = add
         self._apis = _api_keys(api)
+        _check_counts({key: value for key, value in counts.items() if key != "optional"})
         self._match = match
         self._counts = counts
         _check_match(self._apis, match)
@@ -198,6 +201,10 @@ class Matcher:
         >>> kafka.on("Produce").respond_error("NOT_LEADER_OR_FOLLOWER", partition=0, times=1)
         """
         code = _error_code(error)
+        _check_type("partition", partition, int, at_least=0)
+        _check_type("topic", topic, str)
+        if topic is not None and partition is None:
+            raise ValueError("topic is given, and no partition: write on(..., topic=...), or give partition, too.")
         for key in self._apis or ():
             versions = self._match.get("versions") or served_versions(key)
             if not has_place(key, versions, of_partition=partition is not None):
@@ -215,6 +222,7 @@ class Matcher:
     def damage_response(self, position: int, **counts: Unpack[Counts]) -> Rule:
         """Invert the byte at this position of the response, which counts from its end if it is negative. The first 4
         bytes are the length, the next 4 the correlation ID."""
+        _check_type("position", position, int)
         return self._rule("damage_response", counts, position=position)
 
     def throttle(self, milliseconds: int, **counts: Unpack[Counts]) -> Rule:
@@ -250,7 +258,9 @@ def _shown(first: str, values: dict[str, Any]) -> str:
 
 
 def _api_keys(api: str | Sequence[str]) -> tuple[int, ...] | None:
-    names = [api] if isinstance(api, str) else list(api)
+    names: list[Any] = list(api) if isinstance(api, list | tuple | set) else [api]
+    for name in names:
+        _check_type("api", name, str, optional=False)
     if not names:
         raise ValueError('api is empty: give the name of an API, such as "Produce", or "*" for all.')
     if names == ["*"]:
@@ -270,7 +280,23 @@ def api_key_of(name: str) -> int:
 
 
 def _check_match(apis: tuple[int, ...] | None, match: MatchFields) -> None:
+    for field in ("client_id", "group", "topic", "transactional_id", "transaction", "sender"):
+        _check_type(field, match.get(field), str)
+    for field in ("partition", "node", "connection"):
+        _check_type(field, match.get(field), int, at_least=0)
+    session = match.get("session")
+    if not isinstance(session, bool | str | int | None):
+        raise TypeError(f"session is {session!r}: give True, False, an ID, or one of {', '.join(SESSIONS)}.")
+    for field, names in WHERE_NAMED.items():
+        is_named = apis is None or any(names_in_requests(key, names) for key in apis)
+        if match.get(field) is not None and not is_named:
+            which = " or ".join(api_name(key) for key in apis or ())
+            raise ValueError(f"A request of {which} names no {field.replace('_', ' ')}, so the rule can never match.")
     versions = match.get("versions")
+    if versions is not None and not (
+        isinstance(versions, tuple | list) and len(versions) == 2 and all(isinstance(each, int) for each in versions)
+    ):
+        raise TypeError(f"versions is {versions!r}: give a version, or the lowest and the highest, such as (4, 11).")
     if versions is not None and versions[0] > versions[1]:
         raise ValueError(f"versions is {versions}: give the lowest first.")
     for key in apis or ():
@@ -279,7 +305,6 @@ def _check_match(apis: tuple[int, ...] | None, match: MatchFields) -> None:
             raise ValueError(
                 f"versions is {versions}, and {api_name(key)} has {least} to {greatest}, so the rule can never match."
             )
-    session = match.get("session")
     if session is not None and (apis is None or ApiKey.FETCH not in apis):
         raise ValueError('session is given, and only a Fetch has sessions: write on("Fetch", session=...).')
     if isinstance(session, str) and session not in SESSIONS:
@@ -296,14 +321,16 @@ def _check_counts(counts: dict[str, Any]) -> None:
     if unknown:
         raise TypeError(f"{', '.join(sorted(unknown))}: the counts are nth, times, probability, seed and optional.")
     for name in ("nth", "times"):
-        if counts.get(name) is not None and counts[name] < 1:
-            raise ValueError(f"{name} is {counts[name]}: give at least 1.")
+        _check_type(name, counts.get(name), int, at_least=1)
+    _check_type("seed", counts.get("seed"), int)
     probability = counts.get("probability")
+    _check_type("probability", probability, int, float)
     if probability is not None and not 0 < probability <= 1:
         raise ValueError(f"probability is {probability}: give more than 0, and at most 1.")
 
 
 def _error_code(name: str) -> int:
+    _check_type("error", name, str, optional=False)
     by_name = {each.name.upper(): int(each) for each in ErrorCode}
     code = by_name.get(name.upper())
     if code is None:
@@ -316,9 +343,21 @@ def _error_code(name: str) -> int:
 
 
 def _at_least_0(name: str, value: float) -> float:
-    if value < 0:
-        raise ValueError(f"{name} is {value}: give at least 0.")
+    _check_type(name, value, int, float, optional=False, at_least=0)
     return value
+
+
+def _check_type(name: str, value: object, *kinds: type, optional: bool = True, at_least: int | None = None) -> None:
+    """Raise TypeError or ValueError here, where the test's author sees it: in a node it would end the node."""
+    if value is None and optional:
+        return
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        wanted = {str: "a string", int: "a whole number", float: "a number"}[kinds[-1]]
+        raise TypeError(f"{name} is {value!r}: give {wanted}.")
+    if isinstance(value, float) and not isfinite(value):
+        raise ValueError(f"{name} is {value}: give a finite number.")
+    if at_least is not None and isinstance(value, int | float) and value < at_least:
+        raise ValueError(f"{name} is {value}: give at least {at_least}.")
 
 
 __all__ = ["Counts", "CrucibleTimeout", "Hit", "MatchFields", "Matcher", "Rule"]

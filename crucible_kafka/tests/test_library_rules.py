@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
+from math import inf, nan
 from typing import Any
 
 import pytest
@@ -551,12 +552,73 @@ def test_assert_fired_counts_what_came_instead(kafka: Cluster, raw: Callable[...
         (lambda kafka: kafka.on("Heartbeat").respond_error("NOT_COORDINATOR", partition=0), "no error code for a part"),
         (lambda kafka: kafka.on("WriteTxnMarkers").throttle(5), "has no throttle time"),
         (lambda kafka: kafka.on("Fetch").delay_request(-1), "seconds is -1"),
+        (lambda kafka: kafka.on("Fetch").delay_request(nan), "seconds is nan"),
+        (lambda kafka: kafka.on("Fetch").delay_response(inf), "seconds is inf"),
+        (lambda kafka: kafka.on("Fetch", partition=-1), "partition is -1"),
+        (lambda kafka: kafka.on("Fetch", node="0"), "There is no node '0'"),
+        (lambda kafka: kafka.on("Produce", group="g"), "Produce names no group"),
+        (lambda kafka: kafka.on(["Heartbeat", "SyncGroup"], topic="t"), "Heartbeat or SyncGroup names no topic"),
+        (lambda kafka: kafka.on("Fetch", transactional_id="x"), "names no transactional id"),
+        (lambda kafka: kafka.on("Produce").respond_error("MESSAGE_TOO_LARGE", topic="t"), "give partition, too"),
     ],
 )
 def test_an_impossible_rule_is_refused_at_once(kafka: Cluster, make: Callable[[Cluster], Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         make(kafka)
     assert kafka.rules == []
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda kafka: kafka.on(5), "api is 5: give a string"),
+        (lambda kafka: kafka.on(b"Fetch"), "api is b'Fetch'"),
+        (lambda kafka: kafka.on("Fetch", client_id=5), "client_id is 5: give a string"),
+        (lambda kafka: kafka.on("Fetch", topic=b"t"), "topic is b't': give a string"),
+        (lambda kafka: kafka.on("Heartbeat", group=5), "group is 5"),
+        (lambda kafka: kafka.on("Fetch", partition="0"), "partition is '0': give a whole number"),
+        (lambda kafka: kafka.on("Fetch", versions="3"), "give a version, or the lowest and the highest"),
+        (lambda kafka: kafka.on("Fetch", session=1.5), "session is 1.5"),
+        (lambda kafka: kafka.on("Fetch", time=1), "time: the counts are"),
+        (lambda kafka: kafka.on("Fetch").hang(nth="1"), "nth is '1'"),
+        (lambda kafka: kafka.on("Fetch").hang(times=2.5), "times is 2.5: give a whole number"),
+        (lambda kafka: kafka.on("Fetch").hang(probability="1"), "probability is '1': give a number"),
+        (lambda kafka: kafka.on("Fetch").delay_request("1"), "seconds is '1': give a number"),
+        (lambda kafka: kafka.on("Fetch").damage_response("3"), "position is '3'"),
+        (lambda kafka: kafka.on("Fetch").respond_error(5), "error is 5: give a string"),
+    ],
+)
+def test_a_wrong_type_is_refused_before_it_ends_a_node(
+    kafka: Cluster, make: Callable[[Cluster], Any], sentence: str
+) -> None:
+    with pytest.raises(TypeError, match=sentence):
+        make(kafka)
+    assert kafka.rules == []
+
+
+def test_errors_of_items_are_not_at_the_top_level(kafka: Cluster) -> None:
+    kafka.on("Metadata", client_id="app-1").respond_error("LEADER_NOT_AVAILABLE", times=1)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "client.id": "app-1"})
+    producer.produce(TOPIC, b"x")
+    assert producer.flush(LIMIT_S) == 0
+    responses = kafka.frames(api="Metadata", client_id="app-1", direction="response")
+    (refusal,) = [each for each in responses if each.fault]
+    assert refusal.error == "NONE"
+    assert refusal.body["brokers"]
+    assert [each["error_code"] for each in refusal.body["topics"]] == ["LEADER_NOT_AVAILABLE"]
+
+
+def test_a_consumer_sees_an_error_of_all_partitions_that_it_fetches(kafka: Cluster) -> None:
+    rule = kafka.on("Fetch", client_id="app-1").respond_error("TOPIC_AUTHORIZATION_FAILED")
+    consumer = consumer_of(kafka, "unauthorized")
+    consumer.assign([TopicPartition(TOPIC, 0, 0)])
+    message = consumer.poll(LIMIT_S)
+    consumer.close()
+    assert message is not None
+    error = message.error()
+    assert error is not None
+    assert error.code() == ConfluentError.TOPIC_AUTHORIZATION_FAILED
+    rule.assert_fired()
 
 
 # Errors for every API
