@@ -62,8 +62,8 @@ def test_markers_are_not_judged_where_replicas_do_not_heed_them() -> None:
     assert made.broken() == []
 
 
-@pytest.mark.parametrize(("newer_at", "broken"), [(5, []), (None, [MARKED])])
-def test_a_tombstone_that_was_superseded_beyond_this_log_may_be_gone(newer_at: int | None, broken: list[str]) -> None:
+@pytest.mark.parametrize(("newer_at", "is_violation"), [(5, False), (None, True)])
+def test_a_tombstone_that_was_superseded_beyond_this_log_may_be_gone(newer_at: int | None, is_violation: bool) -> None:
     """Two newer records of its key follow each other, and this replica copied a log that had only the last of them."""
     made = cluster()
     made.append(keyed(5, b"b" if newer_at else b"d"), keyed(6, b"b" if newer_at else b"e"), to=(0, 1))
@@ -73,23 +73,25 @@ def test_a_tombstone_that_was_superseded_beyond_this_log_may_be_gone(newer_at: i
     late.cleaned_offset = 4
     made.observe(2)
     judge = next(each for each in made.checks if isinstance(each, TombstonesMarked))
-    assert [MARKED] * bool(judge.violations) == broken
+    assert bool(judge.violations) is is_violation
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("follower", "leader", "broken"), [(4, 4, []), (4, 5, []), (4, 3, [MARKED]), (4, 0, [MARKED])])
-def test_a_follower_does_not_overtake_its_leader(follower: int, leader: int, broken: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("follower", "leader", "is_violation"), [(4, 4, False), (4, 5, False), (4, 3, True), (4, 0, True)]
+)
+def test_a_follower_does_not_overtake_its_leader(follower: int, leader: int, is_violation: bool) -> None:
     made = cluster()
     judge = next(each for each in made.checks if isinstance(each, TombstonesMarked))
     for number, marker in ((0, leader), (1, 0), (1, follower)):
         log_of(made, number).horizon.offset = marker
         made.observe(number)
-    assert [MARKED] * bool(judge.violations) == broken
+    assert bool(judge.violations) is is_violation
 
 
-@pytest.mark.parametrize(("follower", "broken"), [(3, []), (4, [MARKED])])
+@pytest.mark.parametrize(("follower", "is_violation"), [(3, False), (4, True)])
 def test_a_follower_may_not_exceed_its_leaders_marker_whatever_another_follower_has(
-    follower: int, broken: list[str]
+    follower: int, is_violation: bool
 ) -> None:
     made = cluster()
     judge = next(each for each in made.checks if isinstance(each, TombstonesMarked))
@@ -97,13 +99,13 @@ def test_a_follower_may_not_exceed_its_leaders_marker_whatever_another_follower_
     for number, marker in ((2, 5), (0, 3), (1, 0), (1, follower)):
         log_of(made, number).horizon.offset = marker
         made.observe(number)
-    assert [MARKED] * bool(judge.violations) == broken
+    assert bool(judge.violations) is is_violation
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("follower", "broken"), [(3, []), (4, [MARKED])])
+@pytest.mark.parametrize(("follower", "is_violation"), [(3, False), (4, True)])
 def test_a_follower_may_not_exceed_its_leaders_marker_whatever_an_earlier_leader_had(
-    follower: int, broken: list[str]
+    follower: int, is_violation: bool
 ) -> None:
     """Node 2 led before the process of node 1 began that follows now."""
     made = cluster()
@@ -114,14 +116,14 @@ def test_a_follower_may_not_exceed_its_leaders_marker_whatever_an_earlier_leader
         made.lead(lead, 2 - lead)
         log_of(made, number).horizon.offset = marker
         made.observe(number)
-    assert [MARKED] * bool(judge.violations) == broken
+    assert bool(judge.violations) is is_violation
 
 
 @pytest.mark.thorough
 @pytest.mark.clause("H-2")
-@pytest.mark.parametrize(("follower", "broken"), [(2, []), (3, []), (4, [MARKED]), (5, [MARKED])])
+@pytest.mark.parametrize(("follower", "is_violation"), [(2, False), (3, False), (4, True), (5, True)])
 def test_the_previous_leaders_marker_does_not_allow_a_follower_to_exceed_the_present_one(
-    follower: int, broken: list[str]
+    follower: int, is_violation: bool
 ) -> None:
     """Node 2 led with the marker 5 while node 1 followed it with 2. Now node 0 leads, whose marker is 3."""
     made = cluster()
@@ -130,19 +132,19 @@ def test_the_previous_leaders_marker_does_not_allow_a_follower_to_exceed_the_pre
         made.lead(lead, 2 - lead)
         log_of(made, number).horizon.offset = marker
         made.observe(number)
-    assert [MARKED] * bool(judge.violations) == broken
+    assert bool(judge.violations) is is_violation
 
 
 @pytest.mark.clause("H-2")
-@pytest.mark.parametrize(("moved", "broken"), [(4, []), (5, [MARKED])])
-def test_a_follower_beyond_its_new_leader_does_not_move(moved: int, broken: list[str]) -> None:
+@pytest.mark.parametrize(("moved", "is_violation"), [(4, False), (5, True)])
+def test_a_follower_beyond_its_new_leader_does_not_move(moved: int, is_violation: bool) -> None:
     made = cluster()
     judge = next(each for each in made.checks if isinstance(each, TombstonesMarked))
     for lead, number, marker in ((2, 2, 5), (2, 1, 4), (0, 0, 3), (0, 1, 4), (0, 1, moved)):
         made.lead(lead, 2 - lead)
         log_of(made, number).horizon.offset = marker
         made.observe(number)
-    assert [MARKED] * bool(judge.violations) == broken
+    assert bool(judge.violations) is is_violation
 
 
 def test_a_replica_that_led_before_may_be_beyond_the_next_leader() -> None:

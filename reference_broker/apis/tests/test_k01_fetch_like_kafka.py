@@ -46,14 +46,17 @@ def test_cached_epochs_are_kept_until_partition_is_named(world: FetchWorld, vers
     "FetchRequestTest.testEpochValidationWithinFetchSessionV12",
 )
 @BY_NAME_AND_BY_ID
-@pytest.mark.parametrize(("current", "error"), [(-1, 0), (1, 0), (0, 74), (2, 75)])
+@pytest.mark.parametrize(
+    ("current", "errors"),
+    [(-1, []), (1, []), (0, [ErrorCode.fenced_leader_epoch]), (2, [ErrorCode.unknown_leader_epoch])],
+)
 def test_cached_leader_epoch_is_checked_in_empty_fetch(
-    world: FetchWorld, version: int, current: int, error: int
+    world: FetchWorld, version: int, current: int, errors: list[ErrorCode]
 ) -> None:
     session_id = world.open_session({A0: at(4, current)}, version=version)
     for epoch in (1, 2):
         response = partitions_of(world.fetch(session_id, epoch, version=version).response)
-        assert [data.error_code for data in response.values()] == [error] * bool(error)
+        assert [data.error_code for data in response.values()] == errors
 
 
 @pytest.mark.clause(
@@ -68,7 +71,7 @@ def test_diverging_partition_is_in_each_response(world: FetchWorld, version: int
     assert [data.diverging_epoch for data in partitions_of(response).values()] == [diverging, None]
     for epoch in (1, 2):
         (data,) = partitions_of(world.fetch(session_id, epoch, version=version).response).values()
-        assert (data.diverging_epoch, data.error_code, data.records) == (diverging, 0, b"")
+        assert (data.diverging_epoch, data.error_code, data.records) == (diverging, ErrorCode.none, b"")
     world.append("a", 1)
     assert len(partitions_of(world.fetch(session_id, 3, version=version).response)) == 2
 

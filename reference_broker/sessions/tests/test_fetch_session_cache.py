@@ -130,7 +130,7 @@ def test_rule_b_evicts_longest_idle_session_beyond_limit(idle: int, evicted: boo
     assert (bench.create(1) is not None) == evicted
     assert bench.holds(first) != evicted
     assert bench.holds(second)
-    assert bench.rules() == ["b"] * evicted
+    assert bench.rules() == (["b"] if evicted else [])
 
 
 @pytest.mark.clause("F-18", "FetchSessionTest.testPrivilegedSessionHandling")
@@ -165,7 +165,7 @@ def test_rule_c_evicts_old_session_for_larger_one(age: int, size: int, evicted: 
     bench.wall_ms += age
     bench.use(old)
     assert (bench.create(size, kind) is not None) == evicted
-    assert bench.rules() == ["c"] * evicted
+    assert bench.rules() == (["c"] if evicted else [])
 
 
 @pytest.mark.clause("F-18")

@@ -167,7 +167,8 @@ def test_adding_same_partitions_again_writes_nothing(state: TransactionState, ve
         assert len(world.record_values(0)) == 2
     found = world.transaction(id_)
     assert found.state is TransactionState.ONGOING
-    assert list(found.partitions) == [("events", 0)] * (state is TransactionState.ONGOING) + [("events", 2)]
+    already_added = [("events", 0)] if state is TransactionState.ONGOING else []
+    assert list(found.partitions) == [*already_added, ("events", 2)]
 
 
 # --- nodes that do not coordinate -------------------------------------------------------------------------------------
