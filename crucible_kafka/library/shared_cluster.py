@@ -104,9 +104,9 @@ class SharedCluster(Cluster):
         Groups with members stay, and so do the leaders of internal topics. Raise StartFailed or CrucibleTimeout if a
         node cannot be brought back: then the cluster is of no more use.
         """
-        self._bring_nodes_back()
-        for rule in self.rules_of_test:
+        for rule in self.rules_of_test:  # First, since they may keep a node from coming back.
             rule.remove()
+        self._bring_nodes_back()
         for member in self._members:
             member.command("clear_faults")
         self._undo_pretence()

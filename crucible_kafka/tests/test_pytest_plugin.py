@@ -478,13 +478,19 @@ def test_nodes_that_a_test_killed_paused_or_isolated_are_back_in_the_next_one(py
         def test_second(kafka):
             assert all(kafka.node(number).is_serving for number in range(3))
             kafka.topic("orders", replicas=3)
+            kafka.on(sender="any").drop_request(optional=True)
+            kafka.node(0).kill(fence=False)
             kafka.node(1).pause()
             kafka.node(2).isolate()
         def test_third(kafka):
             kafka.topic("orders", replicas=3)
+            for number in range(3):
+                kafka.node(number).kill(fence=False)
+        def test_fourth(kafka):
+            kafka.topic("orders", replicas=3)
         """,
     )
-    result.assert_outcomes(passed=2, failed=1)
+    result.assert_outcomes(passed=3, failed=1)
     result.stdout.fnmatch_lines(["*node 0 does not run, node 1 does not run, node 2 serves"])
 
 
