@@ -217,8 +217,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Fail a test that passes though one of its rules has never fired."""
-    result = yield
+    """Fail a test that passes though one of its rules has never fired, and shorten the library's own failures."""
+    try:
+        result = yield
+    except Exception as failure:
+        if CLUSTER in item.stash and not item.config.getoption("fulltrace", False):
+            _end_trace_at_library(failure)
+        raise
     cluster = item.stash.get(CLUSTER, None)
     if cluster is not None:
         from crucible_kafka.library import CrucibleError, RuleNeverFired
@@ -231,6 +236,20 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         if sentence:  # Outside of the except clause, or the report would have the sentence twice.
             pytest.fail(sentence, pytrace=False)
     return result
+
+
+def _end_trace_at_library(failure: Exception) -> None:
+    """Let the trace of an exception of the library end at the line that called it. Its sentence says the rest."""
+    from crucible_kafka.library import CrucibleError, DeliveryViolated, RuleNeverFired
+
+    if not isinstance(failure, CrucibleError | DeliveryViolated | RuleNeverFired):
+        return
+    failure.__cause__, failure.__suppress_context__ = None, True
+    trace = failure.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        if trace.tb_next.tb_frame.f_globals.get("__name__", "").startswith("crucible_kafka.library."):
+            trace.tb_next = None
+        trace = trace.tb_next
 
 
 @pytest.hookimpl(wrapper=True)

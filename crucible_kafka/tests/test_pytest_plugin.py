@@ -146,6 +146,21 @@ def test_a_failed_test_shows_rules_and_the_conversation_of_its_own_clients(pytes
     assert "min_version" not in text
 
 
+def test_the_trace_of_a_failure_of_the_library_ends_at_the_line_of_the_test(pytester: pytest.Pytester) -> None:
+    source = """
+        def test_delivery(kafka):
+            kafka.assert_delivered([b"one"], [])
+        def test_refusal(kafka):
+            kafka.create_topic("a")
+            kafka.create_topic("a")
+        """
+    result = run(pytester, source)
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["> * kafka.assert_delivered(*", "E *DeliveryViolated: *", "> * kafka.create_topic(*"])
+    assert "cluster.py" not in result.stdout.str()
+    assert "cluster.py" in run(pytester, source, "--full-trace").stdout.str()
+
+
 def test_failures_of_fixtures_have_the_section_too(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
