@@ -71,7 +71,7 @@ def play_scenarios(
 
 
 def _standby(plays: Sequence[LivePlay], target: str, folder: Path, load_s: float) -> "StandbySpark":
-    """Return the Spark session, not started yet, with what it will have to judge."""
+    """Start the process of the Spark session, and pass it what it will have to judge."""
     from chaos.checks.guarantee_selection import tables_left
     from reports.judge import OURS
     from reports.manifest import producer_expiration_us

@@ -60,7 +60,7 @@ def compare_runs(
 ) -> Compared:
     """Judge the runs (each report goes to its RUN_DIR/report) and write the comparison to ``out``.
 
-    Raises ManifestError and SetupError as ``compute_reports`` does.
+    Raise ManifestError and SetupError as ``compute_reports`` does.
     """
 
     computed = compute_reports(run_dirs, None, None, spark, progress)

@@ -34,7 +34,7 @@ def gather(run_dirs: Sequence[Path], table: Table, target: Path, empty: bool = F
     its file. With dozens of runs that takes most of the time of a verdict. So they are gathered in one file.
 
     Return False if no run has the table. Nothing is written then, or with ``empty`` a file without rows. A column that
-    a file lacks is null. About ROWS_AT_ONCE rows are in memory at a time. Raises SetupError for a file that is damaged
+    a file lacks is null. About ROWS_AT_ONCE rows are in memory at a time. Raise SetupError for a file that is damaged
     or has a column of another type.
     """
     files = [(run, name) for run, folder in enumerate(run_dirs) for name in files_of(folder, table)]

@@ -102,7 +102,7 @@ class SetsCompared:
 
 
 def find_runs(paths: Sequence[Path]) -> list[Path]:
-    """The folders of runs among ``paths``, or one level below them. Raises ManifestError for a path without a run."""
+    """The folders of runs among ``paths``, or one level below them. Raise ManifestError for a path without a run."""
     folders: list[Path] = []
     for path in paths:
         below = sorted(each.parent for each in path.glob(f"*/{MANIFEST_NAME}"))
@@ -129,7 +129,7 @@ def compare_sets(
 ) -> tuple[SetsCompared, Path]:
     """Write the page and the numbers to ``out``. Return what was found, and the page.
 
-    Raises ManifestError and SetupError, each one sentence.
+    Raise ManifestError and SetupError, each one sentence.
     """
 
     compared = measure_sets(old, new, spark)

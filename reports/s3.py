@@ -129,7 +129,7 @@ def local_folders(
     With ``kept_in`` a run whose report S3 refuses is kept in this folder, or in a temporary one if that is full, and
     ``on_rejected`` is called with it.
 
-    Raises SetupError, one sentence for the person at the terminal, also for what Spark does not get in the block."""
+    Raise SetupError, one sentence for the person at the terminal, also for what Spark does not get in the block."""
     with tempfile.TemporaryDirectory(prefix="crucible-s3-") as scratch:
         remote = {
             each: RemoteRun(str(each).removeprefix(SCHEME).strip("/"), Path(scratch) / str(number) / Path(each).name)
@@ -264,7 +264,7 @@ def spark_settings() -> dict[str, str]:
 
 
 def jars() -> list[Path]:
-    """Hadoop's S3 jars. They are fetched if they are missing. Raises SetupError."""
+    """Hadoop's S3 jars. They are fetched if they are missing. Raise SetupError."""
     return sorted(_jar_folder().glob("*.jar")) or fetch_jars()
 
 

@@ -54,7 +54,7 @@ def _title(readme: Path) -> str:
 
 
 def first_sentence(module: Path) -> str:
-    """Return the first sentence of a module's docstring in one line, without its period. Raises ValueError if the
+    """Return the first sentence of a module's docstring in one line, without its period. Raise ValueError if the
     module has no docstring."""
     paragraph = (ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or "").partition("\n\n")[0]
     if not paragraph:

@@ -160,7 +160,7 @@ def numbered(number: int, size_bytes: int = VALUE_BYTES) -> bytes:
 
 
 def read_back(ports: Sequence[int]) -> list[int]:
-    """The numbers of all values that the leader of the partition serves. Raises PeerError."""
+    """The numbers of all values that the leader of the partition serves. Raise PeerError."""
     with RetryingClient(ports) as client:
         led = client.led(TOPIC, 0, WRITE_LIMIT_S)
     numbers: list[int] = []

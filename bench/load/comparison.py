@@ -1,7 +1,7 @@
 """Comparison of targets: repeated runs as series, medians with confidence intervals, and ratios between targets.
 
 Runs are the units of the bootstrap (``reports/statistics``), because operations of one run are not independent. An
-INVALID run says nothing of the brokers, so it is left out. The first target of a workload and rate is the base of the
+INVALID run says nothing of the brokers, so it is omitted. The first target of a workload and rate is the base of the
 others.
 """
 

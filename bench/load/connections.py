@@ -126,7 +126,7 @@ class ConnectionMaker:
             self._held.pop(number).close()
 
     def _open(self) -> Connection:
-        """Start a connection to one of the nodes, in turn. Raises TransportError."""
+        """Start a connection to one of the nodes, in turn. Raise TransportError."""
         host, port = self._bootstrap[self._made % len(self._bootstrap)]
         self._made += 1
         connection = Connection.open(host, port, _CALL_US, self.plan.process)

@@ -184,6 +184,11 @@ class LoadProducer:
     """Call ``run`` in a thread or greenlet of its own. ``stop`` may be called from any.
 
     ``settled`` takes each batch's end, in the order in which they become known.
+
+    Subclasses (``transactional.py``, ``transform.py``) override these hooks, which are marked "Hook:" below:
+    ``_is_done``, ``_step``, ``_wait`` and ``_wait_us`` of the loop, ``_may_add_batches``, ``_may_add``, ``_make_batch``
+    and ``_produce_version`` of sending, ``_apply_response`` and ``_report_settled`` of receiving, and ``_assign`` and
+    ``_connected`` of connections.
     """
 
     def __init__(
@@ -241,6 +246,7 @@ class LoadProducer:
 
     @property
     def _is_done(self) -> bool:
+        """Hook: whether ``run`` may return."""
         return self._stopping and self._is_settled
 
     @property
@@ -248,6 +254,7 @@ class LoadProducer:
         return not any(each.in_flight or each.failed for each in self._partitions)
 
     def _step(self) -> None:
+        """Hook: send what is due on each connection, and wait for the next event."""
         now_us = monotonic_us()
         if (self._stale or self._state.needs_producer_id) and now_us >= self._refresh_not_before_us:
             self._look_up(now_us)
@@ -264,7 +271,7 @@ class LoadProducer:
     def _send(self, link: LoadLink) -> bool:
         """Send one request with what is due. Return whether there may be more."""
         now_us = monotonic_us()
-        chosen = self._sent_again(link, now_us)
+        chosen = self._take_retries(link, now_us)
         if self._may_add_batches:
             self._add_new(link, chosen, now_us)
         if not chosen:
@@ -290,27 +297,29 @@ class LoadProducer:
         for partition, batch in request.batches:
             partition.in_flight -= 1
             self._state.responded(batch.batch, 0, -1)
-            self._end(partition, batch, Next.UNKNOWN, None, now_us)
+            self._settle_or_retry(partition, batch, Next.UNKNOWN, None, now_us)
 
     @property
     def _may_add_batches(self) -> bool:
+        """Hook: whether any partition may get a new batch now."""
         return not self._stopping and not self._state.needs_producer_id
 
     def _may_add(self, partition: LoadPartition) -> bool:
-        """Return whether the partition may have another batch in flight."""
+        """Hook: return whether the partition may have another batch in flight."""
         return self._state.can_add(partition.where)
 
     def _produce_version(self, _: LoadLink) -> int:
+        """Hook: return the version of Produce for this connection."""
         return PRODUCE_VERSION
 
-    def _sent_again(self, link: LoadLink, now_us: int) -> list[tuple[LoadPartition, LoadBatch]]:
-        """Take the first batch of each partition that must send one again, and may do so now."""
+    def _take_retries(self, link: LoadLink, now_us: int) -> list[tuple[LoadPartition, LoadBatch]]:
+        """Take the first batch of each partition that must resend one, and may do so now."""
         found: list[tuple[LoadPartition, LoadBatch]] = []
         for partition in list(self._failing.values()):
             waits = partition.in_flight or now_us < partition.not_before_us
             if waits or self._link_of.get(partition.index) is not link or len(found) == self.plan.request_batches:
                 continue
-            batch = self._again(partition)
+            batch = self._take_retry(partition)
             if batch is not None:
                 found.append((partition, batch))
         return found
@@ -326,7 +335,7 @@ class LoadProducer:
             if partition.failed or partition.index in held or not self._may_add(partition):
                 partition.is_parked = True
                 continue
-            chosen.append((partition, self._made(partition, now_us)))
+            chosen.append((partition, self._make_batch(partition, now_us)))
             made.append(partition)
         for partition in made:
             link.queue(partition)
@@ -338,8 +347,8 @@ class LoadProducer:
             partition.is_parked = False
             link.queue(partition)
 
-    def _made(self, partition: LoadPartition, now_us: int) -> LoadBatch:
-        """Make the partition's next batch."""
+    def _make_batch(self, partition: LoadPartition, now_us: int) -> LoadBatch:
+        """Hook: make the partition's next batch."""
         number, plan = partition.made, self.plan
         due_us = partition.due_us if self._interval_us else now_us
         first = partition.index * SEQUENCES + number * plan.batch_records
@@ -354,8 +363,8 @@ class LoadProducer:
         place = partition.index + partition.made * len(self._partitions)
         partition.due_us = self._start_us + int(place * self._interval_us)
 
-    def _again(self, partition: LoadPartition) -> LoadBatch | None:
-        """Return the first batch that must be sent again; None if it needs a producer ID that is not known yet."""
+    def _take_retry(self, partition: LoadPartition) -> LoadBatch | None:
+        """Take the first batch to resend; None if it needs a producer ID that is not known yet."""
         failed = partition.failed[0]
         batch = failed.batch
         if self.plan.idempotent and batch.producer_id != self._state.producer_id and not batch.maybe_written:
@@ -398,7 +407,7 @@ class LoadProducer:
     # Receiving
 
     def _wait(self) -> None:
-        """Wait for responses, for the next batch that is due, or for a while."""
+        """Hook: wait for responses, for the next batch that is due, or for a while."""
         receive_first(self.awaited(), self._wait_us())
 
     def awaited(self) -> Awaited:
@@ -407,6 +416,7 @@ class LoadProducer:
         return {each.connection.sock.fileno(): partial(self._receive, each) for each in links}
 
     def _wait_us(self) -> int:
+        """Hook: return for how many microseconds ``_wait`` waits at the most."""
         now_us, wait_us = monotonic_us(), LONGEST_WAIT_US
         if self._may_add_batches:
             for link in self._links.values():
@@ -429,16 +439,19 @@ class LoadProducer:
             partition.in_flight -= 1
             response = found.get(partition.where)
             if response is None:
-                self._end(partition, batch, self._state.lost(batch.batch), "INVALID_RESPONSE", now_us)
+                self._settle_or_retry(partition, batch, self._state.lost(batch.batch), "INVALID_RESPONSE", now_us)
                 continue
-            result = self._outcome(batch.batch, response.error_code, response.base_offset)
-            self._end(partition, batch, result, error_name(response.error_code), now_us)
+            result = self._apply_response(batch.batch, response.error_code, response.base_offset)
+            self._settle_or_retry(partition, batch, result, error_name(response.error_code), now_us)
 
-    def _outcome(self, batch: ProducerBatch, error_code: int, base_offset: int) -> Next:
+    def _apply_response(self, batch: ProducerBatch, error_code: int, base_offset: int) -> Next:
+        """Hook: apply the response to the state of the producer. Return what becomes of the batch."""
         return self._state.responded(batch, error_code, base_offset)
 
-    def _end(self, partition: LoadPartition, batch: LoadBatch, result: Next, error: str | None, now_us: int) -> None:
-        """Settle a batch, or keep it to be sent again."""
+    def _settle_or_retry(
+        self, partition: LoadPartition, batch: LoadBatch, result: Next, error: str | None, now_us: int
+    ) -> None:
+        """Settle a batch and report it, or keep it to be resent (``_take_retries``)."""
         if result in (Next.RETRY, Next.RETRY_ELSEWHERE) and now_us >= batch.deadline_us:
             result = self._state.give_up(batch.batch)
         if result in (Next.RETRY, Next.RETRY_ELSEWHERE):
@@ -451,22 +464,23 @@ class LoadProducer:
             return
         self._unpark(partition)
         kind = {Next.DONE: "ok", Next.UNKNOWN: "info"}.get(result, "fail")
-        self._settle(
+        self._report_settled(
             Settled(
-                partition.where,
-                kind,
-                None if result is Next.DONE else error,
-                batch.first_sequence,
-                batch.batch.count,
-                batch.batch.producer_id,
-                batch.batch.base_offset if result is Next.DONE else -1,
-                batch.due_us,
-                batch.first_sent_us,
-                now_us,
+                where=partition.where,
+                kind=kind,
+                error=None if result is Next.DONE else error,
+                first_sequence=batch.first_sequence,
+                count=batch.batch.count,
+                producer_id=batch.batch.producer_id,
+                base_offset=batch.batch.base_offset if result is Next.DONE else -1,
+                due_us=batch.due_us,
+                first_sent_us=batch.first_sent_us,
+                end_us=now_us,
             )
         )
 
-    def _settle(self, settled: Settled) -> None:
+    def _report_settled(self, settled: Settled) -> None:
+        """Hook: pass on a batch whose end is known."""
         self._settled(settled)
 
     def _lose(self, link: LoadLink) -> None:
@@ -478,7 +492,7 @@ class LoadProducer:
         for request in link.in_flight:
             for partition, batch in request.batches:
                 partition.in_flight -= 1
-                self._end(partition, batch, self._state.lost(batch.batch), "disconnected", now_us)
+                self._settle_or_retry(partition, batch, self._state.lost(batch.batch), "disconnected", now_us)
 
     def _expire(self, now_us: int) -> None:
         for link in list(self._links.values()):
@@ -488,12 +502,12 @@ class LoadProducer:
             overdue = [each for each in partition.failed if now_us >= each.deadline_us]
             for batch in overdue:
                 self._remove_failed(partition, batch)
-                self._end(partition, batch, self._state.give_up(batch.batch), batch.error, now_us)
+                self._settle_or_retry(partition, batch, self._state.give_up(batch.batch), batch.error, now_us)
 
     # Metadata
 
     def _look_up(self, now_us: int) -> None:
-        """Find the leaders, connect to them, and get a producer ID. It is tried again later if anything fails."""
+        """Find the leaders, connect to them, and get a producer ID. It is retried later if anything fails."""
         self._refresh_not_before_us = now_us + BACK_OFF_US
         known = [*self._metadata.nodes.values(), *self._bootstrap]
         for address in known:
@@ -523,6 +537,7 @@ class LoadProducer:
         self._stale = sum(len(link.partitions) for link in self._links.values()) < len(self._partitions)
 
     def _assign(self, connection: Connection) -> None:
+        """Hook: get a producer ID through this connection, if the node gives one."""
         response = connection.call(
             ApiKey.INIT_PRODUCER_ID, INIT_PRODUCER_ID_VERSION, init_producer_id_request(), _CALL_US
         )
@@ -541,4 +556,4 @@ class LoadProducer:
             self._connected(address, connection)
 
     def _connected(self, address: NodeAddress, connection: Connection) -> None:
-        """Do what a new connection needs before it is used."""
+        """Hook: do what a new connection needs before it is used."""

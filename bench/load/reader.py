@@ -245,7 +245,7 @@ class LoadReader:
         self._stale = True
 
     def _look_up(self, now_us: int) -> None:
-        """Find the leaders and connect to them. It is tried again later if anything fails."""
+        """Find the leaders and connect to them. It is retried later if anything fails."""
         self._refresh_not_before_us = now_us + BACK_OFF_US
         topics = sorted({each.topic for each in self.assigned})
         for address in (*self._metadata.nodes.values(), *self._bootstrap):

@@ -145,10 +145,10 @@ class TransactionalLoadProducer(LoadProducer):
             self._converse(lambda: self._manager.may_send(partition.where) or self._manager.has_failed, False)
         return self._manager.may_send(partition.where)
 
-    def _made(self, partition: LoadPartition, now_us: int) -> LoadBatch:
+    def _make_batch(self, partition: LoadPartition, now_us: int) -> LoadBatch:
         self._first_us = self._first_us or now_us
         self._records += self.plan.batch_records
-        return super()._made(partition, now_us)
+        return super()._make_batch(partition, now_us)
 
     def _produce_version(self, link: LoadLink) -> int:
         address, manager = link.address, self._manager
@@ -156,14 +156,14 @@ class TransactionalLoadProducer(LoadProducer):
         # Older versions than this name topics, too; no broker with transactions of either generation lacks it.
         return max(PRODUCE_VERSION, min(version, NEWEST_PRODUCE_BY_NAME))
 
-    def _outcome(self, batch: ProducerBatch, error_code: int, base_offset: int) -> Next:
+    def _apply_response(self, batch: ProducerBatch, error_code: int, base_offset: int) -> Next:
         """A new producer ID for one batch alone, which helps outside of transactions, would take it out of its own."""
         is_hopeless = remedy_of(RequestKind.PRODUCE, error_code) is not Remedy.ABORT_AND_RAISE_EPOCH
         if error_code and (is_hopeless or error_code == ErrorCode.unknown_producer_id):
             return self._state.give_up(batch)
-        return super()._outcome(batch, error_code, base_offset)
+        return super()._apply_response(batch, error_code, base_offset)
 
-    def _settle(self, settled: Settled) -> None:
+    def _report_settled(self, settled: Settled) -> None:
         """Hold a batch until its transaction has ended."""
         self._held.append(settled)
         if settled.kind != "ok":
@@ -175,7 +175,7 @@ class TransactionalLoadProducer(LoadProducer):
         for partition in list(self._failing.values()):
             for batch in list(partition.failed):
                 self._remove_failed(partition, batch)
-                self._end(partition, batch, self._state.give_up(batch.batch), batch.error, now_us)
+                self._settle_or_retry(partition, batch, self._state.give_up(batch.batch), batch.error, now_us)
                 self._manager.batch_dropped()
 
     # The transaction's end

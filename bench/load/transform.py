@@ -198,7 +198,7 @@ class Transformer(TransactionalLoadProducer):
     def _may_add(self, partition: LoadPartition) -> bool:
         return bool(self._queues[self._inputs[partition.index]]) and super()._may_add(partition)
 
-    def _made(self, partition: LoadPartition, now_us: int) -> LoadBatch:
+    def _make_batch(self, partition: LoadPartition, now_us: int) -> LoadBatch:
         """Make an output batch of the next input batch."""
         where = self._inputs[partition.index]
         taken = self._queues[where].popleft()

@@ -29,7 +29,7 @@ ALL_REPLICAS = -1
 
 
 def connect(port: int, timeout_s: float = 30.0) -> Connection:
-    """Open a connection to a broker on this machine. Raises ConnectError."""
+    """Open a connection to a broker on this machine. Raise ConnectError."""
     return Connection.open("127.0.0.1", port, int(timeout_s * 1e6), CLIENT_ID)
 
 

@@ -147,7 +147,7 @@ def target_cluster(
 
 @contextmanager
 def launched(chosen: Chosen, folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[PeerCluster]:
-    """The same nodes, once they are ready. Raises PeerError."""
+    """The same nodes, once they are ready. Raise PeerError."""
     with target_cluster(chosen, folder, settings or {}) as cluster:
         cluster.launch()
         cluster.await_ready()

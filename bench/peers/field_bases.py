@@ -63,7 +63,7 @@ class PreparedBroker:
         return [self.own(each) for each in value] if isinstance(value, list) else value
 
     def exchange(self, frame: bytes) -> memoryview:
-        """Send a request and return its response. Raises TransportError; the next request then has a new connection."""
+        """Send a request and return its response. Raise TransportError; the next request then has a new connection."""
         if self._connection is None:
             self._connection = connect(self.port, SILENT_S)
         try:

@@ -107,7 +107,7 @@ def learn_ids(members: Sequence[RawMember], subscription: bytes) -> None:
 
 def rebalance(members: Sequence[RawMember], subscription: bytes) -> None:
     """All members join at once and sync at once. ``subscription`` must differ from the last one, so that the
-    coordinator begins a rebalance. Raises PeerError unless all are in one generation and get their own assignment."""
+    coordinator begins a rebalance. Raise PeerError unless all are in one generation and get their own assignment."""
     for member in members:
         member.begin_join(subscription)
     for member in members:

@@ -59,11 +59,11 @@ class RawTransactions:
         )
 
     def is_added(self) -> bool:
-        """Read the response to ``add``. The transaction before may not be complete yet. Raises PeerError."""
+        """Read the response to ``add``. The transaction before may not be complete yet. Raise PeerError."""
         return _is_done(_error_of_adding(self.connection.receive(self.add).body))
 
     def is_ended(self) -> bool:
-        """Read the response to ``end``. Raises PeerError."""
+        """Read the response to ``end``. Raise PeerError."""
         return _is_done(_error_of_end(self.connection.receive(self.end).body))
 
 

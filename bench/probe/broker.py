@@ -35,7 +35,7 @@ class ProbedBroker:
     """Version ranges of the ApiVersions response, by API key."""
 
     def version(self, api_key: int, wanted: tuple[int, int]) -> int:
-        """The highest version among the wanted ones that the broker advertises and the codecs here know. Raises
+        """The highest version among the wanted ones that the broker advertises and the codecs here know. Raise
         NotAdvertised."""
         if api_key not in self.versions:
             raise NotAdvertised(f"{api_name(api_key)} is not advertised")
@@ -47,13 +47,13 @@ class ProbedBroker:
         return greatest
 
     def common_versions(self, api_key: int) -> range:
-        """All versions that the broker advertises and the codecs here know. Raises NotAdvertised if there are none."""
+        """All versions that the broker advertises and the codecs here know. Raise NotAdvertised if there are none."""
         greatest = self.version(api_key, (0, 0x7FFF))
         return range(max(self.versions[api_key][0], VERSIONS[api_key][0]), greatest + 1)
 
 
 def meet(address: Address) -> ProbedBroker:
-    """Request the broker's versions and metadata. Raises NotKafka with one sentence."""
+    """Request the broker's versions and metadata. Raise NotKafka with one sentence."""
     deadline = time.monotonic() + MEETING_LIMIT_S
     host, port = address
     try:
@@ -75,7 +75,7 @@ def meet(address: Address) -> ProbedBroker:
 
 
 def _readable_metadata(broker: ProbedBroker, conversation: Conversation) -> Any:
-    """The broker's response in the highest version that can be decoded. A case reports those that cannot. Raises
+    """The broker's response in the highest version that can be decoded. A case reports those that cannot. Raise
     Broken."""
     version = broker.version(ApiKey.METADATA, (1, 0x7FFF))
     while True:
@@ -108,7 +108,7 @@ class Processes(Protocol):
         ...
 
     def restart(self) -> None:
-        """Kill all that still run, and start them again. Raises TargetError."""
+        """Kill all that still run, and start them again. Raise TargetError."""
         ...
 
 

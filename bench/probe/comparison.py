@@ -95,7 +95,7 @@ class NoBaseline(Exception):  # noqa: N818
 
 
 def read_baseline(path: Path) -> dict[str, CaseVerdict]:
-    """The verdicts of an older run, by the case's ID. Raises NoBaseline."""
+    """The verdicts of an older run, by the case's ID. Raise NoBaseline."""
     try:
         cases = json.loads(path.read_text(encoding="utf-8"))["cases"]
         return {str(each["id"]): CaseVerdict(each["verdict"]) for each in cases}

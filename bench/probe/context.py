@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 def sole(items: Sequence[T], what: str) -> T:
-    """Return the only entry of ``what``, a list in a response. Raises Unexpected if it has none or several."""
+    """Return the only entry of ``what``, a list in a response. Raise Unexpected if it has none or several."""
     if len(items) != 1:
         raise Unexpected(f"{what} of the response has {len(items)} entries, not one")
     return items[0]
@@ -33,7 +33,7 @@ def sole(items: Sequence[T], what: str) -> T:
 
 def single(response: Any, *names: str) -> Any:
     """Return the only entry of a list, of the list in that entry, and so on: ``single(response, "topics",
-    "partitions")``. Raises Unexpected if a list has none or several."""
+    "partitions")``. Raise Unexpected if a list has none or several."""
     for name in names:
         response = sole(getattr(response, name) or (), name)
     return response
@@ -144,7 +144,7 @@ class ProbeContext:
         return self._main
 
     def version(self, api_key: int) -> int:
-        """The version in which the case speaks: the highest that it and the broker have. Raises NotAdvertised."""
+        """The version in which the case speaks: the highest that it and the broker have. Raise NotAdvertised."""
         return self.broker.version(api_key, self.case.needs.get(api_key, ANY))
 
     def call(

@@ -159,7 +159,7 @@ def _write(wanted: ProbeOptions, outcomes: Sequence[CaseOutcome], red: Sequence[
 def target(text: str, settings: Mapping[str, str] | None = None) -> Iterator[Target]:
     """A broker that runs, given as HOST:PORT, or one that is started from a target file (``bench.targets``) and ended
     afterwards, with one node unless another number is given. ``settings``: those of a broker that is started, by
-    Kafka's names. Raises UsageError and PeerError."""
+    Kafka's names. Raise UsageError and PeerError."""
     try:
         chosen = find(text)
     except TargetError as wrong:
@@ -177,7 +177,7 @@ def target(text: str, settings: Mapping[str, str] | None = None) -> Iterator[Tar
 
 @contextmanager
 def started(chosen: Chosen, settings: Mapping[str, str] | None = None) -> Iterator[Target]:
-    """The target with as many nodes as were wanted, ended at the end of the block. Raises PeerError."""
+    """The target with as many nodes as were wanted, ended at the end of the block. Raise PeerError."""
     with tempfile.TemporaryDirectory() as folder, launched(chosen, Path(folder), settings) as cluster:
         yield of_cluster(cluster, "disk" not in chosen.file.lacks)
 
@@ -209,7 +209,7 @@ class _Nodes:
 
 
 def address_of(target: str) -> Address:
-    """``HOST:PORT``, also with an IPv6 host in brackets. Raises UsageError."""
+    """``HOST:PORT``, also with an IPv6 host in brackets. Raise UsageError."""
     host, separator, port = target.rpartition(":")
     is_number = port.isascii() and port.isdigit()
     if not separator or not is_number or not 0 < int(port) < 65536 or not host.strip("[]"):

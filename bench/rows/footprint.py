@@ -136,7 +136,7 @@ def _fetches_ms(sessions: "Sequence[_Session]", count: int) -> list[float]:
 
 
 class _Session:
-    """One fetch session on one connection. Raises PeerError when it is refused or gone."""
+    """One fetch session on one connection. Its methods raise PeerError when it is refused or gone."""
 
     def __init__(self, connection: Connection, name: str, partitions: int) -> None:
         self._connection = connection

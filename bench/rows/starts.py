@@ -108,7 +108,7 @@ class _Log:
         return cls(stack.enter_context(system.launched(folder, 1, {})), folder)
 
     def fill(self, batches: int, producers: int) -> None:
-        """The producers take turns. Raises PeerError."""
+        """The producers take turns. Raise PeerError."""
         segment_bytes = max(batches * BATCH_BYTES // SEGMENTS, 1_000_000)
         make_topic(self.cluster, CROWDED_TOPIC, config={"segment.bytes": str(segment_bytes)})
         value = bytes(BATCH_BYTES)

@@ -49,7 +49,7 @@ def bundled() -> list[str]:
 
 
 def find(text: str) -> Chosen:
-    """Return the target of ``text``. It reads files and starts nothing. Raises TargetError."""
+    """Return the target of ``text``. It reads files and starts nothing. Raise TargetError."""
     if _is_address(text):
         return Chosen(text, TargetFile(name=text, title=text, addresses=(text,)), "", 0)
     wanted = _WANTED.fullmatch(text)

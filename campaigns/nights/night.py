@@ -341,7 +341,7 @@ class NightOptions:
 
 
 def opened(options: NightOptions, now_s: float | None = None) -> tuple[Path, Night]:
-    """The folder and the file of the night that is to be played. Raises NightRefusal."""
+    """The folder and the file of the night that is to be played. Raise NightRefusal."""
     now_s = time.time() if now_s is None else now_s
     night = _begun(options, now_s)
     found = _unfinished(options, night, now_s)

@@ -47,7 +47,7 @@ def make_tiered(port: int, topics: Sequence[str]) -> None:
 
 
 def are_led(port: int, topics: Mapping[str, int]) -> bool:
-    """Whether all partitions have a leader. Raises UpgradeError."""
+    """Whether all partitions have a leader. Raise UpgradeError."""
     found = _call(port, ApiKey.METADATA, METADATA_VERSION, metadata_request(list(topics))).topics
     return all(
         each.error_code == 0
@@ -58,12 +58,12 @@ def are_led(port: int, topics: Mapping[str, int]) -> bool:
 
 
 def end_offsets(port: int, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
-    """One past the last record of each. One without a leader is omitted. Raises UpgradeError."""
+    """One past the last record of each. One without a leader is omitted. Raise UpgradeError."""
     return _offsets(port, partitions, LATEST)
 
 
 def tiered_offsets(port: int, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
-    """The last offset of each in the remote tier, or -1. Raises UpgradeError."""
+    """The last offset of each in the remote tier, or -1. Raise UpgradeError."""
     return _offsets(port, partitions, LATEST_TIERED)
 
 

@@ -71,7 +71,7 @@ class Upgrade:
     say: Callable[[str], None]
 
     def replayed(self) -> dict[str, list[ReplayedSegment]]:
-        """The full replay of each partition's old files. Raises UpgradeError, also if nothing may be uploaded."""
+        """The full replay of each partition's old files. Raise UpgradeError, also if nothing may be uploaded."""
         replays = {each.name: _replayed(each) for each in self.old.partitions}
         if not any(map(eligible_segments, replays.values())):
             raise UpgradeError(

@@ -221,7 +221,7 @@ def watched(
     say: Callable[[str], None],
     limit_s: float = WATCHED_S,
 ) -> list[Watched]:
-    """Two lives: the first in which the topics are tiered, and one after a clean restart. Raises PeerError and
+    """Two lives: the first in which the topics are tiered, and one after a clean restart. Raise PeerError and
     UpgradeError."""
     ends = {
         (each.topic, each.index): [one.next_offset for one in eligible_segments(replays[each.name])]
@@ -253,7 +253,7 @@ def _prepared(folder: Path) -> Iterator[PeerCluster]:
 @contextmanager
 def _life(cluster: PeerCluster, log: Path, topics: Mapping[str, int]) -> Iterator[None]:
     """From a start to a clean stop. Waits until the partitions of the topics have leaders, and until the remote tier is
-    ready: Kafka does not end before that. Raises PeerError."""
+    ready: Kafka does not end before that. Raise PeerError."""
     (node,) = cluster.members
     before = _count(log, TIER_READY)
     cluster.launch()
@@ -270,7 +270,7 @@ def _count(log: Path, words: str) -> int:
 
 
 def _put(old: OldDirectory, replays: Mapping[str, Sequence[ReplayedSegment]], data: Path) -> None:
-    """Kafka's ``partition.metadata`` stays, with the topic's ID. Raises UpgradeError."""
+    """Kafka's ``partition.metadata`` stays, with the topic's ID. Raise UpgradeError."""
     for each in old.partitions:
         put(each, data / each.name)
     rows = {f"{each.topic} {each.index}": replays[each.name][-1].next_offset for each in old.partitions}

@@ -85,7 +85,7 @@ def offsets_of(folder: Path, suffix: str) -> list[int]:
 
 
 def batches(path: Path) -> Iterator[FileBatch]:
-    """The batches of a segment. What follows the last whole one is omitted, as in Kafka after a crash. Raises
+    """The batches of a segment. What follows the last whole one is omitted, as in Kafka after a crash. Raise
     UnknownFormat for batches from before Kafka 0.11."""
     size = path.stat().st_size
     if size < HEADER.size:
@@ -144,7 +144,7 @@ def _varint(data: mmap, at: int) -> tuple[int, int]:
 
 
 def snapshot_rows(data: bytes) -> dict[int, ProducerRow]:
-    """The producers of a snapshot by ID. Raises UnknownFormat if it is not whole."""
+    """The producers of a snapshot by ID. Raise UnknownFormat if it is not whole."""
     head = _SNAPSHOT_HEAD.size
     if len(data) < head + _COUNT.size:
         raise UnknownFormat(f"a snapshot has only {len(data)} bytes.")
@@ -199,7 +199,7 @@ def checkpoint(rows: Iterable[str]) -> str:
 
 
 def checkpoint_rows(path: Path) -> list[list[str]]:
-    """The rows of such a file as words. None are in a file that is missing. Raises UnknownFormat."""
+    """The rows of such a file as words. None are in a file that is missing. Raise UnknownFormat."""
     if not path.exists():
         return []
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -127,7 +127,7 @@ def _partition(folder: Path, starts: dict[tuple[str, int], int]) -> OldPartition
 
 
 def newest_epoch(partition: OldPartition) -> int:
-    """The leader epoch of the last batch, or that of the checkpoint if it is newer. Raises UnknownFormat."""
+    """The leader epoch of the last batch, or that of the checkpoint if it is newer. Raise UnknownFormat."""
     rows = checkpoint_rows(partition.folder / EPOCHS)
     newest = max((int(epoch) for epoch, _ in rows), default=FIRST_EPOCH)
     last = partition.folder / file_name(partition.bases[-1], ".log")
@@ -161,7 +161,7 @@ def put(partition: OldPartition, target: Path) -> bool:
 
 def bind(partition: OldPartition, target: Path, topic_id: bytes) -> bool:
     """The same for the reference broker: ``partition.metadata`` binds the records to the new topic, and a checkpoint
-    beside them has the log start. Raises UpgradeError."""
+    beside them has the log start. Raise UpgradeError."""
     changes = put(partition, target)
     (target / "partition.metadata").write_text(f"version: 0\ntopic_id: {uuid_text(topic_id)}")
     if partition.log_start > 0:

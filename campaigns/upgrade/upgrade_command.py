@@ -212,7 +212,7 @@ def _why(outcome: UpgradeResult) -> str:
     if not failed:
         return "No copy failed for want of a snapshot."
     last = failed[-1]
-    stuck = "The upload is tried again without end" if last.is_stuck else "The upload failed for a while"
+    stuck = "The upload is retried without end" if last.is_stuck else "The upload failed for a while"
     return f"{stuck}, each time with `{last.message}`, thrown at `{last.place}`."
 
 

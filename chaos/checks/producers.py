@@ -77,7 +77,7 @@ class ProducerState(NamedTuple):
 
 
 def read_snapshot(data: bytes) -> dict[int, ProducerState]:
-    """Return the producers by their IDs. Raises ValueError for any other file."""
+    """Return the producers by their IDs. Raise ValueError for any other file."""
     if len(data) < _HEAD.size:
         raise ValueError(f"it has only {len(data)} bytes")
     version, crc, count = _HEAD.unpack_from(data)

@@ -415,7 +415,7 @@ class ReplicaView:
     def observe(self, at_us: int, incarnation: int, node: "Node", thorough: bool = True) -> None:
         """Follow the state of a node after one of its events: the logs that the event touched; with ``thorough`` all.
 
-        Raises AssertionError if a log contradicts itself, or if a change went unnoticed until then.
+        Raise AssertionError if a log contradicts itself, or if a change went unnoticed until then.
         """
         self._follow_logs(at_us, incarnation, node, thorough)
         for check in self.of_looks:

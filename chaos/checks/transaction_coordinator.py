@@ -146,12 +146,10 @@ class TransactionalIdsKept(Check):
         who = f"{transactional_id} (producer ID {known.producer_id})"
         idle_ms, busy_ms = min(known.named.ages_ms(requested)), max(known.requested.ages_ms(requested))
         least_ms = config.transactional_id_expiration_ms
-        most_ms = (
-            *(known.timeout_ms, config.transaction_abort_timed_out_transaction_cleanup_interval_ms, least_ms),
-            *(config.transaction_remove_expired_transaction_cleanup_interval_ms, SLACK_MS),
-        )
-        if is_same and idle_ms > sum(most_ms) and not self._is_troubled_since(known.named.at_us):
-            self.violated(requested.at_us, f"{who} was not forgotten in {idle_ms} ms, {sum(most_ms)} ms are the most")
+        most_ms = known.timeout_ms + config.transaction_abort_timed_out_transaction_cleanup_interval_ms
+        most_ms += least_ms + config.transaction_remove_expired_transaction_cleanup_interval_ms + SLACK_MS
+        if is_same and idle_ms > most_ms and not self._is_troubled_since(known.named.at_us):
+            self.violated(requested.at_us, f"{who} was not forgotten in {idle_ms} ms, {most_ms} ms are the most")
         elif not is_same and 0 <= busy_ms < least_ms and known.epoch < LARGE_EPOCH:
             self.violated(requested.at_us, f"{who} was forgotten after {busy_ms} ms, {least_ms} ms are the least")
 

@@ -130,8 +130,9 @@ class OwnersGoOn(StateCheck):
         is_again = raised is not None and raised.log is partition.log and raised.named == init.named
         if raised is None or not is_again or not current:
             return ""
-        is_unchanged = all(each.state == EMPTY for each in current) and all(each == raised.given for each in owners)
-        return f"it had got epoch {raised.given[1]} for the same request, and nothing has happened since" * is_unchanged
+        if any(each.state != EMPTY for each in current) or any(owner != raised.given for owner in owners):
+            return ""
+        return f"it had got epoch {raised.given[1]} for the same request, and nothing has happened since"
 
     def _wrongly_served(self, init: _Init) -> str:
         values = self.transactions.known(init.transactional_id)

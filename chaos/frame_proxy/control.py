@@ -47,7 +47,9 @@ GET    /log?since=N  what passed: entries with a greater number than N, at most 
 
 
 class Control:
-    """Serves in threads of its own, and does the work in the proxy's loop. Raises StartError.
+    """A server of rules. It serves in threads of its own, and does the work in the proxy's loop.
+
+    Making one raises StartError.
 
     ``token`` is needed for the paths of the control API; without one they refuse all.
     """

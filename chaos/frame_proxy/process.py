@@ -57,7 +57,10 @@ class Spec(msgspec.Struct):
 
 
 class ProxyProcess(Child):
-    """Starts the process. ``fronts`` are HOST:PORT before each node and on each link. Raises SetupError, NodeDied."""
+    """The process. ``fronts`` are HOST:PORT before each node and on each link.
+
+    Making one starts it, and raises SetupError or NodeDied.
+    """
 
     def __init__(
         self,

@@ -93,7 +93,7 @@ def _check_ports(listen: str, port: int, nodes: int) -> None:
 def _processes_of(processes: Mapping[int, int], nodes: Sequence[AdvertisedNode]) -> "dict[int, psutil.Process]":
     """Return the processes by node. Each knows when it started, so another one with its ID later is not taken for it.
 
-    Raises SetupError for a node that the target does not have, or a process that cannot be killed.
+    Raise SetupError for a node that the target does not have, or a process that cannot be killed.
     """
     if not processes:
         return {}

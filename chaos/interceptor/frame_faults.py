@@ -77,7 +77,7 @@ class FrameFaults:
 
     def phantom_replied(self, effect: Reply | Close) -> None:
         rule, tag = self.phantoms.pop(effect.connection)
-        detail = f"answered with error {effect.tag.error}" if isinstance(effect, Reply) else f"closed: {effect.reason}"
+        detail = f"responded with error {effect.tag.error}" if isinstance(effect, Reply) else f"closed: {effect.reason}"
         self._book.report(rule, 1, tag, detail, kind=rule.kind + RESPONSE)
         self._actions.deliver_later(Closed(effect.connection), 0)
 

@@ -63,7 +63,7 @@ class ClosedSegments:
 
     def waited_for(self) -> bool:
         """Return whether nothing is left to wait for: all are stored, or none got there within the limit. It looks
-        only now and then, so it is cheap to call. A node that does not respond is tried again."""
+        only now and then, so it is cheap to call. A node that does not respond is retried."""
         now_s = time.monotonic()
         if now_s < self._again_s:
             return False

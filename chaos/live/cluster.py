@@ -28,7 +28,7 @@ class Launcher:
     process: NodeProcess | None = None  # the latest incarnation
 
     def start(self) -> None:
-        """Start the next incarnation. Raises SetupError, NodeDied."""
+        """Start the next incarnation. Raise SetupError, NodeDied."""
         raise NotImplementedError
 
     def is_serving(self) -> bool:
@@ -127,7 +127,7 @@ class LiveNode:
             raise self.launcher.failure(self._starts == 1)
 
     def await_ready(self) -> None:
-        """Wait until the node serves. Raises as ``look_for_ready``."""
+        """Wait until the node serves. Raise as ``look_for_ready``."""
         if isinf(self._deadline):
             self._deadline = time.monotonic() + READY_LIMIT_S
         while not self.is_ready:
@@ -165,7 +165,7 @@ class LiveCluster:
         self._on_line = on_line
 
     def launch(self, nodes: Sequence[LiveNode]) -> None:
-        """Start all nodes at once, because none is ready before a majority runs. Call ``look`` until ``is_ready``."""
+        """Start all nodes at once, because none is ready before a majority runs. Call ``poll`` until ``is_ready``."""
         self.nodes = nodes
         for node in nodes:
             node.launch()
@@ -218,7 +218,7 @@ class LiveCluster:
             node.launcher.disarm()
 
     def heal(self) -> None:
-        """Let all nodes run again, and wait until they are ready. Raises NodeDied."""
+        """Let all nodes run again, and wait until they are ready. Raise NodeDied."""
         for node in self.nodes:
             if node.process is not None:
                 node.process.resume()
@@ -227,7 +227,7 @@ class LiveCluster:
             node.await_ready()
 
     def end_cleanly(self) -> None:
-        """End our nodes, all at once, because the run is over. Raises NodeDied if one does not shut down cleanly."""
+        """End our nodes, all at once, because the run is over. Raise NodeDied if one does not shut down cleanly."""
         running = [(node.name, node.process) for node in self.nodes if node.process is not None]
         for _, process in running:
             process.check()
@@ -242,7 +242,7 @@ class LiveCluster:
 
     def close(self) -> None:
         """End every process in any state, and pass on the last evidence. Ours get SIGTERM all at once, so that a leader
-        hands over and no node waits for a majority that is ending too. Raises the first SetupError of a command."""
+        hands over and no node waits for a majority that is ending too. Raise the first SetupError of a command."""
         failures = []
         for node in self.nodes:
             if self._ours and node.process is not None:

@@ -85,7 +85,7 @@ class Running:
 
 
 def running(data: Path) -> Running:
-    """Read which nodes run. Raises SetupError."""
+    """Read which nodes run. Raise SetupError."""
     path = data / FILE_NAME
     try:
         values = json.loads(path.read_text())
@@ -214,13 +214,13 @@ def _run_nodes(plan: ClusterPlan, announce: Callable[[str], None]) -> int:
 
 @contextmanager
 def started(plan: ClusterPlan) -> Iterator[LiveCluster]:
-    """Run a cluster without proxies for as long as the block lasts. Raises SetupError, NodeDied."""
+    """Run a cluster without proxies for as long as the block lasts. Raise SetupError, NodeDied."""
     with _running(planned_nodes(plan, _claimed(plan), None), threading.Event()) as cluster:
         yield cluster
 
 
 def _claimed(plan: ClusterPlan) -> str:
-    """Make the data folder this cluster's, and return the cluster's ID. Raises SetupError."""
+    """Make the data folder this cluster's, and return the cluster's ID. Raise SetupError."""
     check_plan(plan)
     return claim(plan.data, plan.nodes, plan.config.get(CLUSTER_ID_KEY, "")).cluster_id
 

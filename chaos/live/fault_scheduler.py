@@ -36,7 +36,7 @@ BEGIN: Final[dict[str, Begin]] = {
 }
 """Functions that begin a fault at a time, by kind."""
 RETRY_S = 0.05
-"""Interval at which what is not possible yet is tried again."""
+"""Interval of the retries of a fault that cannot begin or end yet."""
 NO_TARGET_LIMIT_S = 10.0
 """Limit for a node to get the role that a fault is for. Beyond it the fault does not begin."""
 ERROR_LIMIT_S = 5.0

@@ -35,7 +35,7 @@ def has_link_rules(scenario: Scenario, is_ours: bool = True) -> bool:
 
 
 class Frames:
-    """A frame proxy of one run. Raises SetupError, NodeDied."""
+    """A frame proxy of one run. Its methods raise SetupError, NodeDied."""
 
     def __init__(self, spec: Spec, log: Path) -> None:
         self._fired: queue.SimpleQueue[FaultRow] = queue.SimpleQueue()

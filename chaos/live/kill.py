@@ -34,7 +34,7 @@ GROUP, TRANSACTION = 0, 1
 
 
 def kill_leader(data: Path, name: str) -> str:
-    """Kill the leader of a partition, TOPIC/PARTITION. Return a JSON line. Raises SetupError."""
+    """Kill the leader of a partition, TOPIC/PARTITION. Return a JSON line. Raise SetupError."""
     topic, _, index = name.rpartition("/")
     if not topic or not (index.isascii() and index.isdigit()):
         raise SetupError(f"{name!r} is no partition: give TOPIC/PARTITION, such as hot/0.")
@@ -53,7 +53,7 @@ def kill_leader(data: Path, name: str) -> str:
 
 
 def kill_controller(data: Path) -> str:
-    """Kill the active controller. Return a JSON line. Raises SetupError."""
+    """Kill the active controller. Return a JSON line. Raise SetupError."""
 
     def controller(connection: Connection) -> int:
         wanted = {"topics": [{"topic_name": QUORUM_TOPIC, "partitions": [{"partition_index": 0}]}]}
@@ -67,7 +67,7 @@ def kill_controller(data: Path) -> str:
 
 
 def kill_coordinator(data: Path, key: str, kind: int = GROUP) -> str:
-    """Kill the coordinator of a group or of a transactional ID. Return a JSON line. Raises SetupError."""
+    """Kill the coordinator of a group or of a transactional ID. Return a JSON line. Raise SetupError."""
 
     def coordinator(connection: Connection) -> int:
         wanted = {"key_type": kind, "coordinator_keys": [key]}

@@ -225,7 +225,7 @@ LAST_LINES = 3
 class TargetProcess(Child):
     """Signals go to the whole process group, because the command may be a script that starts the broker.
 
-    Raises SetupError if there is no such program. ``check`` raises TargetDied.
+    Making one raises SetupError if there is no such program. ``check`` raises TargetDied.
     """
 
     def __init__(
@@ -287,7 +287,7 @@ class ShellProcess:
     """Does by shell commands what ``Child`` does. It cannot see the process itself: ``alive`` shows
     whether there is one, and without that command it counts as alive until it was ended.
 
-    Raises SetupError for a command that fails.
+    Its methods raise SetupError for a command that fails.
     """
 
     def __init__(self, number: int, address: str, commands: Commands) -> None:
@@ -348,7 +348,7 @@ class ShellProcess:
             raise _died(self)
 
     def wait(self, limit_s: float | None = None) -> bool:
-        """Return whether the node has ended. Raises SetupError if the command that should have killed it did not."""
+        """Return whether the node has ended. Raise SetupError if the command that should have killed it did not."""
         deadline = time.monotonic() + (limit_s or 0.0)
         while self._ended and self._commands.alive and self._is_alive():
             if time.monotonic() > deadline:

@@ -82,7 +82,7 @@ class RunFolder:
             ) from failure
 
     def discard(self) -> None:
-        """Remove the folder of a run that never began, so that it can be tried again."""
+        """Remove the folder of a run that never began, so that it can be retried."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def write_faults(self, rows: Iterable[FaultRow]) -> None:

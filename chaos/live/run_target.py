@@ -65,7 +65,7 @@ class RunPlan:
 
 
 class RunTarget:
-    """The brokers of one run. Raises SetupError, NodeDied."""
+    """The brokers of one run. Its methods raise SetupError, NodeDied."""
 
     scenario: Scenario  # what is played in front of them
     cluster: LiveCluster

@@ -73,7 +73,7 @@ def play_scenario(
     show: Show = lambda _: None,
     variant: str = "",
 ) -> RunFolder:
-    """Play a scenario that ``check_playable`` accepts, and write the run's folder ``out``. Raises SetupError.
+    """Play a scenario that ``check_playable`` accepts, and write the run's folder ``out``. Raise SetupError.
 
     ``progress`` gets a line for what happens, and ``show`` the state of the run once a second. ``variant`` is what was
     chosen for this run when runs are compared; it goes into the manifest, and so does how the run ended (``Ending``). A
@@ -114,7 +114,7 @@ class LiveRun:
     """The phases of one run, and the loop between them. What it plays in front of is in ``RunTarget``."""
 
     def __init__(self, plan: RunPlan, show: Show) -> None:
-        """Start Toxiproxy. Raises SetupError."""
+        """Start Toxiproxy. Raise SetupError."""
         self._plan = plan
         self._show = show
         self._shown_us = 0
@@ -193,7 +193,7 @@ class LiveRun:
             self._tick_until(segments.waited_for, float("inf"), "")
 
     def _tick_until(self, done: Callable[[], bool], limit_s: float, complaint: str) -> None:
-        """Go on with the run until ``done()``, because a fault may fire while nodes start or clients finish. Raises
+        """Go on with the run until ``done()``, because a fault may fire while nodes start or clients finish. Raise
         NodeDied with the ``complaint`` after ``limit_s``."""
         start_us = self._plan.now_us()
         while not done():

@@ -81,7 +81,7 @@ class Applied:
 
 
 def apply(mutant: Mutant, on_first_call: Callable[[], None] | None = None) -> Applied:
-    """Replace the target until ``undo`` is called. Raises MutantError if the target does not fit.
+    """Replace the target until ``undo`` is called. Raise MutantError if the target does not fit.
 
     ``on_first_call`` is called once, before the replacement runs for the first time. With it a child process that will
     be killed leaves the evidence that its mutant was reached.

@@ -61,7 +61,7 @@ def rule_mutants() -> tuple[Mutant, ...]:
 
 
 def by_name(name: str) -> Mutant:
-    """Return the mutant, planned or not. Raises MutantError, which suggests the nearest name."""
+    """Return the mutant, planned or not. Raise MutantError, which suggests the nearest name."""
     mutants = {each.name: each for each in (*all_mutants(), *unplanned_mutants(), *rule_mutants())}
     if name not in mutants:
         raise MutantError(f"there is no mutant {name!r}{did_you_mean(name, mutants)}; ./crucible mutants lists all")

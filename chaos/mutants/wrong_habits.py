@@ -481,6 +481,6 @@ played in (none: all)."""
 
 
 def found(name: str) -> Mutant:
-    """Return the wrong habit or the mutant of this name. Raises MutantError."""
+    """Return the wrong habit or the mutant of this name. Raise MutantError."""
     habit = globals().get(name, getattr(wrong_habits_of_coordinators, name, None))
     return habit if isinstance(habit, Mutant) else by_name(name)

@@ -161,7 +161,7 @@ def test_the_response_to_the_second_copy_is_evidence_and_goes_nowhere() -> None:
     assert isinstance(again, Request)
     assert list(subject.after(NOW, again, [reply(again, error=71)])) == []
     assert log.rows[-1].kind == "request_duplicated_response"
-    assert log.rows[-1].detail == "answered with error 71"
+    assert log.rows[-1].detail == "responded with error 71"
     assert isinstance(opened, Opened)
     assert log.calls[-1] == ("deliver_later", Closed(opened.connection), 0)
 

@@ -172,7 +172,7 @@ class Cluster(ClusterVerbs):
         """Return a sentence about the clients' requests of these APIs so far."""
         names = None if apis is None else {api_name(each) for each in apis}
         counts: Counter[tuple[str, str]] = Counter()
-        with suppress(CrucibleError):  # A node that is paused, or has just died, is left out.
+        with suppress(CrucibleError):  # A node that is paused, or has just died, is skipped.
             for member in self._members:
                 for api, client_id, count in member.request_counts():
                     if names is None or api in names:

@@ -91,7 +91,7 @@ class SharedCluster(Cluster):
         return rule
 
     def newest_frames(self, count: int) -> list[Frame]:
-        """Return the newest requests and responses of clients, by time. A node that does not respond is left out."""
+        """Return the newest requests and responses of clients, by time. A node that does not respond is skipped."""
         found: list[Frame] = []
         for member in self._members:
             with suppress(CrucibleError):

@@ -56,7 +56,7 @@ class EncodedRequest:
         return f"{api_name(self.api_key)} {self.api_version}"
 
     def decode(self, response: memoryview) -> Any:
-        """Return the body of the response, a frame without its length. Raises LostError (garbled)."""
+        """Return the body of the response, a frame without its length. Raise LostError (garbled)."""
         try:
             correlation_id, body = decode_response(self.api_key, self.api_version, response)
         except ProtocolError as error:
@@ -144,7 +144,7 @@ class Connection:
         return EncodedRequest(api_key, api_version, correlation_id, frame)
 
     def receive(self, request: EncodedRequest, deadline: float | None = None) -> Reply:
-        """Wait for the response until ``deadline`` (seconds of the monotonic clock). Raises the errors of ``call``."""
+        """Wait for the response until ``deadline`` (seconds of the monotonic clock). Raise the errors of ``call``."""
         response = self.receive_frame(deadline)
         return Reply(request.decode(response), len(request.frame), len(response) + LENGTH_BYTES)
 
@@ -156,7 +156,7 @@ class Connection:
         return self.receive_frame()
 
     def send_bytes(self, data: bytes, timeout_us: int | None = None) -> None:
-        """Send bytes as they are: one frame, several, or none. Raises DeadlineError and LostError."""
+        """Send bytes as they are: one frame, several, or none. Raise DeadlineError and LostError."""
         try:
             self._limit(self.timeout_s if timeout_us is None else timeout_us / 1e6)
             self.sock.sendall(data)
@@ -167,7 +167,7 @@ class Connection:
 
     def receive_frame(self, deadline: float | None = None) -> memoryview:
         """Return the next frame without its length. Without a ``deadline``, each read may take the connection's own
-        timeout. Raises DeadlineError and LostError."""
+        timeout. Raise DeadlineError and LostError."""
         try:
             if deadline is None:
                 self._limit(self.timeout_s)

@@ -32,7 +32,7 @@ RETENTIONS = (("retention.bytes", "local.retention.bytes"), ("retention.ms", "lo
 
 def check_topic(config: BrokerConfig, before: Mapping[str, str], after: Mapping[str, str]) -> None:
     """``before`` and ``after`` are the settings that the topic itself has. Where it has none, the broker's count.
-    Raises ConfigError with one sentence."""
+    Raise ConfigError with one sentence."""
     values = config.topic_values(after)
     shortest, longest = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
     assert isinstance(shortest, int), "the lag is a number"

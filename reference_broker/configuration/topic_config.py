@@ -250,7 +250,7 @@ def default_of(name: str) -> Any:
 def normalised(pairs: Mapping[str, str]) -> dict[str, str]:
     """The text of each setting as it is kept and reported: without blanks around it, numbers in their plain form.
 
-    Raises ConfigError for what ``check_lengths`` and ``parse_topic_configs`` refuse.
+    Raise ConfigError for what ``check_lengths`` and ``parse_topic_configs`` refuse.
     """
     check_lengths(pairs)
     return {name: TOPIC_KEYS[name].text(value) for name, value in parse_topic_configs(pairs).items()}

@@ -348,7 +348,7 @@ class DirectoryAssignment:
             if any(int(each.api_key) == ApiKey.ASSIGN_REPLICAS_TO_DIRS for each in response.api_keys):
                 again()
                 return
-            self._node.ports.note("lost_replicas_not_told", ("replicas", len(replicas)))
+            self._node.ports.note("lost_replicas_not_reported", ("replicas", len(replicas)))
             done()
 
         channel = self._lifecycle.channel

@@ -87,7 +87,7 @@ class ControllerActivation:
             self._activated()
 
     def _activation_records(self, image: MetadataImage, in_transaction: bool) -> ActivationRecords:
-        """Return what the term writes first. Raises MetadataFault if this node does not know a finalized feature
+        """Return what the term writes first. Raise MetadataFault if this node does not know a finalized feature
         level."""
         config = self._config
         check_levels(image, config)

@@ -67,7 +67,7 @@ class Leadership(Protocol):
     @property
     def epoch(self) -> int: ...
     def append(self, values: Sequence[bytes]) -> Provenance:
-        """Append one batch of records with these values, whole or not at all. Raises NotLeader or DiskError."""
+        """Append one batch of records with these values, whole or not at all. Raise NotLeader or DiskError."""
         ...
 
     def resign(self, why: str) -> None:

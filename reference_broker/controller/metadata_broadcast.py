@@ -315,7 +315,7 @@ class MetadataBroadcast:
             if term != self._epoch:
                 return
             self._epoch_pending = False
-            # Decision metadata-epoch-refused (M-2): tried again later | committed
+            # Decision metadata-epoch-refused (M-2): retried later | committed
             if refusal is not None:
                 self._node.after(LONGEST_RETRY_MS * 1000, self.progressed)
 

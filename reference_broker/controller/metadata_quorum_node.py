@@ -84,7 +84,7 @@ class MetadataQuorumNode:
         return self._identity_file.identity
 
     def load(self, clean: bool) -> Sliced[None]:
-        """Recover the metadata log and build the parts. Raises StartRefused for a damaged directory or that
+        """Recover the metadata log and build the parts. Raise StartRefused for a damaged directory or that
         of another node."""
         setup = self._setup
         known = read_identity(setup.disk, setup.node_id)

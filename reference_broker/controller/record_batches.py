@@ -64,7 +64,7 @@ def encode_batches(
     """Cut the records into batches of at most ``max_batch_bytes``, and replay them on ``delta``. A larger record gets a
     batch of its own.
 
-    Raises ChangeTooLarge, and MetadataFault for a record that cannot follow the ones before it.
+    Raise ChangeTooLarge, and MetadataFault for a record that cannot follow the ones before it.
     """
     found, size_bytes = ChangeBatches(delta), max_batch_bytes
     for record in records:
@@ -88,7 +88,7 @@ def encode_batches(
 
 
 def replayed(batch: ChangeBatch, delta: MetadataDelta, budget: Budget) -> Sliced[None]:
-    """Replay one batch of a cut on ``delta``. Raises MetadataFault for a record that cannot follow."""
+    """Replay one batch of a cut on ``delta``. Raise MetadataFault for a record that cannot follow."""
     for record in batch.records:
         replay(delta, record)
         if budget.spend(2):

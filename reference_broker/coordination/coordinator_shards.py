@@ -61,7 +61,7 @@ class Playback(Protocol):
 
     def replay(self, header: BatchHeader, record: Record, end_offset: int) -> None:
         """Replay the next record of the log, which may be a control record. ``end_offset`` is one past it. A damaged
-        batch may give its records any offsets; ``end_offset`` never goes back, and stays inside the log. Raises
+        batch may give its records any offsets; ``end_offset`` never goes back, and stays inside the log. Raise
         DamagedRecord."""
         ...
 
@@ -105,11 +105,11 @@ class Loading:
         yield from self.playback.restore(self._skip)
         if self.target.is_led and self.skipped:
             where = ("partition", self.target.led.log.directory)
-            self.ports.note("coordinator_loaded_in_part", where, ("left_out", self.skipped))
+            self.ports.note("coordinator_loaded_in_part", where, ("skipped", self.skipped))
 
     def _records(self, log: PartitionLog) -> Iterator[tuple[BatchHeader, Record] | None]:
         """Yield each record, and None after each chunk. Ends early once another node leads the partition, since its
-        files may be gone. Raises InvalidRecords and DiskError where the log cannot be read on."""
+        files may be gone. Raise InvalidRecords and DiskError where the log cannot be read on."""
         offset = log.log_start_offset
         while self.target.is_led and offset < log.log_end_offset:
             try:
@@ -140,7 +140,7 @@ class Loading:
     def _skip(self, offset: int, reason: str) -> None:
         self.skipped += 1
         directory = self.target.led.log.directory
-        self.ports.note("coordinator_record_left_out", ("partition", directory), ("offset", offset), ("reason", reason))
+        self.ports.note("coordinator_record_skipped", ("partition", directory), ("offset", offset), ("reason", reason))
 
 
 RELOAD_US = 1_000_000

@@ -221,7 +221,7 @@ class ActiveCall:
         return True
 
     def fail(self, bug: Exception) -> None:
-        """End a request whose work raised ``bug``. Raises it again if it must not be contained."""
+        """End a request whose work raised ``bug``. Raise it again if it must not be contained."""
         forget, self._forget = self._forget, None
         self._failed(self, self._request, bug)
         if forget is not None:

@@ -30,7 +30,7 @@ class LastEnd:
 
 
 def read_mark(disk: Disk) -> LastEnd:
-    """Read the mark. A mark that cannot be parsed is a clean end with an unknown broker epoch. Raises DiskError."""
+    """Read the mark. A mark that cannot be parsed is a clean end with an unknown broker epoch. Raise DiskError."""
     # Decision clean-shutdown-mark (E-4): ended uncleanly | ended cleanly
     if not disk.exists(CLEAN_SHUTDOWN_FILE):
         return LastEnd(clean=False)
@@ -43,7 +43,7 @@ def read_mark(disk: Disk) -> LastEnd:
 
 
 def remove_mark(ports: Ports, disk: Disk, done: Callable[[], None]) -> None:
-    """Remove the mark, and call ``done`` when that is durable. Only then a log may change. Raises DiskError."""
+    """Remove the mark, and call ``done`` when that is durable. Only then a log may change. Raise DiskError."""
     if disk.exists(CLEAN_SHUTDOWN_FILE):
         disk.delete(CLEAN_SHUTDOWN_FILE)
         ports.sync((CLEAN_SHUTDOWN_FILE,), done)
@@ -52,7 +52,7 @@ def remove_mark(ports: Ports, disk: Disk, done: Callable[[], None]) -> None:
 
 
 def write_mark(disk: Disk, broker_epoch: int) -> str:
-    """Write the mark, and return its path, which must be synced. Raises DiskError."""
+    """Write the mark, and return its path, which must be synced. Raise DiskError."""
     mark = {"version": 0, "brokerEpoch": broker_epoch}
     disk.write(CLEAN_SHUTDOWN_FILE, json.dumps(mark, separators=(",", ":")).encode() + b"\n")
     return CLEAN_SHUTDOWN_FILE

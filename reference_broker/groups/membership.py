@@ -435,7 +435,7 @@ def sync_group(served: ServedGroup, request: SyncRequest, respond: SyncCallback)
     error = _sync_refusal(group, request)
     if error:
         respond(SyncResponse(error))
-    # Decision group-sync-answered: responds at once | parked
+    # Decision group-sync-of-stable-group: responds at once | parked
     elif group.state is GroupState.STABLE:
         rebalances.synced(served, request.member_id)
         respond(assignment_response(group, group.members[request.member_id]))

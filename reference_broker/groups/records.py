@@ -115,7 +115,7 @@ def offset_value(commit: CommitOffset, version: int) -> bytes:
 
 
 def read_offset_value(key: OffsetKey, data: bytes) -> CommitOffset:
-    """Read OffsetCommitValue 0-4. Raises DamagedRecord, also for other versions."""
+    """Read OffsetCommitValue 0-4. Raise DamagedRecord, also for other versions."""
     fields = FieldReader(data, flexible_from=EPOCH_VALUE, greatest=EPOCH_VALUE)
     version = fields.version
     offset = fields.int64()
@@ -144,7 +144,7 @@ def read_offset_value(key: OffsetKey, data: bytes) -> CommitOffset:
 
 def group_value(group: Group) -> bytes:
     """GroupMetadataValue 3, as the group is now. It has the selected one of each member's protocols. Without members
-    only the generation counts, as in Kafka. Raises TextTooLong."""
+    only the generation counts, as in Kafka. Raise TextTooLong."""
     out = FieldWriter(CLASSIC_VALUE)
     out.string(group.protocol_type or "")
     out.int32(group.generation)
@@ -169,7 +169,7 @@ def _write_member(out: FieldWriter, member: Member, protocol: str | None) -> Non
 
 
 def read_group(group_id: str, data: bytes) -> Group:
-    """Read GroupMetadataValue 0-4. Raises DamagedRecord, also where two members have the same ID or instance."""
+    """Read GroupMetadataValue 0-4. Raise DamagedRecord, also where two members have the same ID or instance."""
     fields = FieldReader(data, flexible_from=4, greatest=4)
     protocol_type, generation = fields.string(), fields.int32()
     protocol, leader = fields.nullable_string(), fields.nullable_string()
@@ -186,7 +186,7 @@ def read_group(group_id: str, data: bytes) -> Group:
 
 
 def _check_texts(*texts: str | None) -> None:
-    """A flexible version may hold texts that can neither be written again nor be sent to older clients. Raises
+    """A flexible version may hold texts that can neither be written again nor be sent to older clients. Raise
     DamagedRecord."""
     if not all(map(fits, texts)):
         raise DamagedRecord(f"a text of more than {MOST_TEXT_BYTES} bytes")

@@ -124,7 +124,7 @@ def with_codec(view: memoryview, batches: Batches, rules: Rules, config: LogConf
 
 
 def with_codec_at_once(view: memoryview, batches: Batches, rules: Rules, config: LogConfig) -> memoryview:
-    """As ``with_codec``. Raises RecordsRefused."""
+    """As ``with_codec``. Raise RecordsRefused."""
     try:
         return memoryview(run_to_end(with_codec(view, batches, rules, config)))
     except InvalidRecords as invalid:

@@ -12,7 +12,7 @@ from reference_broker.ports.slicing import Sliced
 
 
 def open_log(disk: Disk, directory: str, config: LogConfig, now: Now, clean: bool) -> Sliced[PartitionLog]:
-    """Open a partition's log. Raises DiskError.
+    """Open a partition's log. Raise DiskError.
 
     After a ``clean`` shutdown bytes and index files are trusted. Otherwise segments from the recovery point on are read
     whole, the log is truncated at the first bad batch, and indexes are rebuilt. The high watermark starts at the log

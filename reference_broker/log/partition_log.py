@@ -297,11 +297,11 @@ class PartitionLog:
         return reading.bytes_between(self.segments, offset, end_offset)
 
     def search_timestamp(self, timestamp_ms: int, budget: Budget) -> Sliced[FoundOffset | None]:
-        """Find the first local record whose timestamp is >= ``timestamp_ms``. Raises Overtaken."""
+        """Find the first local record whose timestamp is >= ``timestamp_ms``. Raise Overtaken."""
         return LookUp(self.segments, self.local_log_start_offset, budget).first_at(timestamp_ms)
 
     def search_max_timestamp(self, budget: Budget) -> Sliced[FoundOffset]:
-        """Find the first local record with the largest timestamp (KIP-734); (-1, -1, -1) if there is none. Raises
+        """Find the first local record with the largest timestamp (KIP-734); (-1, -1, -1) if there is none. Raise
         Overtaken."""
         return LookUp(self.segments, self.local_log_start_offset, budget).largest()
 

@@ -539,7 +539,7 @@ class ProducerSnapshots:
             insort(self.offsets, offset)
 
     def is_whole_and_durable(self, offset: int) -> bool:
-        """Whether a start is sure to find the state before ``offset``. Raises DiskError."""
+        """Whether a start is sure to find the state before ``offset``. Raise DiskError."""
         is_there = offset in self.offsets and self.path(offset) not in self.durability.dirty
         return is_there and self.newest(offset, offset) is not None
 

@@ -411,7 +411,7 @@ class Recovery:
 
     def _check_end(self) -> None:
         """A truncation lowers the durable end first. So a log that ends below it has lost records that were
-        durable, even if all of its batches are good. Raises LogDamaged."""
+        durable, even if all of its batches are good. Raise LogDamaged."""
         segments = self.segments.items
         end = segments[-1].next_offset if segments else self.local_start
         durable_end = self.checkpoints.durable_end

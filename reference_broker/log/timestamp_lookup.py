@@ -180,7 +180,7 @@ def largest_from(batch: Buffer, header: BatchHeader, start_offset: int, budget: 
 
 
 def _plain(batch: Buffer, header: BatchHeader, budget: Budget) -> Sliced[bytes]:
-    """Return the decompressed records of a batch. Raises InvalidRecords."""
+    """Return the decompressed records of a batch. Raise InvalidRecords."""
     body = memoryview(batch)[HEADER_BYTES:]
     if header.compression == 0:
         return bytes(body)
@@ -193,7 +193,7 @@ def _plain(batch: Buffer, header: BatchHeader, budget: Budget) -> Sliced[bytes]:
 
 
 def _times(plain: bytes, header: BatchHeader) -> Iterator[list[tuple[int, int]]]:
-    """(timestamp in ms, offset) of the records, RECORDS_AT_ONCE in each list. Keys and values are passed over. Raises
+    """(timestamp in ms, offset) of the records, RECORDS_AT_ONCE in each list. Keys and values are passed over. Raise
     InvalidRecords (CORRUPT_MESSAGE) where the bytes are no records, or are another number of records."""
     position = count = 0
     size, wanted, last_delta = len(plain), header.record_count, header.last_offset_delta

@@ -59,7 +59,7 @@ class TombstoneHorizon:
 
     def must_empty(self, position: int, leader_horizon: int) -> bool:
         """Whether a follower whose log ends at ``position`` must empty it, because of its leader's marker
-        (H-4, H-6). ``begin`` follows once it is empty. Raises DiskError."""
+        (H-4, H-6). ``begin`` follows once it is empty. Raise DiskError."""
         remembered = remembered_after(position, leader_horizon)
         # Decision horizon-passed (H-4, H-6): starts again | fills on
         if remembered > self.remembered:

@@ -117,7 +117,7 @@ def check_together(config: BrokerConfig, layers: Layers, changed: Collection[str
     """Check what Kafka demands of a running broker's settings together (KafkaConfig.validateValues,
     DynamicLogConfig.validateReconfiguration). A demand counts where one of its settings is ``changed``.
 
-    ``config`` is the controller's, by which another broker's file is not known. Raises ConfigError.
+    ``config`` is the controller's, by which another broker's file is not known. Raise ConfigError.
     """
     static = config.static or config
     live = amended(static, layers)
@@ -145,7 +145,7 @@ def is_custom(name: str) -> bool:
 
 
 def normalised_broker_settings(pairs: Mapping[str, str], of_one_broker: bool) -> dict[str, str]:
-    """The text of each setting as it is kept and described. Raises ConfigError for what cannot change, or not for all
+    """The text of each setting as it is kept and described. Raise ConfigError for what cannot change, or not for all
     brokers at once, and for a bad value."""
     check_lengths(pairs)
     custom = {name: text for name, text in pairs.items() if is_custom(name)}

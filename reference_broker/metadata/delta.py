@@ -73,7 +73,7 @@ class _Draft:
         return not new or max(new) == before + len(new) - 1
 
     def settled(self) -> TopicChange:
-        """The frozen change. Raises MetadataFault if a partition is missing."""
+        """The frozen change. Raise MetadataFault if a partition is missing."""
         if self.change is None:
             self.change = TopicChange(self.base, self.frozen(), tuple(self.partitions))
         return self.change
@@ -93,7 +93,7 @@ class _Draft:
 def with_changes(
     topic: str, known: tuple[PartitionImage, ...], changed: Mapping[int, PartitionImage]
 ) -> tuple[PartitionImage, ...]:
-    """The partitions of a topic after changes. Raises MetadataFault if one is missing."""
+    """The partitions of a topic after changes. Raise MetadataFault if one is missing."""
     indexes = sorted(changed)
     if not known and indexes == list(range(len(indexes))):
         return tuple(changed[index] for index in indexes)

@@ -49,7 +49,7 @@ def uuid_text(value: bytes) -> str:
 
 
 def uuid_from_text(text: str) -> bytes:
-    """Return the 16 bytes of a UUID. Raises ValueError if the text is no UUID."""
+    """Return the 16 bytes of a UUID. Raise ValueError if the text is no UUID."""
     value = urlsafe_b64decode(text + "==")
     if len(value) != 16:
         raise ValueError(f"{text!r} is no UUID")

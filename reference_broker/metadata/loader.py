@@ -57,7 +57,7 @@ class MetadataBatch:
 
 
 def decoded(batch: LogBatch) -> MetadataBatch:
-    """Decode the values of a batch. Raises MetadataFault for a value that is no metadata record."""
+    """Decode the values of a batch. Raise MetadataFault for a value that is no metadata record."""
     return MetadataBatch(tuple(decode(value) for value in batch.values), batch.provenance, batch.size_bytes)
 
 
@@ -156,7 +156,7 @@ class MetadataBatchLoader:
     def load(self, batch: MetadataBatch) -> None:
         """Replay one committed batch. A control batch has no records.
 
-        Raises MetadataFault for a record that cannot follow the ones before it. Nothing of the batch is published then.
+        Raise MetadataFault for a record that cannot follow the ones before it. Nothing of the batch is published then.
         """
         markers = batch.markers
         self._check_markers(markers)
@@ -174,7 +174,7 @@ class MetadataBatchLoader:
             self.flush()
 
     def flush(self) -> None:
-        """Publish what was replayed since the last publication, but nothing while a transaction is open. Raises
+        """Publish what was replayed since the last publication, but nothing while a transaction is open. Raise
         MetadataFault, and publishes nothing, if no image can be built of it."""
         # Decision metadata-flush-in-transaction (T-8): published | held back
         if not self.in_transaction:
@@ -288,7 +288,7 @@ class MetadataLoader:
         self._notes.expect(begin_offset, batches)
 
     def load(self) -> Sliced[None]:
-        """Load the newest snapshot at start, and publish nothing. Raises StartRefused if it is damaged."""
+        """Load the newest snapshot at start, and publish nothing. Raise StartRefused if it is damaged."""
         newest = self._store.latest
         # Decision loaded-from-snapshot (S-9): from a snapshot | from the log alone
         if newest is not None:

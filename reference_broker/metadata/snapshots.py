@@ -132,7 +132,7 @@ def snapshot_id(image: MetadataImage) -> OffsetAndEpoch:
 def write_snapshot(disk: Disk, image: MetadataImage) -> Iterator[None]:
     """Write one batch at each step, and the footer at the end. Then ``made_path`` is complete, but not synced.
 
-    The image never changes, so records that are committed meanwhile do not get into it. Raises DiskError; the caller
+    The image never changes, so records that are committed meanwhile do not get into it. Raise DiskError; the caller
     must then delete the file.
     """
     snapshot = snapshot_id(image)
@@ -367,7 +367,7 @@ class _Attempt:
 
 
 def load_snapshot(disk: Disk, snapshot: OffsetAndEpoch) -> Sliced[MetadataImage]:
-    """Return the image as of the record before the snapshot's end offset. Raises StartRefused for a damaged snapshot
+    """Return the image as of the record before the snapshot's end offset. Raise StartRefused for a damaged snapshot
     and for one with transaction markers (T-3). Nothing of such a file is used."""
     path = snapshot_path(snapshot)
     try:

@@ -111,7 +111,7 @@ class Follower(RoleState):
 
     def _failed(self) -> None:
         self._failures += 1
-        # Decision quorum-leader-unreachable (T-7): considered gone | tried again
+        # Decision quorum-leader-unreachable (T-7): considered gone | retried
         if self._failures >= GONE_AFTER_FAILURES:
             self._leader_lost(None)
         self._retry()
@@ -178,7 +178,7 @@ class Follower(RoleState):
     def _truncate(self, diverging: OffsetAndEpoch) -> None:
         """Truncate the records that the leader does not have.
 
-        Raises CutBelowHighWatermark if the leader reports twice in a row that it lacks committed records. The first
+        Raise CutBelowHighWatermark if the leader reports twice in a row that it lacks committed records. The first
         such response, or the request for it, may have been damaged on its way: frames have no checksum.
         """
         context = self.context

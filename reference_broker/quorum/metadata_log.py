@@ -258,7 +258,7 @@ class MetadataLog:
         return self.truncate_to(min(own.offset, end.offset) if own.epoch == end.epoch else own.offset)
 
     def truncate_to(self, offset: int) -> int:
-        """Remove every batch that reaches ``offset`` or beyond, and return the new end offset. Raises
+        """Remove every batch that reaches ``offset`` or beyond, and return the new end offset. Raise
         CutBelowHighWatermark, because the node must end rather than forget committed records."""
         high_watermark = self.log.high_watermark
         # Decision metadata-log-cut-below-commit (T-7): refused | records uncommitted
@@ -317,7 +317,7 @@ class HighWatermark:
 
 
 def read_batch(batch: bytes) -> LogBatch:
-    """Read one whole batch, whose CRC the caller has checked. Raises InvalidRecords."""
+    """Read one whole batch, whose CRC the caller has checked. Raise InvalidRecords."""
     header = read_header(batch)
     values: tuple[bytes, ...] = ()
     if not header.is_control:
@@ -334,7 +334,7 @@ def open_metadata_log(
 
     A torn tail is cut at the first bad batch. Other damage stays as it is, since this node may have reported to a
     leader that it has these records. If a crash between the rename of the newest snapshot and the truncation of the log
-    left that snapshot beyond the log, the log starts at the snapshot. Raises StartRefused for a damaged log, and for
+    left that snapshot beyond the log, the log starts at the snapshot. Raise StartRefused for a damaged log, and for
     one that begins where no snapshot reaches (KAFKA-14240).
     """
     log_config = LogConfig(

@@ -78,7 +78,7 @@ class Gate:
 class Quorum:
     """The state of one node in the quorum, and its entry points.
 
-    Raises StartRefused if the directory belongs to another set of voters or its state is damaged.
+    Making one raises StartRefused if the directory belongs to another set of voters or its state is damaged.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class Quorum:
     def append(self, values: Sequence[bytes]) -> Provenance:
         """Append one batch of records with these values, whole or not at all.
 
-        Raises NotLeader, BatchTooLarge or DiskError. Nothing was written then.
+        Raise NotLeader, BatchTooLarge or DiskError. Nothing was written then.
         """
         state = self.state
         if not isinstance(state, Leader) or not state.live or state.start_offset < 0:
@@ -371,7 +371,7 @@ class Quorum:
 
     def _recovered(self) -> QuorumState:
         """Return the state from the file, or a state of the log's epoch if that is newer, which means that the file was
-        lost. Raises StartRefused."""
+        lost. Raise StartRefused."""
         kept = read_quorum_state(self._disk)
         if kept is not None and kept.voters and tuple(sorted(kept.voters)) != self.voters:
             raise StartRefused(

@@ -81,7 +81,7 @@ def decompress(codec: int, data: Buffer, max_bytes: int = DEFAULT_MAX_DECOMPRESS
 
 def decompressed_pieces(codec: int, data: Buffer, max_bytes: int, piece_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
     """Decompress as ``decompress`` does, in pieces of at most ``piece_bytes``. Snappy's pieces are its blocks, one of
-    which may hold all. Raises InvalidRecords as ``decompress`` does, before more than ``max_bytes`` are made."""
+    which may hold all. Raise InvalidRecords as ``decompress`` does, before more than ``max_bytes`` are made."""
     function = _DECOMPRESS.get(codec)
     if function is None:
         raise InvalidRecords(ErrorCode.unsupported_compression_type, f"compression codec {codec} does not exist")

@@ -152,7 +152,7 @@ def read_records(batch: Buffer, max_decompressed_bytes: int = DEFAULT_MAX_DECOMP
 
 
 def decoded(plain: bytes, header: BatchHeader) -> Iterator[Record]:
-    """The records of a batch, whose bytes are decompressed. Raises InvalidRecords (CORRUPT_MESSAGE)."""
+    """The records of a batch, whose bytes are decompressed. Raise InvalidRecords (CORRUPT_MESSAGE)."""
     position = 0
     for _ in range(header.record_count):
         length, start = read_zigzag(plain, position)

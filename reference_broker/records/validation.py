@@ -171,7 +171,7 @@ CODECS = {"uncompressed": Compression.NONE, **{each.name.lower(): each for each 
 def repacked(header: BatchHeader, batch: memoryview, codec: Compression, level: int | None = None) -> Sliced[bytes]:
     """Return the batch with the same records and another codec of this level. The records are not decoded.
 
-    Raises InvalidRecords: MESSAGE_TOO_LARGE for too many records or plain bytes, CORRUPT_MESSAGE for bytes that the
+    Raise InvalidRecords: MESSAGE_TOO_LARGE for too many records or plain bytes, CORRUPT_MESSAGE for bytes that the
     batch's own codec cannot read.
     """
     plain = yield from plain_records(header, batch)

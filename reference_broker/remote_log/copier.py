@@ -425,7 +425,7 @@ def collect_segment_data(
     (P-8).
 
     If the log begins inside the segment, it has forgotten the leader epochs of the records before. Nobody reads these,
-    so they count for the leader epoch at the log start. Raises Overtaken if the log loses records meanwhile,
+    so they count for the leader epoch at the log start. Raise Overtaken if the log loses records meanwhile,
     EpochsUnknown, InvalidRecords where a file is damaged, and DiskError.
     """
     log = partition.log

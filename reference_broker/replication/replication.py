@@ -31,7 +31,7 @@ class Replication:
         self.leaders.start()
 
     def halt(self) -> None:
-        """Called at a clean end. Nothing is fetched or appended after it. Raises DiskError."""
+        """Called at a clean end. Nothing is fetched or appended after it. Raise DiskError."""
         self.fetchers.halt()
         self.leaders.high_watermarks.write_last()
 

@@ -74,7 +74,7 @@ class OpenFiles:
         return path in self._files
 
     def get(self, path: str, create: bool = False) -> OpenFile:
-        """Return the open file, and open it if needed. Raises DiskError if there is none, unless it is to be
+        """Return the open file, and open it if needed. Raise DiskError if there is none, unless it is to be
         created."""
         file = self._files.pop(path, None)
         if file is None:
@@ -143,7 +143,7 @@ class FolderSyncs:
             self._folders.changed(path)
 
     def opened(self, path: str) -> FolderSync | None:
-        """Open the folder if any of its names may not be durable. Return None for a folder that is gone. Raises
+        """Open the folder if any of its names may not be durable. Return None for a folder that is gone. Raise
         OSError."""
         folder = self._folders.of(path)
         with self._turn:
@@ -158,7 +158,7 @@ class FolderSyncs:
         return FolderSync(descriptor, folder, changes)
 
     def run(self, wanted: FolderSync) -> None:
-        """Block until the names are durable. Raises OSError, also if an earlier fsync of the folder has failed: its
+        """Block until the names are durable. Raise OSError, also if an earlier fsync of the folder has failed: its
         changes are lost, and a later fsync would not report that."""
         folder = wanted.folder
         with self._turn:
@@ -357,7 +357,7 @@ class FileDisk:
 
     def synchronise(self, opened: OpenedForSync) -> None:
         """Make durable all bytes written, and all names changed, before the opening. Blocks; any thread may call it.
-        Raises OSError."""
+        Raise OSError."""
         try:
             for path, descriptor in opened.files.items():
                 self._sync_file(path, descriptor)

@@ -169,12 +169,12 @@ class Driver:
         return connection
 
     def start(self) -> None:
-        self._guarded(lambda: self._outside_events(self._node.start))
+        self._guarded(lambda: self._run_step(self._node.start))
 
     def shut_down(self) -> None:
         """Begin the node's clean shutdown. ``changed`` is called as it progresses."""
         self.watched = True
-        self._guarded(lambda: self._outside_events(self._node.shutdown))
+        self._guarded(lambda: self._run_step(self._node.shutdown))
 
     def give(self, event: Event) -> None:
         """Hand the node one event from outside."""
@@ -236,7 +236,7 @@ class Driver:
             min(clients, key=attrgetter("last_active_us")).evict("max.connections is reached, and a node connects")
 
     def decoded(self, connection: Connection, frame: memoryview) -> Request | None:
-        """Decode a frame. Return None if it is large: it is decoded and handed to the node in later turns. Raises
+        """Decode a frame. Return None if it is large: it is decoded and handed to the node in later turns. Raise
         ProtocolError."""
         if self.meter is not None:
             self.meter.decoding()
@@ -331,7 +331,7 @@ class Driver:
             effects = hook.after(now, event, effects)
         self._carry_out(effects)
 
-    def _outside_events(self, step: Callable[[Now], Sequence[Effect]]) -> None:
+    def _run_step(self, step: Callable[[Now], Sequence[Effect]]) -> None:
         now = self.clock.now()
         effects = step(now)
         for watcher in self.watchers:

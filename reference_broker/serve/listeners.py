@@ -45,7 +45,7 @@ class BoundListener:
 
 
 def bind_listeners(listen: str | None, config: "BrokerConfig") -> tuple[BoundListener, ...]:
-    """Open one socket for each of the ``listeners``, or the single one of ``--listen``. Raises StartError, and leaves
+    """Open one socket for each of the ``listeners``, or the single one of ``--listen``. Raise StartError, and leaves
     no socket open then."""
     plan = config.listener_plan()
     if plan.listeners and listen is not None:
@@ -67,7 +67,7 @@ def bind_listeners(listen: str | None, config: "BrokerConfig") -> tuple[BoundLis
 def advertised_endpoints(
     bound: Sequence[BoundListener], config: "BrokerConfig", advertise: str | None
 ) -> tuple[Endpoint, ...]:
-    """Return the addresses that the node registers, one for each listener of brokers. Raises StartError if others
+    """Return the addresses that the node registers, one for each listener of brokers. Raise StartError if others
     cannot connect to one of them."""
     plan = config.listener_plan()
     if advertise is not None:
@@ -159,7 +159,7 @@ def _reachable(listener: BoundListener) -> str:
 
 
 def parse_address(text: str, option: str) -> tuple[str, int]:
-    """Parse ``HOST:PORT``. An IPv6 address is in brackets. With port 0 the system chooses. Raises StartError."""
+    """Parse ``HOST:PORT``. An IPv6 address is in brackets. With port 0 the system chooses. Raise StartError."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
         raise StartError(f"{option} is {text!r}: give HOST:PORT, such as 127.0.0.1:9092.")
@@ -167,7 +167,7 @@ def parse_address(text: str, option: str) -> tuple[str, int]:
 
 
 def listening_socket(host: str, port: int, option: str) -> socket.socket:
-    """Return a socket that listens, so that clients can connect before they are accepted. Raises StartError."""
+    """Return a socket that listens, so that clients can connect before they are accepted. Raise StartError."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

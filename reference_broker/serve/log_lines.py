@@ -32,7 +32,7 @@ class _Allowance:
     lines: float
     """The number of lines that may be written now."""
     at_s: float
-    left_out: int = 0
+    omitted: int = 0
     """The number of lines omitted since the last one."""
 
 
@@ -78,12 +78,12 @@ class LogLines:
         allowance.lines = min(burst, allowance.lines + (now_s - allowance.at_s) * lines_per_second)
         allowance.at_s = now_s
         if allowance.lines < 1:
-            allowance.left_out += 1
+            allowance.omitted += 1
             return False
         allowance.lines -= 1
-        if allowance.left_out:
-            facts["left_out"] = allowance.left_out
-            allowance.left_out = 0
+        if allowance.omitted:
+            facts["omitted"] = allowance.omitted
+            allowance.omitted = 0
         return True
 
     def flush(self) -> None:

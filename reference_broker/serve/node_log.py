@@ -17,7 +17,7 @@ WARNINGS = frozenset(
     {
         "coordinator_load_failed",
         "coordinator_loaded_in_part",
-        "lost_replicas_not_told",
+        "lost_replicas_not_reported",
         "producer_snapshot_damaged",
         "quarantine_ended",
         "setting_without_effect",
@@ -62,12 +62,12 @@ class NoteLog:
             self._error(note, now_us)
 
     def _error(self, note: Note, now_us: int) -> None:
-        logged_us, left_out = self._logged.get(note.what, (now_us - ERROR_EVERY_US, 0))
+        logged_us, omitted = self._logged.get(note.what, (now_us - ERROR_EVERY_US, 0))
         if now_us - logged_us < ERROR_EVERY_US:
-            self._logged[note.what] = (logged_us, left_out + 1)
+            self._logged[note.what] = (logged_us, omitted + 1)
             return
         self._logged[note.what] = (now_us, 0)
-        self._log.error(note.what, **dict(note.fields), **({"left_out": left_out} if left_out else {}))
+        self._log.error(note.what, **dict(note.fields), **({"omitted": omitted} if omitted else {}))
 
 
 @dataclass(slots=True)

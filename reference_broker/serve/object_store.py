@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def make_durable(path: Path, root: Path) -> None:
-    """Sync the file or folder, and each folder above it up to ``root``: obstore does not. Raises OSError."""
+    """Sync the file or folder, and each folder above it up to ``root``: obstore does not. Raise OSError."""
     for each in (path, *path.parents):
         descriptor = os.open(each, os.O_RDONLY)
         try:
@@ -337,7 +337,7 @@ CONNECT_LIMIT_S: Final = 5
 
 
 def opened(config: "BrokerConfig", data: Path) -> Objects:
-    """Open the object store that the settings name, for a node with this data directory. Raises StartError.
+    """Open the object store that the settings name, for a node with this data directory. Raise StartError.
 
     It must be opened in the node's own process, since obstore's threads do not survive a fork.
 

@@ -226,7 +226,7 @@ class PeerChannel:
     # Replies
 
     def received(self, frame: memoryview) -> None:
-        """Handle a reply. Raises ProtocolError."""
+        """Handle a reply. Raise ProtocolError."""
         if not self.outstanding:
             raise ProtocolError("a reply to nothing")
         sent = self.outstanding[0]

@@ -30,7 +30,7 @@ _FETCH_SNAPSHOT = int(ApiKey.FETCH_SNAPSHOT)
 
 
 def decode(connection: int, frame: memoryview, versions: Mapping[int, tuple[int, int]]) -> Request:
-    """Decode one request. Raises ProtocolError.
+    """Decode one request. Raise ProtocolError.
 
     ``versions`` holds the least and greatest version served, by API key. Private drafts of these APIs are served, too.
     An ApiVersions request in an unknown version gets the body None: its response has version 0 (KIP-511).
@@ -67,7 +67,7 @@ def sender_of(client_id: str) -> tuple[str, str]:
 
 
 def _is_served(header: RequestHeader, versions: Mapping[int, tuple[int, int]]) -> bool:
-    """Whether the version is served. Raises ProtocolError unless an unserved request has a response (ApiVersions)."""
+    """Whether the version is served. Raise ProtocolError unless an unserved request has a response (ApiVersions)."""
     key, version = header.api_key, header.api_version
     served = versions.get(key)
     if served is not None and (served[0] <= version <= served[1] or (key, version) in DRAFTS):

@@ -126,7 +126,7 @@ class Server:
         self._ended: asyncio.Event
 
     def run(self) -> int:
-        """Serve until SIGTERM or SIGINT, and return the exit code. Raises StartError."""
+        """Serve until SIGTERM or SIGINT, and return the exit code. Raise StartError."""
         bound = bind_listeners(self._options.listen, self._options.config)
         sockets = [listener.socket for listener in bound]
         metrics: socket.socket | None = None

@@ -285,14 +285,14 @@ _TAGS: Final = {
 
 
 def transaction_key(transactional_id: str) -> bytes:
-    """TransactionLogKey 0. Raises TextTooLong."""
+    """TransactionLogKey 0. Raise TextTooLong."""
     out = FieldWriter(KEY)
     out.string(transactional_id)
     return bytes(out.data)
 
 
 def read_key(data: bytes) -> str | None:
-    """Return the transactional ID, or None for a key of another kind. Raises DamagedRecord."""
+    """Return the transactional ID, or None for a key of another kind. Raise DamagedRecord."""
     fields = FieldReader(data)
     return fields.string() if fields.version == KEY else None
 
@@ -339,7 +339,7 @@ def _tags_of(transaction: Transaction) -> dict[int, bytes]:
 
 
 def read_transaction(transactional_id: str, data: bytes) -> Transaction:
-    """Read TransactionLogValue 0 and 1. Raises DamagedRecord, also for a value that no coordinator writes: its markers
+    """Read TransactionLogValue 0 and 1. Raise DamagedRecord, also for a value that no coordinator writes: its markers
     could not be sent, or a later step could not be written."""
     fields = FieldReader(data, flexible_from=FLEXIBLE_VALUE, greatest=FLEXIBLE_VALUE)
     producer_id, epoch, timeout_ms, state = fields.int64(), fields.int16(), fields.int32(), STATE_IDS.get(fields.int8())

@@ -109,7 +109,7 @@ def decode_request(api_key: int, version: int, frame: Frame, offset: int) -> obj
 
 def decode_request_in_slices(api_key: int, version: int, frame: Frame, offset: int) -> Sliced[tuple[object, int]]:
     """As ``decode_request``, for a frame of more than LARGE_FRAME_BYTES, which takes several events. Returns the body,
-    and how many items it has. Raises TooMuchError, too. Produce, whose codec is fast, takes a single event."""
+    and how many items it has. Raise TooMuchError, too. Produce, whose codec is fast, takes a single event."""
     if api_key == _PRODUCE or not is_known(api_key, version):
         return decode_request(api_key, version, frame, offset), 0
     check_request_bytes(api_key, len(frame))

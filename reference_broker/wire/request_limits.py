@@ -106,7 +106,7 @@ class UnitBudget:
         return UnitBudget(api_key, MOST_ITEMS.get(api_key, MOST_ITEMS_OF_MOST))
 
     def announce(self, count: int, are_small: bool) -> None:
-        """Count the items of an array before they are read. Raises TooMuchError if the message may not have that
+        """Count the items of an array before they are read. Raise TooMuchError if the message may not have that
         many."""
         self.items += count // SMALL_ITEMS if are_small else count
         if self.items > self._most_items:

@@ -77,7 +77,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_notes(nights: Path) -> Sequence[Note]:
-    """The notes in the order of their days. Raises NightError."""
+    """The notes in the order of their days. Raise NightError."""
     path = nights / ANNOTATIONS_NAME
     if not path.is_file():
         return ()

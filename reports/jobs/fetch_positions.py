@@ -26,6 +26,20 @@ _STEP = (*READER, "isolation", "index", "complete_us", "first_offset", "expected
 
 
 def steps_between_operations(tables: Tables) -> DataFrame:
+    """Return one step for each read of a fetcher from a partition (columns ``_STEP``).
+
+    ``expected`` is the offset after the last record of the reads before it in the same assignment. It is null for the
+    first read of an assignment. Of READS, a read has one row for each run of records; here the rows of one read are
+    one step, from its first offset to its last.
+
+    Two windows give the position, because assignments and reads have times, but no common key:
+
+    1. ``in_time`` sorts reads (by their response) and new assignments of a fetcher on one axis. ``assignment`` is the
+       number of assignments so far, so all reads between two assignments have the same number. At an equal time the
+       read comes first: its response belongs to the assignment that ends.
+    2. ``in_order`` has the reads of one ``assignment``. ``cursor`` is the last offset of the nearest read before that
+       ended ok; others do not move the position.
+    """
     reads = tables.reads.withColumn("at_us", F.col("complete_us"))
     polls = reads.groupBy(*READER, "isolation", "index", "type", "at_us", "complete_us").agg(
         F.min_by("first_offset", "position").alias("first_offset"),
@@ -45,6 +59,10 @@ def steps_between_operations(tables: Tables) -> DataFrame:
 
 
 def steps_inside_operations(tables: Tables) -> DataFrame:
+    """Return one step for each run of records in a read (columns ``_STEP``).
+
+    ``expected`` is the offset after the run before it in the same read, and null for the first run.
+    """
     inside = Window.partitionBy(*READER, "index").orderBy("position")
     return tables.reads.withColumn("expected", F.lag("last_offset").over(inside) + 1).select(*_STEP)
 
@@ -166,19 +184,19 @@ def fetch_gap(tables: Tables) -> DataFrame:
         last.join(tables.ends.where("error is null"), PARTITION)
         .join(reached.select(*READER, "reached.*"), READER, "left")
         .withColumn("start", F.expr("if(from_offset >= 0, from_offset, log_start_offset)"))
-        .withColumn("stands_at", F.coalesce("next_offset", "start"))
+        .withColumn("position", F.coalesce("next_offset", "start"))
         .fillna(-1, ["index"])
     )
     detail = sentence(
         "%s is at offset %s, and the high watermark at %s.",
         "process",
-        "stands_at",
+        "position",
         "high_watermark",
     )
-    return anomalies(judged.where("stands_at != high_watermark"), detail, at_us="end_us", offset="stands_at")
+    return anomalies(judged.where("position != high_watermark"), detail, at_us="end_us", offset="position")
 
 
-_SAID = [*READER, "index"]
+_RESPONSE_KEYS = [*READER, "index"]
 
 
 @GuaranteeJob(
@@ -201,7 +219,7 @@ def unrequested_partition(tables: Tables) -> DataFrame:
 
 
 def _unrequested_on_the_wire(tables: Tables) -> DataFrame:
-    foreign = tables.once(wire_lines).where("judged and line is not null and not named and (not held or forgotten)")
+    unrequested = tables.once(wire_lines).where("judged and line is not null and not named and (not held or forgotten)")
     detail = sentence(
         "%s got %s-%s in session %s, in which it had not requested it.",
         "client_id",
@@ -209,19 +227,19 @@ def _unrequested_on_the_wire(tables: Tables) -> DataFrame:
         "partition",
         "session",
     )
-    return anomalies(foreign, detail, process="client_id", at_us="until_us")
+    return anomalies(unrequested, detail, process="client_id", at_us="until_us")
 
 
 def _unrequested_in_the_history(tables: Tables) -> DataFrame:
     fetched = with_operation(tables.positions, tables, "f", "invoke_us", "complete_us").where("f = 'fetch'")
     named = fetched.withColumn("offset", F.col("fetch_offset"))
     read = tables.reads.where("f = 'fetch'").withColumn("offset", F.col("first_offset"))
-    columns = [*_SAID, "invoke_us", "complete_us", "offset"]
+    columns = [*_RESPONSE_KEYS, "invoke_us", "complete_us", "offset"]
     in_force = "other.from_us <= this.complete_us and other.until_us > this.invoke_us"
-    foreign = reduce(
+    unrequested = reduce(
         DataFrame.unionByName,
         (without_match(each.select(*columns), tables.assignments, READER, in_force) for each in (named, read)),
     )
-    foreign = foreign.groupBy(*_SAID, "invoke_us", "complete_us").agg(F.min("offset").alias("offset"))
+    unrequested = unrequested.groupBy(*_RESPONSE_KEYS, "invoke_us", "complete_us").agg(F.min("offset").alias("offset"))
     detail = sentence("%s got %s-%s, which it had not requested.", "process", "topic", "partition")
-    return anomalies(foreign, detail)
+    return anomalies(unrequested, detail)

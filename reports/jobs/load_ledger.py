@@ -45,7 +45,7 @@ class LoadCounts:
 
 
 def judge_load(spark: SparkSession, folder: Path) -> tuple[JudgedLoad, LoadCounts]:
-    """Judge a stored run. Raises SetupError if its folder is not one of a load, or not whole."""
+    """Judge a stored run. Raise SetupError if its folder is not one of a load, or not whole."""
     try:
         run = msgspec.json.decode((folder / RUN_NAME).read_bytes(), type=JudgedLoad)
     except (OSError, msgspec.DecodeError) as error:
@@ -56,7 +56,7 @@ def judge_load(spark: SparkSession, folder: Path) -> tuple[JudgedLoad, LoadCount
 
 
 def read_spans(spark: SparkSession, folder: Path, workers: int) -> DataFrame:
-    """Return the spans of a run. Raises SetupError if a worker's history is missing or not whole."""
+    """Return the spans of a run. Raise SetupError if a worker's history is missing or not whole."""
     closed = sum(each.closed for each in read_progress(folder))
     if closed < workers:
         raise SetupError(f"{folder}: the history of {workers - closed} of {workers} load workers is missing.")

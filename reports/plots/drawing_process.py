@@ -41,7 +41,7 @@ class DrawingProcess:
     def call(self, task: Callable[[], T]) -> T:
         """Call ``task``, which must be picklable, in the process. Return its result, or raise its error.
 
-        Raises DrawingProcessError if the process dies.
+        Raise DrawingProcessError if the process dies.
         """
         try:
             pickle.dump(task, self._tasks)

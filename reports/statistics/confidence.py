@@ -58,7 +58,7 @@ def ratios(
 ) -> list[Ratio]:
     """One for each figure. ``old`` and ``new`` have a row for each unit, with a positive value for each figure.
 
-    ``exact_to`` says by which share each figure may be wrong as it was recorded; intervals are wider by that. Raises
+    ``exact_to`` says by which share each figure may be wrong as it was recorded; intervals are wider by that. Raise
     ValueError if a side has fewer than LEAST_UNITS units.
     """
     sides = [np.log(np.asarray(side, dtype=np.float64)) for side in (old, new)]
@@ -91,7 +91,7 @@ class Interval:
 
 def median_interval(values: Sequence[float], seed: int = 1) -> Interval:
     """Return the median and its percentile interval from a bootstrap that draws runs (B. Efron and R. Tibshirani, 1993,
-    chapter 13). Raises ValueError without values."""
+    chapter 13). Raise ValueError without values."""
     if not values:
         raise ValueError("a median needs at least one value")
     middle = float(np.median(values))

@@ -1,7 +1,7 @@
 """Readers at the end of a run, when all is quiet: of all logs, of a mirror's target, and of committed offsets.
 
 ``FinalReader`` records the contents of the logs and where they begin and end. ``target_reader`` does the same with a
-mirror's target cluster, to show what the mirror left out or wrote twice. ``OffsetsReader`` fetches the committed
+mirror's target cluster, to show what the mirror omitted or wrote twice. ``OffsetsReader`` fetches the committed
 offsets of all groups. Members fetch offsets only when partitions are assigned to them, so an offset that is lost after
 that shows only here.
 """

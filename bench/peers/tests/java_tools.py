@@ -83,7 +83,7 @@ class ConsumedRecord:
 def run_tool(main_class: str, *words: str, stdin: str = "") -> str:
     """What the tool printed on standard output.
 
-    Raises ToolError when it failed or hung, PeerError when there is no Java or no jars.
+    Raise ToolError when it failed or hung, PeerError when there is no Java or no jars.
     """
     return _ran(main_class, words, stdin)[0]
 

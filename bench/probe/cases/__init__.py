@@ -36,7 +36,7 @@ def all_cases() -> tuple[ProbeCase, ...]:
 
 def chosen(sections: Sequence[str], ids: Sequence[str]) -> tuple[ProbeCase, ...]:
     """The cases of these sections and with these IDs; all if none is named. A section holds those below it: ``fetch``
-    holds ``fetch/session``. Raises UnknownCase."""
+    holds ``fetch/session``. Raise UnknownCase."""
     everything = all_cases()
     if not sections and not ids:
         return everything

@@ -446,7 +446,7 @@ def preferred_replica(at: ProbeContext) -> None:
 
 
 def _elsewhere(at: ProbeContext) -> tuple[int, str]:
-    """A node in another rack than the leader's, and that rack. Raises NotAdvertised if leaders send no consumer
+    """A node in another rack than the leader's, and that rack. Raise NotAdvertised if leaders send no consumer
     there."""
     racks = {int(each.node_id): each.rack for each in at.call(ApiKey.METADATA, {"topics": ()}).brokers}
     own = racks[at.broker.node_id]

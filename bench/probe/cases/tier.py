@@ -43,7 +43,7 @@ TIERED_WITHIN_S = 80.0
 
 def _tiered(at: ProbeContext) -> Topic:
     """A log of four segments with a record each, at 0, 10, 20 and 30 ms after BEGAN_MS. All but the last are in the
-    tier, and nowhere else. Raises NotAdvertised if the broker has no tier, or too slow a one."""
+    tier, and nowhere else. Raise NotAdvertised if the broker has no tier, or too slow a one."""
     topic = at.topic(configs=SETTINGS)
     for number in range(RECORDS):
         write(at, topic, batch(b"%d" % number + FILL, timestamp_ms=BEGAN_MS + 10 * number))

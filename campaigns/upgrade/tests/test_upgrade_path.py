@@ -25,5 +25,5 @@ def test_the_same_directory_is_uploaded_whole_here_and_gets_stuck_there(tmp_path
         assert life.is_stuck, life
         assert "NullPointerException" in life.message
     page = written(outcome)
-    assert "tried again without end" in page
+    assert "retried without end" in page
     assert verdict.partition in page

@@ -26,7 +26,7 @@ POLL_EVERY_S = 0.3
 
 
 class ExternalTarget(RunTarget):
-    """The nodes of a target. Of the scenario they play what the target can. Raises SetupError, TargetDied."""
+    """The nodes of a target, which play what it can of the scenario. Its methods raise SetupError, TargetDied."""
 
     def __init__(self, plan: RunPlan) -> None:
         self._plan = plan

@@ -33,7 +33,7 @@ Lead: TypeAlias = Callable[[Sequence[LinkPair]], Sequence[str]]
 
 class TargetNodes:
     """An external target in the size that a scenario's ``cluster`` needs. ``folder`` gets data and files, ``logs`` the
-    nodes' logs. Raises SetupError, TargetDied."""
+    nodes' logs. Its methods raise SetupError, TargetDied."""
 
     def __init__(self, wanted: Chosen, cluster: model.Cluster, folder: Path, logs: Path, seed: int = 0) -> None:
         self._wanted = wanted
@@ -163,7 +163,7 @@ def standing(target: str, folder: Path, cluster: model.Cluster | None = None) ->
     """Start the nodes of a target if that is ours to do, without proxies, and end them with the block.
 
     ``folder`` gets data, files and logs. ``cluster`` is that of a scenario: at least its number of nodes, with its
-    settings. Raises SetupError, TargetDied.
+    settings. Raise SetupError, TargetDied.
     """
     found = TargetNodes(chosen(target), replace(cluster or model.Cluster(), observers=0), folder, folder)
     try:

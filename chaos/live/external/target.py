@@ -22,7 +22,7 @@ PATIENCE_S = 3.0
 
 
 def parse_target(text: str) -> Address:
-    """Return the address. Raises SetupError if the text is none."""
+    """Return the address. Raise SetupError if the text is none."""
     try:
         address = address_of(text)
     except SpecError:
@@ -60,7 +60,7 @@ CLIENT_ID = "crucible-proxy"
 
 
 def nodes_of(target: str) -> list[AdvertisedNode]:
-    """Return the nodes by ID, with their advertised addresses. Raises SetupError if no node responds."""
+    """Return the nodes by ID, with their advertised addresses. Raise SetupError if no node responds."""
     address = kafka_at(target)
     try:
         version = negotiate([address], PATIENCE_S)["metadata"]

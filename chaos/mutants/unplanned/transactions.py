@@ -51,7 +51,7 @@ def timeout_not_scheduled_again(original: Function, self: Any, target: Any, entr
 
 @mutant("reference_broker.transactions.transaction_completion:TransactionCompletion._complete")
 def completion_not_repeated(original: Function, self: Any, target: Any, entry: Any) -> None:
-    """A completion that could not be written, for want of replicas in sync, is not tried again, and the transactional
+    """A completion that could not be written, for want of replicas in sync, is not retried, and the transactional
     ID stays busy (X-3)."""
     if target.is_led:
         target.write(entry, completed(entry.current, self._ports.now().wall_ms), lambda _: None)

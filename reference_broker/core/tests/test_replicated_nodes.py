@@ -131,7 +131,7 @@ def test_follower_below_leaders_log_start_restarts_there() -> None:
     world.run(600)
     log = world.log(away, "t")
     assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (5, 7, 7)
-    assert world.notes("started_anew") == [{"partition": "t-0", "offset": 5}]
+    assert world.notes("truncated_fully") == [{"partition": "t-0", "offset": 5}]
 
 
 def test_idle_fetches_name_no_partitions_and_followers_stay_in_sync() -> None:

@@ -45,7 +45,7 @@ def test_batch_with_wrong_checksum_is_skipped() -> None:
     world.disk.files[path_of(world)][-1] ^= 1
     reloaded(world)
     assert world.fetched(group) == {("t", 0): 1}
-    assert [one["left_out"] for one in world.noted("coordinator_loaded_in_part")] == [1]
+    assert [one["skipped"] for one in world.noted("coordinator_loaded_in_part")] == [1]
 
 
 def test_partition_with_damaged_batch_length_is_not_served() -> None:
@@ -100,7 +100,7 @@ def test_decompression_bomb_is_skipped() -> None:
     bomb = Record(key=b"\0\x63", value=bytes(40 * 2**20))
     reloaded(world, bomb, compression=Compression.ZSTD)
     assert world.fetched(group) == {("t", 0): 2}
-    assert len(world.noted("coordinator_record_left_out")) == 1
+    assert len(world.noted("coordinator_record_skipped")) == 1
 
 
 INT32 = st.sampled_from([-(2**31), -1, 0, 1, 10_000, 2**31 - 1])

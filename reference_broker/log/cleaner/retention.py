@@ -290,7 +290,7 @@ class Retention:
     _last_epoch: int = NO_EPOCH_YET
 
     def keep(self, header: BatchHeader, batch: memoryview) -> Sliced[Buffer | None]:
-        """Return what is kept of a batch, or None if nothing is. Raises InvalidRecords (CORRUPT_MESSAGE) if it is
+        """Return what is kept of a batch, or None if nothing is. Raise InvalidRecords (CORRUPT_MESSAGE) if it is
         damaged."""
         must_stay = self._must_stay(header)
         may_go = (self.transactions.of_control if header.is_control else self._of_data)(header, batch)

@@ -142,13 +142,13 @@ class Partial:
         return self.length == self.size
 
     def begin(self) -> None:
-        """Create both files, or replace them. Raises DiskError."""
+        """Create both files, or replace them. Raise DiskError."""
         part, progress = self.paths
         self.disk.write(part, b"")
         self.disk.write(progress, _checked(_ORIGIN.pack(self.leader, self.id.offset, self.id.epoch, self.size)))
 
     def append(self, data: bytes | memoryview) -> None:
-        """Append ``data`` at ``length``. After a DiskError nothing of it is kept. Raises UndoFailed if the part that
+        """Append ``data`` at ``length``. After a DiskError nothing of it is kept. Raise UndoFailed if the part that
         was written could not be cut."""
         part, progress = self.paths
         crc = int(crc32c(data, self.crc))
@@ -169,7 +169,7 @@ def read_partial(disk: Disk, snapshot: OffsetAndEpoch) -> Sliced[Partial | None]
     """Read the files of a download that an earlier process wrote, and cut off what cannot be trusted.
 
     The result has length 0 if no length fits its CRC. It is None if even the entry with leader and snapshot cannot be
-    read. Raises DiskError.
+    read. Raise DiskError.
     """
     part, progress = part_path(snapshot), progress_path(snapshot)
     if not (disk.exists(part) and disk.exists(progress)):

@@ -154,7 +154,7 @@ def header_timestamp_ms(batch: bytes | memoryview) -> int:
 
 
 def _delimits(path: str, batch: SnapshotBatch, is_first: bool) -> bool:
-    """Whether the batch is the footer. Raises SnapshotDamaged for a control batch that is neither first nor last."""
+    """Whether the batch is the footer. Raise SnapshotDamaged for a control batch that is neither first nor last."""
     if not batch.header.is_control:
         if is_first:
             raise SnapshotDamaged(f"{path} begins without a snapshot header")

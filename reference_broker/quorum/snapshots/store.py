@@ -84,7 +84,7 @@ class SnapshotStore:
     """Called when a snapshot was added."""
 
     def __post_init__(self) -> None:
-        """Find the snapshots on disk, and delete leftovers except the newest download that can be resumed. Raises
+        """Find the snapshots on disk, and delete leftovers except the newest download that can be resumed. Raise
         DiskError."""
         self._scan()
 
@@ -117,7 +117,7 @@ class SnapshotStore:
         return sum(self._sizes.values())
 
     def timestamp_ms(self, snapshot: OffsetAndEpoch) -> int:
-        """When the last record that it contains was written. Raises SnapshotDamaged and DiskError."""
+        """When the last record that it contains was written. Raise SnapshotDamaged and DiskError."""
         found = self._timestamps_ms.get(snapshot)
         if found is None:
             found = self._timestamps_ms[snapshot] = last_contained_timestamp_ms(self._disk, self.path(snapshot))
@@ -134,13 +134,13 @@ class SnapshotStore:
 
     def name(self, snapshot: OffsetAndEpoch, written: str) -> str:
         """Rename the file ``written``, which is complete and synced, to this snapshot's name. Returns its path, which
-        must be synced before ``add``. Raises DiskError."""
+        must be synced before ``add``. Raise DiskError."""
         path = self.path(snapshot)
         self._disk.rename(written, path)
         return path
 
     def add(self, snapshot: OffsetAndEpoch) -> None:
-        """Add a snapshot whose file and name are synced. Raises DiskError."""
+        """Add a snapshot whose file and name are synced. Raise DiskError."""
         size = self._disk.size(self.path(snapshot))
         if snapshot not in self._sizes:
             insort(self._ids, snapshot, key=lambda held: held.age)
@@ -152,7 +152,7 @@ class SnapshotStore:
             self.drop_partial()
 
     def delete(self, snapshot: OffsetAndEpoch) -> None:
-        """Delete a snapshot; one that is not held is no error. Raises DiskError."""
+        """Delete a snapshot; one that is not held is no error. Raise DiskError."""
         if snapshot not in self._sizes:
             return
         self._disk.delete(self.path(snapshot))
@@ -164,7 +164,7 @@ class SnapshotStore:
         self.readers.forget(snapshot)
 
     def drop_partial(self) -> None:
-        """Delete the partial download. Raises DiskError."""
+        """Delete the partial download. Raise DiskError."""
         if self.partial is not None:
             self._disk.delete(part_path(self.partial))
             self._disk.delete(progress_path(self.partial))

@@ -309,7 +309,7 @@ class MetadataReader:
 
     def _skipped(self, sent: _FetchInFlight, offset: int, reason: str) -> None:
         fields = ("partition", sent.partition.index), ("offset", offset), ("reason", reason)
-        self._leaders.ports.note("remote_log_record_left_out", *fields)
+        self._leaders.ports.note("remote_log_record_skipped", *fields)
 
     # --- out of range -------------------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from reference_broker.wire.errors import Error, ErrorCode
 
 def floor_position(offset_index: bytes, relative_offset: int) -> int:
     """Return the byte position of a batch from which a walk finds the offset. The offset is relative to the segment's
-    base offset. An entry has the last offset of its batch. Raises InvalidRecords for a damaged index."""
+    base offset. An entry has the last offset of its batch. Raise InvalidRecords for a damaged index."""
     at = _count_while(offset_index, OFFSET_ENTRY, lambda entry: entry[0] <= relative_offset)
     return int(OFFSET_ENTRY.unpack_from(offset_index, (at - 1) * OFFSET_ENTRY.size)[1]) if at else 0
 
@@ -89,7 +89,7 @@ def block_count(segment: RemoteSegment) -> int:
 
 
 def log_bytes(segment: RemoteSegment, position: int, end: int) -> Reading[bytes]:
-    """The bytes of the log object in [position, end), inside the segment. Raises InvalidRecords if it is shorter."""
+    """The bytes of the log object in [position, end), inside the segment. Raise InvalidRecords if it is shorter."""
     pieces = []
     for number in range(position // BLOCK_BYTES, -(-end // BLOCK_BYTES)):
         wanted = block(segment, number)
@@ -108,7 +108,7 @@ def window_end(segment: RemoteSegment, position: int, length: int) -> int:
 
 
 def header_at(segment: RemoteSegment, position: int) -> Reading[BatchHeader]:
-    """The header of the batch at a byte position. Raises InvalidRecords (CORRUPT_MESSAGE) if no whole batch begins
+    """The header of the batch at a byte position. Raise InvalidRecords (CORRUPT_MESSAGE) if no whole batch begins
     there."""
     data = yield from log_bytes(segment, position, min(position + HEADER_BYTES, segment.size_bytes))
     return next(headers_in(segment, data, position))[1]
@@ -116,7 +116,7 @@ def header_at(segment: RemoteSegment, position: int) -> Reading[BatchHeader]:
 
 def headers_in(segment: RemoteSegment, data: bytes, position: int) -> Iterator[tuple[int, BatchHeader]]:
     """Yield (position, header) of the batches whose headers are in ``data``, which begins with the batch at byte
-    ``position`` of the log object. There is at least one. Raises InvalidRecords where no whole batch begins."""
+    ``position`` of the log object. There is at least one. Raise InvalidRecords where no whole batch begins."""
     at = 0
     while at == 0 or at + HEADER_BYTES <= len(data):
         header = _checked(segment, read_header(data, at), position + at)
@@ -165,7 +165,7 @@ def batches_from(
     the segment's end or an offset at which a batch begins.
 
     At most ``max_bytes``, except that the first batch comes whatever its size if ``at_least_one``. May return less than
-    would fit: several batches have at most MOST_BYTES. Raises InvalidRecords where an object is damaged.
+    would fit: several batches have at most MOST_BYTES. Raise InvalidRecords where an object is damaged.
     """
     index = yield from whole(segment, ObjectKind.OFFSET_INDEX)
     position = floor_position(index, offset - segment.start_offset)
@@ -334,7 +334,7 @@ def auxiliary_of(
     known: PartitionSegments, segment: RemoteSegment, offset: int, empty: ProducerStateManager
 ) -> Reading[Auxiliary | Error]:
     """``segment`` has the record before ``offset``. ``empty`` has the settings of the log. OFFSET_OUT_OF_RANGE: records
-    that are needed are not listed any more. Raises InvalidRecords (CORRUPT_MESSAGE) if an object is damaged."""
+    that are needed are not listed any more. Raise InvalidRecords (CORRUPT_MESSAGE) if an object is damaged."""
     epochs = tuple(each for each in (yield from _epochs_of(segment)) if each[1] < offset)
     # Decision tier-producer-state (P-11): snapshot as it is | replayed
     if segment.next_offset == offset:

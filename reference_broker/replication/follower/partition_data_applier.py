@@ -128,7 +128,7 @@ class PartitionDataApplier:
         DiskError."""
         followed.log.truncate_fully_and_start_at(offset, self.ports.now())
         self.high_watermark_moved(followed.log)
-        self.ports.note("started_anew", ("partition", followed.trace_name), ("offset", offset))
+        self.ports.note("truncated_fully", ("partition", followed.trace_name), ("offset", offset))
         self.changed(followed)
 
     def _apply_if_complete(self, followed: FollowedPartition, data: PartitionData) -> None:

@@ -123,7 +123,7 @@ def test_events_caused_by_peers_are_limited_and_omissions_reported() -> None:
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     closed = [line for line in lines if line["event"] == "closed"]
     assert len(closed) == BURST_LINES + LINES_PER_SECOND
-    assert [line["left_out"] for line in closed if "left_out" in line] == [7]
+    assert [line["omitted"] for line in closed if "omitted" in line] == [7]
     assert len(lines) == len(closed) + 1
 
 
@@ -138,7 +138,7 @@ def test_transient_failures_are_logged_once_then_rarely_per_reason() -> None:
     now_s = SELDOM_S + 0.1
     log.seldom("info", "closed", "it is starting", peer="q")
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
-    reported_lines = [(line["reason"], line.get("peer"), line.get("left_out")) for line in lines]
+    reported_lines = [(line["reason"], line.get("peer"), line.get("omitted")) for line in lines]
     assert reported_lines == [
         ("it is starting", "p", None),
         ("it ends", "p", None),

@@ -19,7 +19,7 @@ def test_repeated_error_is_logged_rarely_with_count_of_omitted() -> None:
     notes.take(Note("truncated_below_high_watermark", (("offset", 5),)), 4)
     notes.take(Note("metadata_published", (("offset", 5),)), 5)
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
-    assert [(line["level"], line["event"], line.get("left_out", 0)) for line in lines] == [
+    assert [(line["level"], line["event"], line.get("omitted", 0)) for line in lines] == [
         ("error", "snapshot_damaged", 0),
         ("error", "snapshot_damaged", 2),
         ("error", "download_postponed", 0),
@@ -59,7 +59,7 @@ def test_failing_store_is_logged_rarely(what: str) -> None:
     for at_us in (0, 1, ERROR_EVERY_US):
         notes.take(Note(what, (("partition", "hot-0"), ("reason", "no store"))), at_us)
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
-    assert [(line["level"], line["event"], line["reason"], line.get("left_out", 0)) for line in lines] == [
+    assert [(line["level"], line["event"], line["reason"], line.get("omitted", 0)) for line in lines] == [
         ("error", what, "no store", 0),
         ("error", what, "no store", 1),
     ]

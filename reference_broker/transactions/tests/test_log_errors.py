@@ -176,7 +176,7 @@ def test_id_stays_if_its_tombstone_cannot_be_written(monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as patched:
         tried = refuse(patched, error, 0)
         world.pass_ms(13_000)
-        assert len(tried) > 1, "it is tried again"
+        assert len(tried) > 1, "it is retried"
         assert world.transaction(id_) == before
     world.pass_ms(1000)
     assert world.transactions.entry(id_) is ErrorCode.transactional_id_not_found

@@ -247,7 +247,7 @@ def test_invalid_event_is_skipped_with_note(world: MetadataCluster) -> None:
     world.watch(0)
     world.produce(REMOTE_LOG_METADATA_TOPIC, b"not an event", world.index())
     assert world.write(0, copy_of(1, 0, 9)) is ErrorCode.none
-    (note,) = world.notes("remote_log_record_left_out")
+    (note,) = world.notes("remote_log_record_skipped")
     assert note["partition"] == world.index()
     assert len(world.segments(0)) == 1
 
