@@ -38,13 +38,12 @@ class Call:
     """What every operation gets beside its arguments."""
 
     kafka: Cluster
-    rules_lock: threading.Lock = field(default_factory=threading.Lock)
-    """Rules are numbered, so only one at a time is added."""
     nodes_lock: threading.Lock = field(default_factory=threading.Lock)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Let no other verb start, end or pause a node meanwhile. Raise CrucibleTimeout."""
+        """Let no other verb start, end or pause a node meanwhile, or change what holds for all nodes, such as rules: a
+        node that starts gets these, and takes no commands yet. Raise CrucibleTimeout."""
         if not self.nodes_lock.acquire(timeout=BUSY_LIMIT_S):
             raise CrucibleTimeout(f"After {BUSY_LIMIT_S:g} s, another verb still starts or ends a node.")
         try:

@@ -100,7 +100,8 @@ def max_versions(
     """
     if release is not None and apis is not None:
         raise ValueError("release and apis are given: give one of them, or none to limit nothing.")
-    call.kafka.max_versions(apis if release is None else release)
+    with call.alone():
+        call.kafka.max_versions(apis if release is None else release)
 
 
 @operation("GET", "/features")
@@ -249,7 +250,8 @@ def clock_offset(call: Call, node: NodeNumber, milliseconds: Annotated[int, Meta
 def advertise(call: Call, node: NodeNumber, host: Name, port: Annotated[int, Meta(ge=1, le=65_535)]) -> None:
     """Put another address of a node into responses to clients, such as that of a proxy in front of it."""
     _node(call, node)
-    call.kafka.advertise(host, port, node)
+    with call.alone():
+        call.kafka.advertise(host, port, node)
 
 
 @operation("GET", "/nodes/{node}/metrics")
@@ -498,7 +500,7 @@ def add_rule(
         "position": position,
         "milliseconds": milliseconds,
     }
-    with call.rules_lock:
+    with call.alone():
         matcher = call.kafka.on(api, **match, **{name: value for name, value in counts.items() if value is not None})
         rule = _act(matcher, act, {name: value for name, value in of_act.items() if value is not None})
     return RuleShown.of(rule)
@@ -530,7 +532,8 @@ def rules(call: Call) -> list[RuleShown]:
 @operation("DELETE", "/rules")
 def clear_rules(call: Call) -> None:
     """Remove all rules, whether they acted or not."""
-    call.kafka.clear_rules()
+    with call.alone():
+        call.kafka.clear_rules()
 
 
 @operation("POST", "/rules/check")
@@ -549,7 +552,8 @@ def rule(call: Call, rule: RuleNumber) -> RuleShown:
 def remove_rule(call: Call, rule: RuleNumber) -> RuleShown:
     """Remove a rule, and return it with what it did."""
     found = _rule(call, rule)
-    found.remove()
+    with call.alone():
+        found.remove()
     return RuleShown.of(found)
 
 

@@ -43,7 +43,8 @@ def run_serve(options: ServeOptions) -> int:
         host, port = parse_address(options.control, "--control")
         if host not in LOOPBACK:
             raise StartError(f"--control: {host} is not the loopback interface: give 127.0.0.1:PORT.")
-        with Cluster(nodes=options.nodes, config=options.config) as kafka:
+        kafka = Cluster(nodes=options.nodes, config=options.config).start()
+        try:
             token = token_urlsafe(TOKEN_BYTES)
             server = ControlServer(kafka, host, port, token)
             try:
@@ -53,7 +54,8 @@ def run_serve(options: ServeOptions) -> int:
                     _wait(None if options.stay else parent)
             finally:
                 server.close()
-                kafka.clear_rules()
+        finally:
+            kafka.close()
     except (StartError, StartFailed, ValueError) as wrong:
         print(f"crucible serve: {wrong}", file=sys.stderr)  # noqa: T201
         return EXIT_SETUP

@@ -16,6 +16,8 @@ import pytest
 from confluent_kafka import Producer
 
 from crucible_kafka import Cluster, CrucibleError, CrucibleTimeout, NodeDead, NotPossible, StartFailed
+from crucible_kafka.library.carrier import NodeSpec
+from crucible_kafka.library.processes import ProcessNode
 
 LIMIT_S = 20
 pytestmark = pytest.mark.live
@@ -240,3 +242,18 @@ def test_threads_that_use_a_cluster_while_it_is_killed_get_its_own_exceptions(pr
         has_ended.set()
         for each in users:
             each.result(5)
+
+
+def test_commands_of_another_thread_do_not_take_the_ready_line_of_a_node_that_starts(tmp_path: Path) -> None:
+    node = ProcessNode(0, tmp_path / "node.log")
+    node.start(NodeSpec(0, tmp_path / "data", {}, "127.0.0.1:0"))
+    try:
+        done = 0
+        while done < 50:  # Of these the last ones come after the ready line.
+            with suppress(NotPossible):  # It has not started yet.
+                node.command("controller", {}, LIMIT_S)
+                done += 1
+            time.sleep(0.01)
+        node.wait_ready(LIMIT_S)
+    finally:
+        node.kill()

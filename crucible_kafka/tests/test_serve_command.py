@@ -8,6 +8,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,15 @@ def test_a_killed_leader_of_three_nodes_is_replaced() -> None:
         process.terminate()
         assert process.wait(LIMIT_S) == 0
     await_end(pids)
+
+
+def test_rules_that_are_added_while_a_node_restarts_hold_for_it() -> None:
+    with started(*COMMAND, "--nodes", "3") as (_, ready), ThreadPoolExecutor() as several:
+        restarted = several.submit(call, ready, "/v1/nodes/0/restart", {})
+        while not restarted.done():
+            added = call(ready, "/v1/rules", {"api": "Produce", "act": "hang", "optional": True})
+            assert added["fired"] == 0
+        assert restarted.result()["serving"] is True
 
 
 def test_it_ends_with_its_standard_input() -> None:
