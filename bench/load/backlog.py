@@ -17,7 +17,7 @@ from bench.load.workload import UnplayableError, Workload
 
 GIB: Final = 1 << 30
 DRAINED_RECORDS: Final = 1_000
-"""With no more records than these a backlog counts as drained, whatever the ratio."""
+"""A backlog of at most this number of records counts as drained, whatever the ratio."""
 LIMIT_S: Final = 600.0
 """How long draining may take, and building beyond three times what the rate needs."""
 _POLL_S: Final = 0.1

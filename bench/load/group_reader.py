@@ -31,7 +31,7 @@ _CALL_US: Final = 5_000_000
 
 
 class GroupLoadReader(LoadReader):
-    """As ``LoadReader``, for a plan with a ``group_id``, whose partitions are those of its topic."""
+    """A ``LoadReader`` for a plan with a ``group_id``, whose partitions are those of its topic."""
 
     def __init__(self, plan: ReadPlan, bootstrap: Sequence[tuple[str, int]], taken: Callable[[Taken], None]) -> None:
         assert plan.group_id, "a member without a group"

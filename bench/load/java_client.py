@@ -2,7 +2,7 @@
 
 Their figures are taken as the tools print them, and nothing is verified: their values prove nothing. So such a run is
 never PASSED. The tools have no warm-up (Kafka 4.1), so their figures are of all records, and latencies count from the
-call of ``send``. Of several producers the worst latencies are taken, because percentiles cannot be added.
+call of ``send``. The latencies of several producers are those of the worst one, because percentiles cannot be added.
 """
 
 import os

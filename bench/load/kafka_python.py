@@ -24,7 +24,7 @@ _REJECTED: Final = (
     errors.InvalidRequiredAcksError,
     errors.TopicAuthorizationFailedError,
 )
-"""With these errors nothing was written. With any other one, nobody knows."""
+"""Errors after which nothing was written. After any other one, nobody knows."""
 
 
 def producer(plan: LoadPlan, bootstrap: Sequence[tuple[str, int]], settled: Callable[[Settled], None]) -> LotProducer:

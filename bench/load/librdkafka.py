@@ -29,7 +29,7 @@ _REJECTED: Final = frozenset(
         confluent_kafka.KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
     }
 )
-"""With these errors nothing was written. With any other one, nobody knows."""
+"""Errors after which nothing was written. After any other one, nobody knows."""
 _QUIET: Final = logging.getLogger("bench.load.librdkafka")
 
 

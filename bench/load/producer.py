@@ -165,7 +165,7 @@ def monotonic_us() -> int:
 
 
 Awaited = dict[int, Callable[[], None]]
-"""By the file number of a socket, what receives the response from it."""
+"""Functions that receive a response, each by the file number of the socket from which it comes."""
 
 
 def receive_first(awaited: Awaited, wait_us: int) -> None:

@@ -43,7 +43,7 @@ class MessageSizes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     min: Annotated[int, msgspec.Meta(ge=0, le=MOST_VALUE_BYTES)] = 0
     max: Annotated[int, msgspec.Meta(ge=0, le=MOST_VALUE_BYTES)] = 0
     weights: dict[int, float] = msgspec.field(default_factory=dict)
-    """By size in bytes."""
+    """The weight of each size, by size in bytes."""
 
     @property
     def smallest(self) -> int:

@@ -47,7 +47,7 @@ TransactionEnded = Callable[[bool, int, int], None]
 
 
 class TransactionalLoadProducer(LoadProducer):
-    """As ``LoadProducer``, for a plan with a ``transaction``. ``ended`` takes each transaction's end, if it is as
+    """A ``LoadProducer`` for a plan with a ``transaction``. ``ended`` takes each transaction's end, if it is as
     planned."""
 
     def __init__(
@@ -157,7 +157,10 @@ class TransactionalLoadProducer(LoadProducer):
         return max(PRODUCE_VERSION, min(version, NEWEST_PRODUCE_BY_NAME))
 
     def _apply_response(self, batch: ProducerBatch, error_code: int, base_offset: int) -> Next:
-        """A new producer ID for one batch alone, which helps outside of transactions, would take it out of its own."""
+        """Give up a batch whose transaction can only be aborted.
+
+        Outside of transactions a new producer ID for one batch helps. Here it would take the batch out of its own.
+        """
         is_hopeless = remedy_of(RequestKind.PRODUCE, error_code) is not Remedy.ABORT_AND_RAISE_EPOCH
         if error_code and (is_hopeless or error_code == ErrorCode.unknown_producer_id):
             return self._state.give_up(batch)

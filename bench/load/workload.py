@@ -128,7 +128,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     consumer_backlog_size_gb: Annotated[float, msgspec.Meta(ge=0)] = msgspec.field(
         default=0, name="consumerBacklogSizeGB"
     )
-    """Of 2**30 bytes. OpenMessaging takes whole numbers only."""
+    """The size of the backlog in units of 2**30 bytes. OpenMessaging takes whole numbers only."""
     backlog_drain_ratio: Share = 1.0
     test_duration_minutes: Minutes = 5
     warmup_duration_minutes: Annotated[float, msgspec.Meta(ge=0, le=60)] = 1

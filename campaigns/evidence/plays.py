@@ -21,7 +21,7 @@ NOT_JUDGED = "not judged"
 RED = (CaseVerdict.FAIL, CaseVerdict.INCONSISTENT, CaseVerdict.DIFFERS)
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 600.0
-"""For each scenario."""
+"""The time that one scenario may take."""
 PASSED, FAILED, REFUSED = "passed", "**failed**", "refused"
 FROM_THE_INSIDE = "reference"
 """So ``crucible run`` calls our own broker with everything inside it."""

@@ -56,7 +56,7 @@ NEVER_US: Final = 1 << 62
 CONFIG_RECORD: Final = b"\x04"
 """The type of a setting's record, behind the version of the frame (KIP-631, ConfigRecord.json)."""
 State = dict[bytes | None, int]
-"""At which offset somebody holds the newest record of each key, without the keys that were deleted."""
+"""The offset of the newest record of each key, as one replica or reader knows it, without keys that were deleted."""
 
 
 @dataclass(slots=True)

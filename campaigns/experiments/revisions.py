@@ -277,7 +277,7 @@ class Trouble:
 
     name: str
     lost_every: tuple[int, ...] = ()
-    """For each n, every n-th response of each fetcher is lost; the seed draws the first."""
+    """The numbers n for which every n-th response of each fetcher is lost; the seed draws the first."""
     doubled_every: tuple[int, ...] = ()  # for each n, every n-th request of each fetcher arrives twice
     few_slots: bool = False
 
@@ -493,7 +493,7 @@ if __name__ == "__main__":
 
 
 COLOURS: Final = ("#1f6feb", "#8a63d2", "#d9730d", "#8c8c8c", "#b58900", "#0b3d91")
-"""By the order in which variants come first."""
+"""The colours of the variants, in the order in which they first appear."""
 STEP: Final = 0.13
 STYLE: Final[Any] = {
     "font.size": 9.0,

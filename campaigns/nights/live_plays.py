@@ -23,7 +23,7 @@ from scenarios.revisions import revision_of
 BESIDE_THE_LOAD_S = 30.0
 """Least time that a play takes beside its load: for its start, its end and its verdict."""
 LIMIT_S = 900.0
-"""For one play and its verdict. A scenario's own limits are shorter."""
+"""The time that one play and its verdict may take. A scenario's own limits are shorter."""
 USAGE_ERROR = 2
 
 

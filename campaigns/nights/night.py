@@ -162,7 +162,7 @@ def open_failures(nights: Path, night: str) -> set[OpenFailure]:
 
 
 def _passed_in(folder: Path, seeds: set[int]) -> set[tuple[str, int]]:
-    """Of these seeds those with which a control passed in the simulator, each with its scenario."""
+    """Return those of these seeds with which a control passed in the simulator, each with its scenario."""
     wanted = [
         ("seed", "in", seeds),
         ("world", "==", "sim"),
@@ -458,12 +458,12 @@ class Work:
 
     @property
     def scratch(self) -> Path:
-        """For what nobody needs tomorrow. Commands keep their temporary files here, also those that are killed."""
+        """The folder of files that nobody needs tomorrow, such as the temporary files of commands that were killed."""
         return self.folder / "scratch"
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of all commands that the night runs."""
+        """The environment of all commands that the night runs."""
         return {**os.environ, "TMPDIR": str(self.scratch.resolve())}
 
     @property
@@ -521,7 +521,7 @@ class Work:
         self.write()
 
     def beat(self, line: str = "") -> None:
-        """To be called repeatedly: it records the time spent, and from time to time it reports ``line``."""
+        """Record the time spent, and report ``line`` from time to time. Call this repeatedly."""
         now = time.monotonic()
         if now - self._written_s > WRITTEN_EACH_S:
             self.write()

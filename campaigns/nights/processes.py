@@ -128,7 +128,7 @@ class _Child(Generic[Job]):
 
 
 class Players(Generic[Job]):
-    """At most ``most`` children at a time. At the end of its block all that still run are ended."""
+    """A pool of at most ``most`` children at a time. Leaving its block ends those that still run."""
 
     def __init__(self, most: int) -> None:
         self._most = most

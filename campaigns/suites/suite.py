@@ -80,7 +80,7 @@ class SuiteOutcome(Enum):
 
 
 Outcomes: TypeAlias = Mapping[str, SuiteOutcome]
-"""By name of the test, in the order of the run."""
+"""The outcome of each test, by its name, in the order of the run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,14 +40,14 @@ Way = Callable[[Segments, int, int, int, Mapping[int, ProducerStateEntry]], Maki
 def everything(
     segments: Segments, offset: int, now_ms: int, expiration_ms: int, live: Mapping[int, ProducerStateEntry]
 ) -> Making:
-    """From the newest snapshot, or from the beginning of the log."""
+    """Recreate the snapshot from the newest one before it, or from the beginning of the log."""
     return recreate_from(segments, segments.bases[0], offset, now_ms, expiration_ms, live)
 
 
 def last_segment(
     segments: Segments, offset: int, now_ms: int, expiration_ms: int, live: Mapping[int, ProducerStateEntry]
 ) -> Making:
-    """Only the segment that is to be uploaded."""
+    """Recreate the snapshot from the segment that is to be uploaded alone."""
     begin = segments.bases[segments.bases.index(offset) - 1]
     return recreate_from(segments, begin, offset, now_ms, expiration_ms, live)
 
@@ -57,13 +57,16 @@ WAYS: dict[str, tuple[Way, bool]] = {
     "last segment": (last_segment, False),
     "P-9": (recreate, True),
 }
-"""By name. The second says whether a snapshot that was made is kept for the next ones."""
+"""The ways by name, and whether a way keeps each snapshot that it makes for the next ones."""
 
 
 class Figures(NamedTuple):
-    """Of one way on one log. First for the newest closed segment, without any snapshot before it: the bytes that were
-    read, the seconds (the best of three), and the producers that the snapshot lacks or has wrongly. Then for all
-    closed segments in turn, and how many of their snapshots are not those of the full replay."""
+    """The costs and errors of one way on one log.
+
+    The first four are of the newest closed segment, without any snapshot before it: the bytes that were read, the
+    seconds (the best of three), and the producers that the snapshot lacks or has wrongly. The others are those of all
+    closed segments in turn, and the number of snapshots that differ from the full replay.
+    """
 
     read_bytes: int
     took_s: float

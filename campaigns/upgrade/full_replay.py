@@ -105,8 +105,8 @@ def differences(
 
 
 def _same(found: ProducerRow, one: Known, expired_ms: int) -> bool:
-    """Of a producer whose own last record is expired only the marker after it counts (P-7, P-9: what is older need not
-    be read)."""
+    """Return whether a producer's row is what the replay found. If its own last record is expired, only the marker
+    after that counts (P-7, P-9: what is older need not be read)."""
     wanted = one.row
     if found.coordinator_epoch != wanted.coordinator_epoch:
         return False

@@ -200,7 +200,7 @@ class Watched:
         return self.listed < self.eligible and self.last_failures > 0
 
     def cells(self) -> tuple[str, ...]:
-        """As ``LIFE_HEADINGS`` name them."""
+        """Return the cells of the row, in the order of ``LIFE_HEADINGS``."""
         return (
             f"{KAFKA_AFTER}, {self.how}",
             f"{self.watched_s:.0f} s",
@@ -252,7 +252,7 @@ def _prepared(folder: Path) -> Iterator[PeerCluster]:
 
 @contextmanager
 def _life(cluster: PeerCluster, log: Path, topics: Mapping[str, int]) -> Iterator[None]:
-    """From a start to a clean stop. Waits until the partitions of the topics have leaders, and until the remote tier is
+    """Run the cluster from a start to a clean stop. Wait until the partitions have leaders and the remote tier is
     ready: Kafka does not end before that. Raise PeerError."""
     (node,) = cluster.members
     before = _count(log, TIER_READY)

@@ -183,12 +183,13 @@ def _is_whole(path: Path) -> bool:
 
 
 def offset_index(entries: Iterable[tuple[int, int]]) -> bytes:
-    """Of offsets after the segment's base, each the last one of a batch, and the positions of these batches."""
+    """Return an offset index of ``entries``: the last offset of a batch, relative to the segment's base, and the
+    position of the batch."""
     return b"".join(_OFFSET_ENTRY.pack(*entry) for entry in entries)
 
 
 def time_index(entries: Iterable[tuple[int, int]]) -> bytes:
-    """Of timestamps in ms and offsets after the segment's base."""
+    """Return a time index of ``entries``: a timestamp in ms, and an offset relative to the segment's base."""
     return b"".join(_TIME_ENTRY.pack(*entry) for entry in entries)
 
 

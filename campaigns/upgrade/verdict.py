@@ -38,7 +38,7 @@ class PartitionVerdict:
         return is_all_right and not self.too_early and not self.untimely
 
     def cells(self) -> tuple[str, ...]:
-        """As ``HEADINGS`` name them."""
+        """Return the cells of the row, in the order of ``HEADINGS``."""
         share = self.replayed_bytes / self.log_bytes if self.log_bytes else 0.0
         return (
             self.partition,

@@ -273,6 +273,7 @@ class Copier:
             case CopyStage.WRITING_COPY_STARTED:
                 context.metadata.write(copy.segment, partial(self._written, copy))
             case CopyStage.STORING:
+                # ``ports.store`` is ``StoreCalls.request`` (``core/effect_ports.py``): the put becomes an effect.
                 context.ports.store(
                     copy.next_object, lambda _: self._advance(copy.done()), partial(self._not_stored, copy)
                 )

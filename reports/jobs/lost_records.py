@@ -239,7 +239,8 @@ def unseen(tables: Tables) -> DataFrame:
 
 
 _UNTIL = "if(is_gone or high_watermark is not null, last_offset, least(last_offset, reach))"
-"""In a partition that no reader read to its end only what reads overtook is lost for sure."""
+"""SQL for the last offset that must have been read. In a partition that no reader read to its end, only records that
+reads overtook are lost for sure."""
 
 
 def lost_record_counts(tables: Tables) -> DataFrame:

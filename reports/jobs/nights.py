@@ -56,7 +56,7 @@ def _files(folders: Sequence[Path], table: Table, nights: int) -> list[Path]:
 
 
 def _read(spark: SparkSession, folders: Sequence[Path], table: Table, nights: int) -> DataFrame:
-    """Of the last ``nights``, or of all if that is 0."""
+    """Return the rows of ``table`` of the last ``nights`` nights, or of all if that is 0."""
     files = [str(each.resolve()) for each in _files(folders, table, nights)]
     columns = struct_type(table)
     if not files:

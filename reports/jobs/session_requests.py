@@ -197,9 +197,9 @@ def wire_responses(tables: Tables) -> DataFrame:
     """Return the responses by which a session's partitions are known: SESSION, ``seq``, ``response_seq``, ``until_us``,
     ``client_id``, ``incremental`` and ``judged``. The first of a session is the response that gave it.
 
-    Of all others only those to clear requests are judged. A response that throttles its client (KIP-219) may omit
-    everything, so it is not judged either. Whether an epoch is accepted shows in its response, and epochs are accepted
-    in their order. So what was accepted beside another request is known once all have responses.
+    All others are judged only if they respond to clear requests. A response that throttles its client (KIP-219) may
+    omit everything, so it is not judged either. Whether an epoch is accepted shows in its response, and epochs are
+    accepted in their order. So what was accepted beside another request is known once all have responses.
     """
     first = wire_creations(tables).where("session_id != session and session_epoch = 0")
     first = first.select(

@@ -110,7 +110,7 @@ def _offset_never_committed(tables: Tables) -> DataFrame:
 
 
 USED_UP = 30_000
-"""From this epoch on the next producer may get another producer ID, since epochs end at 32,767."""
+"""An epoch from which on the next producer may get another producer ID, since epochs end at 32,767."""
 IDLE_US = 2_500_000
 """An ID that was idle this long may be forgotten: no scenario has a smaller transactional.id.expiration.ms (X-10)."""
 
