@@ -92,7 +92,7 @@ def test_item_error_is_set_in_each_item_and_removes_records(made: Any) -> None:
     subject = interceptor(Log(), rule("response_error", "response", code=NOT_LEADER, code_in="items"))
     (sent,) = after(subject, made(fetched()))
     seen: Any = read_back(sent)
-    assert (seen.error_code, seen.session_id) == (0, 9)
+    assert (seen.error_code, seen.session_id) == (ErrorCode.none, 9)
     assert [(each.error_code, bytes(each.records)) for each in seen.responses[0].partitions] == [(NOT_LEADER, b"")] * 2
 
 

@@ -9,6 +9,7 @@ import pytest
 from chaos.sim.disk import SimDisk, Synced
 from reference_broker.core.tests.node_world import NodeWorld, sent_batch
 from reference_broker.ports.disk import Buffer
+from reference_broker.wire.errors import ErrorCode
 
 pytestmark = pytest.mark.simulated
 
@@ -113,7 +114,7 @@ class Life:
     def create(self, name: str, partitions: int = 1) -> None:
         self.topics.pop(name, None)
         response = self.world.create(name, partitions)
-        assert response.error_code == 0, response
+        assert response.error_code == ErrorCode.none, response
         self.topics[name] = response.topic_id.bytes
         self.records[name] = []
 
@@ -121,13 +122,13 @@ class Life:
         del self.topics[name]
         self.records[name] = []
         self.start_offsets.pop(name, None)
-        assert self.world.delete(name).error_code == 0
+        assert self.world.delete(name).error_code == ErrorCode.none
         self.topics[name] = None
 
     def produce(self, topic: str, batch: bytes) -> None:
         self.open_batch = (topic, batch)
         response = self.world.produce(topic, 0, batch)
-        assert response.error_code == 0, response
+        assert response.error_code == ErrorCode.none, response
         self.records[topic].append((response.base_offset, batch))
         self.open_batch = None
 

@@ -14,6 +14,7 @@ from reference_broker.core.tests.node_world import (
     sent_batch,
 )
 from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
 
 pytestmark = pytest.mark.simulated
 
@@ -70,18 +71,18 @@ class Crowd:
             del self.open[client]
             body: Any = self.world.replies[number].body
             if what == "delete":
-                assert body.responses[0].error_code == 0
+                assert body.responses[0].error_code == ErrorCode.none
                 self.ids[topic] = None
                 self.unsure.pop(topic)
             elif what == "create":
-                assert body.topics[0].error_code == 0
+                assert body.topics[0].error_code == ErrorCode.none
                 self.ids[topic] = body.topics[0].topic_id.bytes
                 self.acked[topic] = {}
                 self.sequences = {key: value for key, value in self.sequences.items() if key[1] != topic}
                 self.unsure.pop(topic)
             else:
                 partition = body.responses[0].partitions[0]
-                assert partition.error_code == 0, partition
+                assert partition.error_code == ErrorCode.none, partition
                 self.acked[topic][client, what] = partition.base_offset
                 self.sequences[client, topic] = what + 1
 

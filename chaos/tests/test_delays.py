@@ -31,6 +31,7 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import Close, Closed, Event, Reply, Request, TimerFired
 from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, ApiKey
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.tags import Tag
 from scenarios import loader
 
@@ -339,7 +340,9 @@ def test_a_produce_does_not_time_out_at_a_node_that_leads_no_more() -> None:
         request = world.request(0, ApiKey.PRODUCE, PRODUCE)
         if not leads:
             world.resign()
-        world.reply(1_500_000, request, body=body(responses=[body(partitions=[body(error_code=7)])]))
+        world.reply(
+            1_500_000, request, body=body(responses=[body(partitions=[body(error_code=ErrorCode.request_timed_out)])])
+        )
         assert (not world.stories) is leads
 
 

@@ -9,6 +9,7 @@ import pytest
 from chaos.checks.fetch_session_cache import EvictionRules
 from chaos.tests.check_context import check_context
 from reference_broker.core.events import Close, Closed, Note, Reply, Request
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import (
     INCREMENTAL_FETCH_OK,
     FetchPartition,
@@ -236,7 +237,7 @@ def test_a_refused_request_is_no_use() -> None:
     node = Fetchers(slots=1)
     node.opens(1)
     node.ms += MIN_MS
-    node.fetches(1, error=71)
+    node.fetches(1, error=ErrorCode.invalid_fetch_session_epoch)
     node.ms += 1
     node.opens(2, evicting=1)
     assert node.stories == []

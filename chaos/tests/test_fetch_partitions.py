@@ -184,16 +184,16 @@ def test_followers_have_a_limit_of_their_own(node: Node, replica_id: int, is_rig
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
-        ({}, 0),
-        ({"leader_epoch": -1}, 0),
+        ({}, ErrorCode.none),
+        ({"leader_epoch": -1}, ErrorCode.none),
         ({"leader_epoch": 2}, ErrorCode.fenced_leader_epoch),
         ({"leader_epoch": 4}, ErrorCode.unknown_leader_epoch),
         ({"offset": 1}, ErrorCode.offset_out_of_range),
-        ({"offset": 2}, 0),
-        ({"offset": 10}, 0),
+        ({"offset": 2}, ErrorCode.none),
+        ({"offset": 10}, ErrorCode.none),
         ({"offset": 11}, ErrorCode.offset_out_of_range),
-        ({"offset": 8, "last_epoch": 3}, 0),
-        ({"offset": 5, "last_epoch": 1}, 0),
+        ({"offset": 8, "last_epoch": 3}, ErrorCode.none),
+        ({"offset": 5, "last_epoch": 1}, ErrorCode.none),
         ({"offset": 5, "last_epoch": 4}, ErrorCode.offset_out_of_range),
     ],
 )

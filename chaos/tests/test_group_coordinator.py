@@ -37,6 +37,7 @@ from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.control import build_marker
 from reference_broker.records.record import Record, build
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.tags import Tag
 from reports.rows import ChangeRow, MembershipRow, TraceRow
 
@@ -207,7 +208,7 @@ def test_records_are_read_as_they_are_written(world: CheckedGroupCoordinator) ->
 
 def test_a_commit_is_acknowledged_when_its_record_is_committed(world: CheckedGroupCoordinator) -> None:
     assert world.commits(5, between=lambda: world.offset(commit(5))) == []
-    assert world.commits(6, error=15) == []
+    assert world.commits(6, error=ErrorCode.coordinator_not_available) == []
     stories = world.commits(7, between=lambda: world.offset(commit(7), commits=False))
     assert "acknowledged offset 7 of t-0 for group g" in stories[0]
 
@@ -263,9 +264,12 @@ def test_an_open_transaction_makes_an_offset_unstable(world: CheckedGroupCoordin
     world.offset(commit(6), producer_id=7)
     world.us += LATE_US
     assert world.fetches(5) == []
-    assert world.fetches(-1, error=88, stable=True) == []
+    assert world.fetches(-1, error=ErrorCode.unstable_offset_commit, stable=True) == []
     assert "an open transaction has committed another one" in world.fetches(5, stable=True)[0]
-    assert "to a client that does not require stable offsets" in world.fetches(-1, error=88)[1]
+    assert (
+        "to a client that does not require stable offsets"
+        in world.fetches(-1, error=ErrorCode.unstable_offset_commit)[1]
+    )
 
 
 @pytest.mark.parametrize("commits", [True, False])
@@ -276,7 +280,10 @@ def test_transaction_marker_decides_returned_offset(world: CheckedGroupCoordinat
     world.us += LATE_US
     assert world.fetches(6 if commits else 5, stable=True) == []
     assert "is committed (M-8)" in world.fetches(5 if commits else 6, stable=True)[0]
-    assert "and no open transaction has committed" in world.fetches(-1, error=88, stable=True)[1]
+    assert (
+        "and no open transaction has committed"
+        in world.fetches(-1, error=ErrorCode.unstable_offset_commit, stable=True)[1]
+    )
 
 
 def test_the_later_record_wins_whenever_its_marker_comes(world: CheckedGroupCoordinator) -> None:
@@ -576,7 +583,15 @@ def test_a_deleted_group_loses_its_offsets(world: CheckedGroupCoordinator, group
 
 
 @pytest.mark.parametrize("requests", [1, 2])
-@pytest.mark.parametrize(("error", "is_refused"), [(86, True), (69, True), (16, False), (0, False)])
+@pytest.mark.parametrize(
+    ("error", "is_refused"),
+    [
+        (ErrorCode.group_subscribed_to_topic, True),
+        (ErrorCode.group_id_not_found, True),
+        (ErrorCode.not_coordinator, False),
+        (ErrorCode.none, False),
+    ],
+)
 def test_offset_whose_deletion_was_refused_is_kept(
     world: CheckedGroupCoordinator, error: int, is_refused: bool, requests: int
 ) -> None:
@@ -591,7 +606,9 @@ def test_offset_whose_deletion_was_refused_is_kept(
 def test_a_group_that_a_coordinator_refused_to_delete_keeps_its_offsets(world: CheckedGroupCoordinator) -> None:
     world.offset(commit(5))
     world.request(DELETE_GROUPS, SimpleNamespace(groups_names=["g"]))
-    world.responds(DELETE_GROUPS, SimpleNamespace(results=[SimpleNamespace(group_id="g", error_code=68)]))
+    world.responds(
+        DELETE_GROUPS, SimpleNamespace(results=[SimpleNamespace(group_id="g", error_code=ErrorCode.non_empty_group)])
+    )
     assert removed(world, 1)
 
 

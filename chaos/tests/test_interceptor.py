@@ -11,6 +11,7 @@ import pytest
 from chaos.interceptor.rules import Counter, FileHitCounter, HitCounter, SharedHitCounter, rules_for
 from chaos.tests.intercepted import FETCH, NOW, PRODUCE, Ended, Log, interceptor, reply, request, rule
 from reference_broker.core.events import Close, Closed, Effect, Note, Opened, Request
+from reference_broker.wire.errors import ErrorCode
 from reports.rows import FaultRow
 from scenarios.loader import find
 from scenarios.model import Fault, Match, Range
@@ -29,7 +30,7 @@ from scenarios.model import Fault, Match, Range
         (Match(session_epoch=Range(3, 3)), True),
         (Match(session_epoch=Range(4, 9)), False),
         (Match(error=0), True),
-        (Match(error=71), False),
+        (Match(error=ErrorCode.invalid_fetch_session_epoch), False),
         (Match(role="peer"), False),
         (Match(position=Range(0, 10)), False),
         (
@@ -159,7 +160,7 @@ def test_the_response_to_the_second_copy_is_evidence_and_goes_nowhere() -> None:
     subject = interceptor(log, rule("request_duplicated"))
     _, opened, again = subject.before(NOW, request())
     assert isinstance(again, Request)
-    assert list(subject.after(NOW, again, [reply(again, error=71)])) == []
+    assert list(subject.after(NOW, again, [reply(again, error=ErrorCode.invalid_fetch_session_epoch)])) == []
     assert log.rows[-1].kind == "request_duplicated_response"
     assert log.rows[-1].detail == "responded with error 71"
     assert isinstance(opened, Opened)

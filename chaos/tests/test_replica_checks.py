@@ -41,6 +41,7 @@ from reference_broker.metadata.identifiers import LOST_DIRECTORY, REMOTE_LOG_MET
 from reference_broker.metadata.image import NO_LEADER, MetadataImage
 from reference_broker.ports.node_ports import Channel
 from reference_broker.remote_log.metadata.topic import metadata_partition_of
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import (
     FetchPartition,
     FetchRequest,
@@ -537,7 +538,7 @@ def test_a_refused_request_moves_no_high_watermark(cluster: Cluster) -> None:
     leader = Leader(cluster)
     cluster.append(batch(3, 0))
     leader.fetch(1, 4)
-    leader.fetch(2, 4, counted=False, error=74, moves_to=4)
+    leader.fetch(2, 4, counted=False, error=ErrorCode.fenced_leader_epoch, moves_to=4)
     assert [each for each in leader.stories() if "replica 2 has requested only 3" in each]
 
 
@@ -800,7 +801,12 @@ def test_a_replica_at_rest_has_caught_up_with_each_request(
 
 @pytest.mark.parametrize(
     ("error", "may_end"),
-    [(0, False), (55, True), (107, True), (95, False)],
+    [
+        (ErrorCode.none, False),
+        (ErrorCode.operation_not_attempted, True),
+        (ErrorCode.ineligible_replica, True),
+        (ErrorCode.invalid_update_version, False),
+    ],
     ids=["none", "not", "ineligible", "update"],
 )
 def test_a_proposal_counts_until_it_is_settled(cluster: Cluster, error: int, *, may_end: bool) -> None:
@@ -1069,13 +1075,13 @@ def test_new_leader_has_no_follower_progress(cluster: Cluster, counted: int, *, 
 @pytest.mark.parametrize(
     ("leader_epoch", "partition_epoch", "broker_epoch", "error", "right"),
     [
-        (0, 0, 7, 0, True),
-        (0, -1, 7, 0, False),
-        (-1, 0, 7, 0, False),
-        (0, 0, 6, 0, False),
-        (0, -1, 7, 95, True),
-        (-1, 0, 7, 74, True),
-        (0, 1, 8, 0, True),  # The controller may have written what its image does not show yet.
+        (0, 0, 7, ErrorCode.none, True),
+        (0, -1, 7, ErrorCode.none, False),
+        (-1, 0, 7, ErrorCode.none, False),
+        (0, 0, 6, ErrorCode.none, False),
+        (0, -1, 7, ErrorCode.invalid_update_version, True),
+        (-1, 0, 7, ErrorCode.fenced_leader_epoch, True),
+        (0, 1, 8, ErrorCode.none, True),  # The controller may have written what its image does not show yet.
     ],
 )
 def test_the_controller_refuses_old_proposals(

@@ -10,6 +10,7 @@ from chaos.checks.quorum_liveness import ACTIVATION_US, SessionKept
 from chaos.tests.check_context import check_context, note_row
 from reference_broker.core.events import Closed, Note, Reply, Request, TimerFired
 from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.tags import Tag
 
 SESSION_MS, EVERY_US = 2000, 300_000
@@ -58,7 +59,7 @@ def test_broker_with_timely_responses_keeps_session_and_id() -> None:
     assert Controller().is_wrong_to_fence()
     assert Controller().is_wrong_to_register(OTHER)
     assert not Controller().is_wrong_to_register(THIS), "it retries"
-    assert not Controller().is_wrong_to_register(OTHER, error=101)
+    assert not Controller().is_wrong_to_register(OTHER, error=ErrorCode.duplicate_broker_registration)
 
 
 def test_another_start_of_a_broker_that_another_controller_has_fenced_may_register() -> None:

@@ -7,6 +7,7 @@ from chaos.checks.fetch_sessions import LARGEST_EPOCH, SequenceOrder
 from chaos.tests.check_context import check_context
 from chaos.tests.test_checks import NONE, UNKNOWN, WRONG, session_checks
 from chaos.tests.test_fetch_checks import CREATED, row
+from reference_broker.wire.errors import ErrorCode
 from reports.rows import TraceRow
 
 OTHER_ERROR, TOPIC_ID_ERROR = 56, 106
@@ -131,7 +132,9 @@ def test_a_number_of_the_first_revision_has_few_other_errors(rows: list[TraceRow
 
 
 @pytest.mark.clause("G-4")
-@pytest.mark.parametrize(("number", "error", "right"), [(1, REFUSED, True), (1, 0, False), (0, 0, True)])
+@pytest.mark.parametrize(
+    ("number", "error", "right"), [(1, REFUSED, True), (1, ErrorCode.none, False), (0, ErrorCode.none, True)]
+)
 def test_an_incremental_request_without_a_session(number: int, error: int, right: bool) -> None:
     check = SequenceOrder(check_context())
     for what in ("request", "reply"):

@@ -43,6 +43,7 @@ from reference_broker.records.control import build_marker
 from reference_broker.records.record import Record, build
 from reference_broker.transactions.transaction import Transaction, TransactionState
 from reference_broker.transactions.transactions_partition import transaction_key, transaction_value
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 from reference_broker.wire.tags import Tag
 
@@ -367,7 +368,7 @@ def test_partitions_and_ends_that_are_not_replicated_are_violations() -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED, DECIDED)
     assert "KIP-890" in world.replies(end(), owner(epoch=1))[0]
-    assert CheckedTransactionCoordinator().replies(end(), owner(error=51)) == []
+    assert CheckedTransactionCoordinator().replies(end(), owner(error=ErrorCode.concurrent_transactions)) == []
 
 
 def test_an_effect_of_a_value_that_a_later_one_has_replaced_since_the_request_is_none() -> None:
@@ -579,13 +580,13 @@ def test_the_first_write_of_a_transaction_is_verified_between_its_arrival_and_th
 @pytest.mark.parametrize(
     ("error", "step", "broken"),
     [
-        (47, STARTED, 1),
-        (90, STARTED, 1),
-        (49, STARTED, 1),
-        (48, STARTED, 1),
-        (51, STARTED, 0),
-        (48, OWNER, 0),
-        (90, OWNER, 1),
+        (ErrorCode.invalid_producer_epoch, STARTED, 1),
+        (ErrorCode.producer_fenced, STARTED, 1),
+        (ErrorCode.invalid_producer_id_mapping, STARTED, 1),
+        (ErrorCode.invalid_txn_state, STARTED, 1),
+        (ErrorCode.concurrent_transactions, STARTED, 0),
+        (ErrorCode.invalid_txn_state, OWNER, 0),
+        (ErrorCode.producer_fenced, OWNER, 1),
     ],
 )
 def test_an_owner_is_not_refused(error: int, step: Transaction, broken: int) -> None:
@@ -597,7 +598,9 @@ def test_an_owner_is_not_refused(error: int, step: Transaction, broken: int) -> 
     assert all("with error" not in each for each in world.replies(end(), owner(-1, -1, error)))
     world = CheckedTransactionCoordinator()
     world.write(OWNER)
-    assert len(world.replies(*adding(0, error=error))) == (error in (47, 49, 90))
+    assert len(world.replies(*adding(0, error=error))) == (
+        error in (ErrorCode.invalid_producer_epoch, ErrorCode.invalid_producer_id_mapping, ErrorCode.producer_fenced)
+    )
 
 
 def test_a_marker_voids_what_the_coordinator_has_confirmed_before_it() -> None:
@@ -780,12 +783,12 @@ def _naming(epoch: int, producer_id: int = 7) -> Any:
 
 
 @pytest.mark.clause("X-1")
-@pytest.mark.parametrize("error", [47, 90])
+@pytest.mark.parametrize("error", [ErrorCode.invalid_producer_epoch, ErrorCode.producer_fenced])
 def test_the_owner_is_not_fenced_by_init_producer_id(error: int) -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, FIRST)
     assert world.replies(_naming(0), owner(error=error)) == []
-    assert world.replies(_naming(1), owner(error=51)) == []
+    assert world.replies(_naming(1), owner(error=ErrorCode.concurrent_transactions)) == []
     (story,) = world.replies(_naming(1), owner(error=error))
     assert "that is the owner" in story
 
@@ -806,7 +809,7 @@ def test_a_lost_response_of_init_producer_id_is_repeated(between: tuple[Transact
     world.write(OWNER, FIRST)
     assert world.replies(_naming(0), owner(epoch=1)) == []
     world.write(*between)
-    found = world.replies(_naming(0), owner(error=90))
+    found = world.replies(_naming(0), owner(error=ErrorCode.producer_fenced))
     assert bool(found) is is_wrong
     assert all("nothing has happened since" in each for each in found)
 
@@ -818,7 +821,7 @@ def test_a_new_coordinator_may_fence_who_lost_the_response() -> None:
     assert world.replies(_naming(0), owner(epoch=1)) == []
     raised = next(each for each in world.checks if isinstance(each, OwnersGoOn))._raised
     raised["x"] = raised["x"]._replace(log=world.data)
-    assert world.replies(_naming(0), owner(error=90)) == []
+    assert world.replies(_naming(0), owner(error=ErrorCode.producer_fenced)) == []
 
 
 @pytest.mark.clause("X-1")

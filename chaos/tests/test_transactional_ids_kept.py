@@ -11,6 +11,7 @@ import pytest
 from chaos.checks.transaction_coordinator import SLACK_MS, TransactionalIdsKept
 from chaos.tests.check_context import check_context
 from reference_broker.core.events import Reply, Request
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.tags import Tag
 
 INIT, END, ADD = 22, 26, 24
@@ -74,7 +75,7 @@ def talk() -> Talk:
 
 def test_a_timeout_above_the_maximum_must_be_refused(talk: Talk) -> None:
     talk.take(7, LONGEST_MS)
-    talk.take(-1, LONGEST_MS + 1, error=50)
+    talk.take(-1, LONGEST_MS + 1, error=ErrorCode.invalid_transaction_timeout)
     assert talk.stories == []
     talk.take(7, LONGEST_MS + 1)
     assert talk.stories == [f"id was granted a timeout of {LONGEST_MS + 1} ms"]

@@ -10,6 +10,7 @@ import pytest
 from crucible_kafka import Cluster
 from reference_broker.blocking.transport import Connection, DeadlineError
 from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 
 LIMIT_S = 10
@@ -72,5 +73,5 @@ def test_a_rule_that_is_removed_leaves_the_response_to_a_request_that_waits(kafk
         while not kafka.frames(api="Fetch") or not kafka.frames(api="Fetch")[-1].is_request:
             time.sleep(0.01)
         rule.remove()
-        assert response.result(LIMIT_S).error_code == 0
+        assert response.result(LIMIT_S).error_code == ErrorCode.none
     assert rule.fired == 0

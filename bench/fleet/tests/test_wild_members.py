@@ -7,6 +7,7 @@ from typing import Any
 
 from bench.fleet.behaviours.wild_members import COMMITTED_OFFSET, MOST_IDENTITIES, WildMembers, WildRequest, error_in
 from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
 
 
 def joined(request: WildRequest, number: int) -> Any:
@@ -76,9 +77,13 @@ def test_the_leader_assigns_to_the_members_of_its_generation() -> None:
 
 def test_the_error_of_each_response() -> None:
     one = next(each for each in played(50) if each.api_key is ApiKey.HEARTBEAT)
-    assert error_in(one, SimpleNamespace(error_code=27)) == 27
+    assert error_in(one, SimpleNamespace(error_code=ErrorCode.rebalance_in_progress)) == ErrorCode.rebalance_in_progress
     commit = next(each for each in played(200) if each.api_key is ApiKey.OFFSET_COMMIT)
-    partitions = [SimpleNamespace(error_code=22)]
-    assert error_in(commit, SimpleNamespace(topics=[SimpleNamespace(partitions=partitions)])) == 22
+    partitions = [SimpleNamespace(error_code=ErrorCode.illegal_generation)]
+    assert (
+        error_in(commit, SimpleNamespace(topics=[SimpleNamespace(partitions=partitions)]))
+        == ErrorCode.illegal_generation
+    )
     leave = next(each for each in played(500) if each.api_key is ApiKey.LEAVE_GROUP)
-    assert error_in(leave, SimpleNamespace(error_code=0, members=[SimpleNamespace(error_code=25)])) == 25
+    members = [SimpleNamespace(error_code=ErrorCode.unknown_member_id)]
+    assert error_in(leave, SimpleNamespace(error_code=0, members=members)) == ErrorCode.unknown_member_id

@@ -96,8 +96,8 @@ class Stuck(Sink):
 @pytest.mark.parametrize(
     ("error_code", "requests_in_flight", "wanted"),
     [
-        (0, 1, Waits(4, 0)),  # The connection has as many requests in flight as it may have.
-        (0, 20, Waits(4, 0)),  # Each partition has.
+        (ErrorCode.none, 1, Waits(4, 0)),  # The connection has as many requests in flight as it may have.
+        (ErrorCode.none, 20, Waits(4, 0)),  # Each partition has.
         (int(ErrorCode.not_leader_or_follower), 5, Waits(0, 4)),
     ],
 )

@@ -111,7 +111,7 @@ def _steps(walk: Walk, steps: int) -> Counter[str]:
         ours, theirs = walk.take(spec)
         found = f"seed {SEED}, after {walk.requests} requests"
         assert not _differences(ours, theirs, spec, walk), "\n".join([found, *map(str, trail[-SHOWN:])])
-        seen["accepted"] += spec.epoch > 0 and ours.error_code == 0
+        seen["accepted"] += spec.epoch > 0 and ours.error_code == ErrorCode.none
         for row in ours.rows:
             seen["of a deleted topic"] += OF_DELETED in row.topic
             seen["sent to the follower"] += row.preferred >= 0
@@ -184,7 +184,7 @@ def test_created_deleted_and_recreated_topics_get_same_responses(
             fetch(side, FetchSpec(version, None, session_id, epoch))[0]
             for side, session_id in zip(sides, session_ids, strict=True)
         ]
-        assert [response.error_code for response in responses] == [0, 0]
+        assert [response.error_code for response in responses] == [ErrorCode.none, ErrorCode.none]
         return [{row.topic: row.error_code for row in response.rows} for response in responses]
 
     _settle(sides, topics)

@@ -14,6 +14,7 @@ from bench.peers.tests.nodes import reference_node
 from reference_broker.blocking.transport import Connection
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 
@@ -66,7 +67,7 @@ def test_a_transaction_that_hangs_is_found_and_aborted(
         )
         topics = [ProduceTopic(TOPIC, NO_TOPIC_ID, [ProducePartition(0, batch)])]
         response: Any = raw.call(ApiKey.PRODUCE, 9, ProduceRequest(-1, 10_000, topics, transactional_id="nobody"))
-        assert response.responses[0].partitions[0].error_code == 0
+        assert response.responses[0].partitions[0].error_code == ErrorCode.none
         assert read_committed(raw) == (0, [])
 
         (producer,) = rows_of(node, "describe-producers", "--topic", TOPIC, "--partition", "0")

@@ -12,6 +12,7 @@ from chaos.frame_proxy.tests.talk import Talk
 from chaos.frame_proxy.tests.test_conversation import UNKNOWN_API, produce, request, response
 from chaos.tests.intercepted import rule
 from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchResponse, FetchTopicResponse, PartitionData
 from reference_broker.wire.messages import decode_response, encode_response
 from scenarios.model import Match, Range
@@ -115,17 +116,17 @@ def test_an_error_is_put_into_a_response_of_any_size(size: int) -> None:
         seen.conversation.from_node(whole[start : start + START_BYTES])
     _, body = decode_response(ApiKey.FETCH, 12, memoryview(seen.client.got[len(FIRST) :])[4:])
     assert isinstance(body, FetchResponse)
-    assert body.responses[0].partitions[0].error_code == 6
+    assert body.responses[0].partitions[0].error_code == ErrorCode.not_leader_or_follower
     assert kinds(seen) == ["response_error"]
 
 
-@pytest.mark.parametrize("match", [Match(error=70), Match(error=0)])
+@pytest.mark.parametrize("match", [Match(error=ErrorCode.fetch_session_id_not_found), Match(error=0)])
 def test_a_rule_finds_responses_by_their_error(match: Match) -> None:
     seen = talk("response_dropped", "response", match=match)
     seen.conversation.from_client(request(ApiKey.FETCH, 12, 2, bytes(40)))
-    body = FetchResponse(error_code=70)
+    body = FetchResponse(error_code=ErrorCode.fetch_session_id_not_found)
     seen.conversation.from_node(b"".join(bytes(each) for each in encode_response(ApiKey.FETCH, 12, 2, body)))
-    assert bool(seen.rows) is (match.error == 70)
+    assert bool(seen.rows) is (match.error == ErrorCode.fetch_session_id_not_found)
     assert [entry.error for entry in seen.entries] == ["FETCH_SESSION_ID_NOT_FOUND"]
 
 

@@ -129,7 +129,9 @@ class Admin:
 
         def taken() -> bool:
             responses = [call(address, ApiKey.PRODUCE, 9, body, 6_000_000) for address in self._bootstrap]
-            return any(each.responses[0].partitions[0].error_code == 0 for each in responses if each is not None)
+            return any(
+                each.responses[0].partitions[0].error_code == ErrorCode.none for each in responses if each is not None
+            )
 
         until(taken)
 

@@ -19,6 +19,7 @@ from chaos.live.tests.small_scenario import text_of, written
 from chaos.live.tests.test_cluster import Admin, Cluster, call, until
 from reference_broker.records.record import Record, build, read_all
 from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 
@@ -61,7 +62,7 @@ class Writer:
         batch = build([Record(timestamp_ms=1, value=b"%d" % number)])
         body = ProduceRequest(-1, 1000, [ProduceTopic(TOPIC, NO_TOPIC_ID, [ProducePartition(0, batch)])])
         responses = (call(address, ApiKey.PRODUCE, 9, body) for address in self._addresses)
-        if any(each.responses[0].partitions[0].error_code == 0 for each in responses if each is not None):
+        if any(each.responses[0].partitions[0].error_code == ErrorCode.none for each in responses if each is not None):
             self.acknowledged.append(number)
 
     def write_some(self) -> None:

@@ -155,7 +155,7 @@ def test_find_coordinator_for_other_key_types_creates_nothing(kind: int, error: 
 def test_committed_offset_is_visible_to_its_group_only() -> None:
     world = led()
     response = world.request(k08_offset_commit, commit())
-    assert [int(one.error_code) for topic in response.topics for one in topic.partitions] == [0]
+    assert [int(one.error_code) for topic in response.topics for one in topic.partitions] == [ErrorCode.none]
     response = world.request(k09_offset_fetch, fetch("g", "h"))
     assert [each.group_id for each in response.groups] == ["g", "h"]
     assert offsets_of(response) == [(0, 5, 2, "m", 0)]
@@ -225,8 +225,8 @@ def test_offset_delete_removes_committed_offset() -> None:
         ),
     )
     response = world.request(k47_offset_delete, OffsetDeleteRequest(group_id=GroupId("g"), topics=topics))
-    assert int(response.error_code) == 0
-    assert [int(one.error_code) for topic in response.topics for one in topic.partitions] == [0]
+    assert int(response.error_code) == ErrorCode.none
+    assert [int(one.error_code) for topic in response.topics for one in topic.partitions] == [ErrorCode.none]
     assert offsets_of(world.request(k09_offset_fetch, fetch("g"))) == NOTHING
     response = world.request(k47_offset_delete, OffsetDeleteRequest(group_id=GroupId("nobody"), topics=topics))
     assert (int(response.error_code), response.topics) == (int(ErrorCode.group_id_not_found), ())

@@ -75,7 +75,7 @@ class TransactionWorld(ReplicatedWorld):
         """Send the first batch of a transaction, verified and appended."""
         call = self.produce_to(transactional(sequence, **batch), version=version)
         self.link.respond()
-        assert errors_of(call) == [0]
+        assert errors_of(call) == [ErrorCode.none]
 
     def end(self, epoch: int = 0, version: int = 0, commit: bool = True, index: int = 0) -> None:
         results: list[dict[tuple[str, int], Error]] = []
@@ -105,19 +105,19 @@ def test_first_batch_of_transaction_waits_for_verification(world: TransactionWor
     assert [(topic.name, topic.partitions) for topic in request.topics] == [("events", (0, 1))]
     assert request.verify_only is (version < 12)
     world.link.respond()
-    assert (errors_of(call), world.ends) == ([0, 0], [1, 1])
+    assert (errors_of(call), world.ends) == ([ErrorCode.none, ErrorCode.none], [1, 1])
     assert world.led[0].log.last_stable_offset == 0
 
 
 @pytest.mark.clause("UnifiedLogTest.testTransactionIsOngoingAndVerificationGuardTV1")
 def test_later_batches_of_verified_transaction_are_appended_at_once(world: TransactionWorld) -> None:
     world.open()
-    assert errors_of(world.produce_to(transactional(1))) == [0]
+    assert errors_of(world.produce_to(transactional(1))) == [ErrorCode.none]
     call = world.produce_to(transactional(2), transactional())
     (request,) = world.link.transactions
     assert [(topic.name, topic.partitions) for topic in request.topics] == [("events", (1,))]
     world.link.respond()
-    assert (errors_of(call), world.ends) == ([0, 0], [3, 1])
+    assert (errors_of(call), world.ends) == ([ErrorCode.none, ErrorCode.none], [3, 1])
 
 
 @pytest.mark.clause("X-9", "ReplicaManagerTest.testTransactionVerificationFlow")
@@ -126,7 +126,7 @@ def test_batch_for_partition_outside_transaction_is_rejected(world: TransactionW
     call = world.produce_to(transactional(), transactional(), version=version)
     world.link.respond({A: ErrorCode.invalid_txn_state})
     refused, taken = produced(call)
-    assert (refused.error_code, taken.error_code, world.ends) == (ErrorCode.invalid_txn_state, 0, [0, 1])
+    assert (refused.error_code, taken.error_code, world.ends) == (ErrorCode.invalid_txn_state, ErrorCode.none, [0, 1])
     assert "not added to the transaction" in (refused.error_message or "")
 
 
@@ -183,7 +183,7 @@ def test_concurrent_transactions_is_retried_by_broker_in_version_2(world: Transa
         assert world.link.requests == []
         world.pass_ms(20)
     world.link.respond()
-    assert (errors_of(call), world.ends) == ([0], [1, 0])
+    assert (errors_of(call), world.ends) == ([ErrorCode.none], [1, 0])
 
 
 def test_concurrent_transactions_retries_are_limited(world: TransactionWorld) -> None:
@@ -207,7 +207,7 @@ def test_marker_invalidates_pending_verification(world: TransactionWorld, versio
     assert (errors_of(call), world.ends) == ([ErrorCode.invalid_txn_state], [1, 0])
     again = world.produce_to(transactional(), version=version)
     world.link.respond()
-    assert errors_of(again) == [0]
+    assert errors_of(again) == [ErrorCode.none]
 
 
 def test_verification_of_earlier_transaction_does_not_verify_next(world: TransactionWorld) -> None:
@@ -230,7 +230,7 @@ def test_marker_of_previous_transaction_keeps_pending_verification_in_version_2(
     call = world.produce_to(transactional(epoch=1), version=TV2)
     world.end(epoch=1, version=2)
     world.link.respond()
-    assert (errors_of(call), world.ends) == ([0], [3, 0])
+    assert (errors_of(call), world.ends) == ([ErrorCode.none], [3, 0])
     assert world.led[0].log.last_stable_offset == 2
 
 
@@ -259,7 +259,7 @@ def test_retry_of_appended_batch_starts_no_transaction(world: TransactionWorld) 
     call = world.produce_to(transactional())
     world.link.respond()
     (response,) = produced(call)
-    assert (response.error_code, response.base_offset, world.ends) == (0, 0, [2, 0])
+    assert (response.error_code, response.base_offset, world.ends) == (ErrorCode.none, 0, [2, 0])
 
 
 @pytest.mark.clause(
@@ -275,14 +275,14 @@ def test_batch_is_rejected_while_earlier_sequence_awaits_verification(world: Tra
     world.link.respond()
     assert errors_of(second) == [ErrorCode.out_of_order_sequence_number]
     world.open(0)
-    assert errors_of(world.produce_to(transactional(1))) == [0]
+    assert errors_of(world.produce_to(transactional(1))) == [ErrorCode.none]
 
 
 @pytest.mark.clause(
     "ProducerStateManagerTest.testRejectNonZeroSequenceForTransactionsV2WithEmptyState",
     "ProducerStateManagerTest.testAllowNonZeroSequenceForTransactionsV1WithEmptyState",
 )
-@pytest.mark.parametrize(("version", "error"), [(TV1, 0), (TV2, ErrorCode.out_of_order_sequence_number)])
+@pytest.mark.parametrize(("version", "error"), [(TV1, ErrorCode.none), (TV2, ErrorCode.out_of_order_sequence_number)])
 def test_first_batch_of_unknown_producer_must_have_sequence_zero_in_version_2(
     world: TransactionWorld, version: int, error: int
 ) -> None:
@@ -293,7 +293,7 @@ def test_first_batch_of_unknown_producer_must_have_sequence_zero_in_version_2(
 
 def test_transactional_batch_without_transactional_id_is_rejected(world: TransactionWorld) -> None:
     call = world.produce_to(transactional(), transactional(is_transactional=False), transactional_id=None)
-    assert errors_of(call) == [ErrorCode.transactional_id_authorization_failed, 0]
+    assert errors_of(call) == [ErrorCode.transactional_id_authorization_failed, ErrorCode.none]
     assert (world.ends, world.link.requests) == ([0, 1], [])
 
 
@@ -303,12 +303,12 @@ def test_only_partitions_of_transactional_batches_are_verified(world: Transactio
     (request,) = world.link.transactions
     assert [(topic.name, topic.partitions) for topic in request.topics] == [("events", (0,))]
     world.link.respond()
-    assert errors_of(call) == [0, 0]
+    assert errors_of(call) == [ErrorCode.none, ErrorCode.none]
 
 
 def test_nontransactional_batch_with_transactional_id_is_accepted(world: TransactionWorld) -> None:
     call = world.produce_to(transactional(is_transactional=False), build([Record(timestamp_ms=START_MS, value=b"v")]))
-    assert (errors_of(call), world.link.requests) == ([0, 0], [])
+    assert (errors_of(call), world.link.requests) == ([ErrorCode.none, ErrorCode.none], [])
 
 
 @pytest.mark.clause("ProducerStateManagerTest.testNonTransactionalAppendWithOngoingTransaction")
@@ -334,7 +334,7 @@ def test_partitions_led_elsewhere_are_not_verified(world: TransactionWorld) -> N
     (request,) = world.link.transactions
     assert [(topic.name, topic.partitions) for topic in request.topics] == [("events", (0, 1))]
     world.link.respond()
-    assert errors_of(call) == [0, 0, ErrorCode.unknown_topic_or_partition]
+    assert errors_of(call) == [ErrorCode.none, ErrorCode.none, ErrorCode.unknown_topic_or_partition]
 
 
 def test_internal_topics_are_rejected_without_verification(world: TransactionWorld) -> None:
@@ -358,12 +358,12 @@ def test_leadership_lost_during_verification_returns_not_leader(world: Transacti
 )
 def test_verification_can_be_disabled() -> None:
     world = TransactionWorld(settings={"transaction.partition.verification.enable": "false"})
-    assert errors_of(world.produce_to(transactional(), version=TV1)) == [0]
+    assert errors_of(world.produce_to(transactional(), version=TV1)) == [ErrorCode.none]
     assert world.link.requests == []
     added = world.produce_to(transactional(1, epoch=0), transactional(), version=TV2)
     assert not added.closed
     world.link.respond()
-    assert errors_of(added) == [0, 0]
+    assert errors_of(added) == [ErrorCode.none, ErrorCode.none]
     assert world.led[1].log.verification.guards == {}
 
 
@@ -376,7 +376,7 @@ def test_verification_disabled_during_wait_follows_each_logs_setting(switched_of
     call = world.produce_to(transactional(), transactional(), version=TV1)
     assert len(world.link.requests) == 1
     world.link.respond()
-    assert errors_of(call) == [0, 0]
+    assert errors_of(call) == [ErrorCode.none, ErrorCode.none]
 
 
 @pytest.mark.clause("UnifiedLogTest.testNonZeroSequenceOnFirstAppendNonZeroEpoch")

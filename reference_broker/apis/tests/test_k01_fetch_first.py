@@ -79,9 +79,9 @@ def test_sequence_numbers_are_64_bit_and_do_not_wrap_like_epochs(world: FetchWor
     session_id = opened(world, A0)
     session_of(world, session_id).sequence_number = session_of(world, session_id).responded_sequence_number = 2**31 - 1
     assert world.fetch_first(session_id, 1).response.error_code == NOT_VALID
-    assert world.fetch_first(session_id, 2**31).response.error_code == 0
+    assert world.fetch_first(session_id, 2**31).response.error_code == ErrorCode.none
     session_of(world, session_id).sequence_number = session_of(world, session_id).responded_sequence_number = 2**62
-    assert world.fetch_first(session_id, 2**62 + 1).response.error_code == 0
+    assert world.fetch_first(session_id, 2**62 + 1).response.error_code == ErrorCode.none
 
 
 @pytest.mark.clause("G-3")
@@ -110,7 +110,7 @@ def test_full_request_replaces_partitions_and_keeps_id_and_number(world: FetchWo
     world.append("a", 0)
     world.append("a", 1)
     third = world.fetch_first(session_id, 3).response
-    assert (third.error_code, names(third)) == (0, [A1])
+    assert (third.error_code, names(third)) == (ErrorCode.none, [A1])
 
 
 @pytest.mark.clause("G-4", "G-10")
@@ -149,7 +149,7 @@ def test_request_with_too_many_partitions_is_rejected_with_session_id(
     response = world.fetch_first(session_id, number, {A0: 0, A1: 0}).response
     assert (response.error_code, response.session_id, response.responses) == (ErrorCode.invalid_request, session_id, [])
     assert response.response_flags & OK
-    assert world.fetch_first(session_id, 1).response.error_code == 0
+    assert world.fetch_first(session_id, 1).response.error_code == ErrorCode.none
 
 
 def test_unknown_fetch_type_is_rejected(world: FetchWorld) -> None:
@@ -175,7 +175,7 @@ def test_session_beyond_cache_limit_denies_incremental_requests(world: FetchWorl
     session_id = response.session_id
     assert session_id != 0
     assert (response.error_code, response.response_flags, len(partitions_of(response)[A0].records or b"")) == (
-        0,
+        ErrorCode.none,
         0,
         100,
     )
@@ -211,9 +211,9 @@ def test_session_is_unknown_to_other_revision(world: FetchWorld) -> None:
     world.sessions.sessions[5] = world.sessions.sessions.pop(first)
     assert world.fetch(5, 1).response.error_code == ErrorCode.fetch_session_id_not_found
     world.fetch(5, -1, {A0: 0})
-    assert world.fetch_first(5, 1).response.error_code == 0
+    assert world.fetch_first(5, 1).response.error_code == ErrorCode.none
     assert world.fetch_first(final, 1).response.error_code == NOT_VALID
-    assert world.fetch(final, 1).response.error_code == 0
+    assert world.fetch(final, 1).response.error_code == ErrorCode.none
 
 
 @pytest.mark.clause("G-11")

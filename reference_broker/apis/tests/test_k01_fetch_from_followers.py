@@ -60,7 +60,7 @@ def _ids(world: FetchWorld) -> dict[str, bytes]:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_consumer_reads_follower_up_to_high_watermark(world: FetchWorld, version: int) -> None:
     data = data_of(world, world.fetch(0, -1, {A0: 2}, version=version), version)
-    assert (data.error_code, data.high_watermark, data.log_start_offset) == (0, 6, 0)
+    assert (data.error_code, data.high_watermark, data.log_start_offset) == (ErrorCode.none, 6, 0)
     assert bytes(data.records or b"").count(b"2@4.") > 0
     assert b"4@4." in bytes(data.records or b"")
     assert b"6@4." not in bytes(data.records or b"")
@@ -80,7 +80,7 @@ def test_fetch_version_without_follower_reads_returns_not_leader(world: FetchWor
 def test_follower_selects_no_preferred_read_replica(world: FetchWorld) -> None:
     world.broker.config.replica_selector_class = "rack-aware"  # type: ignore[misc]
     data = data_of(world, world.fetch(0, -1, {A0: 2}, version=17, rack_id="far"), 17)
-    assert (data.error_code, data.preferred_read_replica, bool(data.records)) == (0, -1, True)
+    assert (data.error_code, data.preferred_read_replica, bool(data.records)) == (ErrorCode.none, -1, True)
 
 
 def test_fetch_of_other_replica_returns_not_leader(world: FetchWorld) -> None:
@@ -90,7 +90,16 @@ def test_fetch_of_other_replica_returns_not_leader(world: FetchWorld) -> None:
     assert data.current_leader == LeaderIdAndEpoch(LEADER, EPOCH)
 
 
-@pytest.mark.parametrize(("offset", "error"), [(6, 0), (9, 0), (10, 0), (11, 1), (-1, 1)])
+@pytest.mark.parametrize(
+    ("offset", "error"),
+    [
+        (6, ErrorCode.none),
+        (9, ErrorCode.none),
+        (10, ErrorCode.none),
+        (11, ErrorCode.offset_out_of_range),
+        (-1, ErrorCode.offset_out_of_range),
+    ],
+)
 def test_only_offset_outside_log_returns_out_of_range(world: FetchWorld, offset: int, error: int) -> None:
     """A record that is not known to be committed is no error: the consumer waits for it."""
     data = data_of(world, world.fetch(0, -1, {A0: FetchPartition(0, offset, LARGE, EPOCH)}), 12)
@@ -107,7 +116,13 @@ def test_offset_beyond_log_without_leader_epoch_returns_not_leader(
 
 
 @pytest.mark.parametrize(
-    ("epoch", "error"), [(EPOCH, 0), (EPOCH - 1, ErrorCode.fenced_leader_epoch), (EPOCH + 1, 75), (-1, 0)]
+    ("epoch", "error"),
+    [
+        (EPOCH, ErrorCode.none),
+        (EPOCH - 1, ErrorCode.fenced_leader_epoch),
+        (EPOCH + 1, ErrorCode.unknown_leader_epoch),
+        (-1, ErrorCode.none),
+    ],
 )
 def test_follower_checks_leader_epoch(world: FetchWorld, epoch: int, error: int) -> None:
     data = data_of(world, world.fetch(0, -1, {A0: FetchPartition(0, 2, LARGE, epoch)}, version=17), 17)
@@ -144,7 +159,7 @@ def test_session_continues_after_follower_becomes_leader(world: FetchWorld, vers
     new.log.high_watermark = new.log.log_end_offset
     new.changed()
     data = data_of(world, world.fetch(session_id, 1, version=version), version)
-    assert (data.error_code, data.high_watermark, bool(data.records)) == (0, 10, True)
+    assert (data.error_code, data.high_watermark, bool(data.records)) == (ErrorCode.none, 10, True)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -156,7 +171,7 @@ def test_session_continues_after_leader_becomes_follower(world: FetchWorld, vers
     world.partitions.remove(new)
     assert names(world.fetch(session_id, 1, version=version).response) == []
     commit(world, 8)
-    assert data_of(world, world.fetch(session_id, 2, version=version), version).error_code == 0
+    assert data_of(world, world.fetch(session_id, 2, version=version), version).error_code == ErrorCode.none
 
 
 def test_parked_fetch_completes_when_its_leader_epoch_ends(world: FetchWorld) -> None:
@@ -189,7 +204,7 @@ def test_parked_fetch_completes_when_leadership_is_lost(
 def test_session_with_older_version_returns_not_leader(world: FetchWorld) -> None:
     session_id = world.open_session({A0: 6}, version=11)
     assert data_of(world, world.fetch(session_id, 1, version=9), 9).error_code == ErrorCode.not_leader_or_follower
-    assert data_of(world, world.fetch(session_id, 2, version=11), 11).error_code == 0
+    assert data_of(world, world.fetch(session_id, 2, version=11), 11).error_code == ErrorCode.none
 
 
 def test_session_sends_partition_that_becomes_followed(world: FetchWorld) -> None:
@@ -200,7 +215,7 @@ def test_session_sends_partition_that_becomes_followed(world: FetchWorld) -> Non
     call = world.fetch(session_id, 2, max_wait_ms=500)
     world.partitions.follow("a", b"a" * 16, 0, log, LEADER, EPOCH)
     data = data_of(world, call, 12)
-    assert (data.error_code, bool(data.records)) == (0, True)
+    assert (data.error_code, bool(data.records)) == (ErrorCode.none, True)
 
 
 def test_quarantined_replica_serves_no_reads(world: FetchWorld) -> None:

@@ -63,7 +63,7 @@ def test_fetch_waits_for_tier_although_other_partitions_have_data() -> None:
     response = partitions_of(call.response)
     assert response["a", 0].records == batches(10).records
     assert response["b", 0].records
-    assert (response["a", 0].high_watermark, response["a", 0].error_code) == (100, 0)
+    assert (response["a", 0].high_watermark, response["a", 0].error_code) == (100, ErrorCode.none)
 
 
 def test_remote_reads_of_all_partitions_are_sent_in_one_response() -> None:
@@ -174,7 +174,7 @@ def test_state_after_offset_moved_to_tiered_storage_is_sent() -> None:
     opened = world.fetch(0, 0, {("a", 0): 10}, replica_id=8).response
     assert partitions_of(opened)["a", 0].error_code == ErrorCode.offset_moved_to_tiered_storage
     following = world.fetch(opened.session_id, 1, {("a", 0): end}, replica_id=8).response
-    assert partitions_of(following)["a", 0].error_code == 0
+    assert partitions_of(following)["a", 0].error_code == ErrorCode.none
     assert partitions_of(world.fetch(opened.session_id, 2, {}, replica_id=8).response) == {}
 
 

@@ -74,7 +74,7 @@ def test_next_request_of_session_waits_for_all_slices(world: FetchWorld) -> None
     assert not first.responses
     assert not second.responses
     finish(world, second)
-    assert (first.response.error_code, second.response.error_code) == (0, 0)
+    assert (first.response.error_code, second.response.error_code) == (ErrorCode.none, ErrorCode.none)
     assert names(second.response) == []
 
 
@@ -87,7 +87,7 @@ def test_session_closed_between_slices_returns_not_found_or_response(world: Fetc
             step(world)
     world.sessions.close(session_id, "test")
     world.pass_ms(0)
-    assert call.response.error_code in (0, int(ErrorCode.fetch_session_id_not_found))
+    assert call.response.error_code in (ErrorCode.none, int(ErrorCode.fetch_session_id_not_found))
     assert not any(world.partition("a", index).watchers for index in range(6))
     assert (world.sessions.partitions_cached, len(world.ports.timers)) == (0, 0)
 
@@ -134,10 +134,10 @@ def test_retransmission_during_slices_is_handled_once(world: FetchWorld) -> None
     first = world.fetch_first(session_id, 1, dict.fromkeys(ALL, 0), max_wait_ms=500, min_bytes=1)
     retransmitted = world.fetch_first(session_id, 1, dict.fromkeys(ALL, 0), max_wait_ms=500, min_bytes=1)
     world.pass_ms(0)
-    assert first.response.error_code == 0
+    assert first.response.error_code == ErrorCode.none
     assert retransmitted.waiting
     world.pass_ms(500)
-    assert retransmitted.response.error_code == 0
+    assert retransmitted.response.error_code == ErrorCode.none
     assert not world.ports.timers
 
 
@@ -213,7 +213,7 @@ def test_queued_request_of_closed_connection_is_released(world: FetchWorld) -> N
     call.hang_up()
     assert held() is None
     world.pass_ms(0)
-    assert world.fetch(session_id, 2).response.error_code == 0
+    assert world.fetch(session_id, 2).response.error_code == ErrorCode.none
 
 
 @pytest.mark.parametrize("slices", range(40))

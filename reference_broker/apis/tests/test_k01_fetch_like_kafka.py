@@ -141,7 +141,7 @@ def test_response_respects_partition_order_and_both_limits(order: list[int], off
 @pytest.mark.clause("FetchRequestTest.testFetchRequestV4WithReadCommitted", "F-4")
 def test_read_committed_from_version_4(world: FetchWorld) -> None:
     (data,) = partitions_of(world.fetch(0, -1, {A0: 0}, version=4, isolation_level=1).response).values()
-    assert (data.error_code, data.last_stable_offset, len(data.records or b"")) == (0, 4, 200)
+    assert (data.error_code, data.last_stable_offset, len(data.records or b"")) == (ErrorCode.none, 4, 200)
 
 
 @pytest.mark.clause(
@@ -153,15 +153,19 @@ def test_unknown_topic_id_leaves_other_partitions_served(world: FetchWorld, epoc
     unknown, *healthy = response.values()
     assert (unknown.error_code, unknown.high_watermark, unknown.records) == (ErrorCode.unknown_topic_id, -1, b"")
     assert [(data.error_code, data.high_watermark, len(data.records or b"")) for data in healthy] == [
-        (0, 4, 200),
-        (0, 0, 0),
+        (ErrorCode.none, 4, 200),
+        (ErrorCode.none, 0, 0),
     ]
 
 
 @pytest.mark.clause("FetchRequestTest.testCreateIncrementalFetchWithPartitionsInErrorV12", "F-14")
 def test_unknown_topic_error_is_sent_until_topic_exists(world: FetchWorld) -> None:
     response = world.fetch(0, 0, {A0: 4, ("later", 0): 0, ("later", 1): 0}).response
-    assert [data.error_code for data in partitions_of(response).values()] == [0, 3, 3]
+    assert [data.error_code for data in partitions_of(response).values()] == [
+        ErrorCode.none,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.unknown_topic_or_partition,
+    ]
     seen = []
     for epoch in range(1, 6):
         if epoch == 3:
@@ -181,7 +185,7 @@ def test_zstd_batch_is_served_to_every_version(version: int) -> None:
     partition.log.append(world.broker.now, build(sent, compression=Compression.ZSTD), 0)
     partition.log.advance_high_watermark(3)
     (data,) = partitions_of(world.fetch(0, -1, {A0: 0}, version=version).response).values()
-    assert data.error_code == 0
+    assert data.error_code == ErrorCode.none
     assert [record.key for _, record in read_all(data.records or b"")] == [b"key0", b"key1", b"key2"]
 
 
@@ -227,11 +231,11 @@ def test_id_and_epoch_select_kind_of_fetch(world: FetchWorld) -> None:
         )
     ]
     assert [(one.error_code, one.session_id, names(one)) for one in seen] == [
-        (0, 0, [A0]),
-        (71, 0, []),
-        (70, 0, []),
-        (0, session_id, []),
-        (0, 0, [A1]),
-        (70, 0, []),
+        (ErrorCode.none, 0, [A0]),
+        (ErrorCode.invalid_fetch_session_epoch, 0, []),
+        (ErrorCode.fetch_session_id_not_found, 0, []),
+        (ErrorCode.none, session_id, []),
+        (ErrorCode.none, 0, [A1]),
+        (ErrorCode.fetch_session_id_not_found, 0, []),
     ]
     assert not world.sessions.sessions

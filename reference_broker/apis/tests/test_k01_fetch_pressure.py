@@ -117,7 +117,7 @@ def test_revisions_share_slots_with_separate_minimum_eviction_times() -> None:
     late.fetch()
     assert (late.opened, metrics(world)) == (1, (2, 2, 1))
     assert first.fetch().error_code == DraftError.INVALID_FETCH_SESSION
-    assert final.fetch().error_code == 0
+    assert final.fetch().error_code == ErrorCode.none
     (note,) = world.ports.noted("session_evicted")
     assert (note["rule"], note["made_by"]) == ("b", "consumer 'c'")
 
@@ -168,7 +168,7 @@ class Thrasher:
     def take(self, request: FetchRequest, response: FetchResponse) -> None:
         if response.session_id != self.session_id:
             self.number = 0
-        if response.error_code == 0 and (request.session_epoch or not self.number):
+        if response.error_code == ErrorCode.none and (request.session_epoch or not self.number):
             self.number += 1
         self.session_id = 0 if response.error_code else response.session_id
 
@@ -234,7 +234,7 @@ def test_session_outlives_deleted_topic_and_sends_recreated_one(revision: str) -
     world.create("a", 2, topic_id=b"another topic id")
     world.append("a")
     back = partitions_of(fetcher.fetch())[A0]
-    assert (back.error_code, len(back.records or b""), back.high_watermark) == (0, 100, 1)
+    assert (back.error_code, len(back.records or b""), back.high_watermark) == (ErrorCode.none, 100, 1)
     world.delete("b")
     world.create("b", topic_id=b"also another one")
     again = names(fetcher.fetch())  # By comparison an empty log that replaced an empty one is no change.
@@ -266,6 +266,6 @@ def test_retransmission_is_rejected_by_final_and_served_by_first_revision(revisi
     before = fetcher.fetch()
     send = world.fetch if revision == "final" else world.fetch_first
     again = send(fetcher.session_id, 1, fetch_type=INCREMENTAL_FETCH).response
-    assert (again.error_code == 0) == accepted
+    assert (again.error_code == ErrorCode.none) == accepted
     if accepted:
         assert partitions_of(again) == partitions_of(before)

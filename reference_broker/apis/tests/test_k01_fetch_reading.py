@@ -34,7 +34,16 @@ def fetched(world: FetchWorld, offset: int = 0, current: int = -1, last: int = -
     return partitions_of(world.fetch(0, -1, wanted(offset, current, last), **fields).response)[A0]
 
 
-@pytest.mark.parametrize(("offset", "error"), [(-1, 1), (1, 1), (2, 0), (5, 0), (6, 1)])
+@pytest.mark.parametrize(
+    ("offset", "error"),
+    [
+        (-1, ErrorCode.offset_out_of_range),
+        (1, ErrorCode.offset_out_of_range),
+        (2, ErrorCode.none),
+        (5, ErrorCode.none),
+        (6, ErrorCode.offset_out_of_range),
+    ],
+)
 def test_offset_outside_log_returns_out_of_range(world: FetchWorld, offset: int, error: int) -> None:
     world.partition("a").log.delete_records_before(2)
     data = fetched(world, offset)
@@ -49,7 +58,7 @@ def test_consumers_read_to_the_high_watermark_and_followers_to_the_log_end(world
     assert len(fetched(world).records or b"") == 100
     assert len(fetched(world, replica_id=8).records or b"") == 200
     assert fetched(world, 3).records == b""
-    assert fetched(world, 3).error_code == 0
+    assert fetched(world, 3).error_code == ErrorCode.none
 
 
 @pytest.mark.parametrize(("offset", "last"), [(0, -1), (99, -1), (5, 9)])
@@ -84,7 +93,16 @@ def test_read_committed_stops_at_the_last_stable_offset(world: FetchWorld) -> No
 
 
 @pytest.mark.clause("FetchRequestTest.testCurrentEpochValidation", "FetchRequestTest.testCurrentEpochValidationV12")
-@pytest.mark.parametrize(("current", "error"), [(-2, 0), (-1, 0), (3, 0), (2, ErrorCode.fenced_leader_epoch), (4, 75)])
+@pytest.mark.parametrize(
+    ("current", "error"),
+    [
+        (-2, ErrorCode.none),
+        (-1, ErrorCode.none),
+        (3, ErrorCode.none),
+        (2, ErrorCode.fenced_leader_epoch),
+        (4, ErrorCode.unknown_leader_epoch),
+    ],
+)
 def test_the_current_leader_epoch_is_checked(world: FetchWorld, current: int, error: int) -> None:
     assert fetched(world, current=current).error_code == error
 
@@ -105,7 +123,7 @@ def test_cached_leader_epoch_is_fenced_after_leader_change(world: FetchWorld) ->
         partitions_of(world.fetch(session_id, 3, wanted(5, current=5)).response)[A0].error_code
         == ErrorCode.unknown_leader_epoch
     )
-    assert partitions_of(world.fetch(session_id, 4, wanted(5, current=4)).response)[A0].error_code == 0
+    assert partitions_of(world.fetch(session_id, 4, wanted(5, current=4)).response)[A0].error_code == ErrorCode.none
     assert world.fetch(session_id, 5).response.responses == []
 
 
@@ -124,7 +142,7 @@ def test_diverging_epoch_is_returned_instead_of_data(
     world: FetchWorld, offset: int, last: int, diverging: tuple[int, int] | None
 ) -> None:
     data = fetched(world, offset, last=last)
-    assert data.error_code == 0
+    assert data.error_code == ErrorCode.none
     assert data.diverging_epoch == (None if diverging is None else EpochEndOffset(*diverging))
     if diverging:
         assert (data.records, data.high_watermark) == (b"", 5)
@@ -178,7 +196,10 @@ def test_first_revision_caches_leader_epoch(world: FetchWorld) -> None:
     world.partition("a").changed()
     response = world.fetch_first(session_id, 2, max_wait_ms=0).response
     assert partitions_of(response)[A0].error_code == ErrorCode.fenced_leader_epoch
-    assert partitions_of(world.fetch_first(session_id, 3, wanted(5, 4, 2)).response).get(A0, NEWS).error_code == 0
+    assert (
+        partitions_of(world.fetch_first(session_id, 3, wanted(5, 4, 2)).response).get(A0, NEWS).error_code
+        == ErrorCode.none
+    )
 
 
 def test_lasting_divergence_does_not_complete_parked_fetch(world: FetchWorld) -> None:
@@ -211,7 +232,12 @@ def test_not_leader_returns_leader_endpoint_from_version_16(world: FetchWorld) -
 )
 @pytest.mark.parametrize(
     ("current", "error"),
-    [(-1, 6), (3, 6), (2, ErrorCode.fenced_leader_epoch), (4, ErrorCode.unknown_leader_epoch)],
+    [
+        (-1, ErrorCode.not_leader_or_follower),
+        (3, ErrorCode.not_leader_or_follower),
+        (2, ErrorCode.fenced_leader_epoch),
+        (4, ErrorCode.unknown_leader_epoch),
+    ],
 )
 @pytest.mark.parametrize("session", [SESSIONLESS, SESSION])
 @pytest.mark.parametrize("version", [12, 16])

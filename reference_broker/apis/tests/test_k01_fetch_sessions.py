@@ -46,7 +46,7 @@ def test_consecutive_epochs_are_accepted(world: FetchWorld) -> None:
     session_id = world.open_session({A0: 0})
     for epoch in (1, 2, 3):
         response = world.fetch(session_id, epoch).response
-        assert (response.error_code, response.session_id) == (0, session_id)
+        assert (response.error_code, response.session_id) == (ErrorCode.none, session_id)
 
 
 @pytest.mark.clause("F-3")
@@ -125,7 +125,7 @@ def test_full_fetch_with_session_id_replaces_session(world: FetchWorld) -> None:
 def test_full_fetch_with_final_epoch_closes_session(world: FetchWorld) -> None:
     first = world.open_session({A0: 0})
     response = world.fetch(first, -1, {A0: 0}).response
-    assert (response.error_code, response.session_id, names(response)) == (0, 0, [A0])
+    assert (response.error_code, response.session_id, names(response)) == (ErrorCode.none, 0, [A0])
     assert not world.sessions.sessions
     assert [note["session_id"] for note in world.ports.noted("session_closed")] == [first]
 
@@ -135,7 +135,7 @@ def test_full_fetch_with_final_epoch_closes_session(world: FetchWorld) -> None:
 @pytest.mark.parametrize("unknown", [12345, -7, LARGEST])
 def test_closing_unknown_session_returns_no_error(world: FetchWorld, epoch: int, unknown: int) -> None:
     response = world.fetch(unknown, epoch, {A0: 0}).response
-    assert response.error_code == 0
+    assert response.error_code == ErrorCode.none
     assert bool(response.session_id) == (epoch == 0)
 
 
@@ -150,7 +150,7 @@ def test_incremental_fetch_without_partitions_returns_session_id(world: FetchWor
 def test_forgetting_last_partition_closes_session(world: FetchWorld) -> None:
     session_id = world.open_session({A0: 0, A1: 0})
     response = world.fetch(session_id, 1, forget=[A0, A1], max_wait_ms=500).response
-    assert (response.error_code, response.session_id, response.responses) == (0, 0, [])
+    assert (response.error_code, response.session_id, response.responses) == (ErrorCode.none, 0, [])
     assert world.fetch(session_id, 2).response.error_code == ErrorCode.fetch_session_id_not_found
     assert not any(partition.watchers for partition in world.partitions.by_name.values())
 
@@ -245,7 +245,7 @@ def test_forgetting_wins_over_naming_and_an_unknown_forget_is_ignored(world: Fet
 def test_duplicate_request_is_applied_once(world: FetchWorld) -> None:
     session_id = world.open_session({A0: 0})
     request = FetchRequest(session_id=session_id, session_epoch=1, max_wait_ms=0)
-    assert world.send(request).response.error_code == 0
+    assert world.send(request).response.error_code == ErrorCode.none
     assert world.send(request).response.error_code == ErrorCode.invalid_fetch_session_epoch
     assert world.sessions.sessions[session_id].epoch == 2
 
@@ -257,7 +257,7 @@ def test_late_request_of_old_session_leaves_new_one_unchanged(world: FetchWorld)
     late = world.fetch(old, 1, {B0: 0}, forget=[A1]).response
     assert late.error_code == ErrorCode.fetch_session_id_not_found
     assert list(world.sessions.sessions[new].partitions) == [A1]
-    assert world.fetch(new, 1).response.error_code == 0
+    assert world.fetch(new, 1).response.error_code == ErrorCode.none
 
 
 def test_request_with_too_many_partitions_is_rejected_without_change(

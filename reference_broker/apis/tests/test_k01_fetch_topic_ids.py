@@ -48,7 +48,7 @@ def test_checks_are_in_order_id_epoch_topic_ids(world: FetchWorld) -> None:
 def test_a_version_by_name_ignores_topic_ids(world: FetchWorld) -> None:
     topics = [FetchTopic("a", b"no such topic id", [FetchPartition(0, 0, LARGE)])]
     response = world.send(FetchRequest(session_epoch=0, max_wait_ms=0, topics=topics), version=12).response
-    assert partitions_of(response)[A0].error_code == 0
+    assert partitions_of(response)[A0].error_code == ErrorCode.none
 
 
 @pytest.mark.clause("FetchSessionTest.testFetchSessionWithUnknownId", "FetchSessionTest.testResolveUnknownPartitions")
@@ -58,7 +58,11 @@ def test_unknown_topic_ids_resolve_one_by_one(world: FetchWorld) -> None:
     world.create("x")
     world.create("y")
     response = world.fetch(response.session_id, 1, version=13).response
-    assert [data.error_code for data in partitions_of(response).values()] == [0, 0, ErrorCode.unknown_topic_id]
+    assert [data.error_code for data in partitions_of(response).values()] == [
+        ErrorCode.none,
+        ErrorCode.none,
+        ErrorCode.unknown_topic_id,
+    ]
     world.create("z")
     response = world.fetch(response.session_id, 2, version=13).response
     assert list(partitions_of(response)) == [(id_of(world, "z"), 0)]
@@ -98,7 +102,7 @@ def test_unknown_topic_name_resolves_when_topic_is_created(world: FetchWorld) ->
             == ErrorCode.unknown_topic_or_partition
         )
     world.create("x")
-    assert partitions_of(world.fetch(session_id, 3).response)[("x", 0)].error_code == 0
+    assert partitions_of(world.fetch(session_id, 3).response)[("x", 0)].error_code == ErrorCode.none
     assert names(world.fetch(session_id, 4).response) == []
 
 
@@ -125,7 +129,7 @@ def test_a_session_by_name_follows_the_name_to_a_recreated_topic(world: FetchWor
     world.create("a", topic_id=b"second".rjust(16))
     world.append("a")
     response = partitions_of(world.fetch(session_id, 3).response)
-    assert (response[A0].error_code, response[A0].high_watermark) == (0, 1)
+    assert (response[A0].error_code, response[A0].high_watermark) == (ErrorCode.none, 1)
 
 
 @pytest.mark.clause(
@@ -163,5 +167,5 @@ def test_a_replaced_topic_id_is_forgotten_and_added_in_one_request(world: FetchW
     topics, forgotten = [FetchTopic("", new, [FetchPartition(0, 0, LARGE)])], [ForgottenTopic("", old, [0])]
     request = FetchRequest(session_id=session_id, session_epoch=1, max_wait_ms=0, topics=topics, forgotten=forgotten)
     response = world.send(request, version=13).response
-    assert [(key, data.error_code) for key, data in partitions_of(response).items()] == [((new, 0), 0)]
+    assert [(key, data.error_code) for key, data in partitions_of(response).items()] == [((new, 0), ErrorCode.none)]
     assert list(world.sessions.sessions[session_id].partitions) == [(new, 0)]

@@ -55,7 +55,7 @@ def test_parked_fetch_completes_after_max_wait(world: FetchWorld, waiting: Waiti
     world.pass_ms(499)
     assert call.waiting
     world.pass_ms(1)
-    assert call.response.error_code == 0
+    assert call.response.error_code == ErrorCode.none
     assert names(call.response) == ([] if waiting.in_session else [A0, A1, A2])
 
 

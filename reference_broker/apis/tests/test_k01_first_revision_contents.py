@@ -34,7 +34,7 @@ def test_retransmission_gets_at_least_partitions_of_first_response(world: FetchW
     assert names(first) == [A1, A0]
     world.append("a", 2)
     again = world.fetch_first(session_id, 1).response
-    assert again.error_code == 0
+    assert again.error_code == ErrorCode.none
     assert names(again) == [A1, A2, A0]
     assert partitions_of(again)[A0] == partitions_of(first)[A0]
     # What changed after the first response may have been in the second only: it is sent again.
@@ -258,7 +258,7 @@ def test_error_is_repeated_and_next_state_is_sent(world: FetchWorld) -> None:
         response = partitions_of(world.fetch_first(session_id, number).response)
         assert response["new", 0].error_code == ErrorCode.unknown_topic_or_partition
     world.create("new")
-    assert partitions_of(world.fetch_first(session_id, 3).response)["new", 0].error_code == 0
+    assert partitions_of(world.fetch_first(session_id, 3).response)["new", 0].error_code == ErrorCode.none
     assert names(world.fetch_first(session_id, 4).response) == []
 
 
@@ -271,9 +271,9 @@ def test_retransmission_completes_itself_and_parked_original(
     waits = world.fetch_first(session_id, 1, max_wait_ms=500, min_bytes=1000)
     world.append("a")
     again = world.fetch_first(session_id, 1, max_wait_ms=500)
-    assert (waits.response.error_code, names(waits.response)) == (0, [A0])
-    assert (again.response.error_code, partitions_of(again.response)) == (0, partitions_of(waits.response))
-    assert world.fetch_first(session_id, 2).response.error_code == 0
+    assert (waits.response.error_code, names(waits.response)) == (ErrorCode.none, [A0])
+    assert (again.response.error_code, partitions_of(again.response)) == (ErrorCode.none, partitions_of(waits.response))
+    assert world.fetch_first(session_id, 2).response.error_code == ErrorCode.none
 
 
 @pytest.mark.clause("G-3")
@@ -281,11 +281,11 @@ def test_both_copies_of_empty_request_get_response(world: FetchWorld) -> None:
     session_id = opened(world, A0)
     waits = world.fetch_first(session_id, 1, max_wait_ms=500)
     again = world.fetch_first(session_id, 1, max_wait_ms=500)
-    assert (waits.response.error_code, names(waits.response)) == (0, [])
+    assert (waits.response.error_code, names(waits.response)) == (ErrorCode.none, [])
     assert again.waiting
     world.append("a")
     assert names(again.response) == [A0]
-    assert world.fetch_first(session_id, 2).response.error_code == 0
+    assert world.fetch_first(session_id, 2).response.error_code == ErrorCode.none
 
 
 @pytest.mark.clause("G-3", "G-4")
@@ -293,7 +293,11 @@ def test_both_copies_of_full_request_get_response(world: FetchWorld) -> None:
     session_id = opened(world, A0)
     waits = world.fetch_first(session_id, 0, {A0: 0}, max_wait_ms=500)
     again = world.fetch_first(session_id, 0, {A0: 0}, max_wait_ms=500)
-    assert (waits.response.error_code, waits.response.session_id, names(waits.response)) == (0, session_id, [A0])
+    assert (waits.response.error_code, waits.response.session_id, names(waits.response)) == (
+        ErrorCode.none,
+        session_id,
+        [A0],
+    )
     world.append("a")
     assert (again.response.session_id, names(again.response)) == (session_id, [A0])
     assert world.fetch_first(session_id, 1, max_wait_ms=500).waiting

@@ -73,7 +73,7 @@ def test_error_is_in_each_response_and_next_state_is_sent(world: FetchWorld) -> 
     for epoch in (1, 2):
         assert partitions_of(world.fetch(session_id, epoch).response)[A0].error_code == ErrorCode.offset_out_of_range
     response = partitions_of(world.fetch(session_id, 3, {A0: 0}).response)
-    assert (response[A0].error_code, response[A0].high_watermark) == (0, 0)
+    assert (response[A0].error_code, response[A0].high_watermark) == (ErrorCode.none, 0)
     assert names(world.fetch(session_id, 4).response) == []
 
 
@@ -244,5 +244,5 @@ def test_state_after_error_is_sent_although_unchanged(world: FetchWorld) -> None
     session_id = world.open_session({A0: 1})
     assert partitions_of(world.fetch(session_id, 1, {A0: 99}).response)[A0].error_code == ErrorCode.offset_out_of_range
     again = partitions_of(world.fetch(session_id, 2, {A0: 1}).response)[A0]
-    assert (again.error_code, again.high_watermark) == (0, 1)
+    assert (again.error_code, again.high_watermark) == (ErrorCode.none, 1)
     assert partitions_of(world.fetch(session_id, 3).response) == {}

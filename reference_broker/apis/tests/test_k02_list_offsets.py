@@ -54,7 +54,7 @@ def list_offsets(
 
 
 def found(response: Any) -> tuple[int, int, int]:
-    assert response.error_code == 0
+    assert response.error_code == ErrorCode.none
     return (response.offset, response.timestamp, response.leader_epoch)
 
 
@@ -116,14 +116,27 @@ def test_latest_read_committed_is_last_stable_offset() -> None:
     assert found(list_offsets(world, partition_at(LATEST), level=0)[0])[0] == 3
 
 
-@pytest.mark.parametrize(("epoch", "error"), [(-1, 0), (4, 0), (3, ErrorCode.fenced_leader_epoch), (5, 75)])
+@pytest.mark.parametrize(
+    ("epoch", "error"),
+    [
+        (-1, ErrorCode.none),
+        (4, ErrorCode.none),
+        (3, ErrorCode.fenced_leader_epoch),
+        (5, ErrorCode.unknown_leader_epoch),
+    ],
+)
 def test_the_leader_epoch_is_checked(world: FetchWorld, epoch: int, error: int) -> None:
     assert list_offsets(world, partition_at(LATEST, epoch=epoch))[0].error_code == error
 
 
 @pytest.mark.parametrize(
     ("current", "error"),
-    [(-1, 6), (3, 6), (2, ErrorCode.fenced_leader_epoch), (4, ErrorCode.unknown_leader_epoch)],
+    [
+        (-1, ErrorCode.not_leader_or_follower),
+        (3, ErrorCode.not_leader_or_follower),
+        (2, ErrorCode.fenced_leader_epoch),
+        (4, ErrorCode.unknown_leader_epoch),
+    ],
 )
 def test_follower_checks_leader_epoch_before_not_leader(world: FetchWorld, current: int, error: int) -> None:
     world.publish("b", 1, b"b".rjust(16, b"#"), leader=8, replicas=(7, 8), epoch=3)
@@ -174,7 +187,7 @@ def test_special_timestamp_before_its_version_is_unsupported(world: FetchWorld, 
     assert (
         list_offsets(world, partition_at(timestamp), version=since - 1)[0].error_code == ErrorCode.unsupported_version
     )
-    assert list_offsets(world, partition_at(timestamp), version=since)[0].error_code == 0
+    assert list_offsets(world, partition_at(timestamp), version=since)[0].error_code == ErrorCode.none
 
 
 def test_unknown_special_timestamp_is_unsupported(world: FetchWorld) -> None:

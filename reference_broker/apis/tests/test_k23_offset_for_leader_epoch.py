@@ -45,7 +45,7 @@ def test_epoch_ends_where_next_one_starts(world: FetchWorld, epoch: int, expecte
 
 
 @pytest.mark.parametrize(
-    ("current", "error"), [(4, 0), (3, ErrorCode.fenced_leader_epoch), (5, ErrorCode.unknown_leader_epoch)]
+    ("current", "error"), [(4, ErrorCode.none), (3, ErrorCode.fenced_leader_epoch), (5, ErrorCode.unknown_leader_epoch)]
 )
 def test_the_current_leader_epoch_is_checked(world: FetchWorld, current: int, error: int) -> None:
     assert end_offset(world, 1, current=current)[0] == error
@@ -53,7 +53,12 @@ def test_the_current_leader_epoch_is_checked(world: FetchWorld, current: int, er
 
 @pytest.mark.parametrize(
     ("current", "error"),
-    [(-1, 6), (3, 6), (2, ErrorCode.fenced_leader_epoch), (4, ErrorCode.unknown_leader_epoch)],
+    [
+        (-1, ErrorCode.not_leader_or_follower),
+        (3, ErrorCode.not_leader_or_follower),
+        (2, ErrorCode.fenced_leader_epoch),
+        (4, ErrorCode.unknown_leader_epoch),
+    ],
 )
 def test_follower_checks_leader_epoch_before_not_leader(world: FetchWorld, current: int, error: int) -> None:
     world.publish("b", 1, b"b".rjust(16, b"#"), leader=8, replicas=(7, 8), epoch=3)

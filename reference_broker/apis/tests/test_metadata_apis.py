@@ -195,9 +195,9 @@ def test_topic_description_of_draft_is_cached_until_topic_changes() -> None:
     first, again = metadata(world, version=1000), metadata(world, ("a", "b", "gone"), version=1000)
     assert {type(one) for one in again.topics} == {MetadataTopic1000}
     assert [(one.name, one.error_code, len(one.partitions)) for one in again.topics] == [
-        ("a", 0, 1),
-        ("b", 0, 1),
-        ("gone", 3, 0),
+        ("a", ErrorCode.none, 1),
+        ("b", ErrorCode.none, 1),
+        ("gone", ErrorCode.unknown_topic_or_partition, 0),
     ]
     assert again.topics[0] is first.topics[0]
     grow(world, "a", 2)

@@ -52,7 +52,7 @@ def test_follower_in_rack_is_returned_at_once_without_records() -> None:
     call, data = consume(world, 3, max_wait_ms=500)
     assert not call.waiting
     assert data is not None
-    assert (data.error_code, data.preferred_read_replica, data.records) == (0, 3, b"")
+    assert (data.error_code, data.preferred_read_replica, data.records) == (ErrorCode.none, 3, b"")
     assert (data.high_watermark, data.last_stable_offset, data.log_start_offset) == (3, 3, 0)
     assert data.aborted_transactions is None
 

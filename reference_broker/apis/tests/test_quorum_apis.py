@@ -109,7 +109,11 @@ def only_partition(response: Any) -> Any:
 def test_leader_describes_quorum() -> None:
     response = QuorumApiWorld(is_leader=True, leader_id=1).describe()
     partition = only_partition(response)
-    assert (response.error_code, partition.error_code, partition.error_message) == (0, 0, None)
+    assert (response.error_code, partition.error_code, partition.error_message) == (
+        ErrorCode.none,
+        ErrorCode.none,
+        None,
+    )
     assert (partition.leader_id, partition.leader_epoch, partition.high_watermark) == (1, 6, 44)
     assert [replica_fields(each) for each in partition.current_voters] == [
         (1, 50, 9_000, 9_000),

@@ -50,11 +50,11 @@ def test_acks_all_completes_when_both_followers_have_fetched_beyond(world: Repli
     world.follow(2, sessions[2], 1, [wanted(1)], max_wait_ms=0)
     assert call.waiting
     world.follow(3, sessions[3], 1, [wanted(1)], max_wait_ms=0)
-    assert [(one.error_code, one.base_offset) for one in produced(call)] == [(0, 0)]
+    assert [(one.error_code, one.base_offset) for one in produced(call)] == [(ErrorCode.none, 0)]
 
 
 def test_acks_one_completes_at_once_and_acks_none_gets_no_response(world: ReplicatedWorld) -> None:
-    assert errors_of(world.put(acks=1)) == [0]
+    assert errors_of(world.put(acks=1)) == [ErrorCode.none]
     call = world.put(acks=0)
     assert call.responses == [None]
     assert (world.partition.log.log_end_offset, world.partition.log.high_watermark) == (2, 0)
@@ -65,7 +65,7 @@ def test_acks_all_below_min_insync_replicas_writes_nothing() -> None:
     (response,) = produced(world.put())
     assert (response.error_code, response.log_start_offset) == (ErrorCode.not_enough_replicas, 0)
     assert world.partition.log.log_end_offset == 0
-    assert errors_of(world.put(acks=1)) == [0]
+    assert errors_of(world.put(acks=1)) == [ErrorCode.none]
 
 
 def test_partitions_not_replicated_in_time_get_request_timed_out(world: ReplicatedWorld) -> None:
@@ -75,7 +75,7 @@ def test_partitions_not_replicated_in_time_get_request_timed_out(world: Replicat
     for follower in (2, 3):
         world.follow(follower, 0, -1, [wanted(1, 1)], max_wait_ms=0)
     world.pass_ms(200)
-    assert errors_of(call) == [ErrorCode.request_timed_out, 0]
+    assert errors_of(call) == [ErrorCode.request_timed_out, ErrorCode.none]
     assert [one.base_offset for one in produced(call)] == [0, 0]
 
 
@@ -103,7 +103,7 @@ def test_duplicate_batch_is_acknowledged_once_original_is_replicated(world: Repl
     assert retry.waiting
     assert world.partition.log.log_end_offset == 2
     replicate(world, sessions, epochs, 1)
-    assert [(one.error_code, one.base_offset) for one in produced(retry)] == [(0, 0)]
+    assert [(one.error_code, one.base_offset) for one in produced(retry)] == [(ErrorCode.none, 0)]
     assert later.waiting
 
 
@@ -115,7 +115,7 @@ def test_a_flush_policy_and_replicas_must_both_be_satisfied(world: ReplicatedWor
     assert call.waiting
     for done in world.syncs:
         done()
-    assert errors_of(call) == [0]
+    assert errors_of(call) == [ErrorCode.none]
 
 
 def test_leadership_lost_during_sync_returns_not_leader(world: ReplicatedWorld) -> None:
@@ -169,7 +169,7 @@ def test_recreated_topic_does_not_inherit_follower_offsets(world: ReplicatedWorl
 def test_single_replica_completes_without_replication() -> None:
     world = ReplicatedWorld(replicas=(1,), isr=(1,), min_isr=3)
     world.broker.replication = None  # type: ignore[assignment]
-    assert errors_of(world.put()) == [0]
+    assert errors_of(world.put()) == [ErrorCode.none]
     assert world.partition.log.high_watermark == 1
 
 
@@ -232,7 +232,7 @@ def test_parked_follower_fetch_completes_when_leader_takes_partition_up(world: R
     assert call.waiting
     world.state(world.led[1], (1, 2, 3), leader_epoch=2, partition_epoch=1)
     world.pass_ms(1)
-    assert call.response.error_code == 0
+    assert call.response.error_code == ErrorCode.none
 
 
 def test_follower_fetches_wait_shortly_after_leader_takes_partition_up(world: ReplicatedWorld) -> None:
@@ -288,7 +288,7 @@ def test_non_replica_of_one_partition_is_served_others(world: ReplicatedWorld) -
     world.state(world.led[1], (1, 2), leader_epoch=1, partition_epoch=1, replicas=(1, 2))
     response = partitions_of(world.follow(3, 0, 0, [wanted(0, 0), wanted(0, 1, leader_epoch=1)]).response)
     assert [(index, data.error_code, bool(data.records)) for index, data in response.items()] == [
-        (0, 0, True),
+        (0, ErrorCode.none, True),
         (1, ErrorCode.unknown_leader_epoch, False),
     ]
 

@@ -46,7 +46,7 @@ def write(node: NodeAddress, key: str, value: str | None) -> None:
     record = Record(timestamp_ms=1, key=key.encode(), value=None if value is None else value.encode())
     rows = [ProducePartition(0, build([record]))]
     [response] = call(node, 0, 9, ProduceRequest(-1, 5000, [ProduceTopic("t", bytes(16), rows)])).responses
-    assert response.partitions[0].error_code == 0
+    assert response.partitions[0].error_code == ErrorCode.none
 
 
 @pytest.mark.live

@@ -189,7 +189,7 @@ def test_authorization_error_of_committed_offsets_is_reported() -> None:
     member.join(T0)
     member.respond("metadata", metadata())
     assert "committed" in member.sent
-    member.respond("committed", fetched_offsets(5, error=30))
+    member.respond("committed", fetched_offsets(5, error=ErrorCode.group_authorization_failed))
     assert member.consumer.take_failures() == [ErrorCode.group_authorization_failed]
 
 

@@ -44,7 +44,7 @@ def metadata(leader: int = 0, epoch: int = -1, known: bool = True) -> MetadataRe
     topic = (
         MetadataTopic1001(name="t", partitions=(partition,))
         if known
-        else MetadataTopic1001(name="t", error_code=3, partitions=())
+        else MetadataTopic1001(name="t", error_code=ErrorCode.unknown_topic_or_partition, partitions=())
     )
     brokers = tuple(MetadataBroker1000(node_id=each, host=f"n{each}", port=1) for each in (0, 1))
     return MetadataResponse1001(brokers=brokers, metadata_epoch=epoch, topics=(topic,))
@@ -165,7 +165,7 @@ def test_records_are_returned_before_more_are_fetched(reading: Driver) -> None:
 
 
 def test_out_of_range_resets_position_and_reports_old_offset(reading: Driver) -> None:
-    reading.respond("node-0", fetched(error=1))
+    reading.respond("node-0", fetched(error=ErrorCode.offset_out_of_range))
     assert reading.sent["node-0"].body.topics[0].partitions[0].timestamp == -2
     reading.respond("node-0", listed(2))
     assert reading.position() == 2
@@ -178,11 +178,20 @@ def test_out_of_range_without_reset_policy_is_raised_to_application() -> None:
     driver.consumer.seek(T0, 5)
     driver.go()
     driver.respond("metadata", metadata())
-    driver.respond("node-0", fetched(error=1))
+    driver.respond("node-0", fetched(error=ErrorCode.offset_out_of_range))
     assert driver.consumer.take_failures() == [ErrorCode.offset_out_of_range]
 
 
-@pytest.mark.parametrize("error", [6, 3, 74, 76, 56])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.unsupported_compression_type,
+        ErrorCode.kafka_storage_error,
+    ],
+)
 def test_moved_leader_is_looked_up_and_fetched_from(reading: Driver, error: int) -> None:
     assert list(reading.respond("node-0", fetched(error=error))) == ["metadata"]
     reading.respond("metadata", metadata(leader=1))
@@ -199,9 +208,9 @@ def test_unresponsive_leader_is_replaced_by_next(reading: Driver) -> None:
 
 @pytest.mark.clause("M-5")
 def test_stale_metadata_does_not_restore_old_leader(reading: Driver) -> None:
-    reading.respond("node-0", fetched(error=6))
+    reading.respond("node-0", fetched(error=ErrorCode.not_leader_or_follower))
     reading.respond("metadata", metadata(leader=1, epoch=9))
-    reading.respond("node-1", fetched(error=6))
+    reading.respond("node-1", fetched(error=ErrorCode.not_leader_or_follower))
     assert reading.respond("metadata", metadata(leader=0, epoch=8)) == {}
     assert reading.consumer.metadata.refused == 1
     assert reading.go(100)["metadata"].to is not None
@@ -231,7 +240,7 @@ def test_divergence_moves_position_back(reading: Driver) -> None:
 
 
 def test_fatal_fetch_error_is_raised_to_application(reading: Driver) -> None:
-    reading.respond("node-0", fetched(error=29))
+    reading.respond("node-0", fetched(error=ErrorCode.topic_authorization_failed))
     assert reading.consumer.take_failures() == [ErrorCode.topic_authorization_failed]
 
 
@@ -326,7 +335,7 @@ def test_observer_is_notified_of_metadata_fetches_and_resets() -> None:
     driver.consumer.seek(T0, 5)
     driver.go()
     driver.respond("metadata", metadata(epoch=3))
-    driver.respond("node-0", fetched(error=1))
+    driver.respond("node-0", fetched(error=ErrorCode.offset_out_of_range))
     driver.respond("node-0", listed(2))
     driver.respond("node-0", fetched(b"a", first=2))
     assert noted.events == [

@@ -169,7 +169,9 @@ def test_cooperative_member_keeps_partitions_and_rejoins_after_revocation() -> N
     assert decode_subscription(expect(membership, 0, requests.JOIN_GROUP).body.protocols[0].metadata).owned == (T1, T2)
 
 
-@pytest.mark.parametrize(("error", "keeps_id"), [(25, False), (22, True)])
+@pytest.mark.parametrize(
+    ("error", "keeps_id"), [(ErrorCode.unknown_member_id, False), (ErrorCode.illegal_generation, True)]
+)
 def test_unknown_member_or_illegal_generation_loses_partitions(error: int, keeps_id: bool) -> None:
     membership = joined_member(T0)
     expect(membership, 1000, requests.HEARTBEAT)
@@ -205,7 +207,9 @@ def test_join_without_response_is_retried_with_same_member_id() -> None:
     assert membership.assignment == (T0,)
 
 
-@pytest.mark.parametrize("error", [14, 27, -1])
+@pytest.mark.parametrize(
+    "error", [ErrorCode.coordinator_load_in_progress, ErrorCode.rebalance_in_progress, ErrorCode.unknown_server_error]
+)
 def test_retriable_join_error_is_retried_after_backoff(error: int) -> None:
     membership = member()
     membership.next_request(0)
@@ -228,7 +232,17 @@ def test_sync_during_rebalance_rejoins() -> None:
     assert decode_subscription(again.protocols[0].metadata).generation_id == 1
 
 
-@pytest.mark.parametrize("error", [23, 24, 26, 30, 81, 82])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ErrorCode.inconsistent_group_protocol,
+        ErrorCode.invalid_group_id,
+        ErrorCode.invalid_session_timeout,
+        ErrorCode.group_authorization_failed,
+        ErrorCode.group_max_size_reached,
+        ErrorCode.fenced_instance_id,
+    ],
+)
 def test_fatal_join_error_fails_member(error: int) -> None:
     membership = member()
     membership.next_request(0)

@@ -4,6 +4,7 @@ import pytest
 
 from reference_broker.client.metadata_cache import MetadataCache, MetadataUpdate, NodeAddress, PartitionInfo, TopicInfo
 from reference_broker.client.partitions import TopicPartition
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID
 
 NODES = (NodeAddress(0, "a", 1), NodeAddress(1, "b", 2))
@@ -46,8 +47,8 @@ def test_topics_missing_in_update_stay() -> None:
 
 def test_deleted_topic_is_dropped_and_one_with_other_error_kept() -> None:
     known = MetadataCache().apply(update((0, 5)))
-    assert known.apply(update(error=5)).leader_of(FOO0) == NODES[0]
-    assert known.apply(update(error=3)).leader_of(FOO0) is None
+    assert known.apply(update(error=ErrorCode.leader_not_available)).leader_of(FOO0) == NODES[0]
+    assert known.apply(update(error=ErrorCode.unknown_topic_or_partition)).leader_of(FOO0) is None
 
 
 def test_leader_in_error_response_is_used_if_epoch_is_newer() -> None:

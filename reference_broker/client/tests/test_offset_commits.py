@@ -160,7 +160,9 @@ def test_invalid_metadata_epoch_fails_its_partition_without_retry(
     assert (offsets.busy, offsets.next_request(10**6), offsets.take_result()) == (False, None, None)
 
 
-@pytest.mark.parametrize("error", [14, 7, 19])
+@pytest.mark.parametrize(
+    "error", [ErrorCode.coordinator_load_in_progress, ErrorCode.request_timed_out, ErrorCode.not_enough_replicas]
+)
 def test_commit_is_retried_for_partitions_with_retriable_error(offsets: CommittedOffsets, error: int) -> None:
     offsets.commit(OFFSETS, ME, 10_000)
     offsets.next_request(0)
@@ -194,7 +196,15 @@ def test_commit_outcome_is_unknown_at_deadline(offsets: CommittedOffsets) -> Non
     assert ended(offsets).errors == {T0: ErrorCode.request_timed_out, T1: ErrorCode.request_timed_out}
 
 
-@pytest.mark.parametrize("error", [25, 22, 27, 82])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ErrorCode.unknown_member_id,
+        ErrorCode.illegal_generation,
+        ErrorCode.rebalance_in_progress,
+        ErrorCode.fenced_instance_id,
+    ],
+)
 def test_group_error_fails_commit(offsets: CommittedOffsets, error: int) -> None:
     offsets.commit(OFFSETS, ME, 10_000)
     offsets.next_request(0)
@@ -218,7 +228,10 @@ def test_fetch_returns_partitions_without_offset(offsets: CommittedOffsets) -> N
     assert result == Fetched({T0: CommittedOffset(17, 7), T1: CommittedOffset(-1)}, ErrorCode.none, ME, 9)
 
 
-@pytest.mark.parametrize(("error", "partition_error"), [(14, 0), (16, 0), (0, 88)])
+@pytest.mark.parametrize(
+    ("error", "partition_error"),
+    [(ErrorCode.coordinator_load_in_progress, 0), (ErrorCode.not_coordinator, 0), (ErrorCode.none, 88)],
+)
 def test_fetch_is_retried_while_coordinator_loads_or_offsets_are_unstable(
     offsets: CommittedOffsets, error: int, partition_error: int
 ) -> None:
@@ -244,7 +257,7 @@ def test_group_authorization_error_fails_operation(offsets: CommittedOffsets) ->
     offsets.coordinator.node = None
     offsets.commit(OFFSETS, ME, 10_000)
     offsets.next_request(0)
-    offsets.responded(0, found(error=30))
+    offsets.responded(0, found(error=ErrorCode.group_authorization_failed))
     offsets.next_request(0)
     assert ended(offsets).group_error is ErrorCode.group_authorization_failed
 

@@ -4,6 +4,7 @@ import pytest
 
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.producer import Next, ProducerState
+from reference_broker.wire.errors import ErrorCode
 
 FOO0, FOO1 = TopicPartition("foo", 0), TopicPartition("foo", 1)
 
@@ -37,7 +38,7 @@ def test_more_than_five_in_flight_is_rejected() -> None:
         ProducerState(6)
 
 
-@pytest.mark.parametrize("error", [0, 46])
+@pytest.mark.parametrize("error", [ErrorCode.none, ErrorCode.duplicate_sequence_number])
 def test_success_and_duplicate_sequence_complete_batch(error: int) -> None:
     state = ready()
     batch = state.add(FOO0, 3)
@@ -48,7 +49,13 @@ def test_success_and_duplicate_sequence_complete_batch(error: int) -> None:
 
 @pytest.mark.parametrize(
     ("error", "what"),
-    [(6, Next.RETRY_ELSEWHERE), (3, Next.RETRY_ELSEWHERE), (19, Next.RETRY), (7, Next.RETRY), (20, Next.RETRY)],
+    [
+        (ErrorCode.not_leader_or_follower, Next.RETRY_ELSEWHERE),
+        (ErrorCode.unknown_topic_or_partition, Next.RETRY_ELSEWHERE),
+        (ErrorCode.not_enough_replicas, Next.RETRY),
+        (ErrorCode.request_timed_out, Next.RETRY),
+        (ErrorCode.not_enough_replicas_after_append, Next.RETRY),
+    ],
 )
 def test_a_retried_batch_keeps_its_sequence(error: int, what: Next) -> None:
     state = ready()
@@ -64,7 +71,15 @@ def test_rejected_batch_without_lost_attempt_failed() -> None:
     assert state.needs_producer_id, "its sequence is missing now"
 
 
-@pytest.mark.parametrize("error", [45, 47, 59, 10])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ErrorCode.out_of_order_sequence_number,
+        ErrorCode.invalid_producer_epoch,
+        ErrorCode.unknown_producer_id,
+        ErrorCode.message_too_large,
+    ],
+)
 def test_rejected_batch_with_lost_attempt_has_unknown_outcome(error: int) -> None:
     state = ready()
     batch = state.add(FOO0, 3)

@@ -6,6 +6,7 @@ import pytest
 
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.session_handler import MAX_EPOCH, FetchPlan, FetchSessionHandler, Wanted, next_epoch
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import (
     NO_TOPIC_ID,
     FetchResponse,
@@ -119,7 +120,9 @@ def test_removed_partition_is_forgotten_once() -> None:
 def test_session_id_not_found_makes_next_request_full_without_id() -> None:
     handler = opened(FOO0, FOO1)
     handler.build(wanted(FOO0))
-    assert handler.handle_response(response(0, error=70)).problem == "top-level error 70"
+    assert (
+        handler.handle_response(response(0, error=ErrorCode.fetch_session_id_not_found)).problem == "top-level error 70"
+    )
     plan = handler.build(wanted(FOO0))
     assert (plan.session_id, plan.session_epoch, list(plan.to_send)) == (0, 0, [FOO0])
 
@@ -131,7 +134,15 @@ def test_session_id_not_found_makes_next_request_full_without_id() -> None:
     "FetchSessionHandlerTest.testIncrementals",
     "FetchSessionHandlerTest.testTopLevelErrorResetsMetadata",
 )
-@pytest.mark.parametrize("error", [71, 106, -1, 3])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ErrorCode.invalid_fetch_session_epoch,
+        ErrorCode.fetch_session_topic_id_error,
+        ErrorCode.unknown_server_error,
+        ErrorCode.unknown_topic_or_partition,
+    ],
+)
 def test_top_level_error_replaces_session(error: int) -> None:
     handler = opened(FOO0, FOO1)
     handler.build(wanted(FOO0, FOO1))

@@ -149,4 +149,4 @@ def test_every_request_gets_response_or_closes_connection(api_key: int) -> None:
             if reply is not None and reply.body is not None:
                 encoded = memoryview(b"".join(encode_response(api_key, reply.api_version, 9, reply.body)))[4:]
                 decode_response(api_key, reply.api_version, encoded)
-        assert world.request(ApiKey.FETCH, 12, FetchRequest(max_wait_ms=0)).error_code == 0
+        assert world.request(ApiKey.FETCH, 12, FetchRequest(max_wait_ms=0)).error_code == ErrorCode.none

@@ -10,6 +10,7 @@ from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.metadata.features import METADATA_VERSION
 from reference_broker.ports.disk import Buffer, DiskError, MemoryDisk
 from reference_broker.quorum.node_files import QUORUM_STATE
+from reference_broker.wire.errors import ErrorCode
 
 
 class RefusesOne(MemoryDisk):
@@ -56,4 +57,4 @@ def test_node_is_re_elected_and_bootstraps_after_failed_write(nth: int) -> None:
     assert world.node.ready
     assert world.node.broker.loader.image.features["metadata.version"] == METADATA_VERSION
     assert world.node.broker.quorum.epoch == 2, "the first reign has ended"
-    assert world.create("t").error_code == 0
+    assert world.create("t").error_code == ErrorCode.none

@@ -199,7 +199,7 @@ def test_recreated_topic_starts_empty_after_clean_stop() -> None:
     world.shut_down()
     world.settle()
     again = NodeWorld(world.disk)
-    assert again.produce("t", 0, sent_batch(again.producer_id(), 0)).error_code == 0
+    assert again.produce("t", 0, sent_batch(again.producer_id(), 0)).error_code == ErrorCode.none
 
 
 @pytest.mark.parametrize("wiped", [False, True], ids=["kept aside", "wiped after that"])
@@ -214,10 +214,10 @@ def test_requested_unclean_election_restores_partition_with_remaining_records(wi
         for path in [path for path in lost.disk.files if path.startswith("t-0/")]:
             lost.disk.delete(path)
         lost = NodeWorld(lost.disk)
-        assert lost.produce("t", 0, sent_batch(7, 0, b"new")).error_code != 0
+        assert lost.produce("t", 0, sent_batch(7, 0, b"new")).error_code != ErrorCode.none
     partitions = (TopicPartitions(topic=TopicName("t"), partitions=(i32(0),)),)
     elect = ElectLeadersRequest(election_type=i8(1), topic_partitions=partitions, timeout=i32Timedelta.parse(MINUTE))
     response = lost.request(ApiKey.ELECT_LEADERS, 2, elect)
     assert response.replica_election_results[0].partition_result[0].error_code == ErrorCode.none
     again = lost.produce("t", 0, sent_batch(lost.producer_id(), 0, b"new"))
-    assert (again.error_code, again.base_offset) == (0, 0)
+    assert (again.error_code, again.base_offset) == (ErrorCode.none, 0)

@@ -11,6 +11,7 @@ from reference_broker.quorum.messages import Vote, begin_epoch, end_epoch, vote
 from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.serve.request_decoder import decode
 from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.messages import encode_request
 
 GREATEST_INT32 = 2**31 - 1
@@ -47,10 +48,10 @@ def test_forged_greatest_epoch_ends_no_node_and_no_restart(forged: Any, cluster_
         world._take(member, member.node.handle(world.now, decode(LOCAL + number, memoryview(frame)[4:], SERVED)))
     world.run(5000)
     assert world.members[world.controller].node.broker.quorum.epoch == epoch
-    assert world.produce("t").error_code == 0
+    assert world.produce("t").error_code == ErrorCode.none
     for number in range(3):
         world.kill(number)
     for number in range(3):
         world.start(number)
     world.ready()
-    assert world.produce("t").error_code == 0
+    assert world.produce("t").error_code == ErrorCode.none

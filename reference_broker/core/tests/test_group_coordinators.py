@@ -85,7 +85,7 @@ class GroupsWorld(ClusterWorld):
             response: Any = self.request(
                 self.coordinator(group), ApiKey.OFFSET_FETCH, 9, OffsetFetchRequest(groups=(wanted,))
             ).groups[0]
-            if int(response.error_code) == 0:
+            if int(response.error_code) == ErrorCode.none:
                 return {
                     int(one.partition_index): int(one.committed_offset)
                     for topic in response.topics

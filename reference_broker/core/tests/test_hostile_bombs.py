@@ -38,8 +38,8 @@ def test_timestamp_lookup_in_many_records_takes_slices(codec: Compression) -> No
     with slices_of(world) as cost:
         found = offset_at(client, START_WALL_MS + 5)
         largest = offset_at(client, -3)
-    assert (found.error_code, found.offset, found.timestamp) == (0, 0, START_WALL_MS + 5)
-    assert (largest.error_code, largest.offset) == (0, 0)
+    assert (found.error_code, found.offset, found.timestamp) == (ErrorCode.none, 0, START_WALL_MS + 5)
+    assert (largest.error_code, largest.offset) == (ErrorCode.none, 0)
     assert cost.slices > 50
     assert cost.longest_ms < LONGEST_MS
 
@@ -51,7 +51,7 @@ def test_timestamp_lookup_decompresses_within_limit(codec: Compression) -> None:
     client = HostileClient(world)
     with memory_of() as cost:
         found = offset_at(client, START_WALL_MS + 5)
-    assert (found.error_code, found.offset, found.timestamp) == (0, 0, START_WALL_MS + 5)
+    assert (found.error_code, found.offset, found.timestamp) == (ErrorCode.none, 0, START_WALL_MS + 5)
     assert cost.peak_bytes < 3 * MOST_PLAIN_BYTES
 
 
@@ -92,7 +92,7 @@ def test_timestamp_lookup_restarts_after_truncation() -> None:
 
     world.step = cut_meanwhile  # type: ignore[method-assign]
     found = offset_at(client, START_WALL_MS + 5)
-    assert (found.error_code, found.offset) == (0, 0)
+    assert (found.error_code, found.offset) == (ErrorCode.none, 0)
     assert steps > 10
 
 
@@ -172,7 +172,7 @@ def test_large_batch_for_compacted_topic_is_validated_in_slices(codec: Compressi
     batch = keyed(codec, 20_000, 0)
     with slices_of(world) as cost:
         appended = world.produce("t", 0, batch)
-    assert (appended.error_code, appended.base_offset) == (0, 0)
+    assert (appended.error_code, appended.base_offset) == (ErrorCode.none, 0)
     assert cost.slices > 20
     assert cost.longest_ms < LONGEST_MS
     assert world.produce("t", 0, keyed(codec, 1, 0)).base_offset == 20_000
@@ -243,8 +243,8 @@ def test_results_of_large_and_small_batches_are_in_request_order(acks: int) -> N
     ]
     response = world.request(ApiKey.PRODUCE, 9, ProduceRequest(acks, 1000, topics))
     assert [[(one.partition, one.error_code) for one in topic.partitions] for topic in response.responses] == [
-        [(0, 0), (1, ErrorCode.invalid_record), (2, 0)],
-        [(0, 0), (7, ErrorCode.unknown_topic_or_partition)],
+        [(0, ErrorCode.none), (1, ErrorCode.invalid_record), (2, ErrorCode.none)],
+        [(0, ErrorCode.none), (7, ErrorCode.unknown_topic_or_partition)],
     ]
     ends = [world.log(*place).log_end_offset for place in (("t", 0), ("t", 1), ("t", 2), ("u", 0))]
     assert ends == [5000, 0, 1, 5000]

@@ -27,7 +27,7 @@ def test_timestamp_lookup_skips_timestamp_beyond_int64(delta: int) -> None:
     world = NodeWorld()
     world.create("t")
     records = raw_record(delta) + raw_record(0, 1)
-    assert world.produce("t", 0, raw_batch(records, 2, max_timestamp_ms=START_WALL_MS + 9)).error_code == 0
+    assert world.produce("t", 0, raw_batch(records, 2, max_timestamp_ms=START_WALL_MS + 9)).error_code == ErrorCode.none
     world.produce("t", 0, batch())
     client = HostileClient(world)
     for timestamp_ms in (0, START_WALL_MS, START_WALL_MS + 1, -3):
@@ -42,7 +42,9 @@ def test_cleaner_skips_timestamp_beyond_int64(delta: int) -> None:
     world.create("t")
     kept = raw_record(delta, 0, b"a", None) + raw_record(delta, 1, b"b") + raw_record(0, 2, b"c")
     for _ in range(2):
-        assert world.produce("t", 0, raw_batch(kept, 3, max_timestamp_ms=START_WALL_MS + 9)).error_code == 0
+        assert (
+            world.produce("t", 0, raw_batch(kept, 3, max_timestamp_ms=START_WALL_MS + 9)).error_code == ErrorCode.none
+        )
     client = HostileClient(world)
     configs = [{"name": "cleanup.policy", "config_operation": 0, "value": "compact"}]
     client.request(
@@ -79,4 +81,7 @@ def test_fetch_of_damaged_batch_fails_only_its_partition(at: int) -> None:
         if offset in (3, 4):
             assert error == ErrorCode.corrupt_message
     assert offset_at(client, START_WALL_MS + 5).error_code in (ErrorCode.none, ErrorCode.corrupt_message)
-    assert client.send(ApiKey.FETCH, 11, fetch_request("t", 1, 0, 0)).responses[0].partitions[0].error_code == 0
+    assert (
+        client.send(ApiKey.FETCH, 11, fetch_request("t", 1, 0, 0)).responses[0].partitions[0].error_code
+        == ErrorCode.none
+    )

@@ -165,7 +165,7 @@ def test_fetch_response_is_limited_to_one_slice_of_reading() -> None:
     world = NodeWorld()
     world.create("t")
     for _ in range(8):
-        assert world.produce("t", 0, build([Record(value=bytes(1_000_000))])).error_code == 0
+        assert world.produce("t", 0, build([Record(value=bytes(1_000_000))])).error_code == ErrorCode.none
     topic = FetchTopic("t", NO_TOPIC_ID, [FetchPartition(0, 0, 50 << 20)])
     response: Any = HostileClient(world).send(ApiKey.FETCH, 12, FetchRequest(max_bytes=50 << 20, topics=[topic]))
     assert 0 < len(response.responses[0].partitions[0].records) <= 4 << 20

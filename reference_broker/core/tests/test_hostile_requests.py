@@ -35,6 +35,7 @@ from reference_broker.records.compression import Compression
 from reference_broker.wire.apis import DRAFTS, ApiKey
 from reference_broker.wire.drafts import LAYOUTS
 from reference_broker.wire.encoding import encoder
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import (
     FULL_FETCH,
     NO_TOPIC_ID,
@@ -122,7 +123,7 @@ def register(world: NodeWorld, broker_id: int) -> None:
         features=[{"name": name, "min_supported_version": 0, "max_supported_version": 99} for name in FEATURES],
         log_dirs=(UUID(int=7),),
     )
-    assert response.error_code == 0
+    assert response.error_code == ErrorCode.none
     assert broker_id in world.node.broker.controller.image.brokers
 
 
@@ -282,7 +283,7 @@ def with_state() -> NodeWorld:
     for version in (12, 1000):
         opening = replace(fetch_request("t", 0, 0, max_wait_ms=0), session_epoch=0, fetch_type=FULL_FETCH)
         opened = world.request(ApiKey.FETCH, version, opening, connection=version)
-        assert opened.error_code == 0
+        assert opened.error_code == ErrorCode.none
         assert opened.session_id
     world.send(ApiKey.FETCH, 12, fetch_request("t", 1, 0, 2**31 - 1), connection=8)
     return world
@@ -294,7 +295,7 @@ def check(world: NodeWorld) -> None:
     world.node.broker.groups.validate()
     for partition in world.node.broker.partitions.by_name.values():
         partition.log.check_invariants()
-    assert world.request(ApiKey.FETCH, 12, FetchRequest(max_wait_ms=0), connection=9).error_code == 0
+    assert world.request(ApiKey.FETCH, 12, FetchRequest(max_wait_ms=0), connection=9).error_code == ErrorCode.none
     started(world.disk.copy())
 
 

@@ -16,6 +16,7 @@ from reference_broker.metadata.image import MetadataImage
 from reference_broker.ports.node_ports import Channel
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.drafts import FULL_UPDATE, MetadataResponse1000
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.retired_fields import MetadataRequest
 
 
@@ -241,18 +242,20 @@ def test_level_zero_sends_no_updates_and_brokers_use_their_image() -> None:
 def test_feature_is_enabled_disabled_and_enabled_in_running_cluster() -> None:
     world = cluster(level=0)
     world.create("t")
-    assert finalize(world, 1).error_code == 0
+    assert finalize(world, 1).error_code == ErrorCode.none
     agreed(world)
     on = epoch(world, 0)
     assert on >= 1
-    assert finalize(world, 0, upgrade_type=1).error_code == 95  # Not without a downgrade type.
-    assert finalize(world, 0, upgrade_type=2).error_code == 0
+    assert (
+        finalize(world, 0, upgrade_type=1).error_code == ErrorCode.invalid_update_version
+    )  # Not without a downgrade type.
+    assert finalize(world, 0, upgrade_type=2).error_code == ErrorCode.none
     world.run_until(lambda: epochs(world) == [-1] * 3)
     world.sends.clear()
     world.create("u")
     assert all(is_current(world, number) for number in world.members)
     assert updates(world) == []
-    assert finalize(world, 1).error_code == 0
+    assert finalize(world, 1).error_code == ErrorCode.none
     agreed(world)
     assert epoch(world, 0) > on
 
@@ -272,7 +275,7 @@ def test_clients_with_epoch_survive_disabling_and_enabling() -> None:
     on = epoch(world, 0)
     running = learnt(MetadataCache(), metadata_of(world, 0))
     assert running.metadata_epoch == on
-    assert finalize(world, 0, upgrade_type=2).error_code == 0
+    assert finalize(world, 0, upgrade_type=2).error_code == ErrorCode.none
     world.create("u")
     world.run_until(lambda: all(is_current(world, number) for number in world.members))
     for number in world.members:
@@ -287,7 +290,7 @@ def test_clients_with_epoch_survive_disabling_and_enabling() -> None:
     world.ready()
     for number in world.members:
         running = learnt(running, metadata_of(world, number))
-    assert finalize(world, 1).error_code == 0
+    assert finalize(world, 1).error_code == ErrorCode.none
     agreed(world)
     assert learnt(running, metadata_of(world, 0)).metadata_epoch > on
 
@@ -299,18 +302,20 @@ def test_enabling_is_rejected_while_registered_broker_lacks_feature() -> None:
     world.kill(number)
     world.start(number, crucible_metadata_epoch_enable="false")
     world.ready()
-    assert finalize(world, 1).error_code == 95
+    assert finalize(world, 1).error_code == ErrorCode.invalid_update_version
     world.kill(number)
     world.start(number)
     world.ready()
-    assert finalize(world, 1).error_code == 0
+    assert finalize(world, 1).error_code == ErrorCode.none
     agreed(world)
     world.kill(number)
     world.run(2000)
     world.start(number, crucible_metadata_epoch_enable="false")
     world.run(2000)
     assert not world.members[number].node.ready  # Its registration is refused.
-    assert {note["error"] for note in notes_of(world, number, "registration_refused")} == {35}
+    assert {note["error"] for note in notes_of(world, number, "registration_refused")} == {
+        ErrorCode.unsupported_version
+    }
 
 
 @pytest.mark.clause("M-2")
@@ -378,11 +383,11 @@ def test_update_in_flight_at_disabling_is_discarded() -> None:
     world.start(number)
     world.run_until(lambda: any(send.peer == number for _, send in updates(world)[-3:]))
     world.ready()
-    assert finalize(world, 0, upgrade_type=2).error_code == 0
+    assert finalize(world, 0, upgrade_type=2).error_code == ErrorCode.none
     world.run(3000)
     assert epochs(world) == [-1] * 3
     world.create("u")
     assert all(is_current(world, number) for number in world.members)
     world.slow.clear()
-    assert finalize(world, 1).error_code == 0
+    assert finalize(world, 1).error_code == ErrorCode.none
     agreed(world)

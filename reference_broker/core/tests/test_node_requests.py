@@ -41,7 +41,7 @@ def test_unserved_request_closes_only_its_connection(api_key: int, version: int)
     assert number not in world.replies
     assert list(world.closed) == [5]
     assert "not served" in world.closed[5]
-    assert world.create("t").error_code == 0
+    assert world.create("t").error_code == ErrorCode.none
 
 
 def test_produce_with_acks_zero_gets_no_response_and_error_closes_connection() -> None:
@@ -337,7 +337,7 @@ def test_empty_partition_has_leader_epoch_without_file() -> None:
     request: Any = fetch_request("t", max_wait_ms=0)  # Only mypy takes the fields as frozen.
     request.topics[0].partitions[0].last_fetched_epoch = 0
     response = world.request(ApiKey.FETCH, 12, request)
-    assert [data.error_code for data in response.responses[0].partitions] == [0]
+    assert [data.error_code for data in response.responses[0].partitions] == [ErrorCode.none]
     assert world.log("t").latest_epoch == 0
     assert not world.disk.exists("t-0")
     world.produce("t", 0, batch())

@@ -26,7 +26,7 @@ VALUE = bytes(300_000)
 
 def produced(world: NodeWorld, count: int) -> None:
     for _ in range(count):
-        assert world.produce("events", 0, batch(VALUE)).error_code == 0
+        assert world.produce("events", 0, batch(VALUE)).error_code == ErrorCode.none
 
 
 def read_back(world: NodeWorld, offset: int) -> list[int]:
@@ -48,7 +48,7 @@ def read_back(world: NodeWorld, offset: int) -> list[int]:
 
 def test_records_are_copied_deleted_locally_and_stay_readable() -> None:
     world = NodeWorld(**TIER)
-    assert world.create("events", **TOPIC).error_code == 0
+    assert world.create("events", **TOPIC).error_code == ErrorCode.none
     produced(world, 20)
     world.advance(10_000)
     log = world.log("events")
@@ -106,7 +106,7 @@ def test_enabling_remote_storage_copies_topic() -> None:
     (result,) = world.request(
         ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, set_topic_configs_request(["events"], change)
     ).responses
-    assert result.error_code == 0
+    assert result.error_code == ErrorCode.none
     world.advance(10_000)
     assert world.log("events").local_log_start_offset == world.log("events").bases[-1] > 0
 

@@ -47,7 +47,7 @@ def test_acknowledged_records_are_on_all_replicas(revision: str) -> None:
     world.create("t", min_insync_replicas="2")
     for number in range(5):
         response = world.produce("t", b"value %d" % number)
-        assert (response.error_code, response.base_offset) == (0, number)
+        assert (response.error_code, response.base_offset) == (ErrorCode.none, number)
         caught_up = [n for n in world.members if world.log(n, "t").log_end_offset == number + 1]
         assert len(caught_up) == 3
     world.run(600)
@@ -87,7 +87,7 @@ def test_acks_all_after_failover_does_not_wait_for_long_poll(revision: str) -> N
     world.kill(dead)
     world.run_until(lambda: is_known_leader(world, dead))
     known_us = world.mono_us
-    assert world.produce("t").error_code == 0
+    assert world.produce("t").error_code == ErrorCode.none
     assert world.mono_us - known_us < 10_000
 
 
@@ -175,7 +175,7 @@ def test_controlled_shutdown_moves_leadership_without_failed_write() -> None:
     world._take(member, member.node.shutdown(world.now))
     assert world.replies_of(waiting).error_code in (ErrorCode.none, ErrorCode.not_leader_or_follower)
     world.run_until(lambda: is_known_leader(world, leaving))
-    assert world.produce("t").error_code == 0
+    assert world.produce("t").error_code == ErrorCode.none
 
 
 def test_followed_logs_are_deleted_with_topic() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from reference_broker.core.tests.cluster_world import ClusterWorld
 from reference_broker.records.record import read_all
+from reference_broker.wire.errors import ErrorCode
 
 STEPS = 60
 
@@ -89,7 +90,7 @@ def judge(storm: Storm) -> None:
             if where == index and token in world.replies:
                 partition = world.replies[token].responses[0].partitions[0]
                 is_acks_all = world.acks[token] == -1
-                if partition.error_code == 0 and is_acks_all:
+                if partition.error_code == ErrorCode.none and is_acks_all:
                     assert values.count(value) == 1, f"{value!r} was acknowledged at {partition.base_offset}"
     assert not world.notes("truncated_below_high_watermark")
 

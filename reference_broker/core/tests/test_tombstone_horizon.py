@@ -8,6 +8,7 @@ from reference_broker.log.cleaner.tests.cleaner_world import contents
 from reference_broker.log.tombstone_horizon import NO_LIMIT
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 
@@ -33,7 +34,7 @@ def write(world: ClusterWorld, key: str, value: str | None) -> None:
     record = Record(timestamp_ms=now_ms, key=key.encode(), value=None if value is None else value.encode())
     request = ProduceRequest(1, 5000, [ProduceTopic("t", NO_TOPIC_ID, [ProducePartition(0, build([record]))])])
     response = world.request(world.leader("t"), ApiKey.PRODUCE, 12, request)
-    assert response.responses[0].partitions[0].error_code == 0
+    assert response.responses[0].partitions[0].error_code == ErrorCode.none
 
 
 def fill(world: ClusterWorld, key: str, count: int = 20) -> None:

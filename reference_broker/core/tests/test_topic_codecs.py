@@ -71,7 +71,7 @@ def test_bytes_in_counts_bytes_of_producer(codec: Compression) -> None:
     world = NodeWorld()
     world.create("t", compression_type="uncompressed" if codec else "gzip")
     sent = batch(bytes(3_000), compression=codec)
-    assert world.produce("t", 0, sent).error_code == 0
+    assert world.produce("t", 0, sent).error_code == ErrorCode.none
     assert world.node.broker.traffic.bytes_in.value == len(sent)
 
 
@@ -81,7 +81,7 @@ def test_batch_too_large_after_recompression_is_rejected() -> None:
     for count in (1, 20):
         sent = batch(bytes(2_000), count=count, compression=Compression.GZIP)
         assert world.produce("t", 0, sent).error_code == ErrorCode.message_too_large
-    assert world.produce("t", 0, batch(bytes(100), compression=Compression.GZIP)).error_code == 0
+    assert world.produce("t", 0, batch(bytes(100), compression=Compression.GZIP)).error_code == ErrorCode.none
     assert world.log("t").log_end_offset == 1
 
 

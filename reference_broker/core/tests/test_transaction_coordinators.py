@@ -62,7 +62,7 @@ class TransactionsWorld(ClusterWorld):
             body = FindCoordinatorRequest(key_type=i8(1), coordinator_keys=(ID,))
             found = self.request(number, ApiKey.FIND_COORDINATOR, 6, body).coordinators[0]
             node = int(found.node_id)
-            if found.error_code == 0 and self.members[node].alive:
+            if found.error_code == ErrorCode.none and self.members[node].alive:
                 return node
             self.run(50)
         raise AssertionError("the ID gets no coordinator")
@@ -85,7 +85,7 @@ class TransactionsWorld(ClusterWorld):
     def init(self) -> None:
         body = InitProducerIdRequest(transactional_id=ID, transaction_timeout=TIMEOUT)
         response = self.retried(ApiKey.INIT_PRODUCER_ID, 4, body)
-        assert response.error_code == 0
+        assert response.error_code == ErrorCode.none
         self.owner = int(response.producer_id), int(response.producer_epoch)
         self.sequences = {index: count() for index in INDEXES}
 
@@ -109,7 +109,7 @@ class TransactionsWorld(ClusterWorld):
             ),
         )
         found = response.results_by_transaction[0].topic_results[0].results_by_partition
-        assert [int(one.partition_error_code) for one in found] == [0] * len(indexes)
+        assert [int(one.partition_error_code) for one in found] == [ErrorCode.none] * len(indexes)
 
     def write(self, value: bytes, *indexes: int) -> None:
         """Write one transactional record each, to any leader. The same batch is retried until it is accepted."""
@@ -131,7 +131,7 @@ class TransactionsWorld(ClusterWorld):
                 request = ProduceRequest(-1, 1000, topics, transactional_id=ID)
                 version = 12 if self.is_modern else 9
                 response = self.response_to(self.send(leader, ApiKey.PRODUCE, version, request))
-                if response is not None and response.responses[0].partitions[0].error_code == 0:
+                if response is not None and response.responses[0].partitions[0].error_code == ErrorCode.none:
                     break
                 self.run(50)
             else:

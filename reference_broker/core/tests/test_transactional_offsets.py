@@ -58,7 +58,10 @@ class Producer:
     def add(self) -> None:
         if not self.is_second:
             fields = {"transactional_id": ID, "group_id": "g", **self.owner}
-            assert self.retried(ApiKey.ADD_OFFSETS_TO_TXN, 3, lambda it: it.error_code, **fields).error_code == 0
+            assert (
+                self.retried(ApiKey.ADD_OFFSETS_TO_TXN, 3, lambda it: it.error_code, **fields).error_code
+                == ErrorCode.none
+            )
 
     def commit(self, offset: int, **member: Any) -> int:
         """Commit partition 0. Partition 1 does not exist."""

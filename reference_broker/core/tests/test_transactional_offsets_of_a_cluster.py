@@ -29,7 +29,7 @@ class OffsetsWorld(TransactionsWorld):
             number = next(n for n, each in self.members.items() if each.alive)
             request = FindCoordinatorRequest(key_type=i8(0), coordinator_keys=("g",))
             found = self.request(number, ApiKey.FIND_COORDINATOR, 6, request).coordinators[0]
-            if found.error_code == 0 and self.members[int(found.node_id)].alive:
+            if found.error_code == ErrorCode.none and self.members[int(found.node_id)].alive:
                 return int(found.node_id)
             self.run(50)
         raise AssertionError("the group gets no coordinator")

@@ -67,7 +67,7 @@ class ProducingWorld(TransactionsWorld):
     def finish(self, *, commits: bool = True) -> None:
         """EndTxn 5: the producer continues with the ID and epoch of the response."""
         response = self.retried(ApiKey.END_TXN, 5, self.end_body(commits=commits))
-        assert response.error_code == 0
+        assert response.error_code == ErrorCode.none
         self.owner = int(response.producer_id), int(response.producer_epoch)
 
     def close(self, member: Member) -> None:

@@ -7,6 +7,7 @@ import pytest
 from reference_broker.core.node import NodeFailed
 from reference_broker.core.tests.node_world import NodeWorld, batch
 from reference_broker.ports.disk import Buffer, MemoryDisk, UndoFailed
+from reference_broker.wire.errors import ErrorCode
 
 
 class TornDisk(MemoryDisk):
@@ -28,11 +29,11 @@ def test_failed_undo_ends_node_without_losing_acknowledged_records(folder: str) 
     disk = TornDisk()
     world = NodeWorld(disk)
     world.create("t")
-    assert world.produce("t", 0, batch(b"kept")).error_code == 0
+    assert world.produce("t", 0, batch(b"kept")).error_code == ErrorCode.none
     disk.tears = folder
     with pytest.raises(NodeFailed, match="cannot undo a partial append to"):
         world.produce("t", 0, batch(b"torn")) if folder == "t-0" else world.create("u")
     again = NodeWorld(disk)
     assert again.log("t").log_end_offset == 1
     assert again.produce("t", 0, batch(b"later")).base_offset == 1
-    assert again.create("u").error_code == 0
+    assert again.create("u").error_code == ErrorCode.none

@@ -27,7 +27,7 @@ def write(world: ClusterWorld, sequence: int, producer: int = LATE) -> int:
     """Return the offset of the record, which may have been written before."""
     how = {"producer_id": producer, "producer_epoch": 0, "base_sequence": sequence}
     response = world.produce("events", VALUE, **how)
-    assert response.error_code == 0
+    assert response.error_code == ErrorCode.none
     return int(response.base_offset)
 
 
@@ -48,7 +48,7 @@ def offsets_from_the_beginning(world: ClusterWorld) -> list[int]:
 def test_wiped_follower_restores_state_from_tier() -> None:
     world = ClusterWorld(**TIER)
     world.ready()
-    assert world.create("events", **TOPIC).error_code == 0
+    assert world.create("events", **TOPIC).error_code == ErrorCode.none
     assert write(world, 0, EARLY) == 0
     for sequence in range(14):
         assert write(world, sequence) == sequence + 1

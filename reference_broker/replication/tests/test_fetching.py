@@ -107,7 +107,9 @@ def test_not_leader_error_is_retried_soon_without_blocking_others() -> None:
     sent, request = world.fetch()
     assert request.max_wait_ms == 50
     assert [each.partition for each in named(request)] == [0]
-    assert world.notes_of("replica_fetch_error") == [{"partition": "t-0", "leader": 1, "error": 6}]
+    assert world.notes_of("replica_fetch_error") == [
+        {"partition": "t-0", "leader": 1, "error": ErrorCode.not_leader_or_follower}
+    ]
 
 
 def test_repeated_errors_back_off_up_to_configured_maximum() -> None:

@@ -148,5 +148,5 @@ def values(sock: socket.socket) -> list[str]:
     sock.sendall(fetch())
     response: Any = decode_response(ApiKey.FETCH, 11, memoryview(read_frame(sock)))[1]
     (partition,) = response.responses[0].partitions
-    assert partition.error_code == 0
+    assert partition.error_code == ErrorCode.none
     return [(record.value or b"").decode() for _, record in read_all(partition.records)]

@@ -15,6 +15,7 @@ from reference_broker.records.record import Record, build
 from reference_broker.serve.connection import OWN_BYTES
 from reference_broker.serve.tests.test_hostile_input import API_VERSIONS_0, assert_serves, connected, framed, read_frame
 from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
 from reference_broker.wire.messages import decode_response, encode_request
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
@@ -153,7 +154,7 @@ def topic() -> bytes:
 def written(sock: socket.socket, size: int = MIB) -> bool:
     sock.sendall(produce(bytes(size)))
     response: Any = decode_response(ApiKey.PRODUCE, 9, memoryview(read_frame(sock)))[1]
-    return bool(response.responses[0].partitions[0].error_code == 0)
+    return bool(response.responses[0].partitions[0].error_code == ErrorCode.none)
 
 
 def produce(value: bytes) -> bytes:

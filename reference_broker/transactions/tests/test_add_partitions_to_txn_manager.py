@@ -214,7 +214,15 @@ def test_coordinator_error_is_mapped_by_operation(
     assert results == [{A: returned}]
 
 
-@pytest.mark.parametrize("error", [14, 15, 16, 13])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+        ErrorCode.network_exception,
+    ],
+)
 def test_retriable_coordinator_error_becomes_not_enough_replicas(error: int) -> None:
     for operation in SupportedOperation:
         assert produce_error(operation, ErrorCode(error)) is ErrorCode.not_enough_replicas

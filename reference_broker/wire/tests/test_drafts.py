@@ -35,7 +35,7 @@ from reference_broker.wire.drafts import (
     UpdateMetadataRequest1001,
     UpdateMetadataResponse1000,
 )
-from reference_broker.wire.errors import ProtocolError
+from reference_broker.wire.errors import ErrorCode, ProtocolError
 from reference_broker.wire.frames import read_request_header
 from reference_broker.wire.messages import (
     body_class,
@@ -74,7 +74,7 @@ def test_a_fetch_snapshot_1000_request() -> None:
 @pytest.mark.clause("S-17")
 def test_a_fetch_snapshot_1000_response() -> None:
     first = PartitionSnapshots(partition_index=0, media_type="a/b", more=True, data=b"xyz")
-    later = PartitionSnapshots(partition_index=1, error_code=98, position=3)
+    later = PartitionSnapshots(partition_index=1, error_code=ErrorCode.snapshot_not_found, position=3)
     body = FetchSnapshotResponse1000(topics=(TopicSnapshots(name="t", partitions=(first, later)),))
     frame = b"".join(encode_response(KEY, 1000, 9, body))
     assert frame[4:].hex(" ", 1) == bytes.fromhex(
@@ -154,7 +154,7 @@ def test_an_update_metadata_request_of_each_version() -> None:
         header = b"\x00\x06" + version.to_bytes(2, "big") + bytes.fromhex("00000009 0002 6d65")
         assert frame[4:].hex(" ", 1) == (header + bytes.fromhex(text)).hex(" ", 1)
         assert decode_request(ApiKey.UPDATE_METADATA, version, bytes.fromhex(text), 0) == body
-    refused = UpdateMetadataResponse1000(error_code=11)
+    refused = UpdateMetadataResponse1000(error_code=ErrorCode.stale_controller_epoch)
     assert b"".join(encode_response(ApiKey.UPDATE_METADATA, 1000, 9, refused)).hex() == "0000000600000009000b"
 
 

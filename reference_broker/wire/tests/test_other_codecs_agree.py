@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 
 from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import (
     FetchPartition,
     FetchRequest,
@@ -157,7 +158,11 @@ def test_kafka_python_reads_fetch_responses(version: int) -> None:
     (partition,) = topic.partitions
     assert theirs.throttle_time_ms == 8
     assert topic.topic_id == UUID(bytes=TOPIC_ID) if version >= 13 else topic.topic == "topic"
-    assert (partition.partition_index, partition.error_code, partition.high_watermark) == (6, 1, 50)
+    assert (partition.partition_index, partition.error_code, partition.high_watermark) == (
+        6,
+        ErrorCode.offset_out_of_range,
+        50,
+    )
     assert (partition.last_stable_offset, bytes(partition.records)) == (49, b"records")
 
 

@@ -211,9 +211,15 @@ def test_leave_group_before_version_3_has_one_member_and_its_error() -> None:
     assert [(each.member_id, each.group_instance_id, each.reason) for each in body.members] == [("m", None, None)]
     assert b"".join(encode_request(ApiKey.LEAVE_GROUP, 2, 1, None, body)).endswith(frame)
     response: Any = body_class(ApiKey.LEAVE_GROUP, "response")
-    unknown: Any = MemberResponse(member_id="m", group_instance_id=None, error_code=25)  # type: ignore[arg-type]
-    for top, members, error in ((16, (), 16), (0, (unknown,), 25), (16, (unknown,), 16), (0, (), 0)):
-        reply = response(throttle_time=timedelta(0), error_code=ErrorCode(top), members=members)
+    unknown: Any = MemberResponse(member_id="m", group_instance_id=None, error_code=ErrorCode.unknown_member_id)
+    none, coordinator, member = ErrorCode.none, ErrorCode.not_coordinator, ErrorCode.unknown_member_id
+    for top, members, error in (
+        (coordinator, (), coordinator),
+        (none, (unknown,), member),
+        (coordinator, (unknown,), coordinator),
+        (none, (), none),
+    ):
+        reply = response(throttle_time=timedelta(0), error_code=top, members=members)
         sent = b"".join(encode_response(ApiKey.LEAVE_GROUP, 1, 5, reply))
         assert sent.endswith(bytes(4) + error.to_bytes(2, "big"))
 

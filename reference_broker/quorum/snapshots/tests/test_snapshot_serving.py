@@ -168,7 +168,7 @@ def test_draft_returns_remaining_bytes_and_media_type(served: Served) -> None:
     last = served.handle(request_for("c", 2, 3, served.id, size - 4, 10), 1000).topics[0].partitions[0]
     assert (last.media_type, last.more, last.data, last.position) == ("", False, served.data[-4:], size - 4)
     end = served.handle(request_for("c", 2, 3, served.id, size, 10), 1000).topics[0].partitions[0]
-    assert (end.error_code, end.more, end.data) == (0, False, b"")
+    assert (end.error_code, end.more, end.data) == (ErrorCode.none, False, b"")
     for position in (size + 1, -1):
         beyond = served.handle(request_for("c", 2, 3, served.id, position, 10), 1000).topics[0].partitions[0]
         assert (beyond.error_code, beyond.more, beyond.data) == (ErrorCode.offset_out_of_range, False, b"")

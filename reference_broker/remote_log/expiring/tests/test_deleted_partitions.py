@@ -86,8 +86,8 @@ class Away(MemoryStore):
 
 def tiered(world: Deleting) -> bytes:
     world.ready()
-    assert world.create(TOPIC, PARTITIONS).error_code == 0
-    assert world.create("other", PARTITIONS).error_code == 0
+    assert world.create(TOPIC, PARTITIONS).error_code == ErrorCode.none
+    assert world.create("other", PARTITIONS).error_code == ErrorCode.none
     topic_id = world.topic_id(TOPIC)
     for index in range(PARTITIONS):
         world.copy(1 + index, topic_id, index)

@@ -286,7 +286,7 @@ def test_recreated_topic_with_other_partition_count_is_read_from_start(world: Me
     lost = copy_of(1, 0, 9)
     assert world.write(0, lost) is ErrorCode.none
     world.request(world.controller, ApiKey.DELETE_TOPICS, 6, delete_request(REMOTE_LOG_METADATA_TOPIC))
-    assert world.create(REMOTE_LOG_METADATA_TOPIC, partitions, 3).error_code == 0
+    assert world.create(REMOTE_LOG_METADATA_TOPIC, partitions, 3).error_code == ErrorCode.none
     world.run_until(lambda: world.topics[0].is_ready(lost.topic_id, 0))
     for number in range(12):
         world.watch(0, 1, partition=number)
