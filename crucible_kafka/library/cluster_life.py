@@ -4,12 +4,12 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, NoReturn, Self
 from uuid import uuid4
 
 from crucible_kafka.library.carrier import START_LIMIT_S, Carrier, NodeSpec
 from crucible_kafka.library.embedded import EmbeddedNode
-from crucible_kafka.library.errors import CrucibleError, NodeDead, NotPossible
+from crucible_kafka.library.errors import CrucibleError, NodeDead, NotPossible, no_attribute
 from crucible_kafka.library.folders import TemporaryFolder
 from crucible_kafka.library.node_handle import LIMIT_S, Listeners, NodeHandle
 from crucible_kafka.library.plain_values import Plain
@@ -123,6 +123,13 @@ class ClusterLife:
         state = "closed" if self._is_closed else f"{self.bootstrap_servers}" if self._members else "not started"
         return f"<Cluster of {self.nodes}: {state}>"
 
+    if not TYPE_CHECKING:  # A type checker that saw it would take every name for an attribute.
+
+        def __getattr__(self, name: str) -> NoReturn:
+            of_node = None if name.startswith("_") else getattr(NodeHandle, name, None)
+            call = f"call kafka.node(n).{name}{'()' if callable(of_node) else ''}" if of_node else ""
+            raise no_attribute(self, name, call)
+
     def check_usable(self) -> None:
         """Raise CrucibleError unless the cluster runs, and this is the process that started it."""
         if os.getpid() != self._owner:
@@ -151,7 +158,10 @@ class ClusterLife:
 
     @property
     def bootstrap_servers(self) -> str:
-        """The addresses of all nodes, as clients take them: ``HOST:PORT,HOST:PORT``."""
+        """The addresses of all nodes, as clients take them: ``HOST:PORT,HOST:PORT``. Raise CrucibleError before the
+        start."""
+        if not self._members:
+            self.check_usable()
         return ",".join(member.address for member in self._members)
 
     def node(self, number: int) -> NodeHandle:

@@ -1,5 +1,7 @@
 """Exceptions of the library. The message of each is one sentence that says what to do."""
 
+from difflib import get_close_matches
+
 
 class CrucibleError(Exception):
     """Base of the library's exceptions."""
@@ -31,3 +33,12 @@ class CrucibleTimeout(CrucibleError, TimeoutError):  # noqa: N818 - a TimeoutErr
 
 class CallerGone(CrucibleError):  # noqa: N818 - says what happened
     """A wait ended early, because the connection of the control API that had requested it was closed."""
+
+
+def no_attribute(owner: object, name: str, hint: str = "") -> AttributeError:
+    """Return the error for a name that an object lacks, with a hint, or else with the nearest name that it has."""
+    if not hint:
+        close = get_close_matches(name, [each for each in dir(type(owner)) if not each.startswith("_")], 1)
+        hint = f"did you mean {close[0]}?" if close else ""
+    text = f"{type(owner).__name__} has no attribute {name!r}"
+    return AttributeError(f"{text}: {hint}" if hint else text, name=name, obj=owner)

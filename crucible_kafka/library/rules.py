@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from math import isfinite
-from typing import Any, Final, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypedDict, Unpack
 
 from crucible_kafka.library.error_responses import has_place, has_throttle_time, names_in_requests, served_versions
-from crucible_kafka.library.errors import CrucibleTimeout, RuleNeverFired
+from crucible_kafka.library.errors import CrucibleTimeout, RuleNeverFired, no_attribute
 from crucible_kafka.library.hit_counts import HitCounts
 from crucible_kafka.library.message_facts import WHERE_NAMED
 from crucible_kafka.library.requests import wait_for
@@ -232,6 +232,11 @@ class Matcher:
                 raise ValueError(f"A response of {api_name(key)} has no throttle time: use delay_response.")
         return self._rule("throttle", counts, milliseconds=int(_at_least_0("milliseconds", milliseconds)))
 
+    if not TYPE_CHECKING:  # A type checker that saw it would take every name for an attribute.
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_attribute(self, name)
+
     def _rule(self, act: str, counts: Counts, **fields: Any) -> Rule:
         merged: dict[str, Any] = {**self._counts, **counts}
         optional = bool(merged.pop("optional", False))
@@ -319,7 +324,12 @@ def _check_match(apis: tuple[int, ...] | None, match: MatchFields) -> None:
 def _check_counts(counts: dict[str, Any]) -> None:
     unknown = set(counts) - {"nth", "times", "probability", "seed"}
     if unknown:
-        raise TypeError(f"{', '.join(sorted(unknown))}: the counts are nth, times, probability, seed and optional.")
+        names = [*MatchFields.__annotations__, *Counts.__annotations__]
+        close = [each for name in sorted(unknown) for each in get_close_matches(name, names, 1)]
+        meant = f" Did you mean {' and '.join(close)}?" if close else ""
+        raise TypeError(
+            f"{', '.join(sorted(unknown))}: the counts are nth, times, probability, seed and optional.{meant}"
+        )
     for name in ("nth", "times"):
         _check_type(name, counts.get(name), int, at_least=1)
     _check_type("seed", counts.get("seed"), int)

@@ -178,6 +178,16 @@ def test_wrong_use_is_one_clear_sentence(kafka: Cluster) -> None:
         Cluster(config={"no.such.setting": 1})
     with pytest.raises(CrucibleError, match="not started"):
         Cluster().create_topic("x")
+    with pytest.raises(CrucibleError, match="not started"):
+        _ = Cluster().bootstrap_servers
+    with pytest.raises(AttributeError, match=r"call kafka\.node\(n\)\.kill\(\)$"):
+        kafka.kill()  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"call kafka\.node\(n\)\.pid$"):
+        _ = kafka.pid  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="did you mean create_topic"):
+        kafka.create_topics("x")  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="did you mean drop_response"):
+        kafka.on("Fetch").drop_responses()  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match="no node 3"):
         kafka.node(3)
     kafka.create_topic("twice")
