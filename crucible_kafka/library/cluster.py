@@ -18,7 +18,7 @@ from crucible_kafka.library.node_handle import LIMIT_S, NodeHandle
 from crucible_kafka.library.observation import Frame, GroupView, SessionView, StoredRecord, TransactionView
 from crucible_kafka.library.requests import wait_for
 from crucible_kafka.library.rule_spec import RuleSpec, Session
-from crucible_kafka.library.rules import Counts, Matcher, MatchFields, Rule
+from crucible_kafka.library.rules import API_KEYS, Counts, Matcher, MatchFields, Rule, api_key_of
 from crucible_kafka.library.stored_records import LogReader
 from reference_broker.metadata.identifiers import INTERNAL_TOPICS
 from reference_broker.wire.apis import api_name
@@ -199,6 +199,12 @@ class Cluster(ClusterVerbs):
         >>> print(*kafka.frames(api="JoinGroup", client_id="app-*"), sep="\\n")
         """
         self.check_usable()
+        if not any(fnmatchcase(name, api.lower()) for name in API_KEYS):
+            api_key_of(api)
+        if node is not None:
+            self.node(node)
+        if direction not in (None, "request", "response"):
+            raise ValueError(f"direction is {direction!r}: give request or response, or None for both.")
         found = [Frame(**plain) for member in self._members for plain in member.frames(of_nodes, api, client_id)]
         wanted = [
             frame
@@ -262,7 +268,7 @@ class Cluster(ClusterVerbs):
     def _replica_to_read(self, topic: str, partition: int) -> NodeHandle:
         """Return the leader, or without one the node whose replica is the longest."""
         best: tuple[int, NodeHandle] | None = None
-        for member in self.serving():
+        for member in self._reachable_first():
             if partition in member.command("topic", name=topic)["led"]:
                 return member
             with suppress(NotPossible):
@@ -362,5 +368,10 @@ class Cluster(ClusterVerbs):
         return {member.id: member.metrics() for member in self.serving()}
 
     def _from_all(self, command: str) -> Iterator[Any]:
-        for member in self.serving():
+        for member in self._reachable_first():
             yield from member.command(command)
+
+    def _reachable_first(self) -> list[NodeHandle]:
+        """Return the serving nodes. One that is isolated comes last: it may believe to lead what others lead now."""
+        reachable = self.reachable()
+        return [*reachable, *(member for member in self.serving() if member not in reachable)]

@@ -83,10 +83,10 @@ class ClusterLife:
 
     def start(self) -> Self:
         """Start all nodes, and return the cluster when they serve clients. Raise StartFailed."""
-        if self._members:
-            raise CrucibleError("The cluster is started already: make another Cluster for a second one.")
         if self._is_closed:
             raise CrucibleError("The cluster was closed, and its data is gone: make another Cluster.")
+        if self._members:
+            raise CrucibleError("The cluster is started already: make another Cluster for a second one.")
         self._folder = TemporaryFolder()
         try:
             for number in range(self.nodes):
@@ -178,6 +178,12 @@ class ClusterLife:
             paused = any(member.is_running for member in self._members)
             raise NodeDead(f"No node {'serves: call resume()' if paused else 'runs: call restart()'} of one first.")
         return found
+
+    def reachable(self) -> list[NodeHandle]:
+        """Return the serving nodes that are not isolated, or all if there are no others: what the cluster agrees on
+        reaches only these."""
+        found = self.serving()
+        return [member for member in found if member.id not in self._isolated] or found
 
     def hold(self, key: str, name: str, **arguments: Plain) -> None:
         """Carry out a command at all nodes, now and whenever one starts, until another one has this key."""

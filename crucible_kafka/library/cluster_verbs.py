@@ -47,6 +47,10 @@ class ClusterVerbs(ClusterLife):
         from kio.schema.create_topics.v7.request import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
         count = min(3, self.nodes) if replicas is None else replicas
+        if not isinstance(name, str) or not isinstance(partitions, int) or not isinstance(count, int):
+            raise TypeError(f"create_topic of {name!r}, {partitions!r}, {count!r}: give a name and whole numbers.")
+        if partitions < 1:
+            raise ValueError(f"partitions is {partitions}: give at least 1.")
         settings = tuple(CreatableTopicConfig(name=key, value=setting(value)) for key, value in (config or {}).items())
         body = CreateTopicsRequest(
             topics=(
@@ -67,7 +71,7 @@ class ClusterVerbs(ClusterLife):
 
     def _await_leaders(self, topic: str, partitions: int, limit_s: float) -> None:
         def are_led() -> bool | None:
-            found = [(member, member.command("topic", name=topic)) for member in self.serving()]
+            found = [(member, member.command("topic", name=topic)) for member in self.reachable()]
             led = {(member.id, index) for member, view in found for index in view["led"]}
             for _, view in found:
                 leaders = view["leaders"]
@@ -82,7 +86,7 @@ class ClusterVerbs(ClusterLife):
     def _request(self, api_key: int, body: object, purpose: str, limit_s: float) -> Any:
         """Send a request to the first node that responds. Raise CrucibleTimeout."""
         failure: TransportError | None = None
-        for member in self.serving():
+        for member in self.reachable():
             try:
                 return request(member.address, api_key, body, limit_s)
             except TransportError as error:
@@ -103,9 +107,9 @@ class ClusterVerbs(ClusterLife):
         >>> kafka.move_leader("orders", 0)
         """
         self.need_others("relieved of a partition")
-        view = self._view(topic, partition)
+        view = self._view(topic, partition, limit_s)
         leader, isr = view["leaders"][partition], view["isr"][partition]
-        others = [each for each in isr if each != leader and self.node(each).is_serving]
+        others = [each.id for each in self.reachable() if each.id != leader and each.id in isr]
         if to is None and not others:
             raise NotPossible(f"No other replica of {topic}-{partition} is in sync: create it with replicas=3.")
         target = others[0] if to is None else to
@@ -120,12 +124,12 @@ class ClusterVerbs(ClusterLife):
         A replica that is taken out joins again as soon as it has caught up: isolate or pause its node before to keep it
         out. It returns when the change is committed.
         """
-        self._view(topic, partition)
+        self._view(topic, partition, limit_s)
         self.controller_command("change_partition", limit_s, topic=topic, partition=partition, isr=list(to))
 
     def _await_leader(self, topic: str, partition: int, leader: int, limit_s: float) -> None:
         def leads() -> bool | None:
-            views = {each.id: each.command("topic", name=topic) for each in self.serving()}
+            views = {each.id: each.command("topic", name=topic) for each in self.reachable()}
             known = all(view["leaders"][partition : partition + 1] == [leader] for view in views.values())
             led = [number for number, view in views.items() if partition in view["led"]]
             return True if known and led == [leader] else None
@@ -134,9 +138,9 @@ class ClusterVerbs(ClusterLife):
             leads, lambda: f"node {leader} does not lead {topic}-{partition} yet, or some node does not know.", limit_s
         )
 
-    def _view(self, topic: str, partition: int) -> Any:
+    def _view(self, topic: str, partition: int, limit_s: float = LIMIT_S) -> Any:
         """Return what the active controller knows of a topic that has the partition."""
-        view = self.active_controller().command("topic", name=topic)
+        view = self.active_controller(limit_s).command("topic", name=topic)
         count = len(view["leaders"])
         if not count:
             raise CrucibleError(f"The topic {topic} does not exist: create it first.")
@@ -228,7 +232,7 @@ class ClusterVerbs(ClusterLife):
 
         Return the number of partitions, for each producer, that forgot it. One with an open transaction stays.
         """
-        self._view(topic, 0)
+        self._view(topic, 0, limit_s)
         return sum(
             member.command("expire_producer", limit_s, topic=topic, producer_id=producer_id)
             for member in self.serving()
@@ -306,7 +310,7 @@ class ClusterVerbs(ClusterLife):
     def snapshot(self, limit_s: float = LIMIT_S) -> None:
         """Let each serving node make a snapshot of the metadata that is committed now."""
         end = self.active_controller(limit_s).command("newest_snapshot")[1]
-        for member in self.serving():
+        for member in self.reachable():
             self._snapshot_at(member, end, limit_s)
 
     def _snapshot_at(self, member: NodeHandle, end: int, limit_s: float) -> None:
@@ -340,7 +344,7 @@ class ClusterVerbs(ClusterLife):
             raise refused(purpose, response.error_code, response.error_message)
 
         def known() -> bool | None:
-            states = [member.command("state")["features"] for member in self.serving()]
+            states = [member.command("state")["features"] for member in self.reachable()]
             return True if all(features.get(name, 0) == level for features in states) else None
 
         wait_for(known, lambda: f"some node does not know that {name} is {level}.", limit_s)

@@ -79,13 +79,24 @@ class Sent:
         self._sent[value] = _Sent(value)
         return value
 
+    @property
+    def has_outcome(self) -> bool:
+        """Whether of any value it is known how sending it ended."""
+        return any(each.acknowledged is not None for each in self._sent.values())
+
     def acknowledged(self, value: bytes) -> None:
         """Note that the cluster has acknowledged a value, so that it must be read."""
-        self._sent[value].acknowledged = True
+        self._of(value).acknowledged = True
 
     def failed(self, value: bytes) -> None:
         """Note that sending failed. The value may be in the log all the same."""
-        self._sent[value].acknowledged = False
+        self._of(value).acknowledged = False
+
+    def _of(self, value: bytes) -> _Sent:
+        found = self._sent.get(value)
+        if found is None:
+            raise ValueError(f"{value!r} is no value of this writer: give what next() returned.")
+        return found
 
     def delivered(self, error: object, message: Any) -> None:
         """Note the outcome, as confluent-kafka's ``on_delivery`` calls it."""
@@ -123,6 +134,13 @@ def assert_delivered(
     """
     if guarantee not in get_args(Guarantee):
         raise ValueError(f"guarantee is {guarantee!r}: give one of {', '.join(get_args(Guarantee))}.")
+    if isinstance(sent, str | bytes | bytearray | memoryview):
+        raise TypeError(f"sent is {sent!r}, which is one value: give a list of values.")
+    if isinstance(sent, Sent) and len(sent) and not sent.has_outcome:
+        raise ValueError(
+            f"None of the {len(sent)} values is known to be acknowledged or not, so that each may be missing: call "
+            "acknowledged(value) or failed(value), or pass delivered as on_delivery."
+        )
     violation = first_violation(sent, [_read_of(each) for each in read], guarantee)
     if violation is not None:
         raise DeliveryViolated(f"Not {guarantee}: {violation.sentence}{explain(violation)}")
@@ -161,14 +179,24 @@ def _field(item: object, name: str) -> Any:
     return found() if callable(found) else found
 
 
+def _value_of(sent: object) -> bytes:
+    if isinstance(sent, str):
+        return sent.encode()
+    if not isinstance(sent, bytes | bytearray | memoryview):
+        raise TypeError(f"{sent!r} was sent, which is no value: give bytes or a string.")
+    return bytes(sent)
+
+
 def first_violation(
     sent: "Sent | Iterable[bytes | str]", read: Sequence[Read], guarantee: Guarantee
 ) -> Violation | None:
     """Return the first violation by the order of reading, then the first value that is missing."""
-    order = [each.encode() if isinstance(each, str) else bytes(each) for each in sent]
+    order = [_value_of(each) for each in sent]
     may_come = Counter(order)
     needed = Counter(sent.must_be_read() if isinstance(sent, Sent) else order)
-    number_of = {value: number for number, value in enumerate(order)}
+    number_of: dict[bytes, int] = {}
+    for number, value in enumerate(order):  # First reads follow the order of first sending.
+        number_of.setdefault(value, number)
     seen: dict[bytes, list[Read]] = {}
     last: dict[tuple[str, str | None, int | None], Read] = {}
     for each in read:

@@ -34,7 +34,9 @@ class ProcessNode:
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         """Only one thread at a time uses the pipes."""
-        self._rest = b""
+        self._rest = bytearray()
+        self._searched = 0
+        """Bytes at the beginning of ``_rest`` without an end of a line."""
         self._last_id = 0
         self._is_ready = False
         """Whether the ready line was read, perhaps by a command of another thread."""
@@ -59,7 +61,7 @@ class ProcessNode:
             "listen": spec.listen,
             "standing": [list(each) for each in spec.standing],
         }
-        self._rest, self._is_ready = b"", False
+        self._rest, self._searched, self._is_ready = bytearray(), 0, False
         try:
             with self._log_path.open("ab") as log:
                 self._process = subprocess.Popen(
@@ -168,12 +170,14 @@ class ProcessNode:
         readiness = select.poll()  # select() refuses descriptors from 1024 on.
         readiness.register(process.stdout, select.POLLIN)
         while True:
-            while b"\n" in self._rest:
-                line, self._rest = self._rest.split(b"\n", 1)
-                found: dict[str, Any] = json.loads(line)
+            while (end := self._rest.find(b"\n", self._searched)) >= 0:
+                found: dict[str, Any] = json.loads(self._rest[:end])
+                del self._rest[: end + 1]
+                self._searched = 0
                 self._is_ready = self._is_ready or "ready" in found
                 if found.get(key) == value:
                     return found
+            self._searched = len(self._rest)
             left_s = deadline - time.monotonic()
             if not readiness.poll(max(left_s, 0) * 1000):
                 raise TimeoutError

@@ -107,7 +107,7 @@ class Rule:
     def assert_fired(self, times: int | None = None) -> None:
         """Raise RuleNeverFired, which is an AssertionError, unless it has acted: ``times`` times, or at least once."""
         fired = self.fired
-        if fired == 0 or times not in (None, fired):
+        if fired != times if times is not None else fired == 0:
             wanted = "" if times is None else f", not {times}"
             how_often = "never fired" if fired == 0 else f"fired {fired} times{wanted}"
             raise RuleNeverFired(f"The rule {self._text} {how_often}; {self._what_came(self.spec.apis)}.")

@@ -297,3 +297,29 @@ def test_a_command_ends_with_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(NodeDead, match="Node 0"):
             waiting.result(LIMIT_S)
         assert time.monotonic() - began < LIMIT_S / 2
+
+
+def test_what_can_never_be_found_is_refused(kafka: Cluster) -> None:
+    with pytest.raises(ValueError, match="did you mean Fetch"):
+        kafka.frames(api="Fetchh")
+    with pytest.raises(ValueError, match="There is no node 9"):
+        kafka.frames(node=9)
+    with pytest.raises(ValueError, match="give request or response"):
+        kafka.frames(direction="requests")
+    with pytest.raises(ValueError, match="partitions is -1"):
+        kafka.create_topic("none", partitions=-1)
+    with pytest.raises(TypeError, match="give a name and whole numbers"):
+        kafka.create_topic("none", partitions="3")  # type: ignore[arg-type]
+
+
+def test_a_rule_that_must_not_fire_is_asserted_with_0_times(kafka: Cluster) -> None:
+    rule = kafka.on("Heartbeat", group="nobody").hang(optional=True)
+    rule.assert_fired(times=0)
+    rule.remove()
+
+
+def test_a_closed_cluster_does_not_start_and_says_why() -> None:
+    with Cluster() as kafka:
+        pass
+    with pytest.raises(CrucibleError, match="was closed, and its data is gone"):
+        kafka.start()

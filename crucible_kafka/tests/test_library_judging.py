@@ -1,6 +1,7 @@
 """Values that prove themselves, and the verdict on what was read."""
 
 import time
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -138,3 +139,26 @@ def test_messages_of_a_client_are_judged() -> None:
             kafka.assert_delivered(sent, read[:-1], "exactly-once")
         with pytest.raises(DeliveryViolated, match=r"acknowledged and never read\. It is in no log"):
             kafka.assert_delivered([*sent, *kafka.values(1)], read, "exactly-once")
+
+
+def test_a_value_that_is_sent_again_later_is_in_order() -> None:
+    assert_delivered(["a", "b", "a"], ["a", "b", "a"], "in-order")
+    with pytest.raises(DeliveryViolated, match="b'a' was read after the value b'b'"):
+        assert_delivered(["a", "b", "a"], ["b", "a", "a"], "in-order")
+
+
+@pytest.mark.parametrize("sent", [[1, 2], "ab", b"ab", [None]])
+def test_what_is_no_list_of_values_is_refused(sent: Any) -> None:
+    with pytest.raises(TypeError, match="give"):
+        assert_delivered(sent, [b"\0", b"\0\0"])
+
+
+def test_values_without_any_outcome_prove_nothing() -> None:
+    sent = Sent("writer")
+    value = sent.next()
+    with pytest.raises(ValueError, match="None of the 1 values is known to be acknowledged or not"):
+        assert_delivered(sent, [])
+    sent.failed(value)
+    assert_delivered(sent, [])
+    with pytest.raises(ValueError, match="is no value of this writer"):
+        sent.acknowledged(b"foreign")

@@ -361,3 +361,20 @@ def test_offsets_of_a_partition_are_kept_by_the_coordinator_that_was_killed(kafk
         dead.restart()
     finally:
         consumer.close()
+
+
+def test_verbs_do_not_wait_for_a_node_that_is_isolated(kafka: Cluster) -> None:
+    kafka.create_topic("cut-off", partitions=3)
+    produce(kafka, "cut-off", "before")
+    old = kafka.leader("cut-off", 0)
+    kafka.node(old).isolate()
+    try:
+        kafka.create_topic("others", replicas=1, limit_s=LIMIT_S)
+        if kafka.leader("cut-off", 0) == old:
+            kafka.move_leader("cut-off", 0, limit_s=LIMIT_S)
+        new = kafka.leader("cut-off", 0)
+        assert new != old
+        produce(kafka, "cut-off", "after", **{"bootstrap.servers": kafka.node(new).address})
+        assert [each.value for each in kafka.records("cut-off", 0)] == [b"before", b"after"]
+    finally:
+        kafka.node(old).heal()
