@@ -226,5 +226,9 @@ class GivenValues(Sent):
     def __iter__(self) -> Iterator[bytes]:
         return iter(self._given)
 
+    @property
+    def has_outcome(self) -> bool:
+        return True
+
     def must_be_read(self) -> list[bytes]:
         return [value for value in self._given if value not in self._unacknowledged]
