@@ -321,8 +321,9 @@ def _text(wanted: RuleWanted) -> str:
         for name in wanted.__struct_fields__
         if name not in ("act", "api", "sender")
         and (value := getattr(wanted, name)) is not None
-        and value is not False  # A node may be 0.
+        and (value is not False or name == "session")  # A node may be 0.
     }
     match = "".join(f", {name}={value!r}" for name, value in shown.items() if name not in of_act)
     act = ", ".join(f"{name}={value!r}" for name, value in shown.items() if name in of_act)
-    return f"on({wanted.api!r}{match}).{wanted.act}({act})"
+    api = wanted.api if isinstance(wanted.api, str) else wanted.api[0]
+    return f'on("{api}"{match}).{wanted.act}({act})'

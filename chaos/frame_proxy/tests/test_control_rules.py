@@ -56,7 +56,7 @@ def test_a_rule_lives_as_in_the_control_api() -> None:
         wanted = {"api": "Produce", "client_id": "app-*", "act": "drop_response", "times": 2}
         status, rule = call("POST", "/v1/rules", wanted)
         assert (status, rule["id"], rule["act"], rule["fired"]) == (201, 1, "drop_response", 0)
-        assert rule["text"] == "on('Produce', client_id='app-*').drop_response(times=2)"
+        assert rule["text"] == "on(\"Produce\", client_id='app-*').drop_response(times=2)"
         (made,) = proxy.rules
         assert (made.kind, made.on, made.node, made.total, made.times) == ("response_dropped", "response", "any", 2, 0)
         assert made.match.api == ApiKey.PRODUCE
