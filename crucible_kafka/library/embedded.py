@@ -5,10 +5,13 @@ It touches nothing that belongs to the whole process: no signals, limits, alloca
 
 import io
 import os
+import socket
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
 from crucible_kafka.library.carrier import COMMAND_LIMIT_S, NodeSpec, does_not_run
@@ -37,6 +40,33 @@ class LineKeeper(io.StringIO):
         return len(text)
 
 
+_RUNNING: Final["weakref.WeakSet[EmbeddedNode]"] = weakref.WeakSet()
+
+
+def _leave_nodes_to_parent() -> None:
+    """Let a forked process have no copies of the nodes' sockets and files: ports and locked folders would stay in use
+    when the parent's nodes end, and clients would not notice that end."""
+    ports = {port for node in _RUNNING for port in node.ports}
+    folders = tuple({f"{node.folder}/" for node in _RUNNING})
+    if not ports or not os.access("/proc/self/fd", os.R_OK):
+        return
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            place = os.readlink(f"/proc/self/fd/{name}")
+            if place.startswith(folders) or (place.startswith("socket:") and _local_port(int(name)) in ports):
+                os.dup2(nothing, int(name), inheritable=False)  # The number stays with the object that has it.
+    os.close(nothing)
+
+
+def _local_port(descriptor: int) -> int | None:
+    with socket.socket(fileno=os.dup(descriptor)) as copy:
+        return int(copy.getsockname()[1]) if copy.family == socket.AF_INET else None
+
+
+os.register_at_fork(after_in_child=_leave_nodes_to_parent)
+
+
 class EmbeddedNode:
     """Implements ``carrier.Carrier``."""
 
@@ -49,6 +79,10 @@ class EmbeddedNode:
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition()
         self._is_ready = False
+        self.ports: frozenset[int] = frozenset()
+        """Where it listens."""
+        self.folder = ""
+        """What has its files."""
         self._end = ""
         """Why the node has ended, empty while it runs."""
 
@@ -64,6 +98,10 @@ class EmbeddedNode:
             config = BrokerConfig.parse(dict(spec.config))
         except ConfigError as wrong:
             raise StartFailed(str(wrong)) from wrong
+        places = [spec.listen or "", *spec.config.get("listeners", "").split(",")]
+        self.ports = frozenset(int(each.rpartition(":")[2]) for each in places if ":" in each)
+        self.folder = str(spec.data.parent)
+        _RUNNING.add(self)
         options = Options(spec.listen, spec.data, spec.node_id, config)
         self._inside = InsideNode(spec.node_id, spec.standing)
         log = LogLines(spec.node_id, self._lines)
@@ -153,6 +191,7 @@ class EmbeddedNode:
                 self._server.abandon()  # Its loop may not have run yet at the first call.
         if not thread.is_alive():
             self._thread = self._server = self._inside = None
+            _RUNNING.discard(self)
 
     @property
     def why_ended(self) -> str:

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -323,3 +324,23 @@ def test_a_closed_cluster_does_not_start_and_says_why() -> None:
         pass
     with pytest.raises(CrucibleError, match="was closed, and its data is gone"):
         kafka.start()
+
+
+def test_a_forked_process_keeps_no_port_of_its_parent() -> None:
+    with Cluster() as kafka:
+        host, port = kafka.bootstrap_servers.split(":")
+        client = socket.create_connection((host, int(port)), LIMIT_S)
+        kafka.create_topic("t")
+        child = os.fork()
+        if child == 0:
+            time.sleep(LIMIT_S)
+            os._exit(0)
+        try:
+            kafka.node(0).kill()
+            assert client.recv(1) == b""
+            kafka.node(0).restart()
+            assert kafka.records("t") == []
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            client.close()
