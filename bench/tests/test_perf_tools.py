@@ -28,7 +28,7 @@ def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_summary_line_is_read(java: Path) -> None:
+def test_summary_line_is_read(java: Path) -> None:
     _java(java, "100 records sent, 20.0 records/sec (0.00 MB/sec), 1.0 ms avg latency, 1.0 ms max latency.\n" + LINE)
     assert producer_perf("127.0.0.1:1", "t", 5_000_000, 100) == 412345.6789
 

@@ -27,24 +27,24 @@ def _played(*faults: Fault) -> SimWorld:
     return play_seed(replace(PLAIN, faults=faults), 4).world
 
 
-def test_a_node_is_killed_where_it_decides() -> None:
+def test_node_is_killed_where_it_decides() -> None:
     (row,) = [each for each in _played(KILLED).faults if each.name == "killed"]
     assert row.detail.split(" ", 1)[1] in outcome_names()
 
 
-def test_a_fault_follows_another_one_at_the_node_that_was_hit() -> None:
+def test_fault_follows_another_one_at_the_node_that_was_hit() -> None:
     rows = {each.name: each for each in _played(KILLED, AGAIN, PAUSED).faults}
     assert rows["again"].target == rows["paused"].target == rows["killed"].target
     assert rows["again"].at_us >= rows["killed"].until_us, "it is hit again only after its return"
     assert rows["paused"].at_us - rows["again"].at_us >= 1_000_000
 
 
-def test_a_fault_does_not_fire_without_the_one_that_it_follows() -> None:
+def test_fault_does_not_fire_without_the_one_that_it_follows() -> None:
     never = replace(KILLED, match=Match(decision=f"{outcome_names()[0]}-never"))
     assert not _played(never, AGAIN, PAUSED).faults
 
 
-def test_a_written_scenario_has_the_same_chain(tmp_path: Path) -> None:
+def test_written_scenario_has_the_same_chain(tmp_path: Path) -> None:
     scenario = replace(PLAIN, faults=(KILLED, AGAIN, PAUSED), needs=("interceptor", "signals", "drafts"))
     path = tmp_path / "chained.toml"
     path.write_text(text_of(scenario))

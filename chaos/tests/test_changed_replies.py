@@ -53,7 +53,7 @@ def read_back(given: Reply) -> object:
 
 
 @pytest.mark.parametrize("given", [fetched(), raw(fetched())], ids=["value", "bytes"])
-def test_a_truncated_reply_is_cut_after_the_drawn_number_of_bytes(given: Reply) -> None:
+def test_truncated_reply_is_cut_after_the_drawn_number_of_bytes(given: Reply) -> None:
     log = Log()
     subject = interceptor(log, rule("response_truncated", "response", cut_bytes=Range(3, 9)))
     assert after(subject, given) == []
@@ -65,7 +65,7 @@ def test_a_truncated_reply_is_cut_after_the_drawn_number_of_bytes(given: Reply) 
     assert row.detail == f"{len(start)} of {len(reply_frame(given))} bytes"  # type: ignore[attr-defined]
 
 
-def test_a_truncated_reply_is_never_whole() -> None:
+def test_truncated_reply_is_never_whole() -> None:
     log = Log()
     after(interceptor(log, rule("response_truncated", "response", cut_bytes=Range(9999, 9999))), fetched())
     assert len(log.calls[1][2]) == len(reply_frame(fetched())) - 1  # type: ignore[arg-type]
@@ -80,7 +80,7 @@ def test_no_response_cannot_be_truncated() -> None:
 
 
 @pytest.mark.parametrize("made", [lambda each: each, raw], ids=["value", "bytes"])
-def test_an_error_of_the_response_leaves_nothing_else_in_it(made: Any) -> None:
+def test_error_of_the_response_leaves_nothing_else_in_it(made: Any) -> None:
     log = Log()
     (sent,) = after(interceptor(log, rule("response_error", "response", code=SESSION)), made(fetched()))
     assert read_back(sent) == FetchResponse(error_code=SESSION)
@@ -96,21 +96,21 @@ def test_item_error_is_set_in_each_item_and_removes_records(made: Any) -> None:
     assert [(each.error_code, bytes(each.records)) for each in seen.responses[0].partitions] == [(NOT_LEADER, b"")] * 2
 
 
-def test_a_response_without_an_error_of_its_own_has_it_in_its_items() -> None:
+def test_response_without_an_error_of_its_own_has_it_in_its_items() -> None:
     (sent,) = after(interceptor(Log(), rule("response_error", "response", code=NOT_LEADER)), raw(produced()))
     seen: Any = read_back(sent)
     (partition,) = seen.responses[0].partitions
     assert (partition.error_code, partition.base_offset) == (NOT_LEADER, -1)
 
 
-def test_a_response_that_has_no_place_for_the_error_is_no_match() -> None:
+def test_response_that_has_no_place_for_the_error_is_no_match() -> None:
     log = Log()
     subject = interceptor(log, rule("response_error", "response", code=NOT_LEADER, code_in="response"))
     assert after(subject, produced()) == [produced()]
     assert not log.rows
 
 
-def test_a_rule_counts_only_responses_that_match() -> None:
+def test_rule_counts_only_responses_that_match() -> None:
     log = Log()
     match = Match(api=int(ApiKey.FETCH))
     subject = interceptor(log, rule("response_error", "response", match=match, nth=2, code=SESSION))
@@ -119,7 +119,7 @@ def test_a_rule_counts_only_responses_that_match() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 3, 4, 6])
-def test_an_error_code_is_put_into_every_version_of_a_kio_response(version: int) -> None:
+def test_error_code_is_put_into_every_version_of_a_kio_response(version: int) -> None:
     coordinator: Any = Coordinator
     response: Any = FindCoordinatorResponse
     one = coordinator(key="g", node_id=1, host="h", port=9092, error_code=ErrorCode.none, error_message=None)
@@ -129,7 +129,7 @@ def test_an_error_code_is_put_into_every_version_of_a_kio_response(version: int)
     assert [each.error_code for each in seen.coordinators] == [ErrorCode.coordinator_not_available]
 
 
-def test_a_frame_of_an_unknown_api_is_not_changed() -> None:
+def test_frame_of_an_unknown_api_is_not_changed() -> None:
     unknown = reply(999, 0, RawFrame(b"\0\0\0\4abcd", 999, 0, is_request=False))
     subject = interceptor(Log(), rule("response_error", "response", code=NOT_LEADER))
     assert after(subject, unknown) == [unknown]

@@ -74,7 +74,7 @@ def session_checks(first_epoch: int = 1) -> tuple[SessionOrder, SessionLost, Tra
 
 
 @pytest.mark.clause("F-3", "F-7", "F-9", "F-10")
-def test_a_correct_session_violates_nothing() -> None:
+def test_correct_session_violates_nothing() -> None:
     order, lost, trace = session_checks()
     trace.fetch(9, 1)
     trace.fetch(9, 2)
@@ -93,7 +93,7 @@ def test_a_correct_session_violates_nothing() -> None:
     assert order.violations == lost.violations == []
 
 
-def test_a_waiting_request_may_be_overtaken_in_its_session() -> None:
+def test_waiting_request_may_be_overtaken_in_its_session() -> None:
     order, lost, trace = session_checks()
     trace.request(9, 1, connection=1)
     trace.request(9, 2, connection=2)
@@ -115,7 +115,7 @@ def test_a_waiting_request_may_be_overtaken_in_its_session() -> None:
         ([(0x7FFFFFFF, NONE)], "the last epoch accepted first"),
     ],
 )
-def test_a_response_with_an_error_that_does_not_fit_the_epoch_violates_session_epoch_order(
+def test_response_with_an_error_that_does_not_fit_the_epoch_violates_session_epoch_order(
     fetches: Sequence[tuple[int, int]], why: str
 ) -> None:
     order, _, trace = session_checks()
@@ -133,13 +133,13 @@ def test_session_order_wraps_to_one() -> None:
     assert order.violations
 
 
-def test_an_unknown_session_that_nothing_ended_violates_session_lost() -> None:
+def test_unknown_session_that_nothing_ended_violates_session_lost() -> None:
     _, lost, trace = session_checks()
     trace.fetch(9, 1, UNKNOWN)
     assert "nothing had closed" in lost.violations[0].story
 
 
-def test_a_session_closed_for_a_wrong_epoch_violates_session_lost() -> None:
+def test_session_closed_for_a_wrong_epoch_violates_session_lost() -> None:
     _, lost, trace = session_checks()
     trace.request(9, 5)
     trace.note("session_closed", session_id=9, reason="")
@@ -148,7 +148,7 @@ def test_a_session_closed_for_a_wrong_epoch_violates_session_lost() -> None:
 
 
 @pytest.mark.parametrize("session_id", [0, 8])
-def test_a_response_with_another_session_id_violates_session_lost(session_id: int) -> None:
+def test_response_with_another_session_id_violates_session_lost(session_id: int) -> None:
     _, lost, trace = session_checks()
     trace.fetch(9, 1, NONE, session_id=session_id)
     assert len(lost.violations) == 1
@@ -178,7 +178,7 @@ def test_session_metrics_that_are_off_by_one_are_a_violation(which: int) -> None
     assert len(check.violations) == 1
 
 
-def test_a_high_watermark_that_goes_back_violates_log_consistent() -> None:
+def test_high_watermark_that_goes_back_violates_log_consistent() -> None:
     from types import SimpleNamespace
     from typing import Any
 
@@ -357,7 +357,7 @@ def test_no_client_of_a_load_deletes_records() -> None:
         "'No docstring.'\nname = {'delete_records': 1}",
     ],
 )
-def test_a_client_that_deletes_records_is_found_by_any_name_of_the_api(code: str) -> None:
+def test_client_that_deletes_records_is_found_by_any_name_of_the_api(code: str) -> None:
     assert names_delete_records(code)
 
 
@@ -372,7 +372,7 @@ class Undocumented(ast.NodeTransformer):
         return None if isinstance(node.value, ast.Constant) else node
 
 
-def test_a_seek_begins_a_new_walk() -> None:
+def test_seek_begins_a_new_walk() -> None:
     again = [AssignmentRow("f", TOPIC, 0, 20, 29, 0), AssignmentRow("f", TOPIC, 0, 29, END_OF_RUN_US, 0)]
     rows = [*OPERATIONS, END, *again, *SENDS, position(0, 0, 10), position(1, 0, 10), read(0, 0, 10), read(1, 0, 10)]
     assert broken(rows) == []
@@ -383,7 +383,7 @@ def test_lost_writes_are_not_judged_where_they_are_not_promised() -> None:
     assert broken([*BASE, *SENDS, *POSITIONS, read(0, 5)], writes_guaranteed=False) == []
 
 
-def test_a_failed_fetch_moves_no_cursor() -> None:
+def test_failed_fetch_moves_no_cursor() -> None:
     rows = [*BASE[1:], *SENDS, *POSITIONS, *READS]
     assert broken([operation("p", 0, "produce"), *rows]) == []
     failed: list[HistoryRow] = [

@@ -22,7 +22,7 @@ def test_changes_in_parent_are_inherited_only_by_later_children() -> None:
     assert list(found) == [[], ["warm"], ["warm"]]
 
 
-def test_a_child_that_ends_without_a_result_is_an_error() -> None:
+def test_child_that_ends_without_a_result_is_an_error() -> None:
     with pytest.raises(ChildDiedError, match="exit code 3"):
         list(in_children(os._exit, [3], 1))
 

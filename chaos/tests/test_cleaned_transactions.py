@@ -90,17 +90,17 @@ def test_aborted_and_superseded_records_go_and_their_markers_stay() -> None:
         ((0, 1, 5), "lacks the record at offset 5, which is the newest of its key; cleaners may work below 9"),
     ],
 )
-def test_a_wrongly_cleaned_replica_with_transactions_is_a_violation(gone: tuple[int, ...], story: str) -> None:
+def test_wrongly_cleaned_replica_with_transactions_is_a_violation(gone: tuple[int, ...], story: str) -> None:
     assert after_cleaning(decided(), *gone) == [story]
 
 
-def test_a_marker_goes_when_its_time_is_over_and_its_batches_are_gone() -> None:
+def test_marker_goes_when_its_time_is_over_and_its_batches_are_gone() -> None:
     cluster = decided()
     cluster.now_us += 2 * SECOND_US
     assert after_cleaning(cluster, 0, 1, 3) == []
 
 
-def test_a_marker_stays_while_a_batch_of_its_transaction_is_there() -> None:
+def test_marker_stays_while_a_batch_of_its_transaction_is_there() -> None:
     cluster = decided()
     cluster.now_us += 2 * SECOND_US
     assert after_cleaning(cluster, 0, 1, 3, 4) == [
@@ -108,13 +108,13 @@ def test_a_marker_stays_while_a_batch_of_its_transaction_is_there() -> None:
     ]
 
 
-def test_the_last_batch_of_a_producer_stays() -> None:
+def test_last_batch_of_a_producer_stays() -> None:
     """The record of the last batch is superseded, and the batch has the producer's last sequence."""
     batches = (keyed(0, b"x"), sent(1, b"a", 7, 0), marker(2, 7, COMMIT), keyed(3, b"a"), keyed(4, b"d"))
     assert after_cleaning(world(*batches), 1) == ["lacks the batch that ends at offset 1, the last one of producer 7"]
 
 
-def test_a_marker_with_a_new_epoch_stays_in_place_of_the_last_batch() -> None:
+def test_marker_with_a_new_epoch_stays_in_place_of_the_last_batch() -> None:
     batches = (keyed(0, b"x"), sent(1, b"a", 7, 0), marker(2, 7, ABORT, 2), keyed(3, b"a"), keyed(4, b"d"))
     assert after_cleaning(world(*batches), 1) == []
     late = world(*batches)
@@ -131,7 +131,7 @@ def test_nothing_is_cleaned_above_an_open_transaction() -> None:
     assert partition.compacted.cleanable_end == 1
 
 
-def test_an_open_record_supersedes_nothing() -> None:
+def test_open_record_supersedes_nothing() -> None:
     cluster = world(keyed(0, b"a"), sent(1, b"a", 7, 0), keyed(2, b"b"), keyed(3, b"d"))
     log = cluster.logs[1]
     assert isinstance(log, CompactedLog)
@@ -142,7 +142,7 @@ def test_an_open_record_supersedes_nothing() -> None:
     assert cluster.broken() == ["replicas-equal"]
 
 
-def test_a_commit_marker_in_place_of_an_abort_marker_is_a_violation() -> None:
+def test_commit_marker_in_place_of_an_abort_marker_is_a_violation() -> None:
     cluster = decided()
     cluster.restart(1)
     cluster.logs[1].held[3] = marker(3, 7, COMMIT)

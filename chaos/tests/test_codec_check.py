@@ -103,19 +103,19 @@ def test_differing_values_are_reported_with_their_fields(before: object, after: 
         (1000, FetchRequest(rack_id="r"), "request.rack_id"),
     ],
 )
-def test_a_field_of_a_request_that_its_version_drops_is_found(version: int, body: FetchRequest, place: str) -> None:
+def test_field_of_a_request_that_its_version_drops_is_found(version: int, body: FetchRequest, place: str) -> None:
     with pytest.raises(CodecMismatchError, match=f"{place} of API 1 v{version}: .* became"):
         same_after_codec_request(request_of(version, body), 1)
 
 
-def test_a_field_of_a_response_that_its_version_drops_is_found() -> None:
+def test_field_of_a_response_that_its_version_drops_is_found() -> None:
     with pytest.raises(CodecMismatchError, match=r"response\.response_flags of API 1 v17: 2 became 0"):
         same_after_codec_reply(reply_of(ApiKey.FETCH, 17, FetchResponse(response_flags=2)))
     flagged = FetchResponse(response_flags=2)
     assert same_after_codec_reply(reply_of(ApiKey.FETCH, 1000, flagged)) == flagged
 
 
-def test_a_response_made_for_another_version_is_found() -> None:
+def test_response_made_for_another_version_is_found() -> None:
     from kio.schema.metadata.v13.response import MetadataResponseTopic
 
     topic = MetadataResponseTopic(error_code=0, name="t", topic_id=None, partitions=())  # type: ignore[arg-type]

@@ -43,7 +43,7 @@ def compacted() -> Cluster:
     return made
 
 
-def test_a_replica_lacks_what_is_superseded(compacted: Cluster) -> None:
+def test_replica_lacks_what_is_superseded(compacted: Cluster) -> None:
     cleaned = compacted.logs[1]
     assert isinstance(cleaned, CompactedLog)
     cleaned.clean(0, 1)
@@ -76,7 +76,7 @@ def test_a_replica_lacks_what_is_superseded(compacted: Cluster) -> None:
         ((0, 1, 4), "lacks the record at offset 4, which is the newest of its key"),
     ],
 )
-def test_a_wrongly_cleaned_replica_is_a_violation(compacted: Cluster, gone: tuple[int, ...], story: str) -> None:
+def test_wrongly_cleaned_replica_is_a_violation(compacted: Cluster, gone: tuple[int, ...], story: str) -> None:
     cleaned = compacted.logs[1]
     assert isinstance(cleaned, CompactedLog)
     cleaned.clean(*gone)
@@ -86,7 +86,7 @@ def test_a_wrongly_cleaned_replica_is_a_violation(compacted: Cluster, gone: tupl
     assert story in found
 
 
-def test_a_tombstone_goes_when_its_time_is_over(compacted: Cluster) -> None:
+def test_tombstone_goes_when_its_time_is_over(compacted: Cluster) -> None:
     compacted.now_us += 2 * SECOND_US
     cleaned = compacted.logs[1]
     assert isinstance(cleaned, CompactedLog)
@@ -99,7 +99,7 @@ def test_a_tombstone_goes_when_its_time_is_over(compacted: Cluster) -> None:
 @pytest.mark.parametrize(
     ("survivor", "broken"), [(keyed(3, b"b", None), []), (keyed(3, b"c", None), ["replicas-equal"])]
 )
-def test_a_tombstone_that_a_loss_has_left_is_as_old_as_before_it(
+def test_tombstone_that_a_loss_has_left_is_as_old_as_before_it(
     compacted: Cluster, survivor: bytes, broken: list[str]
 ) -> None:
     compacted.now_us += 2 * SECOND_US
@@ -124,7 +124,7 @@ def test_another_record_at_a_committed_offset_is_a_violation(compacted: Cluster)
     assert compacted.broken() == ["replicas-equal"]
 
 
-def test_a_cleaned_batch_above_the_committed_end_is_a_violation(compacted: Cluster) -> None:
+def test_cleaned_batch_above_the_committed_end_is_a_violation(compacted: Cluster) -> None:
     compacted.append(keyed(5, b"c"), keyed(6, b"d"), to=(0, 1, 2))
     cleaned = compacted.logs[0]
     assert isinstance(cleaned, CompactedLog)

@@ -221,7 +221,7 @@ def test_acknowledged_records_survive_crash_before_every_disk_operation(
 
 @pytest.mark.rotated(3)
 @pytest.mark.parametrize("cut_at", range(20, 200, 20))
-def test_a_recovery_that_dies_itself_before_every_disk_operation_loses_nothing_either(cut_at: int) -> None:
+def test_recovery_that_dies_itself_before_every_disk_operation_loses_nothing_either(cut_at: int) -> None:
     again = 0
     while True:
         disk = CutDisk(Random(cut_at))

@@ -128,7 +128,7 @@ def lived(seed: int, node: int, deaths: Sequence[int], ways: Sequence[ClusterAcc
 )
 @pytest.mark.rotated(2)
 @pytest.mark.parametrize("node", [0, NODES], ids=["voter", "observer"])
-def test_a_node_that_dies_before_any_disk_operation_and_again_in_its_recovery(
+def test_node_that_dies_before_any_disk_operation_and_again_in_its_recovery(
     node: int, ways: tuple[ClusterAccess, ClusterAccess], step: int
 ) -> None:
     seed = 2 * node + ways.count("power")

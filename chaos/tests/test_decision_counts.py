@@ -54,7 +54,7 @@ def test_each_turn_of_a_loop_is_counted() -> None:
     assert _counts(_BODIES["while"], 1, 0) == (1, 2)
 
 
-def test_the_condition_of_a_comprehension_is_counted_where_it_begins() -> None:
+def test_condition_of_a_comprehension_is_counted_where_it_begins() -> None:
     body = "        each for each in x\n        # Decision p (F-6): a | b\n        if each\n    ]\n"
     source = "def f(x):\n    return [\n" + body
     recorder = Recorder(2)
@@ -66,7 +66,7 @@ def test_the_condition_of_a_comprehension_is_counted_where_it_begins() -> None:
     assert recorder.end().counts == (2, 1)
 
 
-def test_a_comment_above_no_decision_is_refused() -> None:
+def test_comment_above_no_decision_is_refused() -> None:
     source = "# Decision p (F-6): a | b\nx = 1\n"
     with pytest.raises(PointError, match=r"f\.py:1: no condition follows"):
         counted(source, list(enumerate(points_of(source, Path("f.py")))))

@@ -118,7 +118,7 @@ LIMITS_US: tuple[tuple[int, Any, int], ...] = (
 
 
 @pytest.mark.parametrize(("api_key", "sent", "limit_us"), LIMITS_US)
-def test_a_response_comes_within_the_limit_of_its_request(api_key: int, sent: Any, limit_us: int) -> None:
+def test_response_comes_within_the_limit_of_its_request(api_key: int, sent: Any, limit_us: int) -> None:
     for late_us in (0, 1):
         world = CheckedNode()
         world.reply(limit_us + SLICES_US + late_us, world.request(0, api_key, sent))
@@ -126,7 +126,7 @@ def test_a_response_comes_within_the_limit_of_its_request(api_key: int, sent: An
         assert world.check.evidence == 1
 
 
-def test_a_request_without_a_response_is_found_once() -> None:
+def test_request_without_a_response_is_found_once() -> None:
     world = CheckedNode()
     request = world.request(0, ApiKey.FETCH, FETCH)
     for scan in range(1, 9):
@@ -139,14 +139,14 @@ def test_a_request_without_a_response_is_found_once() -> None:
     )
 
 
-def test_the_remote_tier_has_time_of_its_own() -> None:
+def test_remote_tier_has_time_of_its_own() -> None:
     for config, is_late in ((CONFIG, True), (TIERED, False)):
         world = CheckedNode(config)
         world.reply(1_200_000 + SLICES_US, world.request(0, ApiKey.FETCH, FETCH))
         assert bool(world.stories) is is_late
 
 
-def test_a_rebalance_waits_for_the_slowest_member_of_its_group() -> None:
+def test_rebalance_waits_for_the_slowest_member_of_its_group() -> None:
     limit_us = 9 * SECOND_US + 5 * SECOND_US
     for group, late_us in (("g", 0), ("g", 1), ("other", 0)):
         world = CheckedNode()
@@ -157,7 +157,7 @@ def test_a_rebalance_waits_for_the_slowest_member_of_its_group() -> None:
         assert bool(world.stories) is (bool(late_us) or group == "other")
 
 
-def test_a_fault_of_the_node_excuses_the_delay_until_it_ends() -> None:
+def test_fault_of_the_node_excuses_the_delay_until_it_ends() -> None:
     for late_us in (0, 1):
         world = CheckedNode()
         request = world.request(0, ApiKey.METADATA, body())
@@ -166,7 +166,7 @@ def test_a_fault_of_the_node_excuses_the_delay_until_it_ends() -> None:
         assert bool(world.stories) is bool(late_us)
 
 
-def test_a_fault_of_another_node_excuses_only_what_waits_for_the_quorum() -> None:
+def test_fault_of_another_node_excuses_only_what_waits_for_the_quorum() -> None:
     for api_key in (ApiKey.BROKER_HEARTBEAT, ApiKey.METADATA):
         world = CheckedNode()
         request = world.request(0, api_key, body())
@@ -175,7 +175,7 @@ def test_a_fault_of_another_node_excuses_only_what_waits_for_the_quorum() -> Non
         assert bool(world.stories) is (api_key == ApiKey.METADATA)
 
 
-def test_a_request_has_exactly_one_response() -> None:
+def test_request_has_exactly_one_response() -> None:
     world = CheckedNode()
     request = world.request(0, ApiKey.METADATA, body())
     world.reply(1, request)
@@ -185,19 +185,19 @@ def test_a_request_has_exactly_one_response() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"api_key": ApiKey.PRODUCE}, {"api_version": 2}, {"correlation_id": 8}])
-def test_a_response_fits_its_request(changes: dict[str, Any]) -> None:
+def test_response_fits_its_request(changes: dict[str, Any]) -> None:
     world = CheckedNode()
     world.reply(1, world.request(0, ApiKey.METADATA, body()), **changes)
     assert world.stories
 
 
-def test_a_version_of_api_versions_that_is_not_served_gets_version_0() -> None:
+def test_version_of_api_versions_that_is_not_served_gets_version_0() -> None:
     world = CheckedNode()
     world.reply(1, world.request(0, ApiKey.API_VERSIONS, None, version=99), api_version=0)
     assert not world.stories
 
 
-def test_the_end_of_a_connection_or_of_the_process_ends_its_requests() -> None:
+def test_end_of_a_connection_or_of_the_process_ends_its_requests() -> None:
     for is_closed in (True, False):
         world = CheckedNode()
         world.request(0, ApiKey.METADATA, body())
@@ -210,7 +210,7 @@ def test_the_end_of_a_connection_or_of_the_process_ends_its_requests() -> None:
         assert not world.stories
 
 
-def test_a_shutdown_ends_no_request() -> None:
+def test_shutdown_ends_no_request() -> None:
     world = CheckedNode()
     request = world.request(0, ApiKey.METADATA, body())
     world.act(1, None)
@@ -229,7 +229,7 @@ def test_a_shutdown_ends_no_request() -> None:
         (ApiKey.PRODUCE, body(acks=0), 1, True, True),
     ],
 )
-def test_a_node_closes_only_connections_whose_requests_it_does_not_serve(
+def test_node_closes_only_connections_whose_requests_it_does_not_serve(
     api_key: int, sent: Any, version: int, ready: bool, right: bool
 ) -> None:
     world = CheckedNode()
@@ -239,7 +239,7 @@ def test_a_node_closes_only_connections_whose_requests_it_does_not_serve(
     assert (not world.stories) is right
 
 
-def test_a_run_that_is_stuck_long_after_the_last_fault_is_red() -> None:
+def test_run_that_is_stuck_long_after_the_last_fault_is_red() -> None:
     for late_us in (0, 1):
         world = SimWorld(loader.find("1"), 1)
         world._suite.quorum.fault_times.node(0, 1_000_000 - STUCK_WITHOUT_FAULT_US - late_us)
@@ -305,7 +305,7 @@ def test_no_request_waits_at_node_after_losing_its_role(api_key: int, sent: Any,
         assert (not world.stories) is right
 
 
-def test_a_batch_of_a_transaction_may_wait_for_its_verification() -> None:
+def test_batch_of_a_transaction_may_wait_for_its_verification() -> None:
     world = CheckedNode()
     world.request(0, ApiKey.PRODUCE, body(timeout_ms=600_000, transactional_id="t", acks=-1, topics=[HOT]))
     world.resign()
@@ -334,7 +334,7 @@ def test_request_does_not_time_out_before_its_timeout() -> None:
         assert bool(world.stories) is (early_us == 1 and error == 7)
 
 
-def test_a_produce_does_not_time_out_at_a_node_that_leads_no_more() -> None:
+def test_produce_does_not_time_out_at_a_node_that_leads_no_more() -> None:
     for leads in (True, False):
         world = CheckedNode()
         request = world.request(0, ApiKey.PRODUCE, PRODUCE)
@@ -447,7 +447,7 @@ def test_excuses_for_not_fencing_silent_broker(excuse: Callable[[Quorum], None])
     [(0, 0, 1, False), (1, 0, 1, True), (0, SECOND_US + SESSION_US, 1, True), (0, 0, 0, True)],
     ids=["idle", "waits for a majority", "paused", "in time"],
 )
-def test_an_idle_controller_fences_a_silent_broker_whatever_its_links_are_like(
+def test_idle_controller_fences_a_silent_broker_whatever_its_links_are_like(
     uncommitted: int, paused_us: int, after_us: int, *, right: bool
 ) -> None:
     quorum = Quorum(SilentFenced)
@@ -475,7 +475,7 @@ def test_an_idle_controller_fences_a_silent_broker_whatever_its_links_are_like(
         ({"broker_epoch": 10}, 0, UNFENCED_US + 1, True),
     ],
 )
-def test_a_fenced_broker_that_is_ready_is_unfenced_in_time(
+def test_fenced_broker_that_is_ready_is_unfenced_in_time(
     changes: dict[str, Any], uncommitted: int, last_us: int, *, right: bool
 ) -> None:
     quorum = Quorum(ReadyUnfenced)
@@ -493,7 +493,7 @@ def test_a_fenced_broker_that_is_ready_is_unfenced_in_time(
 
 
 @pytest.mark.parametrize(("fault_us", "right"), [(SECOND_US, False), (SECOND_US + 1, True)])
-def test_a_controller_unfences_a_broker_in_time_after_a_fault(fault_us: int, *, right: bool) -> None:
+def test_controller_unfences_a_broker_in_time_after_a_fault(fault_us: int, *, right: bool) -> None:
     quorum = Quorum(ReadyUnfenced)
     quorum.brokers[1] = replace(quorum.brokers[1], fenced=True)
     quorum.committed(20, 20)
@@ -509,7 +509,7 @@ def test_a_controller_unfences_a_broker_in_time_after_a_fault(fault_us: int, *, 
 READY_AT_US = SECOND_US + SESSION_US + SETTLED_US
 
 
-def test_a_node_without_faults_serves_in_time() -> None:
+def test_node_without_faults_serves_in_time() -> None:
     for ready, fault_us, right in ((False, 0, False), (True, 0, True), (False, SECOND_US, True)):
         quorum = Quorum(ReadyInTime)
         quorum.nodes[1].ready = ready
@@ -519,7 +519,7 @@ def test_a_node_without_faults_serves_in_time() -> None:
 
 
 @pytest.mark.parametrize("excuse", [controller_was_paused, controller_is_new])
-def test_a_node_waits_for_a_controller_without_faults(excuse: Callable[[Quorum], None]) -> None:
+def test_node_waits_for_a_controller_without_faults(excuse: Callable[[Quorum], None]) -> None:
     quorum = Quorum(ReadyInTime)
     quorum.nodes[1].ready = False
     excuse(quorum)
@@ -527,7 +527,7 @@ def test_a_node_waits_for_a_controller_without_faults(excuse: Callable[[Quorum],
     assert not quorum.look(READY_AT_US + 2 * SECOND_US)
 
 
-def test_a_node_that_is_cut_off_from_the_controller_cannot_register() -> None:
+def test_node_that_is_cut_off_from_the_controller_cannot_register() -> None:
     quorum = Quorum(ReadyInTime)
     quorum.nodes[1].ready = False
     quorum.view.fault_times.link(1, 0, SECOND_US)
@@ -554,7 +554,7 @@ LEADERLESS = PartitionImage((0, 1, 2), (1,), -1, 1, 1, directories=(HOME, HOME, 
         (replace(LEADERLESS, directories=(HOME, bytes(16), HOME)), False),
     ],
 )
-def test_a_partition_that_can_have_a_leader_has_one(partition: PartitionImage, right: bool) -> None:
+def test_partition_that_can_have_a_leader_has_one(partition: PartitionImage, right: bool) -> None:
     quorum = Quorum(LedInTime)
     quorum.brokers = {
         0: quorum.brokers[0],
@@ -566,7 +566,7 @@ def test_a_partition_that_can_have_a_leader_has_one(partition: PartitionImage, r
     assert quorum.look(SECOND_US + SETTLED_US + 1) is right
 
 
-def test_a_partition_may_be_without_a_leader_for_a_short_time() -> None:
+def test_partition_may_be_without_a_leader_for_a_short_time() -> None:
     quorum = Quorum(LedInTime)
     for second, leader in ((1, -1), (4, 1), (6, -1), (12, -1)):
         quorum.partition = replace(LEADERLESS, leader=leader)
@@ -575,7 +575,7 @@ def test_a_partition_may_be_without_a_leader_for_a_short_time() -> None:
 
 
 @pytest.mark.parametrize("excuse", [controller_was_paused, no_majority, controller_is_new])
-def test_an_election_waits_for_a_controller_without_faults(excuse: Callable[[Quorum], None]) -> None:
+def test_election_waits_for_a_controller_without_faults(excuse: Callable[[Quorum], None]) -> None:
     quorum = Quorum(LedInTime)
     quorum.partition = LEADERLESS
     quorum.view.fault_times.node(1, 9 * SECOND_US)
@@ -584,7 +584,7 @@ def test_an_election_waits_for_a_controller_without_faults(excuse: Callable[[Quo
 
 
 @pytest.mark.parametrize(("slow_until_us", "touched_until_us"), [(9, 9), (4, 5)])
-def test_a_restart_ends_no_fault_of_the_disk(slow_until_us: int, touched_until_us: int) -> None:
+def test_restart_ends_no_fault_of_the_disk(slow_until_us: int, touched_until_us: int) -> None:
     fault_times = FaultTimes()
     fault_times.node(1, slow_until_us)
     fault_times.node(1, FOR_EVER_US)  # Its power is lost.

@@ -33,7 +33,7 @@ def test_exactly_the_planted_cycle_is_found(name: str) -> None:
     assert closed_at(planted(name)) == at_us
 
 
-def test_a_cycle_is_reported_edge_by_edge() -> None:
+def test_cycle_is_reported_edge_by_edge() -> None:
     (found,) = violations_of(planted("sends"))
     assert found.story == (
         "G0-realtime: operation 0 of b began at 20 us, before log-0 offset 2 was written (within), before log-0 offset "
@@ -45,13 +45,13 @@ def test_a_cycle_is_reported_edge_by_edge() -> None:
 @pytest.mark.thorough
 @given(RANDOMS)
 @settings(max_examples=100, deadline=None)
-def test_a_serial_execution_has_no_cycle(random: Random) -> None:
+def test_serial_execution_has_no_cycle(random: Random) -> None:
     assert not violations_of(serial(random))
 
 
 @given(RANDOMS)
 @settings(max_examples=100, deadline=None)
-def test_the_cycles_found_are_those_of_a_brute_force_search(random: Random) -> None:
+def test_cycles_found_are_those_of_a_brute_force_search(random: Random) -> None:
     history = drawn(random)
     found = violations_of(history)
     assert (found[0].at_us if found else -1) == closed_at(history)

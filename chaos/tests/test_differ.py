@@ -44,7 +44,7 @@ def test_both_ways_give_equal_responses_in_many_seeds(name: str) -> None:
 @pytest.mark.simulated
 @pytest.mark.rotated(8)
 @pytest.mark.parametrize(("kind", "mutant"), PAIRS, ids=[f"{kind}-{mutant}" for kind, mutant in PAIRS])
-def test_a_kind_kills_its_mutants_and_the_difference_can_be_repeated(kind: str, mutant: str) -> None:
+def test_kind_kills_its_mutants_and_the_difference_can_be_repeated(kind: str, mutant: str) -> None:
     with applied(by_name(mutant)) as in_place:
         difference = search_difference(KINDS[kind], range(1, 6), mutant).difference
         assert in_place is not None
@@ -59,7 +59,7 @@ def test_each_kind_has_a_mutant() -> None:
     assert all(KILLED_BY.values())
 
 
-def test_a_script_depends_on_its_seed_alone() -> None:
+def test_script_depends_on_its_seed_alone() -> None:
     kind = KINDS["tier"]
     assert script(kind, 7) == script(kind, 7)
     assert script(kind, 7) != script(kind, 8)
@@ -99,7 +99,7 @@ def test_compared_responses_match_kafka_clients() -> None:
     assert [each[0] for each in records] == [0, 1, 5], "aborted records 2 and 3 and the marker 4 are hidden"
 
 
-def test_a_story_names_the_operation_what_differs_and_the_command() -> None:
+def test_story_names_the_operation_what_differs_and_the_command() -> None:
     left: ClientResult = (("error", "none"), ("records", ((0, b"a"), (1, b"b"))))
     right: ClientResult = (("error", "none"), ("records", ((0, b"a"), (1, b"c"))))
     operation = Operation("read", ("t", 0, 0.0, 1))
@@ -122,7 +122,7 @@ def test_runs_that_both_end_early_are_no_agreement(monkeypatch: pytest.MonkeyPat
     assert difference.left == difference.right == (("the run ended", "planted"),)
 
 
-def test_an_unknown_kind_or_mutant_is_refused() -> None:
+def test_unknown_kind_or_mutant_is_refused() -> None:
     result = CliRunner().invoke(differ, ["no-such-kind"])
     assert result.exit_code == 2
     assert "there are: slices, sessions" in result.output

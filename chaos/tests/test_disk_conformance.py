@@ -78,7 +78,7 @@ def test_bytes_read_do_not_change_with_the_file(disk: Disk) -> None:
     ],
     ids=["read", "size", "truncate", "rename"],
 )
-def test_a_missing_file_is_an_error_that_names_it(disk: Disk, operation: Callable[[Disk], object]) -> None:
+def test_missing_file_is_an_error_that_names_it(disk: Disk, operation: Callable[[Disk], object]) -> None:
     with pytest.raises(DiskError, match="missing"):
         operation(disk)
 
@@ -154,7 +154,7 @@ def test_deleted_folder_is_gone_with_all_in_it(disk: Disk) -> None:
         disk.read("topic-0/a.log", 0, 1)
 
 
-def test_a_folder_goes_with_its_last_file(disk: Disk) -> None:
+def test_folder_goes_with_its_last_file(disk: Disk) -> None:
     disk.append("topic-0/deep/a.log", [b"1"])
     disk.delete("topic-0/deep/a.log")
     assert not disk.exists("topic-0")

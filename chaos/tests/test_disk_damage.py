@@ -38,7 +38,7 @@ def test_only_records_of_clients_are_aimed_at() -> None:
     assert aim([("hot-0/00000000000000000000.log", b"")], Random(1)) is None
 
 
-def test_the_bit_is_turned_over_in_the_file_and_the_start_finds_it(tmp_path: Path) -> None:
+def test_bit_is_turned_over_in_the_file_and_the_start_finds_it(tmp_path: Path) -> None:
     disk = FileDisk(tmp_path, 8)
     log = run_to_end(open_log(disk, "hot-0", CONFIG, NOW, True))
     for _ in range(9):
@@ -55,7 +55,7 @@ def test_the_bit_is_turned_over_in_the_file_and_the_start_finds_it(tmp_path: Pat
     raise AssertionError("each flip takes at least one segment away")
 
 
-def test_a_flipped_bit_of_a_topic_id_makes_it_that_of_another_topic() -> None:
+def test_flipped_bit_of_a_topic_id_makes_it_that_of_another_topic() -> None:
     for seed in range(64):
         disk = MemoryDisk()
         write_partition_metadata(disk, "hot-0", ID)

@@ -40,7 +40,7 @@ def holding() -> MemoryDisk:
 
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("operation", DISK_OPERATIONS)
-def test_an_operation_fails_by_each_of_its_names_and_changes_nothing(operation: str, name: str) -> None:
+def test_operation_fails_by_each_of_its_names_and_changes_nothing(operation: str, name: str) -> None:
     act, names = OPERATIONS[name]
     log, disk = Log(), holding()
     watched = interceptor(log, rule("disk_error", on="disk", match=Match(operation=operation))).watch(disk)
@@ -62,7 +62,7 @@ def test_every_operation_of_the_port_is_hit_without_a_name() -> None:
             act(interceptor(Log(), rule("disk_error", on="disk")).watch(holding()))
 
 
-def test_the_error_is_the_one_that_the_scenario_names_and_the_nth_of_the_path_is_hit() -> None:
+def test_error_is_the_one_that_the_scenario_names_and_the_nth_of_the_path_is_hit() -> None:
     log = Log()
     failing = rule("disk_error", on="disk", match=Match(path="b*", operation="open"), error="EMFILE", nth=2)
     watched = interceptor(log, failing).watch(MemoryDisk({"a": bytearray(), "b": bytearray()}))
@@ -90,7 +90,7 @@ def test_reads_of_a_check_are_no_operations_of_the_node() -> None:
 
 
 @pytest.mark.parametrize("name", ["list", "exists", "size", "read"])
-def test_a_check_looks_at_files_without_using_up_a_fault(name: str) -> None:
+def test_check_looks_at_files_without_using_up_a_fault(name: str) -> None:
     act, log = OPERATIONS[name][0], Log()
     watched = interceptor(log, rule("disk_error", on="disk", nth=1)).watch(holding())
     with WatchedDisk.unwatched():
@@ -100,14 +100,14 @@ def test_a_check_looks_at_files_without_using_up_a_fault(name: str) -> None:
         act(watched)
 
 
-def test_a_rename_is_matched_by_either_name() -> None:
+def test_rename_is_matched_by_either_name() -> None:
     for pattern in ("a", "new"):
         watched = interceptor(Log(), rule("disk_error", on="disk", match=Match(path=pattern))).watch(holding())
         with pytest.raises(DiskError):
             watched.rename("a", "new")
 
 
-def test_a_node_dies_before_an_operation_of_its_disk() -> None:
+def test_node_dies_before_an_operation_of_its_disk() -> None:
     disk = holding()
     killed = interceptor(Log(), rule("node_killed", on="disk", match=Match(operation="delete")))
     with pytest.raises(Ended):
@@ -115,7 +115,7 @@ def test_a_node_dies_before_an_operation_of_its_disk() -> None:
     assert disk.files == {"a": b"123"}
 
 
-def test_a_sync_that_fails_is_taken_away_and_its_failure_is_reported_after_the_delay() -> None:
+def test_sync_that_fails_is_taken_away_and_its_failure_is_reported_after_the_delay() -> None:
     log = Log()
     failing = rule("disk_error", on="disk", match=Match(operation="sync", path="x"), delay_ms=Range(7, 7))
     subject = interceptor(log, failing)
@@ -132,7 +132,7 @@ def test_a_sync_that_fails_is_taken_away_and_its_failure_is_reported_after_the_d
 
 
 @pytest.mark.parametrize("undo_fails", [False, True])
-def test_an_error_in_the_middle_of_a_write_leaves_its_bytes_only_if_the_undo_fails(undo_fails: bool) -> None:
+def test_error_in_the_middle_of_a_write_leaves_its_bytes_only_if_the_undo_fails(undo_fails: bool) -> None:
     log, disk = Log(), holding()
     torn = rule("disk_error", on="disk_write", cut_bytes=Range(2, 2), undo_fails=undo_fails)
     with pytest.raises(UndoFailed if undo_fails else DiskError):
@@ -141,7 +141,7 @@ def test_an_error_in_the_middle_of_a_write_leaves_its_bytes_only_if_the_undo_fai
     assert log.rows[0].detail == "a at 3, 2 of 3 bytes"
 
 
-def test_an_error_in_the_middle_of_a_replacement_leaves_a_part_of_the_new_content() -> None:
+def test_error_in_the_middle_of_a_replacement_leaves_a_part_of_the_new_content() -> None:
     disk = holding()
     with pytest.raises(DiskError):
         interceptor(Log(), rule("disk_error", on="disk_write", cut_bytes=Range(2, 2))).watch(disk).write("a", b"new")

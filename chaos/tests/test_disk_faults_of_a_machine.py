@@ -45,21 +45,21 @@ class Lone:
         return self.words
 
 
-def test_a_node_may_end_itself_soon_after_its_disk_failed_and_not_later() -> None:
+def test_node_may_end_itself_soon_after_its_disk_failed_and_not_later() -> None:
     for after_us, words in ((0, []), (ERROR_LIMIT_US, []), (ERROR_LIMIT_US + 1, ["it is tired"])):
         lone = Lone()
         lone.machine.disk_failed()
         assert lone.ends(after_us) == words
 
 
-def test_a_failure_of_the_disk_excuses_no_later_start() -> None:
+def test_failure_of_the_disk_excuses_no_later_start() -> None:
     lone = Lone()
     lone.machine.disk_failed()
     assert lone.ends() == []
     assert lone.ends(RESTART_AFTER_FAILURE_US) == ["it is tired"]
 
 
-def test_a_failure_that_is_reported_late_or_to_a_stopped_process_excuses_it_once_it_arrives() -> None:
+def test_failure_that_is_reported_late_or_to_a_stopped_process_excuses_it_once_it_arrives() -> None:
     lone = Lone()
     lone.machine.disk_failed(reported_after_us=1_000_000)
     assert lone.ends(ERROR_LIMIT_US + 1_000_000) == []
@@ -70,7 +70,7 @@ def test_a_failure_that_is_reported_late_or_to_a_stopped_process_excuses_it_once
 
 
 @pytest.mark.parametrize("damage", ["a bit", "full"])
-def test_a_damaged_file_and_a_full_disk_excuse_for_as_long_as_they_are_there(damage: str) -> None:
+def test_damaged_file_and_a_full_disk_excuse_for_as_long_as_they_are_there(damage: str) -> None:
     lone = Lone()
     if damage == "full":
         lone.machine.disk.capacity_bytes = 0
@@ -81,7 +81,7 @@ def test_a_damaged_file_and_a_full_disk_excuse_for_as_long_as_they_are_there(dam
     assert lone.ends(RESTART_AFTER_FAILURE_US) == []
 
 
-def test_a_node_that_ends_after_a_failed_sync_has_lost_bytes_of_the_files_of_that_sync_alone() -> None:
+def test_node_that_ends_after_a_failed_sync_has_lost_bytes_of_the_files_of_that_sync_alone() -> None:
     lost: dict[str, None] = {}
     for seed in range(20):
         lone = Lone(seed)

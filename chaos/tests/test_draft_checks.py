@@ -73,7 +73,7 @@ def stories(times: int = 1) -> list[str]:
 
 
 @pytest.mark.clause("D-1", "G-12")
-def test_a_draft_response_in_another_layout_is_a_violation() -> None:
+def test_draft_response_in_another_layout_is_a_violation() -> None:
     assert stories() == []
     with applied(by_name("flags_before_the_session_id")):
         (story,) = stories()
@@ -81,7 +81,7 @@ def test_a_draft_response_in_another_layout_is_a_violation() -> None:
 
 
 @pytest.mark.clause("G-12")
-def test_a_partner_is_undone_with_its_mutant() -> None:
+def test_partner_is_undone_with_its_mutant() -> None:
     mutant = by_name("flags_before_the_session_id")
     assert mutant.partner is not None
     with pytest.raises(Exception, match="no mutant"):
@@ -100,7 +100,7 @@ def test_after_the_first_messages_only_a_sample_is_read() -> None:
 
 
 @pytest.mark.clause("G-12")
-def test_a_difference_names_the_field_and_both_values() -> None:
+def test_difference_names_the_field_and_both_values() -> None:
     layout = (("a", "INT16"), ("b", [(("c", "STRING"),)]))
     data = b"\0\7\0\0\0\1\0\2hi"
     said, end = read(layout, data, 0)

@@ -37,7 +37,7 @@ class History:
 
 
 @pytest.mark.clause("E-1")
-def test_a_leaving_replica_keeps_records_until_enough_are_in_sync_without_it() -> None:
+def test_leaving_replica_keeps_records_until_enough_are_in_sync_without_it() -> None:
     history = History()
     history.becomes(1, 2)
     assert list(history.eligible.members) == [1, 2]
@@ -51,7 +51,7 @@ def test_a_leaving_replica_keeps_records_until_enough_are_in_sync_without_it() -
 
 @pytest.mark.clause("E-6", "E-7")
 @pytest.mark.parametrize("damaged_leads", [False, True])
-def test_a_damaged_replica_keeps_nothing_and_is_no_excuse_as_leader(damaged_leads: bool) -> None:
+def test_damaged_replica_keeps_nothing_and_is_no_excuse_as_leader(damaged_leads: bool) -> None:
     history = History()
     history.becomes(1, 2)
     history.powered_off(1)
@@ -64,7 +64,7 @@ def test_a_damaged_replica_keeps_nothing_and_is_no_excuse_as_leader(damaged_lead
 
 
 @pytest.mark.clause("E-7")
-def test_a_loss_is_excused_when_all_lost_what_they_had_and_one_of_them_leads() -> None:
+def test_loss_is_excused_when_all_lost_what_they_had_and_one_of_them_leads() -> None:
     history = History()
     history.becomes(1, 2)
     for node in (1, 2):
@@ -103,7 +103,7 @@ def test_near_misses_are_not_excused() -> None:
 
 
 @pytest.mark.clause("E-7")
-def test_a_killed_holder_and_a_leader_without_power_excuse_a_loss_but_no_other_leader_does() -> None:
+def test_killed_holder_and_a_leader_without_power_excuse_a_loss_but_no_other_leader_does() -> None:
     history = History()
     history.becomes(1, 2)
     history.powered_off(1)
@@ -139,7 +139,7 @@ def test_changes_that_were_published_at_once_may_have_cleared_all_but_the_minimu
 
 
 @pytest.mark.clause("E-8")
-def test_a_change_of_the_minimum_leaves_only_the_isr_unless_that_is_empty() -> None:
+def test_change_of_the_minimum_leaves_only_the_isr_unless_that_is_empty() -> None:
     history = History()
     history.becomes(1)
     history.eligible.minimum_changed(history.state, 3)
@@ -153,7 +153,7 @@ def test_a_change_of_the_minimum_leaves_only_the_isr_unless_that_is_empty() -> N
 
 @pytest.mark.clause("E-7", "E-8")
 @pytest.mark.parametrize("minimum_changed", [False, True])
-def test_a_replica_that_leaves_in_a_jump_with_a_change_of_the_minimum_may_have_been_cleared(
+def test_replica_that_leaves_in_a_jump_with_a_change_of_the_minimum_may_have_been_cleared(
     minimum_changed: bool,
 ) -> None:
     history = History()
@@ -186,14 +186,14 @@ def test_only_a_start_and_registration_after_an_unclean_end_count() -> None:
     assert list(ends.registered(registration(7))) == []
 
 
-def test_a_topic_without_its_own_minimum_has_that_of_its_brokers() -> None:
+def test_topic_without_its_own_minimum_has_that_of_its_brokers() -> None:
     image = MetadataImage(configs={(TOPIC_RESOURCE, "t"): {"min.insync.replicas": "3"}})
     assert (min_isr_of(image, "t", 2), min_isr_of(image, "u", 2)) == (3, 2)
 
 
 @pytest.mark.clause("E-4", "E-7")
 @pytest.mark.parametrize("registered", [False, True])
-def test_a_replica_that_loses_its_power_while_it_joins_keeps_nothing_unless_it_registered_before(
+def test_replica_that_loses_its_power_while_it_joins_keeps_nothing_unless_it_registered_before(
     registered: bool,
 ) -> None:
     """The leader proposed 2 before 2 lost its power, and the controller commits that later. If 2 had registered in
@@ -216,7 +216,7 @@ def test_a_replica_that_loses_its_power_while_it_joins_keeps_nothing_unless_it_r
 
 @pytest.mark.clause("E-1", "E-4", "E-7")
 @pytest.mark.parametrize("registered", [False, True])
-def test_a_loss_counts_until_the_replica_registers_also_if_enough_others_were_in_sync_meanwhile(
+def test_loss_counts_until_the_replica_registers_also_if_enough_others_were_in_sync_meanwhile(
     registered: bool,
 ) -> None:
     """2 loses its power and 1 and 3 keep the minimum without it. Then the controller commits the leader's proposal from

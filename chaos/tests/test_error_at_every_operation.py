@@ -192,7 +192,7 @@ def test_acknowledged_records_survive_error_of_every_disk_operation(first: int) 
 
 @pytest.mark.rotated(3)
 @pytest.mark.parametrize("first", range(3))
-def test_a_start_that_ended_by_an_error_of_any_disk_operation_loses_nothing(first: int) -> None:
+def test_start_that_ended_by_an_error_of_any_disk_operation_loses_nothing(first: int) -> None:
     cut_at, errors = 300, first
     while True:
         disk = FailingDisk(Random(cut_at))

@@ -139,7 +139,7 @@ class Fetchers:
 
 
 @pytest.mark.clause("F-5", "F-17")
-def test_a_free_slot_is_given_and_no_slot_twice() -> None:
+def test_free_slot_is_given_and_no_slot_twice() -> None:
     node = Fetchers(slots=2)
     node.opens(1)
     node.opens(2)
@@ -155,7 +155,7 @@ def test_a_free_slot_is_given_and_no_slot_twice() -> None:
 
 
 @pytest.mark.clause("F-17")
-def test_a_closed_session_frees_its_slot_and_a_start_frees_all() -> None:
+def test_closed_session_frees_its_slot_and_a_start_frees_all() -> None:
     node = Fetchers(slots=1)
     node.opens(1)
     node.closes(1)
@@ -166,7 +166,7 @@ def test_a_closed_session_frees_its_slot_and_a_start_frees_all() -> None:
 
 
 @pytest.mark.clause("F-6", "F-8")
-def test_a_full_fetch_ends_the_session_that_it_names() -> None:
+def test_full_fetch_ends_the_session_that_it_names() -> None:
     node = Fetchers(slots=2)
     node.opens(1)
     node.keeps(2)
@@ -186,14 +186,14 @@ def test_sessions_of_a_node_that_leaves_still_hold_their_slots() -> None:
     assert node.stories == []
 
 
-def test_a_request_whose_connection_closes_is_forgotten() -> None:
+def test_request_whose_connection_closes_is_forgotten() -> None:
     node = Fetchers(slots=1)
     node.hangs_up_before_response()
     assert node.waiting == 0
 
 
 @pytest.mark.clause("F-18")
-def test_a_request_that_finds_its_connection_closed_is_no_use() -> None:
+def test_request_that_finds_its_connection_closed_is_no_use() -> None:
     node = Fetchers(slots=1)
     node.opens(1)
     node.ms += MIN_MS + 1
@@ -215,7 +215,7 @@ def test_follower_evicts_only_consumer_session() -> None:
 
 @pytest.mark.clause("F-1", "F-18")
 @pytest.mark.parametrize(("after_ms", "goes"), [(MIN_MS, False), (MIN_MS + 1, True), (-1, False)])
-def test_a_session_is_idle_from_its_last_use_on(after_ms: int, goes: bool) -> None:
+def test_session_is_idle_from_its_last_use_on(after_ms: int, goes: bool) -> None:
     node = Fetchers(slots=1)
     node.opens(1)
     node.ms += 50_000
@@ -233,7 +233,7 @@ def test_a_session_is_idle_from_its_last_use_on(after_ms: int, goes: bool) -> No
 
 
 @pytest.mark.clause("F-10", "F-18")
-def test_a_refused_request_is_no_use() -> None:
+def test_refused_request_is_no_use() -> None:
     node = Fetchers(slots=1)
     node.opens(1)
     node.ms += MIN_MS
@@ -261,7 +261,7 @@ def test_larger_session_evicts_old_session(partitions: int, goes: bool) -> None:
 
 
 @pytest.mark.clause("F-18")
-def test_the_session_that_is_idle_longest_goes_first() -> None:
+def test_session_that_is_idle_longest_goes_first() -> None:
     node = Fetchers(slots=2)
     node.opens(1)
     node.ms += 10
@@ -308,7 +308,7 @@ def test_session_is_not_evicted_without_new_session() -> None:
 
 
 @pytest.mark.clause("G-10", "F-17")
-def test_the_partitions_of_all_sessions_have_a_limit() -> None:
+def test_partitions_of_all_sessions_have_a_limit() -> None:
     node = Fetchers(slots=9, most_partitions=5)
     node.opens(1, partitions=3)
     node.opens(0, partitions=3)

@@ -28,11 +28,11 @@ def test_real_processes_have_each_kind_at_a_time_that_is_not_only_simulated() ->
     assert {kind for kind in TIMED_KINDS if not FAULT_KINDS[kind].only_simulated} == set(BEGIN)
 
 
-def test_the_simulator_has_each_kind_at_a_time() -> None:
+def test_simulator_has_each_kind_at_a_time() -> None:
     assert set(TIMED_KINDS) == set(timed_faults.BEGIN) | set(fault_scheduler.IN_STEPS)
 
 
-def test_a_swarm_draws_each_kind_that_it_may_name() -> None:
+def test_swarm_draws_each_kind_that_it_may_name() -> None:
     assert {kind for kind in SWARM_KINDS if not FAULT_KINDS[kind].hits_link} == set(swarm.DRAW)
 
 
@@ -105,7 +105,7 @@ def what_happens(on: str, *rules: Any) -> tuple[list[object], list[tuple[object,
 
 
 @pytest.mark.parametrize(("on", "kind"), [(on, kind) for on in STATES for kind in KINDS_AT[on]])
-def test_a_fault_at_a_state_changes_what_the_node_its_client_or_its_disk_gets(on: str, kind: str) -> None:
+def test_fault_at_a_state_changes_what_the_node_its_client_or_its_disk_gets(on: str, kind: str) -> None:
     match = Match(note="voted") if on == "note" else Match()
     if kind == "store_listed_late":
         match = Match(operation="list")
@@ -131,6 +131,6 @@ def test_report_counts_kinds_that_can_lose_records() -> None:
     assert {name for name in losing if not re.search(LOSING_KINDS, name)} == set()
 
 
-def test_the_documentation_has_how_each_kind_at_a_time_is_done_with_real_processes() -> None:
+def test_documentation_has_how_each_kind_at_a_time_is_done_with_real_processes() -> None:
     named = set(re.findall(r"[a-z]+(?:_[a-z]+)+", (DOCS / "live-runs.md").read_text(encoding="utf-8")))
     assert set(BEGIN) <= named

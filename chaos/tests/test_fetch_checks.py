@@ -86,7 +86,7 @@ class Talk:
 
 
 @pytest.mark.clause("F-15", "G-7")
-def test_a_partition_that_is_skipped_now_and_then_does_not_starve() -> None:
+def test_partition_that_is_skipped_now_and_then_does_not_starve() -> None:
     talk = Talk(NoStarvation(check_context()))
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 0})
     for epoch in range(1, 9):
@@ -96,7 +96,7 @@ def test_a_partition_that_is_skipped_now_and_then_does_not_starve() -> None:
 
 @pytest.mark.clause("F-15", "G-7")
 @pytest.mark.parametrize("version", [BY_NAME, FIRST_REVISION])
-def test_a_partition_that_is_never_served_starves(version: int) -> None:
+def test_partition_that_is_never_served_starves(version: int) -> None:
     talk = Talk(NoStarvation(check_context()))
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 0}, version=version)
     talk.fetch(1, {}, {0: 5}, version=version)
@@ -123,7 +123,7 @@ def test_partition_emptied_by_cleaner_does_not_starve() -> None:
     assert talk.stories == []
 
 
-def test_a_partition_that_waits_for_the_remote_tier_does_not_starve() -> None:
+def test_partition_that_waits_for_the_remote_tier_does_not_starve() -> None:
     talk = Talk(NoStarvation(check_context()))
     talk.led["t", 0].log.local_log_start_offset = 1
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 0})
@@ -132,7 +132,7 @@ def test_a_partition_that_waits_for_the_remote_tier_does_not_starve() -> None:
     assert talk.stories == []
 
 
-def test_a_partition_that_was_read_up_or_forgotten_does_not_starve() -> None:
+def test_partition_that_was_read_up_or_forgotten_does_not_starve() -> None:
     talk = Talk(NoStarvation(check_context()))
     talk.fetch(0, {0: 0, 1: 10}, {0: 5, 1: 0})
     for epoch in range(1, 5):
@@ -180,7 +180,7 @@ def batch(base_offset: int, records: int) -> bytes:
         ([], [1], False, True),
     ],
 )
-def test_a_response_of_empty_batches_alone_is_a_violation(
+def test_response_of_empty_batches_alone_is_a_violation(
     sent: list[int], follow: list[int], committed: bool, is_right: bool
 ) -> None:
     """The last stable offset is 1. Only the first batch is below it."""
@@ -194,7 +194,7 @@ def test_a_response_of_empty_batches_alone_is_a_violation(
 
 
 @pytest.mark.clause("F-5", "G-4")
-def test_a_full_response_with_a_partition_that_was_not_requested_is_a_violation() -> None:
+def test_full_response_with_a_partition_that_was_not_requested_is_a_violation() -> None:
     talk = Talk(FullResponseExact(check_context()))
     talk.fetch(0, {0: 0}, {0: 5})
     talk.fetch(1, {}, {1: 5})
@@ -204,7 +204,7 @@ def test_a_full_response_with_a_partition_that_was_not_requested_is_a_violation(
 
 
 @pytest.mark.clause("F-13")
-def test_a_response_to_a_stale_leader_epoch_is_a_violation() -> None:
+def test_response_to_a_stale_leader_epoch_is_a_violation() -> None:
     talk = Talk(StaleLeaderEpochFenced(check_context()))
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 5})
     talk.fetch(1, {0: 5}, {0: 5}, leader_epoch=-1)
@@ -279,7 +279,7 @@ def test_numbers_of_the_first_revision_must_follow_each_other(rows: list[TraceRo
 
 
 @pytest.mark.clause("F-2", "G-1")
-def test_a_session_id_given_twice_while_its_session_lives_is_a_violation() -> None:
+def test_session_id_given_twice_while_its_session_lives_is_a_violation() -> None:
     check = SessionLost(check_context())
     check.trace(CREATED)
     assert check.violations == []

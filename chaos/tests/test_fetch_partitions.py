@@ -135,7 +135,7 @@ def node() -> Node:
 
 
 @pytest.mark.clause("F-5", "G-4")
-def test_a_full_response_has_each_partition_once(node: Node) -> None:
+def test_full_response_has_each_partition_once(node: Node) -> None:
     request = node.request({T0: wanted(), T1: wanted()}, incremental=False)
     node.respond(request, node.line(0), node.line(1))
     assert node.stories == []
@@ -207,7 +207,7 @@ def test_followers_have_a_limit_of_their_own(node: Node, replica_id: int, is_rig
         ErrorCode.unknown_topic_or_partition,
     ],
 )
-def test_an_error_is_that_of_the_state(node: Node, fields: dict[str, int], error: int, sent: int) -> None:
+def test_error_is_that_of_the_state(node: Node, fields: dict[str, int], error: int, sent: int) -> None:
     data = node.line(records=BATCH) if not sent else PartitionData(0, sent, -1)
     node.respond(node.request({T0: wanted(**fields)}), data)
     assert node.stories == ([] if sent == error else [f"t-0 has error {sent:d}, and its state gives {int(error)}"])
@@ -224,7 +224,7 @@ def test_an_error_is_that_of_the_state(node: Node, fields: dict[str, int], error
         (3, -1, [ErrorCode.unknown_topic_or_partition]),
     ],
 )
-def test_a_partition_that_is_led_elsewhere_has_an_error_that_says_so(
+def test_partition_that_is_led_elsewhere_has_an_error_that_says_so(
     node: Node, index: int, epoch: int, errors: list[int]
 ) -> None:
     request = node.request({("t", index): wanted(leader_epoch=epoch)})
@@ -249,7 +249,7 @@ def test_a_partition_that_is_led_elsewhere_has_an_error_that_says_so(
     ],
 )
 @pytest.mark.parametrize("version", [15, 16])
-def test_a_consumer_is_sent_the_leader_and_its_address(
+def test_consumer_is_sent_the_leader_and_its_address(
     node: Node, version: int, leader: tuple[int, int] | None, at: list[tuple[int, str]], is_right: bool
 ) -> None:
     name = (TOPIC, 2)
@@ -273,7 +273,7 @@ def test_a_consumer_is_sent_the_leader_and_its_address(
     ("offset", "last_epoch", "end"),
     [(5, 1, None), (6, 1, (1, 5)), (8, 3, None), (8, 2, (1, 5)), (5, 0, (0, 0))],
 )
-def test_a_diverging_epoch_is_the_last_that_both_logs_may_have(
+def test_diverging_epoch_is_the_last_that_both_logs_may_have(
     node: Node, offset: int, last_epoch: int, end: tuple[int, int] | None
 ) -> None:
     request = node.request({T0: wanted(offset, last_epoch=last_epoch)})
@@ -297,7 +297,7 @@ def test_offsets_are_those_before_or_after_the_event(node: Node, what: str) -> N
 
 
 @pytest.mark.clause("F-14")
-def test_a_response_may_be_older_than_the_last_change_of_its_event() -> None:
+def test_response_may_be_older_than_the_last_change_of_its_event() -> None:
     node = Node(PartitionsSent)
     node.check.logs_touched(0, node.node, (node.log,), False)  # type: ignore[attr-defined]
     node.log.high_watermark = 9
@@ -342,7 +342,7 @@ class Caching(Node):
 
 
 @pytest.mark.clause("F-13", "G-8")
-def test_a_session_that_caches_what_was_requested_and_sent_is_right() -> None:
+def test_session_that_caches_what_was_requested_and_sent_is_right() -> None:
     assert Caching().serve() == []
 
 
@@ -384,7 +384,7 @@ def test_after_an_error_nothing_counts_as_sent() -> None:
     ("field", "value"),
     [("privileged", True), ("replica_id", 1), ("epoch", 4), ("epoch", 6), ("partitions", {T0: cached()})],
 )
-def test_the_fields_of_the_session_are_compared(field: str, value: Any) -> None:
+def test_fields_of_the_session_are_compared(field: str, value: Any) -> None:
     node = Caching()
     setattr(node.cached, field, value)
     assert node.serve()
@@ -393,7 +393,7 @@ def test_the_fields_of_the_session_are_compared(field: str, value: Any) -> None:
 @pytest.mark.clause("F-3")
 @pytest.mark.parametrize(("number", "epoch"), [(2**31 - 1, 1), (2**31 - 2, 2**31 - 1), (1, 2)])
 @pytest.mark.parametrize("more", [0, 1])
-def test_the_epoch_wraps(number: int, epoch: int, more: int) -> None:
+def test_epoch_wraps(number: int, epoch: int, more: int) -> None:
     node = Caching()
     node.cached.epoch = epoch + more
     request = node.request({T0: wanted(), T1: wanted()}, number=number)
@@ -401,7 +401,7 @@ def test_the_epoch_wraps(number: int, epoch: int, more: int) -> None:
 
 
 @pytest.mark.clause("G-3")
-def test_the_number_of_the_first_revision_does_not_wrap() -> None:
+def test_number_of_the_first_revision_does_not_wrap() -> None:
     node = Caching()
     node.cached.epoch = 2**31
     request = node.request({T0: wanted(), T1: wanted()}, number=2**31 - 1, is_first=True)
@@ -423,7 +423,7 @@ def test_partitions_that_a_request_did_not_name_are_compared_now_and_then() -> N
 @pytest.mark.parametrize(
     ("correlation_id", "session_id", "is_judged"), [(1, SESSION, True), (2, SESSION, False), (2, SESSION + 1, True)]
 )
-def test_a_response_in_the_event_of_another_request_of_its_session_is_not_compared(
+def test_response_in_the_event_of_another_request_of_its_session_is_not_compared(
     correlation_id: int, session_id: int, is_judged: bool
 ) -> None:
     node = Caching()
@@ -433,7 +433,7 @@ def test_a_response_in_the_event_of_another_request_of_its_session_is_not_compar
     assert bool(node.serve()) is is_judged
 
 
-def test_a_session_at_work_is_not_compared() -> None:
+def test_session_at_work_is_not_compared() -> None:
     node = Caching()
     node.cached.has_unfinished_fetch, node.cached.epoch = True, 9
     assert node.serve() == []

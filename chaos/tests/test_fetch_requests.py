@@ -78,7 +78,7 @@ def test_request_naming_changed_partitions_is_right(follower: Follower) -> None:
 
 @pytest.mark.clause("F-12")
 @pytest.mark.parametrize("what", ["log_end_offset", "log_start_offset", "leader_epoch"])
-def test_a_change_that_is_not_named_is_red_at_the_second_request(follower: Follower, what: str) -> None:
+def test_change_that_is_not_named_is_red_at_the_second_request(follower: Follower, what: str) -> None:
     partition = follower.followed[b"", 1]
     setattr(partition if what == "leader_epoch" else partition.log, what, 4)
     follower.fetch({})
@@ -91,7 +91,7 @@ def test_a_change_that_is_not_named_is_red_at_the_second_request(follower: Follo
 
 
 @pytest.mark.clause("F-12")
-def test_a_partition_that_another_node_leads_now_need_not_be_named(follower: Follower) -> None:
+def test_partition_that_another_node_leads_now_need_not_be_named(follower: Follower) -> None:
     follower.followed[b"", 1].log.log_end_offset = 7
     follower.followed[b"", 1].followed_leader = 3
     for _ in range(3):
@@ -101,14 +101,14 @@ def test_a_partition_that_another_node_leads_now_need_not_be_named(follower: Fol
 
 @pytest.mark.clause("F-12", "G-13")
 @pytest.mark.parametrize("version", [FINAL, FIRST_REVISION])
-def test_a_partition_that_is_named_again_without_a_change_is_red(version: int) -> None:
+def test_partition_that_is_named_again_without_a_change_is_red(version: int) -> None:
     follower = Follower(version)
     follower.fetch({1: 5})
     assert follower.stories == ["t-1 is named, and nothing has changed (F-12)"]
 
 
 @pytest.mark.clause("G-3")
-def test_a_request_that_is_sent_again_names_the_same(follower: Follower) -> None:
+def test_request_that_is_sent_again_names_the_same(follower: Follower) -> None:
     follower.followed[b"", 1].log.log_end_offset = 7
     follower.fetch({1: 7})
     follower.fetch({1: 7}, number=1)
@@ -118,7 +118,7 @@ def test_a_request_that_is_sent_again_names_the_same(follower: Follower) -> None
 
 
 @pytest.mark.clause("F-5", "F-12")
-def test_a_full_request_and_a_new_process_begin_again(follower: Follower) -> None:
+def test_full_request_and_a_new_process_begin_again(follower: Follower) -> None:
     follower.fetch({1: 5}, number=0)
     assert follower.stories == []
     follower.fetch({}, forget=(0,))
@@ -129,14 +129,14 @@ def test_a_full_request_and_a_new_process_begin_again(follower: Follower) -> Non
 
 
 @pytest.mark.clause("F-4")
-def test_a_fetch_outside_the_session_changes_nothing_in_it(follower: Follower) -> None:
+def test_fetch_outside_the_session_changes_nothing_in_it(follower: Follower) -> None:
     follower.fetch({}, number=-1)
     follower.fetch({}, forget=(0,), number=1)
     assert follower.stories == []
 
 
 @pytest.mark.clause("F-12")
-def test_a_request_that_names_as_many_as_it_may_leaves_others_to_the_next(follower: Follower) -> None:
+def test_request_that_names_as_many_as_it_may_leaves_others_to_the_next(follower: Follower) -> None:
     follower.followed[b"", 1].log.log_end_offset = 7
     for first in range(2, 1000, NAMES_AT_ONCE):
         follower.fetch(dict.fromkeys(range(first, first + NAMES_AT_ONCE), 0))

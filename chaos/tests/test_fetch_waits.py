@@ -148,7 +148,7 @@ def node() -> Node:
 
 
 @pytest.mark.clause("F-14")
-def test_a_fetch_that_waits_for_its_time_is_right(node: Node) -> None:
+def test_fetch_that_waits_for_its_time_is_right(node: Node) -> None:
     request = node.fetch({}, 1)
     node.passes(MAX_WAIT_MS * 1000)
     node.respond(request)
@@ -234,7 +234,7 @@ def test_records_of_a_full_response_end_no_wait_in_first_revision(appended: int,
 
 
 @pytest.mark.clause("F-14")
-def test_a_response_that_came_late_is_red_though_nothing_happened_before_it(node: Node) -> None:
+def test_response_that_came_late_is_red_though_nothing_happened_before_it(node: Node) -> None:
     request = node.fetch({}, 1)
     node.append()
     node.at_us += LATER_US
@@ -243,7 +243,7 @@ def test_a_response_that_came_late_is_red_though_nothing_happened_before_it(node
 
 
 @pytest.mark.clause("F-14")
-def test_a_node_that_a_fault_affects_responds_later(node: Node) -> None:
+def test_node_that_a_fault_affects_responds_later(node: Node) -> None:
     node.fetch({}, 1)
     node.append()
     node.context.quorum.fault_times.node(0, LATER_US)
@@ -265,7 +265,7 @@ def test_only_followers_read_above_the_high_watermark(replica_id: int, is_due: b
 
 @pytest.mark.clause("F-14", "X-4")
 @pytest.mark.parametrize("level", [0, 1])
-def test_a_reader_of_committed_records_waits_for_the_last_stable_offset(level: int) -> None:
+def test_reader_of_committed_records_waits_for_the_last_stable_offset(level: int) -> None:
     node = Node()
     node.fetch({}, 1, isolation_level=level)
     node.append()
@@ -276,14 +276,14 @@ def test_a_reader_of_committed_records_waits_for_the_last_stable_offset(level: i
 
 
 @pytest.mark.clause("F-14")
-def test_a_consumer_is_sent_nothing_before_its_bytes_are_there(node: Node) -> None:
+def test_consumer_is_sent_nothing_before_its_bytes_are_there(node: Node) -> None:
     node.respond(node.fetch({}, 1))
     assert len(node.stories) == 1
     assert "with 0 bytes, and it waits for 1 or for 500 ms" in node.stories[0]
 
 
 @pytest.mark.clause("F-14")
-def test_the_response_in_the_event_of_its_request_may_be_too_early_too(node: Node) -> None:
+def test_response_in_the_event_of_its_request_may_be_too_early_too(node: Node) -> None:
     body = FetchRequest(session_id=SESSION, session_epoch=1)
     request = Request(1, 9, 1, FINAL, "f", body, Tag(1, FINAL, "f", SESSION, 1))
     node.respond(request, event=request)
@@ -293,7 +293,7 @@ def test_the_response_in_the_event_of_its_request_may_be_too_early_too(node: Nod
 
 @pytest.mark.clause("F-22")
 @pytest.mark.parametrize("role", ["peer", "client"])
-def test_a_leader_may_respond_to_a_follower_early(role: str) -> None:
+def test_leader_may_respond_to_a_follower_early(role: str) -> None:
     """Also if the client ID was damaged, so that it is no node's: the replica ID says who fetches."""
     node = Node(replica_id=1, role=role)
     node.respond(node.fetch({}, 1))
@@ -302,7 +302,7 @@ def test_a_leader_may_respond_to_a_follower_early(role: str) -> None:
 
 @pytest.mark.clause("F-22")
 @pytest.mark.parametrize(("replica_id", "ends"), [(1, []), (-1, ["although partition t-7 fails since"])])
-def test_a_fetch_outside_sessions_is_judged_unless_it_has_a_replica_id(replica_id: int, ends: list[str]) -> None:
+def test_fetch_outside_sessions_is_judged_unless_it_has_a_replica_id(replica_id: int, ends: list[str]) -> None:
     """Nodes fetch the metadata log so, and wait for its records. Their client ID may be damaged."""
     node = Node(replica_id=replica_id, role="client")
     node.fetch({7: 0}, -1)
@@ -311,7 +311,7 @@ def test_a_fetch_outside_sessions_is_judged_unless_it_has_a_replica_id(replica_i
 
 
 @pytest.mark.clause("F-22")
-def test_the_client_id_of_a_node_makes_no_follower() -> None:
+def test_client_id_of_a_node_makes_no_follower() -> None:
     node = Node(role="peer")
     node.respond(node.fetch({}, 1))
     assert "with 0 bytes, and it waits for 1 or for 500 ms" in node.stories[0]
@@ -319,7 +319,7 @@ def test_the_client_id_of_a_node_makes_no_follower() -> None:
 
 @pytest.mark.clause("F-14")
 @pytest.mark.parametrize("what", ["error", "diverging", "replica"])
-def test_an_error_and_a_direction_end_the_wait(node: Node, what: str) -> None:
+def test_error_and_a_direction_end_the_wait(node: Node, what: str) -> None:
     lines = {
         "error": PartitionData(0, ErrorCode.not_leader_or_follower, -1),
         "diverging": node.line(0, diverging_epoch=EpochEndOffset(2, 4)),
@@ -331,7 +331,7 @@ def test_an_error_and_a_direction_end_the_wait(node: Node, what: str) -> None:
 
 @pytest.mark.clause("F-13", "F-14")
 @pytest.mark.parametrize("what", ["removed", "epoch", "out of range"])
-def test_a_partition_that_begins_to_fail_ends_the_wait(node: Node, what: str) -> None:
+def test_partition_that_begins_to_fail_ends_the_wait(node: Node, what: str) -> None:
     node.fetch({}, 1)
     partition = node.partitions[0]
     if what == "removed":
@@ -381,7 +381,7 @@ def test_publication_over_several_events_delays_wait_by_its_roles_only(
 
 @pytest.mark.clause("F-14")
 @pytest.mark.parametrize("named", [{}, {0: 5}])
-def test_an_error_that_lasts_ends_a_wait_only_if_it_is_named(node: Node, named: dict[int, int]) -> None:
+def test_error_that_lasts_ends_a_wait_only_if_it_is_named(node: Node, named: dict[int, int]) -> None:
     del node.led["t", 0]
     node.fetch(named, 1)
     node.passes(LATER_US)
@@ -389,7 +389,7 @@ def test_an_error_that_lasts_ends_a_wait_only_if_it_is_named(node: Node, named: 
 
 
 @pytest.mark.clause("F-14")
-def test_a_log_that_diverges_ends_the_wait_of_a_request_that_names_it() -> None:
+def test_log_that_diverges_ends_the_wait_of_a_request_that_names_it() -> None:
     node = Node(replica_id=1)
     node.partitions[0].log.epochs.starts = [2]
     node.fetch({0: 5}, 1, last_epoch=2)
@@ -401,14 +401,14 @@ def test_a_log_that_diverges_ends_the_wait_of_a_request_that_names_it() -> None:
     ("offset", "last_epoch", "expected"),
     [(5, 1, False), (6, 1, True), (5, 2, True), (9, 3, False), (9, 4, True), (0, 0, False), (1, 0, True)],
 )
-def test_a_log_diverges_where_an_epoch_ended_or_never_was(offset: int, last_epoch: int, expected: bool) -> None:
+def test_log_diverges_where_an_epoch_ended_or_never_was(offset: int, last_epoch: int, expected: bool) -> None:
     log: Any = SimpleNamespace(log_end_offset=9, epochs=SimpleNamespace(epochs=[1, 3], starts=[0, 5]))
     assert diverges(log, offset, last_epoch) is expected
 
 
 @pytest.mark.clause("F-3", "G-3")
 @pytest.mark.parametrize("version", [FINAL, FIRST_REVISION])
-def test_a_later_request_of_the_session_ends_the_wait(version: int) -> None:
+def test_later_request_of_the_session_ends_the_wait(version: int) -> None:
     node = Node(version)
     first = node.fetch({}, 1)
     second = node.fetch({}, 2, connection=2)
@@ -425,14 +425,14 @@ def test_a_later_request_of_the_session_ends_the_wait(version: int) -> None:
 @pytest.mark.clause("F-9")
 @pytest.mark.parametrize("note", [CLOSED, EVICTED])
 @pytest.mark.parametrize("session_id", [SESSION, SESSION + 1])
-def test_the_end_of_the_session_ends_the_wait(node: Node, note: str, session_id: int) -> None:
+def test_end_of_the_session_ends_the_wait(node: Node, note: str, session_id: int) -> None:
     node.fetch({}, 1)
     node.happens(TimerFired(3), Note(note, (("session_id", session_id), ("rule", "b"))))
     node.passes(LATER_US)
     assert bool(node.stories) is (session_id == SESSION)
 
 
-def test_a_fetch_whose_connection_closed_or_whose_process_ended_waits_no_more(node: Node) -> None:
+def test_fetch_whose_connection_closed_or_whose_process_ended_waits_no_more(node: Node) -> None:
     node.fetch({}, 1)
     node.happens(Closed(1))
     node.append()
@@ -444,7 +444,7 @@ def test_a_fetch_whose_connection_closed_or_whose_process_ended_waits_no_more(no
     assert node.stories == []
 
 
-def test_a_fetch_of_records_in_the_remote_tier_may_wait(node: Node) -> None:
+def test_fetch_of_records_in_the_remote_tier_may_wait(node: Node) -> None:
     node.fetch({0: 1}, 1)
     node.partitions[0].log.local_log_start_offset = 2
     node.append()

@@ -11,7 +11,7 @@ SNAPSHOT = "hot-0/00000000000000000010.snapshot"
 OTHERS = ("hot-0/00000000000000000010.log", "cold-0/00000000000000000010.snapshot", "hot-0/a.snapshot.new")
 
 
-def test_a_live_node_loses_what_the_pattern_names(tmp_path: Path) -> None:
+def test_live_node_loses_what_the_pattern_names(tmp_path: Path) -> None:
     for path in (SNAPSHOT, *OTHERS):
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_bytes(b"x")
@@ -21,7 +21,7 @@ def test_a_live_node_loses_what_the_pattern_names(tmp_path: Path) -> None:
     assert deleted(tmp_path, "hot-*/*.snapshot") == []
 
 
-def test_a_simulated_node_loses_it_for_good() -> None:
+def test_simulated_node_loses_it_for_good() -> None:
     boot: Any = None
     machine = Machine(0, Agenda(), 1, boot)
     for path in (SNAPSHOT, *OTHERS):

@@ -18,7 +18,7 @@ REQUESTS = [
 ] * 3
 
 
-def test_the_response_to_a_second_copy_is_no_second_hit() -> None:
+def test_response_to_a_second_copy_is_no_second_hit() -> None:
     verdict, world = play_seed(loader.find("02-duplicated-request"), 1)
     kinds = Counter(row.kind for row in world.faults)
     assert kinds["request_duplicated_response"]

@@ -48,7 +48,7 @@ def test_bit_0_says_what_kind_of_response_it_is() -> None:
 
 
 @pytest.mark.clause("G-9")
-def test_an_error_has_a_text_and_nothing_else_has() -> None:
+def test_error_has_a_text_and_nothing_else_has() -> None:
     refused = FetchResponse(10001, 7, error_string="no such number", response_flags=3)
     assert Session().fetches(1, refused) == []
     (story,) = Session().fetches(1, FetchResponse(10001, 7, response_flags=3))
@@ -58,7 +58,7 @@ def test_an_error_has_a_text_and_nothing_else_has() -> None:
 
 
 @pytest.mark.clause("G-9")
-def test_the_session_id_is_0_if_and_only_if_there_is_no_session() -> None:
+def test_session_id_is_0_if_and_only_if_there_is_no_session() -> None:
     refused = FetchResponse(10001, 0, error_string="x", response_flags=INCREMENTAL)
     assert Session().fetches(1, refused) == ["session ID 0, and the session is still there"]
     gone = Note("session_evicted", (("session_id", 7),))
@@ -81,7 +81,7 @@ def test_bit_1_says_whether_incremental_requests_may_follow() -> None:
 
 
 @pytest.mark.clause("G-9")
-def test_a_process_that_begins_to_end_keeps_its_sessions_and_another_one_has_none() -> None:
+def test_process_that_begins_to_end_keeps_its_sessions_and_another_one_has_none() -> None:
     session, served = Session(), FetchResponse(0, 7, response_flags=INCREMENTAL | MAY_FOLLOW)
     session.check.acted(0, NODE, None, ())
     assert session.fetches(1, served) == []

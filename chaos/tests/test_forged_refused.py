@@ -66,7 +66,7 @@ def judged(
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_response_to_a_forged_request_has_an_error(seed: int) -> None:
+def test_response_to_a_forged_request_has_an_error(seed: int) -> None:
     for each in forged(seed):
         assert judged(each.body, GRANTED), each.label
         assert not judged(each.body, REFUSED)
@@ -105,7 +105,7 @@ def test_internal_topic_in_add_partitions_is_refused_with_right_error(
     )
 
 
-def test_a_true_request_may_be_granted() -> None:
+def test_true_request_may_be_granted() -> None:
     end = OffsetAndEpoch(10, 4)
     truths = [
         messages.vote(messages.Vote("the-cluster", 0, 1, 5, end, pre_vote=False)),
@@ -117,7 +117,7 @@ def test_a_true_request_may_be_granted() -> None:
         assert not judged(body, GRANTED)
 
 
-def test_an_error_counts_at_any_depth_of_a_response() -> None:
+def test_error_counts_at_any_depth_of_a_response() -> None:
     deep = FetchResponse(responses=[FetchTopicResponse("t", bytes(16), [PartitionData(0, 74, -1)])])
     assert has_error(deep)
     assert not has_error(FetchResponse())

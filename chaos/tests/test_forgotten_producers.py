@@ -77,7 +77,7 @@ class Partition:
 
 
 @pytest.mark.clause("P-7")
-def test_a_busy_producer_is_known_and_an_idle_one_is_not() -> None:
+def test_busy_producer_is_known_and_an_idle_one_is_not() -> None:
     known = Partition()
     assert known.produces(0) == []
     known.ms += EXPIRES_MS - 1
@@ -94,7 +94,7 @@ def test_a_busy_producer_is_known_and_an_idle_one_is_not() -> None:
 
 
 @pytest.mark.clause("P-7")
-def test_a_wall_clock_that_steps_leaves_the_node_an_interval_to_see_it() -> None:
+def test_wall_clock_that_steps_leaves_the_node_an_interval_to_see_it() -> None:
     known = Partition()
     known.produces(0)
     known.ms += LOOKS_MS
@@ -117,7 +117,7 @@ def test_only_an_expired_producer_may_be_refused_as_unknown() -> None:
 
 
 @pytest.mark.clause("P-5")
-def test_an_unknown_producer_begins_at_0_where_the_policy_says_so() -> None:
+def test_unknown_producer_begins_at_0_where_the_policy_says_so() -> None:
     assert Partition().produces(5, UNKNOWN) == []
     assert Partition().produces(5) == [
         "producer 7 with sequence 5 was accepted, and the partition had no records of it"
@@ -126,14 +126,14 @@ def test_an_unknown_producer_begins_at_0_where_the_policy_says_so() -> None:
 
 
 @pytest.mark.clause("P-7")
-def test_a_producer_whose_records_are_gone_may_be_called_unknown() -> None:
+def test_producer_whose_records_are_gone_may_be_called_unknown() -> None:
     lost = Partition()
     lost.produces(0, is_kept=False)
     assert lost.produces(1, UNKNOWN) == []
 
 
 @pytest.mark.clause("P-7", "P-11")
-def test_a_producer_whose_records_are_in_the_remote_tier_only_is_known() -> None:
+def test_producer_whose_records_are_in_the_remote_tier_only_is_known() -> None:
     tiered = Partition()
     tiered.produces(0, is_kept=False)
     tiered.local_start = 1

@@ -63,7 +63,7 @@ def judged(check: Check, history: History) -> list[str]:
 
 
 @pytest.mark.clause("M-7")
-def test_a_smaller_epoch_after_a_greater_one_is_a_regression() -> None:
+def test_smaller_epoch_after_a_greater_one_is_a_regression() -> None:
     clean = History(commits=[commit(A, 1, 10, 4, 0), commit(B, 1, 12, 5, 100)])
     assert not judged(CommitRegression(check_context()), clean)
     wrong = History(commits=[commit(A, 1, 10, 5, 0), commit(B, 1, 12, 4, 100)])
@@ -75,7 +75,7 @@ def test_a_smaller_epoch_after_a_greater_one_is_a_regression() -> None:
 
 
 @pytest.mark.clause("M-11")
-def test_an_older_version_forgets_the_epoch() -> None:
+def test_older_version_forgets_the_epoch() -> None:
     between = commit(A, 2, 11, -1, 50, draft=False)
     history = History(commits=[commit(A, 1, 10, 5, 0), between, commit(B, 1, 12, 4, 100)])
     assert not judged(CommitRegression(check_context()), history)
@@ -85,7 +85,7 @@ def test_an_older_version_forgets_the_epoch() -> None:
     )
 
 
-def test_an_older_generation_and_an_older_value_are_regressions() -> None:
+def test_older_generation_and_an_older_value_are_regressions() -> None:
     older = History(commits=[commit(A, 1, 10, 5, 0, generation=3), commit(B, 1, 12, 5, 100, generation=2)])
     assert "in generation 2 after" in judged(CommitRegression(check_context()), older)[0]
     first, second = commit(A, 1, 10, 5, 0), commit(A, 2, 12, 5, 100)
@@ -104,7 +104,7 @@ def test_an_older_generation_and_an_older_value_are_regressions() -> None:
 
 @pytest.mark.clause("M-11")
 @pytest.mark.parametrize(("at_us", "is_regression"), [(-6, True), (5, False), (95, False), (101, True)])
-def test_a_commit_without_epoch_counts_only_while_it_may_take_effect(at_us: int, is_regression: bool) -> None:
+def test_commit_without_epoch_counts_only_while_it_may_take_effect(at_us: int, is_regression: bool) -> None:
     """The others are sent at -5 and 95 and end at 5 and 105."""
     old = commit(A, 2, 11, -1, at_us, draft=False)
     old = replace(old, at_us=at_us + (1 if is_regression and at_us < 0 else 5))
@@ -132,7 +132,7 @@ def test_offsets_go_with_their_topic_once_their_deletion_was_requested(kind: str
 
 
 @pytest.mark.parametrize(("kind", "at_us", "is_excused"), [("ok", 200, True), ("ok", 201, False), ("fail", 150, False)])
-def test_a_commit_for_a_topic_that_is_not_deleted_is_accepted(kind: str, at_us: int, is_excused: bool) -> None:
+def test_commit_for_a_topic_that_is_not_deleted_is_accepted(kind: str, at_us: int, is_excused: bool) -> None:
     made, change = deletion(kind, at_us)
     refused = commit(B, 1, 10, 5, 195, error="UNKNOWN_TOPIC_OR_PARTITION")
     history = History(operations=[made], commits=[refused], changes=[change])
@@ -142,7 +142,7 @@ def test_a_commit_for_a_topic_that_is_not_deleted_is_accepted(kind: str, at_us: 
 
 
 @pytest.mark.clause("M-11")
-def test_a_refusal_for_an_epoch_that_an_older_version_has_removed() -> None:
+def test_refusal_for_an_epoch_that_an_older_version_has_removed() -> None:
     refused = commit(B, 1, 12, 4, 100, error="INVALID_METADATA_EPOCH")
     greater, old = commit(A, 1, 10, 5, 0), commit(A, 2, 11, -1, 50, draft=False)
     assert judged(CommitsAccepted(check_context()), History(commits=[greater, old, refused]))
@@ -153,7 +153,7 @@ def test_a_refusal_for_an_epoch_that_an_older_version_has_removed() -> None:
 
 
 @pytest.mark.clause("M-7")
-def test_a_refusal_needs_a_greater_epoch_before_it() -> None:
+def test_refusal_needs_a_greater_epoch_before_it() -> None:
     refused = commit(B, 1, 12, 4, 100, error="INVALID_METADATA_EPOCH")
     assert not judged(CommitsAccepted(check_context()), History(commits=[commit(A, 1, 10, 5, 0), refused]))
     assert judged(CommitsAccepted(check_context()), History(commits=[commit(A, 1, 10, 4, 0), refused]))
@@ -163,7 +163,7 @@ def test_a_refusal_needs_a_greater_epoch_before_it() -> None:
 
 
 @pytest.mark.clause("M-5")
-def test_a_client_that_accepts_older_metadata_is_a_violation() -> None:
+def test_client_that_accepts_older_metadata_is_a_violation() -> None:
     rows = [MetadataEpochRow(A, 1, 0, 5, True, 0), MetadataEpochRow(A, 2, 3, 4, True, 10)]
     assert judged(NonmonotonicMetadataEpoch(check_context()), History(metadata_epochs=rows))
     dropped = [rows[0], replace(rows[1], accepted=False)]
@@ -177,7 +177,7 @@ def note(what: str, at_us: int, node: int = 0, **fields: int | str) -> TraceRow:
 
 
 @pytest.mark.clause("M-2")
-def test_an_epoch_that_is_committed_twice_is_a_violation() -> None:
+def test_epoch_that_is_committed_twice_is_a_violation() -> None:
     check = NonmonotonicMetadataEpoch(check_context())
     for node in (0, 1):
         check.trace(note("metadata_epoch", 1, node, epoch=1, offset=10))
@@ -192,7 +192,7 @@ def test_an_epoch_that_is_committed_twice_is_a_violation() -> None:
 
 
 @pytest.mark.clause("M-15")
-def test_a_rewind_from_a_position_that_the_partition_has_is_a_violation() -> None:
+def test_rewind_from_a_position_that_the_partition_has_is_a_violation() -> None:
     reset = ResetRow(A, 3, "hot", 0, 40, 0, "OFFSET_OUT_OF_RANGE", 5, 100)
     ends = [EndRow("hot", 0, 0, 90, 500)]
     assert judged(Rewinds(check_context()), History(resets=[reset], ends=ends))
@@ -212,7 +212,7 @@ def test_a_rewind_from_a_position_that_the_partition_has_is_a_violation() -> Non
 
 @pytest.mark.clause("M-15")
 @pytest.mark.parametrize(("offset", "is_wrong"), [(91, False), (90, True)])
-def test_a_position_beyond_the_end_does_not_count(offset: int, is_wrong: bool) -> None:
+def test_position_beyond_the_end_does_not_count(offset: int, is_wrong: bool) -> None:
     reset = ResetRow(A, 3, "hot", 0, offset, 0, "OFFSET_OUT_OF_RANGE", 5, 100)
     history = History(resets=[reset], ends=[EndRow("hot", 0, 0, 90, 500)])
     assert bool(judged(Rewinds(check_context()), history)) is is_wrong
@@ -229,7 +229,7 @@ def test_a_position_beyond_the_end_does_not_count(offset: int, is_wrong: bool) -
         (39, 80, "hot-1", True),
     ],
 )
-def test_a_position_that_a_replica_cut_off_does_not_count(
+def test_position_that_a_replica_cut_off_does_not_count(
     offset: int, at_us: int, partition: str, is_wrong: bool
 ) -> None:
     check = Rewinds(check_context())
@@ -245,14 +245,14 @@ def test_a_position_that_a_replica_cut_off_does_not_count(
 
 
 @pytest.mark.clause("M-15")
-def test_a_position_below_the_log_start_at_the_end_does_not_count() -> None:
+def test_position_below_the_log_start_at_the_end_does_not_count() -> None:
     reset = ResetRow(A, 3, "hot", 0, 40, 0, "OFFSET_OUT_OF_RANGE", 5, 100)
     for log_start, is_wrong in ((41, False), (40, True)):
         history = History(resets=[reset], ends=[EndRow("hot", 0, log_start, 90, 500)])
         assert bool(judged(Rewinds(check_context()), history)) is is_wrong
 
 
-def test_an_owner_begins_where_the_group_had_committed() -> None:
+def test_owner_begins_where_the_group_had_committed() -> None:
     given = [assigned(A, 1, 0), assigned(B, 2, 300)]
     operations = [operation(A, 5, "fetch", 50), operation(B, 5, "fetch", 350)]
     commits = [commit(A, 6, 10, 5, 100)]
@@ -288,7 +288,7 @@ def test_one_leader_and_one_owner_in_a_generation() -> None:
     assert not judged(OneGroupLeader(check_context()), History(memberships=[assigned(A, 3, 0), assigned(B, 4, 5)]))
 
 
-def test_a_coordinator_that_contradicts_itself_is_a_violation() -> None:
+def test_coordinator_that_contradicts_itself_is_a_violation() -> None:
     world = CoordinatorWorld()
     target = world.lead_offsets(0)
     assert target is not None

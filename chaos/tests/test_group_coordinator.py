@@ -206,25 +206,25 @@ def test_records_are_read_as_they_are_written(world: CheckedGroupCoordinator) ->
 # --- responses --------------------------------------------------------------------------------------------------------
 
 
-def test_a_commit_is_acknowledged_when_its_record_is_committed(world: CheckedGroupCoordinator) -> None:
+def test_commit_is_acknowledged_when_its_record_is_committed(world: CheckedGroupCoordinator) -> None:
     assert world.commits(5, between=lambda: world.offset(commit(5))) == []
     assert world.commits(6, error=ErrorCode.coordinator_not_available) == []
     stories = world.commits(7, between=lambda: world.offset(commit(7), commits=False))
     assert "acknowledged offset 7 of t-0 for group g" in stories[0]
 
 
-def test_a_record_of_an_earlier_request_acknowledges_nothing(world: CheckedGroupCoordinator) -> None:
+def test_record_of_an_earlier_request_acknowledges_nothing(world: CheckedGroupCoordinator) -> None:
     world.offset(commit(5))
     world.offset(commit(6))
     assert "acknowledged offset 5" in world.commits(5)[0]
 
 
-def test_a_commit_of_a_transaction_is_acknowledged_before_its_marker(world: CheckedGroupCoordinator) -> None:
+def test_commit_of_a_transaction_is_acknowledged_before_its_marker(world: CheckedGroupCoordinator) -> None:
     assert world.commits(5, api_key=TXN_COMMIT, between=lambda: world.offset(commit(5), producer_id=7)) == []
     assert "acknowledged offset 6" in world.commits(6, api_key=TXN_COMMIT)[0]
 
 
-def test_a_fetch_returns_the_last_committed_offset(world: CheckedGroupCoordinator) -> None:
+def test_fetch_returns_the_last_committed_offset(world: CheckedGroupCoordinator) -> None:
     assert world.fetches(-1) == []
     world.offset(commit(5))
     world.us += LATE_US
@@ -238,7 +238,7 @@ def test_a_fetch_returns_the_last_committed_offset(world: CheckedGroupCoordinato
     assert "returned all offsets of group g without" in world.fetches(-1, everything=True)[0]
 
 
-def test_an_offset_that_is_not_replicated_or_removed_is_not_returned(world: CheckedGroupCoordinator) -> None:
+def test_offset_that_is_not_replicated_or_removed_is_not_returned(world: CheckedGroupCoordinator) -> None:
     world.offset(commit(5))
     world.offset(commit(6), commits=False)
     world.us += LATE_US
@@ -252,14 +252,14 @@ def test_an_offset_that_is_not_replicated_or_removed_is_not_returned(world: Chec
     assert "returned offset 5" in other.fetches(5)[0]
 
 
-def test_a_value_that_was_the_last_a_moment_ago_may_be_returned(world: CheckedGroupCoordinator) -> None:
+def test_value_that_was_the_last_a_moment_ago_may_be_returned(world: CheckedGroupCoordinator) -> None:
     world.offset(commit(5))
     world.us += LATE_US
     world.offset(commit(6))
     assert world.fetches(5) == []
 
 
-def test_an_open_transaction_makes_an_offset_unstable(world: CheckedGroupCoordinator) -> None:
+def test_open_transaction_makes_an_offset_unstable(world: CheckedGroupCoordinator) -> None:
     world.offset(commit(5))
     world.offset(commit(6), producer_id=7)
     world.us += LATE_US
@@ -286,7 +286,7 @@ def test_transaction_marker_decides_returned_offset(world: CheckedGroupCoordinat
     )
 
 
-def test_the_later_record_wins_whenever_its_marker_comes(world: CheckedGroupCoordinator) -> None:
+def test_later_record_wins_whenever_its_marker_comes(world: CheckedGroupCoordinator) -> None:
     world.offset(commit(6), producer_id=7)
     world.offset(commit(8))
     world.marker(7, commit=True)
@@ -295,7 +295,7 @@ def test_the_later_record_wins_whenever_its_marker_comes(world: CheckedGroupCoor
     assert world.fetches(6)
 
 
-def test_a_tombstone_removes_what_a_transaction_has_committed(world: CheckedGroupCoordinator) -> None:
+def test_tombstone_removes_what_a_transaction_has_committed(world: CheckedGroupCoordinator) -> None:
     world.offset(commit(6), producer_id=7)
     world.offset(None)
     world.marker(7, commit=True)
@@ -304,7 +304,7 @@ def test_a_tombstone_removes_what_a_transaction_has_committed(world: CheckedGrou
     assert world.fetches(6)
 
 
-def test_a_coordinator_that_was_replaced_is_not_judged(world: CheckedGroupCoordinator) -> None:
+def test_coordinator_that_was_replaced_is_not_judged(world: CheckedGroupCoordinator) -> None:
     world.offset(commit(5))
     world.us += LATE_US
     (partition,) = world.checks[0].context.offsets.partitions.values()
@@ -338,11 +338,11 @@ def loaded(world: CheckedGroupCoordinator) -> CheckedGroupCoordinator:
     return world
 
 
-def test_a_load_equals_the_replay(world: CheckedGroupCoordinator) -> None:
+def test_load_equals_the_replay(world: CheckedGroupCoordinator) -> None:
     assert loaded(world).load() == []
 
 
-def test_a_load_that_differs_from_the_log() -> None:
+def test_load_that_differs_from_the_log() -> None:
     def wrong(change: Any) -> str:
         other = loaded(CheckedGroupCoordinator())
         change(other)
@@ -363,12 +363,12 @@ def test_a_load_that_differs_from_the_log() -> None:
     assert wrong(lambda other: other.offset(commit(6), commits=False)) == ""
 
 
-def test_a_load_that_left_out_damaged_records_is_not_judged(world: CheckedGroupCoordinator) -> None:
+def test_load_that_left_out_damaged_records_is_not_judged(world: CheckedGroupCoordinator) -> None:
     loaded(world).target.groups.clear()
     assert world.load(Note("coordinator_loaded_in_part", (("partition", "__consumer_offsets-0"),))) == []
 
 
-def test_a_record_that_differs_from_the_group_that_is_written(world: CheckedGroupCoordinator) -> None:
+def test_record_that_differs_from_the_group_that_is_written(world: CheckedGroupCoordinator) -> None:
     world.target.groups["g"] = of_group()
     assert world.group(of_group()) == []
     world.target.groups["g"].members["a"].rebalance_timeout_ms = 1
@@ -414,7 +414,7 @@ class Holding(CheckedGroupCoordinator):
 
 
 @pytest.mark.clause("X-8")
-def test_a_coordinator_that_holds_what_its_log_has() -> None:
+def test_coordinator_that_holds_what_its_log_has() -> None:
     world = Holding()
     assert world.commits_one(commit(5)) == []
     assert world.commits_one(commit(6), 7) == []
@@ -429,7 +429,7 @@ def test_a_coordinator_that_holds_what_its_log_has() -> None:
 
 
 @pytest.mark.clause("X-8")
-def test_a_coordinator_that_holds_another_offset_than_its_log() -> None:
+def test_coordinator_that_holds_another_offset_than_its_log() -> None:
     world = Holding()
     world.commits_one(commit(5))
     assert "has (5, 4, 'text') for t-0 of group g, and offset 6" in world.commits_one(commit(6), is_held=False)[0]
@@ -441,7 +441,7 @@ def test_a_coordinator_that_holds_another_offset_than_its_log() -> None:
 
 
 @pytest.mark.clause("X-8")
-def test_an_older_commit_that_its_marker_brings_back_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_commit_that_its_marker_brings_back_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CommittedOffsets, "_is_newer", lambda *_: True)
     world = Holding()
     world.commits_one(commit(6), 7)
@@ -461,7 +461,7 @@ def test_an_older_commit_that_its_marker_brings_back_is_a_violation(monkeypatch:
         (1, 9, LATE_US + 10, True),
     ],
 )
-def test_a_coordinator_decides_a_long_transaction_in_slices_and_in_time(
+def test_coordinator_decides_a_long_transaction_in_slices_and_in_time(
     monkeypatch: pytest.MonkeyPatch, offsets: int, slices_us: int, after_us: int, is_red: bool
 ) -> None:
     """The coordinator must hold what its log has, whatever it reports of itself (``is_behind``)."""
@@ -479,7 +479,7 @@ def test_a_coordinator_decides_a_long_transaction_in_slices_and_in_time(
     assert bool(world.commits_one(commit(8))) is is_red
 
 
-def test_a_long_transaction_that_is_not_decided_in_the_end_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_transaction_that_is_not_decided_in_the_end_is_red(monkeypatch: pytest.MonkeyPatch) -> None:
     world = Holding()
     world.commits_many(DECIDED_AT_ONCE + 1, 7)
     monkeypatch.setattr(CommittedOffsets, "replicated", lambda *_: ())
@@ -506,7 +506,7 @@ def test_records_that_cannot_be_read_are_excused_only_where_a_fault_has_damaged_
 
 @pytest.mark.clause("E-7")
 @pytest.mark.parametrize("is_replicated", [True, False])
-def test_a_log_that_ends_below_its_committed_records_excuses_nothing_if_others_have_them(is_replicated: bool) -> None:
+def test_log_that_ends_below_its_committed_records_excuses_nothing_if_others_have_them(is_replicated: bool) -> None:
     world = CheckedGroupCoordinator()
     if is_replicated:
         state = PartitionImage((1, 2), (1, 2), 1, 4, 0)
@@ -529,21 +529,21 @@ def removed(world: CheckedGroupCoordinator, after_ms: int) -> list[str]:
     return world.ended()
 
 
-def test_an_offset_expires_after_its_retention_and_not_earlier() -> None:
+def test_offset_expires_after_its_retention_and_not_earlier() -> None:
     for after_ms, is_early in ((MINUTE_MS, False), (MINUTE_MS - 1, True)):
         world = CheckedGroupCoordinator()
         world.offset(commit(5))
         assert bool(removed(world, after_ms)) is is_early
 
 
-def test_an_expiry_of_its_own_counts() -> None:
+def test_expiry_of_its_own_counts() -> None:
     for expires_ms, is_early in ((500, False), (501, True)):
         world = CheckedGroupCoordinator()
         world.offset(commit(5, expire_timestamp_ms=expires_ms))
         assert bool(removed(world, 500)) is is_early
 
 
-def test_the_retention_of_an_empty_group_counts_from_its_last_member() -> None:
+def test_retention_of_an_empty_group_counts_from_its_last_member() -> None:
     for after_ms, is_early in ((MINUTE_MS + 400, False), (MINUTE_MS + 399, True)):
         world = CheckedGroupCoordinator()
         world.offset(commit(5))
@@ -576,7 +576,7 @@ def test_offset_deleted_by_client_is_not_expired(
 
 
 @pytest.mark.parametrize(("group", "is_excused"), [("g", True), ("h", False)])
-def test_a_deleted_group_loses_its_offsets(world: CheckedGroupCoordinator, group: str, is_excused: bool) -> None:
+def test_deleted_group_loses_its_offsets(world: CheckedGroupCoordinator, group: str, is_excused: bool) -> None:
     world.offset(commit(5))
     world.request(DELETE_GROUPS, SimpleNamespace(groups_names=[group]))
     assert bool(removed(world, 1)) is not is_excused
@@ -603,7 +603,7 @@ def test_offset_whose_deletion_was_refused_is_kept(
     assert bool(removed(world, 1)) is (is_refused and requests == 1)
 
 
-def test_a_group_that_a_coordinator_refused_to_delete_keeps_its_offsets(world: CheckedGroupCoordinator) -> None:
+def test_group_that_a_coordinator_refused_to_delete_keeps_its_offsets(world: CheckedGroupCoordinator) -> None:
     world.offset(commit(5))
     world.request(DELETE_GROUPS, SimpleNamespace(groups_names=["g"]))
     world.responds(
@@ -666,7 +666,7 @@ def test_generations_begin_again_only_after_the_group_s_tombstone(
 
 
 @pytest.mark.parametrize("is_deleted", [True, False])
-def test_a_partition_has_another_owner_in_the_generation_only_of_a_group_that_was_deleted(*, is_deleted: bool) -> None:
+def test_partition_has_another_owner_in_the_generation_only_of_a_group_that_was_deleted(*, is_deleted: bool) -> None:
     world = CheckedGroupCoordinator(OneGroupLeader)
     rows = [MembershipRow("a", "g", "a", 1, "assigned", "t", 0, world.us, world.us)]
     world.group(of_group(1))

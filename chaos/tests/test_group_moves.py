@@ -79,7 +79,7 @@ JOINS: dict[str, tuple[GroupView | None, Any, ErrorCode]] = {
 
 
 @pytest.mark.parametrize("what", list(JOINS))
-def test_the_error_of_join_group(what: str) -> None:
+def test_error_of_join_group(what: str) -> None:
     group, body, error = JOINS[what]
     assert join_error(group, body, 9, 3) == error
 
@@ -101,7 +101,7 @@ def syncing(member_id: str = A, generation: int = 3, instance: str | None = None
     )
 
 
-def test_the_error_of_sync_group() -> None:
+def test_error_of_sync_group() -> None:
     assert sync_error(ONE, syncing(), 5) == ErrorCode.none
     assert sync_error(ONE._replace(state=COMPLETING), syncing(), 5) == ErrorCode.none
     assert sync_error(ONE._replace(state=PREPARING), syncing(), 5) == ErrorCode.rebalance_in_progress
@@ -124,7 +124,7 @@ def test_error_of_heartbeat_and_named_member() -> None:
     assert member_error(ONE, A, "i") == ErrorCode.fenced_instance_id
 
 
-def test_the_errors_of_leave_group_come_one_after_the_other() -> None:
+def test_errors_of_leave_group_come_one_after_the_other() -> None:
     def named(member_id: str, instance: str | None = None) -> Any:
         return SimpleNamespace(member_id=member_id, group_instance_id=instance)
 
@@ -153,7 +153,7 @@ def committing(member_id: str = A, generation: int = 3, instance: str | None = N
     )
 
 
-def test_the_error_of_a_commit() -> None:
+def test_error_of_a_commit() -> None:
     def error(group: GroupView | None, body: Any, version: int = 9, *, transactional: bool = False) -> int:
         return commit_error(group, body, version, transactional=transactional)
 
@@ -194,7 +194,7 @@ def test_states_and_generations_follow_kafkas_table() -> None:
     assert "no transition leads there" in wrong(STABLE, [], (PREPARING, 3))
 
 
-def test_the_leader_has_joined_and_the_protocol_has_the_most_votes() -> None:
+def test_leader_has_joined_and_the_protocol_has_the_most_votes() -> None:
     both = (("range", b""), ("sticky", b""))
     voters = {A: MemberView(protocols=both), B: MemberView(protocols=both), "c": MemberView(protocols=both[::-1])}
     after = GroupView(COMPLETING, 4, "consumer", "range", A, voters)
@@ -352,7 +352,7 @@ def first_generation(world: Coordinator) -> None:
     world.happens(SimpleNamespace(), world.generation(), world.joined(A)._replace(connection=number), after_us=300_000)
 
 
-def test_a_first_generation_is_clean() -> None:
+def test_first_generation_is_clean() -> None:
     world = Coordinator()
     first_generation(world)
     world.group.await_sync(A, True)
@@ -365,7 +365,7 @@ def test_a_first_generation_is_clean() -> None:
     assert world.check.evidence > 4
 
 
-def test_the_initial_delay_is_kept() -> None:
+def test_initial_delay_is_kept() -> None:
     world = Coordinator()
     world.load()
     world.group.protocol_type = "consumer"
@@ -385,7 +385,7 @@ def test_the_initial_delay_is_kept() -> None:
         ({"member_id": "x"}, "joined as x, which is no member"),
     ],
 )
-def test_a_response_of_join_group_that_differs_from_the_group(change: dict[str, Any], story: str) -> None:
+def test_response_of_join_group_that_differs_from_the_group(change: dict[str, Any], story: str) -> None:
     world = stable(member(A))
     world.group.await_join(world.group.members[A], True)
     notes = [world.begin(), world.generation()]
@@ -402,7 +402,7 @@ def test_metadata_that_is_not_replaced() -> None:
     assert "joins with" in world.stories[0]
 
 
-def test_a_follower_gets_no_members_and_each_member_what_the_leader_sent() -> None:
+def test_follower_gets_no_members_and_each_member_what_the_leader_sent() -> None:
     world = stable(member(A, assignment=b"1"), member(B, assignment=b"2"))
     world.request(SYNC, syncing(B), assigned(b"2"))
     world.request(SYNC, syncing(A), assigned(b"1"))
@@ -462,7 +462,7 @@ def test_parked_members_get_what_the_leader_sends_in_the_same_event(given: bytes
         ),
     ],
 )
-def test_a_response_that_is_not_due(api_key: int, body: Any, response: Reply | None, story: str) -> None:
+def test_response_that_is_not_due(api_key: int, body: Any, response: Reply | None, story: str) -> None:
     world = stable(member(A))
     world.request(api_key, body, *([] if response is None else [response]))
     assert story in world.stories[0]
@@ -493,7 +493,7 @@ def test_delayed_commit_response_is_fenced() -> None:
     assert "got ILLEGAL_GENERATION, and NONE is due" in world.stories[1]
 
 
-def test_a_commit_whose_member_came_and_went_meanwhile_is_not_judged() -> None:
+def test_commit_whose_member_came_and_went_meanwhile_is_not_judged() -> None:
     world = stable(member(A))
     world.request(COMMIT, committing(generation=4))
     number = world.number
@@ -509,7 +509,7 @@ def expire(world: Coordinator, member_id: str, *, after_us: int) -> None:
     world.happens(SimpleNamespace(), world.begin(), after_us=after_us)
 
 
-def test_a_member_is_removed_when_its_session_is_over_and_not_earlier() -> None:
+def test_member_is_removed_when_its_session_is_over_and_not_earlier() -> None:
     world = stable(member(A), member(B))
     world.request(HEARTBEAT, syncing(A), error(HEARTBEAT, ErrorCode.none), after_us=600_000)
     expire(world, B, after_us=400_000)
@@ -529,7 +529,7 @@ def test_unremoved_member_is_found_by_other_heartbeat_or_thorough_check() -> Non
     assert "b-1 is there after its session has ended" in world.stories[0]
 
 
-def test_the_session_of_a_member_whose_request_is_parked_does_not_end() -> None:
+def test_session_of_a_member_whose_request_is_parked_does_not_end() -> None:
     world = stable(member(A), member(B))
     world.group.await_join(world.group.members[A], True)
     world.request(JOIN, joining(A), world.begin())
@@ -560,7 +560,7 @@ def rebalanced_without_b(after_us: int) -> Coordinator:
     return world
 
 
-def test_a_rebalance_ends_with_the_rebalance_timeout() -> None:
+def test_rebalance_ends_with_the_rebalance_timeout() -> None:
     assert rebalanced_without_b(2_000_000).stories == []
     assert "b-1 is removed" in rebalanced_without_b(1_990_000).stories[0]
     late = rebalanced_without_b(2_000_000 + 2 * SLACK_US).stories
@@ -580,7 +580,7 @@ def test_all_have_joined_and_no_generation_begins() -> None:
     assert "all of ['a-1'] have joined, and no generation begins" in world.stories[0]
 
 
-def test_a_generation_that_leaves_a_static_member_out_of_the_wait() -> None:
+def test_generation_that_leaves_a_static_member_out_of_the_wait() -> None:
     world = stable(member(A), member(B, "i"))
     world.group.await_join(world.group.members[A], True)
     notes = [world.begin()]
@@ -589,7 +589,7 @@ def test_a_generation_that_leaves_a_static_member_out_of_the_wait() -> None:
     assert "generation 4 begins without ['b-1']" in world.stories[0]
 
 
-def test_a_member_that_does_not_sync_is_removed_in_time() -> None:
+def test_member_that_does_not_sync_is_removed_in_time() -> None:
     def late(after_us: int) -> Coordinator:
         world = stable(member(A))
         world.group.await_join(world.group.members[A], True)
@@ -612,7 +612,7 @@ def test_a_member_that_does_not_sync_is_removed_in_time() -> None:
     assert "['a-1'] have not synced" in world.stories[0]
 
 
-def test_a_static_member_that_returns_has_another_id() -> None:
+def test_static_member_that_returns_has_another_id() -> None:
     world = stable(member(B, "i", assignment=b"2"))
     world.group.replace_static("i", "b-2")
     world.group.await_join(world.group.members["b-2"], True)
@@ -657,7 +657,7 @@ def test_parked_requests_end_with_the_coordinator() -> None:
     assert "left JoinGroup of client to group g without a response" in world.stories[0]
 
 
-def test_a_request_whose_connection_is_closed_needs_no_response() -> None:
+def test_request_whose_connection_is_closed_needs_no_response() -> None:
     world = stable(member(A), member(B))
     world.group.await_join(world.group.members[A], True)
     world.request(JOIN, joining(A), world.begin())
@@ -677,7 +677,7 @@ def test_parked_request_without_any_response_is_found() -> None:
     assert "JoinGroup of client wait" in world.stories[0]
 
 
-def test_a_group_with_members_is_not_deleted_and_no_state_changes_in_silence() -> None:
+def test_group_with_members_is_not_deleted_and_no_state_changes_in_silence() -> None:
     world = stable(member(A))
     world.group.state = GroupState.PREPARING_REBALANCE
     world.check.inspect(world.now_us, 0, world.node, None, thorough=True)
@@ -688,7 +688,7 @@ def test_a_group_with_members_is_not_deleted_and_no_state_changes_in_silence() -
     assert "it is gone, and was Stable" in "\n".join(world.stories)
 
 
-def test_the_first_join_of_a_member_may_be_parked_for_five_minutes() -> None:
+def test_first_join_of_a_member_may_be_parked_for_five_minutes() -> None:
     world = stable(member(A))
     world.group.add(member(B, is_new=True), awaits_join=True)
     world.request(JOIN, joining(instance=None), world.begin(), version=3)

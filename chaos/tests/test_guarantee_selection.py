@@ -22,7 +22,7 @@ def test_every_scenario_names_only_guarantees_and_outcomes_that_exist() -> None:
         assert checked(scenario) is scenario
 
 
-def test_an_unknown_guarantee_is_refused_in_a_sentence_that_names_the_known_ones() -> None:
+def test_unknown_guarantee_is_refused_in_a_sentence_that_names_the_known_ones() -> None:
     with pytest.raises(ScenarioError, match=r"has 'duplicates'; allowed: .*lost-write"):
         checked(replace(DEMO, guarantees=("duplicates",)))
 
@@ -34,7 +34,7 @@ def test_an_unknown_guarantee_is_refused_in_a_sentence_that_names_the_known_ones
         ("session-epoch=expected@second", "points has 'second'; allowed: "),
     ],
 )
-def test_an_unknown_outcome_or_revision_is_refused(point: str, words: str) -> None:
+def test_unknown_outcome_or_revision_is_refused(point: str, words: str) -> None:
     checked(replace(DEMO, points=("session-epoch=expected", "session-epoch=expected@first")))
     with pytest.raises(ScenarioError, match=words):
         checked(replace(DEMO, points=(point,)))
@@ -66,7 +66,7 @@ def test_with_damaged_bytes_only_promised_and_unconditional_guarantees_are_judge
 
 
 @pytest.mark.parametrize("name", ["damaged-bytes", "damaged-frames"])
-def test_the_folder_of_a_simulated_run_promises_nothing_that_the_simulator_does_not_judge(
+def test_folder_of_a_simulated_run_promises_nothing_that_the_simulator_does_not_judge(
     name: str, tmp_path: Path
 ) -> None:
     scenario = loader.find(name)

@@ -70,19 +70,19 @@ def test_changes_draw_features_other_clients_and_replicas_of_a_partition() -> No
     assert len(versions) > 5
 
 
-def test_a_changed_schedule_need_not_reach_the_points_of_its_scenario() -> None:
+def test_changed_schedule_need_not_reach_the_points_of_its_scenario() -> None:
     scenario = replace(short(), points=("session-epoch=another",))
     assert scheduled(scenario, 1, ()).points == scenario.points
     assert scheduled(scenario, 1, (7,)).points == ()
 
 
 @pytest.mark.parametrize("name", sorted(SETTINGS))
-def test_a_drawn_setting_is_one_of_the_broker(name: str) -> None:
+def test_drawn_setting_is_one_of_the_broker(name: str) -> None:
     for value in SETTINGS[name]:
         BrokerConfig.parse({name: value})
 
 
-def test_the_faults_that_a_scenario_needs_stay() -> None:
+def test_faults_that_a_scenario_needs_stay() -> None:
     scenario = short()
     needed = {fault for fault in scenario.faults if not fault.optional}
     for number in range(60):
@@ -110,7 +110,7 @@ def test_recipes_of_other_points_are_played_again(tmp_path: Path) -> None:
     assert (corpus.entries, old) == ([], [Recipe("01", 1, (3, 4))])
 
 
-def test_a_search_follows_from_its_seed_and_goes_on_in_its_folder(tmp_path: Path) -> None:
+def test_search_follows_from_its_seed_and_goes_on_in_its_folder(tmp_path: Path) -> None:
     def found(folder: Path, rounds: int, processes: int) -> list[Recipe]:
         corpus, again = read_corpus(folder)
         search = GuidedSearch([short()], 3, corpus, processes, again=again)
@@ -133,7 +133,7 @@ def test_recipes_near_a_file_reach_its_points() -> None:
     assert recipes_near(corpus, "reference_broker/no_such_file.py") == []
 
 
-def test_a_guided_search_kills_a_mutant_and_says_how_to_repeat_it() -> None:
+def test_guided_search_kills_a_mutant_and_says_how_to_repeat_it() -> None:
     mutant = mutants_of(short())[0]
     arguments = ["1", "--revision", "final", "--guided", "--seeds", "32", "--mutant", mutant]
     result = CliRunner().invoke(sim, arguments)

@@ -45,7 +45,7 @@ REST: list[HistoryRow] = [*OPERATIONS, ASSIGNMENT, END]
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("promised", [True, False])
-def test_a_damaged_value_is_never_excused(promised: bool) -> None:
+def test_damaged_value_is_never_excused(promised: bool) -> None:
     damaged = replace(read(2, 0, 1), valid=False)
     assert broken([*BASE, *SENDS, *POSITIONS, *READS, damaged], promised) == ["corrupt-value"]
 
@@ -98,9 +98,7 @@ def is_duplicate(
         (99 * SECOND_US, DAY_US, True),
     ],
 )
-def test_an_id_may_expire_only_during_a_send_that_lasts_as_long(
-    lasted_us: int, expiration_us: int, is_red: bool
-) -> None:
+def test_id_may_expire_only_during_a_send_that_lasts_as_long(lasted_us: int, expiration_us: int, is_red: bool) -> None:
     assert is_duplicate(lasted_us, expiration_us) is is_red
 
 
@@ -113,19 +111,17 @@ def test_steps_of_clocks_and_their_tick_let_an_id_expire_sooner(expiration_us: i
 
 @pytest.mark.parametrize(("kind", "lasted_us"), [("ok", 50 * SECOND_US), ("info", 1)])
 @pytest.mark.parametrize(("shown_us", "is_red"), [(4 * SECOND_US - 1000, False), (4 * SECOND_US - 1001, True)])
-def test_an_id_expires_before_its_second_record_is_shown(
-    kind: str, lasted_us: int, shown_us: int, is_red: bool
-) -> None:
+def test_id_expires_before_its_second_record_is_shown(kind: str, lasted_us: int, shown_us: int, is_red: bool) -> None:
     """Whether the end of the send is known or not: a batch may be written after its client has given up."""
     assert is_duplicate(lasted_us, 4 * SECOND_US, shown_us, kind) is is_red
 
 
-def test_an_id_does_not_expire_in_a_transaction() -> None:
+def test_id_does_not_expire_in_a_transaction() -> None:
     assert is_duplicate(9 * SECOND_US, 4 * SECOND_US, f="transaction")
     assert not is_duplicate(9 * SECOND_US, 4 * SECOND_US)
 
 
-def test_a_value_that_is_written_three_times_is_judged_by_each_two_writes_in_a_row() -> None:
+def test_value_that_is_written_three_times_is_judged_by_each_two_writes_in_a_row() -> None:
     """The last write may be one after the ID has expired, and the second is not."""
     history = History(producer_expiration_us=4 * SECOND_US)
     history.add([replace(operation("p", 0, "produce"), complete_us=9 * SECOND_US), send(0, 0, 0)])
@@ -157,7 +153,7 @@ def test_only_acknowledged_records_must_be_read(kind: str, is_red: bool) -> None
 
 
 @pytest.mark.parametrize(("count", "is_red"), [(0, False), (3, True), (5, False)])
-def test_a_batch_of_unknown_end_is_written_whole_or_not_at_all(count: int, is_red: bool) -> None:
+def test_batch_of_unknown_end_is_written_whole_or_not_at_all(count: int, is_red: bool) -> None:
     some = [read(0, 0, count)] if count else []
     rows = [operation("p", 0, "produce", "info"), *BASE[1:], send(0, -1, 0), SENDS[1], *POSITIONS, *some, read(1, 5)]
     assert broken(rows) == (["lost-write", "unseen"] if is_red else [])
@@ -169,7 +165,7 @@ def test_value_acknowledged_at_another_offset_is_a_duplicate(acked_at: int, is_r
     assert ("duplicate" in broken(rows)) is is_red
 
 
-def test_a_check_keeps_its_earliest_violations() -> None:
+def test_check_keeps_its_earliest_violations() -> None:
     check = NonmonotonicMetadataEpoch(check_context())
     for at_us in (*range(MAX_VIOLATIONS, 0, -1), MAX_VIOLATIONS + 1):
         check.violated(at_us, "")
@@ -189,7 +185,7 @@ def test_check_without_evidence_is_reported() -> None:
 @pytest.mark.thorough
 @pytest.mark.clause("F-12")
 @pytest.mark.parametrize(("until_us", "from_us", "is_red"), [(31, 36, False), (30, 36, True), (29, 35, False)])
-def test_a_response_about_what_was_forgotten_or_not_yet_requested(until_us: int, from_us: int, is_red: bool) -> None:
+def test_response_about_what_was_forgotten_or_not_yet_requested(until_us: int, from_us: int, is_red: bool) -> None:
     """The second fetch is sent at 30 and gets its response at 35."""
     given = [replace(ASSIGNMENT, until_us=until_us), replace(ASSIGNMENT, from_us=from_us, from_offset=5)]
     found = broken([*OPERATIONS, END, *given, *SENDS, *POSITIONS, *READS])
@@ -198,7 +194,7 @@ def test_a_response_about_what_was_forgotten_or_not_yet_requested(until_us: int,
 
 @pytest.mark.clause("F-20")
 @pytest.mark.parametrize(("following", "is_red"), [(9, True), (10, False), (11, True)])
-def test_a_fetcher_ends_exactly_at_the_high_watermark(following: int, is_red: bool) -> None:
+def test_fetcher_ends_exactly_at_the_high_watermark(following: int, is_red: bool) -> None:
     rows = [*REST, *SENDS, position(0, 0, 5), position(1, 5, following), *READS]
     assert broken(rows) == (["fetch-gap"] if is_red else [])
 
@@ -215,7 +211,7 @@ def test_a_fetcher_ends_exactly_at_the_high_watermark(following: int, is_red: bo
         (("__transaction_state", 0), 9, {}, True),
     ],
 )
-def test_a_transaction_that_its_coordinator_lost_holds_back_readers(
+def test_transaction_that_its_coordinator_lost_holds_back_readers(
     lost: tuple[str, int], last_stable: int, open_from: dict[int, int], is_red: bool
 ) -> None:
     """Partition 0 of four has transactional ID x, of producer 7. Producer 8 is unknown."""
@@ -270,7 +266,7 @@ def test_only_an_open_transaction_of_the_producer_in_the_partition_may_hold_it_b
 @pytest.mark.parametrize(
     ("steps_us", "producer_id", "is_red"), [(0, 7, True), (30, 7, True), (10_000_000, 7, False), (10_000_000, 8, True)]
 )
-def test_a_transaction_holds_back_readers_by_a_step_of_its_coordinators_clock(
+def test_transaction_holds_back_readers_by_a_step_of_its_coordinators_clock(
     steps_us: int, producer_id: int, is_red: bool
 ) -> None:
     context = check_context()
@@ -286,7 +282,7 @@ def test_a_transaction_holds_back_readers_by_a_step_of_its_coordinators_clock(
 
 @pytest.mark.clause("F-20")
 @pytest.mark.parametrize(("ended_us", "is_red"), [(35, True), (36, False)])
-def test_a_fetcher_is_where_the_last_response_left_it(ended_us: int, is_red: bool) -> None:
+def test_fetcher_is_where_the_last_response_left_it(ended_us: int, is_red: bool) -> None:
     """The fetcher fetches from two nodes at once. The response to the second fetch, at 35, is empty."""
     operations = [*OPERATIONS[:2], operation("f", 0, "fetch", at_us=ended_us - 5), OPERATIONS[3]]
     responses: list[HistoryRow] = [position(0, 0, 10), position(1, 0, 0), read(0, 0, 10)]
@@ -296,7 +292,7 @@ def test_a_fetcher_is_where_the_last_response_left_it(ended_us: int, is_red: boo
 
 @pytest.mark.clause("M-12")
 @pytest.mark.parametrize(("left_us", "is_red"), [(9, False), (10, True)])
-def test_a_client_restarts_only_once_it_has_left(left_us: int, is_red: bool) -> None:
+def test_client_restarts_only_once_it_has_left(left_us: int, is_red: bool) -> None:
     taken = [MetadataEpochRow(A, 1, 0, 5, True, 0), MetadataEpochRow(A, 2, 3, 4, True, 10)]
     history = History(metadata_epochs=taken, memberships=[assigned(A, 1, left_us, "left")])
     assert bool(judged(NonmonotonicMetadataEpoch(check_context()), history)) is is_red
@@ -323,7 +319,7 @@ def test_metadata_that_was_requested_before_the_client_came_back_is_of_its_time_
 
 
 @pytest.mark.parametrize(("what", "is_red"), [("fenced", False), ("removed", True), ("expired", True)])
-def test_a_generation_changes_its_leader_only_with_a_static_member_s_id(what: str, is_red: bool) -> None:
+def test_generation_changes_its_leader_only_with_a_static_member_s_id(what: str, is_red: bool) -> None:
     check = OneGroupLeader(check_context())
     check.trace(note("group_state", 1, group="g", state="Stable", generation=3, leader=A))
     check.trace(TraceRow(0, 0, 0, 2, "group_member", detail=json.dumps({"group": "g", "what": what, "member_id": A})))
@@ -334,12 +330,12 @@ def test_a_generation_changes_its_leader_only_with_a_static_member_s_id(what: st
 @pytest.mark.parametrize(
     ("group", "partition"), [("g", 103 % 50), ("abc", 4), ("group", 47), ("polygenelubricants", 0), ("", 0)]
 )
-def test_the_partition_of_a_group_is_kafka_s(group: str, partition: int) -> None:
+def test_partition_of_a_group_is_kafka_s(group: str, partition: int) -> None:
     """Java's hashes are 103, 96354, 98629247, -2^31 (whose absolute value Kafka takes to be 0) and 0."""
     assert offsets_partition(group, 50) == partition
 
 
-def test_a_group_that_lost_its_log_is_not_judged_and_any_other_is() -> None:
+def test_group_that_lost_its_log_is_not_judged_and_any_other_is() -> None:
     """There are four offsets partitions. The third keeps group g."""
     for topic, index, is_red in (("__consumer_offsets", 3, False), ("__consumer_offsets", 2, True), ("hot", 3, True)):
         context = check_context()
@@ -375,7 +371,7 @@ def holding(offset: int | None) -> Any:
         (9, [commit(B, 2, 9, -1, 90, error="timeout")], False),
     ],
 )
-def test_a_coordinator_holds_what_was_committed_last_or_may_have_been(
+def test_coordinator_holds_what_was_committed_last_or_may_have_been(
     held: int | None, commits: list[Any], is_red: bool
 ) -> None:
     check = NoCommittedLost(check_context())
@@ -389,7 +385,7 @@ def test_a_coordinator_holds_what_was_committed_last_or_may_have_been(
     ("generation", "member", "group", "is_red"),
     [(5, "m", "g", False), (5, "n", "g", True), (5, "m", "other", True), (-1, "", "other", False)],
 )
-def test_a_commit_of_a_generation_without_members(generation: int, member: str, group: str, is_red: bool) -> None:
+def test_commit_of_a_generation_without_members(generation: int, member: str, group: str, is_red: bool) -> None:
     check, tag = CommitsFenced(check_context()), Tag(8, 8, "f", 0, -1)
     known = SimpleNamespace(groups={"g": SimpleNamespace(generation=5, members={"m": None})})
     groups = SimpleNamespace(active=lambda: [known])
@@ -401,7 +397,7 @@ def test_a_commit_of_a_generation_without_members(generation: int, member: str, 
 
 
 @pytest.mark.parametrize(("at_us", "is_red"), [(299, True), (300, False), (355, False), (356, True)])
-def test_an_owner_is_sent_back_only_between_its_assignment_and_its_read(at_us: int, is_red: bool) -> None:
+def test_owner_is_sent_back_only_between_its_assignment_and_its_read(at_us: int, is_red: bool) -> None:
     from chaos.checks.committed_offsets import Redelivery
     from chaos.tests.test_group_checks import operation as ended
     from chaos.tests.test_group_checks import read as of_member

@@ -47,7 +47,7 @@ def log_of(made: Cluster, number: int) -> MarkedLog:
 
 
 @pytest.mark.parametrize(("marker", "broken"), [(4, []), (3, [MARKED]), (0, [MARKED])])
-def test_a_tombstone_goes_below_the_marker_only(marker: int, broken: list[str]) -> None:
+def test_tombstone_goes_below_the_marker_only(marker: int, broken: list[str]) -> None:
     made = cluster()
     log_of(made, 0).clean(0, 1, 3, marker=marker)
     made.observe(0)
@@ -63,7 +63,7 @@ def test_markers_are_not_judged_where_replicas_do_not_heed_them() -> None:
 
 
 @pytest.mark.parametrize(("newer_at", "is_violation"), [(5, False), (None, True)])
-def test_a_tombstone_that_was_superseded_beyond_this_log_may_be_gone(newer_at: int | None, is_violation: bool) -> None:
+def test_tombstone_that_was_superseded_beyond_this_log_may_be_gone(newer_at: int | None, is_violation: bool) -> None:
     """Two newer records of its key follow each other, and this replica copied a log that had only the last of them."""
     made = cluster()
     made.append(keyed(5, b"b" if newer_at else b"d"), keyed(6, b"b" if newer_at else b"e"), to=(0, 1))
@@ -80,7 +80,7 @@ def test_a_tombstone_that_was_superseded_beyond_this_log_may_be_gone(newer_at: i
 @pytest.mark.parametrize(
     ("follower", "leader", "is_violation"), [(4, 4, False), (4, 5, False), (4, 3, True), (4, 0, True)]
 )
-def test_a_follower_does_not_overtake_its_leader(follower: int, leader: int, is_violation: bool) -> None:
+def test_follower_does_not_overtake_its_leader(follower: int, leader: int, is_violation: bool) -> None:
     made = cluster()
     judge = next(each for each in made.checks if isinstance(each, TombstonesMarked))
     for number, marker in ((0, leader), (1, 0), (1, follower)):
@@ -90,7 +90,7 @@ def test_a_follower_does_not_overtake_its_leader(follower: int, leader: int, is_
 
 
 @pytest.mark.parametrize(("follower", "is_violation"), [(3, False), (4, True)])
-def test_a_follower_may_not_exceed_its_leaders_marker_whatever_another_follower_has(
+def test_follower_may_not_exceed_its_leaders_marker_whatever_another_follower_has(
     follower: int, is_violation: bool
 ) -> None:
     made = cluster()
@@ -104,7 +104,7 @@ def test_a_follower_may_not_exceed_its_leaders_marker_whatever_another_follower_
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("follower", "is_violation"), [(3, False), (4, True)])
-def test_a_follower_may_not_exceed_its_leaders_marker_whatever_an_earlier_leader_had(
+def test_follower_may_not_exceed_its_leaders_marker_whatever_an_earlier_leader_had(
     follower: int, is_violation: bool
 ) -> None:
     """Node 2 led before the process of node 1 began that follows now."""
@@ -122,7 +122,7 @@ def test_a_follower_may_not_exceed_its_leaders_marker_whatever_an_earlier_leader
 @pytest.mark.thorough
 @pytest.mark.clause("H-2")
 @pytest.mark.parametrize(("follower", "is_violation"), [(2, False), (3, False), (4, True), (5, True)])
-def test_the_previous_leaders_marker_does_not_allow_a_follower_to_exceed_the_present_one(
+def test_previous_leaders_marker_does_not_allow_a_follower_to_exceed_the_present_one(
     follower: int, is_violation: bool
 ) -> None:
     """Node 2 led with the marker 5 while node 1 followed it with 2. Now node 0 leads, whose marker is 3."""
@@ -137,7 +137,7 @@ def test_the_previous_leaders_marker_does_not_allow_a_follower_to_exceed_the_pre
 
 @pytest.mark.clause("H-2")
 @pytest.mark.parametrize(("moved", "is_violation"), [(4, False), (5, True)])
-def test_a_follower_beyond_its_new_leader_does_not_move(moved: int, is_violation: bool) -> None:
+def test_follower_beyond_its_new_leader_does_not_move(moved: int, is_violation: bool) -> None:
     made = cluster()
     judge = next(each for each in made.checks if isinstance(each, TombstonesMarked))
     for lead, number, marker in ((2, 2, 5), (2, 1, 4), (0, 0, 3), (0, 1, 4), (0, 1, moved)):
@@ -147,7 +147,7 @@ def test_a_follower_beyond_its_new_leader_does_not_move(moved: int, is_violation
     assert bool(judge.violations) is is_violation
 
 
-def test_a_replica_that_led_before_may_be_beyond_the_next_leader() -> None:
+def test_replica_that_led_before_may_be_beyond_the_next_leader() -> None:
     made = cluster()
     judge = next(each for each in made.checks if isinstance(each, TombstonesMarked))
     log_of(made, 0).horizon.offset = 4
@@ -160,7 +160,7 @@ def test_a_replica_that_led_before_may_be_beyond_the_next_leader() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("gone", "broken"), [((0, 3), [DELETED]), ((0, 1, 3), []), ((0, 1), []), ((0,), [])])
-def test_a_replica_that_missed_a_tombstone_holds_what_it_deleted(gone: tuple[int, ...], broken: list[str]) -> None:
+def test_replica_that_missed_a_tombstone_holds_what_it_deleted(gone: tuple[int, ...], broken: list[str]) -> None:
     made = cluster()
     made.observe()
     log = log_of(made, 2)  # It copied offset 1 before, and the rest later, where the tombstone was gone.
@@ -213,7 +213,7 @@ def bootstrap_started(check: OneBootstrapPerMarker, position: int, marker: int) 
         ([(4, 5)], 0),
     ],
 )
-def test_a_follower_begins_again_once_for_a_marker(markers: list[tuple[int, int]], wrong: int) -> None:
+def test_follower_begins_again_once_for_a_marker(markers: list[tuple[int, int]], wrong: int) -> None:
     check = OneBootstrapPerMarker(check_context())
     for position, marker in markers:
         bootstrap_started(check, position, marker)
@@ -251,13 +251,13 @@ def reader_history(*markers: tuple[int, int, bool], ends: tuple[int, ...] = (99,
         (reader_history((3, 5, True), (0, 5, False), ends=(1, 9)), 1),
     ],
 )
-def test_a_reader_begins_again_when_it_must_and_only_then(history: History, wrong: int) -> None:
+def test_reader_begins_again_when_it_must_and_only_then(history: History, wrong: int) -> None:
     check = OneBootstrapPerMarker(check_context())
     check.end(history)
     assert len(check.violations) == wrong, [each.story for each in check.violations]
 
 
-def test_a_response_that_shows_a_truncation_says_nothing_of_the_marker() -> None:
+def test_response_that_shows_a_truncation_says_nothing_of_the_marker() -> None:
     history = reader_history((3, 5, False))
     history.add([ResetRow("f", 0, "t", 0, 3, 2, "truncated", -1, 5)])
     check = OneBootstrapPerMarker(check_context())

@@ -86,7 +86,7 @@ def stories(written: tuple[MetadataRecord, ...], image: MetadataImage) -> str:
 
 
 @pytest.mark.clause("S-16", "T-8")
-def test_an_image_of_all_records_is_right() -> None:
+def test_image_of_all_records_is_right() -> None:
     assert not stories(RECORDS, image_of(*RECORDS))
     for gone in (
         RemoveTopicRecord(topic_id=TOPIC_ID),
@@ -129,13 +129,13 @@ DEFECTS: dict[str, Callable[[MetadataImage], MetadataImage]] = {
 
 @pytest.mark.clause("S-16", "T-8")
 @pytest.mark.parametrize("defect", DEFECTS)
-def test_an_image_that_differs_from_the_records_is_a_violation(defect: str) -> None:
+def test_image_that_differs_from_the_records_is_a_violation(defect: str) -> None:
     assert "the committed records lead to" in stories(RECORDS, DEFECTS[defect](image_of(*RECORDS)))
 
 
 @pytest.mark.clause("S-16")
 @pytest.mark.parametrize("kept", [True, False])
-def test_the_settings_of_a_deleted_topic_are_gone(kept: bool) -> None:
+def test_settings_of_a_deleted_topic_are_gone(kept: bool) -> None:
     records = (*RECORDS, RemoveTopicRecord(topic_id=TOPIC_ID))
     image = image_of(*records)
     if kept:
@@ -145,7 +145,7 @@ def test_the_settings_of_a_deleted_topic_are_gone(kept: bool) -> None:
 
 @pytest.mark.clause("T-8")
 @pytest.mark.parametrize("shown", [True, False])
-def test_an_aborted_transaction_changes_nothing(shown: bool) -> None:
+def test_aborted_transaction_changes_nothing(shown: bool) -> None:
     aborted = (BeginTransactionRecord(name="t"), *RECORDS[:2], AbortTransactionRecord(reason="r"), NoOpRecord())
     setting = replace(SETTING, resource_type=BROKER_RESOURCE, resource_name="")
     assert bool(stories((*aborted, setting), image_of(*RECORDS[:2] * shown, setting))) is shown
@@ -160,13 +160,13 @@ def test_only_a_topic_that_exists_has_settings(kind: int, exists: bool) -> None:
 
 @pytest.mark.clause("T-8")
 @pytest.mark.parametrize("shown", [True, False])
-def test_a_transaction_that_ended_counts(shown: bool) -> None:
+def test_transaction_that_ended_counts(shown: bool) -> None:
     ended = (BeginTransactionRecord(name="t"), *RECORDS, EndTransactionRecord())
     assert bool(stories(ended, image_of(*RECORDS) if shown else BOOTSTRAPPED)) is not shown
 
 
 @pytest.mark.clause("T-7")
-def test_a_transaction_without_records_is_aborted_and_the_next_counts() -> None:
+def test_transaction_without_records_is_aborted_and_the_next_counts() -> None:
     begin, end = BeginTransactionRecord(name="t"), EndTransactionRecord()
     records = (begin, AbortTransactionRecord(reason="r"), begin, *RECORDS, end)
     assert not stories(records, image_of(*RECORDS))
@@ -212,7 +212,7 @@ def made(
 
 
 @pytest.mark.clause("S-9")
-def test_a_snapshot_that_the_disk_has_damaged_is_not_compared() -> None:
+def test_snapshot_that_the_disk_has_damaged_is_not_compared() -> None:
     assert made(RECORDS, LIVE[1:], damage="whole") == []
     assert made(RECORDS, LIVE[1:], damage="part") == []
     assert made(RECORDS, LIVE[1:], damage="made") == []
@@ -221,7 +221,7 @@ def test_a_snapshot_that_the_disk_has_damaged_is_not_compared() -> None:
 
 @pytest.mark.clause("S-9")
 @pytest.mark.parametrize("damage", ["short", "other", "other made"])
-def test_a_snapshot_with_a_wrong_crc_or_length_that_no_fault_has_damaged(damage: str) -> None:
+def test_snapshot_with_a_wrong_crc_or_length_that_no_fault_has_damaged(damage: str) -> None:
     assert ["has a wrong CRC or length" in each for each in made(RECORDS, LIVE, damage=damage)] == [True]
 
 
@@ -231,7 +231,7 @@ ELIGIBLE = PartitionChangeRecord(partition_id=1, topic_id=TOPIC_ID, eligible_lea
 
 
 @pytest.mark.clause("S-15", "S-16", "T-9")
-def test_a_snapshot_has_one_record_for_each_thing() -> None:
+def test_snapshot_has_one_record_for_each_thing() -> None:
     assert made(RECORDS, LIVE) == []
     second = RECORDS[2]
     assert isinstance(second, PartitionRecord)
@@ -243,11 +243,11 @@ def test_a_snapshot_has_one_record_for_each_thing() -> None:
 
 
 @pytest.mark.parametrize("lacks", range(len(LIVE)))
-def test_a_snapshot_that_lacks_a_thing_is_a_violation(lacks: int) -> None:
+def test_snapshot_that_lacks_a_thing_is_a_violation(lacks: int) -> None:
     assert made(RECORDS, (*LIVE[:lacks], *LIVE[lacks + 1 :]))
 
 
-def test_a_snapshot_with_old_or_additional_records_is_a_violation() -> None:
+def test_snapshot_with_old_or_additional_records_is_a_violation() -> None:
     assert any("elr=(3,)" in each for each in made((*RECORDS, ELIGIBLE), LIVE, len(RECORDS) + 1))
     assert any("records for" in each for each in made(RECORDS, (*LIVE, SETTING)))
     assert made(RECORDS[:-1], LIVE, len(RECORDS) - 1)

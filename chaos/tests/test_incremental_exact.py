@@ -148,7 +148,7 @@ def grow(log: Log, high_watermark: int) -> None:
     log.high_watermark = log.log_end_offset = log.last_stable_offset = high_watermark
 
 
-def test_a_request_whose_connection_closes_is_forgotten() -> None:
+def test_request_whose_connection_closes_is_forgotten() -> None:
     node: Any = FakeNode()
     model = FetchModel()
     request = Request(4, 1, 1, FINAL, "c", FetchRequest(), Tag(1, FINAL, "c", 0, 0))
@@ -172,7 +172,7 @@ def test_state_of_session_is_dropped_on_eviction(kind: type[FetchCheck]) -> None
 
 
 @pytest.mark.clause("F-7", "F-9")
-def test_a_node_that_goes_on_with_a_session_that_it_evicted_is_red() -> None:
+def test_node_that_goes_on_with_a_session_that_it_evicted_is_red() -> None:
     talk = session()
     grow(talk.logs[1], 6)
     list(talk.model.acted(talk.node, Closed(9), [Note(EVICTED, (("session_id", SESSION), ("rule", "b")))]))
@@ -182,7 +182,7 @@ def test_a_node_that_goes_on_with_a_session_that_it_evicted_is_red() -> None:
 
 @pytest.mark.clause("F-14", "G-6")
 @pytest.mark.parametrize("version", [FINAL, FIRST_REVISION])
-def test_a_partition_sent_again_without_a_reason_is_a_violation(version: int) -> None:
+def test_partition_sent_again_without_a_reason_is_a_violation(version: int) -> None:
     talk = session(version)
     talk.fetch({})
     assert talk.stories == []
@@ -264,7 +264,7 @@ def truncate_log(talk: Session) -> None:
         (truncate_log, "an error"),
     ],
 )
-def test_a_change_must_be_in_the_response_after_it(version: int, change: Callable[[Session], None], state: str) -> None:
+def test_change_must_be_in_the_response_after_it(version: int, change: Callable[[Session], None], state: str) -> None:
     talk = session(version)
     talk.fetch({})
     change(talk)
@@ -276,7 +276,7 @@ def test_a_change_must_be_in_the_response_after_it(version: int, change: Callabl
 
 
 @pytest.mark.clause("F-12", "F-14")
-def test_a_new_partition_and_one_after_an_error_must_be_sent() -> None:
+def test_new_partition_and_one_after_an_error_must_be_sent() -> None:
     talk = session()
     talk.fetch({}, forget=(1,))
     talk.fetch({1: 5})
@@ -290,7 +290,7 @@ def test_a_new_partition_and_one_after_an_error_must_be_sent() -> None:
 
 @pytest.mark.clause("F-14", "P-11")
 @pytest.mark.parametrize("is_sent", [True, False])
-def test_the_state_after_a_follower_was_sent_to_the_tier_must_be_sent(is_sent: bool) -> None:
+def test_state_after_a_follower_was_sent_to_the_tier_must_be_sent(is_sent: bool) -> None:
     """The error comes with the offsets of the partition, which do not change."""
     talk = Session(IncrementalExact(check_context()), role="peer", offset=4)
     talk.logs[1].local_log_start_offset = 5
@@ -305,7 +305,7 @@ def test_the_state_after_a_follower_was_sent_to_the_tier_must_be_sent(is_sent: b
 @pytest.mark.parametrize(
     ("role", "stories"), [("client", []), ("peer", ["t-1 has data, and was not sent; last sent: (5, 0)"])]
 )
-def test_a_follower_is_owed_records_above_the_high_watermark(role: str, stories: list[str]) -> None:
+def test_follower_is_owed_records_above_the_high_watermark(role: str, stories: list[str]) -> None:
     talk = Session(IncrementalExact(check_context()), role=role)
     for log in talk.logs:
         log.log_end_offset = 6
@@ -370,7 +370,7 @@ def test_records_that_are_in_the_remote_tier_only_come_when_the_store_gives_them
 
 @pytest.mark.clause("F-16")
 @pytest.mark.parametrize("version", [FINAL, FIRST_REVISION])
-def test_a_response_has_data_if_there_is_any_whatever_the_limit(version: int) -> None:
+def test_response_has_data_if_there_is_any_whatever_the_limit(version: int) -> None:
     talk = session(version, offset=4)
     for index in (0, 1):
         talk.fetch({}, talk.line(index, BATCH), max_bytes=1)
@@ -396,7 +396,7 @@ def test_records_of_an_open_transaction_are_not_due_to_a_reader_of_committed_one
 
 @pytest.mark.clause("G-6")
 @pytest.mark.parametrize("again", [(0, 1), (0,)])
-def test_a_response_that_is_sent_again_holds_the_first_one(again: tuple[int, ...]) -> None:
+def test_response_that_is_sent_again_holds_the_first_one(again: tuple[int, ...]) -> None:
     talk = session(FIRST_REVISION)
     for log in talk.logs:
         grow(log, 6)
@@ -407,7 +407,7 @@ def test_a_response_that_is_sent_again_holds_the_first_one(again: tuple[int, ...
 
 
 @pytest.mark.clause("G-5", "G-6")
-def test_a_change_between_two_responses_to_a_request_is_sent_by_the_second_and_by_the_next() -> None:
+def test_change_between_two_responses_to_a_request_is_sent_by_the_second_and_by_the_next() -> None:
     talk = session(FIRST_REVISION)
     for log in talk.logs:
         grow(log, 6)
@@ -435,7 +435,7 @@ def test_another_leader_between_two_responses_to_a_request_is_a_change() -> None
 
 @pytest.mark.clause("G-5")
 @pytest.mark.parametrize(("why", "right"), [("log end", True), ("named", True), ("omitted", True), ("nothing", False)])
-def test_the_first_revision_has_further_reasons_to_send_a_partition(why: str, right: bool) -> None:
+def test_first_revision_has_further_reasons_to_send_a_partition(why: str, right: bool) -> None:
     talk = session(FIRST_REVISION, offset=4 if why == "omitted" else 5)
     talk.fetch({}, *([talk.line(0, BATCH), talk.line(1, BATCH)] if why == "omitted" else []))
     if why == "log end":
@@ -446,7 +446,7 @@ def test_the_first_revision_has_further_reasons_to_send_a_partition(why: str, ri
 
 @pytest.mark.clause("G-4")
 @pytest.mark.parametrize("without_response", [True, False])
-def test_a_full_request_of_the_first_revision_starts_again_even_if_it_is_overtaken(without_response: bool) -> None:
+def test_full_request_of_the_first_revision_starts_again_even_if_it_is_overtaken(without_response: bool) -> None:
     talk = session(FIRST_REVISION)
     talk.fetch({}, number=1)
     full = {} if without_response else {0: talk.line(0), 1: talk.line(1)}
@@ -457,7 +457,7 @@ def test_a_full_request_of_the_first_revision_starts_again_even_if_it_is_overtak
 
 @pytest.mark.clause("G-4", "G-5")
 @pytest.mark.parametrize("in_between", [True, False])
-def test_a_request_that_is_repeated_after_a_full_one_is_still_the_last_one(in_between: bool) -> None:
+def test_request_that_is_repeated_after_a_full_one_is_still_the_last_one(in_between: bool) -> None:
     """A full request keeps the session's number. So what changes behind it is in a second response to the last
     incremental request, and once more in the response to the next one."""
     talk = session(FIRST_REVISION)
@@ -471,7 +471,7 @@ def test_a_request_that_is_repeated_after_a_full_one_is_still_the_last_one(in_be
 
 @pytest.mark.clause("G-4", "G-5")
 @pytest.mark.parametrize("again", [True, False])
-def test_a_full_response_is_no_response_to_the_request_that_its_request_overtook(again: bool) -> None:
+def test_full_response_is_no_response_to_the_request_that_its_request_overtook(again: bool) -> None:
     """Request 1 got no response, so what changes behind the full one has number 1 and is in one response."""
     talk = session(FIRST_REVISION)
     talk.fetch({}, number=1, without_response=True)
@@ -483,7 +483,7 @@ def test_a_full_response_is_no_response_to_the_request_that_its_request_overtook
 
 
 @pytest.mark.clause("F-7")
-def test_a_partition_outside_the_session_is_not_sent() -> None:
+def test_partition_outside_the_session_is_not_sent() -> None:
     talk = session()
     talk.fetch({}, talk.line(1), forget=(1,))
     assert talk.stories == ["t-1 is not in the session, and was sent"]
@@ -495,7 +495,7 @@ def test_a_partition_outside_the_session_is_not_sent() -> None:
 @pytest.mark.clause("F-15", "G-7")
 @pytest.mark.parametrize("version", [FINAL, FIRST_REVISION])
 @pytest.mark.parametrize("count", [2, 5, 64, 200])
-def test_a_partition_waits_for_all_others_once_and_no_longer(version: int, count: int) -> None:
+def test_partition_waits_for_all_others_once_and_no_longer(version: int, count: int) -> None:
     for extra in (0, count // 64 + 1):
         talk = Session(NoStarvation(check_context()), count, version, offset=0)
         talk.fetch({}, talk.line(0, BATCH))
@@ -506,7 +506,7 @@ def test_a_partition_waits_for_all_others_once_and_no_longer(version: int, count
 
 
 @pytest.mark.clause("G-3", "G-7")
-def test_a_number_without_a_response_may_have_been_the_partition_s_turn() -> None:
+def test_number_without_a_response_may_have_been_the_partition_s_turn() -> None:
     for number, is_starved in ((3, True), (4, False)):
         talk = Session(NoStarvation(check_context()), 3, FIRST_REVISION, offset=0)
         talk.fetch({}, talk.line(0, BATCH))

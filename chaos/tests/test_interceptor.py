@@ -39,7 +39,7 @@ from scenarios.model import Fault, Match, Range
         ),
     ],
 )
-def test_a_rule_hits_exactly_the_frames_that_it_names(match: Match, hit: bool) -> None:
+def test_rule_hits_exactly_the_frames_that_it_names(match: Match, hit: bool) -> None:
     log = Log()
     seen = interceptor(log, rule("request_dropped", match=match)).before(NOW, request())
     assert (list(seen) == []) is hit
@@ -57,7 +57,7 @@ def test_a_rule_hits_exactly_the_frames_that_it_names(match: Match, hit: bool) -
         ({"nth": 1, "every": 1, "times": 0, "after_us": 4, "until_us": 6}, "4 5"),
     ],
 )
-def test_a_rule_hits_the_counted_matches_of_one_client(counting: dict[str, Any], hits: str) -> None:
+def test_rule_hits_the_counted_matches_of_one_client(counting: dict[str, Any], hits: str) -> None:
     counter = Counter(rule("request_dropped", **counting), SharedHitCounter())
     assert " ".join(str(at) for at in range(1, 9) if counter.hit("one", at)) == hits
 
@@ -80,7 +80,7 @@ def test_total_counts_over_all_nodes_and_incarnations(between_processes: bool, t
     assert hits == [[1], [2], [], []]
 
 
-def test_a_range_is_drawn_from_the_seed() -> None:
+def test_range_is_drawn_from_the_seed() -> None:
     fault = Fault("f", "request_dropped", "request", nth=Range(1, 1000))
     scenario = replace(find("1"), faults=(fault,))
     draws = [rules_for(scenario, 0, Random(seed))[0].nth for seed in (1, 1, 2)]
@@ -103,7 +103,7 @@ def test_evidence_names_the_frame_and_comes_before_the_kill() -> None:
         ({"step_ms": -3}, "clock_stepped", ("step_clock", -3)),
     ],
 )
-def test_a_fault_of_the_node_lets_the_frame_pass(more: dict[str, Any], kind: str, call: tuple[object, ...]) -> None:
+def test_fault_of_the_node_lets_the_frame_pass(more: dict[str, Any], kind: str, call: tuple[object, ...]) -> None:
     log = Log()
     assert list(interceptor(log, rule(kind, **more)).before(NOW, request())) == [request()]
     assert log.calls[1] == call
@@ -111,19 +111,19 @@ def test_a_fault_of_the_node_lets_the_frame_pass(more: dict[str, Any], kind: str
 
 
 @pytest.mark.parametrize("kind", ["node_killed", "node_powered_off", "host_lost"])
-def test_a_kill_on_a_reply_sends_nothing(kind: str) -> None:
+def test_kill_on_a_reply_sends_nothing(kind: str) -> None:
     log = Log()
     with pytest.raises(Ended):
         interceptor(log, rule(kind, on="response")).after(NOW, request(), [reply(request())])
 
 
-def test_a_dropped_request_loses_its_connection() -> None:
+def test_dropped_request_loses_its_connection() -> None:
     log = Log()
     assert list(interceptor(log, rule("request_dropped")).before(NOW, request(connection=8))) == []
     assert log.calls[1] == ("discard", 8)
 
 
-def test_a_dropped_response_loses_its_connection_and_leaves_other_effects() -> None:
+def test_dropped_response_loses_its_connection_and_leaves_other_effects() -> None:
     log = Log()
     effects: Sequence[Effect] = [
         Note("a"),
@@ -137,7 +137,7 @@ def test_a_dropped_response_loses_its_connection_and_leaves_other_effects() -> N
     assert log.calls[1] == ("discard", 1)
 
 
-def test_a_delayed_response_goes_out_later() -> None:
+def test_delayed_response_goes_out_later() -> None:
     log = Log()
     late = reply(request())
     subject = interceptor(log, rule("response_delayed", on="response", delay_ms=Range(4, 4)))
@@ -155,7 +155,7 @@ def test_duplicated_request_is_repeated_on_own_connection() -> None:
     assert (again.body, again.tag, again.correlation_id) == (request().body, request().tag, request().correlation_id)
 
 
-def test_the_response_to_the_second_copy_is_evidence_and_goes_nowhere() -> None:
+def test_response_to_the_second_copy_is_evidence_and_goes_nowhere() -> None:
     log = Log()
     subject = interceptor(log, rule("request_duplicated"))
     _, opened, again = subject.before(NOW, request())
@@ -167,7 +167,7 @@ def test_the_response_to_the_second_copy_is_evidence_and_goes_nowhere() -> None:
     assert log.calls[-1] == ("deliver_later", Closed(opened.connection), 0)
 
 
-def test_a_close_of_the_second_copy_is_evidence_too() -> None:
+def test_close_of_the_second_copy_is_evidence_too() -> None:
     log = Log()
     subject = interceptor(log, rule("request_duplicated"))
     _, _, again = subject.before(NOW, request())
@@ -176,7 +176,7 @@ def test_a_close_of_the_second_copy_is_evidence_too() -> None:
     assert log.rows[-1].detail == "closed: why"
 
 
-def test_a_late_copy_is_delivered_through_before() -> None:
+def test_late_copy_is_delivered_through_before() -> None:
     log = Log()
     subject = interceptor(log, rule("request_duplicated", delay_ms=Range(2, 2)))
     assert list(subject.before(NOW, request())) == [request()]
@@ -186,7 +186,7 @@ def test_a_late_copy_is_delivered_through_before() -> None:
     assert list(subject.before(NOW, again)) == [Opened(again.connection, "phantom"), again]
 
 
-def test_a_delayed_request_is_held_and_then_passes_without_being_hit_again() -> None:
+def test_delayed_request_is_held_and_then_passes_without_being_hit_again() -> None:
     log = Log()
     subject = interceptor(log, rule("request_delayed", every=1, times=0, delay_ms=Range(3, 3)))
     held = request()
@@ -196,7 +196,7 @@ def test_a_delayed_request_is_held_and_then_passes_without_being_hit_again() -> 
     assert len(log.rows) == 1
 
 
-def test_a_delayed_request_arrives_even_if_its_client_left() -> None:
+def test_delayed_request_arrives_even_if_its_client_left() -> None:
     log = Log()
     subject = interceptor(log, rule("request_delayed", delay_ms=Range(3, 3)))
     held = request()
@@ -209,7 +209,7 @@ def test_a_delayed_request_arrives_even_if_its_client_left() -> None:
     assert late.tag == held.tag
 
 
-def test_a_disarmed_interceptor_injects_nothing() -> None:
+def test_disarmed_interceptor_injects_nothing() -> None:
     log = Log()
     subject = interceptor(log, rule("request_dropped"))
     subject.disarm()

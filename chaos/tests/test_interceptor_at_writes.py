@@ -7,13 +7,13 @@ from reference_broker.ports.disk import DiskError, MemoryDisk
 from scenarios.model import Match, Range
 
 
-def test_a_disk_without_rules_is_not_wrapped() -> None:
+def test_disk_without_rules_is_not_wrapped() -> None:
     disk = MemoryDisk()
     assert interceptor(Log(), rule("request_dropped")).watch(disk) is disk
 
 
 @pytest.mark.parametrize("kept", [0, 2, 6])
-def test_a_kill_at_byte_k_of_a_write_leaves_k_bytes(kept: int) -> None:
+def test_kill_at_byte_k_of_a_write_leaves_k_bytes(kept: int) -> None:
     log, disk = Log(), MemoryDisk()
     disk.append("a.log", [b"old"])
     killed = rule("node_killed", on="disk_write", match=Match(path="*.log"), cut_bytes=Range(kept, kept))
@@ -23,7 +23,7 @@ def test_a_kill_at_byte_k_of_a_write_leaves_k_bytes(kept: int) -> None:
     assert log.rows[0].detail == f"a.log at 3, {kept} of 6 bytes"
 
 
-def test_a_failed_append_leaves_the_file_as_it_was() -> None:
+def test_failed_append_leaves_the_file_as_it_was() -> None:
     disk = MemoryDisk()
     disk.append("a.log", [b"old"])
     failing = rule("disk_write_failed", on="disk_write", cut_bytes=Range(2, 2))
@@ -32,7 +32,7 @@ def test_a_failed_append_leaves_the_file_as_it_was() -> None:
     assert disk.read("a.log", 0, 100) == b"old"
 
 
-def test_a_bit_of_a_write_goes_bad_and_nothing_is_reported() -> None:
+def test_bit_of_a_write_goes_bad_and_nothing_is_reported() -> None:
     log, disk = Log(), MemoryDisk()
     disk.append("a.log", [b"old"])
     flipped = rule("disk_bit_flipped", on="disk_write", cut_bytes=Range(4, 4))
@@ -44,7 +44,7 @@ def test_a_bit_of_a_write_goes_bad_and_nothing_is_reported() -> None:
     assert [row.kind for row in log.rows] == ["disk_bit_flipped"] * 2
 
 
-def test_a_failed_first_write_leaves_an_empty_file() -> None:
+def test_failed_first_write_leaves_an_empty_file() -> None:
     disk = MemoryDisk()
     watched = interceptor(Log(), rule("disk_write_failed", on="disk_write", nth=1, every=1, times=0)).watch(disk)
     with pytest.raises(DiskError):
@@ -54,7 +54,7 @@ def test_a_failed_first_write_leaves_an_empty_file() -> None:
     assert disk.files == {"new": b"", "newer": b""}
 
 
-def test_a_paused_disk_write_is_completed() -> None:
+def test_paused_disk_write_is_completed() -> None:
     log, disk = Log(), MemoryDisk()
     watched = interceptor(log, rule("node_paused", on="disk_write", duration_us=9, cut_bytes=Range(1, 1))).watch(disk)
     assert watched.append("a", [b"abc"]) == 0
@@ -63,7 +63,7 @@ def test_a_paused_disk_write_is_completed() -> None:
 
 
 @pytest.mark.parametrize(("role", "hit"), [("follower", True), ("leader", False)])
-def test_a_write_is_hit_by_path_and_role(role: str, hit: bool) -> None:
+def test_write_is_hit_by_path_and_role(role: str, hit: bool) -> None:
     log, disk = Log(), MemoryDisk()
     failing = rule("disk_write_failed", on="disk_write", match=Match(path="*.part"), node="follower")
     watched = interceptor(log, failing, role=role).watch(disk)

@@ -37,7 +37,7 @@ from scenarios.model import Fault, Match, Range
         (2, "leader", 0),
     ],
 )
-def test_a_rule_for_a_role_fires_only_while_the_node_is_that(wanted: int | str, role: str, hits: int) -> None:
+def test_rule_for_a_role_fires_only_while_the_node_is_that(wanted: int | str, role: str, hits: int) -> None:
     log = Log()
     interceptor(log, rule("node_paused", node=wanted), node=3, role=role).before(NOW, request())
     assert len(log.rows) == hits
@@ -54,7 +54,7 @@ def test_matches_are_counted_only_while_the_node_has_the_role() -> None:
         assert len(log.rows) == (0 if roles else 1)
 
 
-def test_a_role_is_watched_on_all_nodes_and_a_number_on_one() -> None:
+def test_role_is_watched_on_all_nodes_and_a_number_on_one() -> None:
     scenario = replace(
         find("1"),
         faults=(Fault("a", "node_killed", "note", node="leader"), Fault("b", "node_killed", "note", node=1)),
@@ -80,7 +80,7 @@ COMMITTED = Note("metadata_committed", (("offset", 9), ("kind", "batch"), ("numb
         (Match(note="metadata_committed", role="observer"), False),
     ],
 )
-def test_a_note_is_matched_by_its_name_and_fields(match: Match, hit: bool) -> None:
+def test_note_is_matched_by_its_name_and_fields(match: Match, hit: bool) -> None:
     log = Log()
     effects: list[Effect] = [COMMITTED, reply(request())]
     subject = interceptor(log, rule("node_paused", on="note", match=match, duration_us=5), role="leader")
@@ -112,7 +112,7 @@ def send_requests(subject: Interceptor, *sends: Send) -> None:
         (Match(role="observer"), False),
     ],
 )
-def test_a_response_of_another_node_is_matched_by_its_request(match: Match, hit: bool) -> None:
+def test_response_of_another_node_is_matched_by_its_request(match: Match, hit: bool) -> None:
     log = Log()
     subject = interceptor(log, rule("node_paused", on="peer_response", match=match), role="follower")
     send_requests(subject, send(7, position=256))
@@ -120,7 +120,7 @@ def test_a_response_of_another_node_is_matched_by_its_request(match: Match, hit:
     assert [row.detail for row in log.rows] == (["from node-2"] if hit else [])
 
 
-def test_a_doubled_response_comes_in_the_place_of_the_next_one_of_its_kind() -> None:
+def test_doubled_response_comes_in_the_place_of_the_next_one_of_its_kind() -> None:
     log = Log()
     subject = interceptor(log, rule("response_duplicated", on="peer_response", match=Match(api=SNAPSHOT), total=1))
     send_requests(subject, send(1))
@@ -135,7 +135,7 @@ def test_a_doubled_response_comes_in_the_place_of_the_next_one_of_its_kind() -> 
     assert list(subject.before(NOW, peer_response(3, b"true"))) == [peer_response(3, b"true")]
 
 
-def test_a_delayed_response_holds_back_what_follows_on_its_channel() -> None:
+def test_delayed_response_holds_back_what_follows_on_its_channel() -> None:
     log = Log()
     subject = interceptor(log, rule("response_delayed", on="peer_response", delay_ms=Range(3, 3), total=1))
     send_requests(subject, send(1), send(2))

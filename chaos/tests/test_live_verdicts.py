@@ -111,9 +111,7 @@ def _pair(played: tuple[str, str, int], fault: str, *clauses: str) -> ParameterS
         _pair(PRODUCERS, "without_snapshots", "P-8", "P-14"),
     ],
 )
-def test_a_mechanism_holds_and_its_mutant_is_killed(
-    verdicts: Verdicts, played: tuple[str, str, int], fault: str
-) -> None:
+def test_mechanism_holds_and_its_mutant_is_killed(verdicts: Verdicts, played: tuple[str, str, int], fault: str) -> None:
     assert_killed(verdicts, played, fault)
     if played == PRODUCERS:
         judged = {each.name: each for each in verdicts[PRODUCERS[0], ""].guarantees}["closed-segments-stored"]

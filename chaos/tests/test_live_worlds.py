@@ -24,13 +24,13 @@ def is_playable(scenario: Scenario) -> bool:
     return True
 
 
-def test_a_mutant_that_no_live_scenario_has_is_named_with_its_reason() -> None:
+def test_mutant_that_no_live_scenario_has_is_named_with_its_reason() -> None:
     live = {mutant for each in loader.load_all() if is_playable(each) for mutant in each.mutants}
     assert set(SIMULATED_ONLY) >= NAMES - live
     assert not set(SIMULATED_ONLY) - NAMES
 
 
-def test_a_mutant_that_live_plays_did_not_show_is_named_with_its_reason() -> None:
+def test_mutant_that_live_plays_did_not_show_is_named_with_its_reason() -> None:
     assert {each.mutant for each in KEPT.values() if not each.guarantees} == set(NOT_SEEN)
     assert not set(SIMULATED_ONLY) & set(NOT_SEEN)
 

@@ -175,14 +175,14 @@ PLANTED: dict[str, Callable[[CheckedLog], None]] = {
 
 
 @pytest.mark.parametrize("what", list(PLANTED))
-def test_a_producer_that_is_not_its_replay_is_a_violation(what: str) -> None:
+def test_producer_that_is_not_its_replay_is_a_violation(what: str) -> None:
     world = written()
     assert world.looked(thorough=True) == []
     PLANTED[what](world)
     assert "producers-replayed" in world.looked(thorough=True)
 
 
-def test_a_batch_that_is_not_remembered_is_a_violation() -> None:
+def test_batch_that_is_not_remembered_is_a_violation() -> None:
     world = written()
     known = world.log.producers.by_id[7]
     assert len(known.batch_metadata) == 5
@@ -190,7 +190,7 @@ def test_a_batch_that_is_not_remembered_is_a_violation() -> None:
     assert world.looked(thorough=True) == ["producers-replayed"]
 
 
-def test_a_start_and_a_truncation_are_judged_by_the_bytes() -> None:
+def test_start_and_a_truncation_are_judged_by_the_bytes() -> None:
     world = written()
     world.commit(9)
     world.restart()
@@ -205,7 +205,7 @@ def test_a_start_and_a_truncation_are_judged_by_the_bytes() -> None:
     assert world.looked(thorough=True) == ["producers-replayed"]
 
 
-def test_a_restart_that_loses_a_producer_is_a_violation() -> None:
+def test_restart_that_loses_a_producer_is_a_violation() -> None:
     world = written()
     with world.touched.noted():
         world.log = world._opened()
@@ -213,7 +213,7 @@ def test_a_restart_that_loses_a_producer_is_a_violation() -> None:
     assert world.looked() == ["producers-replayed"]
 
 
-def test_an_idle_producer_may_be_forgotten_and_come_back() -> None:
+def test_idle_producer_may_be_forgotten_and_come_back() -> None:
     world = written(producer_id_expiration_ms=HOUR_MS, unknown_producer_id_policy="accept")
     world.ms += HOUR_MS
     assert world.log.expire_producers(Now(0, world.ms)) == 2
@@ -224,7 +224,7 @@ def test_an_idle_producer_may_be_forgotten_and_come_back() -> None:
     assert world.looked() == []
 
 
-def test_a_producer_that_expires_too_early_or_with_an_open_transaction_is_a_violation() -> None:
+def test_producer_that_expires_too_early_or_with_an_open_transaction_is_a_violation() -> None:
     for producer_id, later_ms in ((7, HOUR_MS - 1), (5, HOUR_MS)):
         world = written(producer_id_expiration_ms=HOUR_MS)
         world.ms += later_ms
@@ -245,7 +245,7 @@ def test_batches_below_the_log_start_may_be_forgotten() -> None:
     assert world.looked(thorough=True) == ["producers-replayed"]
 
 
-def test_an_aborted_transaction_that_the_index_lacks_is_a_violation() -> None:
+def test_aborted_transaction_that_the_index_lacks_is_a_violation() -> None:
     world = written()
     world.log.segments[-1].aborted.clear()
     assert world.looked(thorough=True) == ["producers-replayed"]
@@ -253,7 +253,7 @@ def test_an_aborted_transaction_that_the_index_lacks_is_a_violation() -> None:
 
 @pytest.mark.clause("X-11")
 @pytest.mark.parametrize(("is_cleaned", "broken"), [(True, []), (False, ["producers-replayed"])])
-def test_a_log_that_was_cleaned_before_a_power_loss_need_not_list_what_is_gone(
+def test_log_that_was_cleaned_before_a_power_loss_need_not_list_what_is_gone(
     is_cleaned: bool, broken: list[str]
 ) -> None:
     """The power loss took the checkpoint of the cleaner."""
@@ -272,20 +272,20 @@ def test_a_log_that_was_cleaned_before_a_power_loss_need_not_list_what_is_gone(
 
 
 @pytest.mark.parametrize(("high_watermark", "stable"), [(7, 7), (9, 7), (10, 7), (11, 11), (12, 11)])
-def test_the_last_stable_offset_is_that_of_the_batches(high_watermark: int, stable: int) -> None:
+def test_last_stable_offset_is_that_of_the_batches(high_watermark: int, stable: int) -> None:
     world = written()
     world.commit(high_watermark)
     assert (world.looked(), world.log.last_stable_offset) == ([], stable)
 
 
-def test_a_last_stable_offset_beyond_a_marker_that_is_not_replicated_is_a_violation() -> None:
+def test_last_stable_offset_beyond_a_marker_that_is_not_replicated_is_a_violation() -> None:
     world = written()
     world.log.producers.completed.clear()
     world.commit(10)
     assert world.looked() == ["lso-regression"]
 
 
-def test_a_last_stable_offset_that_lags_is_a_violation_where_the_log_is_whole() -> None:
+def test_last_stable_offset_that_lags_is_a_violation_where_the_log_is_whole() -> None:
     world = written()
     world.log.producers.completed_from = 12
     world.commit(11)
@@ -303,7 +303,7 @@ def test_a_last_stable_offset_that_lags_is_a_violation_where_the_log_is_whole() 
         ([(5, 7)], 12, 11, ["aborted-read"]),
     ],
 )
-def test_a_response_lists_exactly_the_aborted_transactions_among_its_records(
+def test_response_lists_exactly_the_aborted_transactions_among_its_records(
     aborted: list[tuple[int, int]], end: int, stable: int, broken: list[str]
 ) -> None:
     world = written()
@@ -325,7 +325,7 @@ MAX_SEQUENCE = 2**31 - 1
         (7, 1, ["duplicate"]),
     ],
 )
-def test_a_batch_has_the_next_sequence_or_begins_a_greater_epoch(sequence: int, epoch: int, broken: list[str]) -> None:
+def test_batch_has_the_next_sequence_or_begins_a_greater_epoch(sequence: int, epoch: int, broken: list[str]) -> None:
     world = written()
     world.data(7, sequence, epoch=epoch, transactional=False, origin=BatchOrigin.BROKER)
     assert world.looked() == broken
@@ -343,7 +343,7 @@ def test_sequence_0_follows_the_last_one_and_a_smaller_epoch_follows_none() -> N
 @pytest.mark.parametrize(
     ("epoch", "coordinator", "broken"), [(1, 3, []), (1, 4, []), (1, 2, ["duplicate"]), (0, 3, ["duplicate"])]
 )
-def test_a_marker_has_no_smaller_epochs_than_the_one_before(epoch: int, coordinator: int, broken: list[str]) -> None:
+def test_marker_has_no_smaller_epochs_than_the_one_before(epoch: int, coordinator: int, broken: list[str]) -> None:
     world = CheckedLog()
     world.data(5, 0, epoch=1)
     world.marker(5, epoch=1, coordinator=3)
@@ -354,7 +354,7 @@ def test_a_marker_has_no_smaller_epochs_than_the_one_before(epoch: int, coordina
 @pytest.mark.parametrize(
     ("sequence", "offset", "broken"), [(3, 3, []), (3, 4, ["duplicate"]), (3, -1, ["duplicate"]), (6, 6, [])]
 )
-def test_a_repeated_batch_is_acknowledged_at_its_offset(sequence: int, offset: int, broken: list[str]) -> None:
+def test_repeated_batch_is_acknowledged_at_its_offset(sequence: int, offset: int, broken: list[str]) -> None:
     world = written()
     _acknowledged(world, sequence, offset)
     assert world.looked(thorough=True) == broken
@@ -372,7 +372,7 @@ def test_batches_acknowledged_before_restart_are_not_judged() -> None:
     ("high_watermark", "acks", "offset", "broken"),
     [(3, -1, 3, True), (4, -1, 3, False), (3, 1, 3, False), (4, -1, -1, True), (4, 1, -1, False)],
 )
-def test_a_batch_is_acknowledged_with_acks_all_when_it_is_replicated(
+def test_batch_is_acknowledged_with_acks_all_when_it_is_replicated(
     high_watermark: int, acks: int, offset: int, broken: bool
 ) -> None:
     world = CheckedLog()
@@ -400,7 +400,7 @@ def _acknowledged(world: CheckedLog, sequence: int, offset: int, acks: int = -1,
         each.acted(7, node or world.node(), request, [Reply(1, 1, 0, 9, response, tag)])
 
 
-def test_a_log_without_transactions_is_read_at_times(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_without_transactions_is_read_at_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer_view, "SKIPPED_CHANGES", 3)
     world = written()
     world.marker(5)
@@ -417,7 +417,7 @@ def test_a_log_without_transactions_is_read_at_times(monkeypatch: pytest.MonkeyP
     ("policy", "sequence", "broken"),
     [("delete", 9, True), ("compact", 9, False), ("compact", 5, True), ("delete", 7, False)],
 )
-def test_a_sequence_may_skip_others_only_in_a_compacted_topic(policy: str, sequence: int, broken: bool) -> None:
+def test_sequence_may_skip_others_only_in_a_compacted_topic(policy: str, sequence: int, broken: bool) -> None:
     world = CheckedLog(cleanup_policy=policy)
     for each in range(7):
         world.data(7, each, transactional=False, origin=BatchOrigin.BROKER)

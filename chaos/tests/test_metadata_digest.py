@@ -47,7 +47,7 @@ def changed(image: MetadataImage, random: Random, offset: int) -> tuple[Metadata
 
 @pytest.mark.clause("S-15")
 @pytest.mark.parametrize("seed", range(10))
-def test_a_digest_that_followed_deltas_equals_that_of_the_whole_image(seed: int) -> None:
+def test_digest_that_followed_deltas_equals_that_of_the_whole_image(seed: int) -> None:
     random, image, digest = Random(seed), EMPTY_IMAGE, Digest(EMPTY_IMAGE)
     for offset in range(60):
         before = digest.value
@@ -62,7 +62,7 @@ def test_a_digest_that_followed_deltas_equals_that_of_the_whole_image(seed: int)
     assert jump == digest.published()
 
 
-def test_a_delta_on_another_image_is_not_followed_but_the_whole_image_is_hashed() -> None:
+def test_delta_on_another_image_is_not_followed_but_the_whole_image_is_hashed() -> None:
     random, digest = Random(1), Digest(EMPTY_IMAGE)
     _, skipped = changed(EMPTY_IMAGE, random, 1)
     delta, image = changed(skipped, random, 2)
@@ -70,7 +70,7 @@ def test_a_delta_on_another_image_is_not_followed_but_the_whole_image_is_hashed(
 
 
 @pytest.mark.clause("M-1")
-def test_a_digest_covers_the_metadata_epoch_and_the_registrations_of_brokers() -> None:
+def test_digest_covers_the_metadata_epoch_and_the_registrations_of_brokers() -> None:
     broker = BrokerImage(1, 1, bytes(16), "h", 1, False)
     plain = MetadataImage(brokers={1: broker})
     announced = MetadataImage(brokers={1: replace(broker, features=(("f", 0, 1),))})

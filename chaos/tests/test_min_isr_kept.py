@@ -36,7 +36,7 @@ def of_cluster(value: str = "2", **own: str) -> Configs:
 
 
 @pytest.mark.clause("E-8")
-def test_the_cluster_must_have_a_minimum_and_no_broker_its_own() -> None:
+def test_cluster_must_have_a_minimum_and_no_broker_its_own() -> None:
     assert stories(image(of_cluster())) == []
     assert stories(image({}, level=0)) == []
     assert stories(image({})) == [f"node-0 published metadata in which the cluster has no {MIN_ISR}"]
@@ -46,7 +46,7 @@ def test_the_cluster_must_have_a_minimum_and_no_broker_its_own() -> None:
 
 @pytest.mark.clause("E-8")
 @pytest.mark.parametrize("after", [of_cluster("1"), {CLUSTER: {MIN_ISR: "2"}, TOPIC: {MIN_ISR: "1"}}])
-def test_a_change_clears_the_eligible_replicas(after: Configs) -> None:
+def test_change_clears_the_eligible_replicas(after: Configs) -> None:
     before = image(of_cluster(), elr=(1,))
     (story,) = stories(before, image(after, elr=(1,)))
     assert "t-0 kept the eligible leader replicas (1,)" in story

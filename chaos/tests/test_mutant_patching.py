@@ -77,7 +77,7 @@ def test_first_call_is_reported_before_the_replacement_runs() -> None:
         ("chaos.interceptor.rules:Rule.__doc__", never, "not a function"),
     ],
 )
-def test_a_target_that_does_not_fit_is_refused(target: str, replacement: Callable[..., Any], word: str) -> None:
+def test_target_that_does_not_fit_is_refused(target: str, replacement: Callable[..., Any], word: str) -> None:
     with pytest.raises(MutantError, match=word):
         apply(mutant(target, replacement))
     assert hits()
@@ -152,7 +152,7 @@ def test_no_module_binds_name_replaced_by_a_mutant(each: Mutant, places: dict[in
     assert left() == before
 
 
-def test_a_module_that_is_imported_under_a_mutant_gets_the_original_back() -> None:
+def test_module_that_is_imported_under_a_mutant_gets_the_original_back() -> None:
     name = "reference_broker.client.consumer_partitions"
     from reference_broker.client.offset_commits import may_consume
 
@@ -204,7 +204,7 @@ def test_mutants_of_the_client_change_the_consumer_that_applications_get() -> No
             assert reached() == wrong, name
 
 
-def test_an_unknown_mutant_is_refused_with_the_nearest_name_and_the_command_that_lists_them() -> None:
+def test_unknown_mutant_is_refused_with_the_nearest_name_and_the_command_that_lists_them() -> None:
     with pytest.raises(MutantError, match=r"did you mean no_epoch_comparison; \./crucible mutants lists all$"):
         by_name("no_epoch_comparision")
 

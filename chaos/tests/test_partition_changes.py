@@ -99,7 +99,7 @@ def log() -> MetadataLog:
 
 
 @pytest.mark.clause("E-1", "E-3", "E-5")
-def test_a_history_by_the_rules_violates_nothing(log: MetadataLog) -> None:
+def test_history_by_the_rules_violates_nothing(log: MetadataLog) -> None:
     log.write(change(isr=(0, 1)))
     log.write(change(isr=(1,), leader=1, eligible_leader_replicas=(0,)), fence(0))
     log.write(change(isr=(), leader=-1, eligible_leader_replicas=(0, 1), last_known_elr=(1,)), fence(1))
@@ -115,7 +115,7 @@ def test_a_history_by_the_rules_violates_nothing(log: MetadataLog) -> None:
 
 
 @pytest.mark.clause("E-5")
-def test_the_last_leader_recovers_alone(log: MetadataLog) -> None:
+def test_last_leader_recovers_alone(log: MetadataLog) -> None:
     log.write(change(isr=(0,), eligible_leader_replicas=(1, 2)))
     log.write(change(eligible_leader_replicas=()), registration(1, fenced=True), registration(2, fenced=True))
     log.write(change(isr=(), leader=-1, eligible_leader_replicas=(0,), last_known_elr=(0,)), fence(0))
@@ -146,7 +146,7 @@ def test_the_last_leader_recovers_alone(log: MetadataLog) -> None:
     ],
 )
 @pytest.mark.clause("E-1", "E-3", "E-4", "E-6")
-def test_a_change_against_the_rules_is_a_violation(
+def test_change_against_the_rules_is_a_violation(
     log: MetadataLog, records: tuple[MetadataRecord, ...], story: str
 ) -> None:
     log.write(*records)
@@ -156,14 +156,14 @@ def test_a_change_against_the_rules_is_a_violation(
 
 
 @pytest.mark.clause("E-3")
-def test_an_eligible_leader_is_elected_only_if_no_in_sync_replica_is_live(log: MetadataLog) -> None:
+def test_eligible_leader_is_elected_only_if_no_in_sync_replica_is_live(log: MetadataLog) -> None:
     log.write(change(isr=(0,), eligible_leader_replicas=(1, 2)))
     log.write(change(isr=(0, 1), leader=1, eligible_leader_replicas=()))
     assert ["elected although [0]" in each for each in log.stories()] == [True]
 
 
 @pytest.mark.clause("E-3")
-def test_a_leader_from_outside_is_a_violation(log: MetadataLog) -> None:
+def test_leader_from_outside_is_a_violation(log: MetadataLog) -> None:
     log.write(change(isr=(0, 1)))
     log.write(change(isr=(0, 2), leader=2))
     assert ["neither in sync nor eligible" in each for each in log.stories()] == [True]
@@ -172,7 +172,7 @@ def test_a_leader_from_outside_is_a_violation(log: MetadataLog) -> None:
 @pytest.mark.clause("E-4")
 @pytest.mark.parametrize("epoch", [1, 2])
 @pytest.mark.parametrize("registers", [True, False])
-def test_a_replica_that_registers_uncleanly_is_not_eligible(log: MetadataLog, epoch: int, *, registers: bool) -> None:
+def test_replica_that_registers_uncleanly_is_not_eligible(log: MetadataLog, epoch: int, *, registers: bool) -> None:
     log.write(change(isr=(0,), eligible_leader_replicas=(1, 2)))
     log.write(change(eligible_leader_replicas=(2,)))
     log.at_us += REGISTERED_WITHIN_US + 1

@@ -24,7 +24,7 @@ def tally_of(reached: dict[str, dict[str, int]]) -> Tally:
     return tally
 
 
-def test_the_newest_night_with_counts_is_listed(tmp_path: Path) -> None:
+def test_newest_night_with_counts_is_listed(tmp_path: Path) -> None:
     tally = tally_of({FIRST: {"01-a": 3, "02-b": 1}})
     for night in ("2026-01-01", "2026-01-02", "2026-01-03"):
         (tmp_path / night).mkdir()
@@ -65,12 +65,12 @@ def test_only_the_points_of_a_clause_can_be_listed() -> None:
     assert summary.startswith(f"{2 * len(named)} outcomes of {len(named)} points, ")
 
 
-def test_a_line_names_the_scenarios_that_reached_most() -> None:
+def test_line_names_the_scenarios_that_reached_most() -> None:
     tally = tally_of({FIRST: {"01-a": 1, "02-b": 4, "03-c": 3, "04-d": 2}})
     assert "10 times: 02-b, 03-c, 04-d and 1 more |" in next(listing(tally, only_never=False))
 
 
-def test_the_outcomes_of_points_are_counted() -> None:
+def test_outcomes_of_points_are_counted() -> None:
     name = declared_points()[0].name
     tally = tally_of({FIRST: {"01-a": 1}, SECOND: {"01-a": 1}, LAST: {"01-a": 1}})
     assert tally.outcomes_of([name]) == 2

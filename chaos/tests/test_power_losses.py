@@ -24,7 +24,7 @@ PAIRS = [(kind, mutant) for kind, mutants in KILLED_BY.items() for mutant in mut
 
 @pytest.mark.simulated
 @pytest.mark.clause("P-1", "P-6")
-def test_a_log_loses_nothing_by_a_power_loss_before_any_operation() -> None:
+def test_log_loses_nothing_by_a_power_loss_before_any_operation() -> None:
     found = search_violation(PlainLog)
     assert found.violation is None, found.violation
     assert found.points > 150
@@ -33,7 +33,7 @@ def test_a_log_loses_nothing_by_a_power_loss_before_any_operation() -> None:
 
 
 @pytest.mark.simulated
-def test_a_killed_process_leaves_nothing_that_a_power_loss_turns_into_damage() -> None:
+def test_killed_process_leaves_nothing_that_a_power_loss_turns_into_damage() -> None:
     found = search_violation(kind_of("tier"), ("killed", "bytes"))
     assert found.violation is None, found.violation
 
@@ -48,7 +48,7 @@ def test_no_kind_loses_anything(name: str) -> None:
 @pytest.mark.simulated
 @pytest.mark.rotated(8)
 @pytest.mark.parametrize(("kind", "mutant"), PAIRS, ids=[f"{kind}-{mutant.name}" for kind, mutant in PAIRS])
-def test_a_kind_kills_its_mutants_and_the_violation_can_be_repeated(kind: str, mutant: object) -> None:
+def test_kind_kills_its_mutants_and_the_violation_can_be_repeated(kind: str, mutant: object) -> None:
     with applied(mutant) as in_place:  # type: ignore[arg-type]
         violation = search_violation(kind_of(kind)).violation
         assert in_place is not None
@@ -64,7 +64,7 @@ def test_each_kind_has_a_mutant() -> None:
     assert all(KILLED_BY.values())
 
 
-def test_a_fork_loses_by_itself() -> None:
+def test_fork_loses_by_itself() -> None:
     disk = SimDisk(Random(0))
     disk.write("a/kept", b"1")
     disk.make_durable("a/kept")
@@ -118,7 +118,7 @@ def _sealed(snapshot: bytes) -> bytes:
     return snapshot[:2] + crc32c(snapshot[6:]).to_bytes(4, "big") + snapshot[6:]
 
 
-def test_a_snapshot_that_is_not_whole_counts_as_absent() -> None:
+def test_snapshot_that_is_not_whole_counts_as_absent() -> None:
     folder = _folder(ProducersOfALog)
     name = max(name for name in folder if name.endswith(".snapshot"))
     assert snapshot_rows(folder[name])
@@ -126,7 +126,7 @@ def test_a_snapshot_that_is_not_whole_counts_as_absent() -> None:
     assert snapshot_rows(folder[name][:-1] + b"\x7f") is None
 
 
-def test_a_recovery_point_behind_the_batches_is_a_false_claim() -> None:
+def test_recovery_point_behind_the_batches_is_a_false_claim() -> None:
     folder = _folder(TransactionsOfALog)
     start = segments_of(folder)[0].base
     end = segments_of(folder)[-1].next_offset
@@ -136,7 +136,7 @@ def test_a_recovery_point_behind_the_batches_is_a_false_claim() -> None:
         assert len(list(false_claims(folder | {name: f"0\n1\n{claimed}\n".encode()}, start))) == claims
 
 
-def test_an_empty_log_may_know_the_epoch_at_its_start_and_no_other() -> None:
+def test_empty_log_may_know_the_epoch_at_its_start_and_no_other() -> None:
     def epochs(*rows: str) -> dict[str, bytes]:
         text = "".join(f"{line}\n" for line in ("0", str(len(rows)), *rows)).encode()
         return {f"{23:020}.log": b"", "leader-epoch-checkpoint": text}
@@ -146,7 +146,7 @@ def test_an_empty_log_may_know_the_epoch_at_its_start_and_no_other() -> None:
     assert _found(epochs("4 23", "5 24"))
 
 
-def test_a_replay_follows_transactions() -> None:
+def test_replay_follows_transactions() -> None:
     folder = _folder(TransactionsOfALog)
     replay = replayed(batch.data for segment in segments_of(folder) for batch in segment.batches)
     assert replay.aborted

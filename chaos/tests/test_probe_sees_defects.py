@@ -16,7 +16,7 @@ def test_exceptions_name_existing_cases() -> None:
 
 
 @pytest.mark.live
-def test_a_session_that_ends_at_a_wrong_epoch_is_seen() -> None:
+def test_session_that_ends_at_a_wrong_epoch_is_seen() -> None:
     seen = seen_by("session_closed_on_wrong_epoch")
     assert {"fetch/session/wrong-epoch", "fetch/session/repeated-epoch"} <= {*seen}
     assert "fetch/session/incremental" not in seen

@@ -23,7 +23,7 @@ from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE
         (6, True, True, False, True),
     ],
 )
-def test_a_clean_stop_leaves_a_snapshot_at_the_end(
+def test_clean_stop_leaves_a_snapshot_at_the_end(
     snapshot: int, stopped: bool, clean: bool, producers: bool, right: bool
 ) -> None:
     disk = SimDisk(Random(1))

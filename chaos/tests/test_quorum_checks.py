@@ -154,7 +154,7 @@ def quorum() -> Quorum:
     return settled()
 
 
-def test_a_correct_history_violates_nothing(quorum: Quorum) -> None:
+def test_correct_history_violates_nothing(quorum: Quorum) -> None:
     quorum.now_us += 20 * SECOND_US
     quorum.fault_times.node(0, quorum.now_us)
     quorum.elect(1, 2)
@@ -178,14 +178,14 @@ def test_nodes_that_follow_different_leaders_in_one_epoch_are_a_violation(quorum
     assert quorum.broken() == ["one-leader-per-epoch"]
 
 
-def test_an_epoch_that_goes_back_is_a_violation(quorum: Quorum) -> None:
+def test_epoch_that_goes_back_is_a_violation(quorum: Quorum) -> None:
     quorum.nodes[1].epoch, quorum.nodes[1].leader_id = 0, -1
     quorum.observe(1)
     assert quorum.broken() == ["monotonic-epoch"]
 
 
 @pytest.mark.parametrize("voted", [True, False])
-def test_a_restart_that_forgets_an_epoch_is_a_violation(quorum: Quorum, voted: bool) -> None:
+def test_restart_that_forgets_an_epoch_is_a_violation(quorum: Quorum, voted: bool) -> None:
     node = quorum.nodes[1]
     node.epoch, node.leader_id = 2, -1
     quorum.observe(1)
@@ -208,12 +208,12 @@ def test_equal_batches_after_different_ones_are_a_violation(quorum: Quorum) -> N
     assert quorum.broken() == ["log-matching"]
 
 
-def test_a_gap_in_a_metadata_log_is_a_violation(quorum: Quorum) -> None:
+def test_gap_in_a_metadata_log_is_a_violation(quorum: Quorum) -> None:
     quorum.append(batch(5, 1), to=(0,))
     assert quorum.broken() == ["log-matching"]
 
 
-def test_a_leader_that_lacks_a_committed_batch_is_a_violation(quorum: Quorum) -> None:
+def test_leader_that_lacks_a_committed_batch_is_a_violation(quorum: Quorum) -> None:
     quorum.append(batch(3, 1), to=(0, 1, 3))
     quorum.commit(4, 0)
     quorum.fault_times.node(0, quorum.now_us)
@@ -222,7 +222,7 @@ def test_a_leader_that_lacks_a_committed_batch_is_a_violation(quorum: Quorum) ->
     assert quorum.broken() == ["leader-completeness"]
 
 
-def test_a_node_with_another_batch_below_its_high_watermark_is_a_violation(quorum: Quorum) -> None:
+def test_node_with_another_batch_below_its_high_watermark_is_a_violation(quorum: Quorum) -> None:
     quorum.append(batch(3, 1), to=(0, 1))
     quorum.commit(4, 0)
     quorum.append(batch(3, 2), to=(3,))
@@ -230,17 +230,17 @@ def test_a_node_with_another_batch_below_its_high_watermark_is_a_violation(quoru
     assert quorum.broken() == ["leader-completeness"]
 
 
-def test_a_truncation_below_the_high_watermark_is_a_violation(quorum: Quorum) -> None:
+def test_truncation_below_the_high_watermark_is_a_violation(quorum: Quorum) -> None:
     quorum.note(1, "truncated", offset=2)
     assert quorum.broken() == ["leader-completeness"]
 
 
-def test_a_high_watermark_that_goes_back_is_a_violation(quorum: Quorum) -> None:
+def test_high_watermark_that_goes_back_is_a_violation(quorum: Quorum) -> None:
     quorum.commit(2, 1)
     assert quorum.broken() == ["monotonic-high-watermark"]
 
 
-def test_a_new_leader_with_a_smaller_high_watermark_is_a_violation(quorum: Quorum) -> None:
+def test_new_leader_with_a_smaller_high_watermark_is_a_violation(quorum: Quorum) -> None:
     quorum.fault_times.node(0, quorum.now_us)
     quorum.nodes[1].incarnation, quorum.nodes[1].high_watermark = 1, -1
     quorum.observe(1)
@@ -249,7 +249,7 @@ def test_a_new_leader_with_a_smaller_high_watermark_is_a_violation(quorum: Quoru
     assert quorum.broken() == ["monotonic-high-watermark"]
 
 
-def test_a_high_watermark_above_what_a_majority_has_durably_is_a_violation(quorum: Quorum) -> None:
+def test_high_watermark_above_what_a_majority_has_durably_is_a_violation(quorum: Quorum) -> None:
     quorum.append(batch(3, 1))
     quorum.nodes[1].synced_offset = quorum.nodes[2].synced_offset = 3
     quorum.observe(1)
@@ -260,7 +260,7 @@ def test_a_high_watermark_above_what_a_majority_has_durably_is_a_violation(quoru
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("touched", ["", "leader", "one voter", "two voters", "links of two voters"])
-def test_a_leader_may_be_deposed_only_after_a_fault_of_it_or_of_a_majority(quorum: Quorum, touched: str) -> None:
+def test_leader_may_be_deposed_only_after_a_fault_of_it_or_of_a_majority(quorum: Quorum, touched: str) -> None:
     quorum.now_us += 20 * SECOND_US
     nodes = {"leader": (0,), "one voter": (1,), "two voters": (1, 2)}.get(touched, ())
     for each in nodes:
@@ -272,7 +272,7 @@ def test_a_leader_may_be_deposed_only_after_a_fault_of_it_or_of_a_majority(quoru
     assert quorum.broken() == (["stable-leadership"] if touched in ("", "one voter") else [])
 
 
-def test_a_log_start_above_0_without_a_snapshot_is_a_violation(quorum: Quorum) -> None:
+def test_log_start_above_0_without_a_snapshot_is_a_violation(quorum: Quorum) -> None:
     node = quorum.nodes[1]
     node.start_offset, node.held = 2, node.held[2:]
     quorum.observe(1)
@@ -280,7 +280,7 @@ def test_a_log_start_above_0_without_a_snapshot_is_a_violation(quorum: Quorum) -
 
 
 @pytest.mark.parametrize(("snapshot", "right"), [((2, 1), True), ((2, 0), False), ((4, 1), False)])
-def test_a_snapshot_must_end_at_a_committed_batch(quorum: Quorum, snapshot: tuple[int, int], right: bool) -> None:
+def test_snapshot_must_end_at_a_committed_batch(quorum: Quorum, snapshot: tuple[int, int], right: bool) -> None:
     node = quorum.nodes[1]
     node.snapshots = [snapshot]
     node.start_offset, node.held = 2, node.held[2:]
@@ -289,7 +289,7 @@ def test_a_snapshot_must_end_at_a_committed_batch(quorum: Quorum, snapshot: tupl
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_leader_that_loads_a_snapshot_is_a_violation(quorum: Quorum, number: int) -> None:
+def test_leader_that_loads_a_snapshot_is_a_violation(quorum: Quorum, number: int) -> None:
     quorum.note(number, "snapshot_loaded", end_offset=3, epoch=1)
     assert quorum.broken() == (["leader-never-loads-snapshot"] if number == 0 else [])
 
@@ -316,7 +316,7 @@ def test_each_begin_has_one_end(quorum: Quorum, markers: tuple[MetadataRecord, .
 
 @pytest.mark.clause("T-7")
 @pytest.mark.parametrize(("first", "right"), [(ABORT, True), (NoOpRecord(), False), (END, False)])
-def test_a_new_controller_aborts_before_anything_else(quorum: Quorum, first: MetadataRecord, right: bool) -> None:
+def test_new_controller_aborts_before_anything_else(quorum: Quorum, first: MetadataRecord, right: bool) -> None:
     quorum.append(batch(3, 1, BEGIN), batch(4, 1), batch(5, 2, first))
     quorum.commit(6)
     assert ("one-abort-per-begin" in quorum.broken()) is not right
@@ -335,7 +335,7 @@ def test_no_metadata_is_published_after_misplaced_marker(quorum: Quorum, offset:
 
 
 @pytest.mark.clause("T-7")
-def test_a_node_without_metadata_version_at_the_end_is_a_violation(quorum: Quorum) -> None:
+def test_node_without_metadata_version_at_the_end_is_a_violation(quorum: Quorum) -> None:
     for number in range(4):
         quorum.nodes[number].image = EMPTY_IMAGE
         quorum.observe(number)
@@ -351,7 +351,7 @@ def test_nodes_that_disagree_at_the_end_are_a_violation(quorum: Quorum) -> None:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_process_registers_once(quorum: Quorum, restarted: bool) -> None:
+def test_process_registers_once(quorum: Quorum, restarted: bool) -> None:
     quorum.note(3, "broker_registered", epoch=7)
     quorum.note(3, "broker_registered", epoch=7)
     if restarted:
@@ -362,7 +362,7 @@ def test_a_process_registers_once(quorum: Quorum, restarted: bool) -> None:
 
 
 @pytest.mark.parametrize("touched", ["", "broker", "link"])
-def test_a_broker_may_be_fenced_only_after_a_fault_of_it_or_of_its_link(quorum: Quorum, touched: str) -> None:
+def test_broker_may_be_fenced_only_after_a_fault_of_it_or_of_its_link(quorum: Quorum, touched: str) -> None:
     quorum.now_us += 60 * SECOND_US
     if touched == "broker":
         quorum.fault_times.node(3, quorum.now_us)

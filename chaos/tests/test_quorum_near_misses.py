@@ -28,7 +28,7 @@ def quorum() -> Quorum:
 @pytest.mark.thorough
 @pytest.mark.parametrize("too_long_ago_us", [0, 1])
 @pytest.mark.parametrize("touched", ["leader", "voters", "links"])
-def test_a_leader_falls_only_soon_after_a_fault(quorum: Quorum, touched: str, too_long_ago_us: int) -> None:
+def test_leader_falls_only_soon_after_a_fault(quorum: Quorum, touched: str, too_long_ago_us: int) -> None:
     quorum.now_us += 20 * SECOND_US
     until_us = quorum.now_us + 1 - SETTLED_US - too_long_ago_us  # The new leader is seen in the next microsecond.
     for number in {"leader": (0,), "voters": (1, 2), "links": ()}[touched]:
@@ -43,7 +43,7 @@ def test_a_leader_falls_only_soon_after_a_fault(quorum: Quorum, touched: str, to
 @pytest.mark.thorough
 @pytest.mark.parametrize("too_long_ago_us", [0, 1])
 @pytest.mark.parametrize("touched", ["broker", "controller", "link"])
-def test_a_broker_is_fenced_only_soon_after_a_fault(quorum: Quorum, touched: str, too_long_ago_us: int) -> None:
+def test_broker_is_fenced_only_soon_after_a_fault(quorum: Quorum, touched: str, too_long_ago_us: int) -> None:
     quorum.now_us += 60 * SECOND_US
     until_us = quorum.now_us - SESSION_US - too_long_ago_us
     if touched == "link":
@@ -89,7 +89,7 @@ def test_batches_after_a_part_known_only_as_a_snapshot_are_still_compared(quorum
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_leader_that_learns_late_of_its_election_may_lack_what_a_later_one_committed(
+def test_leader_that_learns_late_of_its_election_may_lack_what_a_later_one_committed(
     quorum: Quorum, before: bool
 ) -> None:
     """The leader must have what was committed before the later leader began."""
@@ -190,9 +190,7 @@ def test_no_update_from_before_level_0_is_applied(epoch: int, right: bool, is_on
 @pytest.mark.parametrize(
     ("epochs", "right"), [((-1, 4, 4, 5), True), ((4, None, 4), True), ((4, -1), False), ((4, 3), False)]
 )
-def test_a_node_that_has_sent_clients_an_epoch_sends_no_smaller_one(
-    epochs: tuple[int | None, ...], right: bool
-) -> None:
+def test_node_that_has_sent_clients_an_epoch_sends_no_smaller_one(epochs: tuple[int | None, ...], right: bool) -> None:
     """None: a response of one of Kafka's versions, which has no epoch."""
     node: Any = SimpleNamespace(
         broker=SimpleNamespace(

@@ -140,7 +140,7 @@ def voter() -> Voter:
 @pytest.mark.clause("T-7")
 @pytest.mark.parametrize("synced", [True, False])
 @pytest.mark.parametrize("what", ["announces", "fetches", "serves", "seeks votes"])
-def test_an_epoch_is_durable_before_a_message_names_it(voter: Voter, what: str, synced: bool) -> None:
+def test_epoch_is_durable_before_a_message_names_it(voter: Voter, what: str, synced: bool) -> None:
     voter.write(4, 1)
     voter.write(5, 1, synced=synced)
     if what == "announces":
@@ -156,7 +156,7 @@ def test_an_epoch_is_durable_before_a_message_names_it(voter: Voter, what: str, 
 
 @pytest.mark.clause("T-7")
 @pytest.mark.parametrize("excuse", ["", "has voted", "knows a leader", "newer log", "pre-vote", "another epoch"])
-def test_a_voter_that_is_free_to_vote_grants_a_new_enough_log_its_vote(voter: Voter, excuse: str) -> None:
+def test_voter_that_is_free_to_vote_grants_a_new_enough_log_its_vote(voter: Voter, excuse: str) -> None:
     voter.write(6 if excuse == "another epoch" else 5, 0 if excuse == "has voted" else -1)
     end = OffsetAndEpoch(11, 2) if excuse == "newer log" else END
     voter.refuse(end, 0 if excuse == "knows a leader" else -1, pre_vote=excuse == "pre-vote")
@@ -165,7 +165,7 @@ def test_a_voter_that_is_free_to_vote_grants_a_new_enough_log_its_vote(voter: Vo
 
 @pytest.mark.clause("T-7")
 @pytest.mark.parametrize(("epoch", "voted_id", "right"), [(5, 2, True), (5, 0, False), (5, -1, False), (6, -1, True)])
-def test_a_vote_is_durable_before_it_is_sent(voter: Voter, epoch: int, voted_id: int, right: bool) -> None:
+def test_vote_is_durable_before_it_is_sent(voter: Voter, epoch: int, voted_id: int, right: bool) -> None:
     voter.write(epoch, voted_id)
     voter.grant(2, 5)
     assert voter.broken() == ([] if right else ["one-leader-per-epoch"])
@@ -173,7 +173,7 @@ def test_a_vote_is_durable_before_it_is_sent(voter: Voter, epoch: int, voted_id:
 
 @pytest.mark.clause("T-7")
 @pytest.mark.parametrize("replaced", [True, False])
-def test_a_directory_votes_once_in_an_epoch(voter: Voter, replaced: bool) -> None:
+def test_directory_votes_once_in_an_epoch(voter: Voter, replaced: bool) -> None:
     voter.write(5, 1)
     voter.send(VOTE, vote(Vote("c", 0, 1, 5, END, pre_vote=False)))
     voter.grant(0, 5, pre_vote=True)
@@ -196,7 +196,7 @@ def test_only_a_log_that_is_as_new_gets_a_vote(voter: Voter, end: OffsetAndEpoch
 
 @pytest.mark.clause("T-7")
 @pytest.mark.parametrize(("epoch", "voted_id", "right"), [(5, 2, True), (5, -1, False), (6, -1, True)])
-def test_a_new_process_has_the_vote_of_the_one_before(voter: Voter, epoch: int, voted_id: int, right: bool) -> None:
+def test_new_process_has_the_vote_of_the_one_before(voter: Voter, epoch: int, voted_id: int, right: bool) -> None:
     voter.write(5, 2)
     voter.grant(2, 5)
     voter.quorum.epoch, voter.quorum.voted_id = epoch, voted_id
@@ -215,7 +215,7 @@ def test_a_new_process_has_the_vote_of_the_one_before(voter: Voter, epoch: int, 
         (OffsetAndEpoch(10, 2), True, "its log ends with batch 9..9 of epoch 3"),
     ],
 )
-def test_a_voter_fetches_from_the_durable_end_of_its_log(
+def test_voter_fetches_from_the_durable_end_of_its_log(
     voter: Voter, end: OffsetAndEpoch, synced: bool, words: str
 ) -> None:
     voter.node.broker.quorum_node.log.log.log_start_offset = 0
@@ -232,7 +232,7 @@ def test_a_voter_fetches_from_the_durable_end_of_its_log(
 
 @pytest.mark.clause("S-9")
 @pytest.mark.parametrize(("epoch", "right"), [(4, True), (3, False)])
-def test_a_voter_fetches_from_the_end_of_the_snapshot_that_replaced_its_log(
+def test_voter_fetches_from_the_end_of_the_snapshot_that_replaced_its_log(
     voter: Voter, epoch: int, right: bool
 ) -> None:
     voter.node.broker.quorum_node.store = SimpleNamespace(ids=[OffsetAndEpoch(10, 4)])
@@ -261,7 +261,7 @@ OWN_END = Diverging(OffsetAndEpoch(20, 5))
         (0, 0, SNAPSHOT, NeedsSnapshot(OffsetAndEpoch(9, 2))),
     ],
 )
-def test_a_leader_compares_the_log_of_each_fetcher(
+def test_leader_compares_the_log_of_each_fetcher(
     voter: Voter, offset: int, epoch: int, right: Validity | None, wrong: Validity | None
 ) -> None:
     """The leader's log has epoch 3 from 10 to 14 and epoch 5 from 15 to 19, and its snapshot ends at 10 in epoch 2."""
@@ -270,7 +270,7 @@ def test_a_leader_compares_the_log_of_each_fetcher(
 
 
 @pytest.mark.parametrize(("offset", "epoch"), [(16, 3), (17, 4)])
-def test_the_first_batch_of_an_epoch_ends_the_one_before(voter: Voter, offset: int, epoch: int) -> None:
+def test_first_batch_of_an_epoch_ends_the_one_before(voter: Voter, offset: int, epoch: int) -> None:
     assert voter.fetch_violation(offset, epoch, EARLIER, appends_first=True) == ""
     assert "epoch 3 ends at 15" in voter.fetch_violation(
         offset, epoch, Diverging(OffsetAndEpoch(20, 3)), appends_first=True
@@ -292,7 +292,7 @@ def high_watermarks(quorum: Quorum) -> HighWatermarkOfLeaders:
 
 @pytest.mark.clause("T-7")
 @pytest.mark.parametrize(("offset", "right"), [(4, True), (3, False)])
-def test_a_leader_commits_its_own_first_record_before_it_reports_anything(offset: int, right: bool) -> None:
+def test_leader_commits_its_own_first_record_before_it_reports_anything(offset: int, right: bool) -> None:
     quorum: Quorum = settled()
     quorum.commit(2, 1)
     for each in quorum.checks:
@@ -323,7 +323,7 @@ def test_follower_high_watermark_does_not_exceed_leader_s(offset: int, led: bool
 
 @pytest.mark.clause("T-7")
 @pytest.mark.parametrize(("end", "epoch", "right"), [(0, 1, True), (0, 0, False), (15, 3, False), (1, 1, False)])
-def test_an_epoch_below_all_known_ones_ends_where_the_first_begins(
+def test_epoch_below_all_known_ones_ends_where_the_first_begins(
     voter: Voter, end: int, epoch: int, right: bool
 ) -> None:
     assert (voter.fetch_violation(1, 1, Diverging(OffsetAndEpoch(end, epoch)), start=0) == "") is right

@@ -81,7 +81,7 @@ def test_records_may_be_sent_only_below_the_servers_high_watermark(number: int, 
 
 
 @pytest.mark.parametrize(("epoch", "red"), [(4, False), (-1, False), (3, True), (5, True)])
-def test_a_follower_may_serve_only_fetches_of_its_leader_epoch(epoch: int, red: bool) -> None:
+def test_follower_may_serve_only_fetches_of_its_leader_epoch(epoch: int, red: bool) -> None:
     assert is_red(StaleLeaderEpochFenced(check_context()), make_fetch(make_node(FOLLOWER), epoch=epoch)) is red
 
 
@@ -108,13 +108,13 @@ def test_which_replicas_may_be_preferred(changes: dict[str, Any], rack: str, rep
     assert is_red(check, make_fetch(make_node(**changes), rack=rack, preferred_read_replica=replica)) is red
 
 
-def test_a_preferred_read_replica_together_with_records_is_a_violation() -> None:
+def test_preferred_read_replica_together_with_records_is_a_violation() -> None:
     check = eligible(in_order())
     assert is_red(check, make_fetch(make_node(), preferred_read_replica=1, records=batch(2, 4)))
 
 
 @pytest.mark.parametrize(("offset", "red"), [(2, False), (3, True), (4, True)])
-def test_a_preferred_replica_that_lacks_what_is_committed(offset: int, red: bool) -> None:
+def test_preferred_replica_that_lacks_what_is_committed(offset: int, red: bool) -> None:
     cluster = in_order()
     del cluster.logs[1].held[2:]
     cluster.observe(1)
@@ -122,11 +122,11 @@ def test_a_preferred_replica_that_lacks_what_is_committed(offset: int, red: bool
     assert is_red(check, make_fetch(make_node(), offset=offset, preferred_read_replica=1)) is red
 
 
-def test_a_preferred_replica_may_lack_what_is_not_committed() -> None:
+def test_preferred_replica_may_lack_what_is_not_committed() -> None:
     assert not is_red(eligible(in_order()), make_fetch(make_node(), offset=5, preferred_read_replica=1))
 
 
-def test_a_preferred_replica_that_lost_its_power_may_lack_anything() -> None:
+def test_preferred_replica_that_lost_its_power_may_lack_anything() -> None:
     cluster = in_order()
     cluster.view.power_lost(1)
     del cluster.logs[1].held[2:]
@@ -147,14 +147,14 @@ def test_a_preferred_replica_that_lost_its_power_may_lack_anything() -> None:
         ({"starts": 4}, "b", False),
     ],
 )
-def test_a_response_that_leaves_out_a_preferred_read_replica(changes: dict[str, Any], rack: str, red: bool) -> None:
+def test_response_that_leaves_out_a_preferred_read_replica(changes: dict[str, Any], rack: str, red: bool) -> None:
     first = make_fetch(make_node(**changes), offset=3, rack=rack, preferred_read_replica=1)
     assert is_red(IncrementalExact(check_context()), first, left_out(first)) is red
 
 
 @pytest.mark.clause("F-14")
 @pytest.mark.parametrize(("may_follow", "story"), [(True, "has changed"), (False, "has an error")])
-def test_a_response_of_a_follower_that_leaves_out_what_is_due(may_follow: bool, story: str) -> None:
+def test_response_of_a_follower_that_leaves_out_what_is_due(may_follow: bool, story: str) -> None:
     """An older fetch is not served by a follower, so an error is due."""
     node, check = make_node(FOLLOWER), IncrementalExact(check_context())
     first = make_fetch(node, offset=5, rack="", may_follow=may_follow)

@@ -28,7 +28,7 @@ def test_records_that_do_not_fill_their_batch_are_an_error() -> None:
 
 
 @pytest.mark.parametrize("length", [-(2**31), -12, 0, 25, 48])
-def test_a_length_that_no_batch_has_ends_the_batches(length: int) -> None:
+def test_length_that_no_batch_has_ends_the_batches(length: int) -> None:
     batch = bytes(build(WRITTEN))
     damaged = batch[:8] + length.to_bytes(4, "big", signed=True) + batch[12:]
     assert [data for _, data in batches_of(batch + damaged)] == [batch]

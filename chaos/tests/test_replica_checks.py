@@ -83,7 +83,7 @@ def loses_metadata(cluster: Cluster, lost: int | None) -> None:
         cluster.view.excused[REMOTE_LOG_METADATA_TOPIC, lost] = None
 
 
-def test_a_correct_history_violates_nothing(cluster: Cluster) -> None:
+def test_correct_history_violates_nothing(cluster: Cluster) -> None:
     cluster.acknowledge(2)
     cluster.append(batch(3, 0), to=(0, 1))
     cluster.view.fault_times.node(0, cluster.now_us)
@@ -101,7 +101,7 @@ def test_a_correct_history_violates_nothing(cluster: Cluster) -> None:
     assert cluster.broken() == []
 
 
-def test_a_replica_with_other_bytes_is_a_violation(cluster: Cluster) -> None:
+def test_replica_with_other_bytes_is_a_violation(cluster: Cluster) -> None:
     cluster.append(batch(3, 0), to=(0, 2))
     cluster.append(batch(3, 0, b"other"), to=(1,))
     cluster.commit(4, 0)
@@ -110,7 +110,7 @@ def test_a_replica_with_other_bytes_is_a_violation(cluster: Cluster) -> None:
     assert cluster.broken() == ["replicas-equal"]
 
 
-def test_a_leader_that_lacks_committed_records_is_a_violation(cluster: Cluster) -> None:
+def test_leader_that_lacks_committed_records_is_a_violation(cluster: Cluster) -> None:
     cluster.append(batch(3, 0), to=(0, 1))
     cluster.commit(4, 0)
     cluster.lead(2, 1)
@@ -209,7 +209,7 @@ def test_only_what_is_in_lost_remote_segments_is_unreadable(
     [(0, [2], "t-0"), (1, [2, 3], "t-0"), (9, [2, 3, 4, 5], "t-0"), (0, [2], "")],
     ids=["it ends", "its start moves once", "its start moves all the time", "it can be read"],
 )
-def test_a_partition_whose_remote_segments_are_lost_is_read_from_its_local_start(
+def test_partition_whose_remote_segments_are_lost_is_read_from_its_local_start(
     cluster: Cluster, moves: int, reads: list[int], missed: str
 ) -> None:
     """Another partition that could not be read stays unread."""
@@ -237,14 +237,14 @@ def test_a_partition_whose_remote_segments_are_lost_is_read_from_its_local_start
     assert list(reader.unread) == ([where, other] if missed else [other])
 
 
-def test_the_metadata_of_a_partition_is_where_nodes_write_it() -> None:
+def test_metadata_of_a_partition_is_where_nodes_write_it() -> None:
     for number in range(200):
         topic_id = (number * 0x9E3779B97F4A7C15F39CC0605CEDC834 % 2**128).to_bytes(16, "big")
         wanted = metadata_partition_of(topic_id, number, 50)
         assert remote_metadata_partition(topic_id, number, 50) == wanted
 
 
-def test_a_replica_that_was_only_killed_has_lost_no_directory(cluster: Cluster) -> None:
+def test_replica_that_was_only_killed_has_lost_no_directory(cluster: Cluster) -> None:
     (converge,) = (each for each in cluster.checks if isinstance(each, ReplicasConverge))
     cluster.view.partitions[KEY].eligible.came_back_uncleanly(1)
     homes = (bytes(16), LOST_DIRECTORY, bytes(16))
@@ -252,7 +252,7 @@ def test_a_replica_that_was_only_killed_has_lost_no_directory(cluster: Cluster) 
     assert not converge.reached()
 
 
-def test_a_leader_that_restarts_without_committed_records_is_a_violation(cluster: Cluster) -> None:
+def test_leader_that_restarts_without_committed_records_is_a_violation(cluster: Cluster) -> None:
     cluster.restart(0)
     del cluster.logs[0].held[2:]
     cluster.logs[0].high_watermark = 0
@@ -260,18 +260,18 @@ def test_a_leader_that_restarts_without_committed_records_is_a_violation(cluster
     assert "replicas-equal" in cluster.broken()
 
 
-def test_a_high_watermark_that_goes_back_is_a_violation(cluster: Cluster) -> None:
+def test_high_watermark_that_goes_back_is_a_violation(cluster: Cluster) -> None:
     cluster.commit(2, 1)
     assert cluster.broken() == ["high-watermark-monotonic"]
 
 
-def test_a_new_process_may_have_a_smaller_high_watermark(cluster: Cluster) -> None:
+def test_new_process_may_have_a_smaller_high_watermark(cluster: Cluster) -> None:
     cluster.restart(1)
     cluster.commit(2, 1)
     assert cluster.broken() == []
 
 
-def test_a_high_watermark_beyond_the_log_end_is_a_violation(cluster: Cluster) -> None:
+def test_high_watermark_beyond_the_log_end_is_a_violation(cluster: Cluster) -> None:
     cluster.commit(4, 1)
     assert set(cluster.broken()) == {"high-watermark-monotonic"}
 
@@ -282,14 +282,14 @@ def test_two_partition_leaders_in_one_epoch_are_a_violation(cluster: Cluster) ->
     assert cluster.broken() == ["one-partition-leader-per-epoch"]
 
 
-def test_a_high_watermark_above_the_log_of_an_in_sync_replica_is_a_violation(cluster: Cluster) -> None:
+def test_high_watermark_above_the_log_of_an_in_sync_replica_is_a_violation(cluster: Cluster) -> None:
     cluster.append(batch(3, 0), to=(0, 1))
     cluster.commit(4, 0)
     assert cluster.broken() == ["isr-honest"]
 
 
 @pytest.mark.thorough
-def test_a_replica_that_joins_the_isr_without_committed_records_is_a_violation(cluster: Cluster) -> None:
+def test_replica_that_joins_the_isr_without_committed_records_is_a_violation(cluster: Cluster) -> None:
     cluster.view.fault_times.node(2, cluster.now_us)
     cluster.change(isr=(0, 1))
     cluster.append(batch(3, 0), to=(0, 1))
@@ -300,7 +300,7 @@ def test_a_replica_that_joins_the_isr_without_committed_records_is_a_violation(c
 
 
 @pytest.mark.clause("F-22")
-def test_a_replica_that_leaves_the_isr_without_a_fault_is_a_violation(cluster: Cluster) -> None:
+def test_replica_that_leaves_the_isr_without_a_fault_is_a_violation(cluster: Cluster) -> None:
     cluster.change(isr=(0, 1))
     assert cluster.broken() == ["stable-isr"]
 
@@ -308,7 +308,7 @@ def test_a_replica_that_leaves_the_isr_without_a_fault_is_a_violation(cluster: C
 @pytest.mark.thorough
 @pytest.mark.parametrize("touched", ["member", "leader", "link", "another replica"])
 @pytest.mark.parametrize("too_long_ago_us", [0, 1])
-def test_a_replica_may_leave_the_isr_soon_after_a_fault(cluster: Cluster, touched: str, too_long_ago_us: int) -> None:
+def test_replica_may_leave_the_isr_soon_after_a_fault(cluster: Cluster, touched: str, too_long_ago_us: int) -> None:
     fault_times, until_us = cluster.view.fault_times, cluster.now_us - IN_SYNC_US - too_long_ago_us
     if touched == "link":
         fault_times.link(2, 0, until_us)
@@ -319,7 +319,7 @@ def test_a_replica_may_leave_the_isr_soon_after_a_fault(cluster: Cluster, touche
     assert cluster.broken() == ([] if is_excused else ["stable-isr"])
 
 
-def test_an_acknowledgement_before_the_commit_is_a_violation(cluster: Cluster) -> None:
+def test_acknowledgement_before_the_commit_is_a_violation(cluster: Cluster) -> None:
     cluster.append(batch(3, 0), to=(0,))
     cluster.acknowledge(3, acks=1)
     assert cluster.broken() == []
@@ -327,7 +327,7 @@ def test_an_acknowledgement_before_the_commit_is_a_violation(cluster: Cluster) -
     assert cluster.broken() == ["no-acked-lost"]
 
 
-def test_a_response_that_a_node_did_not_send_before_it_died_does_not_count(cluster: Cluster) -> None:
+def test_response_that_a_node_did_not_send_before_it_died_does_not_count(cluster: Cluster) -> None:
     cluster.append(batch(3, 0), to=(0,))
     node, tag = cluster.node(0), Tag(0, 9, "p")
     response = ProduceResponse([ProduceTopicResponse("t", b"", [ProducePartitionResponse(0, 0, 3)])])
@@ -338,7 +338,7 @@ def test_a_response_that_a_node_did_not_send_before_it_died_does_not_count(clust
     assert cluster.broken() == []
 
 
-def test_an_acknowledgement_that_fewer_than_min_isr_replicas_have_is_a_violation(cluster: Cluster) -> None:
+def test_acknowledgement_that_fewer_than_min_isr_replicas_have_is_a_violation(cluster: Cluster) -> None:
     for number in (1, 2):
         cluster.view.fault_times.node(number, cluster.now_us)
     cluster.change(isr=(0,))
@@ -366,7 +366,7 @@ def test_only_partitions_whose_files_were_damaged_keep_their_records_no_more(clu
 
 
 @pytest.mark.parametrize("had_it", [True, False])
-def test_a_member_without_power_counts_only_for_what_it_had(cluster: Cluster, had_it: bool) -> None:
+def test_member_without_power_counts_only_for_what_it_had(cluster: Cluster, had_it: bool) -> None:
     for number in (1, 2):
         cluster.view.fault_times.node(number, cluster.now_us)
     cluster.change(isr=(0, 1))
@@ -381,7 +381,7 @@ def test_a_member_without_power_counts_only_for_what_it_had(cluster: Cluster, ha
     assert cluster.broken() == ([] if had_it else ["no-acked-lost", "isr-honest"])
 
 
-def test_an_in_sync_replica_without_a_log_holds_nothing(cluster: Cluster) -> None:
+def test_in_sync_replica_without_a_log_holds_nothing(cluster: Cluster) -> None:
     partition = cluster.view.partitions[KEY]
     del partition.copies[2]
     cluster.append(batch(3, 0), to=(0, 1))
@@ -414,7 +414,7 @@ def test_starting_node_sends_stale_state_of_deleted_topic(cluster: Cluster) -> N
     ("controller_paused", "led_us", "excused"),
     [(True, 12 * SECOND_US, True), (True, 12 * SECOND_US + 1, False), (False, 1, False)],
 )
-def test_a_new_controller_may_fence_a_broker_that_still_sent_to_the_one_before_it(
+def test_new_controller_may_fence_a_broker_that_still_sent_to_the_one_before_it(
     cluster: Cluster, controller_paused: bool, led_us: int, excused: bool
 ) -> None:
     (check,) = (each for each in cluster.checks if isinstance(each, StableIsr))
@@ -429,9 +429,7 @@ def test_a_new_controller_may_fence_a_broker_that_still_sent_to_the_one_before_i
 
 @pytest.mark.clause("E-4")
 @pytest.mark.parametrize("skips", [True, False])
-def test_an_eligible_replica_may_have_been_in_sync_between_two_published_states(
-    cluster: Cluster, *, skips: bool
-) -> None:
+def test_eligible_replica_may_have_been_in_sync_between_two_published_states(cluster: Cluster, *, skips: bool) -> None:
     (check,) = (each for each in cluster.checks if isinstance(each, IsrHonest))
     cluster.change(2)
     cluster.change(isr=(0,))
@@ -445,7 +443,7 @@ def test_an_eligible_replica_may_have_been_in_sync_between_two_published_states(
 
 @pytest.mark.clause("E-2")
 @pytest.mark.parametrize("isr_known", [(0,), (0, 1)])
-def test_a_leader_with_late_metadata_counts_its_isr_by_the_minimum_that_holds_with_it(
+def test_leader_with_late_metadata_counts_its_isr_by_the_minimum_that_holds_with_it(
     isr_known: tuple[int, ...],
 ) -> None:
     """The minimum is 2 by now. A leader that has the metadata from before may commit what its ISR of then holds. It may
@@ -520,7 +518,7 @@ class Leader:
 
 
 @pytest.mark.clause("F-22")
-def test_a_high_watermark_waits_for_the_requests_of_all_in_sync_replicas(cluster: Cluster) -> None:
+def test_high_watermark_waits_for_the_requests_of_all_in_sync_replicas(cluster: Cluster) -> None:
     leader = Leader(cluster)
     cluster.append(batch(3, 0))
     leader.fetch(1, 4)
@@ -534,7 +532,7 @@ def test_a_high_watermark_waits_for_the_requests_of_all_in_sync_replicas(cluster
 
 
 @pytest.mark.clause("F-22")
-def test_a_refused_request_moves_no_high_watermark(cluster: Cluster) -> None:
+def test_refused_request_moves_no_high_watermark(cluster: Cluster) -> None:
     leader = Leader(cluster)
     cluster.append(batch(3, 0))
     leader.fetch(1, 4)
@@ -543,7 +541,7 @@ def test_a_refused_request_moves_no_high_watermark(cluster: Cluster) -> None:
 
 
 @pytest.mark.clause("F-22")
-def test_a_high_watermark_that_does_not_follow_the_last_request_is_a_violation(cluster: Cluster) -> None:
+def test_high_watermark_that_does_not_follow_the_last_request_is_a_violation(cluster: Cluster) -> None:
     leader = Leader(cluster)
     cluster.append(batch(3, 0))
     leader.fetch(1, 4)
@@ -552,7 +550,7 @@ def test_a_high_watermark_that_does_not_follow_the_last_request_is_a_violation(c
     assert ["high watermark at 3" in each for each in leader.stories()] == [True]
 
 
-def test_a_leader_that_does_not_count_an_accepted_request_is_a_violation(cluster: Cluster) -> None:
+def test_leader_that_does_not_count_an_accepted_request_is_a_violation(cluster: Cluster) -> None:
     leader = Leader(cluster)
     cluster.append(batch(3, 0))
     leader.fetch(1, 4, counted=False)
@@ -561,7 +559,7 @@ def test_a_leader_that_does_not_count_an_accepted_request_is_a_violation(cluster
 
 @pytest.mark.clause("F-22")
 @pytest.mark.parametrize(("epoch", "knows"), [(1, True), (2, False)])
-def test_a_leader_keeps_the_progress_of_followers_into_the_next_epoch_only(
+def test_leader_keeps_the_progress_of_followers_into_the_next_epoch_only(
     cluster: Cluster, epoch: int, knows: bool
 ) -> None:
     leader = Leader(cluster)
@@ -576,7 +574,7 @@ def test_a_leader_keeps_the_progress_of_followers_into_the_next_epoch_only(
 
 
 @pytest.mark.clause("E-2")
-def test_a_high_watermark_that_moves_below_the_minimum_is_a_violation(cluster: Cluster) -> None:
+def test_high_watermark_that_moves_below_the_minimum_is_a_violation(cluster: Cluster) -> None:
     leader = Leader(cluster)
     cluster.append(batch(3, 0))
     cluster.change(isr=(0,))
@@ -605,7 +603,7 @@ def test_requests_from_before_a_registration_do_not_count(cluster: Cluster) -> N
         ({"last_fetched_epoch": 1}, "names last epoch 1"),
     ],
 )
-def test_a_follower_fetches_from_its_logs_end(cluster: Cluster, fields: dict[str, Any], story: str) -> None:
+def test_follower_fetches_from_its_logs_end(cluster: Cluster, fields: dict[str, Any], story: str) -> None:
     (check,) = (each for each in cluster.checks if isinstance(each, FetchesFromLogEnd))
     node = cluster.node(1)
     followed = SimpleNamespace(topic="t", topic_id=TOPIC_ID, index=0, log=cluster.logs[1], followed_leader=0)
@@ -617,7 +615,7 @@ def test_a_follower_fetches_from_its_logs_end(cluster: Cluster, fields: dict[str
     assert [story in each.story for each in check.violations] == ([True] if story else [])
 
 
-def test_a_follower_may_name_an_epoch_in_which_it_led_without_an_append(cluster: Cluster) -> None:
+def test_follower_may_name_an_epoch_in_which_it_led_without_an_append(cluster: Cluster) -> None:
     (check,) = (each for each in cluster.checks if isinstance(each, FetchesFromLogEnd))
     node = cluster.node(1)
     followed = SimpleNamespace(topic="t", topic_id=TOPIC_ID, index=0, log=cluster.logs[1], followed_leader=0)
@@ -678,7 +676,7 @@ class Proposer(Leader):
         return [each.story for each in self.proposals.violations]
 
 
-def test_a_replica_joins_when_it_has_requested_the_high_watermark(cluster: Cluster) -> None:
+def test_replica_joins_when_it_has_requested_the_high_watermark(cluster: Cluster) -> None:
     proposer = Proposer(cluster)
     proposer.proposes((0, 1, 2))
     assert proposer.stories() == []
@@ -689,7 +687,7 @@ def test_a_replica_joins_when_it_has_requested_the_high_watermark(cluster: Clust
 
 
 @pytest.mark.parametrize(("moves_to", "is_red"), [(4, False), (5, True)])
-def test_a_high_watermark_may_move_before_its_event_appends(cluster: Cluster, moves_to: int, *, is_red: bool) -> None:
+def test_high_watermark_may_move_before_its_event_appends(cluster: Cluster, moves_to: int, *, is_red: bool) -> None:
     """With flush.messages of 2 a leader counts one unsynced record, and not two."""
     log = cluster.logs[0]
     log.config = LogConfig(flush_messages=2)
@@ -704,7 +702,7 @@ def test_a_high_watermark_may_move_before_its_event_appends(cluster: Cluster, mo
 
 
 @pytest.mark.parametrize(("began_at", "is_red"), [(3, False), (4, True)])
-def test_an_epoch_began_before_the_leader_appended_to_it(cluster: Cluster, began_at: int, *, is_red: bool) -> None:
+def test_epoch_began_before_the_leader_appended_to_it(cluster: Cluster, began_at: int, *, is_red: bool) -> None:
     """The first look at the leader may come after that."""
     cluster.epochs[0] = 1
     log = cluster.logs[0]
@@ -721,7 +719,7 @@ def test_an_epoch_began_before_the_leader_appended_to_it(cluster: Cluster, began
 @pytest.mark.parametrize(
     ("fields", "story"), [({"partition_epoch": 0}, "partition epoch 0"), ({"broker_epoch": 8}, "with epoch 8")]
 )
-def test_a_proposal_names_the_epochs_of_the_leaders_metadata(
+def test_proposal_names_the_epochs_of_the_leaders_metadata(
     cluster: Cluster, fields: dict[str, int], story: str
 ) -> None:
     proposer = Proposer(cluster)
@@ -744,7 +742,7 @@ def test_only_a_replica_that_lags_leaves(cluster: Cluster, *, lags: bool) -> Non
     [((0, 1), 3, True), ((0, 1), 4, False), ((0, 1, 2), 3, False)],
     ids=["joined behind the end", "has reached the end", "in sync from the start"],
 )
-def test_a_replica_that_joins_behind_the_end_may_leave_at_once(
+def test_replica_that_joins_behind_the_end_may_leave_at_once(
     cluster: Cluster, in_sync: tuple[int, ...], fetched: int, *, may_leave: bool
 ) -> None:
     cluster.append(batch(3, 0), to=(0, 1))
@@ -760,7 +758,7 @@ def test_a_replica_that_joins_behind_the_end_may_leave_at_once(
 
 @pytest.mark.clause("F-22")
 @pytest.mark.parametrize(("in_sync", "may_leave"), [((0, 1), True), ((0, 1, 2), False)])
-def test_the_next_leader_epoch_begins_with_the_in_sync_replicas_caught_up(
+def test_next_leader_epoch_begins_with_the_in_sync_replicas_caught_up(
     cluster: Cluster, in_sync: tuple[int, ...], *, may_leave: bool
 ) -> None:
     proposer = Proposer(cluster)
@@ -787,7 +785,7 @@ def test_the_next_leader_epoch_begins_with_the_in_sync_replicas_caught_up(
     ],
     ids=["unnamed", "forgotten", "another session"],
 )
-def test_a_replica_at_rest_has_caught_up_with_each_request(
+def test_replica_at_rest_has_caught_up_with_each_request(
     cluster: Cluster, session: dict[str, Any], *, was_there: bool
 ) -> None:
     proposer = Proposer(cluster)
@@ -809,7 +807,7 @@ def test_a_replica_at_rest_has_caught_up_with_each_request(
     ],
     ids=["none", "not", "ineligible", "update"],
 )
-def test_a_proposal_counts_until_it_is_settled(cluster: Cluster, error: int, *, may_end: bool) -> None:
+def test_proposal_counts_until_it_is_settled(cluster: Cluster, error: int, *, may_end: bool) -> None:
     proposer = Proposer(cluster)
     proposer.proposes((0, 1, 2))
     proposer.led.followers.maximal_isr = (0, 1)
@@ -822,7 +820,7 @@ def test_a_proposal_counts_until_it_is_settled(cluster: Cluster, error: int, *, 
     [(2, Channel.CONTROLLER, True), (1, Channel.REPLICA, True), (1, Channel.CONTROLLER, False)],
     ids=["another node's", "another of the controller", "the request's"],
 )
-def test_a_refusal_settles_a_proposal_unless_its_channel_broke(
+def test_refusal_settles_a_proposal_unless_its_channel_broke(
     cluster: Cluster, peer: int, channel: Channel, *, may_end: bool
 ) -> None:
     proposer = Proposer(cluster)
@@ -834,7 +832,7 @@ def test_a_refusal_settles_a_proposal_unless_its_channel_broke(
 
 
 @pytest.mark.parametrize("elected", [0, 1])
-def test_the_active_controller_settles_its_own_proposals_without_a_message(cluster: Cluster, elected: int) -> None:
+def test_active_controller_settles_its_own_proposals_without_a_message(cluster: Cluster, elected: int) -> None:
     proposer = Proposer(cluster)
     proposer.proposes((0, 1, 2))
     proposer.proposals.trace(note_row(cluster.now_us, elected, "leader_elected", epoch=3))
@@ -844,7 +842,7 @@ def test_the_active_controller_settles_its_own_proposals_without_a_message(clust
 
 
 @pytest.mark.parametrize(("partition_epoch", "may_accept"), [(0, False), (1, True), (2, True), (3, False)])
-def test_a_proposal_is_accepted_in_the_partition_epoch_that_it_names(
+def test_proposal_is_accepted_in_the_partition_epoch_that_it_names(
     cluster: Cluster, partition_epoch: int, *, may_accept: bool
 ) -> None:
     proposer = Proposer(cluster)
@@ -855,7 +853,7 @@ def test_a_proposal_is_accepted_in_the_partition_epoch_that_it_names(
     assert all("the controller accepted" in each for each in stories)
 
 
-def test_a_greater_partition_epoch_settles_a_proposal(cluster: Cluster) -> None:
+def test_greater_partition_epoch_settles_a_proposal(cluster: Cluster) -> None:
     proposer = Proposer(cluster)
     proposer.proposes((0, 1, 2))
     proposer.commits((0, 1))
@@ -864,7 +862,7 @@ def test_a_greater_partition_epoch_settles_a_proposal(cluster: Cluster) -> None:
     assert proposer.stories() == []
 
 
-def test_a_follower_has_no_greater_high_watermark_than_any_leader(cluster: Cluster) -> None:
+def test_follower_has_no_greater_high_watermark_than_any_leader(cluster: Cluster) -> None:
     cluster.append(batch(3, 0))
     cluster.commit(4, 0, 1)
     assert cluster.broken() == []
@@ -878,7 +876,7 @@ def test_a_follower_has_no_greater_high_watermark_than_any_leader(cluster: Clust
     [(b"t 0 3", 3, True), (b"t 0 3", 2, False), (b"t 0 4", 2, True), (b"t 1 3", 2, True), (b"t 0 3\0", 2, True)],
     ids=["equal", "less", "log ends below", "another partition", "torn"],
 )
-def test_a_new_process_starts_with_the_high_watermark_of_its_checkpoint(
+def test_new_process_starts_with_the_high_watermark_of_its_checkpoint(
     cluster: Cluster, row: bytes, known: int, *, is_right: bool
 ) -> None:
     cluster.checkpoint = b"0\n1\n" + row + b"\n"
@@ -887,7 +885,7 @@ def test_a_new_process_starts_with_the_high_watermark_of_its_checkpoint(
     assert bool(cluster.broken()) == (not is_right)
 
 
-def test_a_batch_in_another_epoch_than_its_own_is_a_violation(cluster: Cluster) -> None:
+def test_batch_in_another_epoch_than_its_own_is_a_violation(cluster: Cluster) -> None:
     cluster.append(batch(3, 0))
     cluster.logs[1].epochs.wrong[3] = 1
     cluster.commit(4, 0, 2)
@@ -896,7 +894,7 @@ def test_a_batch_in_another_epoch_than_its_own_is_a_violation(cluster: Cluster) 
     assert cluster.broken() == ["replicas-equal"]
 
 
-def test_a_restarted_log_has_the_epochs_of_all_its_batches(cluster: Cluster) -> None:
+def test_restarted_log_has_the_epochs_of_all_its_batches(cluster: Cluster) -> None:
     cluster.restart(1)
     cluster.logs[1].epochs.wrong[1] = 1
     cluster.observe(1)
@@ -904,7 +902,7 @@ def test_a_restarted_log_has_the_epochs_of_all_its_batches(cluster: Cluster) -> 
 
 
 @pytest.mark.parametrize(("log_start", "broken"), [(4, []), (3, ["replicas-equal"])])
-def test_the_epochs_of_a_log_begin_at_its_start(cluster: Cluster, log_start: int, broken: list[str]) -> None:
+def test_epochs_of_a_log_begin_at_its_start(cluster: Cluster, log_start: int, broken: list[str]) -> None:
     """KIP-101: a follower's log start may pass its high watermark, as its leader's did in the remote tier."""
     cluster.append(batch(3, 0), batch(4, 0))
     cluster.commit(5, 0, 2)
@@ -916,7 +914,7 @@ def test_the_epochs_of_a_log_begin_at_its_start(cluster: Cluster, log_start: int
 
 
 @pytest.mark.parametrize(("epoch", "beyond"), [(1, 0), (0, 0), (1, 1)])
-def test_a_leader_has_its_epoch_before_its_first_append(cluster: Cluster, epoch: int, beyond: int) -> None:
+def test_leader_has_its_epoch_before_its_first_append(cluster: Cluster, epoch: int, beyond: int) -> None:
     cluster.lead(1, 1)
     cluster.logs[1].epochs.empty, cluster.logs[1].epochs.beyond = [epoch], beyond
     cluster.change(leader=1, leader_epoch=1)
@@ -936,7 +934,7 @@ def test_a_leader_has_its_epoch_before_its_first_append(cluster: Cluster, epoch:
     ],
     ids=["too long", "in time", "catches up", "leader disturbed", "replica disturbed"],
 )
-def test_a_replica_that_stays_behind_leaves_the_isr(
+def test_replica_that_stays_behind_leaves_the_isr(
     cluster: Cluster, after_us: int, disturbed: int, *, catches_up: bool, leaves: bool
 ) -> None:
     leader = Leader(cluster)
@@ -955,7 +953,7 @@ def test_a_replica_that_stays_behind_leaves_the_isr(
 
 @pytest.mark.parametrize("high_watermark", [2, 3])
 @pytest.mark.parametrize("is_lone", [True, False])
-def test_a_lone_leader_has_committed_its_whole_log(cluster: Cluster, high_watermark: int, *, is_lone: bool) -> None:
+def test_lone_leader_has_committed_its_whole_log(cluster: Cluster, high_watermark: int, *, is_lone: bool) -> None:
     leader = Leader(cluster)
     (check,) = (each for each in cluster.checks if isinstance(each, LoneHighWatermark))
     leader.led.log.high_watermark = high_watermark
@@ -981,7 +979,7 @@ def test_a_lone_leader_has_committed_its_whole_log(cluster: Cluster, high_waterm
         (1_500_000 + CHECKED_WITHIN_US + SLICES_US, "short slices", True),
     ],
 )
-def test_a_leader_proposes_to_remove_a_replica_that_stays_behind(
+def test_leader_proposes_to_remove_a_replica_that_stays_behind(
     cluster: Cluster, after_us: int, excuse: str, *, right: bool
 ) -> None:
     leader = Proposer(cluster)
@@ -1025,7 +1023,7 @@ DUE_US = 1_500_000
         (DUE_US + 1, 0, DUE_US + 90, "another channel", None),
     ],
 )
-def test_a_request_holds_back_proposals_that_were_due_when_it_was_sent_or_that_it_names(
+def test_request_holds_back_proposals_that_were_due_when_it_was_sent_or_that_it_names(
     cluster: Cluster, sent_us: int, index: int, ended_us: int, by: str, held_us: int | None
 ) -> None:
     leader = Proposer(cluster)
@@ -1084,7 +1082,7 @@ def test_new_leader_has_no_follower_progress(cluster: Cluster, counted: int, *, 
         (0, 1, 8, ErrorCode.none, True),  # The controller may have written what its image does not show yet.
     ],
 )
-def test_the_controller_refuses_old_proposals(
+def test_controller_refuses_old_proposals(
     cluster: Cluster, leader_epoch: int, partition_epoch: int, broker_epoch: int, error: int, *, right: bool
 ) -> None:
     node = cluster.node(0)

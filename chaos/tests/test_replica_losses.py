@@ -125,7 +125,7 @@ def test_acknowledged_batches_are_gone_after_an_excused_loss(cluster: Cluster) -
 
 
 @pytest.mark.clause("E-7")
-def test_a_loss_that_a_holder_out_of_sync_survives_is_not_excused(cluster: Cluster) -> None:
+def test_loss_that_a_holder_out_of_sync_survives_is_not_excused(cluster: Cluster) -> None:
     """The history of the finding: in sync are 0 and 1, then 1 is away, 0 loses its power and leads again."""
     cluster.view.fault_times.node(2, cluster.now_us)
     cluster.change(isr=(0, 1))
@@ -146,7 +146,7 @@ def test_a_loss_that_a_holder_out_of_sync_survives_is_not_excused(cluster: Clust
 
 @pytest.mark.clause("E-2")
 @pytest.mark.clause("E-4")
-def test_an_eligible_leader_that_lacks_records_or_registered_uncleanly(cluster: Cluster) -> None:
+def test_eligible_leader_that_lacks_records_or_registered_uncleanly(cluster: Cluster) -> None:
     cluster.view.fault_times.node(1, cluster.now_us)
     cluster.view.fault_times.node(2, cluster.now_us)
     cluster.change(isr=(0,), elr=(1, 2))

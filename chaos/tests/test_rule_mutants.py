@@ -62,7 +62,7 @@ def test_each_rule_has_killed_its_mutant() -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.rotated(20)
 @pytest.mark.parametrize("name", PLAYED)
-def test_a_mutant_violates_a_guarantee_of_its_rule(name: str) -> None:
+def test_mutant_violates_a_guarantee_of_its_rule(name: str) -> None:
     kill = KILLS[name]
     for seed in dict.fromkeys((kill.seed, *MORE_SEEDS)):
         verdict = play_seed(ALL[kill.scenario], seed, name).verdict
@@ -74,5 +74,5 @@ def test_a_mutant_violates_a_guarantee_of_its_rule(name: str) -> None:
 
 @pytest.mark.rotated(3)
 @pytest.mark.parametrize("name", sorted(CRASHES))
-def test_a_mutant_violates_an_invariant_of_the_broker(name: str) -> None:
+def test_mutant_violates_an_invariant_of_the_broker(name: str) -> None:
     assert play_seed(ALL[CRASHES[name]], 1, name).verdict.outcome is Outcome.CRASHED

@@ -121,7 +121,7 @@ def refusal(place: str) -> str:
     return done.output
 
 
-def test_a_run_in_s3_is_copied_and_judged_and_its_report_is_put_beside_it(store: Any, tmp_path: Path) -> None:
+def test_run_in_s3_is_copied_and_judged_and_its_report_is_put_beside_it(store: Any, tmp_path: Path) -> None:
     write_history(tmp_path / "run", OPERATIONS)
     place = put(tmp_path / "run", store, "copied")
     with s3.local_folders([place]) as folders:
@@ -161,7 +161,7 @@ def test_spark_reads_runs_in_place_and_distinguishes_them(
         ("s3://", "has no bucket ''"),
     ],
 )
-def test_a_place_without_a_run_is_reported(place: str, message: str) -> None:
+def test_place_without_a_run_is_reported(place: str, message: str) -> None:
     assert message in refusal(place)
 
 
@@ -176,7 +176,7 @@ def test_a_place_without_a_run_is_reported(place: str, message: str) -> None:
         (s3.ENDPOINT, "127.0.0.1:9000", "which is no address: write it as http://HOST:PORT"),
     ],
 )
-def test_a_setting_that_the_server_refuses_is_reported(
+def test_setting_that_the_server_refuses_is_reported(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str | None, message: str
 ) -> None:
     if value is None:
@@ -188,7 +188,7 @@ def test_a_setting_that_the_server_refuses_is_reported(
 
 @pytest.mark.usefixtures("endpoint")
 @pytest.mark.parametrize("port", ["silent_port", "refusing_port"])
-def test_a_server_that_is_away_is_reported(
+def test_server_that_is_away_is_reported(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, port: str
 ) -> None:
     away = f"http://127.0.0.1:{request.getfixturevalue(port)}"
@@ -196,7 +196,7 @@ def test_a_server_that_is_away_is_reported(
     assert f"{away} does not respond: look at AWS_ENDPOINT_URL" in refusal(f"s3://{BUCKET}/run")
 
 
-def test_a_server_that_goes_away_before_spark_reads_is_reported(
+def test_server_that_goes_away_before_spark_reads_is_reported(
     store: Any, in_place: Callable[..., "subprocess.CompletedProcess[str]"], tmp_path: Path, refusing_port: int
 ) -> None:
     write_history(tmp_path / "run", OPERATIONS)
@@ -210,7 +210,7 @@ def test_a_server_that_goes_away_before_spark_reads_is_reported(
     assert (done.stderr[-2:], done.stderr.count("\n")) == (".\n", 1)
 
 
-def test_a_large_history_wants_the_jars(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_history_wants_the_jars(store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3, "_jar_folder", lambda: tmp_path / "none")
     monkeypatch.setattr("reports.s3.shutil.which", lambda _: None)
     write_history(tmp_path / "run", 2_000)
@@ -229,7 +229,7 @@ def test_a_large_history_wants_the_jars(store: Any, tmp_path: Path, monkeypatch:
         ("exec sleep 60", "^Maven did not bring .* within 1 s: try again later"),
     ],
 )
-def test_a_maven_that_brings_no_jars_is_reported(
+def test_maven_that_brings_no_jars_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, maven: str, message: str
 ) -> None:
     (tmp_path / "mvn").write_text(f"#!/bin/sh\n{maven}\n", encoding="utf-8")

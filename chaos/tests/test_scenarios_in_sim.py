@@ -424,7 +424,7 @@ def test_retention_explains_only_what_it_may_have_deleted(limits: tuple[tuple[st
 
 
 @pytest.mark.parametrize(("retention_s", "is_lost"), [(1800, False), (7200, True)])
-def test_a_step_of_a_clock_makes_records_so_much_older_to_retention(retention_s: int, is_lost: bool) -> None:
+def test_step_of_a_clock_makes_records_so_much_older_to_retention(retention_s: int, is_lost: bool) -> None:
     """The clock goes forth by an hour. Retention of half an hour then deletes what is some seconds old."""
     cut = with_retention((("retention.ms", str(retention_s * 1000)), ("retention.bytes", "-1")))
     forth = Fault("forth", "clock_stepped", "request", match=Match(api=int(ApiKey.PRODUCE)), nth=Range(3, 3), total=1)
@@ -474,14 +474,14 @@ def test_short_scenarios_are_green_and_red_with_their_mutants(file: Path) -> Non
         (lambda it: replace(it, faults=(replace(it.faults[0], nth=Range(500, 500)),)), "never fired"),
     ],
 )
-def test_a_run_that_shows_nothing_is_invalid(change: Callable[[Scenario], Scenario], reason: str) -> None:
+def test_run_that_shows_nothing_is_invalid(change: Callable[[Scenario], Scenario], reason: str) -> None:
     verdict = play_seed(change(ALL["01-lost-response"]), 1).verdict
     assert verdict.outcome is Outcome.INVALID
     assert any(reason in each for each in verdict.reasons)
 
 
 @pytest.mark.parametrize("flushed", [True, False])
-def test_a_power_loss_under_load_is_survived(flushed: bool) -> None:
+def test_power_loss_under_load_is_survived(flushed: bool) -> None:
     kill = ALL["kill-under-load"]
     config = (("log.flush.interval.messages", "1"),) if flushed else ()
     lost = replace(kill.faults[0], kind="node_powered_off")
@@ -491,7 +491,7 @@ def test_a_power_loss_under_load_is_survived(flushed: bool) -> None:
         assert verdict.outcome is Outcome.PASSED, (verdict.violations, verdict.reasons)
 
 
-def test_a_load_may_have_topics_of_different_kinds() -> None:
+def test_load_may_have_topics_of_different_kinds() -> None:
     plain = ALL["plain-load"]
     cold = Topic("cold", 2, config=(("cleanup.policy", "compact"),))
     (readers, *_), (writers, *_) = plain.load.fetchers, plain.load.producers
@@ -509,7 +509,7 @@ def test_a_load_may_have_topics_of_different_kinds() -> None:
     assert {(row.topic, row.partition) for row in world.history.ends} >= {("cold", 0), ("cold", 1)}
 
 
-def test_a_mutant_that_is_never_called_is_invalid() -> None:
+def test_mutant_that_is_never_called_is_invalid() -> None:
     plain = replace(
         ALL["plain-load"], load=replace(ALL["plain-load"].load, sim_seconds=0.3), sim_min_fetches=0, sim_min_acked=0
     )
@@ -518,7 +518,7 @@ def test_a_mutant_that_is_never_called_is_invalid() -> None:
     assert "never called" in verdict.reasons[-1]
 
 
-def test_a_bug_of_ours_is_a_crash_not_a_broken_guarantee(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bug_of_ours_is_a_crash_not_a_broken_guarantee(monkeypatch: pytest.MonkeyPatch) -> None:
     def stumble(*_: object) -> None:
         offset = 17
         raise ZeroDivisionError(f"planted at {offset}")
@@ -533,7 +533,7 @@ def test_a_bug_of_ours_is_a_crash_not_a_broken_guarantee(monkeypatch: pytest.Mon
     assert not verdict.red, "it was raised outside the broker's code"
 
 
-def test_an_exception_in_the_brokers_code_kills_a_mutant(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exception_in_the_brokers_code_kills_a_mutant(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reference_broker.sessions.fetch_session.FetchSession.accept", "no function")
     verdict = play_seed(ALL["plain-load"], 1).verdict
     assert verdict.outcome is Outcome.CRASHED
@@ -596,7 +596,7 @@ def test_control_and_mutants_together(
     assert ledger.last()["negative_idle_time_evicts", "sim"].guarantees == ()
 
 
-def test_the_demo_meets_its_states_also_where_the_load_begins_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_meets_its_states_also_where_the_load_begins_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """The intervals of snapshots count from the load."""
 
     def late(world: SimWorld, *clients: Any) -> None:
@@ -620,7 +620,7 @@ def test_unknown_mutant_is_an_error() -> None:
         play_seed(ALL["plain-load"], 1, "nobody")
 
 
-def test_a_run_can_be_written_out(tmp_path: Path) -> None:
+def test_run_can_be_written_out(tmp_path: Path) -> None:
     from reports.manifest import read_manifest
 
     folder = tmp_path / "run"

@@ -18,7 +18,7 @@ from scenarios.model import Scenario
 
 
 @pytest.mark.thorough
-def test_a_search_shows_its_speed_and_the_first_red_seed_at_once(
+def test_search_shows_its_speed_and_the_first_red_seed_at_once(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sim_command, "PROGRESS_EVERY_S", 5.0)
@@ -40,7 +40,7 @@ def test_a_search_shows_its_speed_and_the_first_red_seed_at_once(
     assert not capsys.readouterr().err, "the end has a report of its own"
 
 
-def test_a_report_has_the_speed_in_seeds_events_and_decision_points() -> None:
+def test_report_has_the_speed_in_seeds_events_and_decision_points() -> None:
     verdict = SimVerdict("one", 1, "", Outcome.PASSED, (), (), (), 10, 10, 500, 60_000_000)
     counted = replace(verdict, seed=2, reached=Reached((3, 0, 97, 0)))
     speed = "2.0 seeds/s, 1000 events/s, 500 events a seed"
@@ -73,7 +73,7 @@ def test_scenarios_are_played_in_turn_until_one_is_red(
     assert "repeat with: ./crucible sim 01-lost-response --seed 8" in out
 
 
-def test_a_search_ends_with_its_processor_time(
+def test_search_ends_with_its_processor_time(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scenario = next(each for each in loader.load_all() if each.name == "01-lost-response")

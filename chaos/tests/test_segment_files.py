@@ -288,7 +288,7 @@ def test_segment_deleted_too_early() -> None:
     assert "has deleted its segment from 0 to 1" in without.retain(1)
 
 
-def test_the_metadata_log_is_deleted_up_to_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metadata_log_is_deleted_up_to_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     world = Shrinking()
     monkeypatch.setattr(segment_files, "METADATA_LOG", world.log.directory)
     assert not world.retain(2)

@@ -16,7 +16,7 @@ TAG = Tag(METADATA, FIRST_DRAFT, "c")
 @pytest.mark.clause("M-4")
 @pytest.mark.parametrize(("sent", "is_wrong"), [(4, True), (5, False), (6, False), (7, False), (8, True), (-1, True)])
 @pytest.mark.parametrize("alone", [False, True])
-def test_a_response_in_slices_may_have_any_epoch_since_its_request(sent: int, is_wrong: bool, alone: bool) -> None:
+def test_response_in_slices_may_have_any_epoch_since_its_request(sent: int, is_wrong: bool, alone: bool) -> None:
     check = OneContentPerEpoch(check_context(alone=alone))
     cache = SimpleNamespace(metadata_epoch=5)
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, metadata=cache))
@@ -27,7 +27,7 @@ def test_a_response_in_slices_may_have_any_epoch_since_its_request(sent: int, is
     assert bool(check.violations) == is_wrong
 
 
-def test_a_live_node_judges_its_own_responses_and_compares_itself_with_no_other() -> None:
+def test_live_node_judges_its_own_responses_and_compares_itself_with_no_other() -> None:
     assert OneContentPerEpoch.needs_one_node
     check = OneContentPerEpoch(check_context(alone=True))
     cache = SimpleNamespace(metadata_epoch=5, topics={}, live_brokers=tuple, controller_epoch=1)

@@ -97,14 +97,14 @@ def restarted(controller: Controller) -> None:
 
 
 @pytest.mark.parametrize("excuse", [silent, just_back, refused, leaving, fenced, restarted])
-def test_an_excused_controller_may_fence_a_broker_and_give_its_id_away(excuse: Any) -> None:
+def test_excused_controller_may_fence_a_broker_and_give_its_id_away(excuse: Any) -> None:
     for is_wrong in (Controller.is_wrong_to_fence, lambda one: one.is_wrong_to_register(OTHER)):
         controller = Controller()
         excuse(controller)
         assert not is_wrong(controller)
 
 
-def test_a_response_to_a_connection_that_is_gone_does_not_count() -> None:
+def test_response_to_a_connection_that_is_gone_does_not_count() -> None:
     controller = Controller()
     controller.request(ApiKey.BROKER_REGISTRATION, {}, closed=True, incarnation_id=OTHER)
     assert not controller.check.violations
@@ -120,7 +120,7 @@ def test_a_response_to_a_connection_that_is_gone_does_not_count() -> None:
         (0, "want_shut_down", True),
     ],
 )
-def test_a_new_controller_gives_each_broker_a_whole_session(waited_us: int, wish: str, right: bool) -> None:
+def test_new_controller_gives_each_broker_a_whole_session(waited_us: int, wish: str, right: bool) -> None:
     """KAFKA-15441. It fences sooner only a broker that requested it in this term."""
     controller = Controller()
     restarted(controller)
@@ -133,7 +133,7 @@ def test_a_new_controller_gives_each_broker_a_whole_session(waited_us: int, wish
     assert controller.is_wrong_to_fence() is not right
 
 
-def test_a_wish_of_an_earlier_term_excuses_no_fencing() -> None:
+def test_wish_of_an_earlier_term_excuses_no_fencing() -> None:
     controller = Controller()
     leaving(controller)
     controller.check.acted(controller.at_us, controller.node, TimerFired(1), [Note("controller_activated", ())])

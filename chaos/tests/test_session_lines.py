@@ -37,7 +37,7 @@ def note(what: str, session_id: int, made_by: str) -> Note:
 
 
 @pytest.mark.clause("F-23")
-def test_the_lines_of_request_and_response_have_the_session_and_the_epoch() -> None:
+def test_lines_of_request_and_response_have_the_session_and_the_epoch() -> None:
     good = request_of(FetchRequest(session_id=7, session_epoch=3))
     assert stories((good, [reply(good, 7)])) == []
     (story,) = stories((good, [reply(good, 7, Tag(FETCH, VERSION, "me"))]))
@@ -50,7 +50,7 @@ def test_the_lines_of_request_and_response_have_the_session_and_the_epoch() -> N
 
 @pytest.mark.clause("G-2")
 @pytest.mark.parametrize(("replica", "maker"), [(-1, "consumer 'me'"), (8, "follower 8")])
-def test_the_lines_of_a_sessions_life_name_its_maker(replica: int, maker: str) -> None:
+def test_lines_of_a_sessions_life_name_its_maker(replica: int, maker: str) -> None:
     opening = request_of(FetchRequest(replica_id=replica, session_epoch=0))
     made: Act = (opening, [note("session_created", 7, maker), reply(opening, 7)])
     later = request_of(FetchRequest(session_id=1, session_epoch=1))

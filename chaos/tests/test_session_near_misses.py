@@ -28,7 +28,7 @@ REFUSED = 10001
         (9, -2, NONE, False),
     ],
 )
-def test_a_pair_that_names_no_session(session: int, epoch: int, error: int, right: bool) -> None:
+def test_pair_that_names_no_session(session: int, epoch: int, error: int, right: bool) -> None:
     order, _, trace = session_checks()
     trace.fetch(session, epoch, error, session_id=0)
     assert (order.violations == []) is right
@@ -36,13 +36,13 @@ def test_a_pair_that_names_no_session(session: int, epoch: int, error: int, righ
 
 @pytest.mark.clause("F-7")
 @pytest.mark.parametrize(("error", "right"), [(NONE, True), (TOPIC_ID_ERROR, True), (OTHER_ERROR, False)])
-def test_the_right_epoch_has_few_other_errors(error: int, right: bool) -> None:
+def test_right_epoch_has_few_other_errors(error: int, right: bool) -> None:
     order, _, trace = session_checks()
     trace.fetch(9, 1, error)
     assert (order.violations == []) is right
 
 
-def test_an_error_about_topic_ids_changes_nothing() -> None:
+def test_error_about_topic_ids_changes_nothing() -> None:
     order, _, trace = session_checks()
     trace.fetch(9, 1, TOPIC_ID_ERROR)
     trace.fetch(9, 1)
@@ -53,7 +53,7 @@ def test_an_error_about_topic_ids_changes_nothing() -> None:
 
 @pytest.mark.clause("F-9", "F-10")
 @pytest.mark.parametrize(("overtaken", "ended"), [(True, False), (False, True), (False, False)])
-def test_a_waiting_request_is_refused_only_if_something_happened(overtaken: bool, ended: bool) -> None:
+def test_waiting_request_is_refused_only_if_something_happened(overtaken: bool, ended: bool) -> None:
     order, _, trace = session_checks()
     trace.request(9, 1, connection=1)
     if overtaken:
@@ -124,7 +124,7 @@ def test_session_id_in_response_to_full_fetch(session: int, epoch: int, session_
         ),
     ],
 )
-def test_a_number_of_the_first_revision_has_few_other_errors(rows: list[TraceRow], right: bool) -> None:
+def test_number_of_the_first_revision_has_few_other_errors(rows: list[TraceRow], right: bool) -> None:
     check = SequenceOrder(check_context())
     for each in (CREATED, *rows):
         check.trace(each)
@@ -135,7 +135,7 @@ def test_a_number_of_the_first_revision_has_few_other_errors(rows: list[TraceRow
 @pytest.mark.parametrize(
     ("number", "error", "right"), [(1, REFUSED, True), (1, ErrorCode.none, False), (0, ErrorCode.none, True)]
 )
-def test_an_incremental_request_without_a_session(number: int, error: int, right: bool) -> None:
+def test_incremental_request_without_a_session(number: int, error: int, right: bool) -> None:
     check = SequenceOrder(check_context())
     for what in ("request", "reply"):
         code = error if what == "reply" else 0
@@ -145,7 +145,7 @@ def test_an_incremental_request_without_a_session(number: int, error: int, right
 
 @pytest.mark.clause("G-3")
 @pytest.mark.parametrize(("second", "error", "right"), [(1, NONE, True), (1, REFUSED, False), (2, REFUSED, True)])
-def test_a_waiting_request_is_overtaken_by_a_later_one_and_not_by_itself(second: int, error: int, right: bool) -> None:
+def test_waiting_request_is_overtaken_by_a_later_one_and_not_by_itself(second: int, error: int, right: bool) -> None:
     order = SequenceOrder(check_context())
     requests = [row("request", 1, connection=1), row("request", second, connection=2)]
     for each in (CREATED, *requests, row("reply", 1, error, connection=1), row("reply", second, connection=2)):

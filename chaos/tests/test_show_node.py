@@ -12,7 +12,7 @@ SCENARIO = "plain-load"
 
 
 @pytest.mark.simulated
-def test_a_run_ends_after_the_event_and_shows_logs_and_sessions() -> None:
+def test_run_ends_after_the_event_and_shows_logs_and_sessions() -> None:
     scenario = loader.find(SCENARIO)
     _, world = play_seed(scenario, 1, until_event=150)
     assert world.events == 150
@@ -27,7 +27,7 @@ def test_a_run_ends_after_the_event_and_shows_logs_and_sessions() -> None:
 
 
 @pytest.mark.simulated
-def test_an_event_beyond_the_end_and_a_missing_node() -> None:
+def test_event_beyond_the_end_and_a_missing_node() -> None:
     runner = CliRunner()
     result = runner.invoke(sim, [SCENARIO, "--seed", "1", "--at", "10000000", "--show", "0"])
     assert result.exit_code == 0

@@ -26,7 +26,7 @@ def test_one_lost_response_a_client_is_enough() -> None:
     assert describe_faults(small).startswith("these faults are enough for it: response_lost")
 
 
-def test_a_failure_that_needs_no_fault_is_reported_so() -> None:
+def test_failure_that_needs_no_fault_is_reported_so() -> None:
     scenario = loader.find("6")
     small = shrink(scenario, play_seed(scenario, 1, "epoch_wraps_to_zero").verdict)
     assert small.faults == ()

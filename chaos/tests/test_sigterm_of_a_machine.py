@@ -39,7 +39,7 @@ def go_on(machine: Machine, for_us: int = 0) -> None:
     machine.agenda.run_until(machine.agenda.now_us)
 
 
-def test_a_node_that_is_still_ending_when_it_is_to_start_again_does_so_once_it_is_gone() -> None:
+def test_node_that_is_still_ending_when_it_is_to_start_again_does_so_once_it_is_gone() -> None:
     machine = one_machine()
     machine.terminate()
     machine.start()
@@ -50,14 +50,14 @@ def test_a_node_that_is_still_ending_when_it_is_to_start_again_does_so_once_it_i
     assert machine.alive, "the new process was not shut down"
 
 
-def test_a_node_that_is_not_started_stays_away() -> None:
+def test_node_that_is_not_started_stays_away() -> None:
     machine = one_machine()
     machine.terminate()
     go_on(machine, 10_000_000)
     assert not machine.alive
 
 
-def test_a_stopped_process_ends_when_it_goes_on_and_starts_again_then() -> None:
+def test_stopped_process_ends_when_it_goes_on_and_starts_again_then() -> None:
     machine = one_machine()
     machine.pause(1_000_000)
     machine.terminate()
@@ -69,7 +69,7 @@ def test_a_stopped_process_ends_when_it_goes_on_and_starts_again_then() -> None:
     assert (machine.alive, machine.incarnation) == (True, 1)
 
 
-def test_a_signal_to_a_stopped_process_that_is_killed_is_not_for_the_next_one() -> None:
+def test_signal_to_a_stopped_process_that_is_killed_is_not_for_the_next_one() -> None:
     machine = one_machine()
     machine.pause(1_000_000)
     machine.terminate()

@@ -52,7 +52,7 @@ def test_another_seed_gives_another_hash() -> None:
     assert first.trace_hash != second.trace_hash
 
 
-def test_a_run_is_not_changed_by_hashing_it_or_by_what_was_played_before() -> None:
+def test_run_is_not_changed_by_hashing_it_or_by_what_was_played_before() -> None:
     scenario = loader.find("1")
     first = play_seed(scenario, 3).verdict
     play_seed(loader.find("27"), 4)

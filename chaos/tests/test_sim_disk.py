@@ -69,7 +69,7 @@ def test_power_loss_keeps_synced_bytes_and_a_torn_part_of_the_rest_which_may_end
     assert zeroed
 
 
-def test_a_sync_covers_what_was_appended_before_it_began() -> None:
+def test_sync_covers_what_was_appended_before_it_began() -> None:
     def fill(subject: SimDisk) -> None:
         subject.append("a", [b"1234"])
         sync = subject.begin_sync(["a"])
@@ -90,7 +90,7 @@ def test_bytes_that_replaced_truncated_ones_during_a_sync_are_not_durable() -> N
     assert least_kept(fill) == 2
 
 
-def test_a_file_that_is_rewritten_is_old_or_torn_before_its_sync() -> None:
+def test_file_that_is_rewritten_is_old_or_torn_before_its_sync() -> None:
     def fill(subject: SimDisk) -> None:
         subject.write("a", b"old")
         synced(subject, "a")
@@ -101,7 +101,7 @@ def test_a_file_that_is_rewritten_is_old_or_torn_before_its_sync() -> None:
     assert all(each == b"old" or b"new".startswith(each.rstrip(b"\0")) for each in left)
 
 
-def test_an_unsynced_truncation_may_be_undone() -> None:
+def test_unsynced_truncation_may_be_undone() -> None:
     def fill(subject: SimDisk) -> None:
         subject.append("a", [b"12345678"])
         synced(subject, "a")
@@ -116,7 +116,7 @@ def test_an_unsynced_truncation_may_be_undone() -> None:
     assert {each["a"] for each in outcomes(settled)} == {b"123"}
 
 
-def test_a_new_name_is_durable_with_the_sync_of_its_folder() -> None:
+def test_new_name_is_durable_with_the_sync_of_its_folder() -> None:
     def fill(subject: SimDisk) -> None:
         subject.append("t-0/a", [b"1"])
         synced(subject, "t-0/a")
@@ -134,7 +134,7 @@ def test_a_new_name_is_durable_with_the_sync_of_its_folder() -> None:
     assert {frozenset(each) for each in outcomes(settled)} == {frozenset(("t-0/a", "t-0/b", "u-0/c"))}
 
 
-def test_an_unsynced_rename_is_kept_or_lost_as_a_whole() -> None:
+def test_unsynced_rename_is_kept_or_lost_as_a_whole() -> None:
     def fill(subject: SimDisk) -> None:
         subject.write("a.part", b"new")
         subject.write("a", b"old")
@@ -169,7 +169,7 @@ def test_unsynced_deletions_come_back_each_by_itself() -> None:
     assert {frozenset(each) for each in outcomes(settled)} == {frozenset(("t-0/c",))}
 
 
-def test_a_folder_whose_rename_is_lost_may_lack_files_that_were_deleted_under_its_new_name() -> None:
+def test_folder_whose_rename_is_lost_may_lack_files_that_were_deleted_under_its_new_name() -> None:
     def fill(subject: SimDisk) -> None:
         subject.append("t-0/a", [b"1"])
         subject.append("t-0/b", [b"2"])
@@ -203,7 +203,7 @@ def test_deleted_file_is_not_part_of_running_sync() -> None:
     assert {frozenset(each) for each in outcomes(fill)} == {frozenset(), frozenset(("t-0/a",))}
 
 
-def test_a_flipped_bit_is_another_bit_for_good() -> None:
+def test_flipped_bit_is_another_bit_for_good() -> None:
     subject = disk()
     subject.append("a", [b"\x00\x00"])
     synced(subject, "a")
@@ -212,7 +212,7 @@ def test_a_flipped_bit_is_another_bit_for_good() -> None:
     assert content(subject, "a") == b"\x00\x02"
 
 
-def test_the_same_seed_tears_at_the_same_byte() -> None:
+def test_same_seed_tears_at_the_same_byte() -> None:
     def torn(seed: int) -> list[int]:
         subject = disk(seed)
         for name in "abc":
@@ -223,7 +223,7 @@ def test_the_same_seed_tears_at_the_same_byte() -> None:
     assert torn(5) == torn(5) != torn(6)
 
 
-def test_a_full_disk_refuses_an_append_whole_and_has_room_again_after_a_delete() -> None:
+def test_full_disk_refuses_an_append_whole_and_has_room_again_after_a_delete() -> None:
     subject = disk()
     subject.capacity_bytes = 10
     subject.append("a", [b"12345678"])
@@ -235,7 +235,7 @@ def test_a_full_disk_refuses_an_append_whole_and_has_room_again_after_a_delete()
     assert subject.used_bytes == 3
 
 
-def test_a_write_to_a_full_disk_leaves_what_fits() -> None:
+def test_write_to_a_full_disk_leaves_what_fits() -> None:
     subject = disk()
     subject.capacity_bytes = 10
     subject.append("a", [b"12345678"])
@@ -291,7 +291,7 @@ def test_bytes_replacing_those_of_failed_sync_become_durable() -> None:
         assert {left["a"] for left in outcomes(fill)} == {b"14"}
 
 
-def test_a_truncation_that_is_undone_does_not_bring_back_the_bytes_of_a_failed_sync() -> None:
+def test_truncation_that_is_undone_does_not_bring_back_the_bytes_of_a_failed_sync() -> None:
     def fill(subject: SimDisk) -> None:
         after_a_failed_sync(subject)
         subject.append("a", [b"3"])
@@ -301,7 +301,7 @@ def test_a_truncation_that_is_undone_does_not_bring_back_the_bytes_of_a_failed_s
     assert {left["a"] for left in outcomes(fill)} == {b"", b"1\x003"}
 
 
-def test_a_failed_sync_of_a_replacement_may_leave_what_was_there_before() -> None:
+def test_failed_sync_of_a_replacement_may_leave_what_was_there_before() -> None:
     left = set()
     for seed in range(80):
         subject = disk(seed)
@@ -315,7 +315,7 @@ def test_a_failed_sync_of_a_replacement_may_leave_what_was_there_before() -> Non
 
 
 @pytest.mark.parametrize("operation", ["sync", "open"])
-def test_a_sync_that_is_requested_at_once_can_fail_and_leaves_a_hole(operation: str) -> None:
+def test_sync_that_is_requested_at_once_can_fail_and_leaves_a_hole(operation: str) -> None:
     def fill(subject: SimDisk) -> None:
         actions = Log()
         actions.sync_fails = subject.fail_sync  # type: ignore[method-assign]
@@ -331,7 +331,7 @@ def test_a_sync_that_is_requested_at_once_can_fail_and_leaves_a_hole(operation: 
     assert hole is (operation == "sync")
 
 
-def test_a_broken_disk_fails_reads_appends_and_syncs() -> None:
+def test_broken_disk_fails_reads_appends_and_syncs() -> None:
     def fill(subject: SimDisk) -> None:
         subject.append("a", [b"1"])
         sync = subject.begin_sync(["a"])
@@ -437,7 +437,7 @@ def left_sizes(subject: SimDisk, path: str) -> set[int]:
     return {min(sizes)}
 
 
-def test_a_whole_file_behind_a_failed_sync_survives_once_it_is_written_again() -> None:
+def test_whole_file_behind_a_failed_sync_survives_once_it_is_written_again() -> None:
     subject = disk()
     subject.append("a", [b"first"])
     subject.fail_sync(["a"])
@@ -448,7 +448,7 @@ def test_a_whole_file_behind_a_failed_sync_survives_once_it_is_written_again() -
     assert (subject.durable_size("a"), subject.survives("a")) == (5, True)
 
 
-def test_a_file_survives_only_with_its_folder() -> None:
+def test_file_survives_only_with_its_folder() -> None:
     subject = disk()
     subject.append("folder/a", [b"one"])
     of_folder = next(each for each in subject.begin_sync(["folder/a"]).folders if "a" in each.folder.names)
@@ -461,7 +461,7 @@ def test_a_file_survives_only_with_its_folder() -> None:
 
 
 @pytest.mark.parametrize("change", ["none", "created", "deleted", "renamed", "synced"])
-def test_an_unsynced_creation_may_return_after_its_deletion(change: str) -> None:
+def test_unsynced_creation_may_return_after_its_deletion(change: str) -> None:
     def fill(subject: SimDisk) -> None:
         subject.append("b", [b"other"])
         synced(subject, "b")

@@ -140,7 +140,7 @@ def test_held_frame_is_delivered_before_frame_of_same_instant() -> None:
     assert received == ["first", "second"]
 
 
-def test_a_delayed_link_is_late_in_its_direction_alone() -> None:
+def test_delayed_link_is_late_in_its_direction_alone() -> None:
     wire = Wire()
     connection = wire.connect()
     heal = wire.fault(kind="link_slowed", direction="upstream", bytes_per_s=10_000)
@@ -158,7 +158,7 @@ def test_a_delayed_link_is_late_in_its_direction_alone() -> None:
 
 
 @pytest.mark.parametrize("direction", ["upstream", "downstream", "both"])
-def test_a_cut_link_holds_back_its_direction_alone_until_it_is_mended(direction: str) -> None:
+def test_cut_link_holds_back_its_direction_alone_until_it_is_mended(direction: str) -> None:
     wire = Wire()
     connection = wire.connect()
     heal = wire.fault(kind="link_cut", direction=direction)
@@ -187,7 +187,7 @@ def test_of_two_cuts_over_each_other_both_must_end() -> None:
 
 
 @pytest.mark.parametrize("direction", ["upstream", "downstream"])
-def test_a_frame_that_does_not_get_through_whole_ends_its_connection(direction: str) -> None:
+def test_frame_that_does_not_get_through_whole_ends_its_connection(direction: str) -> None:
     wire = Wire()
     connection = wire.connect()
     wire.fault(kind="link_truncated", direction=direction)
@@ -201,7 +201,7 @@ def test_a_frame_that_does_not_get_through_whole_ends_its_connection(direction: 
     assert [type(event) for _, event in wire.machine.seen] == [Opened, Closed]
 
 
-def test_a_link_that_is_down_resets_and_refuses_until_it_is_up() -> None:
+def test_link_that_is_down_resets_and_refuses_until_it_is_up() -> None:
     wire = Wire()
     wire.connect()
     heal = wire.fault(kind="link_down", direction="both")
@@ -213,7 +213,7 @@ def test_a_link_that_is_down_resets_and_refuses_until_it_is_up() -> None:
     assert wire.client.received[3:] == ["accepted"]
 
 
-def test_a_response_under_way_is_lost_with_a_discarded_connection() -> None:
+def test_response_under_way_is_lost_with_a_discarded_connection() -> None:
     wire = Wire()
     connection = wire.connect()
     wire.network.discard(connection.number)
@@ -244,7 +244,7 @@ def test_two_percent_of_the_messages_go_through_the_codec(monkeypatch: pytest.Mo
     assert 25 <= coded["replies"] <= 60
 
 
-def test_a_codec_that_changes_a_message_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_codec_that_changes_a_message_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def forgetful(version: int, frame: memoryview, offset: int) -> tuple[FetchRequest, int]:  # noqa: ARG001
         return FetchRequest(session_id=7, session_epoch=4), len(frame)
 

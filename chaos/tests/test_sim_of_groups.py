@@ -43,7 +43,7 @@ def test_each_node_is_bounced_once_and_comes_back_with_other_settings() -> None:
         assert machine.incarnation == 1
 
 
-def test_a_bounce_that_does_not_reach_each_node_is_invalid() -> None:
+def test_bounce_that_does_not_reach_each_node_is_invalid() -> None:
     late = Fault("bounce", "rolling_bounce", at_s=13, sim_at_s=9, restart_after_s=2, between_s=9)
     verdict, _ = play_seed(with_faults(late), 1)
     assert verdict.outcome is Outcome.INVALID
@@ -52,7 +52,7 @@ def test_a_bounce_that_does_not_reach_each_node_is_invalid() -> None:
 
 @pytest.mark.clause("M-14")
 @pytest.mark.parametrize("is_known", [True, False])
-def test_a_feature_is_finalized_where_all_know_it(is_known: bool) -> None:
+def test_feature_is_finalized_where_all_know_it(is_known: bool) -> None:
     switch = Fault("switch", "feature_finalized", at_s=2, sim_at_s=2, feature=FEATURE, level=1)
     config = (("crucible.bootstrap.metadata.epoch", "0"), (f"{FEATURE}.enable", str(is_known).lower()))
     verdict, world = play_seed(with_faults(switch, config=config), 1)
@@ -72,7 +72,7 @@ def test_only_the_links_between_a_node_and_the_controller_are_cut() -> None:
     assert int(row.target[5:]) in (one, other)
 
 
-def test_a_mirror_copies_to_the_second_cluster() -> None:
+def test_mirror_copies_to_the_second_cluster() -> None:
     verdict, world = play_seed(loader.find("mirror"), 1)
     assert verdict.outcome is Outcome.PASSED, (verdict.violations, verdict.reasons)
     target = world.cluster.target

@@ -129,7 +129,7 @@ def test_requests_of_channel_dial_once_and_get_responses_in_order(seed: int) -> 
     assert len(pair.receiver.of(Opened)) == 1
 
 
-def test_the_next_request_of_a_connection_comes_only_after_the_reply() -> None:
+def test_next_request_of_a_connection_comes_only_after_the_reply() -> None:
     pair = Pair()
     pair.receiver.responds = False
     pair.request(), pair.request()
@@ -152,7 +152,7 @@ def test_channels_do_not_wait_for_each_other() -> None:
     assert [(event.channel, event.token) for event in pair.sender.of(PeerReply)] == [(Channel.CONTROLLER, 2)]
 
 
-def test_a_timeout_ends_all_that_waits_on_the_channel_and_the_next_send_reconnects() -> None:
+def test_timeout_ends_all_that_waits_on_the_channel_and_the_next_send_reconnects() -> None:
     pair = Pair()
     pair.receiver.responds = False
     pair.request(timeout_ms=500)
@@ -169,7 +169,7 @@ def test_a_timeout_ends_all_that_waits_on_the_channel_and_the_next_send_reconnec
     assert len(pair.sender.of(PeerDown)) == 1
 
 
-def test_a_dead_peer_refuses_and_a_killed_one_is_noticed_at_once() -> None:
+def test_dead_peer_refuses_and_a_killed_one_is_noticed_at_once() -> None:
     pair = Pair()
     pair.receiver.responds = False
     pair.request()
@@ -185,7 +185,7 @@ def test_a_dead_peer_refuses_and_a_killed_one_is_noticed_at_once() -> None:
     assert downs[1] - killed_us <= PATIENCE_US + 2 * LATENCY_US[1]
 
 
-def test_a_node_that_does_not_listen_yet_refuses() -> None:
+def test_node_that_does_not_listen_yet_refuses() -> None:
     pair = Pair()
     pair.receiver.listening = False
     pair.request()
@@ -199,7 +199,7 @@ SILENT = pytest.mark.parametrize(
 
 
 @SILENT
-def test_a_machine_out_of_reach_is_silent_until_the_timeout_or_until_it_is_back(how: dict[str, bool]) -> None:
+def test_machine_out_of_reach_is_silent_until_the_timeout_or_until_it_is_back(how: dict[str, bool]) -> None:
     pair = Pair()
     pair.receiver.responds = False
     pair.request()
@@ -221,7 +221,7 @@ def test_a_machine_out_of_reach_is_silent_until_the_timeout_or_until_it_is_back(
 
 
 @SILENT
-def test_a_machine_out_of_reach_is_dialled_again_and_responds_when_it_is_back(how: dict[str, bool]) -> None:
+def test_machine_out_of_reach_is_dialled_again_and_responds_when_it_is_back(how: dict[str, bool]) -> None:
     pair = Pair()
     pair.machines[1].kill_now(**how)
     pair.request()
@@ -235,7 +235,7 @@ def test_a_machine_out_of_reach_is_dialled_again_and_responds_when_it_is_back(ho
 
 
 @SILENT
-def test_a_connection_that_outlived_its_machine_is_reset_when_that_is_back(how: dict[str, bool]) -> None:
+def test_connection_that_outlived_its_machine_is_reset_when_that_is_back(how: dict[str, bool]) -> None:
     pair = Pair()
     pair.receiver.responds = False
     pair.request()
@@ -247,7 +247,7 @@ def test_a_connection_that_outlived_its_machine_is_reset_when_that_is_back(how: 
     assert pair.sender.of(PeerDown) == [PeerDown(1, Channel.RAFT)]
 
 
-def test_a_stopped_process_is_still_accepted_and_responds_when_it_goes_on() -> None:
+def test_stopped_process_is_still_accepted_and_responds_when_it_goes_on() -> None:
     pair = Pair()
     pair.machines[1].pause(300_000)
     pair.request()
@@ -268,7 +268,7 @@ def test_continued_process_handles_received_requests_before_timeouts() -> None:
     assert pair.sender.of(PeerDown) == []
 
 
-def test_the_end_of_the_requesting_node_closes_its_connections() -> None:
+def test_end_of_the_requesting_node_closes_its_connections() -> None:
     pair = Pair()
     pair.receiver.responds = False
     pair.request()
@@ -325,7 +325,7 @@ def test_peers_messages_go_through_the_codec_too(monkeypatch: pytest.MonkeyPatch
     assert all(8 <= each <= 40 for each in coded), coded
 
 
-def test_a_timer_that_the_node_has_cancelled_is_no_event() -> None:
+def test_timer_that_the_node_has_cancelled_is_no_event() -> None:
     pair = Pair()
     pair.sender.wanted = [SetTimer(1, 3_000), SetTimer(2, 4_000)]
     pair.sender.cancelled = [1]

@@ -39,7 +39,7 @@ class StoreWorld:
         self.agenda.run_until(self.agenda.now_us + us)
 
 
-def test_a_put_on_its_way_is_carried_out_although_its_node_dies() -> None:
+def test_put_on_its_way_is_carried_out_although_its_node_dies() -> None:
     world = StoreWorld()
     world.call(Put("a", b"x"))
     world.machine.incarnation_alive = -1
@@ -47,7 +47,7 @@ def test_a_put_on_its_way_is_carried_out_although_its_node_dies() -> None:
     assert world.store.content.objects == {"a": b"x"}
 
 
-def test_a_file_whose_node_dies_is_half_written_and_never_seen() -> None:
+def test_file_whose_node_dies_is_half_written_and_never_seen() -> None:
     world = StoreWorld()
     world.call(PutFile("a", "large", len(LARGE)))
     while not world.store.uploads[0].content:
@@ -66,7 +66,7 @@ def test_a_file_whose_node_dies_is_half_written_and_never_seen() -> None:
     assert world.store.half_written == ["a"]
 
 
-def test_a_stopped_node_sends_no_part_and_goes_on_when_it_wakes() -> None:
+def test_stopped_node_sends_no_part_and_goes_on_when_it_wakes() -> None:
     world = StoreWorld()
     world.call(PutFile("a", "large", len(LARGE)))
     world.machine.paused, world.machine.paused_until_us = True, 2 * A_SECOND
@@ -79,7 +79,7 @@ def test_a_stopped_node_sends_no_part_and_goes_on_when_it_wakes() -> None:
 
 
 @pytest.mark.parametrize("left", [0, PART_BYTES + 1])
-def test_a_file_that_shrinks_while_it_is_sent_is_not_put(left: int) -> None:
+def test_file_that_shrinks_while_it_is_sent_is_not_put(left: int) -> None:
     world = StoreWorld()
     world.call(PutFile("a", "large", len(LARGE)))
     while not world.store.uploads[0].content:

@@ -50,7 +50,7 @@ class Watched:
 
 
 @pytest.mark.clause("S-14")
-def test_a_snapshot_that_was_made_must_show() -> None:
+def test_snapshot_that_was_made_must_show() -> None:
     node = Watched()
     assert node.sees(5 * MS, [(STARTED, 3)]) == []
     node.held.append((3, 1))
@@ -63,7 +63,7 @@ def test_a_snapshot_that_was_made_must_show() -> None:
 
 
 @pytest.mark.clause("S-14")
-def test_a_snapshot_that_was_downloaded_shows_before_it_is_loaded() -> None:
+def test_snapshot_that_was_downloaded_shows_before_it_is_loaded() -> None:
     node = Watched()
     node.held.append((3, 1))
     assert node.sees(1) == ["SnapshotSizeBytes is 0, and the newest snapshot has 300 bytes"]
@@ -75,7 +75,7 @@ def test_a_snapshot_that_was_downloaded_shows_before_it_is_loaded() -> None:
 
 
 @pytest.mark.clause("S-14")
-def test_the_successor_of_a_damaged_one_comes_at_an_unknown_time() -> None:
+def test_successor_of_a_damaged_one_comes_at_an_unknown_time() -> None:
     node = Watched()
     node.reports(0, 7)
     assert node.sees(1) == ["GenSnapshotLatencyMs has 1 entries of 7 ms; the node made 0 in 0 ms"]
@@ -92,7 +92,7 @@ def test_snapshots_loaded_before_first_check_are_counted_as_reported() -> None:
 
 
 @pytest.mark.clause("S-14")
-def test_a_process_that_begins_to_end_keeps_what_it_measured() -> None:
+def test_process_that_begins_to_end_keeps_what_it_measured() -> None:
     node = Watched()
     node.reports(0, loaded=1)
     node.sees(5 * MS, [(STARTED, 3), (LOADED, 2)])

@@ -59,7 +59,7 @@ def test_bytes_must_be_those_of_the_request() -> None:
 
 
 @pytest.mark.clause("S-4", "S-17")
-def test_the_draft_must_say_whether_more_remains() -> None:
+def test_draft_must_say_whether_more_remains() -> None:
     assert story(REQUEST, GOOD, version=DRAFT) == ""
     assert story(REQUEST, replace(GOOD, is_last=True), version=DRAFT) == "nothing remains after 7"
     assert story(replace(REQUEST, position=10), replace(GOOD, position=10, data=b"", is_last=True), version=DRAFT) == ""

@@ -84,7 +84,7 @@ DAMAGED: Step = ("download_discarded", {"why": "00000000000000000070-0000000003.
         ([each for end in range(5) for each in (start(0, 1, end), *chunks(*range(0, 900, 100)))], ["until it has"]),
     ],
 )
-def test_a_download_may_fetch_a_snapshot_once_and_a_chunk_for_each_restart(steps: list[Step], words: list[str]) -> None:
+def test_download_may_fetch_a_snapshot_once_and_a_chunk_for_each_restart(steps: list[Step], words: list[str]) -> None:
     check = SnapshotTransfer(check_context())
     incarnation = 0
     for at, (what, fields) in enumerate(steps):
@@ -185,7 +185,7 @@ def node() -> Node:
         (NEW, 4, 5, "holds 3 bytes"),
     ],
 )
-def test_a_request_continues_the_snapshot_that_was_named_last(
+def test_request_continues_the_snapshot_that_was_named_last(
     node: Node, snapshot: OffsetAndEpoch, position: int, epoch: int, words: str
 ) -> None:
     node.name(OLD)
@@ -199,7 +199,7 @@ def test_a_request_continues_the_snapshot_that_was_named_last(
 
 
 @pytest.mark.clause("S-11")
-def test_the_next_piece_is_requested_when_the_last_one_is_durable(node: Node) -> None:
+def test_next_piece_is_requested_when_the_last_one_is_durable(node: Node) -> None:
     node.name(NEW)
     node.disk.append(path(NEW, ".part"), [b"abc"])
     node.request(NEW, 3)
@@ -208,14 +208,14 @@ def test_the_next_piece_is_requested_when_the_last_one_is_durable(node: Node) ->
 
 @pytest.mark.clause("S-9", "S-15")
 @pytest.mark.parametrize(("synced", "offset", "right"), [(True, 90, True), (True, 91, False), (False, 90, False)])
-def test_the_log_is_deleted_only_before_a_durable_snapshot(node: Node, synced: bool, offset: int, right: bool) -> None:
+def test_log_is_deleted_only_before_a_durable_snapshot(node: Node, synced: bool, offset: int, right: bool) -> None:
     node.hold(NEW, synced=synced)
     node.note("log_deleted_before", OffsetAndEpoch(offset, 3))
     assert ("no snapshot that reaches there" in node.stories()) is not right
 
 
 @pytest.mark.clause("S-15")
-def test_the_newest_snapshot_is_never_deleted(node: Node) -> None:
+def test_newest_snapshot_is_never_deleted(node: Node) -> None:
     node.hold(OLD)
     node.now_us += 2 * KEPT_US
     node.delete(OLD)
@@ -224,7 +224,7 @@ def test_the_newest_snapshot_is_never_deleted(node: Node) -> None:
 
 @pytest.mark.clause("S-15")
 @pytest.mark.parametrize(("after_us", "installs", "right"), [(0, False, True), (-1, False, False), (-1, True, True)])
-def test_a_superseded_snapshot_stays_for_a_minute(node: Node, after_us: int, installs: bool, right: bool) -> None:
+def test_superseded_snapshot_stays_for_a_minute(node: Node, after_us: int, installs: bool, right: bool) -> None:
     node.hold(OLD)
     node.now_us += KEPT_US
     node.hold(NEW)
@@ -235,9 +235,7 @@ def test_a_superseded_snapshot_stays_for_a_minute(node: Node, after_us: int, ins
 
 @pytest.mark.clause("S-15")
 @pytest.mark.parametrize(("position", "after_us", "right"), [(1, 0, False), (1, 2 * SECOND_US, True), (0, 0, True)])
-def test_a_snapshot_stays_while_a_download_of_it_advances(
-    node: Node, position: int, after_us: int, right: bool
-) -> None:
+def test_snapshot_stays_while_a_download_of_it_advances(node: Node, position: int, after_us: int, right: bool) -> None:
     node.hold(OLD)
     node.hold(NEW)
     node.serve(0)
@@ -250,7 +248,7 @@ def test_a_snapshot_stays_while_a_download_of_it_advances(
 
 @pytest.mark.clause("S-15")
 @pytest.mark.parametrize("renamed", [False, True])
-def test_a_deletion_that_a_power_loss_has_undone_is_repeated_at_once(node: Node, renamed: bool) -> None:
+def test_deletion_that_a_power_loss_has_undone_is_repeated_at_once(node: Node, renamed: bool) -> None:
     node.hold(OLD)
     node.hold(NEW)
     node.delete(OLD, Note("download_finished", (("bytes", 5),)))

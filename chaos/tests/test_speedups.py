@@ -17,7 +17,7 @@ from scenarios import loader
 
 
 @pytest.mark.thorough
-def test_a_value_is_frozen_again_and_equal_to_one_made_inside() -> None:
+def test_value_is_frozen_again_and_equal_to_one_made_inside() -> None:
     with plain_values():
         inside: Any = Violation("lost-write", 0, "")
         inside.at_us = 1
@@ -34,7 +34,7 @@ def test_default_values_are_equal_inside_plain_values() -> None:
         assert MetadataImage() == EMPTY_IMAGE
 
 
-def test_a_seed_has_the_same_hash_inside_plain_values() -> None:
+def test_seed_has_the_same_hash_inside_plain_values() -> None:
     frozen = play_seed(loader.find("1"), 4_600_001, hashed=True).verdict
     with plain_values():
         assert play_seed(loader.find("1"), 4_600_001, hashed=True).verdict == frozen

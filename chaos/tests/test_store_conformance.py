@@ -99,7 +99,7 @@ def test_get_reads_object_whole_and_in_ranges(store: Played) -> None:
     assert store.carry_out(Get(KEY, 3, 4)) == b"3456"
 
 
-def test_a_range_is_short_only_at_the_end_and_empty_behind_it(store: Played) -> None:
+def test_range_is_short_only_at_the_end_and_empty_behind_it(store: Played) -> None:
     store.carry_out(Put(KEY, b"0123456789"))
     assert store.carry_out(Get(KEY, 8, 4)) == b"89"
     assert store.carry_out(Get(KEY, 9, 1)) == b"9"
@@ -108,7 +108,7 @@ def test_a_range_is_short_only_at_the_end_and_empty_behind_it(store: Played) -> 
     assert store.carry_out(Get(KEY, 4, 0)) == b""
 
 
-def test_an_empty_object_is_there(store: Played) -> None:
+def test_empty_object_is_there(store: Played) -> None:
     store.carry_out(Put(KEY, b""))
     assert store.carry_out(Get(KEY, 0, 5)) == b""
     assert store.carry_out(ListObjects("")) == (StoredObject(KEY, 0),)
@@ -121,13 +121,13 @@ def test_get_of_absent_key_is_missing(store: Played) -> None:
         assert store.kind(Get(key, 0, 0)) is FailureKind.MISSING, key
 
 
-def test_a_put_replaces_the_whole_object(store: Played) -> None:
+def test_put_replaces_the_whole_object(store: Played) -> None:
     store.carry_out(Put(KEY, b"a long first content"))
     store.carry_out(Put(KEY, b"short"))
     assert store.content(KEY) == b"short"
 
 
-def test_a_put_if_absent_never_replaces_and_a_deleted_key_is_absent(store: Played) -> None:
+def test_put_if_absent_never_replaces_and_a_deleted_key_is_absent(store: Played) -> None:
     assert store.carry_out(Put(KEY, b"first", if_absent=True)) is None
     assert store.kind(Put(KEY, b"other", if_absent=True)) is FailureKind.EXISTS
     assert store.content(KEY) == b"first"
@@ -136,7 +136,7 @@ def test_a_put_if_absent_never_replaces_and_a_deleted_key_is_absent(store: Playe
     assert store.content(KEY) == b"third"
 
 
-def test_a_file_is_put_up_to_the_requested_size(store: Played) -> None:
+def test_file_is_put_up_to_the_requested_size(store: Played) -> None:
     content = bytes(range(251)) * 100
     store.disk.append("topic-0/a.log", [content])
     assert store.carry_out(PutFile(KEY, "topic-0/a.log", len(content) - 7)) is None
@@ -145,7 +145,7 @@ def test_a_file_is_put_up_to_the_requested_size(store: Played) -> None:
     assert store.content(KEY) == b""
 
 
-def test_a_file_larger_than_the_parts_in_which_it_is_sent(store: Played) -> None:
+def test_file_larger_than_the_parts_in_which_it_is_sent(store: Played) -> None:
     content = bytes(range(251)) * 50_000
     store.disk.append("a.log", [content])
     assert store.carry_out(PutFile(KEY, "a.log", len(content) - 1)) is None
@@ -154,7 +154,7 @@ def test_a_file_larger_than_the_parts_in_which_it_is_sent(store: Played) -> None
     assert store.content(KEY) == content[:-1]
 
 
-def test_a_file_that_is_gone_or_too_short_is_missing_and_leaves_what_was_there(store: Played) -> None:
+def test_file_that_is_gone_or_too_short_is_missing_and_leaves_what_was_there(store: Played) -> None:
     store.disk.append("a.log", [b"0123"])
     store.carry_out(Put(KEY, b"before"))
     assert store.kind(PutFile(KEY, "b.log", 4)) is FailureKind.MISSING
@@ -172,7 +172,7 @@ def test_list_is_sorted_and_returns_whole_names_at_any_depth(store: Played) -> N
 
 
 @pytest.mark.thorough
-def test_a_list_of_more_objects_than_a_page_of_s3_has(store: Played) -> None:
+def test_list_of_more_objects_than_a_page_of_s3_has(store: Played) -> None:
     keys = [f"many/{number:020d}" for number in range(1100)]
     for key in keys:
         store.carry_out(Put(key, b"."))
@@ -202,7 +202,7 @@ def test_invalid_key_is_refused_by_every_operation(store: Played, key: str) -> N
     assert everything(store) == ()
 
 
-def test_a_key_of_the_largest_length_can_be_put_and_listed(store: Played) -> None:
+def test_key_of_the_largest_length_can_be_put_and_listed(store: Played) -> None:
     key = "/".join(["x" * 204] * 5)
     assert len(key) == LARGEST_KEY_BYTES
     assert store.carry_out(Put(key, b"x")) is None

@@ -40,7 +40,7 @@ def given(log: Log) -> list[tuple[Event, int]]:
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_a_rule_hits_its_operation_and_its_keys_only(name: str) -> None:
+def test_rule_hits_its_operation_and_its_keys_only(name: str) -> None:
     for other, operations in OPERATIONS.items():
         for operation in operations:
             log = Log()
@@ -55,7 +55,7 @@ def test_a_rule_hits_its_operation_and_its_keys_only(name: str) -> None:
 
 
 @pytest.mark.parametrize("failure", ["unavailable", "refused"])
-def test_a_refused_call_never_reaches_the_store_and_fails_later(failure: str) -> None:
+def test_refused_call_never_reaches_the_store_and_fails_later(failure: str) -> None:
     log = Log()
     subject = interceptor(log, rule("store_refused", on="store", failure=failure, delay_ms=Range(5, 5)))
     assert not effects_of(subject, Put("a", b"x"))
@@ -66,7 +66,7 @@ def test_a_refused_call_never_reaches_the_store_and_fails_later(failure: str) ->
     assert [row.detail for row in log.rows] == ["put a"]
 
 
-def test_a_slow_response_comes_once_and_is_not_hit_again() -> None:
+def test_slow_response_comes_once_and_is_not_hit_again() -> None:
     log = Log()
     subject = interceptor(log, rule("store_slowed", on="store_result", delay_ms=Range(9, 9), times=0, every=1))
     effects_of(subject, Get("a", 0, 1))
@@ -77,7 +77,7 @@ def test_a_slow_response_comes_once_and_is_not_hit_again() -> None:
     assert len(log.rows) == 1
 
 
-def test_the_response_of_what_succeeded_is_lost_and_a_failure_is_left_alone() -> None:
+def test_response_of_what_succeeded_is_lost_and_a_failure_is_left_alone() -> None:
     log = Log()
     subject = interceptor(log, rule("store_result_lost", on="store_result"))
     effects_of(subject, Put("a", b"x"), 7)
@@ -92,7 +92,7 @@ def test_the_response_of_what_succeeded_is_lost_and_a_failure_is_left_alone() ->
     assert list(subject.before(NOW, event)) == [event]
 
 
-def test_a_late_list_lacks_what_was_just_put_and_nothing_else() -> None:
+def test_late_list_lacks_what_was_just_put_and_nothing_else() -> None:
     log = Log()
     subject = interceptor(log, rule("store_listed_late", on="store_result", delay_ms=Range(100, 100), times=0, every=1))
     for token, key, mono_us in ((1, "old", 0), (2, "new", 90_000), (3, "lost", 95_000)):
@@ -116,7 +116,7 @@ def list_at(subject: Interceptor, mono_us: int, found: tuple[StoredObject, ...])
     return [each.key for each in event.result]
 
 
-def test_a_node_dies_before_its_call_or_before_it_gets_the_response() -> None:
+def test_node_dies_before_its_call_or_before_it_gets_the_response() -> None:
     log = Log()
     with pytest.raises(Ended):
         effects_of(interceptor(log, rule("node_killed", on="store", match=Match(operation="put"))), Put("a", b"x"))

@@ -46,7 +46,7 @@ def kind(response: StoreResult | StoreFailure) -> FailureKind | None:
 
 
 @pytest.mark.parametrize("operation", EACH)
-def test_a_server_that_refuses_connections_is_unavailable(server: S3Server, operation: StoreOperation) -> None:
+def test_server_that_refuses_connections_is_unavailable(server: S3Server, operation: StoreOperation) -> None:
     server.proxy.disable()
     began = time.monotonic()
     assert kind(call(server.bucket(limit_s=3.0), operation)) is FailureKind.UNAVAILABLE
@@ -54,14 +54,14 @@ def test_a_server_that_refuses_connections_is_unavailable(server: S3Server, oper
 
 
 @pytest.mark.parametrize("operation", EACH)
-def test_a_server_that_is_silent_is_unavailable_within_the_limit(server: S3Server, operation: StoreOperation) -> None:
+def test_server_that_is_silent_is_unavailable_within_the_limit(server: S3Server, operation: StoreOperation) -> None:
     server.proxy.add_toxic("silence", "timeout", "downstream", {"timeout": 0})
     began = time.monotonic()
     assert kind(call(server.bucket(limit_s=1.0), operation)) is FailureKind.UNAVAILABLE
     assert time.monotonic() - began < 6
 
 
-def test_an_upload_that_breaks_off_leaves_no_object(server: S3Server, tmp_path: Path) -> None:
+def test_upload_that_breaks_off_leaves_no_object(server: S3Server, tmp_path: Path) -> None:
     (tmp_path / "a.log").write_bytes(b"x" * (3 * PART_BYTES))
     put = PutFile("torn/a", "a.log", 3 * PART_BYTES)
     server.proxy.add_toxic("cut", "limit_data", "upstream", {"bytes": 1_000_000})
@@ -94,7 +94,7 @@ def test_of_puts_at_a_time_that_want_the_key_absent_one_succeeds(server: S3Serve
             assert call(bucket, Get(f"{race}", 0, 9)) == str(winner).encode()
 
 
-def test_a_prefix_is_no_part_of_the_keys_and_keeps_others_out(server: S3Server) -> None:
+def test_prefix_is_no_part_of_the_keys_and_keeps_others_out(server: S3Server) -> None:
     assert call(server.bucket(prefix="one/two"), Put("same/x", b"1")) is None
     assert call(server.bucket(prefix="one/three"), Put("same/x", b"22")) is None
     assert call(server.bucket(prefix="one/two"), ListObjects("")) == (("same/x", 1),)

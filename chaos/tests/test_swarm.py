@@ -57,7 +57,7 @@ def swarming(seconds: float = 12.0) -> Scenario:
     )
 
 
-def test_a_seed_draws_the_same_schedule_and_another_seed_another() -> None:
+def test_seed_draws_the_same_schedule_and_another_seed_another() -> None:
     first, again, other = (materialised(swarming(), seed) for seed in (1, 1, 2))
     assert first == again
     assert first.faults != other.faults
@@ -71,7 +71,7 @@ def test_each_seed_has_only_some_of_the_kinds_and_all_seeds_have_all() -> None:
     assert max(len(kinds) for kinds in drawn) < len(SWARM_KINDS)
 
 
-def test_a_swarm_flips_bits_of_one_disk_and_in_frames_under_a_checksum_or_in_their_length() -> None:
+def test_swarm_flips_bits_of_one_disk_and_in_frames_under_a_checksum_or_in_their_length() -> None:
     scenario = SCENARIOS["swarm-replicated"]
     parts = set()
     for seed in range(1, 120):
@@ -86,7 +86,7 @@ def test_a_swarm_flips_bits_of_one_disk_and_in_frames_under_a_checksum_or_in_the
     assert parts == checksummed | {(kind, "length", None, role) for kind in kinds for role in CONNECTION_ROLES}
 
 
-def test_a_swarm_over_a_remote_tier_meets_the_moments_at_which_files_change(tmp_path: Path) -> None:
+def test_swarm_over_a_remote_tier_meets_the_moments_at_which_files_change(tmp_path: Path) -> None:
     drawn = [materialised(SCENARIOS["swarm-storage"], seed) for seed in range(1, 60)]
     faults = [fault for each in drawn for fault in each.faults]
     assert len({fault.match.path for fault in faults} & set(STORAGE_FILES)) > len(STORAGE_FILES) // 2
@@ -201,7 +201,7 @@ FORGETFUL = mutants.Mutant(
 
 
 @pytest.mark.simulated
-def test_a_failing_swarm_shrinks_to_a_short_file_that_fails_alike(
+def test_failing_swarm_shrinks_to_a_short_file_that_fails_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chaos.sim.one_seed.by_name", lambda _: FORGETFUL)

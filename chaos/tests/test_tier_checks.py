@@ -117,7 +117,7 @@ def snapshot(*rows: tuple[int, int, int, int, int], ms: int = 1_000_000, coordin
     return pack(">hI", 1, crc32c(body)) + body
 
 
-def test_a_segment_with_all_its_objects_violates_nothing() -> None:
+def test_segment_with_all_its_objects_violates_nothing() -> None:
     world = Tiered()
     check = ListedWhenStored(world.context)
     world.write(count=2)
@@ -128,7 +128,7 @@ def test_a_segment_with_all_its_objects_violates_nothing() -> None:
 
 
 @pytest.mark.parametrize("kind", NEEDED)
-def test_a_segment_without_one_of_its_objects_is_found(kind: str) -> None:
+def test_segment_without_one_of_its_objects_is_found(kind: str) -> None:
     world = Tiered()
     check = ListedWhenStored(world.context)
     world.write()
@@ -154,7 +154,7 @@ def test_other_bytes_and_other_leader_epochs_than_the_log_has_are_found() -> Non
         assert "do not fit batch" in story
 
 
-def test_a_copy_is_compared_only_with_records_that_are_still_here() -> None:
+def test_copy_is_compared_only_with_records_that_are_still_here() -> None:
     world = Tiered()
     check = ListedWhenStored(world.context)
     world.write(count=2)
@@ -259,7 +259,7 @@ def test_segment_deleted_on_another_replica_need_not_be_in_tier() -> None:
     assert not check.violations
 
 
-def test_a_snapshot_that_equals_the_replay_is_well_and_any_difference_is_found() -> None:
+def test_snapshot_that_equals_the_replay_is_well_and_any_difference_is_found() -> None:
     world = Tiered()
     check = UploadedProducers(world.context)
     world.write(producer=1, sequence=0, count=3)
@@ -286,7 +286,7 @@ def test_a_snapshot_that_equals_the_replay_is_well_and_any_difference_is_found()
     assert not world.copied(check, 1, 0, 5)
 
 
-def test_a_marker_ends_the_transaction_and_a_new_epoch_forgets_the_old_batches() -> None:
+def test_marker_ends_the_transaction_and_a_new_epoch_forgets_the_old_batches() -> None:
     world = Tiered()
     check = UploadedProducers(world.context)
     world.write(producer=1, sequence=0, is_transactional=True)
@@ -303,7 +303,7 @@ def test_a_marker_ends_the_transaction_and_a_new_epoch_forgets_the_old_batches()
     assert world.copied(check, 2, 2, 4)
 
 
-def test_an_expired_producer_may_be_missing_but_not_one_a_moment_younger_nor_an_open_transaction() -> None:
+def test_expired_producer_may_be_missing_but_not_one_a_moment_younger_nor_an_open_transaction() -> None:
     world = Tiered()
     check = UploadedProducers(world.context)
     world.write(producer=1, sequence=0)
@@ -323,7 +323,7 @@ def test_an_expired_producer_may_be_missing_but_not_one_a_moment_younger_nor_an_
     assert "producer 4" in story
 
 
-def test_the_clock_of_another_node_excuses_only_a_log_without_its_first_records() -> None:
+def test_clock_of_another_node_excuses_only_a_log_without_its_first_records() -> None:
     world = Tiered()
     check = UploadedProducers(world.context)
     world.write(producer=1, sequence=0)
@@ -371,7 +371,7 @@ def _segment(copy: int, epoch: int, state: SegmentState) -> SimpleNamespace:
 STARTED, FINISHED = SegmentState.COPY_SEGMENT_STARTED, SegmentState.COPY_SEGMENT_FINISHED
 
 
-def test_an_older_upload_may_not_be_listed_once_a_newer_one_is_known() -> None:
+def test_older_upload_may_not_be_listed_once_a_newer_one_is_known() -> None:
     for newer in ((2, 5, STARTED), (2, 5, FINISHED)):
         listing = Listing()
         assert not listing.knows((1, 4))

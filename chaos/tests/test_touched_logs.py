@@ -32,7 +32,7 @@ def test_only_logs_that_changed_are_looked_at() -> None:
     assert PartitionLog.__dict__["high_watermark"] is slot
 
 
-def test_a_log_that_contradicts_itself_is_found_after_the_event_that_touched_it() -> None:
+def test_log_that_contradicts_itself_is_found_after_the_event_that_touched_it() -> None:
     touched = TouchedLogs()
     node: Any = None
     view = ReplicaView(FaultTimes(), touched=touched)

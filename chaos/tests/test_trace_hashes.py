@@ -5,7 +5,7 @@ from dataclasses import replace
 from chaos.search.trace_hashes import differences, hashed_plays, plays_of
 
 
-def test_a_seed_has_the_same_trace_hash_twice_and_a_change_is_reported() -> None:
+def test_seed_has_the_same_trace_hash_twice_and_a_change_is_reported() -> None:
     plays = plays_of(["1"], [3], with_mutants=False)
     before = list(hashed_plays(plays[:1], processes=1))
     assert differences(before, list(hashed_plays(plays[:1], processes=1))) == []

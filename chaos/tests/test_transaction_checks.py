@@ -60,7 +60,7 @@ def test_each_transaction_check_has_evidence() -> None:
 
 @pytest.mark.clause("E-7", "X-14")
 @pytest.mark.parametrize(("place", "lost", "broken"), [(0, GROUP, False), (0, "another", True), (None, GROUP, True)])
-def test_an_input_may_take_effect_twice_only_if_the_group_lost_its_offsets(
+def test_input_may_take_effect_twice_only_if_the_group_lost_its_offsets(
     place: int | None, lost: str, broken: bool
 ) -> None:
     ledger = Ledger().play()
@@ -110,7 +110,7 @@ def test_only_a_forgotten_id_with_an_epoch_it_had_before_mixes_records_of_two_tr
     ("local_starts", "passes", "is_red"),
     [((8, 5), False, False), ((8, 5), True, True), ((7, 5), False, True), ((8,), False, True), ((), False, True)],
 )
-def test_a_transaction_is_not_lost_where_its_remote_segments_are_unreadable(
+def test_transaction_is_not_lost_where_its_remote_segments_are_unreadable(
     local_starts: tuple[int, ...], *, passes: bool, is_red: bool
 ) -> None:
     """Its values are at offsets 6 and 7 of the first partition, and 3 and 4 of the second. They are judged where a
@@ -130,7 +130,7 @@ def test_a_transaction_is_not_lost_where_its_remote_segments_are_unreadable(
 
 @pytest.mark.clause("E-7", "X-1")
 @pytest.mark.parametrize("excused", [None, "of the ID", "another"])
-def test_a_transactional_id_is_forgotten_only_with_the_partition_of_its_coordinator(excused: str | None) -> None:
+def test_transactional_id_is_forgotten_only_with_the_partition_of_its_coordinator(excused: str | None) -> None:
     context = check_context()
     states = [SimpleNamespace(name=f"{STATE_TOPIC}-{index}") for index in range(2)]
     cast(Any, context.replicas).partitions = dict(enumerate(states))

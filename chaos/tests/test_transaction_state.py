@@ -132,7 +132,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", list(LEGAL))
-def test_a_step_of_kafkas_is_none_of_the_violations(what: str) -> None:
+def test_step_of_kafkas_is_none_of_the_violations(what: str) -> None:
     assert wrong_step(*LEGAL[what]) == ""
 
 
@@ -143,7 +143,7 @@ def test_another_step_is_a_violation_of_its_clause(what: str) -> None:
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])
-def test_a_value_is_read_as_it_is_written(level: int) -> None:
+def test_value_is_read_as_it_is_written(level: int) -> None:
     written = Transaction(
         "x",
         7,
@@ -164,7 +164,7 @@ def test_a_value_is_read_as_it_is_written(level: int) -> None:
     )
 
 
-def test_a_tombstone_and_another_key_are_read() -> None:
+def test_tombstone_and_another_key_are_read() -> None:
     removed = read_value(4, transaction_key("x"), None)
     assert removed is not None
     assert (removed.transactional_id, removed.state) == ("x", REMOVED)
@@ -327,7 +327,7 @@ def adding(*indexes: int, error: int = 0) -> tuple[Any, Any]:
     return request, SimpleNamespace(results_by_transaction=[result])
 
 
-def test_a_whole_transaction_is_no_violation() -> None:
+def test_whole_transaction_is_no_violation() -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER)
     assert world.replies(init(), owner()) == []
@@ -343,7 +343,7 @@ def test_a_whole_transaction_is_no_violation() -> None:
     assert all(each.evidence for each in world.checks if not isinstance(each, TimeoutsKept))
 
 
-def test_a_response_before_its_value_is_replicated_is_a_violation() -> None:
+def test_response_before_its_value_is_replicated_is_a_violation() -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, commits=False)
     (story,) = world.replies(init(), owner())
@@ -371,7 +371,7 @@ def test_partitions_and_ends_that_are_not_replicated_are_violations() -> None:
     assert CheckedTransactionCoordinator().replies(end(), owner(error=ErrorCode.concurrent_transactions)) == []
 
 
-def test_an_effect_of_a_value_that_a_later_one_has_replaced_since_the_request_is_none() -> None:
+def test_effect_of_a_value_that_a_later_one_has_replaced_since_the_request_is_none() -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED)
     request, response = adding(0)
@@ -414,7 +414,7 @@ def test_markers_of_a_decision_that_is_not_replicated_are_violations() -> None:
     assert len(world.marker()) == 2
 
 
-def test_a_marker_of_the_other_kind_is_a_violation_unless_an_administrator_requested_it() -> None:
+def test_marker_of_the_other_kind_is_a_violation_unless_an_administrator_requested_it() -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED, DECIDED)
     assert len(world.marker(commit=False)) == 1
@@ -425,7 +425,7 @@ def test_a_marker_of_the_other_kind_is_a_violation_unless_an_administrator_reque
     assert world.marker(commit=False) == []
 
 
-def test_a_completion_without_each_marker_below_the_high_watermark_is_a_violation() -> None:
+def test_completion_without_each_marker_below_the_high_watermark_is_a_violation() -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED, DECIDED)
     assert len(world.write(DONE)) == 1
@@ -435,7 +435,7 @@ def test_a_completion_without_each_marker_below_the_high_watermark_is_a_violatio
     assert len(world.write(DONE)) == 1
 
 
-def test_a_marker_that_was_lost_and_written_again_counts_where_it_is() -> None:
+def test_marker_that_was_lost_and_written_again_counts_where_it_is() -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED, DECIDED)
     world._to_data(build([Record(timestamp_ms=0, value=b"v")]), BatchOrigin.CLIENT, commits=False)
@@ -447,7 +447,7 @@ def test_a_marker_that_was_lost_and_written_again_counts_where_it_is() -> None:
     assert world.write(DONE) == []
 
 
-def test_a_marker_counts_although_another_coordinator_has_it_written_again() -> None:
+def test_marker_counts_although_another_coordinator_has_it_written_again() -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED, DECIDED)
     world.marker()
@@ -455,7 +455,7 @@ def test_a_marker_counts_although_another_coordinator_has_it_written_again() -> 
     assert world.write(DONE) == []
 
 
-def test_the_marker_of_an_earlier_transaction_completes_no_other() -> None:
+def test_marker_of_an_earlier_transaction_completes_no_other() -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED, DECIDED)
     world.marker()
@@ -465,7 +465,7 @@ def test_the_marker_of_an_earlier_transaction_completes_no_other() -> None:
 
 @pytest.mark.clause("X-3")
 @pytest.mark.parametrize("is_marked", [True, False])
-def test_a_marker_that_was_read_as_a_whole_counts_only_behind_what_the_producer_wrote(is_marked: bool) -> None:
+def test_marker_that_was_read_as_a_whole_counts_only_behind_what_the_producer_wrote(is_marked: bool) -> None:
     """The log is opened again with two transactions of one epoch, and the second has a marker or none."""
     world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED)
@@ -487,7 +487,7 @@ def test_a_marker_that_was_read_as_a_whole_counts_only_behind_what_the_producer_
     assert bool(world.write(DONE)) is not is_marked
 
 
-def test_a_coordinator_that_holds_another_value_is_a_violation() -> None:
+def test_coordinator_that_holds_another_value_is_a_violation() -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, OWNER._replace(transactional_id="y", producer_id=8))
     assert world.looked() == []
@@ -504,7 +504,7 @@ def test_a_coordinator_that_holds_another_value_is_a_violation() -> None:
     assert len(world.looked()) == 1
 
 
-def test_an_owner_that_comes_twice_is_a_violation_unless_the_producer_continues() -> None:
+def test_owner_that_comes_twice_is_a_violation_unless_the_producer_continues() -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER)
     world.replies(init(), owner())
@@ -516,7 +516,7 @@ def test_an_owner_that_comes_twice_is_a_violation_unless_the_producer_continues(
 
 
 @pytest.mark.parametrize(("age_ms", "broken"), [(999, 1), (1000, 0)])
-def test_a_transaction_is_not_timed_out_before_its_timeout(age_ms: int, broken: int) -> None:
+def test_transaction_is_not_timed_out_before_its_timeout(age_ms: int, broken: int) -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED)
     world.ms += age_ms
@@ -525,7 +525,7 @@ def test_a_transaction_is_not_timed_out_before_its_timeout(age_ms: int, broken: 
 
 
 @pytest.mark.parametrize(("leader", "broken"), [((4, 1), 1), ((5, 2), 0)])
-def test_a_coordinator_that_was_replaced_may_go_by_old_values(leader: tuple[int, int], broken: int) -> None:
+def test_coordinator_that_was_replaced_may_go_by_old_values(leader: tuple[int, int], broken: int) -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED)
     for each in world.checks:
@@ -536,7 +536,7 @@ def test_a_coordinator_that_was_replaced_may_go_by_old_values(leader: tuple[int,
 
 
 @pytest.mark.parametrize(("late_ms", "fault", "broken"), [(0, False, 0), (10, False, 1), (10, True, 0)])
-def test_a_transaction_is_aborted_at_the_next_check_after_its_timeout(late_ms: int, fault: bool, broken: int) -> None:
+def test_transaction_is_aborted_at_the_next_check_after_its_timeout(late_ms: int, fault: bool, broken: int) -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED)
     age_ms = 1000 + INTERVAL_MS + SLACK_MS + late_ms
@@ -550,7 +550,7 @@ def test_a_transaction_is_aborted_at_the_next_check_after_its_timeout(late_ms: i
 
 
 @pytest.mark.parametrize(("epoch", "is_noted", "broken"), [(1, True, 0), (0, True, 1), (0, False, 0)])
-def test_the_abort_after_a_timeout_fences_the_producer(epoch: int, is_noted: bool, broken: int) -> None:
+def test_abort_after_a_timeout_fences_the_producer(epoch: int, is_noted: bool, broken: int) -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED)
     world.ms += 1000
@@ -560,7 +560,7 @@ def test_the_abort_after_a_timeout_fences_the_producer(epoch: int, is_noted: boo
     assert len(world.write(STARTED._replace(state=state, producer_epoch=epoch, updated_ms=world.ms))) == broken
 
 
-def test_the_first_write_of_a_transaction_is_verified_between_its_arrival_and_the_append() -> None:
+def test_first_write_of_a_transaction_is_verified_between_its_arrival_and_the_append() -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER)
     assert len(world.produce()) == 1
@@ -589,7 +589,7 @@ def test_the_first_write_of_a_transaction_is_verified_between_its_arrival_and_th
         (ErrorCode.producer_fenced, OWNER, 1),
     ],
 )
-def test_an_owner_is_not_refused(error: int, step: Transaction, broken: int) -> None:
+def test_owner_is_not_refused(error: int, step: Transaction, broken: int) -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, step)
     assert len(world.replies(end(), owner(-1, -1, error))) == broken
@@ -603,7 +603,7 @@ def test_an_owner_is_not_refused(error: int, step: Transaction, broken: int) -> 
     )
 
 
-def test_a_marker_voids_what_the_coordinator_has_confirmed_before_it() -> None:
+def test_marker_voids_what_the_coordinator_has_confirmed_before_it() -> None:
     def write(*, is_next_open: bool) -> list[str]:
         world = CheckedTransactionCoordinator()
         world.write(OWNER, STARTED)
@@ -636,7 +636,7 @@ LIMIT_US = 12_000_000 + 6_000_000 + 2_000_000 + MARKERS_US
     ("late_us", "fault_us", "leader", "broken"),
     [(1, 0, 1, 1), (-10_000, 0, 1, 0), (1, 1_000_000, 1, 0), (1, 0, 9, 0)],
 )
-def test_a_decided_transaction_is_completed_in_time(late_us: int, fault_us: int, leader: int, broken: int) -> None:
+def test_decided_transaction_is_completed_in_time(late_us: int, fault_us: int, leader: int, broken: int) -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED, DECIDED)
     decided_us, world.leader = world.us, leader
@@ -675,7 +675,7 @@ def _sent_markers(world: CheckedTransactionCoordinator) -> None:
         ((OWNER,), lambda world: [world.replies(init(), owner()) for _ in range(2)]),
     ],
 )
-def test_a_loss_excuses_the_ids_of_its_partition_only(
+def test_loss_excuses_the_ids_of_its_partition_only(
     steps: tuple[Transaction, ...], act: Callable[[CheckedTransactionCoordinator], object], lost: int | None
 ) -> None:
     """Of four partitions the first has x. No other one has anything."""
@@ -719,7 +719,7 @@ def _loses_all_but(world: CheckedTransactionCoordinator, *kept: Transaction) -> 
 
 @pytest.mark.clause("X-3", "E-7")
 @pytest.mark.parametrize(("epoch", "is_red"), [(0, False), (1, True)])
-def test_a_lost_decision_excuses_markers_of_the_epochs_before_the_loss_only(epoch: int, *, is_red: bool) -> None:
+def test_lost_decision_excuses_markers_of_the_epochs_before_the_loss_only(epoch: int, *, is_red: bool) -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED, DECIDED)
     _loses_all_but(world, OWNER)
@@ -730,7 +730,7 @@ def test_a_lost_decision_excuses_markers_of_the_epochs_before_the_loss_only(epoc
 @pytest.mark.parametrize(
     ("kept", "again", "is_red"), [((OWNER, STARTED, DECIDED), (), False), ((OWNER,), (STARTED, DECIDED), True)]
 )
-def test_a_loss_excuses_completions_of_the_decisions_from_before_it_only(
+def test_loss_excuses_completions_of_the_decisions_from_before_it_only(
     kept: tuple[Transaction, ...], again: tuple[Transaction, ...], *, is_red: bool
 ) -> None:
     world = CheckedTransactionCoordinator()
@@ -767,7 +767,7 @@ def test_lost_log_excuses_no_producer_id_of_two_transactional_ids() -> None:
 
 @pytest.mark.clause("X-12")
 @pytest.mark.parametrize("index", [0, 1])
-def test_an_administrator_ends_a_transaction_only_in_the_partition_of_the_request(index: int) -> None:
+def test_administrator_ends_a_transaction_only_in_the_partition_of_the_request(index: int) -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED, DECIDED)
     body = markers(commit=False, index=index).body
@@ -784,7 +784,7 @@ def _naming(epoch: int, producer_id: int = 7) -> Any:
 
 @pytest.mark.clause("X-1")
 @pytest.mark.parametrize("error", [ErrorCode.invalid_producer_epoch, ErrorCode.producer_fenced])
-def test_the_owner_is_not_fenced_by_init_producer_id(error: int) -> None:
+def test_owner_is_not_fenced_by_init_producer_id(error: int) -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, FIRST)
     assert world.replies(_naming(0), owner(error=error)) == []
@@ -803,7 +803,7 @@ def test_the_owner_is_not_fenced_by_init_producer_id(error: int) -> None:
         ((STARTED._replace(producer_epoch=1),), False),
     ],
 )
-def test_a_lost_response_of_init_producer_id_is_repeated(between: tuple[Transaction, ...], is_wrong: bool) -> None:
+def test_lost_response_of_init_producer_id_is_repeated(between: tuple[Transaction, ...], is_wrong: bool) -> None:
     """Whatever else happened to the ID makes its former owner a zombie."""
     world = CheckedTransactionCoordinator()
     world.write(OWNER, FIRST)
@@ -815,7 +815,7 @@ def test_a_lost_response_of_init_producer_id_is_repeated(between: tuple[Transact
 
 
 @pytest.mark.clause("X-1")
-def test_a_new_coordinator_may_fence_who_lost_the_response() -> None:
+def test_new_coordinator_may_fence_who_lost_the_response() -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, FIRST)
     assert world.replies(_naming(0), owner(epoch=1)) == []
@@ -838,7 +838,7 @@ def test_init_producer_id_serves_the_owner_only(named: tuple[int, int], is_wrong
 
 @pytest.mark.clause("X-1")
 @pytest.mark.parametrize(("epoch", "is_wrong"), [(LAST_EPOCH, False), (FENCE_EPOCH, False), (LAST_EPOCH - 1, True)])
-def test_the_last_epochs_of_the_former_producer_id_still_count(epoch: int, is_wrong: bool) -> None:
+def test_last_epochs_of_the_former_producer_id_still_count(epoch: int, is_wrong: bool) -> None:
     world = CheckedTransactionCoordinator()
     last = OWNER._replace(producer_epoch=epoch, state=TransactionState.COMPLETE_ABORT)
     world.write(OWNER, last, OWNER._replace(producer_id=8))
@@ -880,7 +880,7 @@ def test_what_is_due_is_done_in_time_unless_something_is_in_the_way(
 
 
 @pytest.mark.clause("X-3")
-def test_the_time_of_a_duty_counts_from_the_last_fault_or_change() -> None:
+def test_time_of_a_duty_counts_from_the_last_fault_or_change() -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED, DECIDED)
     (check,) = (each for each in world.checks if isinstance(each, DutiesInTime))

@@ -73,7 +73,7 @@ def talk() -> Talk:
     return Talk()
 
 
-def test_a_timeout_above_the_maximum_must_be_refused(talk: Talk) -> None:
+def test_timeout_above_the_maximum_must_be_refused(talk: Talk) -> None:
     talk.take(7, LONGEST_MS)
     talk.take(-1, LONGEST_MS + 1, error=ErrorCode.invalid_transaction_timeout)
     assert talk.stories == []
@@ -92,7 +92,7 @@ def test_a_timeout_above_the_maximum_must_be_refused(talk: Talk) -> None:
         (LATEST_MS + 1, 8, True),
     ],
 )
-def test_an_id_is_forgotten_in_time_and_not_before(talk: Talk, idle_ms: int, producer_id: int, right: bool) -> None:
+def test_id_is_forgotten_in_time_and_not_before(talk: Talk, idle_ms: int, producer_id: int, right: bool) -> None:
     talk.take(7)
     talk.end()
     talk.wait(idle_ms)
@@ -103,7 +103,7 @@ def test_an_id_is_forgotten_in_time_and_not_before(talk: Talk, idle_ms: int, pro
 @pytest.mark.parametrize(
     "handle", [Talk.add, partial(Talk.take, producer_id=-1, error=CONCURRENT_TRANSACTIONS), Talk.end]
 )
-def test_a_producer_that_sends_requests_is_not_idle(talk: Talk, handle: Callable[[Talk], None]) -> None:
+def test_producer_that_sends_requests_is_not_idle(talk: Talk, handle: Callable[[Talk], None]) -> None:
     talk.take(7)
     talk.wait(LATEST_MS)
     handle(talk)
@@ -113,7 +113,7 @@ def test_a_producer_that_sends_requests_is_not_idle(talk: Talk, handle: Callable
 
 
 @pytest.mark.parametrize("producer_id", [7, 8])
-def test_a_step_of_the_clock_forgets_sooner_or_later(talk: Talk, producer_id: int) -> None:
+def test_step_of_the_clock_forgets_sooner_or_later(talk: Talk, producer_id: int) -> None:
     talk.take(7)
     talk.wait(1 if producer_id == 8 else LATEST_MS + 1)
     talk.wall_ahead_ms = EXPIRES_MS if producer_id == 8 else -10
@@ -130,7 +130,7 @@ def test_another_node_may_have_coordinated_it_meanwhile(talk: Talk, producer_id:
     assert talk.stories == []
 
 
-def test_a_fault_delays_forgetting_and_not_the_rest(talk: Talk) -> None:
+def test_fault_delays_forgetting_and_not_the_rest(talk: Talk) -> None:
     fault_times = talk.check.context.quorum.fault_times
     talk.take(7)
     fault_times.node(2, 1000)

@@ -8,7 +8,7 @@ from chaos.tests.check_context import check_context
 from reference_broker.transactions.tests.transaction_world import TransactionWorld
 
 
-def test_a_coordinator_that_contradicts_itself_is_a_violation() -> None:
+def test_coordinator_that_contradicts_itself_is_a_violation() -> None:
     world = TransactionWorld()
     target = world.coordinate(0)
     assert target is not None

@@ -56,7 +56,7 @@ class Controller:
         self.acts(PeerReply(broker, Channel.METADATA, token, SimpleNamespace(error_code=0)))
 
 
-def test_a_broker_does_not_wait_for_another_one() -> None:
+def test_broker_does_not_wait_for_another_one() -> None:
     controller = Controller()
     controller.content()
     assert not controller.sends(1, 1)
@@ -66,7 +66,7 @@ def test_a_broker_does_not_wait_for_another_one() -> None:
     assert [each.guarantee for each in controller.check.violations] == ["updates-sent-at-once"]
 
 
-def test_a_broker_that_has_not_responded_delays_only_itself() -> None:
+def test_broker_that_has_not_responded_delays_only_itself() -> None:
     controller = Controller()
     controller.content()
     assert not controller.sends(1, 1)
@@ -82,7 +82,7 @@ def test_a_broker_that_has_not_responded_delays_only_itself() -> None:
 
 
 @pytest.mark.parametrize("why", ["fenced", "transaction", "stopped", "another term"])
-def test_a_controller_may_delay_an_update_for_each_of_these_reasons(why: str) -> None:
+def test_controller_may_delay_an_update_for_each_of_these_reasons(why: str) -> None:
     controller = Controller()
     controller.content()
     controller.sends(1, 1)
@@ -104,7 +104,7 @@ def test_a_controller_may_delay_an_update_for_each_of_these_reasons(why: str) ->
 
 
 @pytest.mark.parametrize("why", ["", "in time", "sends", "waits for a majority", "resigned", "switched off"])
-def test_a_new_controller_sends_an_update_in_time(why: str) -> None:
+def test_new_controller_sends_an_update_in_time(why: str) -> None:
     controller = Controller()
     controller.acts(None, Note(ACTIVATED, ()))
     if why == "sends":

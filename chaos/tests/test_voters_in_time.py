@@ -93,7 +93,7 @@ def voter() -> Voter:
 
 @pytest.mark.clause("T-7")
 @pytest.mark.parametrize("contact", ["none", "one voter", "of an older epoch", "an observer", "itself"])
-def test_a_leader_without_a_majority_resigns_in_time(voter: Voter, contact: str) -> None:
+def test_leader_without_a_majority_resigns_in_time(voter: Voter, contact: str) -> None:
     voter.sees(1)
     for _ in range(20):
         voter.passes(KEEPS_US // 10)
@@ -104,14 +104,14 @@ def test_a_leader_without_a_majority_resigns_in_time(voter: Voter, contact: str)
 
 
 @pytest.mark.parametrize("paused", [True, False])
-def test_a_leader_that_was_paused_resigns_later(voter: Voter, paused: bool) -> None:
+def test_leader_that_was_paused_resigns_later(voter: Voter, paused: bool) -> None:
     voter.sees(1)
     if paused:
         voter.fault_times.node(1, KEEPS_US)
     assert bool(voter.passes(2 * KEEPS_US - STEP_US).stories) is not paused
 
 
-def test_a_leader_that_resigned_in_time_is_right(voter: Voter) -> None:
+def test_leader_that_resigned_in_time_is_right(voter: Voter) -> None:
     voter.sees(1)
     voter.passes(KEEPS_US - STEP_US).sees(-1)
     assert not voter.passes(LEADERLESS_US - STEP_US).stories
@@ -147,7 +147,7 @@ def test_voter_without_contact_from_leader_seeks_votes(voter: Voter, contact: st
 
 
 @pytest.mark.parametrize("event", ["voted", "epoch", "paused", "nothing"])
-def test_a_vote_or_a_new_epoch_delays_the_next_election(voter: Voter, event: str) -> None:
+def test_vote_or_a_new_epoch_delays_the_next_election(voter: Voter, event: str) -> None:
     voter.sees(-1)
     voter.passes(LEADERLESS_US - STEP_US)
     if event == "voted":
@@ -181,7 +181,7 @@ LOG = {0: (0, 9, 2), 10: (10, 14, 4), 15: (15, 19, 5)}
         (2, 9, 10, False),
     ],
 )
-def test_a_log_is_cut_where_it_diverges(voter: Voter, epoch: int, end: int, cut_to: int, right: bool) -> None:
+def test_log_is_cut_where_it_diverges(voter: Voter, epoch: int, end: int, cut_to: int, right: bool) -> None:
     voter.sees(0)
     voter.member.batches = {base: BatchIdentity(base, of, 0, last, False) for base, (_, last, of) in LOG.items()}
     voter.gets(Diverging(OffsetAndEpoch(end, epoch)), cut_to=cut_to)
@@ -189,7 +189,7 @@ def test_a_log_is_cut_where_it_diverges(voter: Voter, epoch: int, end: int, cut_
 
 
 @pytest.mark.parametrize("moves", [True, False])
-def test_a_follower_gets_past_a_divergence(voter: Voter, moves: bool) -> None:
+def test_follower_gets_past_a_divergence(voter: Voter, moves: bool) -> None:
     for each in range(MOST_REPEATED):
         voter.sees(0, end=20 - each if moves else 20)
         voter.gets(Diverging(OffsetAndEpoch(12, 4)))

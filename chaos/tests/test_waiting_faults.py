@@ -18,7 +18,7 @@ from scenarios.model import Fault, Match
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_a_fault_that_is_alone_waits_until_the_node_that_another_took_away_is_back(alone: bool) -> None:
+def test_fault_that_is_alone_waits_until_the_node_that_another_took_away_is_back(alone: bool) -> None:
     found = loader.find("intruder")
     away = Fault("away", "node_killed", at_s=0.5, sim_at_s=0.5, node=2, restart_after_s=1.0)
     second = Fault("second", "node_killed", at_s=0.9, sim_at_s=0.9, node=1, restart_after_s=0.5, alone=alone)
@@ -32,7 +32,7 @@ def test_a_fault_that_is_alone_waits_until_the_node_that_another_took_away_is_ba
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("path", "outcome"), [("hot-*/*.log", Outcome.PASSED), ("cold-*/*.log", Outcome.INVALID)])
-def test_a_disk_on_which_no_bit_was_turned_over_is_no_evidence(path: str, outcome: Outcome) -> None:
+def test_disk_on_which_no_bit_was_turned_over_is_no_evidence(path: str, outcome: Outcome) -> None:
     found = loader.find("damaged-eligible")
     faults = [
         replace(each, match=Match(path=path)) if each.name == "damaged_first_back" else each for each in found.faults

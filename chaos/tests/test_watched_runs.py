@@ -16,7 +16,7 @@ from crucible_kafka.run_folder import ROOT
 
 @pytest.mark.live
 @pytest.mark.timeout(120)
-def test_the_watcher_of_a_run_ends_with_it_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watcher_of_a_run_ends_with_it_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The watcher is killed while its Java starts, and again once Java runs."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
@@ -43,7 +43,7 @@ with live_run.watched(pathlib.Path(sys.argv[1]), wanted=True):
 @pytest.mark.timeout(60)
 @pytest.mark.rotated(2)
 @pytest.mark.parametrize("seconds", [0.0, 3.0])
-def test_the_watcher_of_a_run_ends_when_the_player_is_killed(seconds: float, tmp_path: Path) -> None:
+def test_watcher_of_a_run_ends_when_the_player_is_killed(seconds: float, tmp_path: Path) -> None:
     words = [sys.executable, "-uc", WATCHED_ALONE, str(tmp_path / "run")]
     settings = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=settings) as player:

@@ -48,7 +48,7 @@ class Acting(Check):
         (METADATA, None, [SEND], False),
     ],
 )
-def test_a_check_is_called_for_events_that_touch_its_kinds_only(
+def test_check_is_called_for_events_that_touch_its_kinds_only(
     kind: Kind, event: Event | None, effects: list[Effect], touches: bool
 ) -> None:
     class Picky(Acting):

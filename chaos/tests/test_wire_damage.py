@@ -44,7 +44,7 @@ def test_damage_inside_a_checksum_is_seen_by_the_checksum(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_damaged_length_is_never_read_as_a_good_request(seed: int) -> None:
+def test_damaged_length_is_never_read_as_a_good_request(seed: int) -> None:
     hit = damaged(request_frame(produce()), PRODUCE, "length", Random(seed))
     assert hit.position < 4 or hit.frame[:4] == request_frame(produce())[:4]
     try:
@@ -65,7 +65,7 @@ def test_damage_flips_one_bit_and_evidence_names_the_byte() -> None:
     assert hit.detail == f"byte {differs} of {len(whole)}: {hit.old:#04x} became {hit.new:#04x}"
 
 
-def test_a_frame_without_records_has_no_checksummed_part() -> None:
+def test_frame_without_records_has_no_checksummed_part() -> None:
     assert not has_part("checksummed", FetchRequest())
     assert not has_part("checksummed", FetchResponse())
     assert has_part("length", FetchRequest())
@@ -77,7 +77,7 @@ def damaging(part: str, log: Log, on: str = "request", seed: int = 1) -> Interce
     return Interceptor(0, [rule(kind, on, part=part)], log, Random(seed), 0, SharedHitCounter(), lambda: "")
 
 
-def test_a_node_gets_the_damaged_request_and_later_ones_of_the_connection() -> None:
+def test_node_gets_the_damaged_request_and_later_ones_of_the_connection() -> None:
     log = Log()
     watch = damaging("checksummed", log)
     (first,) = watch.before(NOW, produce())
@@ -89,7 +89,7 @@ def test_a_node_gets_the_damaged_request_and_later_ones_of_the_connection() -> N
     assert "read as a request" in log.rows[0].detail
 
 
-def test_a_request_whose_length_grew_waits_for_more_bytes_and_then_the_connection_closes() -> None:
+def test_request_whose_length_grew_waits_for_more_bytes_and_then_the_connection_closes() -> None:
     for seed in range(40):
         log = Log()
         watch = damaging("length", log, seed=seed)
@@ -104,7 +104,7 @@ def test_a_request_whose_length_grew_waits_for_more_bytes_and_then_the_connectio
     raise AssertionError("no seed made a length longer")
 
 
-def test_a_node_sends_the_damaged_bytes_of_its_response() -> None:
+def test_node_sends_the_damaged_bytes_of_its_response() -> None:
     log = Log()
     watch = damaging("checksummed", log, on="response")
     assert list(watch.after(NOW, produce(), [fetched()])) == []
@@ -115,7 +115,7 @@ def test_a_node_sends_the_damaged_bytes_of_its_response() -> None:
     assert len(frame) == len(reply_bytes(fetched()))
 
 
-def test_the_receiver_of_responses_closes_the_connection_after_a_length_that_is_too_small() -> None:
+def test_receiver_of_responses_closes_the_connection_after_a_length_that_is_too_small() -> None:
     frame = bytearray(reply_bytes(fetched()))
     frame[:4] = (len(frame) - 4 - 16).to_bytes(4, "big")
     stream = ReplyStream()
@@ -123,7 +123,7 @@ def test_the_receiver_of_responses_closes_the_connection_after_a_length_that_is_
         list(stream.arrived(fetched(), bytes(frame)))
 
 
-def test_the_receiver_of_responses_reads_good_ones_after_damage_that_leaves_the_length() -> None:
+def test_receiver_of_responses_reads_good_ones_after_damage_that_leaves_the_length() -> None:
     stream = ReplyStream()
     hit = damaged(reply_bytes(fetched()), fetched().body, "checksummed", Random(1))
     assert len(list(stream.arrived(fetched(), hit.frame))) == 1

@@ -9,7 +9,7 @@ from crucible_kafka.commands.bench import bench, worker
 
 
 @pytest.mark.live
-def test_the_command_writes_a_page(tmp_path: Path) -> None:
+def test_command_writes_a_page(tmp_path: Path) -> None:
     workload = tmp_path / "w.yaml"
     workload.write_text("{messageSize: 200, producerRate: 500}")
     words = [str(workload), "--seconds", "2", "--warmup", "1", "--out", str(tmp_path / "out")]
@@ -19,7 +19,7 @@ def test_the_command_writes_a_page(tmp_path: Path) -> None:
     assert len(list((tmp_path / "out").glob("0001-0-reference.json"))) == 1
 
 
-def test_a_worker_needs_an_address() -> None:
+def test_worker_needs_an_address() -> None:
     for words in ([], ["--join", "somewhere"]):
         ended = CliRunner().invoke(worker, words)
         assert ended.exit_code == 2
@@ -42,7 +42,7 @@ def test_a_worker_needs_an_address() -> None:
         (["--calibrate", "--row", "fetch"], "goes with --peer, --quick and --out only"),
     ],
 )
-def test_a_bad_call_ends_with_one_sentence(words: list[str], complaint: str) -> None:
+def test_bad_call_ends_with_one_sentence(words: list[str], complaint: str) -> None:
     ended = CliRunner().invoke(bench, words)
     assert ended.exit_code == 2
     assert complaint in ended.output

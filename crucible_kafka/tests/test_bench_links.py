@@ -69,7 +69,7 @@ def test_faults_of_links_leave_evidence_and_end() -> None:
             assert through.bootstrap == [links.addresses[0]]
 
 
-def test_a_target_without_advertised_addresses_is_refused() -> None:
+def test_target_without_advertised_addresses_is_refused() -> None:
     with (
         pytest.raises(LoadError, match="so clients cannot be led through links"),
         started("reference", lambda _: None, make_links=toxiproxy_links),
@@ -79,7 +79,7 @@ def test_a_target_without_advertised_addresses_is_refused() -> None:
 
 @pytest.mark.peer
 @pytest.mark.timeout(300)
-def test_a_workload_whose_links_fail(tmp_path: Path) -> None:
+def test_workload_whose_links_fail(tmp_path: Path) -> None:
     (tmp_path / "w.yaml").write_text(WORKLOAD)
     load = LoadOptions(seconds=24, warmup_s=5)
     options = BenchOptions([tmp_path / "w.yaml"], ["kafka"], load, out=tmp_path, make_links=toxiproxy_links)

@@ -24,13 +24,13 @@ def annotations_of(result: Result) -> list[str]:
 
 
 @pytest.mark.parametrize("command", ["run", "sim"])
-def test_a_junit_file_that_cannot_be_written_is_refused_before_anything_is_played(command: str, tmp_path: Path) -> None:
+def test_junit_file_that_cannot_be_written_is_refused_before_anything_is_played(command: str, tmp_path: Path) -> None:
     result = typed_in(command, "1", "--junit", tmp_path / "missing" / "x.xml")
     assert result.exit_code == 2
     assert result.stderr.splitlines()[-1].endswith("x.xml: No such file or directory")
 
 
-def test_a_refused_command_leaves_no_junit_file(tmp_path: Path) -> None:
+def test_refused_command_leaves_no_junit_file(tmp_path: Path) -> None:
     assert typed_in("sim", "nonsense", "--junit", tmp_path / "x.xml").exit_code == 2
     assert not list(tmp_path.iterdir())
     kept = tmp_path / "kept.xml"
@@ -39,12 +39,12 @@ def test_a_refused_command_leaves_no_junit_file(tmp_path: Path) -> None:
     assert kept.read_text() == "of an earlier call"
 
 
-def test_a_shown_node_has_no_results(tmp_path: Path) -> None:
+def test_shown_node_has_no_results(tmp_path: Path) -> None:
     words = ("sim", "1@final", "--seed", "1", "--at", "5", "--show", "0", "--junit", tmp_path / "x.xml")
     assert "leave --junit out" in typed_in(*words).stderr
 
 
-def test_a_red_seed_is_a_failure_with_its_command(tmp_path: Path) -> None:
+def test_red_seed_is_a_failure_with_its_command(tmp_path: Path) -> None:
     result = typed_in(*RED_SEED, "--junit", tmp_path / "sim.xml", "--github")
     assert result.exit_code == 1
     repeat = "repeat with: ./crucible sim 01-lost-response --seed 1 --mutant change_mark_cleared_when_sent"

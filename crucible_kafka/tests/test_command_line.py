@@ -83,7 +83,7 @@ def test_missing_name_is_reported(command: str, words: list[str], sentence: str)
         (["compare"], "Missing argument 'SCENARIO | RUN_DIR...'"),
     ],
 )
-def test_a_revision_or_comparison_that_cannot_be_is_refused(words: list[str], sentence: str) -> None:
+def test_revision_or_comparison_that_cannot_be_is_refused(words: list[str], sentence: str) -> None:
     assert sentence in refused(typed_in(*words))
 
 
@@ -111,14 +111,14 @@ def test_each_revision_is_played_unless_one_is_named() -> None:
         (PLAIN.replace("seconds = 15", 'seconds = "x"', 1), "load.seconds must be a number"),
     ],
 )
-def test_a_wrong_scenario_file_is_refused_with_its_place(tmp_path: Path, text: str, sentence: str) -> None:
+def test_wrong_scenario_file_is_refused_with_its_place(tmp_path: Path, text: str, sentence: str) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(text)
     assert sentence in refused(typed_in("run", path))
     assert "mine.toml" in refused(typed_in("sim", path))
 
 
-def test_a_scenario_file_of_ones_own_is_played_and_named_in_the_repeat_command(tmp_path: Path) -> None:
+def test_scenario_file_of_ones_own_is_played_and_named_in_the_repeat_command(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(PLAIN.replace("sim_min_acked = 100", "sim_min_acked = 1000000"))
     result = typed_in("sim", path, "--seed", "3")
@@ -127,7 +127,7 @@ def test_a_scenario_file_of_ones_own_is_played_and_named_in_the_repeat_command(t
     assert typed(load(FOLDER / "plain-load.toml")) == "plain-load"
 
 
-def test_a_folder_that_cannot_be_written_is_refused(file: Path, tmp_path: Path) -> None:
+def test_folder_that_cannot_be_written_is_refused(file: Path, tmp_path: Path) -> None:
     for out in (file, file / "below", "/proc/no-such-folder"):
         assert "give --out another folder" in refused(typed_in("run", "plain-load", "--out", out))
     (tmp_path / "old").mkdir()
@@ -139,7 +139,7 @@ def test_a_folder_that_cannot_be_written_is_refused(file: Path, tmp_path: Path) 
     assert "--seed" in refused(typed_in("sim", "1", "--seeds", "3", "--out", tmp_path / "several"))
 
 
-def test_a_target_that_is_not_there_or_lacks_something_leaves_no_folder(
+def test_target_that_is_not_there_or_lacks_something_leaves_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chaos.live.external.target.PATIENCE_S", 0.1)
@@ -172,7 +172,7 @@ def test_missing_java_and_maven_are_reported_at_once(tmp_path: Path, monkeypatch
     assert "Maven: install it" in refused(typed_in("bench", "--peer", "kafka"))
 
 
-def test_the_version_names_the_commit_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_version_names_the_commit_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed = typed_in("--version").output.split()[1]
     for root, path, words in ((ROOT, os.environ["PATH"], 3), (ROOT, str(tmp_path), 2), (tmp_path, "", 2)):
         monkeypatch.setattr(cli, "ROOT", root)
@@ -202,7 +202,7 @@ def test_all_commands_are_found_and_a_wheel_refuses_those_that_need_a_clone(
     assert "  ./crucible broker" in typed_in("broker", "--help").output
 
 
-def test_a_folder_that_is_no_run_is_no_report(file: Path, tmp_path: Path) -> None:
+def test_folder_that_is_no_run_is_no_report(file: Path, tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere", file):
         assert "manifest.json" in refused(typed_in("report", folder))
 
@@ -234,7 +234,7 @@ def test_failed_start_of_broker_has_reason(
         assert "give --nodes 1" in refused(typed_in("cluster", "--nodes", "3", *data))
 
 
-def test_an_error_of_our_own_is_a_crash_and_no_broken_guarantee(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_our_own_is_a_crash_and_no_broken_guarantee(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> None:
         raise ZeroDivisionError("on purpose")
 
@@ -283,7 +283,7 @@ class OneBucket:
 
 
 @pytest.mark.parametrize(("outcome", "exit_code"), [(Outcome.PASSED, 0), (Outcome.FAILED, 1)])
-def test_a_report_that_s3_refuses_is_kept_here_and_the_verdict_stays(
+def test_report_that_s3_refuses_is_kept_here_and_the_verdict_stays(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, outcome: Outcome, exit_code: int
 ) -> None:
     def report_runs(folders: Sequence[Path], **_: object) -> list[Verdict]:
@@ -379,7 +379,7 @@ def test_failed_cleanup_after_stop_does_not_crash(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.live
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_run_that_is_stopped_ends_all_its_processes_and_leaves_no_folder(number: int, tmp_path: Path) -> None:
+def test_run_that_is_stopped_ends_all_its_processes_and_leaves_no_folder(number: int, tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = [sys.executable, str(LAUNCHER), "run", "plain-load", "--out", str(out)]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
@@ -447,7 +447,7 @@ def test_all_arguments_after_with_are_second_set(monkeypatch: pytest.MonkeyPatch
     assert compared == [[Path("a"), Path("b")], (Path("c"), Path("d")), Path("e")]
 
 
-def test_a_folder_without_nights_has_no_index(tmp_path: Path) -> None:
+def test_folder_without_nights_has_no_index(tmp_path: Path) -> None:
     assert f"{tmp_path} has no nights: ./crucible nightly writes one" in refused(
         typed_in("index", "--nights", tmp_path)
     )
@@ -462,7 +462,7 @@ def test_a_folder_without_nights_has_no_index(tmp_path: Path) -> None:
         ("run 1 --target kaf", {"kafka"}),
     ],
 )
-def test_a_shell_is_offered_commands_scenarios_mutants_and_targets(typed: str, offered: set[str]) -> None:
+def test_shell_is_offered_commands_scenarios_mutants_and_targets(typed: str, offered: set[str]) -> None:
     words = ["crucible", *typed.split()]
     environment = {
         "_CRUCIBLE_COMPLETE": "bash_complete",
@@ -481,7 +481,7 @@ def test_each_shell_has_a_script_that_names_the_command(shell: str) -> None:
     assert f"_CRUCIBLE_COMPLETE={shell}_complete" in result.output
 
 
-def test_the_page_of_the_worst_run_is_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_page_of_the_worst_run_is_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     browser = Mock(return_value=0)
     monkeypatch.setattr("click.launch", browser)
     good, bad = (Mock(exit_code=code, report=tmp_path / f"{code}.html") for code in (0, 1))

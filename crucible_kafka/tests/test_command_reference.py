@@ -4,5 +4,5 @@ from crucible_kafka.cli import main
 from crucible_kafka.command_reference import PAGE, page
 
 
-def test_the_page_of_commands_is_up_to_date() -> None:
+def test_page_of_commands_is_up_to_date() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(main), "run: python -m crucible_kafka.command_reference"

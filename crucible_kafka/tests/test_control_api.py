@@ -100,7 +100,7 @@ def handlers() -> int:
 # Operations
 
 
-def test_a_rule_loses_a_response_and_its_hits_are_seen(client: Client, kafka: Cluster) -> None:
+def test_rule_loses_a_response_and_its_hits_are_seen(client: Client, kafka: Cluster) -> None:
     client.done("POST", "/v1/topics", {"name": "orders", "partitions": 2})
     wanted = {"api": "Produce", "client_id": "app-*", "topic": "orders", "act": "drop_response", "times": 1}
     rule = client.done("POST", "/v1/rules", wanted)
@@ -120,7 +120,7 @@ def test_a_rule_loses_a_response_and_its_hits_are_seen(client: Client, kafka: Cl
     assert client.refused("GET", path)[0] == 404
 
 
-def test_an_error_is_injected_for_one_partition(client: Client, kafka: Cluster) -> None:
+def test_error_is_injected_for_one_partition(client: Client, kafka: Cluster) -> None:
     client.done("POST", "/v1/topics", {"name": "refused"})
     wanted = {
         "api": ["Produce"],
@@ -159,14 +159,14 @@ def test_an_error_is_injected_for_one_partition(client: Client, kafka: Cluster) 
         (b'{"act":' + b"[" * 100_000, ""),
     ],
 )
-def test_a_rule_that_cannot_be_is_refused_in_one_sentence(client: Client, body: object, sentence: str) -> None:
+def test_rule_that_cannot_be_is_refused_in_one_sentence(client: Client, body: object, sentence: str) -> None:
     status, error = client.refused("POST", "/v1/rules", body)
     assert status == 400, error
     assert sentence in error
     assert client.done("GET", "/v1/rules") == []
 
 
-def test_a_dead_node_is_a_conflict_until_it_restarts() -> None:
+def test_dead_node_is_a_conflict_until_it_restarts() -> None:
     with Cluster() as kafka, serving(kafka) as server:
         client = Client(server)
         client.done("POST", "/v1/topics", {"name": "kept"})
@@ -227,7 +227,7 @@ def test_every_list_without_arguments_is_served_as_described(client: Client) -> 
 # Waits
 
 
-def test_a_wait_ends_when_the_rule_has_fired(client: Client, kafka: Cluster) -> None:
+def test_wait_ends_when_the_rule_has_fired(client: Client, kafka: Cluster) -> None:
     client.done("POST", "/v1/topics", {"name": "awaited"})
     rule = client.done("POST", "/v1/rules", {"api": "Produce", "act": "delay_response", "seconds": 0.01, "times": 1})
     later = threading.Timer(0.2, produce, (kafka, "awaited", "x"))
@@ -236,7 +236,7 @@ def test_a_wait_ends_when_the_rule_has_fired(client: Client, kafka: Cluster) -> 
     later.join()
 
 
-def test_a_wait_in_vain_ends_in_time(client: Client) -> None:
+def test_wait_in_vain_ends_in_time(client: Client) -> None:
     rule = client.done("POST", "/v1/rules", {"api": "Produce", "act": "hang"})
     status, error = client.refused("POST", f"/v1/rules/{rule['id']}/wait", {"timeout_s": 0.05})
     assert (status, "has fired 0 of 1 times" in error) == (504, True)
@@ -260,7 +260,7 @@ def await_handlers(count: int) -> None:
         time.sleep(0.01)
 
 
-def test_a_closed_connection_ends_its_wait(client: Client) -> None:
+def test_closed_connection_ends_its_wait(client: Client) -> None:
     await_handlers(0)
     with start_waiting(client):
         await_handlers(1)
@@ -269,7 +269,7 @@ def test_a_closed_connection_ends_its_wait(client: Client) -> None:
     await_handlers(0)
 
 
-def test_the_end_of_the_server_ends_waits() -> None:
+def test_end_of_the_server_ends_waits() -> None:
     with Cluster() as kafka, serving(kafka) as server, start_waiting(Client(server)):
         await_handlers(1)
         server.close()
@@ -336,7 +336,7 @@ def test_only_the_loopback_interface_is_served(kafka: Cluster) -> None:
         ControlServer(kafka, "0.0.0.0", 0, TOKEN)
 
 
-def test_a_client_that_sends_half_a_request_is_dropped(
+def test_client_that_sends_half_a_request_is_dropped(
     kafka: Cluster, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(http_server._Handler, "timeout", 0.1)
@@ -362,7 +362,7 @@ def references(value: object) -> Iterator[str]:
             yield from references(each)
 
 
-def test_the_document_is_valid() -> None:
+def test_document_is_valid() -> None:
     """By what the OpenAPI specification requires of the objects that it has."""
     described = document()
     assert json.loads(json.dumps(described)) == described
@@ -404,7 +404,7 @@ def test_every_operation_of_the_document_is_served(client: Client, each: Operati
     assert "no_such_argument" in found[1] or "missing required" in found[1]
 
 
-def test_the_page_is_up_to_date() -> None:
+def test_page_is_up_to_date() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m crucible_kafka.control.page"
 
 

@@ -20,7 +20,7 @@ def folder_of(client: str) -> Path:
 
 @pytest.mark.live
 @pytest.mark.parametrize("client", CLIENTS)
-def test_the_tests_of_a_sample_project_pass(client: str) -> None:
+def test_tests_of_a_sample_project_pass(client: str) -> None:
     words = [
         "-m",
         "pytest",

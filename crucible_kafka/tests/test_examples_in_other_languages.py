@@ -41,7 +41,7 @@ def played(folder: Path, command: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_an_example_passes_and_fails_when_its_rule_never_fires(example: str, tmp_path: Path) -> None:
+def test_example_passes_and_fails_when_its_rule_never_fires(example: str, tmp_path: Path) -> None:
     command, rule_file = EXAMPLES[example]
     if shutil.which(command.split()[0]) is None:
         pytest.skip(f"{command.split()[0]} is not installed")

@@ -22,7 +22,7 @@ def frame(api: str, at_s: float = 0.0, body: object = None, fault: str = "", dir
     )
 
 
-def test_the_middle_of_many_equal_frames_is_counted() -> None:
+def test_middle_of_many_equal_frames_is_counted() -> None:
     lines = [*conversation([frame("JoinGroup"), *[frame("Heartbeat")] * 30, frame("LeaveGroup")])]
     assert [line.split()[6] if line.startswith("  0") or line.count("#") else line for line in lines] == [
         "JoinGroup",
@@ -40,13 +40,13 @@ def test_frames_with_faults_are_never_counted_only() -> None:
     assert lines[15].endswith("[response dropped]")
 
 
-def test_a_long_body_is_cut_and_its_fault_is_not() -> None:
+def test_long_body_is_cut_and_its_fault_is_not() -> None:
     (line,) = conversation([frame("Produce", body={"topics": ["x" * 1000]}, fault="response dropped")])
     assert line.endswith("...  [response dropped]")
     assert len(line) == MOST_CHARACTERS + len("  [response dropped]")
 
 
-def test_the_list_of_versions_is_left_out() -> None:
+def test_list_of_versions_is_left_out() -> None:
     (line,) = conversation([frame("ApiVersions", body={"api_keys": [{"max_version": 7}]}, direction="response")])
     assert "max_version" not in line
 

@@ -50,7 +50,7 @@ def test_running_interpreter_is_used_unless_another_is_faster(launcher: Any, fol
     assert launcher.suitable_python() == (str(folder / "this"), (3, 11))
 
 
-def test_a_faster_build_is_preferred(launcher: Any, folder: Path) -> None:
+def test_faster_build_is_preferred(launcher: Any, folder: Path) -> None:
     fast = _python(folder / "python3.12", 0.08, "3 12")
     assert launcher.suitable_python() == (fast, (3, 12))
 
@@ -132,7 +132,7 @@ def test_steps_beside_others_all_run_and_one_that_fails_ends_the_set_up_with_its
     assert (tmp_path / "installed").exists()
 
 
-def test_the_toxiproxy_server_is_built_before_there_are_packages() -> None:
+def test_toxiproxy_server_is_built_before_there_are_packages() -> None:
     without_packages = [sys.executable, "-S", "-c", "import chaos.live.toxiproxy_server"]
     subprocess.run(without_packages, cwd=ROOT, check=True)
 

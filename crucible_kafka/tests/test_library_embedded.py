@@ -113,7 +113,7 @@ def test_groups_show_members_and_committed_offsets(kafka: Cluster) -> None:
         consumer.close()
 
 
-def test_a_killed_node_restarts_with_its_data_and_address(kafka: Cluster) -> None:
+def test_killed_node_restarts_with_its_data_and_address(kafka: Cluster) -> None:
     kafka.create_topic("kept")
     produce(kafka, "kept", "before")
     node, address = kafka.node(0), kafka.bootstrap_servers
@@ -128,7 +128,7 @@ def test_a_killed_node_restarts_with_its_data_and_address(kafka: Cluster) -> Non
     assert [each.value for each in kafka.records("kept")] == [b"before", b"after"]
 
 
-def test_a_paused_node_serves_nothing_until_it_resumes(kafka: Cluster) -> None:
+def test_paused_node_serves_nothing_until_it_resumes(kafka: Cluster) -> None:
     kafka.create_topic("slow")
     node = kafka.node(0)
     node.pause()
@@ -140,7 +140,7 @@ def test_a_paused_node_serves_nothing_until_it_resumes(kafka: Cluster) -> None:
     assert [each.value for each in kafka.records("slow")] == [b"late"]
 
 
-def test_a_node_that_was_killed_while_paused_handles_nothing_more(kafka: Cluster) -> None:
+def test_node_that_was_killed_while_paused_handles_nothing_more(kafka: Cluster) -> None:
     kafka.create_topic("never")
     node = kafka.node(0)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "message.timeout.ms": 300})
@@ -196,7 +196,7 @@ def test_wrong_use_is_one_clear_sentence(kafka: Cluster) -> None:
         kafka.create_topic("twice")
 
 
-def test_a_closed_cluster_says_so() -> None:
+def test_closed_cluster_says_so() -> None:
     cluster = Cluster()
     with cluster:
         pass
@@ -206,7 +206,7 @@ def test_a_closed_cluster_says_so() -> None:
         cluster.start()
 
 
-def test_a_node_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     before = threading.active_count()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -217,7 +217,7 @@ def test_a_node_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 warns of what this test shows.
-def test_a_forked_process_is_refused(kafka: Cluster) -> None:
+def test_forked_process_is_refused(kafka: Cluster) -> None:
     pid = os.fork()
     if pid == 0:
         try:
@@ -256,7 +256,7 @@ def test_starts_and_stops_leave_nothing_behind(times: int, tmp_path: Path, monke
 
 
 @pytest.mark.live
-def test_the_folder_of_a_killed_process_is_removed_by_the_next_cluster(
+def test_folder_of_a_killed_process_is_removed_by_the_next_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = (
@@ -282,7 +282,7 @@ def test_importing_the_package_loads_no_library() -> None:
     assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == 0
 
 
-def test_a_command_ends_with_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_ends_with_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
     has_come = threading.Event()
 
     def never(_: InsideNode) -> Future[object]:

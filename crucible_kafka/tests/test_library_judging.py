@@ -38,7 +38,7 @@ def test_what_was_read_as_it_was_sent_is_delivered() -> None:
     assert_delivered([b"same", b"same"], [b"same", b"same"])
 
 
-def test_a_missing_value_is_named() -> None:
+def test_missing_value_is_named() -> None:
     sent = values(3, "w")
     assert violation(sent, [sent[0], sent[2]]) == (
         "Not exactly-once: value 1 of writer w was acknowledged and never read."
@@ -47,7 +47,7 @@ def test_a_missing_value_is_named() -> None:
     assert "value 0 of writer w" in violation(sent, sent[1:], "in-order")
 
 
-def test_a_repeated_value_violates_exactly_once_alone() -> None:
+def test_repeated_value_violates_exactly_once_alone() -> None:
     sent = values(2, "w")
     assert violation(sent, [*sent, sent[0]]) == (
         "Not exactly-once: value 0 of writer w was read twice, first before, then again."
@@ -56,7 +56,7 @@ def test_a_repeated_value_violates_exactly_once_alone() -> None:
     assert_delivered(sent, [*sent, sent[0]], "in-order")
 
 
-def test_an_overtaken_value_violates_the_order() -> None:
+def test_overtaken_value_violates_the_order() -> None:
     sent = values(3, "w")
     assert violation(sent, [sent[0], sent[2], sent[1]], "in-order") == (
         "Not in-order: value 1 of writer w was read after value 2 of writer w, which was sent later."
@@ -66,7 +66,7 @@ def test_an_overtaken_value_violates_the_order() -> None:
     assert_delivered([*one, *other], [other[0], one[0], one[1], other[1]], "in-order")
 
 
-def test_a_damaged_or_foreign_value_is_told_apart() -> None:
+def test_damaged_or_foreign_value_is_told_apart() -> None:
     sent = values(2, "w", size_bytes=60)
     damaged = sent[0][:-1] + b"!"
     assert "is damaged: its checksum is" in violation(sent, [damaged, sent[1]], "at-least-once")
@@ -92,7 +92,7 @@ def test_wrong_arguments_are_refused() -> None:
         assert_delivered([], [5])
 
 
-def test_a_lost_acknowledgement_is_found_and_explained() -> None:
+def test_lost_acknowledgement_is_found_and_explained() -> None:
     with Cluster() as kafka:
         kafka.create_topic("orders")
         kafka.on("Produce").drop_response(times=1)

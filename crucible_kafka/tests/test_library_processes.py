@@ -57,7 +57,7 @@ def test_three_nodes_are_three_processes(kafka: Cluster) -> None:
     assert kafka.frames(api="Produce", client_id="app-*")
 
 
-def test_a_killed_leader_is_replaced_at_once_and_comes_back_in_sync(kafka: Cluster) -> None:
+def test_killed_leader_is_replaced_at_once_and_comes_back_in_sync(kafka: Cluster) -> None:
     kafka.create_topic("failover", replicas=3)
     produce(kafka, "failover", "before")
     dead = kafka.node(leader_of(kafka, "failover"))
@@ -74,7 +74,7 @@ def test_a_killed_leader_is_replaced_at_once_and_comes_back_in_sync(kafka: Clust
     assert [each.value for each in kafka.records("failover")] == [b"before", b"after"]
 
 
-def test_a_rule_counts_over_all_nodes(kafka: Cluster) -> None:
+def test_rule_counts_over_all_nodes(kafka: Cluster) -> None:
     kafka.create_topic("spread", partitions=3, replicas=1)
     rule = kafka.on("Produce", topic="spread").respond_error("NOT_LEADER_OR_FOLLOWER", times=2)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "retry.backoff.ms": 20})
@@ -86,7 +86,7 @@ def test_a_rule_counts_over_all_nodes(kafka: Cluster) -> None:
     assert len(kafka.records("spread")) == 3
 
 
-def test_a_paused_process_responds_to_nothing(kafka: Cluster) -> None:
+def test_paused_process_responds_to_nothing(kafka: Cluster) -> None:
     node = next(kafka.node(number) for number in range(3) if kafka.active_controller().id != number)
     node.pause()
     try:
@@ -98,7 +98,7 @@ def test_a_paused_process_responds_to_nothing(kafka: Cluster) -> None:
     kafka.await_in_sync(node.id, LIMIT_S)
 
 
-def test_an_isolated_node_falls_out_of_the_isr_until_it_is_healed(kafka: Cluster) -> None:
+def test_isolated_node_falls_out_of_the_isr_until_it_is_healed(kafka: Cluster) -> None:
     kafka.create_topic("cut", replicas=3)
     node = next(kafka.node(number) for number in range(3) if leader_of(kafka, "cut") != number)
     node.isolate()
@@ -112,7 +112,7 @@ def test_an_isolated_node_falls_out_of_the_isr_until_it_is_healed(kafka: Cluster
     kafka.await_in_sync(node.id, LIMIT_S)
 
 
-def test_a_full_disk_refuses_records() -> None:
+def test_full_disk_refuses_records() -> None:
     with Cluster(processes=True) as full:
         full.create_topic("t")
         full.node(0).full_disk()
@@ -129,7 +129,7 @@ def test_a_full_disk_refuses_records() -> None:
         assert [each.value for each in full.records("t")] == [b"fits"]
 
 
-def test_a_slow_disk_and_a_clock_that_is_wrong() -> None:
+def test_slow_disk_and_a_clock_that_is_wrong() -> None:
     with Cluster() as kafka:
         kafka.create_topic("t")
         kafka.node(0).clock_offset(3_600_000)
@@ -141,7 +141,7 @@ def test_a_slow_disk_and_a_clock_that_is_wrong() -> None:
         produce(kafka, "t", "x")
 
 
-def test_a_process_that_ended_by_itself_says_how() -> None:
+def test_process_that_ended_by_itself_says_how() -> None:
     with Cluster(processes=True) as kafka:
         os.kill(kafka.node(0).pid, signal.SIGKILL)
         with pytest.raises(NodeDead, match=r"ended with status -9|ended during the call"):
@@ -152,12 +152,12 @@ def test_a_process_that_ended_by_itself_says_how() -> None:
         assert kafka.node(0).metrics()
 
 
-def test_a_single_node_has_no_links() -> None:
+def test_single_node_has_no_links() -> None:
     with Cluster() as kafka, pytest.raises(NotPossible, match="give nodes=3"):
         kafka.node(0).isolate()
 
 
-def test_a_process_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("crucible_kafka.library.processes.PROGRAM", "import sys; sys.exit('no luck today')")
     with pytest.raises(StartFailed, match="Node 0 did not start: no luck today"):
         Cluster(processes=True).start()
@@ -211,7 +211,7 @@ def test_three_nodes_may_be_threads_of_this_process() -> None:
         assert [each.value for each in kafka.records("t")] == [b"before", b"after"]
 
 
-def test_a_process_with_many_descriptors_has_clusters_too() -> None:
+def test_process_with_many_descriptors_has_clusters_too() -> None:
     beyond = [os.dup(0) for _ in range(1100)]  # select() knows descriptors below 1024 only.
     try:
         with Cluster(processes=True) as kafka:

@@ -6,7 +6,7 @@ import crucible_kafka
 from crucible_kafka.library_reference import PAGE, page
 
 
-def test_the_page_of_the_library_is_up_to_date() -> None:
+def test_page_of_the_library_is_up_to_date() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m crucible_kafka.library_reference"
 
 

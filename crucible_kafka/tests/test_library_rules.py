@@ -103,7 +103,7 @@ def consumer_of(kafka: Cluster, group: str, **config: object) -> Consumer:
 # Stock clients
 
 
-def test_a_lost_commit_is_committed_and_the_client_commits_again(kafka: Cluster) -> None:
+def test_lost_commit_is_committed_and_the_client_commits_again(kafka: Cluster) -> None:
     lost = kafka.on("OffsetCommit", client_id="app-*").drop_response(times=1)
     consumer = consumer_of(kafka, "lost-commit")
     try:
@@ -120,7 +120,7 @@ def test_a_lost_commit_is_committed_and_the_client_commits_again(kafka: Cluster)
     assert (hit.api, hit.client_id, hit.node) == ("OffsetCommit", "app-1", 0)
 
 
-def test_a_producer_retries_where_the_leader_has_moved(kafka: Cluster) -> None:
+def test_producer_retries_where_the_leader_has_moved(kafka: Cluster) -> None:
     kafka.create_topic("moved")
     moved = kafka.on("Produce", topic="moved").respond_error("NOT_LEADER_OR_FOLLOWER", times=2)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "retry.backoff.ms": 10})
@@ -130,7 +130,7 @@ def test_a_producer_retries_where_the_leader_has_moved(kafka: Cluster) -> None:
     assert [each.value for each in kafka.records("moved")] == [b"once"], "what is refused is not appended"
 
 
-def test_a_lost_acknowledgement_is_a_duplicate_without_idempotence(kafka: Cluster) -> None:
+def test_lost_acknowledgement_is_a_duplicate_without_idempotence(kafka: Cluster) -> None:
     kafka.create_topic("dup")
     kafka.on("Produce", topic="dup").drop_response(times=1)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "retry.backoff.ms": 10})
@@ -139,7 +139,7 @@ def test_a_lost_acknowledgement_is_a_duplicate_without_idempotence(kafka: Cluste
     assert [each.value for each in kafka.records("dup")] == [b"x", b"x"]
 
 
-def test_a_consumer_opens_a_new_session_where_its_own_is_unknown(kafka: Cluster) -> None:
+def test_consumer_opens_a_new_session_where_its_own_is_unknown(kafka: Cluster) -> None:
     stale = kafka.on("Fetch", session=True, client_id="sess").respond_error("FETCH_SESSION_ID_NOT_FOUND", nth=2)
     consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap_servers, client_id="sess", fetch_max_wait_ms=50)
     try:
@@ -157,7 +157,7 @@ def test_a_consumer_opens_a_new_session_where_its_own_is_unknown(kafka: Cluster)
     assert stale.spec.nth == 2
 
 
-def test_a_coordinator_that_is_not_available_is_sought_again(kafka: Cluster) -> None:
+def test_coordinator_that_is_not_available_is_sought_again(kafka: Cluster) -> None:
     away = kafka.on("FindCoordinator", group="sought").respond_error("COORDINATOR_NOT_AVAILABLE", times=2)
     consumer = consumer_of(kafka, "sought")
     try:
@@ -168,7 +168,7 @@ def test_a_coordinator_that_is_not_available_is_sought_again(kafka: Cluster) -> 
     assert kafka.committed("sought") == {(TOPIC, 0): 1}
 
 
-def test_a_producer_is_fenced_by_an_error(kafka: Cluster) -> None:
+def test_producer_is_fenced_by_an_error(kafka: Cluster) -> None:
     fenced = kafka.on("InitProducerId", transactional_id="pay*").respond_error("CLUSTER_AUTHORIZATION_FAILED", times=1)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": "payments"})
     with pytest.raises(KafkaException) as failure:
@@ -177,7 +177,7 @@ def test_a_producer_is_fenced_by_an_error(kafka: Cluster) -> None:
     fenced.assert_fired()
 
 
-def test_a_partition_that_cannot_be_fetched_is_fetched_again(kafka: Cluster) -> None:
+def test_partition_that_cannot_be_fetched_is_fetched_again(kafka: Cluster) -> None:
     kafka.create_topic("sick", partitions=2)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for partition in (0, 1):
@@ -207,7 +207,7 @@ def test_a_partition_that_cannot_be_fetched_is_fetched_again(kafka: Cluster) -> 
     assert errors == [(1, "KAFKA_STORAGE_ERROR")] * 2
 
 
-def test_a_commit_is_refused_for_one_partition(kafka: Cluster) -> None:
+def test_commit_is_refused_for_one_partition(kafka: Cluster) -> None:
     refused_part = kafka.on("OffsetCommit", group="halves").respond_error("INVALID_COMMIT_OFFSET_SIZE", partition=1)
     consumer = consumer_of(kafka, "halves")
     offsets = [TopicPartition(TOPIC, 0, 3), TopicPartition(TOPIC, 1, 4)]
@@ -221,7 +221,7 @@ def test_a_commit_is_refused_for_one_partition(kafka: Cluster) -> None:
     assert kafka.committed("halves") == {(TOPIC, 0): 3}
 
 
-def test_a_rule_matches_by_the_state_of_a_transaction(kafka: Cluster) -> None:
+def test_rule_matches_by_the_state_of_a_transaction(kafka: Cluster) -> None:
     kafka.create_topic("tx")
     again = kafka.on("AddPartitionsToTxn", transaction="Ongoing").drop_response(optional=True)
     ends = kafka.on("EndTxn", transactional_id="t?", transaction="Ongoing").respond_error(
@@ -291,7 +291,7 @@ def test_delays_of_requests_and_responses(kafka: Cluster, raw: Callable[..., Any
     assert time.monotonic() - began >= 0.2
 
 
-def test_a_delayed_request_is_handled_after_its_client_has_left(kafka: Cluster, raw: Callable[..., Any]) -> None:
+def test_delayed_request_is_handled_after_its_client_has_left(kafka: Cluster, raw: Callable[..., Any]) -> None:
     before = len(kafka.records(TOPIC))
     kafka.on("Produce").delay_request(0.3, times=1)
     host, _, port = kafka.bootstrap_servers.rpartition(":")
@@ -345,7 +345,7 @@ def test_throttle_is_in_the_response(kafka: Cluster, raw: Callable[..., Any]) ->
     assert raw(ApiKey.PRODUCE, produce_request(0), 12).throttle_time_ms == 250
 
 
-def test_an_error_for_one_partition_leaves_the_others(kafka: Cluster, raw: Callable[..., Any]) -> None:
+def test_error_for_one_partition_leaves_the_others(kafka: Cluster, raw: Callable[..., Any]) -> None:
     before = {p: len(kafka.records(TOPIC, p)) for p in range(3)}
     kafka.on("Produce").respond_error("NOT_LEADER_OR_FOLLOWER", partition=1)
     assert produce(raw, 0, 1, 2) == {0: 0, 1: int(ErrorCode.not_leader_or_follower), 2: 0}
@@ -353,14 +353,14 @@ def test_an_error_for_one_partition_leaves_the_others(kafka: Cluster, raw: Calla
     assert produce(raw, 1) == {1: int(ErrorCode.not_leader_or_follower)}
 
 
-def test_an_error_after_the_request_was_handled(kafka: Cluster, raw: Callable[..., Any]) -> None:
+def test_error_after_the_request_was_handled(kafka: Cluster, raw: Callable[..., Any]) -> None:
     before = len(kafka.records(TOPIC, 0))
     kafka.on("Produce").respond_error("NOT_ENOUGH_REPLICAS_AFTER_APPEND", handled=True)
     assert produce(raw, 0) == {0: int(ErrorCode.not_enough_replicas_after_append)}
     assert len(kafka.records(TOPIC, 0)) == before + 1
 
 
-def test_an_error_in_a_request_that_only_reads(kafka: Cluster, raw: Callable[..., Any]) -> None:
+def test_error_in_a_request_that_only_reads(kafka: Cluster, raw: Callable[..., Any]) -> None:
     kafka.on("ListOffsets").respond_error("UNKNOWN_TOPIC_OR_PARTITION", partition=1)
     partitions = tuple(
         ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=-1)  # type: ignore[arg-type]
@@ -442,7 +442,7 @@ def test_nth_times_and_removal(kafka: Cluster, raw: Callable[..., Any]) -> None:
     assert always.fired == 2
 
 
-def test_a_probability_with_a_seed_chooses_the_same_requests(kafka: Cluster, raw: Callable[..., Any]) -> None:
+def test_probability_with_a_seed_chooses_the_same_requests(kafka: Cluster, raw: Callable[..., Any]) -> None:
     def chosen() -> list[bool]:
         rule = kafka.on("Heartbeat").respond_error("FENCED_INSTANCE_ID", probability=0.5, seed=7)
         found = [raw(ApiKey.HEARTBEAT, HEARTBEAT).error_code is ErrorCode.fenced_instance_id for _ in range(12)]
@@ -563,7 +563,7 @@ def test_assert_fired_counts_what_came_instead(kafka: Cluster, raw: Callable[...
         (lambda kafka: kafka.on("Produce").respond_error("MESSAGE_TOO_LARGE", topic="t"), "give partition, too"),
     ],
 )
-def test_an_impossible_rule_is_refused_at_once(kafka: Cluster, make: Callable[[Cluster], Any], sentence: str) -> None:
+def test_impossible_rule_is_refused_at_once(kafka: Cluster, make: Callable[[Cluster], Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         make(kafka)
     assert kafka.rules == []
@@ -591,7 +591,7 @@ def test_an_impossible_rule_is_refused_at_once(kafka: Cluster, make: Callable[[C
         (lambda kafka: kafka.on("Fetch").respond_error(5), "error is 5: give a string"),
     ],
 )
-def test_a_wrong_type_is_refused_before_it_ends_a_node(
+def test_wrong_type_is_refused_before_it_ends_a_node(
     kafka: Cluster, make: Callable[[Cluster], Any], sentence: str
 ) -> None:
     with pytest.raises(TypeError, match=sentence):
@@ -611,7 +611,7 @@ def test_errors_of_items_are_not_at_the_top_level(kafka: Cluster) -> None:
     assert [each["error_code"] for each in refusal.body["topics"]] == ["LEADER_NOT_AVAILABLE"]
 
 
-def test_a_consumer_sees_an_error_of_all_partitions_that_it_fetches(kafka: Cluster) -> None:
+def test_consumer_sees_an_error_of_all_partitions_that_it_fetches(kafka: Cluster) -> None:
     rule = kafka.on("Fetch", client_id="app-1").respond_error("TOPIC_AUTHORIZATION_FAILED")
     consumer = consumer_of(kafka, "unauthorized")
     consumer.assign([TopicPartition(TOPIC, 0, 0)])
@@ -633,7 +633,7 @@ def test_every_api_has_a_place_for_an_error(name: str) -> None:
     assert has_place(key, VERSIONS[key][:2], of_partition=False)
 
 
-def test_an_error_for_items_is_made_from_the_request() -> None:
+def test_error_for_items_is_made_from_the_request() -> None:
     item: Any = TxnOffsetCommitRequestPartition
     offsets = (item(partition_index=3, committed_offset=9, committed_metadata=""),)
     commit = TxnOffsetCommitRequest(

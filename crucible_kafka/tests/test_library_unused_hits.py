@@ -40,7 +40,7 @@ def connection_to(kafka: Cluster) -> Connection:
     return Connection.open(host, int(port), LIMIT_S * 1_000_000, "raw")
 
 
-def test_a_client_that_left_before_its_response_leaves_the_hit_to_another_one(
+def test_client_that_left_before_its_response_leaves_the_hit_to_another_one(
     kafka: Cluster,
 ) -> None:
     rule = kafka.on("Fetch").throttle(7, times=1)
@@ -53,7 +53,7 @@ def test_a_client_that_left_before_its_response_leaves_the_hit_to_another_one(
     rule.assert_fired(times=1)
 
 
-def test_a_node_that_is_killed_before_its_response_leaves_the_hit_to_another_one(
+def test_node_that_is_killed_before_its_response_leaves_the_hit_to_another_one(
     kafka: Cluster,
 ) -> None:
     rule = kafka.on("Fetch").throttle(7, times=1)
@@ -66,7 +66,7 @@ def test_a_node_that_is_killed_before_its_response_leaves_the_hit_to_another_one
     rule.assert_fired(times=1)
 
 
-def test_a_rule_that_is_removed_leaves_the_response_to_a_request_that_waits(kafka: Cluster) -> None:
+def test_rule_that_is_removed_leaves_the_response_to_a_request_that_waits(kafka: Cluster) -> None:
     rule = kafka.on("Fetch").drop_response(optional=True)
     with connection_to(kafka) as waiting, ThreadPoolExecutor(1) as pool:
         response = pool.submit(waiting.call, ApiKey.FETCH, 12, fetch_request(1000), LIMIT_S * 1_000_000)

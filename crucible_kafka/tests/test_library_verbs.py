@@ -65,7 +65,7 @@ def read_one(consumer: Consumer) -> bytes | None:
 # Leaders and the controller
 
 
-def test_a_leader_moves_and_clients_follow(kafka: Cluster) -> None:
+def test_leader_moves_and_clients_follow(kafka: Cluster) -> None:
     before = kafka.leader("orders", 0)
     after = kafka.move_leader("orders", 0)
     assert after != before
@@ -76,7 +76,7 @@ def test_a_leader_moves_and_clients_follow(kafka: Cluster) -> None:
     assert kafka.move_leader("orders", 0, to=before) == before
 
 
-def test_a_leader_moves_only_to_a_replica_in_sync(kafka: Cluster, single: Cluster) -> None:
+def test_leader_moves_only_to_a_replica_in_sync(kafka: Cluster, single: Cluster) -> None:
     kafka.create_topic("alone", replicas=1)
     with pytest.raises(NotPossible, match="create it with replicas=3"):
         kafka.move_leader("alone")
@@ -91,7 +91,7 @@ def test_a_leader_moves_only_to_a_replica_in_sync(kafka: Cluster, single: Cluste
         kafka.move_leader("orders", 7)
 
 
-def test_an_isr_is_shortened_and_grows_again(kafka: Cluster) -> None:
+def test_isr_is_shortened_and_grows_again(kafka: Cluster) -> None:
     kafka.create_topic("shrunk", replicas=3)
     leader = kafka.leader("shrunk")
     follower = kafka.node((leader + 1) % 3)
@@ -106,7 +106,7 @@ def test_an_isr_is_shortened_and_grows_again(kafka: Cluster) -> None:
     kafka.await_in_sync(follower.id, LIMIT_S)
 
 
-def test_the_controller_moves(kafka: Cluster) -> None:
+def test_controller_moves(kafka: Cluster) -> None:
     before = kafka.active_controller().id
     after = kafka.move_controller()
     assert after != before
@@ -116,7 +116,7 @@ def test_the_controller_moves(kafka: Cluster) -> None:
     assert kafka.move_controller(to=wanted, limit_s=LIMIT_S) == wanted
 
 
-def test_a_coordinator_moves_while_its_group_reads(kafka: Cluster) -> None:
+def test_coordinator_moves_while_its_group_reads(kafka: Cluster) -> None:
     kafka.create_topic("read", replicas=3)
     produce(kafka, "read", "one", "two")
     consumer = consumer_of(kafka, "movers")
@@ -137,7 +137,7 @@ def test_a_coordinator_moves_while_its_group_reads(kafka: Cluster) -> None:
         consumer.close()
 
 
-def test_the_coordinator_of_a_transactional_id_moves(kafka: Cluster) -> None:
+def test_coordinator_of_a_transactional_id_moves(kafka: Cluster) -> None:
     kafka.create_topic("paid", replicas=3)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": "payer"})
     producer.init_transactions(LIMIT_S)
@@ -177,7 +177,7 @@ def test_evicted_sessions_are_opened_again(single: Cluster) -> None:
     assert "FETCH_SESSION_ID_NOT_FOUND" in errors
 
 
-def test_a_forgotten_producer_starts_anew(single: Cluster) -> None:
+def test_forgotten_producer_starts_anew(single: Cluster) -> None:
     single.create_topic("idem")
     producer = Producer({"bootstrap.servers": single.bootstrap_servers, "enable.idempotence": True})
     producer.produce("idem", value="a")
@@ -191,7 +191,7 @@ def test_a_forgotten_producer_starts_anew(single: Cluster) -> None:
     assert [each.value for each in single.records("idem")] == [b"a", b"b"]
 
 
-def test_an_expired_transactional_id_is_unknown_to_its_producer(single: Cluster) -> None:
+def test_expired_transactional_id_is_unknown_to_its_producer(single: Cluster) -> None:
     single.create_topic("tx")
     producer = Producer({"bootstrap.servers": single.bootstrap_servers, "transactional.id": "idle"})
     producer.init_transactions(LIMIT_S)
@@ -248,7 +248,7 @@ def test_all_replicas_are_rolled_and_compacted(kafka: Cluster) -> None:
         kafka.move_leader("wide", 0)
 
 
-def test_a_snapshot_of_the_metadata_is_made(kafka: Cluster) -> None:
+def test_snapshot_of_the_metadata_is_made(kafka: Cluster) -> None:
     kafka.create_topic("before-snapshot")
     kafka.snapshot()
     for number in range(3):
@@ -257,7 +257,7 @@ def test_a_snapshot_of_the_metadata_is_made(kafka: Cluster) -> None:
         assert published >= newest - 1
 
 
-def test_a_feature_is_lowered_and_raised(kafka: Cluster) -> None:
+def test_feature_is_lowered_and_raised(kafka: Cluster) -> None:
     level = kafka.features()["transaction.version"]
     kafka.set_feature("transaction.version", level - 1)
     assert kafka.features().get("transaction.version", 0) == level - 1
@@ -309,7 +309,7 @@ def test_versions_hold_from_the_start_on() -> None:
         Cluster(versions="5.0")
 
 
-def test_an_api_is_not_offered_at_all(single: Cluster) -> None:
+def test_api_is_not_offered_at_all(single: Cluster) -> None:
     single.create_topic("listed")
     single.max_versions({"DescribeCluster": -1, "metadata": 8})
     try:

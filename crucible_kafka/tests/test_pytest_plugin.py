@@ -93,7 +93,7 @@ def test_groups_of_a_test_are_deleted_with_their_offsets(pytester: pytest.Pytest
     result.assert_outcomes(passed=2)
 
 
-def test_a_rule_that_never_fired_fails_a_test_that_passes(pytester: pytest.Pytester) -> None:
+def test_rule_that_never_fired_fails_a_test_that_passes(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
         """
@@ -118,7 +118,7 @@ def test_a_rule_that_never_fired_fails_a_test_that_passes(pytester: pytest.Pytes
     assert "assert 1 == 2" in text
 
 
-def test_a_failed_test_shows_rules_and_the_conversation_of_its_own_clients(pytester: pytest.Pytester) -> None:
+def test_failed_test_shows_rules_and_the_conversation_of_its_own_clients(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
         """
@@ -146,7 +146,7 @@ def test_a_failed_test_shows_rules_and_the_conversation_of_its_own_clients(pytes
     assert "min_version" not in text
 
 
-def test_the_trace_of_a_failure_of_the_library_ends_at_the_line_of_the_test(pytester: pytest.Pytester) -> None:
+def test_trace_of_a_failure_of_the_library_ends_at_the_line_of_the_test(pytester: pytest.Pytester) -> None:
     source = """
         def test_delivery(kafka):
             kafka.assert_delivered([b"one"], [])
@@ -202,7 +202,7 @@ def test_fixtures_and_marks_of_the_same_names_in_a_project_are_its_own(pytester:
     assert "- kafka -" not in result.stdout.str()
 
 
-def test_a_test_of_the_session_cluster_has_the_section_too(pytester: pytest.Pytester) -> None:
+def test_test_of_the_session_cluster_has_the_section_too(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
         """
@@ -332,7 +332,7 @@ def test_options_give_the_settings(pytester: pytest.Pytester) -> None:
     result.assert_outcomes(passed=1)
 
 
-def test_a_cluster_that_cannot_start_is_tried_once_and_reported_by_each_test(pytester: pytest.Pytester) -> None:
+def test_cluster_that_cannot_start_is_tried_once_and_reported_by_each_test(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(
         """
         from crucible_kafka import SharedCluster, StartFailed
@@ -358,7 +358,7 @@ def test_a_cluster_that_cannot_start_is_tried_once_and_reported_by_each_test(pyt
     assert text.count("\nThe Kafka cluster could not be started: Node 0 did not start: no memory.\n") == 3
 
 
-def test_a_cluster_that_does_not_recover_is_replaced(pytester: pytest.Pytester) -> None:
+def test_cluster_that_does_not_recover_is_replaced(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
         """
@@ -408,7 +408,7 @@ def test_clients_that_stay_connected_do_not_block_the_end(pytester: pytest.Pytes
     assert result.duration < 30
 
 
-def test_the_loop_of_an_async_test_goes_on_while_the_cluster_responds(pytester: pytest.Pytester) -> None:
+def test_loop_of_an_async_test_goes_on_while_the_cluster_responds(pytester: pytest.Pytester) -> None:
     """The conftest runs coroutines as pytest-asyncio does: each in a loop of its own, within fixtures that are sync."""
     pytester.makeconftest(
         """
@@ -510,14 +510,14 @@ def test_nodes_that_a_test_killed_paused_or_isolated_are_back_in_the_next_one(py
 
 
 @pytest.mark.live
-def test_the_tests_in_the_documentation_pass(pytester: pytest.Pytester) -> None:
+def test_tests_in_the_documentation_pass(pytester: pytest.Pytester) -> None:
     text = (Path(__file__).resolve().parents[2] / "docs" / "pytest.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     result = run(pytester, "\n".join(["import pytest", *blocks]))
     result.assert_outcomes(passed=2)
 
 
-def test_the_entry_point_has_the_name_of_the_module() -> None:
+def test_entry_point_has_the_name_of_the_module() -> None:
     project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]
     (name,) = project["entry-points"]["pytest11"].items()
     assert name == (PLUGIN[1], PLUGIN[1])

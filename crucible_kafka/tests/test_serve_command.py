@@ -70,7 +70,7 @@ def test_it_is_ready_and_ends_at_a_signal(number: signal.Signals) -> None:
         assert process.returncode == 0
 
 
-def test_a_killed_leader_of_three_nodes_is_replaced() -> None:
+def test_killed_leader_of_three_nodes_is_replaced() -> None:
     with started(*COMMAND, "--nodes", "3") as (process, ready):
         call(ready, "/v1/topics", {"name": "orders"})
         path = "/v1/topics/orders/partitions/0/leader"
@@ -125,7 +125,7 @@ def test_it_ends_with_its_parent_unless_it_is_to_stay(stays: bool) -> None:
         (["--config", "listeners=PLAINTEXT://:1"], "leave it out"),
     ],
 )
-def test_a_wrong_option_is_refused_in_one_sentence(words: list[str], sentence: str) -> None:
+def test_wrong_option_is_refused_in_one_sentence(words: list[str], sentence: str) -> None:
     done = subprocess.run([*COMMAND, *words], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
     (line,) = done.stderr.splitlines()
     assert (done.returncode, done.stdout, sentence in line) == (2, "", True), line

@@ -182,7 +182,7 @@ def follow(page: Path, folder: Path, plays_nightly: bool) -> None:
 @pytest.mark.live
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_tutorial_does_what_it_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tutorial_does_what_it_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # The command line checks that files exist.
     follow(page, tmp_path, plays_nightly=False)
 
@@ -192,7 +192,7 @@ def test_a_tutorial_does_what_it_says(page: Path, tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if "<!-- nightly: " in page.read_text()], ids=lambda page: page.stem
 )
-def test_a_tutorial_does_what_it_says_with_all_that_takes_long(
+def test_tutorial_does_what_it_says_with_all_that_takes_long(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -231,7 +231,7 @@ BROKEN = {
 
 @pytest.mark.live
 @pytest.mark.parametrize("text", BROKEN.values(), ids=BROKEN)
-def test_a_wrong_block_is_seen(text: str, tmp_path: Path) -> None:
+def test_wrong_block_is_seen(text: str, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(text)
     with pytest.raises((AssertionError, click.UsageError)):

@@ -200,13 +200,13 @@ def test_what_was_not_installed_is_said_in_one_sentence(
     assert re.search("needs a clone: .*git clone|pip install 'crucible-kafka|no target: give HOST:PORT", sentence)
 
 
-def test_an_installed_broker_serves_a_client(environment: Path, tmp_path: Path) -> None:
+def test_installed_broker_serves_a_client(environment: Path, tmp_path: Path) -> None:
     words = command(environment, "broker", "--listen", "127.0.0.1:0", "--data", tmp_path / "data")
     with serving(words, tmp_path) as ready:
         assert read_back(ready["listen"], b"one") == b"one"
 
 
-def test_an_installed_cluster_is_probed_and_proxied_beside_folders_of_the_same_names(
+def test_installed_cluster_is_probed_and_proxied_beside_folders_of_the_same_names(
     environment: Path, tmp_path: Path
 ) -> None:
     for room in ROOMS:
@@ -227,12 +227,12 @@ def test_an_installed_cluster_is_probed_and_proxied_beside_folders_of_the_same_n
     assert "<style>" in page.read_text()
 
 
-def test_an_installed_probe_starts_the_reference_broker(environment: Path, tmp_path: Path) -> None:
+def test_installed_probe_starts_the_reference_broker(environment: Path, tmp_path: Path) -> None:
     probed = called(command(environment, "probe", "reference", "--section", "handshake/pipelining"), tmp_path)
     assert (probed.returncode, probed.stderr) == (0, "")
 
 
-def test_an_installed_serve_delays_a_response_by_a_rule(environment: Path, tmp_path: Path) -> None:
+def test_installed_serve_delays_a_response_by_a_rule(environment: Path, tmp_path: Path) -> None:
     with serving(command(environment, "serve"), tmp_path) as ready:
         headers = {"Authorization": f"Bearer {ready['token']}"}
         rule = b'{"api": "Produce", "act": "delay_response", "seconds": 0.1, "times": 1}'
@@ -243,7 +243,7 @@ def test_an_installed_serve_delays_a_response_by_a_rule(environment: Path, tmp_p
             assert json.loads(found.read())["fired"] == 1
 
 
-def test_the_containers_command_serves_a_client(environment: Path, tmp_path: Path) -> None:
+def test_containers_command_serves_a_client(environment: Path, tmp_path: Path) -> None:
     found = re.findall(r"^(ENTRYPOINT|CMD) (.*)$", (ROOT / "Containerfile").read_text(), re.MULTILINE)
     words = [word for _, text in found for word in json.loads(text)]
     assert words[0] == "crucible"
@@ -254,7 +254,7 @@ def test_the_containers_command_serves_a_client(environment: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("profile", [None, "cluster"])
-def test_the_services_of_compose_serve_a_client(environment: Path, tmp_path: Path, profile: str | None) -> None:
+def test_services_of_compose_serve_a_client(environment: Path, tmp_path: Path, profile: str | None) -> None:
     """Each has two ports: that of other services, and the published one. Its name is this machine."""
     services = {
         name: service
@@ -282,7 +282,7 @@ def published(service: dict[str, Any]) -> int:
     return int(service["ports"][0].rpartition(":")[2])
 
 
-def test_the_steps_of_the_workflow_in_the_docs_can_be_run(environment: Path, tmp_path: Path) -> None:
+def test_steps_of_the_workflow_in_the_docs_can_be_run(environment: Path, tmp_path: Path) -> None:
     """But for pip, which installs what is here already. ``tests.py`` stands for somebody's tests."""
     text = (ROOT / "docs" / "ci.md").read_text()
     job = yaml.safe_load(re.findall(r"```yaml\n(name: .*?)```", text, re.DOTALL)[0])["jobs"]["kafka"]

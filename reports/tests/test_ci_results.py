@@ -41,7 +41,7 @@ def test_suites_of_runs_are_in_one_document_and_a_mutant_has_one_case(tmp_path: 
     assert (second.get("name"), second.get("failures"), len(second)) == ("02-kill", "1", 1)
 
 
-def test_a_mutants_run_must_fail_only_if_it_is_to_be_killed() -> None:
+def test_mutants_run_must_fail_only_if_it_is_to_be_killed() -> None:
     failed = outcome(MANIFEST, findings({"poll-skip": Found(4, (VIOLATION,))}))
     passed = outcome(MANIFEST, findings())
     assert result_of(failed).problem.startswith("FAILED: ")
@@ -51,7 +51,7 @@ def test_a_mutants_run_must_fail_only_if_it_is_to_be_killed() -> None:
     assert result_of(passed, must_fail=True).problem.startswith("PASSED, but a guarantee must break: ")
 
 
-def test_an_annotation_is_one_line_whatever_its_text_has() -> None:
+def test_annotation_is_one_line_whatever_its_text_has() -> None:
     assert annotation("kill: 50%, twice", "lost 3 %\r\nagain: ./crucible sim 2") == (
         "::error title=kill%3A 50%25%2C twice::lost 3 %25%0D%0Aagain: ./crucible sim 2"
     )

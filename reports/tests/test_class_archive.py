@@ -10,7 +10,7 @@ import pytest
 from reports import spark
 
 
-def test_an_archive_belongs_to_one_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archive_belongs_to_one_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark, "CLASS_ARCHIVES", tmp_path)
     java, other = tmp_path / "java", tmp_path / "other"
     for each in (java, other):

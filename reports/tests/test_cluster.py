@@ -90,7 +90,7 @@ def master(tmp_path: Path) -> Iterator[str]:
             yield url
 
 
-def test_a_cluster_gives_the_same_verdicts(master: str, spark: "SparkSession", tmp_path: Path) -> None:
+def test_cluster_gives_the_same_verdicts(master: str, spark: "SparkSession", tmp_path: Path) -> None:
     history = generate(46)
     runs = [history.write(tmp_path / "clean")]
     plant_lost_write(history)

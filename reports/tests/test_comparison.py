@@ -49,7 +49,7 @@ def test_three_runs_on_one_page(spark: object, tmp_path: Path) -> None:
     assert [one["clients"]["mean_us"] for one in numbers["runs"]][2] == 2_000
 
 
-def test_a_simulated_run_without_costs_leaves_their_lines_out() -> None:
+def test_simulated_run_without_costs_leaves_their_lines_out() -> None:
     runs = [
         measure(
             name,

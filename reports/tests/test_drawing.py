@@ -27,7 +27,7 @@ def drawn_only_by(process: int) -> Figure:
     return figure()
 
 
-def test_a_page_is_drawn_though_the_second_process_is_killed(tmp_path: Path) -> None:
+def test_page_is_drawn_though_the_second_process_is_killed(tmp_path: Path) -> None:
     makers = {name: partial(drawn_only_by, os.getpid()) for name in ("one", "two", "three")}
     assert _is_whole(drawn_by_two(makers, dict.fromkeys(makers, "a line"), tmp_path), list(makers))
     again = dict.fromkeys(("four", "five"), figure)
@@ -35,7 +35,7 @@ def test_a_page_is_drawn_though_the_second_process_is_killed(tmp_path: Path) -> 
     assert {each.stem for each in tmp_path.glob("*.png")} == {*makers, *again}
 
 
-def test_a_page_is_drawn_though_the_helper_has_died_before(tmp_path: Path) -> None:
+def test_page_is_drawn_though_the_helper_has_died_before(tmp_path: Path) -> None:
     drawing_process()._process.kill()
     drawing_process()._process.wait()
     makers = dict.fromkeys(("ten", "eleven"), figure)
@@ -44,7 +44,7 @@ def test_a_page_is_drawn_though_the_helper_has_died_before(tmp_path: Path) -> No
     assert drawing_process()._process.poll() is None
 
 
-def test_the_helper_is_kept_for_the_next_page(tmp_path: Path) -> None:
+def test_helper_is_kept_for_the_next_page(tmp_path: Path) -> None:
     pids = [drawing_process().call(os.getpid) for _ in range(2)]
     assert drawn_by_two({"six": figure}, {"six": "a line"}, tmp_path)
     assert {*pids, drawing_process().call(os.getpid)} == {pids[0]}
@@ -68,7 +68,7 @@ print("ends")
 """
 
 
-def test_a_script_without_a_main_guard_is_not_run_twice_nor_are_modules_of_the_users_folder(tmp_path: Path) -> None:
+def test_script_without_a_main_guard_is_not_run_twice_nor_are_modules_of_the_users_folder(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     (tmp_path / "pickle.py").write_text("raise SystemExit('The folder of the user has a module of this name.')")

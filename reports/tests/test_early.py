@@ -103,7 +103,7 @@ def found(
     return {name: each for (name, _), each in zip(clean, broken, strict=False)}, broken[len(clean) :]
 
 
-def test_a_part_of_a_clean_history_is_never_red(
+def test_part_of_a_clean_history_is_never_red(
     found: tuple[Mapping[str, dict[str, int]], Sequence[dict[str, int]]],
 ) -> None:
     clean, _ = found
@@ -119,7 +119,7 @@ def test_none_of_many_parts_of_clean_histories_is_red(spark: "SparkSession", tmp
 
 
 @pytest.mark.nightly
-def test_a_violation_is_red_in_the_first_part_that_holds_it(spark: "SparkSession", tmp_path: Path) -> None:
+def test_violation_is_red_in_the_first_part_that_holds_it(spark: "SparkSession", tmp_path: Path) -> None:
     from reports.tests.played import generate
     from reports.tests.test_judge_finds_anomalies import PLANTED
 
@@ -139,13 +139,13 @@ def test_a_violation_is_red_in_the_first_part_that_holds_it(spark: "SparkSession
         assert [set(each) for each in broken_in(parts, tmp_path / str(late_us), spark)] == expected
 
 
-def test_a_lost_record_is_red_once_a_fetcher_has_jumped_over_it(
+def test_lost_record_is_red_once_a_fetcher_has_jumped_over_it(
     found: tuple[Mapping[str, dict[str, int]], Sequence[dict[str, int]]],
 ) -> None:
     assert [set(each) for each in found[1][:2]] == [{"lost-write"}, set()]
 
 
-def test_a_duplicate_is_red_at_once_unless_its_producer_may_have_expired(
+def test_duplicate_is_red_at_once_unless_its_producer_may_have_expired(
     found: tuple[Mapping[str, dict[str, int]], Sequence[dict[str, int]]],
 ) -> None:
     assert [set(each) for each in found[1][2:]] == [{"duplicate"}, set()]

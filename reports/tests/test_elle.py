@@ -51,7 +51,7 @@ def of(history: History, root: Path, whole: bool = False) -> list[dict[str, Any]
 
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_history_is_one_that_elle_accepts(tmp_path: Path, seed: int, whole: bool) -> None:
+def test_history_is_one_that_elle_accepts(tmp_path: Path, seed: int, whole: bool) -> None:
     rows = of(serial(Random(seed)), tmp_path, whole)
     assert [row["index"] for row in rows] == list(range(len(rows)))
     assert [row["time"] for row in rows] == sorted(row["time"] for row in rows)
@@ -81,7 +81,7 @@ def test_a_history_is_one_that_elle_accepts(tmp_path: Path, seed: int, whole: bo
     assert all((key, element) in appended for key, elements in lists.items() for element in elements)
 
 
-def test_a_circle_is_in_the_export(tmp_path: Path) -> None:
+def test_circle_is_in_the_export(tmp_path: Path) -> None:
     """The second send begins when the first one has ended, and its values are before."""
     history = planted("sends")
     circles = Circles(history, {})

@@ -184,7 +184,7 @@ def test_loss_is_attributed_to_named_fault() -> None:
     assert attack.anomalies == 1
 
 
-def test_a_busy_machine_is_shown_beside_the_latencies() -> None:
+def test_busy_machine_is_shown_beside_the_latencies() -> None:
     assert "13.67 on 2 cores" in strained({"load_average": "13.67 8.10 4.00", "cores": "2"})
     assert strained({"load_average": "1.90 8.10 4.00", "cores": "2"}) == strained({}) == ""
 

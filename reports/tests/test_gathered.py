@@ -41,7 +41,7 @@ def test_rows_stand_in_the_order_of_runs_and_files(tmp_path: Path) -> None:
     assert gathered(tmp_path, *runs) == [(0, "b", 2), (0, "a", 1), (0, "c", 3), (2, "d", 4)]
 
 
-def test_a_column_that_a_file_lacks_is_null(tmp_path: Path) -> None:
+def test_column_that_a_file_lacks_is_null(tmp_path: Path) -> None:
     """Columns have their places by name. One that the table does not have is omitted."""
     put(tmp_path / "old", "seen.parquet", WHO, who=["a"])
     put(tmp_path / "other", "seen.parquet", AT, pa.field("more", pa.int64()), WHO, at_us=[2], more=[7], who=["b"])
@@ -58,7 +58,7 @@ def test_files_and_columns_of_older_runs_get_their_present_names(tmp_path: Path)
     assert pq.read_table(tmp_path / "all.parquet")["requested_end"].to_pylist() == ["abort", "commit", "commit"]
 
 
-def test_a_file_without_rows_adds_none(tmp_path: Path) -> None:
+def test_file_without_rows_adds_none(tmp_path: Path) -> None:
     put(tmp_path / "run", "seen-a.parquet", WHO, AT)
     assert gathered(tmp_path, tmp_path / "run") == []
     put(tmp_path / "run", "seen-b.parquet", WHO, AT, who=["a"], at_us=[1])
@@ -84,7 +84,7 @@ def test_rows_that_do_not_fit_into_memory_at_once_keep_their_order(
 
 
 @pytest.mark.parametrize("damage", ["cut off", "a page", "another type"])
-def test_a_damaged_file_is_named_in_one_sentence(tmp_path: Path, damage: str) -> None:
+def test_damaged_file_is_named_in_one_sentence(tmp_path: Path, damage: str) -> None:
     path = put(tmp_path / "run", "seen.parquet", WHO, AT, who=["a"], at_us=[1])
     data = path.read_bytes()
     if damage == "cut off":

@@ -60,7 +60,7 @@ def run(found_by_name: "Mapping[str, Found]") -> tuple[History, Findings, Findin
     return clean_history(), measured, of_rewound, rewound(generate(13))
 
 
-def test_a_group_is_counted(run: tuple[History, Findings, Findings, int]) -> None:
+def test_group_is_counted(run: tuple[History, Findings, Findings, int]) -> None:
     history, measured, _, _ = run
     (group,) = measured.groups
     reads = [row for name in ("member-0", "member-1") for row in history.rows("runs", process=name)]
@@ -91,7 +91,7 @@ def test_rebalances_last_from_the_first_request_to_the_last_member_that_knows(
     assert [one.cause for one in found] == ["", "", ""]
 
 
-def test_a_coordinator_moves_from_the_last_commit_to_the_first(run: tuple[History, Findings, Findings, int]) -> None:
+def test_coordinator_moves_from_the_last_commit_to_the_first(run: tuple[History, Findings, Findings, int]) -> None:
     history, measured, _, _ = run
     (move,) = groups.coordinators(measured)
     done = sorted(int_of(row, "at_us") for row in history.rows("commits", kind="commit", error=None))
@@ -101,7 +101,7 @@ def test_a_coordinator_moves_from_the_last_commit_to_the_first(run: tuple[Histor
     assert (move.loaded_us, move.records, move.failed, move.cause) == (3_300_000 - last, 120, 3, "kill")
 
 
-def test_a_mirror_that_never_went_back_copied_nothing_twice(run: tuple[History, Findings, Findings, int]) -> None:
+def test_mirror_that_never_went_back_copied_nothing_twice(run: tuple[History, Findings, Findings, int]) -> None:
     history, measured, _, _ = run
     (found,) = mirrored(measured)
     assert found.records == sum(int_of(row, "count") for row in history.rows("copies"))
@@ -110,7 +110,7 @@ def test_a_mirror_that_never_went_back_copied_nothing_twice(run: tuple[History, 
     assert found.worst_lag_us <= 3 * EVERY_US
 
 
-def test_a_rewind_costs_copies_and_time(run: tuple[History, Findings, Findings, int]) -> None:
+def test_rewind_costs_copies_and_time(run: tuple[History, Findings, Findings, int]) -> None:
     _, _, measured, again = run
     (found,) = mirrored(measured)
     (cost,) = rewinds(measured)
@@ -128,7 +128,7 @@ def _rows(**values: int) -> dict[str, object]:
     return {"topic": "t", "partition": 0, **values}
 
 
-def test_the_lag_is_the_age_of_the_oldest_record_not_reached() -> None:
+def test_lag_is_the_age_of_the_oldest_record_not_reached() -> None:
     source = [_rows(slot=4, end=10), _rows(slot=6, end=20), _rows(slot=9, end=30)]
     copied = [_rows(slot=5, position=10), _rows(slot=7, position=4), _rows(slot=11, position=30)]
     back = [_rows(at_us=7 * 250_000 + 1, from_offset=10, to_offset=0)]

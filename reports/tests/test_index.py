@@ -62,7 +62,7 @@ def test_each_night_is_red_for_its_planted_failure(collected: Collected, planted
     assert [one.gap_hours > 36 for one in every].index(True) == truth.MISSING
 
 
-def test_a_stale_night_is_red_only_if_it_is_the_newest_and_older_than_36_hours(
+def test_stale_night_is_red_only_if_it_is_the_newest_and_older_than_36_hours(
     collected: Collected, planted: Planted
 ) -> None:
     soon, late = (_summaries(collected, planted, now_us) for now_us in (planted.soon_us, planted.late_us))
@@ -89,7 +89,7 @@ def test_cells_lead_to_the_page_of_their_run_or_to_a_detail(shown: dict[str, Any
     assert steady.cells[truth.STOPPED - 1] is None  # Its plays had not come yet.
 
 
-def test_a_failure_is_open_until_its_seed_passes_again(shown: dict[str, Any]) -> None:
+def test_failure_is_open_until_its_seed_passes_again(shown: dict[str, Any]) -> None:
     (failure,) = shown["failures"]
     assert (failure.row["scenario"], failure.row["seed"]) == (truth.REGRESSED, truth.REGRESSION_SEED + 4)
     assert failure.row["first_bad_commit"] == truth.BAD_COMMIT
@@ -101,7 +101,7 @@ def test_a_failure_is_open_until_its_seed_passes_again(shown: dict[str, Any]) ->
     assert len(failure.faults) == 2
 
 
-def test_a_mended_failure_stays_so_when_its_replay_is_older_than_the_plays_that_are_read(
+def test_mended_failure_stays_so_when_its_replay_is_older_than_the_plays_that_are_read(
     spark: Any, planted: Planted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(nights._READ, "plays", 5)
@@ -139,7 +139,7 @@ def test_only_uncertain_failures_have_rate(shown: dict[str, Any]) -> None:
     assert ("swarm", "reference") not in rates
 
 
-def test_the_step_in_a_figure_is_found_in_its_night_and_nothing_else(shown: dict[str, Any], planted: Planted) -> None:
+def test_step_in_a_figure_is_found_in_its_night_and_nothing_else(shown: dict[str, Any], planted: Planted) -> None:
     (change,) = shown["changes"]
     assert (change.series.row, change.series.what, change.word) == ("produce", "acks=all, p99", "worse")
     steps = [folder.name for folder in planted.folders]

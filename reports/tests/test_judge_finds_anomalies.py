@@ -466,7 +466,7 @@ def test_large_history_has_same_verdicts(
         assert each.guarantees == small.guarantees, name
 
 
-def test_an_external_broker_may_send_to_its_next_controller_again(verdicts: dict[str, Verdict]) -> None:
+def test_external_broker_may_send_to_its_next_controller_again(verdicts: dict[str, Verdict]) -> None:
     assert verdicts["kafka"].outcome is Outcome.PASSED
     assert [one.name for one in verdicts["reference"].guarantees if one.status == "broken"] == ["lost-metadata"]
 
@@ -486,7 +486,7 @@ def test_total_loss_is_the_first_sentence(verdicts: dict[str, Verdict]) -> None:
     assert re.match(rf"[0-9,]+ .*records? of topic {TOPIC} .*do not exist any more\. lost-write was", summary), summary
 
 
-def test_an_anomaly_names_its_place_and_the_fault_before_it(verdicts: dict[str, Verdict]) -> None:
+def test_anomaly_names_its_place_and_the_fault_before_it(verdicts: dict[str, Verdict]) -> None:
     (skip,) = next(one.examples for one in verdicts["poll-skip"].guarantees if one.status == "broken")
     assert (skip.topic, skip.partition, skip.process) == (TOPIC, 1, "fetcher-0")
     assert skip.offset >= 0
@@ -495,7 +495,7 @@ def test_an_anomaly_names_its_place_and_the_fault_before_it(verdicts: dict[str, 
     assert gap.fault.endswith(" s after kill #1")
 
 
-def test_a_guarantee_without_its_evidence_is_not_checked_and_promised_makes_the_run_invalid(
+def test_guarantee_without_its_evidence_is_not_checked_and_promised_makes_the_run_invalid(
     verdicts: dict[str, Verdict],
 ) -> None:
     verdict = verdicts["no trace"]

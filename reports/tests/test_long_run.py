@@ -200,7 +200,7 @@ def long_run(seconds: int) -> Findings:
 
 @pytest.mark.live
 @pytest.mark.timeout(180)
-def test_the_page_of_a_run_of_four_hours_stays_small(tmp_path: Path) -> None:
+def test_page_of_a_run_of_four_hours_stays_small(tmp_path: Path) -> None:
     manifest = replace(MANIFEST, duration_us=HOURS_4 * S)
     found = long_run(HOURS_4)
     page = write_page(tmp_path, manifest, found, outcome(manifest, found)).read_text()
@@ -239,12 +239,12 @@ def test_bars_and_stacks_show_the_highest_second() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "width"), [(75, 1), (400, 1), (401, 5), (14_400, 120), (10**7, 66_667)])
-def test_a_bucket_is_so_long_that_a_chart_has_few(seconds: int, width: int) -> None:
+def test_bucket_is_so_long_that_a_chart_has_few(seconds: int, width: int) -> None:
     assert timeline.bucket_s(seconds) == width
     assert width == 1 or seconds / width <= timeline.MOST_BUCKETS
 
 
-def test_a_short_run_shows_each_second() -> None:
+def test_short_run_shows_each_second() -> None:
     points = {second: float(second) for second in range(75)}
     assert timeline.dense(points, 75) == ([second + 0.5 for second in range(75)], [*points.values()])
     assert timeline.axis_label(75, timeline.SECONDS) == timeline.SECONDS

@@ -133,7 +133,7 @@ def test_seconds_outside_faults_are_those_that_no_fault_touches_and_no_client_be
     assert calm
 
 
-def test_the_longest_outage(run: tuple[History, list[Findings], list[Path]]) -> None:
+def test_longest_outage(run: tuple[History, list[Findings], list[Path]]) -> None:
     history, (measured, _), _ = run
     done = sorted(int_of(row, "complete_us") for row in history.rows("operations", f="produce", type="ok"))
     worst = max((b - a, a, b) for a, b in itertools.pairwise(done))
@@ -141,7 +141,7 @@ def test_the_longest_outage(run: tuple[History, list[Findings], list[Path]]) -> 
     assert (found["gap_us"], found["from_us"], found["until_us"]) == worst
 
 
-def test_the_first_success_after_the_hit_after_which_it_took_longest(
+def test_first_success_after_the_hit_after_which_it_took_longest(
     found_by_name: "Mapping[str, Found]",
 ) -> None:
     history, measured = _with_more_hits(), found_by_name["more hits"].findings
@@ -164,7 +164,7 @@ def test_the_first_success_after_the_hit_after_which_it_took_longest(
         assert (row["first_ok_us"], row["hit"]) in longest, row
 
 
-def test_a_failover_lasts_from_the_fault_to_the_next_controller_and_the_first_accepted_request(
+def test_failover_lasts_from_the_fault_to_the_next_controller_and_the_first_accepted_request(
     run: tuple[History, list[Findings], list[Path]],
 ) -> None:
     _, (measured, _), _ = run
@@ -178,12 +178,12 @@ def test_a_failover_lasts_from_the_fault_to_the_next_controller_and_the_first_ac
     )
 
 
-def test_a_lost_host_is_the_cause_of_a_failover(found_by_name: "Mapping[str, Found]") -> None:
+def test_lost_host_is_the_cause_of_a_failover(found_by_name: "Mapping[str, Found]") -> None:
     (found,) = found_by_name["more hits"].findings.failovers
     assert (found["cause"], found["lost_us"]) == ("kill", 3_000_000)
 
 
-def test_a_download_that_a_kill_cut_in_two_is_one_transfer_that_resumed(
+def test_download_that_a_kill_cut_in_two_is_one_transfer_that_resumed(
     run: tuple[History, list[Findings], list[Path]],
 ) -> None:
     _, (measured, _), _ = run
@@ -216,7 +216,7 @@ def test_fetch_costs_are_summed_by_kind(run: tuple[History, list[Findings], list
     assert (True, True) not in rows or rows[True, True]["fetches"] <= 1
 
 
-def test_a_lost_response_is_recovered_from_by_the_next_good_one_at_that_node(
+def test_lost_response_is_recovered_from_by_the_next_good_one_at_that_node(
     run: tuple[History, list[Findings], list[Path]],
 ) -> None:
     history, (measured, _), _ = run
@@ -247,7 +247,7 @@ def test_full_fetches_after_the_first_bring_partitions_again(
     assert sums["returned_again"] == sum(int_of(row, "partitions_returned") for row in again)
 
 
-def test_the_leaders_of_a_partition_are_listed_in_order(run: tuple[History, list[Findings], list[Path]]) -> None:
+def test_leaders_of_a_partition_are_listed_in_order(run: tuple[History, list[Findings], list[Path]]) -> None:
     _, (measured, _), _ = run
     first = [row for row in sorted(measured.leadership, key=lambda row: row["n"]) if row["place"] == 1]
     assert [(row["partition"], row["node"], row["isr"]) for row in first] == [

@@ -35,19 +35,19 @@ def reasons(night: Night = NIGHT, plays: int = 100, earlier: tuple[int, ...] = (
     return [each.text for each in why_red(night, plays, PASSED, earlier, now_us)]
 
 
-def test_a_night_that_found_its_canary_and_nothing_else_is_green() -> None:
+def test_night_that_found_its_canary_and_nothing_else_is_green() -> None:
     assert why_red(NIGHT, 100, PASSED, [100] * 12) == ()
     assert outcome_of(()) is Outcome.PASSED
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.INVALID, Outcome.CRASHED])
-def test_a_control_that_did_not_pass_makes_the_night_red_in_its_way(outcome: Outcome) -> None:
+def test_control_that_did_not_pass_makes_the_night_red_in_its_way(outcome: Outcome) -> None:
     reasons = why_red(NIGHT, 101, {**PASSED, outcome.name: 1}, [])
     assert [each.text for each in reasons] == [f"a control {outcome.name}"]
     assert outcome_of(reasons) is outcome
 
 
-def test_a_night_whose_canary_lives_is_red_and_one_without_search_has_none() -> None:
+def test_night_whose_canary_lives_is_red_and_one_without_search_has_none() -> None:
     alive = msgspec.structs.replace(FOUND, found=False)
     assert reasons(msgspec.structs.replace(NIGHT, canary=alive)) == [
         "the canary lives: nothing killed no_abort in 3 seeds of 14-x"
@@ -55,13 +55,13 @@ def test_a_night_whose_canary_lives_is_red_and_one_without_search_has_none() -> 
     assert reasons(msgspec.structs.replace(NIGHT, canary=None)) == []
 
 
-def test_a_night_with_less_than_half_the_plays_of_the_last_ten_is_red() -> None:
+def test_night_with_less_than_half_the_plays_of_the_last_ten_is_red() -> None:
     earlier = (9_000, *range(100, 110))  # Eleven: the oldest one counts no more.
     assert reasons(plays=53, earlier=earlier) == []
     assert reasons(plays=52, earlier=earlier) == ["52 plays, less than half the median 104.5 of the nights before"]
 
 
-def test_a_stage_that_failed_for_a_reason_of_its_own_makes_the_night_red() -> None:
+def test_stage_that_failed_for_a_reason_of_its_own_makes_the_night_red() -> None:
     judges = NightStage(name="judges", planned_s=9, outcome="FAILED", detail="2 differences")
     search = NightStage(name="search", planned_s=9, outcome="FAILED")  # Its plays say so.
     assert reasons(msgspec.structs.replace(NIGHT, stages=(judges, search))) == [
@@ -69,14 +69,14 @@ def test_a_stage_that_failed_for_a_reason_of_its_own_makes_the_night_red() -> No
     ]
 
 
-def test_the_newest_night_may_not_be_older_than_36_hours() -> None:
+def test_newest_night_may_not_be_older_than_36_hours() -> None:
     assert reasons(now_us=NIGHT.started_us + 36 * HOUR_US) == []
     assert reasons(now_us=NIGHT.started_us + 37 * HOUR_US) == [
         "the newest night began 37 hours ago, which is more than 36"
     ]
 
 
-def test_a_night_is_read_as_it_was_written_and_a_damaged_one_is_reported(tmp_path: Path) -> None:
+def test_night_is_read_as_it_was_written_and_a_damaged_one_is_reported(tmp_path: Path) -> None:
     folder = tmp_path / NIGHT.night
     write_night(folder, NIGHT)
     (tmp_path / "20260103-220000").mkdir()  # It was stopped before it began.
@@ -100,5 +100,5 @@ def test_rows_are_read_as_they_were_written_and_a_table_without_rows_has_its_col
     assert sorted(each.name for each in tmp_path.iterdir()) == ["figures.parquet", "plays.parquet"]
 
 
-def test_a_runs_history_has_no_table_of_a_night() -> None:
+def test_runs_history_has_no_table_of_a_night() -> None:
     assert not {each.name for each in NIGHT_TABLES.values()} & {each.name for each in TABLES}

@@ -43,7 +43,7 @@ def test_page_shows_unreached_points_corpus_growth_and_canary(
     assert "it lives" in page[oldest:]
 
 
-def test_a_night_without_any_of_it_has_an_empty_section(tmp_path: Path) -> None:
+def test_night_without_any_of_it_has_an_empty_section(tmp_path: Path) -> None:
     _plant(tmp_path, 1)
     page = _page(tmp_path)
     assert "No night counted decision points." in page

@@ -98,7 +98,7 @@ def _plain_rate(history: History, phase: str) -> float:
 
 
 @pytest.mark.spark
-def test_a_planted_shift_is_worse_in_latency_and_shows_nothing_in_the_rate(
+def test_planted_shift_is_worse_in_latency_and_shows_nothing_in_the_rate(
     compared: tuple[SetsCompared, Path, list[History]],
 ) -> None:
     figures = _by_name(compared[0])
@@ -128,7 +128,7 @@ def test_page_is_self_contained_and_lists_other_differences(
 
 @pytest.mark.spark
 @pytest.mark.timeout(300)
-def test_a_run_alone_is_cut_into_blocks(spark: Any, tmp_path: Path) -> None:
+def test_run_alone_is_cut_into_blocks(spark: Any, tmp_path: Path) -> None:
     folders = [generate(seed, LONG).write(tmp_path / f"run-{seed}", world="sim") for seed in (1, 2)]
     found, page = compare_sets(folders[:1], folders[1:], tmp_path / "out", spark)
     assert (found.drawn, found.units) == ("blocks", (9, 9))
@@ -177,7 +177,7 @@ def test_quantiles_with_few_values_beyond_are_omitted_and_reported() -> None:
     assert found.left_out == ("fetch p99.9, because not every unit has 5 values beyond",)
 
 
-def test_a_side_that_stalled_is_worse_in_its_rate_and_rare_operations_have_none() -> None:
+def test_side_that_stalled_is_worse_in_its_rate_and_rare_operations_have_none() -> None:
     varying = [1_000, 1_010, 990, 1_005]
     stalled = _by_name(_compared([100] * 4, [100] * 4, [*varying, 0, 0, 1, 0]))
     assert stalled["quiet", "fetch", "per second"].word == "worse"

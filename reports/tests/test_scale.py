@@ -22,7 +22,7 @@ UNSEEN = "unseen"
 """A lost record is unseen, too."""
 
 
-def test_the_files_have_the_schema_of_runs(tmp_path: Path) -> None:
+def test_files_have_the_schema_of_runs(tmp_path: Path) -> None:
     written = write_history(tmp_path, 2_000)
     assert abs(written.operations - 2_000) < 200
     assert written.records_read > 5 * written.operations
@@ -33,7 +33,7 @@ def test_the_files_have_the_schema_of_runs(tmp_path: Path) -> None:
     assert set(pq.read_table(assignments).column("until_us").to_pylist()) == {END_OF_RUN_US}
 
 
-def test_a_seed_and_a_size_always_give_the_same_history(tmp_path: Path) -> None:
+def test_seed_and_a_size_always_give_the_same_history(tmp_path: Path) -> None:
     for name, seed in (("one", 3), ("same", 3), ("other", 4)):
         write_history(tmp_path / name, 2_000, seed)
     one, same, other = (

@@ -87,7 +87,7 @@ def test_history_page_matches_declared_tables() -> None:
 
 
 @pytest.mark.parametrize("keep", [0.5, -1])
-def test_a_file_that_was_cut_short_is_named_before_spark_starts(tmp_path: Path, keep: float) -> None:
+def test_file_that_was_cut_short_is_named_before_spark_starts(tmp_path: Path, keep: float) -> None:
     run = generate(1, Shape(seconds=2)).write(tmp_path / "run")
     assert damaged_file([run]) is None
     (file, *_) = sorted(run.glob("history/runs*.parquet"))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_the_history_for_rehearsing_has_a_row_in_each_table(tmp_path: Path) -> None:
+def test_history_for_rehearsing_has_a_row_in_each_table(tmp_path: Path) -> None:
     write_history(tmp_path)
     assert all(files_of(tmp_path, table) for table in schema.TABLES)
     assert history_bytes([tmp_path]) < 80_000

@@ -87,12 +87,12 @@ def test_planted_steps_are_found_where_they_are(levels: tuple[tuple[float, int],
         assert all(one.p_value <= 0.01 for one in found)
 
 
-def test_a_steady_series_has_a_change_only_at_the_stated_rate() -> None:
+def test_steady_series_has_a_change_only_at_the_stated_rate() -> None:
     random = np.random.default_rng(2)
     assert sum(bool(change_points(_series(random, (0.0, 30)))) for _ in range(100)) <= 5, "1 % are one of 100"
 
 
-def test_an_outlier_or_a_short_series_is_no_change() -> None:
+def test_outlier_or_a_short_series_is_no_change() -> None:
     values = _series(np.random.default_rng(4), (0.0, 30))
     values[17] = 3.0
     assert change_points(values) == []
@@ -101,7 +101,7 @@ def test_an_outlier_or_a_short_series_is_no_change() -> None:
     assert change_points([2.0] * 30) == []
 
 
-def test_the_same_series_always_has_the_same_changes() -> None:
+def test_same_series_always_has_the_same_changes() -> None:
     values = _series(np.random.default_rng(9), (0.0, 15), (0.06, 15))
     assert change_points(values) == change_points(values)
 

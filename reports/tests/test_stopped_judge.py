@@ -40,7 +40,7 @@ def is_in_a_query(_family: Sequence[psutil.Process], scratch: Path) -> bool:
     ("number", "reached"),
     [(signal.SIGTERM, is_starting), (signal.SIGTERM, is_in_a_query), (signal.SIGINT, is_in_a_query)],
 )
-def test_a_stopped_judge_ends_with_one_line(
+def test_stopped_judge_ends_with_one_line(
     number: signal.Signals, reached: Callable[[Sequence[psutil.Process], Path], bool], tmp_path: Path
 ) -> None:
     write_part(tmp_path / "run", generate(45), -1, 20_000_000, 0)
@@ -65,7 +65,7 @@ def test_a_stopped_judge_ends_with_one_line(
 
 @pytest.mark.spark
 @pytest.mark.timeout(120)
-def test_the_connection_of_accumulators_ends_without_a_traceback() -> None:
+def test_connection_of_accumulators_ends_without_a_traceback() -> None:
     """A task in Python opens a connection from Java to PySpark's server of accumulators, and the stop closes it."""
     ended = subprocess.run(
         [sys.executable, "-c", PYTHON_TASK], cwd=CRUCIBLE.parent, capture_output=True, text=True, check=False

@@ -99,7 +99,7 @@ def test_fault_costs_transactions_open_around_it(run: Run) -> None:
     assert transactions.costs(found) == [Cost("strike", 2, 0, 1, 1, 1, 2_000_000), Cost("", 6, 4, 2, 0, 0, 70_000)]
 
 
-def test_the_last_stable_offset_stays_until_a_greater_one_is_shown(run: Run) -> None:
+def test_last_stable_offset_stays_until_a_greater_one_is_shown(run: Run) -> None:
     history, (found, _), _ = run
     end_us = int_of(history.rows("ends", topic=SOURCE)[0], "end_us")
     assert transactions.stalls(found) == [
@@ -112,7 +112,7 @@ def test_the_last_stable_offset_stays_until_a_greater_one_is_shown(run: Run) -> 
     ]
 
 
-def test_a_run_without_transactions_has_no_such_section(run: Run) -> None:
+def test_run_without_transactions_has_no_such_section(run: Run) -> None:
     _, (_, without), (page, bare) = run
     for rows in (without.transactions, without.decided, without.stalls, without.stable_offsets):
         assert not rows

@@ -47,12 +47,12 @@ def outcome(manifest: Manifest, one: Findings | None = None) -> Verdict:
     return decide(manifest, one or findings(), Path("run"))
 
 
-def test_a_run_with_evidence_and_no_anomaly_passes() -> None:
+def test_run_with_evidence_and_no_anomaly_passes() -> None:
     verdict = outcome(expecting(min_fetches=500, min_acked=1_000))
     assert (verdict.outcome, verdict.exit_code, verdict.reasons) == (Outcome.PASSED, 0, ())
 
 
-def test_a_fault_that_must_fire_twice_and_a_log_that_must_be_read_to_its_end() -> None:
+def test_fault_that_must_fire_twice_and_a_log_that_must_be_read_to_its_end() -> None:
     once, twice = ([{"name": "kill", "kind": "node_killed", "hits": hits}] for hits in (1, 2))
     manifest = expecting(faults=("kill", "kill"))
     assert outcome(manifest, findings(faults=twice)).outcome is Outcome.PASSED
@@ -65,7 +65,7 @@ def test_a_fault_that_must_fire_twice_and_a_log_that_must_be_read_to_its_end() -
     assert "3 written partitions were not read to their end." in verdict.reasons
 
 
-def test_a_run_that_must_show_rewinds_and_shows_none_is_invalid() -> None:
+def test_run_that_must_show_rewinds_and_shows_none_is_invalid() -> None:
     once = findings(facts={**findings().facts, "rewinds": 1})
     assert outcome(expecting(min_rewinds=1), once).outcome is Outcome.PASSED
     verdict = outcome(expecting(min_rewinds=2), once)
@@ -85,7 +85,7 @@ def test_outcome_of_hit_is_not_counted_as_hit() -> None:
     assert "under 1 fault with 3 hits" in outcome(expecting(faults=("old",) * 3), findings(faults=rows)).summary
 
 
-def test_a_run_whose_load_generator_was_the_limit_shows_nothing() -> None:
+def test_run_whose_load_generator_was_the_limit_shows_nothing() -> None:
     worker = {"worker": "worker-1", "seconds": 20, "limited_seconds": 2, "cpu_permille": 980, "worst_lag_us": 420_000}
     assert outcome(MANIFEST, findings(generator=[worker])).outcome is Outcome.PASSED
     verdict = outcome(MANIFEST, findings(generator=[{**worker, "limited_seconds": 5}]))
@@ -119,7 +119,7 @@ def test_run_without_evidence_is_invalid_with_reason(manifest: Manifest, reason:
     assert reason in " ".join(verdict.reasons)
 
 
-def test_a_promised_guarantee_with_nothing_to_judge_makes_the_run_invalid() -> None:
+def test_promised_guarantee_with_nothing_to_judge_makes_the_run_invalid() -> None:
     bare = findings(facts={"records_read": 10})
     assert outcome(MANIFEST, bare).outcome is Outcome.PASSED
     verdict = outcome(expecting(guarantees=("session-lost",)), bare)
@@ -136,14 +136,14 @@ def test_live_run_needs_no_evidence_of_simulator_only_checks() -> None:
     assert outcome(manifest, nothing).outcome is Outcome.INVALID  # lost-metadata can be judged live, and was not
 
 
-def test_a_broken_guarantee_outweighs_missing_evidence_and_a_crash_outweighs_both() -> None:
+def test_broken_guarantee_outweighs_missing_evidence_and_a_crash_outweighs_both() -> None:
     broken = findings({"poll-skip": Found(1, (VIOLATION,))})
     manifest = expecting(faults=("cut",))
     assert outcome(manifest, broken).exit_code == 1
     assert outcome(replace(manifest, crash="The broker died of signal 6."), broken).exit_code == 4
 
 
-def test_an_anomaly_that_the_scenario_does_not_promise_against_is_shown_but_does_not_fail() -> None:
+def test_anomaly_that_the_scenario_does_not_promise_against_is_shown_but_does_not_fail() -> None:
     verdict = outcome(expecting(guarantees=("lost-write",)), findings({"poll-skip": Found(1, (VIOLATION,))}))
     assert verdict.outcome is Outcome.PASSED
     assert next(one.status for one in verdict.guarantees if one.name == "poll-skip") == "broken, not promised"
@@ -200,7 +200,7 @@ def test_passed_run_lists_unjudged_guarantees() -> None:
     assert outcome(expecting(guarantees=("lost-write",))).unjudged == ()
 
 
-def test_the_simulators_own_checks_count() -> None:
+def test_simulators_own_checks_count() -> None:
     broken = replace(
         MANIFEST, checks=(CheckResult(guarantee="metrics_exact", holds=False, evidence=9, detail="Gauge is 3, not 2."),)
     )
@@ -258,7 +258,7 @@ def test_junit_and_json_say_the_same_as_the_verdict(tmp_path: Path) -> None:
     assert (raw["outcome"], raw["exit_code"], raw["repeat_command"]) == ("FAILED", 1, MANIFEST.repeat_command)
 
 
-def test_a_manifest_survives_writing_and_refuses_unknown_keys(tmp_path: Path) -> None:
+def test_manifest_survives_writing_and_refuses_unknown_keys(tmp_path: Path) -> None:
     manifest = replace(
         MANIFEST,
         expectations=Expectations(faults=("a",), min_acked=3),
@@ -313,7 +313,7 @@ def test_only_a_run_about_downloads_must_have_had_one() -> None:
     )
 
 
-def test_a_live_node_that_ended_itself_breaks_a_guarantee_without_any_history() -> None:
+def test_live_node_that_ended_itself_breaks_a_guarantee_without_any_history() -> None:
     ended = CheckResult(
         guarantee="quorum-converges", holds=False, evidence=1, detail="node-1 could not start again: damaged"
     )
@@ -324,7 +324,7 @@ def test_a_live_node_that_ended_itself_breaks_a_guarantee_without_any_history() 
     assert next(each for each in verdict.guarantees if each.status == "broken").judged_by == "runner"
 
 
-def test_a_deleted_history_is_called_so_and_not_thin_traffic() -> None:
+def test_deleted_history_is_called_so_and_not_thin_traffic() -> None:
     verdict = outcome(expecting(min_fetches=10), findings(facts={}, present=frozenset({"faults"})))
     assert verdict.outcome is Outcome.INVALID
     assert verdict.reasons == (

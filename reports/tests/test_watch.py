@@ -74,7 +74,7 @@ def test_violation_is_red_in_first_check_that_includes_it(spark: "SparkSession",
     assert second.operations > first.operations
 
 
-def test_a_broken_guarantee_is_reported_once(tmp_path: Path) -> None:
+def test_broken_guarantee_is_reported_once(tmp_path: Path) -> None:
     from reports.early import EarlyVerdict, Violation
 
     lines: list[str] = []

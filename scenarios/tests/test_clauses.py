@@ -101,7 +101,7 @@ BUILT = Clause("F-1", "one", ("a.py",), ("test_a.py::test_one",), ("01-a",), ("l
         (replace(BUILT, mutants=(), code=(), open=NOT_BUILT), "F-1 is listed as not built, but test_a.py::test_one"),
     ],
 )
-def test_the_command_fails_for_a_clause_without_its_proof(
+def test_command_fails_for_a_clause_without_its_proof(
     clause: Clause, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clauses_module, "all_clauses", lambda: (clause,))
@@ -119,7 +119,7 @@ def test_only_known_clauses_have_reasons() -> None:
         assert set(tables[table]) - {"title"} <= set(texts())
 
 
-def test_a_clause_with_points_is_exercised_only_by_scenarios_that_must_reach_them(tmp_path: Path) -> None:
+def test_clause_with_points_is_exercised_only_by_scenarios_that_must_reach_them(tmp_path: Path) -> None:
     (tmp_path / "scenarios").mkdir()
     (tmp_path / "reference_broker").mkdir()
     (tmp_path / "reference_broker" / "clauses.toml").write_text(
@@ -137,7 +137,7 @@ def test_a_clause_with_points_is_exercised_only_by_scenarios_that_must_reach_the
     assert two.exercised_by == ("01-a", "02-b", "03-c")
 
 
-def test_a_mutant_counts_once_a_scenario_must_catch_it(tmp_path: Path) -> None:
+def test_mutant_counts_once_a_scenario_must_catch_it(tmp_path: Path) -> None:
     (tmp_path / "scenarios").mkdir()
     mutants = tmp_path / "chaos" / "mutants"
     mutants.mkdir(parents=True)
@@ -176,13 +176,13 @@ KILL = MutantSearch("lacks_it", "01-a", "sim", 1, ("lost-write",), day="2026-11-
         ([replace(KILL, day="")], "stale"),
     ],
 )
-def test_a_clause_is_proven_by_a_mutant_that_was_killed_lately(searches: list[MutantSearch], worth: str) -> None:
+def test_clause_is_proven_by_a_mutant_that_was_killed_lately(searches: list[MutantSearch], worth: str) -> None:
     assert proof(searches, TODAY) == worth
     assert replace(BUILT, played=worth).status == worth
 
 
 @pytest.mark.parametrize(("commits", "stale"), [("300", False), ("301", True), ("", False)])
-def test_a_kill_is_stale_after_many_commits_to_its_room(
+def test_kill_is_stale_after_many_commits_to_its_room(
     commits: str, stale: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple[str, ...]] = []

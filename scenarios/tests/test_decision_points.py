@@ -16,7 +16,7 @@ def f(epoch):
 """
 
 
-def test_a_comment_declares_a_point() -> None:
+def test_comment_declares_a_point() -> None:
     found = list(points_of(_SOURCE, Path("f.py")))
     assert found == [Point("epoch-matches", ("F-6", "F-7"), ("expected", "another"), "f.py", 3)]
     assert [found[0].outcome(side) for side in (0, 1)] == ["epoch-matches=expected", "epoch-matches=another"]
@@ -25,7 +25,7 @@ def test_a_comment_declares_a_point() -> None:
 @pytest.mark.parametrize(
     "comment", ["# Decision epoch: a | b", "# Decision epoch (F-6): a", "# Decision epoch (6): a | b", "# Decision"]
 )
-def test_a_comment_that_declares_half_a_point_is_refused(comment: str) -> None:
+def test_comment_that_declares_half_a_point_is_refused(comment: str) -> None:
     with pytest.raises(PointError, match=r"f\.py:1: write '# Decision NAME"):
         list(points_of(comment, Path("f.py")))
 
@@ -36,7 +36,7 @@ def test_each_point_of_the_broker_names_clauses_that_exist() -> None:
     assert not wrong
 
 
-def test_an_unknown_outcome_is_refused_with_the_nearest() -> None:
+def test_unknown_outcome_is_refused_with_the_nearest() -> None:
     known = declared_points()[0].outcome(0)
     assert place_of(known) == 0
     with pytest.raises(PointError, match="did you mean"):
@@ -50,7 +50,7 @@ def test_each_outcome_that_is_listed_as_unreached_exists_and_has_a_reason() -> N
 
 
 @pytest.mark.parametrize(("why", "message"), [("", "has no reason"), ("x", "there is no outcome")])
-def test_a_reason_for_nothing_is_refused(tmp_path: Path, why: str, message: str) -> None:
+def test_reason_for_nothing_is_refused(tmp_path: Path, why: str, message: str) -> None:
     outcome = declared_points()[0].outcome(0)
     (tmp_path / "unreached.toml").write_text(f'[unreached]\n"{outcome}{why}" = "{why}"\n')
     with pytest.raises(PointError, match=message):

@@ -89,7 +89,7 @@ def test_readers_of_the_tombstone_horizon_need_a_cluster_that_returns_it(
         read(changed)
 
 
-def test_a_rolling_bounce_must_restart_each_node() -> None:
+def test_rolling_bounce_must_restart_each_node() -> None:
     assert read().expected_faults == ("bounce", "bounce", "bounce", "switch")
 
 
@@ -117,7 +117,7 @@ def test_what_makes_no_sense_is_refused(change: Callable[[dict[str, Any]], objec
 
 
 @pytest.mark.parametrize("number", [19, 20, 21, 38, 39, 40, 41, 42])
-def test_the_scenarios_of_the_metadata_epoch_are_there_with_their_mutants(number: int) -> None:
+def test_scenarios_of_the_metadata_epoch_are_there_with_their_mutants(number: int) -> None:
     scenario = find(str(number))
     assert scenario.number == number
     assert scenario.mutants

@@ -68,7 +68,7 @@ def test_defaults_and_what_the_simulator_takes_over() -> None:
     assert needed_by(fault) == ("interceptor",)
 
 
-def test_a_rule_that_repeats_has_no_bound_unless_given() -> None:
+def test_rule_that_repeats_has_no_bound_unless_given() -> None:
     assert read(SMALL + "every = 2\n").faults[0].times == 0
 
 
@@ -149,7 +149,7 @@ def test_found_by_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wanted", ["99", "nothing", ""])
-def test_an_unknown_scenario_is_refused_with_the_command_that_lists_them(wanted: str) -> None:
+def test_unknown_scenario_is_refused_with_the_command_that_lists_them(wanted: str) -> None:
     with pytest.raises(ScenarioError, match=r"\(ls scenarios lists all\)$"):
         find(wanted)
 
@@ -235,7 +235,7 @@ def test_what_a_quorum_adds() -> None:
     assert (noted.node, noted.link, cut.link) == ("leader", None, Link("observer", "leader"))
 
 
-def test_a_link_fault_without_a_link_is_between_the_clients_and_its_node() -> None:
+def test_link_fault_without_a_link_is_between_the_clients_and_its_node() -> None:
     text = SMALL.replace('["interceptor"]', '["interceptor", "proxy"]') + CUT
     assert read(text).faults[1].link == Link("client", 0)
 
@@ -285,12 +285,12 @@ def test_what_the_kinds_with_a_proxy_refuse_is_one_sentence(text: str, old: str,
         assert word in str(refused.value)
 
 
-def test_a_lost_host_and_a_swallowed_response_need_the_links() -> None:
+def test_lost_host_and_a_swallowed_response_need_the_links() -> None:
     assert needed_by(read(ALL + VANISHED).faults[-1]) == ("signals", "proxy")
     assert needed_by(read(ALL + SWALLOWED).faults[-1]) == ("interceptor", "proxy")
 
 
-def test_a_fault_at_a_state_may_name_a_link_between_nodes() -> None:
+def test_fault_at_a_state_may_name_a_link_between_nodes() -> None:
     lost = read(LARGE + LOST).faults[-1]
     assert (lost.link, lost.node, lost.timed) == (Link(1, "leader"), "leader", False)
     assert needed_by(lost) == ("proxy",)
@@ -303,12 +303,12 @@ def test_a_fault_at_a_state_may_name_a_link_between_nodes() -> None:
         assert all(word in str(refused.value) for word in words)
 
 
-def test_a_single_node_has_no_link_to_another() -> None:
+def test_single_node_has_no_link_to_another() -> None:
     with pytest.raises(ScenarioError, match="there is no link between nodes"):
         read(SMALL.replace('["interceptor"]', '["interceptor", "proxy"]') + LOST.replace("1>leader", "all>all"))
 
 
-def test_a_fault_at_a_time_may_name_the_files_that_it_damages() -> None:
+def test_fault_at_a_time_may_name_the_files_that_it_damages() -> None:
     flipped = '[[fault]]\nname = "bit"\nkind = "disk_bit_flipped"\nat_s = 1\nmatch = { path = "hot-*/*.log" }\n'
     scenario = read(SMALL.replace('["interceptor"]', '["interceptor", "disk"]') + flipped)
     assert scenario.faults[1].match == Match(path="hot-*/*.log")
@@ -389,7 +389,7 @@ def test_seeds_in_a_row_play_each_alternative_and_each_place_of_a_sweep() -> Non
     assert {len(drawn(scenario, seed).expected_faults) for seed in range(8)} == {2}
 
 
-def test_an_option_is_typed_only_for_what_the_file_does_not_say() -> None:
+def test_option_is_typed_only_for_what_the_file_does_not_say() -> None:
     assert typed_options(find("21")) == ""
     assert typed_options(with_leader_epochs(find("21"))) == " --leader-epochs"
     assert typed_options(with_leader_epochs(find("demo"))) == ""
@@ -406,7 +406,7 @@ SWEPT = [scenario for scenario in load_all() if any(fault.swept for fault in sce
 
 
 @pytest.mark.parametrize("scenario", SWEPT, ids=lambda each: each.name)
-def test_the_boundaries_of_every_sweep_are_visited(scenario: Scenario) -> None:
+def test_boundaries_of_every_sweep_are_visited(scenario: Scenario) -> None:
     faults = [fault for fault in scenario.faults if fault.swept]
     swept = {(fault.name, nth) for fault in faults for nth in range(fault.nth.low, fault.nth.high + 1)}
     seen = set()
@@ -416,7 +416,7 @@ def test_the_boundaries_of_every_sweep_are_visited(scenario: Scenario) -> None:
     assert swept <= seen
 
 
-def test_the_name_that_was_probably_meant_is_reported() -> None:
+def test_name_that_was_probably_meant_is_reported() -> None:
     with pytest.raises(ScenarioError, match="there is no scenario 'kill-undr-load', did you mean kill-under-load"):
         find("kill-undr-load")
     with pytest.raises(ScenarioError, match=r"there is no scenario 'zzz'; give a file, its stem or its number"):

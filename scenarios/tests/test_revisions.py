@@ -56,7 +56,7 @@ def read(text: str) -> Scenario:
     return parse(tomllib.loads(text), Path("both.toml"))
 
 
-def test_the_final_revision_is_what_the_file_says() -> None:
+def test_final_revision_is_what_the_file_says() -> None:
     scenario = read(FILE)
     final, first = each_revision(scenario)
     assert (final.name, final.cluster, final.load) == ("both", scenario.cluster, scenario.load)
@@ -111,18 +111,18 @@ def test_refusals_say_what_is_allowed(old: str, new: str, words: list[str]) -> N
         assert word in str(refused.value)
 
 
-def test_a_partitions_follower_needs_replicas() -> None:
+def test_partitions_follower_needs_replicas() -> None:
     text = FILE.replace("replicas = 3", "replicas = 1").replace('"partition_leader"', '"partition_follower"')
     with pytest.raises(ScenarioError, match="no such follower"):
         read(text)
 
 
-def test_an_unknown_revision_is_refused() -> None:
+def test_unknown_revision_is_refused() -> None:
     with pytest.raises(ScenarioError, match="no revision 'second'; there are: final, first, none"):
         in_revision(read(FILE), "second")
 
 
-def test_a_point_may_count_in_one_revision_alone() -> None:
+def test_point_may_count_in_one_revision_alone() -> None:
     scenario = parse(tomllib.loads('points = ["a=b", "c=d@final", "e=f@first"]' + FILE), Path("both.toml"))
     assert own_points(scenario) == ("a=b", "c=d")
     assert own_points(in_revision(scenario, "first")) == ("a=b", "e=f")

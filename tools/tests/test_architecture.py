@@ -4,7 +4,7 @@ from tools.architecture import PICTURE, SUITE, descriptions, drawing, layers
 from tools.architecture import ROOT as CLONE
 
 
-def test_the_picture_is_up_to_date() -> None:
+def test_picture_is_up_to_date() -> None:
     assert drawing() == PICTURE.read_text(), "run `python -m tools.architecture`"
 
 
@@ -16,7 +16,7 @@ def test_every_room_is_described_and_exists() -> None:
     assert set(SUITE) < set(descriptions(CLONE / "docs" / "architecture.md"))
 
 
-def test_the_table_of_rooms_is_in_the_order_of_the_layers() -> None:
+def test_table_of_rooms_is_in_the_order_of_the_layers() -> None:
     described = list(descriptions(CLONE / "reference_broker" / "README.md"))
     place = {room: number for number, layer in enumerate(reversed(layers())) for room in layer}
     assert [place[room] for room in described] == sorted(place[room] for room in described)

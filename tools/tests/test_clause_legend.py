@@ -5,7 +5,7 @@ import pytest
 from tools.clause_legend import BEGIN, CLAUSES, END, PAGE, updated
 
 
-def test_the_legend_of_clauses_is_up_to_date() -> None:
+def test_legend_of_clauses_is_up_to_date() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert updated(page, CLAUSES.read_text(encoding="utf-8")) == page, "run python -m tools.clause_legend"
 
@@ -20,6 +20,6 @@ def test_each_prefix_has_its_range_subject_and_source() -> None:
     assert legend.endswith(f"{END}\nafter\n")
 
 
-def test_a_title_without_a_source_is_refused() -> None:
+def test_title_without_a_source_is_refused() -> None:
     with pytest.raises(ValueError, match="title of \\[A\\]"):
         updated(f"{BEGIN}{END}", '[A]\ntitle = "Acks"\n1 = "one"\n')

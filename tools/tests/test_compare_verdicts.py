@@ -57,12 +57,12 @@ def test_each_difference_is_one_sentence(opinion: Opinion, other: Verdict, words
     assert sentence.startswith("01-lost-response --seed 7 --mutant no_rotation: ")
 
 
-def test_a_difference_that_only_one_side_can_see_is_excused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_difference_that_only_one_side_can_see_is_excused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(compare_verdicts.EXCUSED, (RUN.mutant, NAME), "nobody notes it")
     assert not list(differences(played(BROKEN), verdict("holds")))
 
 
-def test_a_run_that_was_cut_short_is_compared_by_its_outcome() -> None:
+def test_run_that_was_cut_short_is_compared_by_its_outcome() -> None:
     found = Compared()
     found.take(Played(RUN, Path(), Outcome.CRASHED, {}), verdict("broken", outcome=Outcome.CRASHED))
     found.take(played(BROKEN), verdict("holds"))

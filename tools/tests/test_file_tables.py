@@ -8,11 +8,11 @@ from tools.file_tables import BEGIN, END, ROOT, first_sentence, readmes, shorten
 
 
 @pytest.mark.parametrize("readme", readmes(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_table_is_up_to_date(readme: Path) -> None:
+def test_table_is_up_to_date(readme: Path) -> None:
     assert readme.read_text(encoding="utf-8") == updated(readme), "run: python -m tools.file_tables"
 
 
-def test_a_table_lists_modules_and_packages_and_leaves_the_rest_of_the_page(tmp_path: Path) -> None:
+def test_table_lists_modules_and_packages_and_leaves_the_rest_of_the_page(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     (tmp_path / "tests").mkdir()
     (tmp_path / "log" / "__init__.py").write_text('"""One log, in\nfile format 2."""')
@@ -38,11 +38,11 @@ def test_a_table_lists_modules_and_packages_and_leaves_the_rest_of_the_page(tmp_
         ("FetchSnapshot as small values (A.json, B.json, KIP-630 and its draft)", "FetchSnapshot as small values"),
     ],
 )
-def test_a_long_sentence_is_shown_without_its_details(sentence: str, shown: str | None) -> None:
+def test_long_sentence_is_shown_without_its_details(sentence: str, shown: str | None) -> None:
     assert shortened(sentence) == (shown or sentence)
 
 
-def test_a_module_without_a_docstring_is_an_error(tmp_path: Path) -> None:
+def test_module_without_a_docstring_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("A = 1\n")
     with pytest.raises(ValueError, match="has no docstring"):
         first_sentence(tmp_path / "a.py")

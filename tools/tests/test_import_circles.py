@@ -48,7 +48,7 @@ def test_circles_of_type_hints_are_found(tmp_path: Path) -> None:
     assert sorted(map(sorted, circles(imports))) == [["room.a", "room.b"], ["room.c", "room.d", "room.e"]]
 
 
-def test_a_circle_that_a_function_closes_is_found_if_wanted(tmp_path: Path) -> None:
+def test_circle_that_a_function_closes_is_found_if_wanted(tmp_path: Path) -> None:
     root = planted(tmp_path, a="import room.b", b="def later():\n    import room.a")
     assert set(first_circle(imports_at_run_time(root, ["room"], inside_functions=True))) == {"room.a", "room.b"}
 
@@ -63,7 +63,7 @@ def test_a_circle_that_a_function_closes_is_found_if_wanted(tmp_path: Path) -> N
         "try:\n    import room.a\nfinally: ...",
     ],
 )
-def test_a_planted_circle_is_named(tmp_path: Path, closing: str) -> None:
+def test_planted_circle_is_named(tmp_path: Path, closing: str) -> None:
     root = planted(tmp_path, a="from room import b", b="import os\nfrom room.c import x", c=closing, d="import room.a")
     circle = first_circle(imports_at_run_time(root, ["room"]))
     assert circle[0] == circle[-1]

@@ -65,7 +65,7 @@ def test_result_of_a_changed_tree_is_not_kept(tmp_path: Path, monkeypatch: pytes
     assert [json.loads(line)["mutant"] for line in out.read_text().splitlines()] == ["no_epoch_comparison"]
 
 
-def test_the_second_set_can_be_chosen_alone() -> None:
+def test_second_set_can_be_chosen_alone() -> None:
     """The first set was played when it was written, so its rate is another one."""
     both, second = chosen_mutants("", True, False), chosen_mutants("", False, True)
     assert set(second) < set(both)
@@ -109,7 +109,7 @@ def verdicts_of(*outcomes: Outcome) -> Callable[[Scenario, int, str], SimpleName
     return play_seed
 
 
-def test_a_mutant_is_played_until_it_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_is_played_until_it_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kill_rate, "play_seed", verdicts_of(Outcome.PASSED, Outcome.INVALID, Outcome.FAILED))
     row = tried(None, [CONCERNED], 60.0, MUTANT)
     assert (row["killed"], row["plays"], row["called"]) == ("FAILED", 3, 2)
@@ -117,7 +117,7 @@ def test_a_mutant_is_played_until_it_is_killed(monkeypatch: pytest.MonkeyPatch) 
     assert row["command"].startswith("./crucible sim 02-duplicated-request --seed 3")
 
 
-def test_a_mutant_is_not_played_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_is_not_played_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kill_rate, "play_seed", verdicts_of(*[Outcome.PASSED] * 9))
     times = iter([0.0, 0.0, 20.0, 61.0, 61.0])
     monkeypatch.setattr(kill_rate, "time", SimpleNamespace(process_time=lambda: next(times)))

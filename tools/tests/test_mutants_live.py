@@ -78,7 +78,7 @@ def test_every_mutant_is_played_but_those_that_a_live_world_cannot_show() -> Non
     assert found["replaced_partitions_kept"].name == "04-forget-cut@first"
 
 
-def test_a_search_begins_where_the_mutant_is_known_to_show() -> None:
+def test_search_begins_where_the_mutant_is_known_to_show() -> None:
     one, other = (searches([name])[0] for name in ("abort_without_bootstrap", NAME))
     assert (one.next_seed, other.next_seed) == (FIRST_SEEDS["abort_without_bootstrap"], 1)
     one.take(None)

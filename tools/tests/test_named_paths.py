@@ -74,6 +74,6 @@ def test_functions_of_a_journey_are_in_its_files(step: str) -> None:
     assert [part for kind, part in parts if not re.search(rf"\b{kind} {part}\b", code)] == []
 
 
-def test_a_journey_has_at_most_twelve_steps() -> None:
+def test_journey_has_at_most_twelve_steps() -> None:
     assert max(int(step.split(".")[0]) for step in steps()) <= 12
     assert sum(step.startswith("1. ") for step in steps()) == 12

@@ -3,5 +3,5 @@
 from tools.settings_reference import PAGE, page
 
 
-def test_the_page_of_settings_is_up_to_date() -> None:
+def test_page_of_settings_is_up_to_date() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m tools.settings_reference"

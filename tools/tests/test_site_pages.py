@@ -51,12 +51,12 @@ def test_links_lead_to_the_places_on_the_site(root: Path, source: str, link: str
     assert page_for_site(link, PurePosixPath(source), root)[0] == expected
 
 
-def test_a_file_without_a_page_is_copied(root: Path) -> None:
+def test_file_without_a_page_is_copied(root: Path) -> None:
     text, copied = page_for_site("[x](code.py)", PurePosixPath("room/README.md"), root)
     assert (text, copied) == ("[x](../../files/room/code.py.txt)", {PurePosixPath("room/code.py")})
 
 
 @pytest.mark.parametrize("link", ["[x](none.md)", "[x](../../outside.md)"])
-def test_a_broken_link_is_refused(root: Path, link: str) -> None:
+def test_broken_link_is_refused(root: Path, link: str) -> None:
     with pytest.raises(BrokenLink, match=r"docs/a\.md links to"):
         page_for_site(link, PurePosixPath("docs/a.md"), root)

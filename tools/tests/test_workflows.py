@@ -131,7 +131,7 @@ def test_no_job_may_write_but_those_that_must() -> None:
         assert writing <= {"history", "page"}
 
 
-def test_the_command_line_offers_each_stage_of_a_night() -> None:
+def test_command_line_offers_each_stage_of_a_night() -> None:
     command = main.get_command(main.make_context("crucible", [], resilient_parsing=True), "nightly")
     assert command is not None
     (only,) = [each for each in command.params if each.name == "only"]

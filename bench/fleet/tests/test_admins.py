@@ -71,7 +71,7 @@ def test_lost_response_is_retried_with_same_names_and_counts_once(world: QuorumW
     assert len({each.topic_set for each in retried}) == 1
 
 
-def test_a_topic_that_exists_without_an_earlier_attempt_is_no_success(world: QuorumWorld, quorum: FakeQuorum) -> None:
+def test_topic_that_exists_without_an_earlier_attempt_is_no_success(world: QuorumWorld, quorum: FakeQuorum) -> None:
     behaviour = admin()
     quorum.create(bodies.create_topics_request([bodies.new_topic("made.admin-0.1.0of3.p4", 4, 1, {})], 1000), None)
     operations = played(world, behaviour)
@@ -79,7 +79,7 @@ def test_a_topic_that_exists_without_an_earlier_attempt_is_no_success(world: Quo
     assert [each.type for each in world.rows("changes")[:3]] == ["fail", "ok", "ok"]
 
 
-def test_the_new_controller_is_found_after_not_controller(world: QuorumWorld, quorum: FakeQuorum) -> None:
+def test_new_controller_is_found_after_not_controller(world: QuorumWorld, quorum: FakeQuorum) -> None:
     behaviour = admin()
     world.start(behaviour)
     world.run(2)
@@ -93,7 +93,7 @@ def test_the_new_controller_is_found_after_not_controller(world: QuorumWorld, qu
     assert {each.type for each in world.rows("operations") if each.f == "create_topics"} == {"ok"}
 
 
-def test_a_dead_controller_makes_an_admin_wait_and_catch_up(world: QuorumWorld, quorum: FakeQuorum) -> None:
+def test_dead_controller_makes_an_admin_wait_and_catch_up(world: QuorumWorld, quorum: FakeQuorum) -> None:
     behaviour = admin()
     world.start(behaviour)
     world.run(2)
@@ -209,12 +209,12 @@ def test_hard_end_makes_requests_in_flight_info(world: QuorumWorld) -> None:
         ({"rate_per_s": 1, "mix": {"create": 1}, "pace": 3}, "unknown key load.admins.0..pace"),
     ],
 )
-def test_a_wrong_group_is_refused_in_a_sentence(group: dict[str, int | dict[str, int]], message: str) -> None:
+def test_wrong_group_is_refused_in_a_sentence(group: dict[str, int | dict[str, int]], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         parse_spec(json.dumps({"bootstrap": BOOTSTRAP, "load": {"seconds": 1, "admins": [group]}}).encode())
 
 
-def test_a_fleet_without_producers_and_fetchers_has_nothing_to_prepare_or_read(world: QuorumWorld) -> None:
+def test_fleet_without_producers_and_fetchers_has_nothing_to_prepare_or_read(world: QuorumWorld) -> None:
     fleet = make_fleet(
         FleetSpec(BOOTSTRAP, Load(seconds=1, admins=(Admins(count=2, rate_per_s=1.0, mix=(("create", 1),)),)))
     )

@@ -63,7 +63,7 @@ def assert_all_read_once_in_order(world: FleetWorld, spread: FakeBroker, process
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_fetcher_has_one_connection_and_one_session_for_each_leader(
+def test_fetcher_has_one_connection_and_one_session_for_each_leader(
     world: FleetWorld, spread: FakeBroker, settings: ClientSettings, variant: str
 ) -> None:
     load, subject = producer(settings), fetcher(variant, settings)
@@ -79,7 +79,7 @@ def test_a_fetcher_has_one_connection_and_one_session_for_each_leader(
     assert len(created) == (0 if variant == "full" else 3)
 
 
-def test_a_node_that_hangs_delays_only_its_own_partitions(
+def test_node_that_hangs_delays_only_its_own_partitions(
     world: FleetWorld, spread: FakeBroker, settings: ClientSettings
 ) -> None:
     load, subject = producer(settings), fetcher("incremental", settings)
@@ -148,7 +148,7 @@ def test_client_leaves_dead_leader_once_metadata_names_another(
     assert_all_read_once_in_order(world, spread, subject.process, seeks=variant == "rotating")
 
 
-def test_a_producer_without_an_id_leaves_a_node_that_is_dead_behind_a_proxy(
+def test_producer_without_an_id_leaves_a_node_that_is_dead_behind_a_proxy(
     world: FleetWorld, spread: FakeBroker, settings: ClientSettings
 ) -> None:
     load = producer(settings)
@@ -213,7 +213,7 @@ def test_after_the_load_a_fetcher_polls_every_leader_before_it_ends(
     assert {each.node for each in operations(world, "fetch")[before:]} == {0, 1, 2}
 
 
-def test_a_fetcher_waits_for_a_leader_and_then_reads_on(
+def test_fetcher_waits_for_a_leader_and_then_reads_on(
     world: FleetWorld, spread: FakeBroker, settings: ClientSettings
 ) -> None:
     load, subject = producer(settings), fetcher("incremental", settings)
@@ -228,7 +228,7 @@ def test_a_fetcher_waits_for_a_leader_and_then_reads_on(
 
 
 @pytest.mark.usefixtures("spread")
-def test_the_final_reader_opens_one_connection_to_each_leader(world: FleetWorld, settings: ClientSettings) -> None:
+def test_final_reader_opens_one_connection_to_each_leader(world: FleetWorld, settings: ClientSettings) -> None:
     load = producer(settings)
     world.start(load)
     world.run(1)
@@ -262,7 +262,7 @@ def test_final_reader_from_offsets_records_no_end(world: FleetWorld, settings: C
 
 
 @pytest.mark.parametrize("first", [IDLE, HOT[0]])
-def test_a_partition_that_stays_in_error_keeps_the_final_reader_from_no_other_leader(
+def test_partition_that_stays_in_error_keeps_the_final_reader_from_no_other_leader(
     world: FleetWorld, spread: FakeBroker, settings: ClientSettings, first: TopicPartition
 ) -> None:
     spread.errors[first] = 1
@@ -298,7 +298,7 @@ def test_final_read_counts_despite_error_of_other_partition(
 
 @pytest.mark.usefixtures("spread")
 @pytest.mark.parametrize("revision", REVISIONS)
-def test_the_first_request_of_each_revision(world: FleetWorld, settings: ClientSettings, revision: str) -> None:
+def test_first_request_of_each_revision(world: FleetWorld, settings: ClientSettings, revision: str) -> None:
     subject = fetcher("incremental", settings, revision=revision)
     sent = []
 

@@ -17,7 +17,7 @@ def keyed(delete_percent: int, retention_us: int = 9) -> KeyedRecords:
     return KeyedRecords(ValueMaker(WRITER, 60), [WHERE, TopicPartition("table", 1)], 5, delete_percent, retention_us)
 
 
-def test_a_tombstone_has_no_value_and_proves_itself() -> None:
+def test_tombstone_has_no_value_and_proves_itself() -> None:
     made = keyed(25).make(WHERE, 0, COUNT, 1)
     tombstones = [each for each in made if each.value is None]
     assert COUNT // 8 < len(tombstones) < COUNT // 2
@@ -26,11 +26,11 @@ def test_a_tombstone_has_no_value_and_proves_itself() -> None:
     assert (run.writer, run.first_sequence, run.count, run.valid) == (WRITER, 0, COUNT, True)
 
 
-def test_a_tombstone_without_its_header_is_not_ours() -> None:
+def test_tombstone_without_its_header_is_not_ours() -> None:
     assert not read_record(None, ()).valid
 
 
-def test_a_batch_that_is_encoded_again_holds_the_same_and_the_rows_say_it() -> None:
+def test_batch_that_is_encoded_again_holds_the_same_and_the_rows_say_it() -> None:
     records = keyed(25)
     made = records.make(WHERE, 7, 20, 1)
     assert records.make(WHERE, 7, 20, 1) == made
@@ -46,7 +46,7 @@ def test_uncompacted_topics_have_no_rows() -> None:
     assert all(each.value is not None for each in keyed(0).make(WHERE, 0, COUNT, 1))
 
 
-def test_a_view_holds_the_newest_value_of_each_key() -> None:
+def test_view_holds_the_newest_value_of_each_key() -> None:
     view = View("reader", 1)
     made = [
         Record(offset=each, key=key, value=ValueMaker(WRITER, 60).make(each))

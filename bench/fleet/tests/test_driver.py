@@ -135,7 +135,7 @@ def test_responses_are_delivered_in_order_of_arrival(serve: Serve) -> None:
     assert all(each.response_bytes == 14 for each in responses)
 
 
-def test_a_lane_times_out_while_another_sleeps_and_a_third_is_closed_by_the_peer(serve: Serve) -> None:
+def test_lane_times_out_while_another_sleeps_and_a_third_is_closed_by_the_peer(serve: Serve) -> None:
     silent, closing, quick = serve(None), serve(-1), serve(0)
 
     def then(event: FleetEvent, seen: int) -> list[FleetAction]:
@@ -149,7 +149,7 @@ def test_a_lane_times_out_while_another_sleeps_and_a_third_is_closed_by_the_peer
     assert ends == {Woken: 2, Disconnected: 1, TimedOut: 0}
 
 
-def test_a_refused_connection_names_its_lane() -> None:
+def test_refused_connection_names_its_lane() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = Address(*listener.getsockname())
 
@@ -162,7 +162,7 @@ def test_a_refused_connection_names_its_lane() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("end", "event"), [("stop", Stopping), ("leave", Leaving)])
-def test_an_end_from_outside_reaches_a_sleeper_within_a_nap(end: str, event: type[Leaving | Stopping]) -> None:
+def test_end_from_outside_reaches_a_sleeper_within_a_nap(end: str, event: type[Leaving | Stopping]) -> None:
     def react(seen: FleetEvent) -> list[FleetAction]:
         return [Wake(2**62)] if isinstance(seen, Started) else [Finished()]
 

@@ -29,7 +29,7 @@ def test_two_values_at_one_offset_are_seen_in_either_order_and_only_where_they_m
     assert seen([read(0, 10), read(4, 2, "a", 5)])["inconsistent-offsets"] == 1, "the same writer, another number"
 
 
-def test_a_damaged_or_foreign_value_is_seen() -> None:
+def test_damaged_or_foreign_value_is_seen() -> None:
     assert seen([read(0, 1, valid=False), read(1, 1, writer=""), read(2, 1)]) == {
         "corrupt-value": 2,
         "inconsistent-offsets": 0,

@@ -52,7 +52,7 @@ def test_reports_are_added_up(tmp_path: Path) -> None:
         ({"ended_early": 2}, "2 of the clients ended before they were stopped"),
     ],
 )
-def test_a_failure_is_not_forgotten_by_the_next_report(
+def test_failure_is_not_forgotten_by_the_next_report(
     tmp_path: Path, changes: dict[str, int | str], message: str
 ) -> None:
     with pytest.raises(WorkerDiedError, match=message):
@@ -71,7 +71,7 @@ def test_failing_sink_is_reported_before_close(tmp_path: Path) -> None:
 
 
 @pytest.mark.live
-def test_a_worker_that_is_silent_for_a_while_does_not_end_the_load(tmp_path: Path) -> None:
+def test_worker_that_is_silent_for_a_while_does_not_end_the_load(tmp_path: Path) -> None:
     spec = tmp_path / "spec.json"
     write_spec(FleetSpec(["127.0.0.1:1"], Load(seconds=1)), spec)
     environment = {**os.environ, SPEC_VARIABLE: str(spec)}
@@ -80,7 +80,7 @@ def test_a_worker_that_is_silent_for_a_while_does_not_end_the_load(tmp_path: Pat
     assert int(printed.stdout.split()[-1]) >= 50
 
 
-def test_the_load_event_counts_all_kinds_of_clients(
+def test_load_event_counts_all_kinds_of_clients(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FleetRun, "_wait", lambda *_: True)

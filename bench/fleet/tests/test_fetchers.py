@@ -78,7 +78,7 @@ def test_every_variant_reads_everything_through_any_lost_frame(
 
 
 @pytest.mark.clause("F-4")
-def test_the_full_variant_never_uses_a_session(world: FleetWorld, broker: FakeBroker, settings: ClientSettings) -> None:
+def test_full_variant_never_uses_a_session(world: FleetWorld, broker: FakeBroker, settings: ClientSettings) -> None:
     live(world, settings, fetcher("full", settings))
     assert {(each.session_id, each.session_epoch) for each in fetches(world)} == {(0, -1)}
     assert not broker.sessions
@@ -86,7 +86,7 @@ def test_the_full_variant_never_uses_a_session(world: FleetWorld, broker: FakeBr
 
 @pytest.mark.clause("F-8")
 @pytest.mark.parametrize("end", [Stopping(), Leaving()])
-def test_a_fetcher_closes_its_session_when_it_leaves(
+def test_fetcher_closes_its_session_when_it_leaves(
     world: FleetWorld, broker: FakeBroker, settings: ClientSettings, end: Stopping | Leaving
 ) -> None:
     subject = fetcher("incremental", settings)
@@ -103,7 +103,7 @@ def test_a_fetcher_closes_its_session_when_it_leaves(
 
 
 @pytest.mark.clause("F-10", "F-11")
-def test_the_resending_fetcher_sends_the_same_epoch_again_and_after_71_a_full_fetch(
+def test_resending_fetcher_sends_the_same_epoch_again_and_after_71_a_full_fetch(
     world: FleetWorld, broker: FakeBroker, settings: ClientSettings
 ) -> None:
     world.fault = nth_fetch(4, "lose_response")
@@ -118,7 +118,7 @@ def test_the_resending_fetcher_sends_the_same_epoch_again_and_after_71_a_full_fe
     assert requests[3] is not requests[4]
 
 
-def test_a_resent_request_that_had_been_lost_is_simply_accepted(world: FleetWorld, settings: ClientSettings) -> None:
+def test_resent_request_that_had_been_lost_is_simply_accepted(world: FleetWorld, settings: ClientSettings) -> None:
     world.fault = nth_fetch(4, "lose_request")
     live(world, settings, fetcher("resending", settings))
     lost, again, after = fetches(world)[3:6]
@@ -136,9 +136,7 @@ def test_presuming_fetcher_continues_with_next_epoch_without_partitions(
     assert (presumed.partitions_sent, presumed.type) == (0, "ok")
 
 
-def test_the_presuming_fetcher_falls_back_when_the_request_was_lost(
-    world: FleetWorld, settings: ClientSettings
-) -> None:
+def test_presuming_fetcher_falls_back_when_the_request_was_lost(world: FleetWorld, settings: ClientSettings) -> None:
     world.fault = nth_fetch(4, "lose_request")
     live(world, settings, fetcher("presuming", settings))
     lost, presumed, full = fetches(world)[3:6]
@@ -194,7 +192,7 @@ def test_emptying_fetcher_drops_and_restores_all_partitions(world: FleetWorld, s
     assert ended == last == {IDLE, *HOT}
 
 
-def test_the_rotating_fetcher_reads_again_from_the_start_under_a_new_assignment(
+def test_rotating_fetcher_reads_again_from_the_start_under_a_new_assignment(
     world: FleetWorld, settings: ClientSettings
 ) -> None:
     live(world, settings, fetcher("rotating", settings))
@@ -206,7 +204,7 @@ def test_the_rotating_fetcher_reads_again_from_the_start_under_a_new_assignment(
 @pytest.mark.parametrize(
     "error", [ErrorCode.unknown_topic_or_partition, ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch]
 )
-def test_a_partition_in_error_slows_the_fetcher_down_instead_of_spinning(
+def test_partition_in_error_slows_the_fetcher_down_instead_of_spinning(
     world: FleetWorld, broker: FakeBroker, settings: ClientSettings, error: int
 ) -> None:
     broker.errors[HOT[1]] = error
@@ -220,7 +218,7 @@ def test_a_partition_in_error_slows_the_fetcher_down_instead_of_spinning(
     assert len(fetches(world)) > live_end + 100, "it did not come back to speed"
 
 
-def test_a_refused_connection_is_tried_again_with_a_growing_wait(world: FleetWorld, settings: ClientSettings) -> None:
+def test_refused_connection_is_tried_again_with_a_growing_wait(world: FleetWorld, settings: ClientSettings) -> None:
     world.refuse_until_us = world.now_us + 10_000_000
     subject = fetcher("incremental", settings)
     world.start(subject)
@@ -232,7 +230,7 @@ def test_a_refused_connection_is_tried_again_with_a_growing_wait(world: FleetWor
     assert fetches(world)
 
 
-def test_an_offset_out_of_range_is_reset_to_the_log_start_under_a_new_assignment(
+def test_offset_out_of_range_is_reset_to_the_log_start_under_a_new_assignment(
     world: FleetWorld, broker: FakeBroker, settings: ClientSettings
 ) -> None:
     load = producer(settings)

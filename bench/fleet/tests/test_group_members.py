@@ -129,7 +129,7 @@ def test_fetch_has_leader_epoch_only_if_enabled(
         assert epochs == wanted
 
 
-def test_a_member_that_leaves_hands_over_at_once_and_its_successor_reads_nothing_twice(
+def test_member_that_leaves_hands_over_at_once_and_its_successor_reads_nothing_twice(
     world: GroupWorld, broker: GroupsBroker, settings: ClientSettings, load: KeyedProducer
 ) -> None:
     members = [member(settings, number) for number in range(2)]
@@ -146,7 +146,7 @@ def test_a_member_that_leaves_hands_over_at_once_and_its_successor_reads_nothing
 
 @pytest.mark.clause("F-8")
 @pytest.mark.parametrize("stay_us", [0, 700_000])
-def test_a_member_closes_its_sessions_when_it_leaves_and_when_it_is_done(
+def test_member_closes_its_sessions_when_it_leaves_and_when_it_is_done(
     world: GroupWorld, broker: GroupsBroker, settings: ClientSettings, load: KeyedProducer, stay_us: int
 ) -> None:
     members = [member(settings, 0), member(settings, 1, stay_us=stay_us)]
@@ -169,7 +169,7 @@ def test_a_member_closes_its_sessions_when_it_leaves_and_when_it_is_done(
 
 
 @pytest.mark.clause("F-8")
-def test_a_member_whose_node_is_down_ends_without_closing_its_session_there(
+def test_member_whose_node_is_down_ends_without_closing_its_session_there(
     world: GroupWorld, broker: GroupsBroker, settings: ClientSettings, load: KeyedProducer
 ) -> None:
     one = member(settings, 0)
@@ -200,7 +200,7 @@ def test_revoked_partitions_are_not_read_during_commit(
         assert sorted(offsets) == list(range(broker.logs[where].end)), where
 
 
-def test_a_coordinator_that_moves_is_found_and_nothing_is_lost(
+def test_coordinator_that_moves_is_found_and_nothing_is_lost(
     world: GroupWorld, broker: GroupsBroker, settings: ClientSettings, load: KeyedProducer
 ) -> None:
     members = [member(settings, number) for number in range(2)]
@@ -219,7 +219,7 @@ def test_a_coordinator_that_moves_is_found_and_nothing_is_lost(
     assert {each.node for each in calls if each.type == "ok"} == {0, 1}
 
 
-def test_a_member_that_is_unknown_loses_all_and_joins_again(
+def test_member_that_is_unknown_loses_all_and_joins_again(
     world: GroupWorld, broker: GroupsBroker, settings: ClientSettings, load: KeyedProducer
 ) -> None:
     one = member(settings, 0)
@@ -293,7 +293,7 @@ def test_no_record_is_read_before_the_metadata_is_as_new_as_the_commit(
 
 
 @pytest.mark.clause("M-7")
-def test_a_refused_epoch_is_raised_once_and_not_retried(
+def test_refused_epoch_is_raised_once_and_not_retried(
     world: GroupWorld, broker: GroupsBroker, settings: ClientSettings, load: KeyedProducer
 ) -> None:
     one = member(settings, 0)
@@ -343,7 +343,7 @@ def test_offsets_kept_outside_are_resumed_only_under_metadata_that_is_as_new(
             assert sorted(offsets) == list(range(broker.logs[where].end)), where
 
 
-def test_an_earlier_owner_stores_nothing_outside_any_more() -> None:
+def test_earlier_owner_stores_nothing_outside_any_more() -> None:
     store = OutsideStore()
     assert store.store(HOT[0], OffsetToCommit(7, -1, 3), 2)
     assert not store.store(HOT[0], OffsetToCommit(5, -1, 3), 1)

@@ -52,7 +52,7 @@ def test_member_behaves_as_specified() -> None:
     assert [each.partition for each in made[0].member.partitions] == [0, 1, 2, 3]
 
 
-def test_the_mirror_s_target_gets_the_topic_and_is_not_reached_through_the_source_s_proxies() -> None:
+def test_mirror_s_target_gets_the_topic_and_is_not_reached_through_the_source_s_proxies() -> None:
     fleet = make_fleet(replace(SPEC, dial={"target:9092": "proxy:1"}))
     assert fleet.target_preparer is not None
     assert [(each.name, each.partitions) for each in fleet.target_preparer.wanted] == [("hot", 4)]
@@ -69,12 +69,12 @@ def test_the_mirror_s_target_gets_the_topic_and_is_not_reached_through_the_sourc
         ({"topics": ()}, "'hot' of group 'g'"),
     ],
 )
-def test_a_load_that_makes_no_sense_is_refused(changes: dict[str, Any], word: str) -> None:
+def test_load_that_makes_no_sense_is_refused(changes: dict[str, Any], word: str) -> None:
     with pytest.raises(SpecError, match=word):
         check(replace(SPEC, load=dataclasses.replace(LOAD, **changes)))
 
 
-def test_a_mirror_needs_a_cluster_to_copy_to() -> None:
+def test_mirror_needs_a_cluster_to_copy_to() -> None:
     with pytest.raises(SpecError, match="target"):
         check(replace(SPEC, target=[]))
 

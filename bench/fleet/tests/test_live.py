@@ -104,7 +104,7 @@ def test_members_of_groups_read_everything_and_commit_it(tmp_path: Path, bootstr
 
 
 @pytest.mark.live
-def test_a_fleet_leaves_a_history_in_which_every_acknowledged_record_was_read(tmp_path: Path, bootstrap: str) -> None:
+def test_fleet_leaves_a_history_in_which_every_acknowledged_record_was_read(tmp_path: Path, bootstrap: str) -> None:
     with start(tmp_path, bootstrap, "--hold", load={"seconds": 60}) as fleet:
         events = []
         for line in fleet.stdout:
@@ -234,7 +234,7 @@ def wait_until_workers(url: str, count: int) -> None:
 
 
 @pytest.mark.live
-def test_a_broker_that_is_not_there_gives_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
+def test_broker_that_is_not_there_gives_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -263,6 +263,6 @@ def changed(table: str, **values: Any) -> dict[str, Any]:
         (changed("topics", partitions=2), "wants 3 partitions of 'hot', which has 2"),
     ],
 )
-def test_a_wrong_spec_is_refused_in_one_sentence(changes: dict[str, Any], message: str) -> None:
+def test_wrong_spec_is_refused_in_one_sentence(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message.replace("`", ".")):
         parse_spec(json.dumps({**SPEC, "bootstrap": ["127.0.0.1:1"], **changes}).encode())

@@ -51,7 +51,7 @@ def test_only_news_is_written_down(world: QuorumWorld, quorum: FakeQuorum) -> No
     assert {(each.topic_set, each.topics_wanted, each.partitions_wanted) for each in home} == {("made.admin-0.1", 2, 3)}
 
 
-def test_a_part_of_a_topic_is_seen_as_such(world: QuorumWorld, quorum: FakeQuorum) -> None:
+def test_part_of_a_topic_is_seen_as_such(world: QuorumWorld, quorum: FakeQuorum) -> None:
     (reader,) = fleet().metadata_readers
     create(quorum, SET)
     quorum.hidden[0, next(iter(SET))] = 1
@@ -61,7 +61,7 @@ def test_a_part_of_a_topic_is_seen_as_such(world: QuorumWorld, quorum: FakeQuoru
     assert [each.partitions_seen for each in rows] == [2, 3]
 
 
-def test_a_reader_goes_through_the_nodes_and_past_a_dead_one(world: QuorumWorld, quorum: FakeQuorum) -> None:
+def test_reader_goes_through_the_nodes_and_past_a_dead_one(world: QuorumWorld, quorum: FakeQuorum) -> None:
     readers = fleet(3).metadata_readers
     create(quorum, SET)
     world.down.add(1)
@@ -74,7 +74,7 @@ def test_a_reader_goes_through_the_nodes_and_past_a_dead_one(world: QuorumWorld,
     assert by_reader == {(each.process, node) for each in readers for node in (0, 2)}
 
 
-def test_the_final_description_waits_until_all_nodes_say_the_same(world: QuorumWorld, quorum: FakeQuorum) -> None:
+def test_final_description_waits_until_all_nodes_say_the_same(world: QuorumWorld, quorum: FakeQuorum) -> None:
     describer = fleet().final_describer
     assert describer is not None
     create(quorum, SET)

@@ -71,7 +71,7 @@ def values_in(broker: FakeBroker) -> list[tuple[str, int]]:
 @pytest.mark.thorough
 @pytest.mark.clause("P-6")
 @pytest.mark.parametrize("fate", ["lose_request", "lose_response", "cut"])
-def test_a_batch_sent_again_after_any_lost_frame_is_written_once(
+def test_batch_sent_again_after_any_lost_frame_is_written_once(
     world: FleetWorld, broker: FakeBroker, settings: ClientSettings, fate: str
 ) -> None:
     world.fault = nth_produce({3, 7}, fate)
@@ -122,7 +122,7 @@ def test_all_overdue_slots_are_sent_and_timed_from_when_they_were_due(
     assert late.complete_us - late.intended_us > 1_900_000
 
 
-def test_an_unsettled_batch_becomes_info_and_the_next_goes_under_a_new_producer_id(
+def test_unsettled_batch_becomes_info_and_the_next_goes_under_a_new_producer_id(
     world: FleetWorld, settings: ClientSettings
 ) -> None:
     subject = producer(settings, delivery_timeout_us=3_000_000)
@@ -187,7 +187,7 @@ def test_slots_due_but_never_sent_are_offered_and_failed(world: FleetWorld, sett
     assert sum(each.offered for each in load) - sum(each.sent for each in load) >= len(unsent)
 
 
-def test_a_key_never_changes_its_partition() -> None:
+def test_key_never_changes_its_partition() -> None:
     keys = partition_keys(HOT, 8)
     assert all(len(each) == 8 for each in keys.values())
     every = [key for each in keys.values() for key in each]
@@ -195,7 +195,7 @@ def test_a_key_never_changes_its_partition() -> None:
     assert partition_keys(HOT[:2] + HOT[2:], 8) == keys
 
 
-def test_the_seeder_appends_once_to_each_idle_partition(
+def test_seeder_appends_once_to_each_idle_partition(
     world: FleetWorld, broker: FakeBroker, settings: ClientSettings
 ) -> None:
     subject = seeder("seeder", settings, Random(1), IDLE)
@@ -206,7 +206,7 @@ def test_the_seeder_appends_once_to_each_idle_partition(
     assert all(len(list(read_records(broker.logs[each].batches[0]))) == 3 for each in IDLE)
 
 
-def test_the_preparer_ends_well_when_every_partition_has_a_leader(world: FleetWorld, settings: ClientSettings) -> None:
+def test_preparer_ends_well_when_every_partition_has_a_leader(world: FleetWorld, settings: ClientSettings) -> None:
     subject = TopicPreparer("preparer", settings, Random(1), [NewTopic("hot", 4), NewTopic("idle", 2)])
     world.refuse_until_us = world.now_us + 500_000
     world.start(subject)
@@ -225,7 +225,7 @@ def test_preparer_reports_why_topics_are_missing(world: FleetWorld, settings: Cl
 
 
 @pytest.mark.parametrize("is_back", [True, False])
-def test_the_final_reader_retries_where_a_record_is_out_of_reach(
+def test_final_reader_retries_where_a_record_is_out_of_reach(
     world: FleetWorld, broker: FakeBroker, settings: ClientSettings, *, is_back: bool
 ) -> None:
     """The reader begins at the start again only where the log does not have the offset any more."""
@@ -248,7 +248,7 @@ def test_the_final_reader_retries_where_a_record_is_out_of_reach(
     assert (first > max(row.first_offset for row in before)) is is_back
 
 
-def test_the_final_reader_reads_each_partition_to_its_end_and_notes_its_bounds(
+def test_final_reader_reads_each_partition_to_its_end_and_notes_its_bounds(
     world: FleetWorld, broker: FakeBroker, settings: ClientSettings
 ) -> None:
     load = producer(settings)
@@ -286,7 +286,7 @@ def test_the_final_reader_reads_each_partition_to_its_end_and_notes_its_bounds(
         ({"cleanup.policy": "delete", "retention.ms": "1000"}, (None, None, None)),
     ],
 )
-def test_the_final_reader_notes_the_retention_of_logs_that_do_not_begin_at_0(
+def test_final_reader_notes_the_retention_of_logs_that_do_not_begin_at_0(
     world: FleetWorld,
     broker: FakeBroker,
     settings: ClientSettings,
@@ -342,7 +342,7 @@ def fetches(broker: FakeBroker) -> int:
     return sum(each.api_key == ApiKey.FETCH for each in broker.requests)
 
 
-def test_a_log_that_begins_later_at_its_next_leader_is_described_too(
+def test_log_that_begins_later_at_its_next_leader_is_described_too(
     world: FleetWorld, broker: FakeBroker, settings: ClientSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All logs begin at 0 when the reader queries their starts, and one begins at 1 when the first batch was read."""
@@ -398,7 +398,7 @@ def test_partition_waiting_for_description_delays_no_other_leader(
     assert len(world.rows("ends")) == len(HOT) + len(IDLE)
 
 
-def test_a_reader_that_leaves_the_ends_to_another_does_not_describe(
+def test_reader_that_leaves_the_ends_to_another_does_not_describe(
     world: FleetWorld, broker: FakeBroker, settings: ClientSettings
 ) -> None:
     written(world, broker, settings)
@@ -435,7 +435,7 @@ def test_no_configs_are_described_if_the_broker_lacks_the_api(
     assert (len(world.rows("ends")), descriptions(broker)) == (len(HOT) + len(IDLE), 0)
 
 
-def test_the_final_reader_notes_a_topic_that_does_not_exist_any_more(
+def test_final_reader_notes_a_topic_that_does_not_exist_any_more(
     world: FleetWorld, broker: FakeBroker, settings: ClientSettings
 ) -> None:
     """A topic that the first Metadata responses do not know yet does exist."""
@@ -456,7 +456,7 @@ def test_the_final_reader_notes_a_topic_that_does_not_exist_any_more(
     }
 
 
-def test_the_final_reader_gives_up_on_a_partition_that_stays_in_error(
+def test_final_reader_gives_up_on_a_partition_that_stays_in_error(
     world: FleetWorld, broker: FakeBroker, settings: ClientSettings
 ) -> None:
     broker.errors[HOT[0]] = 6

@@ -96,7 +96,7 @@ def test_load_counts_operations_by_second() -> None:
     assert recorder.totals.ok == 1
 
 
-def test_a_disk_that_fails_is_reported_at_the_end(tmp_path: Path) -> None:
+def test_disk_that_fails_is_reported_at_the_end(tmp_path: Path) -> None:
     (tmp_path / "history").write_text("a file where a folder should be")
     recorder = Recorder(ParquetSink(tmp_path, "w"), "w", 0)
     recorder.record([operation(0, 0, 1, 2)])

@@ -26,7 +26,7 @@ def test_spike_is_in_the_middle() -> None:
     assert alive == [5, 5, 5, 5, 50, 50, 5, 5, 5, 5]
 
 
-def test_a_soak_ramps_up_in_its_first_tenth_and_stays() -> None:
+def test_soak_ramps_up_in_its_first_tenth_and_stays() -> None:
     assert [share(LoadShape("soak"), each, 100) for each in (0, 5, 10, 50, 100)] == [0, 0.5, 1, 1, 1]
     assert clients_at(LoadShape("soak"), 10, 0, 100) == 1
 
@@ -40,14 +40,14 @@ def test_a_soak_ramps_up_in_its_first_tenth_and_stays() -> None:
         ({"kind": "spike", "base_percent": 101}, 5, "base_percent from 1 to 100"),
     ],
 )
-def test_a_wrong_shape_is_refused_in_one_sentence(shape: dict[str, int | str], seconds: int, message: str) -> None:
+def test_wrong_shape_is_refused_in_one_sentence(shape: dict[str, int | str], seconds: int, message: str) -> None:
     spec = {"bootstrap": ["127.0.0.1:1"], "load": {"seconds": seconds}, "shape": shape}
     with pytest.raises(SpecError, match=message):
         parse_spec(json.dumps(spec).encode())
 
 
 @pytest.mark.usefixtures("spread")
-def test_a_fetcher_that_leaves_ends_its_assignments_though_it_has_not_caught_up(
+def test_fetcher_that_leaves_ends_its_assignments_though_it_has_not_caught_up(
     world: FleetWorld, settings: ClientSettings
 ) -> None:
     load, subject = producer(settings), fetcher("incremental", settings)

@@ -46,7 +46,7 @@ def column(batch: bytes, reader: ColumnReader | None = None) -> ValueSpan | None
     st.sampled_from(Compression),
     st.booleans(),
 )
-def test_a_batch_made_by_column_equals_one_built_of_records(
+def test_batch_made_by_column_equals_one_built_of_records(
     values: ValueMaker, first: int, count: int, keys: list[bytes], compression: Compression, transactional: bool
 ) -> None:
     maker = BatchMaker(values, count, keys)
@@ -71,7 +71,7 @@ def test_a_batch_made_by_column_equals_one_built_of_records(
 
 
 @given(makers(), SEQUENCES, COUNTS, st.sampled_from([[], [b""], [b"k1", b"k2", b"k3"]]), st.sampled_from(Compression))
-def test_a_batch_read_by_column_is_the_span_that_its_records_are(
+def test_batch_read_by_column_is_the_span_that_its_records_are(
     values: ValueMaker, first: int, count: int, keys: list[bytes], compression: Compression
 ) -> None:
     reader = ColumnReader()
@@ -95,7 +95,7 @@ def test_damage_is_never_read_by_column(values: ValueMaker, first: int, count: i
 
 
 @pytest.mark.parametrize("change", ["gap", "repeated", "swapped", "other-writer", "tombstone", "later", "header"])
-def test_a_batch_of_another_layout_is_decoded_record_by_record(change: str) -> None:
+def test_batch_of_another_layout_is_decoded_record_by_record(change: str) -> None:
     values = ValueMaker("producer-1", 100)
     records = by_record(values, 50, 100, [])
     if change == "gap":
@@ -115,7 +115,7 @@ def test_a_batch_of_another_layout_is_decoded_record_by_record(change: str) -> N
     assert column(build(records)) is None
 
 
-def test_a_compacted_batch_is_decoded_record_by_record() -> None:
+def test_compacted_batch_is_decoded_record_by_record() -> None:
     records = [
         Record(offset, 7, None, value.value)
         for offset, value in zip(range(0, 200, 2), by_record(ValueMaker("p", 60), 0, 100, []), strict=True)
@@ -128,7 +128,7 @@ def test_keys_of_several_sizes_are_refused() -> None:
         BatchMaker(ValueMaker("p", 60), 2, [b"a", b"bb"])
 
 
-def test_a_reader_forgets_layouts_that_were_not_met_for_long() -> None:
+def test_reader_forgets_layouts_that_were_not_met_for_long() -> None:
     reader = ColumnReader(capacity=2)
     for count in (2, 3, 4, 2):
         assert column(build(by_record(ValueMaker("p", 60), 0, count, [])), reader) is not None

@@ -43,7 +43,7 @@ def test_value_has_writer_sequence_and_requested_size(writer: str, sequence: int
 
 
 @given(sequences, st.data())
-def test_a_changed_value_is_foreign(sequence: int, data: DataObject) -> None:
+def test_changed_value_is_foreign(sequence: int, data: DataObject) -> None:
     value = bytearray(ValueMaker("producer-1", 60).make(sequence))
     position = data.draw(st.integers(0, len(value) - 1))
     value[position] ^= data.draw(st.integers(1, 255))
@@ -55,7 +55,7 @@ def test_any_other_bytes_are_foreign(value: bytes | None) -> None:
     assert read_value(value) == FOREIGN
 
 
-def test_a_value_too_small_for_its_writer_is_refused() -> None:
+def test_value_too_small_for_its_writer_is_refused() -> None:
     with pytest.raises(ValueError, match="needs 25 bytes"):
         ValueMaker("producer-1", 24)
 
@@ -93,7 +93,7 @@ def test_spans_equal_records_and_are_maximal(given_parts: list[ValueSpan]) -> No
 
 
 @given(parts, st.integers(0, 12))
-def test_the_tail_of_a_span_holds_its_records_from_an_offset_on(span: ValueSpan, offset: int) -> None:
+def test_tail_of_a_span_holds_its_records_from_an_offset_on(span: ValueSpan, offset: int) -> None:
     tail = span.tail(offset)
     assert records([tail] if tail else []) == [each for each in records([span]) if each[0] >= offset]
 
@@ -118,13 +118,13 @@ def test_batches_are_read_as_runs_over_their_borders() -> None:
     assert BatchReader().read(WHERE, [taken(first), taken(second)]) == [ValueSpan(0, 6, 5, "producer-1", 10, True)]
 
 
-def test_a_batch_in_whose_middle_the_position_lies_is_read_from_there() -> None:
+def test_batch_in_whose_middle_the_position_lies_is_read_from_there() -> None:
     reader, data = BatchReader(), batch(10, 4, base_offset=100)
     for _ in range(2):
         assert reader.read(WHERE, [taken(data, 102)]) == [ValueSpan(102, 2, 5, "producer-1", 12, True)]
 
 
-def test_a_batch_changed_on_the_way_is_one_foreign_run_even_if_the_true_one_was_read_before() -> None:
+def test_batch_changed_on_the_way_is_one_foreign_run_even_if_the_true_one_was_read_before() -> None:
     reader, data = BatchReader(), batch(10, 4)
     assert reader.read(WHERE, [taken(data)])[0].valid
     broken = bytearray(data)
@@ -132,7 +132,7 @@ def test_a_batch_changed_on_the_way_is_one_foreign_run_even_if_the_true_one_was_
     assert reader.read(WHERE, [taken(bytes(broken))]) == [ValueSpan(0, 4, 5, "", -1, False)]
 
 
-def test_the_reader_remembers_a_bounded_number_of_batches() -> None:
+def test_reader_remembers_a_bounded_number_of_batches() -> None:
     reader = BatchReader(capacity=3)
     for each in range(10):
         reader.read(WHERE, [taken(batch(each * 2, 2, base_offset=each * 2))])
@@ -140,7 +140,7 @@ def test_the_reader_remembers_a_bounded_number_of_batches() -> None:
 
 
 @given(st.integers(0, 2**50))
-def test_a_bucket_holds_its_value_and_is_at_most_one_percent_wide(value: int) -> None:
+def test_bucket_holds_its_value_and_is_at_most_one_percent_wide(value: int) -> None:
     low, high = bounds_us(bucket_of(value))
     assert low <= value < high
     assert high - low == 1 or (high - low) * 100 <= low

@@ -70,7 +70,7 @@ def test_most_epochs_follow_and_some_do_not() -> None:
     assert right > 10 * wrong > 0
 
 
-def test_a_partition_is_named_again_with_other_values_and_forgotten() -> None:
+def test_partition_is_named_again_with_other_values_and_forgotten() -> None:
     requests = [each for each in played(2000) if each.session is not None]
     named = [each for request in requests for each in partitions(request)]
     for what in ("fetch_offset", "partition_max_bytes", "current_leader_epoch", "last_fetched_epoch"):
@@ -80,7 +80,7 @@ def test_a_partition_is_named_again_with_other_values_and_forgotten() -> None:
     assert not any(each.body.forgotten for each in requests if each.version == FETCH_FIRST_REVISION)
 
 
-def test_a_request_has_only_the_fields_of_its_version() -> None:
+def test_request_has_only_the_fields_of_its_version() -> None:
     for request in played(2000):
         is_first = request.version == FETCH_FIRST_REVISION
         with_id = request.version >= FIRST_WITH_TOPIC_IDS and not is_first

@@ -38,7 +38,7 @@ def played(count: int) -> list[WildRequest]:
     return requests
 
 
-def test_the_first_request_joins_without_an_id() -> None:
+def test_first_request_joins_without_an_id() -> None:
     (request,) = played(1)
     body: Any = request.body
     assert (request.api_key, body.group_id, body.member_id) == (ApiKey.JOIN_GROUP, "g", "")
@@ -70,12 +70,12 @@ def test_all_commits_have_one_offset() -> None:
     assert any(body.generation_id_or_member_epoch < 0 for body in bodies)
 
 
-def test_the_leader_assigns_to_the_members_of_its_generation() -> None:
+def test_leader_assigns_to_the_members_of_its_generation() -> None:
     bodies: list[Any] = [each.body for each in played(500) if each.api_key is ApiKey.SYNC_GROUP]
     assert any(body.assignments and body.assignments[0].assignment for body in bodies)
 
 
-def test_the_error_of_each_response() -> None:
+def test_error_of_each_response() -> None:
     one = next(each for each in played(50) if each.api_key is ApiKey.HEARTBEAT)
     assert error_in(one, SimpleNamespace(error_code=ErrorCode.rebalance_in_progress)) == ErrorCode.rebalance_in_progress
     commit = next(each for each in played(200) if each.api_key is ApiKey.OFFSET_COMMIT)

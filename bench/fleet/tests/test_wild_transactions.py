@@ -45,7 +45,7 @@ def test_each_request_of_a_transaction_is_sent_to_its_coordinator() -> None:
     assert {each.of for each in requests if each.of and "once" not in each.of} == {"g-0", "g-1", "g-2"}
 
 
-def test_a_producer_that_continues_repeats_its_request_as_if_the_response_was_lost() -> None:
+def test_producer_that_continues_repeats_its_request_as_if_the_response_was_lost() -> None:
     chains = [requests for requests in played(2000) if requests[0].api_key is ApiKey.INIT_PRODUCER_ID]
     bodies: list[Any] = [requests[0].body for requests in chains]
     assert {int(body.producer_id) >= 0 for body in bodies} == {False, True}
@@ -96,7 +96,7 @@ def test_partitions_of_new_topics_are_added() -> None:
     assert named == {"made"}
 
 
-def test_a_client_acts_as_the_owner_that_a_coordinator_has_described() -> None:
+def test_client_acts_as_the_owner_that_a_coordinator_has_described() -> None:
     wild = WildTransactions("g", LOADED, Random(1))
     state = SimpleNamespace(producer_id=40, producer_epoch=3)
     for name in ("g-0", "g-1", "g-2"):

@@ -23,7 +23,7 @@ def quiet(_: str) -> None: ...
 
 
 @pytest.mark.live
-def test_a_node_outlives_hostile_peers_of_every_kind_and_a_kill_in_their_midst(tmp_path: Path) -> None:
+def test_node_outlives_hostile_peers_of_every_kind_and_a_kill_in_their_midst(tmp_path: Path) -> None:
     outcome = play(CoursePlan(1, PEERS, SECONDS), tmp_path / "c", quiet)
     assert outcome.broken == [], str(outcome)
     assert outcome.written > 10
@@ -50,7 +50,7 @@ def test_lost_acknowledged_record_is_reported(monkeypatch: pytest.MonkeyPatch) -
     assert honest.missing() == [1]
 
 
-def test_a_node_that_ended_and_a_client_that_was_not_served_are_reported(
+def test_node_that_ended_and_a_client_that_was_not_served_are_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("bench.hostile.honest.read_back", lambda _: [])
@@ -91,7 +91,7 @@ def test_thread_cpu_time_from_linux() -> None:
     assert used_by(0, 0) == Used()
 
 
-def test_the_two_nodes_that_starved_longest_count() -> None:
+def test_two_nodes_that_starved_longest_count() -> None:
     found = [
         {pid: Used() for pid in (1, 2, 3)},
         {1: Used(1.0, 0.1), 2: Used(2.0, 0.4), 3: Used(3.0, 0.2), 4: Used(9, 9)},

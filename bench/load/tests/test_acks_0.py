@@ -97,7 +97,7 @@ def test_damage_and_reordering_remain_violations() -> None:
     assert judge({"p": sent}, [[read]], exactly_once=False).reordered == 20
 
 
-def test_a_producer_goes_on_after_the_broker_has_closed_its_connection() -> None:
+def test_producer_goes_on_after_the_broker_has_closed_its_connection() -> None:
     sink = Forgetful(ends=(50, 90))
     sent, _ = produced(sink, 600, records_per_s=20_000)
     found = judge({"p": sent}, [[sink.taken]], exactly_once=False)
@@ -129,13 +129,13 @@ def test_what_needs_acknowledgements_is_refused(table: dict[str, object], option
         check_playable(workload_of(table, "w", "w"), options, "reference", [0], False, None)
 
 
-def test_a_search_is_refused() -> None:
+def test_search_is_refused() -> None:
     options = BenchOptions([], ["reference"], OPTIONS, search=True)
     with pytest.raises(LoadError, match="--max judges rates by acknowledgements"):
         check_call(workload_of({}, "w", "w"), "reference", options)
 
 
-def test_the_rate_that_is_reached_is_the_one_that_was_sent() -> None:
+def test_rate_that_is_reached_is_the_one_that_was_sent() -> None:
     found = msgspec.structs.replace(result(acknowledged=0.0), acks=0)
     assert found.reached
     assert found.outcome == "PASSED"
@@ -143,7 +143,7 @@ def test_the_rate_that_is_reached_is_the_one_that_was_sent() -> None:
 
 
 @pytest.mark.live
-def test_a_workload_without_acknowledgements(tmp_path: Path) -> None:
+def test_workload_without_acknowledgements(tmp_path: Path) -> None:
     table = {"partitionsPerTopic": 4, "producerRate": 2_000, "messageSize": 200}
     with started("reference", lambda _: None) as target:
         found = run(workload_of(table, "w", "w"), target, OPTIONS, tmp_path, lambda _: None)

@@ -21,7 +21,7 @@ BURNERS = 12
 OPTIONS = LoadOptions(seconds=3, warmup_s=1, workers=2)
 
 
-def test_a_workload_on_the_reference_broker(tmp_path: Path) -> None:
+def test_workload_on_the_reference_broker(tmp_path: Path) -> None:
     table = {"partitionsPerTopic": 4, "messageSize": 200, "producerRate": 5_000, "subscriptionsPerTopic": 2}
     lines: list[str] = []
     with started("reference", lines.append) as target:
@@ -40,7 +40,7 @@ def test_a_workload_on_the_reference_broker(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_a_worker_that_other_programs_starve_ends_invalid(tmp_path: Path) -> None:
+def test_worker_that_other_programs_starve_ends_invalid(tmp_path: Path) -> None:
     """It shares one core with twelve processes that burn it. The rate is one that it sends easily alone."""
     burners: list[subprocess.Popen[bytes]] = []
 
@@ -74,7 +74,7 @@ def test_a_worker_that_other_programs_starve_ends_invalid(tmp_path: Path) -> Non
     assert found.reason.startswith("The load generator was the limit")
 
 
-def test_a_reader_catches_up_from_the_remote_tier(tmp_path: Path) -> None:
+def test_reader_catches_up_from_the_remote_tier(tmp_path: Path) -> None:
     own = {
         "readFromStart": True,
         "topicConfig": {"remote.storage.enable": True, "segment.bytes": 1 << 20, "local.retention.bytes": 1 << 20},

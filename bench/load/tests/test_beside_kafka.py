@@ -13,7 +13,7 @@ from bench.load.sink import Sink, SinkPlan, serving
 BURNS = "import time\nwhile time.process_time() < 0.4: pass\nprint(5)"
 
 
-def test_the_start_of_a_process_is_no_cost_of_a_further_million() -> None:
+def test_start_of_a_process_is_no_cost_of_a_further_million() -> None:
     cost = Cost("sends", Ran(1_000_000, 3.0, 9.0), Ran(5_000_000, 5.0, 20.0))
     assert (cost.first_million_s, cost.further_million_s) == (3.0, 0.5)
 
@@ -27,14 +27,14 @@ def test_processor_time_is_that_of_the_process() -> None:
 
 @pytest.mark.live
 @pytest.mark.parametrize("program", ["raise SystemExit('disk full')", "print('disk full')"])
-def test_a_client_that_fails_is_named(program: str) -> None:
+def test_client_that_fails_is_named(program: str) -> None:
     with pytest.raises(CalibrationError, match=r"burning.*disk full"):
         beside_kafka._run([sys.executable, "-c", program], "burning", int)
 
 
 @pytest.mark.live
 @pytest.mark.parametrize("work", ["send", "read"])
-def test_a_client_alone_ends_after_its_records(work: str) -> None:
+def test_client_alone_ends_after_its_records(work: str) -> None:
     with serving(Sink(SinkPlan(partitions=4))) as addresses:
         address = f"127.0.0.1:{addresses[0][1]}"
         words = [work, address, "t", "--partitions", "4", "--records", "5000"]

@@ -41,7 +41,7 @@ def near(rate: float = 45_000, **planted: int) -> LoadResult:
     return result(rate, records_in_a_batch=16, wanted_permille=planted.get("wanted_permille", 500))
 
 
-def test_a_figure_is_measured_once_and_kept_for_later_runs(tmp_path: Path) -> None:
+def test_figure_is_measured_once_and_kept_for_later_runs(tmp_path: Path) -> None:
     sink = Sink()
     assert calibrations(tmp_path, sink).known(BATCHES) == calibrations(tmp_path, sink).known(BATCHES)
     assert sink.measured == [BATCHES]
@@ -65,14 +65,14 @@ def test_figures_of_another_machine_or_commit_are_not_used(
     assert len(msgspec.json.decode((tmp_path / FILE_NAME).read_bytes())) == 2
 
 
-def test_a_damaged_file_is_measured_again(tmp_path: Path) -> None:
+def test_damaged_file_is_measured_again(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_text("[{")
     sink = Sink()
     calibrations(tmp_path, sink).known(BATCHES)
     assert sink.measured == [BATCHES]
 
 
-def test_a_worker_sends_and_reads_in_one_thread() -> None:
+def test_worker_sends_and_reads_in_one_thread() -> None:
     found = Calibration(cpu="c", cores=2, commit="1", batches=BATCHES, sent_per_s=100_000, read_per_s=50_000)
     assert found.capacity(workers=1, subscriptions=0) == pytest.approx(100_000)
     assert found.capacity(workers=1, subscriptions=1) == pytest.approx(100_000 / 3)
@@ -112,7 +112,7 @@ def test_search_ends_near_generator_maximum(tmp_path: Path) -> None:
     assert (found.rate, found.beyond, found.generator_was_the_limit) == (38_750, 40_000, True)
 
 
-def test_a_worker_that_never_sleeps_while_the_rate_is_not_reached_is_the_limit() -> None:
+def test_worker_that_never_sleeps_while_the_rate_is_not_reached_is_the_limit() -> None:
     def busy(wanted_permille: int, acknowledged: int = 500) -> LoadResult:
         return result(1_000, acknowledged=acknowledged, wanted_permille=wanted_permille, cpu_permille=880)
 
@@ -122,7 +122,7 @@ def test_a_worker_that_never_sleeps_while_the_rate_is_not_reached_is_the_limit()
     assert busy(950, 1_000).outcome == "PASSED"
 
 
-def test_a_worker_that_waits_for_a_processor_while_the_rate_is_not_reached_is_the_limit() -> None:
+def test_worker_that_waits_for_a_processor_while_the_rate_is_not_reached_is_the_limit() -> None:
     def starved(wanted_permille: int, acknowledged: int = 500) -> LoadResult:
         return result(1_000, acknowledged=acknowledged, wanted_permille=wanted_permille, cpu_permille=80)
 

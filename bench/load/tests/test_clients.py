@@ -24,7 +24,7 @@ LIBRARIES = ("librdkafka", "kafka-python")
 
 @pytest.mark.live
 @pytest.mark.parametrize("client", LIBRARIES)
-def test_a_benchmark_with_a_library_is_verified(client: str, tmp_path: Path) -> None:
+def test_benchmark_with_a_library_is_verified(client: str, tmp_path: Path) -> None:
     table = {"partitionsPerTopic": 4, "messageSize": 200, "producerRate": 2_000, "subscriptionsPerTopic": 2}
     with started("reference", lambda _: None) as target:
         options = LoadOptions(seconds=3, warmup_s=1, client=client)
@@ -36,7 +36,7 @@ def test_a_benchmark_with_a_library_is_verified(client: str, tmp_path: Path) -> 
     assert found.samples("end_to_end") > 0
 
 
-def test_a_lot_whose_records_end_differently_is_counted_by_its_parts() -> None:
+def test_lot_whose_records_end_differently_is_counted_by_its_parts() -> None:
     ends: list[Settled] = []
     lot = Lot(WHERE[0], 100, 4, 1, 2, ends.append, open=4)
     lot.ended(100, "ok", None, 7)
@@ -107,7 +107,7 @@ def test_lots_are_due_at_their_time_and_go_to_partitions_in_turn() -> None:
     assert all(each.end_us >= each.first_sent_us >= each.due_us for each in ends)
 
 
-def test_a_full_queue_delays_lots_and_loses_no_record() -> None:
+def test_full_queue_delays_lots_and_loses_no_record() -> None:
     library = Library(room=3)
     ends = sent(library, LoadPlan("p", WHERE, batch_records=10), 40)
     assert sum(each.count for each in ends) == len(library.records)

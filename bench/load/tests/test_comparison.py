@@ -94,7 +94,7 @@ def test_what_was_measured_stays_when_a_later_run_fails(tmp_path: Path, monkeypa
     assert failures == ["a node ended"]
 
 
-def test_a_figure_has_its_median_and_with_five_runs_an_interval() -> None:
+def test_figure_has_its_median_and_with_five_runs_an_interval() -> None:
     (few,) = columns(runs("a", 5, 6, 7, 8)).values()
     (many,) = columns(runs("a", 5, 6, 7, 8, 100)).values()
     assert estimate(few, "publish latency p99").text == "6.5 (4 runs: 5.0–8.0)"
@@ -115,7 +115,7 @@ def test_confidence_interval_of_median_has_its_coverage() -> None:
     assert 0.90 <= hits / 400 <= 0.99
 
 
-def test_a_difference_is_shown_only_where_the_interval_excludes_one() -> None:
+def test_difference_is_shown_only_where_the_interval_excludes_one() -> None:
     ours, theirs, same = (
         runs("a", 5, 5.1, 5.2, 5, 5.1),
         runs("b", 10, 10.2, 9.9, 10, 10.1),
@@ -153,7 +153,7 @@ def test_few_noisy_runs_have_the_range_of_single_runs_instead_of_an_interval(tmp
         assert any(text in row for row in rows)
 
 
-def test_a_difference_that_noise_does_not_hide_keeps_its_interval() -> None:
+def test_difference_that_noise_does_not_hide_keeps_its_interval() -> None:
     latency = estimate(columns(runs("a", 1, 1.1, 1.2), runs("b", 300, 500, 400))["b"], "publish latency p99")
     assert latency.ratio is not None
     assert latency.ratio.least > 2
@@ -210,7 +210,7 @@ def test_invalid_run_is_excluded_and_counted(tmp_path: Path) -> None:
     assert "The load generator was the limit" in text
 
 
-def test_a_figure_that_a_run_lacks_is_not_shown() -> None:
+def test_figure_that_a_run_lacks_is_not_shown() -> None:
     (column,) = columns([Entry(result(records_in_a_batch=1_000))]).values()
     assert estimate(column, "publish latency p50").interval is None
     assert estimate(column, "acknowledged").text == "1,000"
@@ -234,7 +234,7 @@ def test_search_result_is_between_sustained_and_failed_rates() -> None:
     )
 
 
-def test_a_search_without_an_upper_end_is_at_least_that_and_has_no_ratio() -> None:
+def test_search_without_an_upper_end_is_at_least_that_and_has_no_ratio() -> None:
     def limited(rate: float) -> LoadResult:
         return result(rate, wanted_permille=1_000, lag_us=150_000 if rate > 30_000 else 0, target="b")
 
@@ -245,7 +245,7 @@ def test_a_search_without_an_upper_end_is_at_least_that_and_has_no_ratio() -> No
     assert estimate(found["b"], "maximum sustained").ratio is None
 
 
-def test_the_page_has_verdicts_figures_pictures_and_how_to_repeat_it(tmp_path: Path) -> None:
+def test_page_has_verdicts_figures_pictures_and_how_to_repeat_it(tmp_path: Path) -> None:
     lost = Entry(result(target="other<1>", findings=Findings(100, 99, 1, 0, 0, 0, 0)))
     page = write([*runs("a", 5), lost], tmp_path / "p.html", "./crucible bench w.yaml", "a machine")
     text = page.read_text()

@@ -71,7 +71,7 @@ def test_idle_connections_stay_open_and_are_closed_at_the_end() -> None:
     assert not ends
 
 
-def test_an_idle_connection_that_is_closed_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_connection_that_is_closed_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "_LOOK_S", 0.02)
     door = Door()
     with running(door, ConnectionPlan("c", ("t",), idle=5)) as (maker, _):
@@ -81,7 +81,7 @@ def test_an_idle_connection_that_is_closed_is_replaced(monkeypatch: pytest.Monke
         until(lambda: first not in door.open and len(door.open) == 5 and maker.held == 5, "opening another one")
 
 
-def test_a_storm_is_open_loop_and_closes_each_connection() -> None:
+def test_storm_is_open_loop_and_closes_each_connection() -> None:
     door = Door()
     with running(door, ConnectionPlan("c", ("t",), per_s=200)) as (_, ends):
         until(lambda: len(ends) >= 40, "forty connections")

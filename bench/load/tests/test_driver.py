@@ -61,7 +61,7 @@ def spec(made: Driver, **fields: object) -> LoadSpec:
     return spec_of(workload_of(fields, "w", "w"), TARGET, LoadOptions(driver=made), ["t"], Path())
 
 
-def test_a_published_file_is_read_as_it_is(tmp_path: Path) -> None:
+def test_published_file_is_read_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "kafka-big-batches-gzip.yaml"
     path.write_text(PUBLISHED)
     found = read_driver(path)
@@ -119,7 +119,7 @@ def test_acks_1_and_0_end_idempotence_as_in_kafka() -> None:
         ({"driverClass": "io.openmessaging.benchmark.driver.pulsar.PulsarBenchmarkDriver"}, "is not carried out: only"),
     ],
 )
-def test_a_bad_file_ends_with_one_sentence(sections: dict[str, object], complaint: str, tmp_path: Path) -> None:
+def test_bad_file_ends_with_one_sentence(sections: dict[str, object], complaint: str, tmp_path: Path) -> None:
     with pytest.raises(DriverError) as found:
         driver_of({"driverClass": KAFKA_DRIVER, **sections})
     assert complaint in str(found.value)

@@ -45,7 +45,7 @@ def fired(at_s: float, restored_s: float, kind: str = "node_killed") -> FiredFau
     )
 
 
-def test_a_fault_has_figures_before_during_and_after_it() -> None:
+def test_fault_has_figures_before_during_and_after_it() -> None:
     (found,) = figures([fired(20.3, 23.4)], measured(range(20, 23), range(23, 27)), 5, 40)
     assert (found.baseline.first, found.baseline.end) == (10, 20)
     assert found.baseline.acknowledged_per_s == 1_000
@@ -58,7 +58,7 @@ def test_a_fault_has_figures_before_during_and_after_it() -> None:
     assert "recovered 7 s after it (seen)" in found.sentence
 
 
-def test_a_load_that_stays_slow_has_not_recovered_before_the_next_fault() -> None:
+def test_load_that_stays_slow_has_not_recovered_before_the_next_fault() -> None:
     first, second = figures([fired(28, 29), fired(10, 11)], measured(range(10, 11), range(11, 28)), 0, 40)
     assert (first.recovered_s, second.recovered_s) == (-1, 1)
     assert "not recovered within 18 s" in first.sentence
@@ -66,7 +66,7 @@ def test_a_load_that_stays_slow_has_not_recovered_before_the_next_fault() -> Non
     assert second.baseline.first == 27  # No second before it was good.
 
 
-def test_a_fault_without_evidence_makes_a_run_invalid(tmp_path: Path) -> None:
+def test_fault_without_evidence_makes_a_run_invalid(tmp_path: Path) -> None:
     silent = structs.replace(fired(2, 3), evidence="")
     run_ = structs.replace(result(), faults=[silent])
     assert (run_.outcome, run_.reason) == ("INVALID", "Nothing proves that all faults fired.")
@@ -90,7 +90,7 @@ def node(tmp_path: Path) -> Iterator[BrokerNode]:
 
 
 @pytest.mark.live
-def test_a_kill_and_a_pause_leave_evidence(node: BrokerNode) -> None:
+def test_kill_and_a_pause_leave_evidence(node: BrokerNode) -> None:
     faults = [
         Fault(kind="node_paused", at_s=1, duration_s=2),
         Fault(kind="node_killed", at_s=5, node=7, restart_after_s=1),
@@ -116,7 +116,7 @@ def test_a_kill_and_a_pause_leave_evidence(node: BrokerNode) -> None:
 
 
 @pytest.mark.live
-def test_a_signal_that_stops_nothing_is_no_evidence(node: BrokerNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signal_that_stops_nothing_is_no_evidence(node: BrokerNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BrokerNode, "send_signal", lambda *_: None)
     player = FaultPlayer([Fault(kind="node_paused", at_s=0)], PeerCluster("sleepers", [node]), 0, lambda: 7)
     player.do_due(0.5)
@@ -125,7 +125,7 @@ def test_a_signal_that_stops_nothing_is_no_evidence(node: BrokerNode, monkeypatc
 
 
 @pytest.mark.live
-def test_a_node_that_has_ended_by_itself_is_no_evidence(node: BrokerNode) -> None:
+def test_node_that_has_ended_by_itself_is_no_evidence(node: BrokerNode) -> None:
     assert node.process is not None
     node.process.terminate()
     node.process.wait()
@@ -135,7 +135,7 @@ def test_a_node_that_has_ended_by_itself_is_no_evidence(node: BrokerNode) -> Non
 
 
 @pytest.mark.live
-def test_a_node_is_killed_and_paused_under_load(tmp_path: Path) -> None:
+def test_node_is_killed_and_paused_under_load(tmp_path: Path) -> None:
     table = {
         "partitionsPerTopic": 4,
         "messageSize": 200,
@@ -173,7 +173,7 @@ def test_a_node_is_killed_and_paused_under_load(tmp_path: Path) -> None:
         ({"kind": "link_cut", "atS": 1}, "links need links through Toxiproxy"),
     ],
 )
-def test_a_fault_that_cannot_be_played_is_refused(
+def test_fault_that_cannot_be_played_is_refused(
     fault: dict[str, object], complaint: str, node: BrokerNode, tmp_path: Path
 ) -> None:
     workload = workload_of({"crucible": {"faults": [fault]}}, "w", "w")

@@ -95,7 +95,7 @@ def named(request: FetchRequest) -> int:
     return sum(len(each.partitions) for each in request.topics)
 
 
-def test_a_session_names_all_partitions_once_and_then_those_that_moved() -> None:
+def test_session_names_all_partitions_once_and_then_those_that_moved() -> None:
     sink = SessionSink()
     read_all(sink)
     assert sink.opened == 1
@@ -103,7 +103,7 @@ def test_a_session_names_all_partitions_once_and_then_those_that_moved() -> None
     assert {named(each) for each in sink.requests[1:-1]} == {len(BUSY)}
 
 
-def test_a_session_is_closed_at_the_end() -> None:
+def test_session_is_closed_at_the_end() -> None:
     sink = SessionSink()
     read_all(sink)
     assert (sink.requests[-1].session_id, sink.requests[-1].session_epoch) == (1, -1)
@@ -113,7 +113,7 @@ def test_a_session_is_closed_at_the_end() -> None:
     "fault",
     [int(ErrorCode.fetch_session_id_not_found), int(ErrorCode.invalid_fetch_session_epoch), "closes"],
 )
-def test_a_lost_session_is_replaced_and_nothing_read_twice(fault: int | str) -> None:
+def test_lost_session_is_replaced_and_nothing_read_twice(fault: int | str) -> None:
     sink = SessionSink(fault=lambda number: fault if number in (10, 20) else 0)
     read_all(sink)
     assert sink.opened == 3
@@ -126,7 +126,7 @@ def test_without_sessions_each_request_names_all_partitions() -> None:
     assert {each.session_epoch for each in sink.requests} == {-1}
 
 
-def test_a_broker_that_opens_no_session_gets_full_requests() -> None:
+def test_broker_that_opens_no_session_gets_full_requests() -> None:
     sink = Sessionless()
     read_all(sink)
     assert {named(each) for each in sink.requests} == {len(WHERE)}

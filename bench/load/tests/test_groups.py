@@ -111,7 +111,7 @@ def test_partitions_move_to_joining_member(target: LoadTarget) -> None:
             each.end()
 
 
-def test_a_workload_with_groups(target: LoadTarget, tmp_path: Path) -> None:
+def test_workload_with_groups(target: LoadTarget, tmp_path: Path) -> None:
     table = {"partitionsPerTopic": 6, "producerRate": 2_000, "messageSize": 200, "consumerPerSubscription": 5}
     workload = workload_of({**table, "crucible": {"groups": True}}, "w", "w")
     found = run(workload, target, LoadOptions(seconds=3, warmup_s=1), tmp_path, lambda _: None)

@@ -123,7 +123,7 @@ def test_earlier_reads_end_rows_of_reader() -> None:
     ]
 
 
-def test_a_file_is_written_each_minute_and_the_last_at_the_end(tmp_path: Path) -> None:
+def test_file_is_written_each_minute_and_the_last_at_the_end(tmp_path: Path) -> None:
     threads: list[Callable[[], None]] = []
     history = write(tmp_path, good(100), later(threads))
     history.roll(61_000_000)
@@ -236,7 +236,7 @@ def test_spark_judges_compacted_topics_as_the_ledger_does(spark: "SparkSession")
 @pytest.mark.live
 @pytest.mark.spark
 @pytest.mark.timeout(300)
-def test_a_compacted_run_is_judged_by_both(spark: "SparkSession", tmp_path: Path) -> None:
+def test_compacted_run_is_judged_by_both(spark: "SparkSession", tmp_path: Path) -> None:
     from reports.jobs.load_ledger import judge_load
 
     workload = read_workload(ROOT / "docs" / "workloads" / "compacted.yaml")
@@ -257,7 +257,7 @@ def test_without_idempotence_repeats_are_no_violation(spark: "SparkSession") -> 
 
 
 @pytest.mark.spark
-def test_a_history_that_is_not_whole_is_refused(spark: "SparkSession", tmp_path: Path) -> None:
+def test_history_that_is_not_whole_is_refused(spark: "SparkSession", tmp_path: Path) -> None:
     from reports.jobs.load_ledger import judge_load, read_spans
 
     with pytest.raises(SetupError, match="the history of 2 of 2 load workers is missing"):
@@ -267,7 +267,7 @@ def test_a_history_that_is_not_whole_is_refused(spark: "SparkSession", tmp_path:
 
 
 @pytest.mark.spark
-def test_a_stored_run_is_judged(spark: "SparkSession", tmp_path: Path) -> None:
+def test_stored_run_is_judged(spark: "SparkSession", tmp_path: Path) -> None:
     from reports.jobs.load_ledger import judge_load
 
     history = write(tmp_path, PLANTED["lost"], native_thread)

@@ -61,7 +61,7 @@ def stated_result() -> LoadResult:
     )
 
 
-def test_a_run_of_tools_is_never_passed(tmp_path: Path) -> None:
+def test_run_of_tools_is_never_passed(tmp_path: Path) -> None:
     found = stated_result()
     assert found.outcome == "UNVERIFIED"
     assert "no record was verified" in found.reason
@@ -131,7 +131,7 @@ def test_what_all_tools_print_is_added_up(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.peer
 @pytest.mark.timeout(300)
-def test_a_workload_with_kafkas_tools(tmp_path: Path) -> None:
+def test_workload_with_kafkas_tools(tmp_path: Path) -> None:
     table = {"partitionsPerTopic": 4, "messageSize": 200, "producerRate": 1_000, "crucible": {"client": "java"}}
     with started("reference", lambda _: None) as target:
         found = run(workload_of(table, "w", "w"), target, LoadOptions(seconds=5, warmup_s=1), tmp_path, lambda _: None)

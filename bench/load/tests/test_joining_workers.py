@@ -104,7 +104,7 @@ def test_spark_judges_the_history_of_workers_on_other_machines(spark: "SparkSess
     assert {name: judged.found[name] for name in asdict(counts)} == asdict(counts)
 
 
-def test_a_worker_knows_whether_it_has_the_disk_of_the_benchmark(tmp_path: Path) -> None:
+def test_worker_knows_whether_it_has_the_disk_of_the_benchmark(tmp_path: Path) -> None:
     text = write_spec(SPEC, tmp_path / SPEC_NAME).read_bytes()
     assert shares_disk(tmp_path, text)
     assert not shares_disk(tmp_path / "none", text)
@@ -121,7 +121,7 @@ def test_without_a_correction_latencies_are_wrong_by_seconds(tmp_path: Path) -> 
 
 
 @pytest.mark.live
-def test_a_worker_whose_benchmark_is_killed_ends_with_one_sentence(tmp_path: Path) -> None:
+def test_worker_whose_benchmark_is_killed_ends_with_one_sentence(tmp_path: Path) -> None:
     """The benchmark waits for a second worker, so the first one has no work yet."""
     port = free_port()
     environment = {**os.environ, SPEC_VARIABLE: str(write_spec(SPEC, tmp_path / "spec.json")), "PYTHONPATH": str(ROOT)}
@@ -161,7 +161,7 @@ locustfile._load_of(environment)
     ("index", "spec", "complaint"),
     [(2, True, "more workers joined than the 2 that were expected"), (2, False, "worker 2 joined after the start")],
 )
-def test_a_worker_too_many_says_so(index: int, spec: bool, complaint: str) -> None:
+def test_worker_too_many_says_so(index: int, spec: bool, complaint: str) -> None:
     text = msgspec.json.encode(SPEC).decode() if spec else ""
     words = [sys.executable, "-c", STRAY, str(index), text]
     ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
@@ -177,7 +177,7 @@ def test_workers_of_one_machine_have_one_clock(tmp_path: Path) -> None:
     assert found.findings.is_clean
 
 
-def test_a_run_whose_clocks_are_less_certain_than_its_latencies_is_marked() -> None:
+def test_run_whose_clocks_are_less_certain_than_its_latencies_is_marked() -> None:
     sure, unsure = ClockOffset(0, 1_000), ClockOffset(5_000_000, 4_500)
     marked = structs.replace(result(latency_us=5_000), clocks=[sure, unsure, sure])
     assert marked.clock_error_ms == 5.5

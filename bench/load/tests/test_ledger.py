@@ -35,7 +35,7 @@ def test_ranges_are_the_set_of_their_numbers(parts: list[Range]) -> None:
 
 
 @given(ranges, ranges)
-def test_a_difference_is_that_of_the_sets(one: list[Range], other: list[Range]) -> None:
+def test_difference_is_that_of_the_sets(one: list[Range], other: list[Range]) -> None:
     assert numbers(without(normal(one), normal(other))) == numbers(one) - numbers(other)
 
 
@@ -77,7 +77,7 @@ def test_each_violation_is_counted(spans: list[Range], name: str, records: int) 
     assert not found.is_clean
 
 
-def test_a_value_that_proves_nothing_is_damaged_and_its_record_lost() -> None:
+def test_value_that_proves_nothing_is_damaged_and_its_record_lost() -> None:
     found = judge(sent((0, 30)), [[*read((0, 29)), *read((29, 30), valid=False)]], exactly_once=True)
     assert (found.damaged, found.lost) == (1, 1)
     assert found.first_lost == "subscription 0 never read the sequences 29 to 29 of p0"
@@ -98,7 +98,7 @@ def test_in_a_compacted_topic_only_the_last_record_of_a_key_must_be_read() -> No
     assert judge(written, [read((25, 35))], exactly_once=True).lost == 25 + 12
 
 
-def test_a_record_that_a_later_one_skips_is_superseded_by_the_next() -> None:
+def test_record_that_a_later_one_skips_is_superseded_by_the_next() -> None:
     written = sent((0, 10), (20, 30), fail=((10, 20),))
     assert judge(written, [read((20, 30))], exactly_once=True, compacted_keys=10).is_clean
 

@@ -127,7 +127,7 @@ def test_without_idempotence_a_lost_response_leaves_the_end_unknown() -> None:
     assert {(each.kind, each.error, each.base_offset) for each in unknown} == {("info", "disconnected", -1)}
 
 
-def test_an_error_that_no_retry_cures_ends_a_batch() -> None:
+def test_error_that_no_retry_cures_ends_a_batch() -> None:
     log = Log(lambda number: int(ErrorCode.message_too_large) if number == 30 else 0)
     ends = produced(log, LoadPlan("p", WHERE, batch_records=40), 100)
     failed = [each for each in ends if each.kind != "ok"]
@@ -135,7 +135,7 @@ def test_an_error_that_no_retry_cures_ends_a_batch() -> None:
     assert ends[-1].kind == "ok"  # A new producer ID lets the others go on.
 
 
-def test_a_batch_fails_once_its_delivery_time_has_passed() -> None:
+def test_batch_fails_once_its_delivery_time_has_passed() -> None:
     log = Log(lambda _: int(ErrorCode.not_leader_or_follower))
     ends = produced(log, LoadPlan("p", WHERE[:1], batch_records=40, delivery_timeout_us=300_000), 1)
     assert (ends[0].kind, ends[0].error) == ("fail", "NOT_LEADER_OR_FOLLOWER")
@@ -164,7 +164,7 @@ def test_records_with_keys_and_compression_prove_themselves_too() -> None:
     assert {each.kind for each in produced(Log(), plan, 40)} == {"ok"}
 
 
-def test_a_producer_waits_for_its_bootstrap_server() -> None:
+def test_producer_waits_for_its_bootstrap_server() -> None:
     sink = Log()
     sink.close()
     producer = LoadProducer(LoadPlan("p", WHERE), [("127.0.0.1", sink.port)], lambda _: None)
@@ -173,7 +173,7 @@ def test_a_producer_waits_for_its_bootstrap_server() -> None:
     assert producer.sent_requests == 0
 
 
-def test_a_reader_verifies_all_values() -> None:
+def test_reader_verifies_all_values() -> None:
     sink = Sink(SinkPlan(len(WHERE), batch_records=40, read_batches=3))
     taken: list[Taken] = []
 
@@ -319,7 +319,7 @@ def judged(store: Store, batches: int = 60) -> tuple[Findings, list[Settled]]:
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )
-def test_a_planted_violation_is_found(
+def test_planted_violation_is_found(
     plant: Callable[[Store, TopicPartition, bytes, int], bool], counts: tuple[int, int, int, int]
 ) -> None:
     found, _ = judged(Store(plant))
@@ -327,7 +327,7 @@ def test_a_planted_violation_is_found(
     assert found.acknowledged >= 60 * 40
 
 
-def test_a_disk_that_needs_20_ms_is_seen_in_the_latency() -> None:
+def test_disk_that_needs_20_ms_is_seen_in_the_latency() -> None:
     _, ends = judged(Store(healthy, delay_s=0.02))
     assert min(each.end_us - each.first_sent_us for each in ends) >= 20_000
 
@@ -343,7 +343,7 @@ class LateFetches(Sink):
         return super().read(where, offset)
 
 
-def test_a_response_that_was_requested_before_a_seek_is_dropped() -> None:
+def test_response_that_was_requested_before_a_seek_is_dropped() -> None:
     """A client that goes back after an abort must not skip what lies between."""
     offsets: list[int] = []
 

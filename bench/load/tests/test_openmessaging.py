@@ -33,7 +33,7 @@ def stored(path: Path, found: object) -> Path:
     return path
 
 
-def test_a_file_has_the_fields_of_openmessaging_and_no_others() -> None:
+def test_file_has_the_fields_of_openmessaging_and_no_others() -> None:
     assert len(FIELDS) == 11 + 3 * 9 + 3 * 10
     assert document().keys() == FIELDS
 
@@ -54,7 +54,7 @@ def test_latencies_are_milliseconds_and_delays_whole_microseconds() -> None:
     assert {type(each) for each in (*delays, *found["aggregatedPublishDelayLatencyQuantiles"].values())} == {int}
 
 
-def test_a_published_file_is_read_with_its_units(tmp_path: Path) -> None:
+def test_published_file_is_read_with_its_units(tmp_path: Path) -> None:
     found = read_published(stored(tmp_path / "r.json", document(driver="Pulsar")))
     assert (found.driver, found.publish_rate, found.records) == ("Pulsar", 1_000, 30_000)
     for measure in ("publish", "delay", "end_to_end"):
@@ -89,12 +89,12 @@ def test_another_file_is_refused_with_one_sentence(tmp_path: Path, content: str,
     assert "\n" not in str(refused.value)
 
 
-def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
+def test_file_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(PublishedError, match=r"none.json: cannot be read: No such file"):
         read_published(tmp_path / "none.json")
 
 
-def test_the_page_of_published_results_has_their_figures_and_names_them_as_not_verified(tmp_path: Path) -> None:
+def test_page_of_published_results_has_their_figures_and_names_them_as_not_verified(tmp_path: Path) -> None:
     found = [read_published(stored(tmp_path / "r.json", document(driver="<Pulsar>")))]
     text = write([], tmp_path / "p.html", "./c", "m", found).read_text()
     assert "&lt;Pulsar&gt; (published)" in text

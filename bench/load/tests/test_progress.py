@@ -18,7 +18,7 @@ LATER = FINE | {"worst_at_us": 4_000_000}
 WHERE = tuple(TopicPartition("t", index) for index in range(4))
 
 
-def test_a_second_that_reaches_the_rate_needs_no_cause() -> None:
+def test_second_that_reaches_the_rate_needs_no_cause() -> None:
     after = LATER | {"acknowledged": 950, "read": 900, "lag": 50, "waits_for_responses": 3}
     fine = "950/s acknowledged, 900/s read, 50 to read"
     assert line(FINE, after, 1_000) == line(FINE, after, 0) == fine

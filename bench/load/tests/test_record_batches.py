@@ -50,7 +50,7 @@ def test_of_one_size_it_makes_the_batch_that_is_made_by_column(
 
 
 @given(SIZES, HEADERS, KEYS, st.integers(1, 80), FIRSTS, st.sampled_from(Compression))
-def test_a_batch_equals_one_built_of_records_and_both_readers_agree(
+def test_batch_equals_one_built_of_records_and_both_readers_agree(
     sizes: list[int],
     headers: tuple[HeaderPair, ...],
     keys: list[bytes],
@@ -77,7 +77,7 @@ def test_a_batch_equals_one_built_of_records_and_both_readers_agree(
     assert spans(made, BatchReader(by_record=True, headers=headers)) == expected
 
 
-def test_a_batch_that_is_made_again_has_the_same_bytes() -> None:
+def test_batch_that_is_made_again_has_the_same_bytes() -> None:
     maker = RecordBatchMaker("p", 16, MIXED.drawn())
     assert maker.make(160, 7) == maker.make(160, 7)
     assert maker.make(160, 7) != maker.make(176, 7)
@@ -134,7 +134,7 @@ class Sizes(Sink):
         return super().append(where, batch)
 
 
-def test_a_producer_sends_the_sizes_and_headers_of_its_plan() -> None:
+def test_producer_sends_the_sizes_and_headers_of_its_plan() -> None:
     sink, ends = Sizes(), 0
 
     def settled(each: Settled) -> None:
@@ -196,7 +196,7 @@ def test_sizes_that_cannot_be_drawn_end_with_one_sentence(own: dict[str, object]
 
 
 @pytest.mark.live
-def test_a_workload_of_several_sizes_with_headers_is_verified(tmp_path: Path) -> None:
+def test_workload_of_several_sizes_with_headers_is_verified(tmp_path: Path) -> None:
     own = {"messageSizes": {"weights": {100: 7, 1_000: 2, 10_000: 1}}, "headers": {"count": 3, "size": 20}}
     table = {"partitionsPerTopic": 4, "producerRate": 2_000, "crucible": own}
     with started("reference", lambda _: None) as target:

@@ -63,7 +63,7 @@ def test_what_needs_no_broker_is_checked_before_one_is_started(
 
 
 @pytest.mark.live
-def test_the_log_of_a_node_that_does_not_start_is_kept(tmp_path: Path) -> None:
+def test_log_of_a_node_that_does_not_start_is_kept(tmp_path: Path) -> None:
     target = tmp_path / "broken.toml"
     target.write_text(
         'title = "Broken"\n[node]\ncommand = ["/bin/sh", "-c", "echo no disk here; exit 3"]\nready_limit_s = 20\n'
@@ -80,7 +80,7 @@ def test_the_log_of_a_node_that_does_not_start_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.live
-def test_a_target_whose_program_is_missing_ends_with_one_sentence(tmp_path: Path) -> None:
+def test_target_whose_program_is_missing_ends_with_one_sentence(tmp_path: Path) -> None:
     target = tmp_path / "absent.toml"
     target.write_text('title = "Absent"\n[node]\ncommand = ["/no/such/program"]\n')
     with pytest.raises(LoadError, match="/no/such/program cannot be run: No such file"), started(str(target), print):

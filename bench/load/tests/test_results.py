@@ -26,7 +26,7 @@ def test_quantiles_are_those_of_a_sorted_list() -> None:
     assert (quantile_us(Counter(), 0.5), mean_us(Counter()), max_us(Counter())) == (0.0, 0.0, 0.0)
 
 
-def test_a_worker_that_is_only_busy_is_not_the_limit() -> None:
+def test_worker_that_is_only_busy_is_not_the_limit() -> None:
     assert not result(wanted_permille=1_000, lag_us=99_999).generator_was_the_limit
     assert not result(wanted_permille=899, lag_us=150_000).generator_was_the_limit
     assert result(wanted_permille=900, lag_us=100_000).generator_was_the_limit
@@ -45,7 +45,7 @@ def test_workload_without_readers_is_unverified() -> None:
     assert (found.outcome, found.reason) == ("UNVERIFIED", "The workload has no readers, so no record was verified.")
 
 
-def test_the_measures_of_workers_add_up() -> None:
+def test_measures_of_workers_add_up() -> None:
     one, other = result(10).measures, result(30, wanted_permille=700).measures
     both = merged([one, other])
     assert both.seconds[2].acknowledged == 40
@@ -71,7 +71,7 @@ def test_results_of_workers_are_evaluated_together(tmp_path: Path) -> None:
     assert found.errors == {"REQUEST_TIMED_OUT": 2, "NOT_LEADER_OR_FOLLOWER": 1}
 
 
-def test_a_lost_record_fails_the_run() -> None:
+def test_lost_record_fails_the_run() -> None:
     found = result(findings=Findings(100, 99, 1, 0, 0, 0, 0, "subscription 0 never read the sequences 5 to 5 of p0"))
     assert found.outcome == "FAILED"
     assert found.reason.startswith("Of 100 acknowledged records: 1 lost. subscription 0 never read")
@@ -90,7 +90,7 @@ def test_run_without_broker_figures_is_invalid(wrong: LoadResult, words: str) ->
     assert words in wrong.reason
 
 
-def test_a_rate_that_is_not_reached_is_named_and_does_not_fail() -> None:
+def test_rate_that_is_not_reached_is_named_and_does_not_fail() -> None:
     found = result(1_000, acknowledged=900)
     assert (found.outcome, found.reason[:26]) == ("PASSED", "The rate was not reached: ")
 
@@ -115,12 +115,12 @@ def play_to(limit: float) -> list[float]:
     return tried
 
 
-def test_a_search_doubles_and_then_bisects() -> None:
+def test_search_doubles_and_then_bisects() -> None:
     tried = play_to(55_000)
     assert tried[:5] == [10_000, 20_000, 40_000, 80_000, 60_000]
 
 
-def test_a_search_halves_until_a_rate_is_sustained() -> None:
+def test_search_halves_until_a_rate_is_sustained() -> None:
     assert play_to(3_000)[:3] == [10_000, 5_000, 2_500]
 
 
@@ -158,7 +158,7 @@ def test_why_a_rate_is_not_sustained(found: LoadResult, words: str) -> None:
     assert bool(complaint_of(found, 1_000)) == bool(words)
 
 
-def test_a_percentile_needs_ten_batches_beyond_it() -> None:
+def test_percentile_needs_ten_batches_beyond_it() -> None:
     assert has_percentile(1_000, 0.99)
     assert not has_percentile(999, 0.99)
     many, few = result(records_in_a_batch=1), result(records_in_a_batch=1_000)

@@ -108,7 +108,7 @@ def test_acknowledged_records_are_committed_ones(level: int) -> None:
 
 
 @pytest.mark.parametrize("level", [1, 2])
-def test_the_planned_share_is_aborted_and_not_acknowledged(level: int) -> None:
+def test_planned_share_is_aborted_and_not_acknowledged(level: int) -> None:
     sink = TransactionSink(level)
     sent, ends = produced(sink, TransactionPlan("tx", records=TRANSACTION_RECORDS, abort_ratio=0.25))
     assert ends[:8] == [True, True, True, False] * 2
@@ -117,7 +117,7 @@ def test_the_planned_share_is_aborted_and_not_acknowledged(level: int) -> None:
     assert not sent.errors
 
 
-def test_a_producer_sleeps_while_the_responses_of_its_last_batches_are_late() -> None:
+def test_producer_sleeps_while_the_responses_of_its_last_batches_are_late() -> None:
     """Two transactions of 10 ms, whose requests need 300 ms each."""
 
     def late(key: ApiKey, _: int) -> Scripted:
@@ -130,7 +130,7 @@ def test_a_producer_sleeps_while_the_responses_of_its_last_batches_are_late() ->
     assert time.thread_time() - begin_s < 0.2
 
 
-def test_a_producer_gets_its_id_before_the_load() -> None:
+def test_producer_gets_its_id_before_the_load() -> None:
     sink = TransactionSink(
         2, lambda key, number: LOST if key is ApiKey.FIND_COORDINATOR and number == 1 else ErrorCode.none
     )
@@ -146,7 +146,7 @@ def test_a_producer_gets_its_id_before_the_load() -> None:
     assert not sink.broker.committed
 
 
-def test_a_transaction_ends_by_time() -> None:
+def test_transaction_ends_by_time() -> None:
     sink = TransactionSink(2)
     sent, ends = produced(sink, TransactionPlan("tx", duration_us=20_000), 600)
     assert len(ends) >= 3

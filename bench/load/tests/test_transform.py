@@ -92,7 +92,7 @@ main(prog_name="crucible")
     ],
     ids=["aborts not honoured", "offsets of aborts"],
 )
-def test_a_broker_that_breaks_transactions_fails_the_benchmark(tmp_path: Path, change: str, violated: str) -> None:
+def test_broker_that_breaks_transactions_fails_the_benchmark(tmp_path: Path, change: str, violated: str) -> None:
     program = tmp_path / "broken.py"
     program.write_text(PROGRAM.format(root=str(ROOT), change=change))
     described = (ROOT / "bench" / "targets" / "reference.toml").read_text()
@@ -246,7 +246,7 @@ class Slow(Sink):
 
 
 @pytest.mark.parametrize("stamps_due_time", [True, False])
-def test_the_timestamp_is_the_intended_send_time(stamps_due_time: bool) -> None:
+def test_timestamp_is_the_intended_send_time(stamps_due_time: bool) -> None:
     """A batch is due each 10 ms, and a partition that is stuck makes the next ones late."""
     sink, ends = Slow(), 0
 
@@ -266,7 +266,7 @@ def test_the_timestamp_is_the_intended_send_time(stamps_due_time: bool) -> None:
     assert (max(gaps_ms) <= 12) is stamps_due_time
 
 
-def test_a_batch_is_made_again_from_where_the_reader_begins() -> None:
+def test_batch_is_made_again_from_where_the_reader_begins() -> None:
     records = [Record(timestamp_ms=1_000 + each, key=b"k", value=b"v%d" % each) for each in range(5)]
     data = build(records, base_offset=10, producer_id=1, producer_epoch=0, base_sequence=3)
     batch = ProducerBatch(OUTPUT[0], 7, 2, 40, 5)
@@ -281,7 +281,7 @@ def test_a_batch_is_made_again_from_where_the_reader_begins() -> None:
         assert [each.timestamp_ms for each in found] == [int(each[1:]) + 1_000 for each in values]
 
 
-def test_a_compressed_batch_stays_compressed() -> None:
+def test_compressed_batch_stays_compressed() -> None:
     data = build([Record(timestamp_ms=1, value=bytes(1_000))], compression=Compression.GZIP)
     made = transformed(TakenBatch(read_header(data), memoryview(data), 0), ProducerBatch(OUTPUT[0], 7, 2, 0, 1))
     assert len(made) < 200
@@ -297,7 +297,7 @@ def test_a_compressed_batch_stays_compressed() -> None:
         ({"transform": {"abortRatio": 1}}, "abortRatio"),
     ],
 )
-def test_a_transformation_that_nothing_can_come_out_of_is_refused(table: dict[str, object], why: str) -> None:
+def test_transformation_that_nothing_can_come_out_of_is_refused(table: dict[str, object], why: str) -> None:
     with pytest.raises(WorkloadError, match=why):
         workload_of({**TABLE, "crucible": table}, "w", "w")
 

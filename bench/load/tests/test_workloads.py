@@ -29,7 +29,7 @@ testDurationMinutes: 15
 TARGET = LoadTarget("reference", [("127.0.0.1", 9092)], None)
 
 
-def test_a_published_workload_is_read_as_it_is(tmp_path: Path) -> None:
+def test_published_workload_is_read_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "1-topic-1-partition-1kb.yaml"
     path.write_text(PUBLISHED)
     workload = read_workload(path)
@@ -38,7 +38,7 @@ def test_a_published_workload_is_read_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: str(path.stem))
-def test_a_preset_is_read(path: Path) -> None:
+def test_preset_is_read(path: Path) -> None:
     assert read_workload(path).name
 
 
@@ -89,7 +89,7 @@ def test_there_are_presets() -> None:
         ({"consumerPerSubscription": 3, "partitionsPerTopic": 2}, "a consumer would have no partition"),
     ],
 )
-def test_a_bad_workload_ends_with_one_sentence(table: object, complaint: str) -> None:
+def test_bad_workload_ends_with_one_sentence(table: object, complaint: str) -> None:
     with pytest.raises(WorkloadError) as found:
         workload_of(table, "w", "w")
     assert complaint in str(found.value)
@@ -122,7 +122,7 @@ def test_without_a_payload_file_the_padding_is_random_and_always_the_same(tmp_pa
     assert read_workload(path).padding.endswith(bytes(250))
 
 
-def test_a_missing_payload_file_is_refused_with_its_path(tmp_path: Path) -> None:
+def test_missing_payload_file_is_refused_with_its_path(tmp_path: Path) -> None:
     path = tmp_path / "w.yaml"
     path.write_text("{payloadFile: payload/none.data, messageSize: 500}")
     with pytest.raises(WorkloadError) as refused:
@@ -143,7 +143,7 @@ def test_a_missing_payload_file_is_refused_with_its_path(tmp_path: Path) -> None
         ),
     ],
 )
-def test_a_key_that_is_given_twice_is_refused_with_its_lines(text: str, complaint: str, tmp_path: Path) -> None:
+def test_key_that_is_given_twice_is_refused_with_its_lines(text: str, complaint: str, tmp_path: Path) -> None:
     path = tmp_path / "w.yaml"
     path.write_text(text)
     with pytest.raises(WorkloadError) as refused:
@@ -152,7 +152,7 @@ def test_a_key_that_is_given_twice_is_refused_with_its_lines(text: str, complain
     assert complaint in str(refused.value)
 
 
-def test_a_merged_mapping_may_have_keys_of_its_own(tmp_path: Path) -> None:
+def test_merged_mapping_may_have_keys_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "w.yaml"
     path.write_text("crucible: {topicConfig: &own {a: 1, b: 2}, brokerConfig: {<<: *own, b: 3}}")
     assert read_workload(path).crucible.broker_settings == {"a": "1", "b": "3"}
@@ -171,7 +171,7 @@ def test_fetch_sessions_can_be_disabled() -> None:
     assert not any(plan.fetch_sessions for _, plan in read_plans(spec(crucible={"fetchSessions": False})))
 
 
-def test_a_batch_has_no_more_records_than_a_transaction() -> None:
+def test_batch_has_no_more_records_than_a_transaction() -> None:
     (plan,) = load_plans(spec(messageSize=100, crucible={"transactions": {"records": 5}}))
     assert plan.batch_records == 5
     (plan,) = load_plans(spec(messageSize=100, crucible={"transactions": {"seconds": 5}}))
@@ -215,7 +215,7 @@ def test_compacted_topics_need_keys_of_one_producer(fields: dict[str, object], c
     check_topics(workload_of({"keyDistributor": "KEY_ROUND_ROBIN"}, "w", "w"), {"cleanup.policy": "compact"})
 
 
-def test_a_reader_that_catches_up_is_a_subscription_of_its_own() -> None:
+def test_reader_that_catches_up_is_a_subscription_of_its_own() -> None:
     made = spec(topics=2, partitionsPerTopic=3, subscriptionsPerTopic=2, crucible={"readFromStart": True})
     late = [(number, plan) for number, plan in read_plans(made) if plan.catches_up]
     assert [number for number, _ in late] == [2, 2]
@@ -258,5 +258,5 @@ def test_batch_is_sent_when_full_or_after_linger(rate: int, size_bytes: int, rec
     assert spec(producerRate=rate, messageSize=size_bytes).batch_records == records
 
 
-def test_a_workload_has_the_defaults_of_its_file_format() -> None:
+def test_workload_has_the_defaults_of_its_file_format() -> None:
     assert Workload().name == ""

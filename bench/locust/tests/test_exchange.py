@@ -61,7 +61,7 @@ def sent(folder: Path, content: bytes, name: str = "part.parquet", program: str 
 
 
 @pytest.mark.parametrize("size", [0, 1, 1 << 19, (1 << 19) + 1, 1_700_000])
-def test_a_file_goes_in_bounded_parts_one_after_the_other(tmp_path: Path, size: int) -> None:
+def test_file_goes_in_bounded_parts_one_after_the_other(tmp_path: Path, size: int) -> None:
     content = bytes(each % 251 for each in range(size))
     found = sent(tmp_path, content)
     assert found["error"] == ""
@@ -72,7 +72,7 @@ def test_a_file_goes_in_bounded_parts_one_after_the_other(tmp_path: Path, size: 
     assert [path.name for path in (tmp_path / "there").iterdir()] == ["part.parquet"]
 
 
-def test_a_file_of_which_a_part_is_missing_is_no_file(tmp_path: Path) -> None:
+def test_file_of_which_a_part_is_missing_is_no_file(tmp_path: Path) -> None:
     found = sent(tmp_path, bytes(1_700_000), program="lost part")
     assert found["error"] == "a part of part.parquet is missing before its byte 524288"
     assert not (tmp_path / "there" / "part.parquet").exists()

@@ -32,7 +32,7 @@ def test_reports_are_added_and_the_worst_kept() -> None:
     assert digest(FINE, {**FINE, "read": 6, "worst_lag": 3}) == ({"closed": 0, "read": 11, "worst_lag": 7}, "")
 
 
-def test_a_worker_that_is_silent_for_a_minute_has_failed() -> None:
+def test_worker_that_is_silent_for_a_minute_has_failed() -> None:
     assert digest(FINE, {**FINE, "at_s": 39.0})[1] == "worker 1 has sent nothing for 60 s"
     assert digest(FINE, {**FINE, "at_s": 41.0})[1] == ""
     assert digest(FINE, {**FINE, "at_s": 1.0, "closed": 1})[1] == ""

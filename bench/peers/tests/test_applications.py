@@ -131,13 +131,13 @@ def _verifiable(nodes: ThreeNodes, folder: Path) -> tuple[list[Kill], list[str]]
     return kills, problems
 
 
-def test_the_verifiable_clients_lose_nothing(nodes: ThreeNodes, tmp_path: Path) -> None:
+def test_verifiable_clients_lose_nothing(nodes: ThreeNodes, tmp_path: Path) -> None:
     kills, problems = _verifiable(nodes, tmp_path)
     assert _fell_at_work(kills)
     assert problems == []
 
 
-def test_a_broker_that_acknowledges_too_early_is_caught(tmp_path: Path) -> None:
+def test_broker_that_acknowledges_too_early_is_caught(tmp_path: Path) -> None:
     with three_nodes(tmp_path / "nodes", ONE_COORDINATOR, _system("acknowledged_before_replicated")) as nodes:
         kills, problems = _verifiable(nodes, tmp_path)
     assert _fell_at_work(kills)
@@ -162,7 +162,7 @@ def _write_numbers(nodes: ThreeNodes, topic: str, partitions: int, count: int) -
     assert producer.flush(LIMIT_S) == 0
 
 
-def test_the_transactional_copier_copies_exactly_once(nodes: ThreeNodes, tmp_path: Path) -> None:
+def test_transactional_copier_copies_exactly_once(nodes: ThreeNodes, tmp_path: Path) -> None:
     """Two copiers abort a third of their transactions. One of them is killed and restarted, and at the end both are."""
     for topic in ("source", "copy"):
         nodes.create(topic, PARTITIONS)

@@ -110,7 +110,7 @@ def test_members_share_rebalance_commit_and_go_on(
     assert third.committed == dict.fromkeys(range(PARTITIONS), 3 * EACH)
 
 
-def test_a_member_of_each_library_in_one_group(group_node: BrokerNode) -> None:
+def test_member_of_each_library_in_one_group(group_node: BrokerNode) -> None:
     _create(group_node.bootstrap, "mixed")
     kinds: tuple[type[GroupMemberThread], ...] = (LibrdkafkaMember, KafkaPythonMember, AiokafkaMember, ReferenceMember)
     members = tuple(kind(group_node.bootstrap, "mixed", "mixed", EAGER, kind.__name__) for kind in kinds)

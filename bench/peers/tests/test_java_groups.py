@@ -158,7 +158,7 @@ def _commit(node: BrokerNode, group: str, offset: int, metadata_epoch: int) -> N
 
 @pytest.mark.clause("M-8", "M-14")
 @pytest.mark.parametrize("level", [0, 1])
-def test_the_dump_tool_decodes_the_offsets_topic_with_either_value(tmp_path: Path, level: int) -> None:
+def test_dump_tool_decodes_the_offsets_topic_with_either_value(tmp_path: Path, level: int) -> None:
     config = {**QUICK, "crucible.bootstrap.metadata.epoch": str(level)}
     with _node(tmp_path, config) as running:
         tools = JavaTools(running.bootstrap)

@@ -134,7 +134,7 @@ def test_records_of_every_compression_are_read_in_order(tools: JavaTools, metric
     assert [(record.offset, record.value) for record in read] == list(enumerate(sent))[inside : inside + 3]
 
 
-def test_a_consumer_at_the_end_keeps_one_session_until_it_leaves(
+def test_consumer_at_the_end_keeps_one_session_until_it_leaves(
     tools: JavaTools, metrics: "Metrics", eventually: Callable[[Callable[[], bool]], bool]
 ) -> None:
     """A Java consumer sends incremental fetches; later records wake its long poll."""
@@ -237,7 +237,7 @@ def test_indexes_pass_the_dump_tool(written: Path) -> None:
     ("suffix", "key_bytes", "entry_bytes", "complaint"),
     [(".index", 4, 8, "Mismatches"), (".timeindex", 8, 12, "Found timestamp mismatch")],
 )
-def test_the_dump_tool_complains_of_a_wrong_index(
+def test_dump_tool_complains_of_a_wrong_index(
     written: Path, tmp_path: Path, suffix: str, key_bytes: int, entry_bytes: int, complaint: str
 ) -> None:
     """What the tests above rely on: the first entry gets the key (offset or timestamp) of the last."""
@@ -253,7 +253,7 @@ def test_the_dump_tool_complains_of_a_wrong_index(
     assert DUMP_COMPLAINTS.search(shown)
 
 
-def test_the_metadata_log_passes_the_dump_tool(written: Path) -> None:
+def test_metadata_log_passes_the_dump_tool(written: Path) -> None:
     logs = sorted((written / "__cluster_metadata-0").glob("*.log"))
     shown = dump_segments(logs, "--cluster-metadata-decoder")
     assert DUMP_COMPLAINTS.search(shown) is None

@@ -52,7 +52,7 @@ def read_committed(raw: Connection) -> tuple[int, list[tuple[int, int]]]:
 
 
 @pytest.mark.clause("X-12")
-def test_a_transaction_that_hangs_is_found_and_aborted(
+def test_transaction_that_hangs_is_found_and_aborted(
     node: BrokerNode, eventually: Callable[[Callable[[], bool]], bool]
 ) -> None:
     with connect(node.port) as raw:
@@ -88,7 +88,7 @@ def test_a_transaction_that_hangs_is_found_and_aborted(
 
 
 @pytest.mark.parametrize("features", [(), ("--feature", "transaction.version=1")], ids=["version 2", "version 1"])
-def test_the_java_producer_commits_and_a_java_consumer_reads_it(tmp_path: Path, features: tuple[str, ...]) -> None:
+def test_java_producer_commits_and_a_java_consumer_reads_it(tmp_path: Path, features: tuple[str, ...]) -> None:
     """Without verification the broker would take the records too, so it is on here."""
     with reference_node(tmp_path) as node:
         if features:

@@ -45,7 +45,7 @@ def snapshots(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.checkpoint"))
 
 
-def test_the_log_is_whole(log: Dump) -> None:
+def test_log_is_whole(log: Dump) -> None:
     assert not log.complaints
     ends = [batch.last_offset + 1 for batch in log.batches]
     assert [batch.base_offset for batch in log.batches] == [0, *ends[:-1]]
@@ -121,7 +121,7 @@ def live(records: Iterable[DumpedRecord]) -> dict[str, object]:
     return {"topics": topics, "partitions": partitions, "configs": configs, "features": features, "brokers": brokers}
 
 
-def test_the_dump_tool_complains_of_a_damaged_snapshot(folder: Path, tmp_path: Path) -> None:
+def test_dump_tool_complains_of_a_damaged_snapshot(folder: Path, tmp_path: Path) -> None:
     """What the tests above rely on."""
     newest = snapshots(folder)[-1]
     damaged = bytearray(newest.read_bytes())

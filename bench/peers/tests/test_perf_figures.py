@@ -17,12 +17,12 @@ CONSUMED = (
 )
 
 
-def test_the_figures_are_those_of_the_summary() -> None:
+def test_figures_are_those_of_the_summary() -> None:
     assert producer_figures(PRODUCED) == ProducerFigures(3_000_000, 207856.4, 12.5, 387.0, 2, 71, 158, 312)
     assert consumer_figures(CONSUMED) == ConsumerFigures(3_000_016, 559391.3854, 1552803.3126)
 
 
-def test_a_tool_that_prints_no_figures_is_an_error() -> None:
+def test_tool_that_prints_no_figures_is_an_error() -> None:
     with pytest.raises(PeerError, match="no summary: Exception in thread main"):
         producer_figures("Exception in thread main")
     with pytest.raises(PeerError, match="no figures: it printed nothing"):

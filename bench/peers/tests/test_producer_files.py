@@ -67,7 +67,7 @@ def test_kafkas_dump_tool_reads_our_files(tmp_path: Path) -> None:
     assert "CRC is no longer valid" in dump_segments([damaged])
 
 
-def test_a_log_of_ours_starts_with_the_files_that_kafka_wrote(tmp_path: Path) -> None:
+def test_log_of_ours_starts_with_the_files_that_kafka_wrote(tmp_path: Path) -> None:
     with KAFKA.launched(tmp_path, 1, {}) as cluster:
         with RetryingClient(cluster.ports) as client:
             client.create_topic("t", 1, 1, LIMIT_S)

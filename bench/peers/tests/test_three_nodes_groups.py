@@ -130,16 +130,16 @@ def _play(nodes: ThreeNodes, group: str, members: tuple[GroupMemberThread, ...])
     ],
     ids=lambda each: getattr(each, "__name__", each),
 )
-def test_a_group_outlives_its_coordinators(nodes: ThreeNodes, kind: type[GroupMemberThread], protocol: str) -> None:
+def test_group_outlives_its_coordinators(nodes: ThreeNodes, kind: type[GroupMemberThread], protocol: str) -> None:
     group = f"{kind.__name__}-{protocol}"
     members = tuple(kind(nodes.bootstrap, group, group, protocol, f"{group}-{each}") for each in range(2))
     _play(nodes, group, members)
 
 
-def test_a_group_of_all_libraries_outlives_its_coordinators(nodes: ThreeNodes) -> None:
+def test_group_of_all_libraries_outlives_its_coordinators(nodes: ThreeNodes) -> None:
     kinds: tuple[type[GroupMemberThread], ...] = (LibrdkafkaMember, KafkaPythonMember, AiokafkaMember, ReferenceMember)
     _play(nodes, "mixed", tuple(kind(nodes.bootstrap, "mixed", "mixed", EAGER, kind.__name__) for kind in kinds))
 
 
-def test_the_group_of_a_name_is_where_kafka_puts_it() -> None:
+def test_group_of_a_name_is_where_kafka_puts_it() -> None:
     assert [coordinating_partition(each) for each in ("", "g", "group", "polygenelubricants")] == [0, 3, 47, 0]

@@ -99,7 +99,7 @@ def test_console_tools_lose_nothing_when_leaders_are_killed(nodes: ThreeNodes, t
     assert sorted(read) == sorted(sent)
 
 
-def test_a_consumer_follows_the_leader(nodes: ThreeNodes, tools: JavaTools) -> None:
+def test_consumer_follows_the_leader(nodes: ThreeNodes, tools: JavaTools) -> None:
     nodes.create("follow", 1)
     tools.produce("follow", ["before"])
     with tools.consuming("follow", 0, "earliest") as consumer:
@@ -112,7 +112,7 @@ def test_a_consumer_follows_the_leader(nodes: ThreeNodes, tools: JavaTools) -> N
             nodes.whole("follow", 1)
 
 
-def test_the_perf_test_ends_with_every_record_once_through_a_kill(nodes: ThreeNodes, tools: JavaTools) -> None:
+def test_perf_test_ends_with_every_record_once_through_a_kill(nodes: ThreeNodes, tools: JavaTools) -> None:
     nodes.create("perf", PARTITIONS)
     failures: list[PeerError] = []
 

@@ -58,7 +58,7 @@ def _read(nodes: ThreeNodes, topic: str, count: int) -> list[int]:
     return read
 
 
-def test_an_idempotent_producer_through_ten_leader_kills(nodes: ThreeNodes) -> None:
+def test_idempotent_producer_through_ten_leader_kills(nodes: ThreeNodes) -> None:
     nodes.create("kills", 1)
     writer = BackgroundWriter(nodes.bootstrap, "kills")
     writer.start()

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.peer
 
 @pytest.mark.clause("X-2")
 @pytest.mark.parametrize("version", [0, 2])
-def test_the_dump_tool_decodes_the_transaction_log_with_either_value(tmp_path: Path, version: int) -> None:
+def test_dump_tool_decodes_the_transaction_log_with_either_value(tmp_path: Path, version: int) -> None:
     world = TransactionWorld(version=version)
     world.coordinate(0)
     id_ = world.id_in(0, "pay")

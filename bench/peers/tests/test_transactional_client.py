@@ -176,7 +176,7 @@ def break_one(writer: BlockingTransactionalProducer, chance: Random) -> None:
         chance.choice(lanes).connection.sock.shutdown(2)
 
 
-def test_the_example_writes_each_record_once_over_restarts(node: NodeAddress, topic: str, kafka: object) -> None:
+def test_example_writes_each_record_once_over_restarts(node: NodeAddress, topic: str, kafka: object) -> None:
     target = f"{topic}-capitals"
     create_topic(kafka[1], target, PARTITIONS)  # type: ignore[index]
     with producer(node, f"{topic}-words") as writer:

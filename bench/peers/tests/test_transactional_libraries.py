@@ -76,7 +76,7 @@ def test_readers_of_committed_records_see_neither_aborted_ones_nor_those_of_a_fe
 
 
 @pytest.mark.clause("X-8", "X-14")
-def test_the_offsets_of_a_transaction_show_only_after_its_commit(node: BrokerNode) -> None:
+def test_offsets_of_a_transaction_show_only_after_its_commit(node: BrokerNode) -> None:
     """Consume, transform, produce."""
     names = ("input", "output")
     admin = AdminClient({"bootstrap.servers": node.bootstrap})

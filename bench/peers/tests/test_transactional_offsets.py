@@ -27,7 +27,7 @@ LIMIT_S = 30.0
 
 
 @pytest.mark.clause("X-8")
-def test_the_dump_tool_decodes_pending_offsets_and_their_marker(tmp_path: Path) -> None:
+def test_dump_tool_decodes_pending_offsets_and_their_marker(tmp_path: Path) -> None:
     world = CoordinatorWorld()
     world.lead_offsets(0)
     group = world.group_in(0)

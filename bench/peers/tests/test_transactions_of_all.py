@@ -51,7 +51,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerNode]:
 
 @pytest.mark.clause("X-1", "X-4", "X-5", "X-8")
 @pytest.mark.parametrize("kind", LIBRARIES, ids=lambda kind: kind.__name__)
-def test_a_library_commits_aborts_and_is_fenced(node: BrokerNode, kind: type[Producer]) -> None:
+def test_library_commits_aborts_and_is_fenced(node: BrokerNode, kind: type[Producer]) -> None:
     name = kind.__name__
     _create(node.bootstrap, name, 1)
     first = kind(node.bootstrap, name)

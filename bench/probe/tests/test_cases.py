@@ -32,13 +32,13 @@ def test_ids_have_a_section_and_a_name() -> None:
         assert each.id == each.id.strip("/ "), each.id
 
 
-def test_a_section_holds_those_below_it() -> None:
+def test_section_holds_those_below_it() -> None:
     sections = {each.section for each in chosen(["fetch"], [])}
     assert {"fetch/session", "fetch/limits"} <= sections
     assert all(each.startswith("fetch") for each in sections)
 
 
-def test_a_single_case_is_chosen_by_its_id() -> None:
+def test_single_case_is_chosen_by_its_id() -> None:
     (only,) = chosen([], ["fetch/session/wrong-epoch"])
     assert only.level is Level.MUST
 

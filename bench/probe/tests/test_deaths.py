@@ -81,7 +81,7 @@ def _serves(address: Address) -> bool:
     return True
 
 
-def test_a_case_that_ends_the_broker_fails_and_the_others_are_played(target_file: Path, tmp_path: Path) -> None:
+def test_case_that_ends_the_broker_fails_and_the_others_are_played(target_file: Path, tmp_path: Path) -> None:
     said: list[str] = []
     wanted = ProbeOptions(
         str(target_file), cases=[BEFORE, KILLS, AFTER], json=tmp_path / "results.json", junit=tmp_path / "x"
@@ -95,7 +95,7 @@ def test_a_case_that_ends_the_broker_fails_and_the_others_are_played(target_file
     assert f"again: ./crucible probe {target_file} --case {KILLS}" in (tmp_path / "x").read_text()
 
 
-def test_a_case_beside_others_that_ends_the_broker_is_found(target_file: Path) -> None:
+def test_case_beside_others_that_ends_the_broker_is_found(target_file: Path) -> None:
     neighbours = [harmless_named(f"metadata/harmless-{number}") for number in range(40)]
     cases = [*neighbours[:20], kills, *neighbours[20:]]
     with started(find(str(target_file))) as target:
@@ -109,7 +109,7 @@ def harmless_named(name: str) -> ProbeCase:
     return replace(harmless, id=name)
 
 
-def test_the_probe_ends_with_a_broker_that_is_not_ours(external: Address) -> None:
+def test_probe_ends_with_a_broker_that_is_not_ours(external: Address) -> None:
     said: list[str] = []
     host, port = external
     assert run(ProbeOptions(f"{host}:{port}", cases=[BEFORE, KILLS, AFTER]), said.append) == FAILED
@@ -120,7 +120,7 @@ def test_the_probe_ends_with_a_broker_that_is_not_ours(external: Address) -> Non
     assert not [each for each in said if AFTER in each]
 
 
-def test_a_death_beside_other_cases_ends_the_probe_of_a_broker_that_is_not_ours(external: Address) -> None:
+def test_death_beside_other_cases_ends_the_probe_of_a_broker_that_is_not_ours(external: Address) -> None:
     outcomes = play(meet(external), [kills, *chosen([], [BEFORE])])
     assert [each.verdict for each in outcomes] == [CaseVerdict.FAIL, CaseVerdict.NOT_PLAYED]
     assert all(each.is_red(False) for each in outcomes[:1])

@@ -71,7 +71,7 @@ def test_silence_is_inconsistent() -> None:
     )
 
 
-def test_a_closed_connection_is_inconsistent() -> None:
+def test_closed_connection_is_inconsistent() -> None:
     def serve(connection: socket.socket) -> None:
         connection.recv(1024)
 
@@ -105,7 +105,7 @@ def _responding_with(code: ErrorCode) -> CaseOutcome:
         return _verdict(lists_groups, address)
 
 
-def test_the_right_response_passes_and_a_wrong_one_fails() -> None:
+def test_right_response_passes_and_a_wrong_one_fails() -> None:
     assert _responding_with(ErrorCode.none).verdict is CaseVerdict.PASS
     failed = _responding_with(ErrorCode.coordinator_not_available)
     assert (failed.verdict, failed.is_red(False)) == (CaseVerdict.FAIL, True)
@@ -113,7 +113,7 @@ def test_the_right_response_passes_and_a_wrong_one_fails() -> None:
     assert failed.decided_by == "error code: COORDINATOR_NOT_AVAILABLE"
 
 
-def test_an_advertised_version_that_is_refused_is_inconsistent() -> None:
+def test_advertised_version_that_is_refused_is_inconsistent() -> None:
     assert _responding_with(ErrorCode.unsupported_version).verdict is CaseVerdict.INCONSISTENT
 
 
@@ -123,19 +123,19 @@ def test_unadvertised_api_is_not_failure() -> None:
     assert (outcome.verdict, outcome.is_red(True)) == (CaseVerdict.NOT_ADVERTISED, False)
 
 
-def test_a_should_is_red_only_if_strict() -> None:
+def test_should_is_red_only_if_strict() -> None:
     outcome = _verdict(may_differ, ("127.0.0.1", 1))
     assert outcome.verdict is CaseVerdict.DIFFERS
     assert (outcome.is_red(False), outcome.is_red(True)) == (False, True)
 
 
-def test_a_case_that_stumbles_is_our_error_and_none_of_the_broker() -> None:
+def test_case_that_stumbles_is_our_error_and_none_of_the_broker() -> None:
     outcome = _verdict(stumbles, ("127.0.0.1", 1))
     assert (outcome.verdict, outcome.is_red(True), outcome.is_ours) == (CaseVerdict.OUR_ERROR, False, True)
     assert re.fullmatch(r"the case stumbles: IndexError: .*, test_play.py:\d+", outcome.reason)
 
 
-def test_a_run_in_which_a_case_stumbles_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_in_which_a_case_stumbles_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.probe.probe_command.chosen", lambda *_: (stumbles,))
     monkeypatch.setattr("bench.probe.probe_command.meet", _broker)
     monkeypatch.setattr("bench.probe.broker.meet", _broker)
@@ -164,7 +164,7 @@ def test_response_without_expected_field_fails(count: int) -> None:
     )
 
 
-def test_a_response_without_a_requested_key_fails() -> None:
+def test_response_without_a_requested_key_fails() -> None:
     with pytest.raises(Unexpected, match="the response has nothing for 1"):
         ByKey({0: "there"})[1]
 
@@ -182,19 +182,19 @@ def test_loopback_is_known() -> None:
     assert not is_loopback("192.0.2.1")
 
 
-def test_a_target_that_is_no_broker_is_one_sentence() -> None:
+def test_target_that_is_no_broker_is_one_sentence() -> None:
     with serving(lambda _: None) as address, pytest.raises(NotKafka, match="does not respond like a Kafka"):
         meet(address)
     with pytest.raises(NotKafka, match=r"a\.\.b:9092 accepts no connection"):
         meet(("a..b", 9092))
 
 
-def test_a_broker_that_runs_already_gets_no_settings() -> None:
+def test_broker_that_runs_already_gets_no_settings() -> None:
     with pytest.raises(UsageError, match="leave --config out"), target("127.0.0.1:9092", {"log.dirs": "here"}):
         pass
 
 
-def test_a_web_server_is_reported_at_once() -> None:
+def test_web_server_is_reported_at_once() -> None:
     def serve(connection: socket.socket) -> None:
         while request := connection.recv(4096):
             if request.startswith(b"GET"):
@@ -207,13 +207,13 @@ def test_a_web_server_is_reported_at_once() -> None:
 @pytest.mark.parametrize(
     "text", ["", "localhost", "localhost:", ":9092", "localhost:x", "localhost:70000", "localhost:²"]
 )
-def test_a_target_is_a_host_and_a_port(text: str) -> None:
+def test_target_is_a_host_and_a_port(text: str) -> None:
     with pytest.raises(UsageError):
         address_of(text)
     assert address_of("[::1]:9092") == ("::1", 9092)
 
 
-def test_a_target_may_be_a_file_with_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_target_may_be_a_file_with_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "hers.toml").write_text('title = "Hers"\naddresses = ["127.0.0.1:9092"]\n')
     monkeypatch.chdir(tmp_path)
     for text in ("hers.toml", "./hers.toml", str(tmp_path / "hers.toml")):
@@ -221,19 +221,19 @@ def test_a_target_may_be_a_file_with_a_path(tmp_path: Path, monkeypatch: pytest.
             assert found.address == ("127.0.0.1", 9092)
 
 
-def test_a_target_that_is_none_is_one_sentence() -> None:
+def test_target_that_is_none_is_one_sentence() -> None:
     with pytest.raises(UsageError, match=r"'x/y' is no target: give HOST:PORT"), target("x/y"):
         pass
 
 
-def test_a_file_that_cannot_be_written_is_reported_before_any_case_is_played(tmp_path: Path) -> None:
+def test_file_that_cannot_be_written_is_reported_before_any_case_is_played(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--json .*: No such file"):
         run(ProbeOptions("127.0.0.1:1", json=tmp_path / "missing" / "out.json"), print)
     with pytest.raises(UsageError, match=r"--page .*: Is a directory"):
         run(ProbeOptions("127.0.0.1:1", page=tmp_path), print)
 
 
-def test_a_topic_that_the_broker_does_not_delete_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topic_that_the_broker_does_not_delete_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     codes = {"made": ErrorCode.none, "never-made": ErrorCode(3), "kept": ErrorCode.topic_authorization_failed}
     found = [SimpleNamespace(name=name, error_code=code) for name, code in codes.items()]
     monkeypatch.setattr("bench.probe.context.Conversation.__post_init__", lambda _: None)
@@ -257,7 +257,7 @@ def test_only_regressions_are_red_with_baseline(tmp_path: Path) -> None:
     assert not worse({}, [_outcome(CaseVerdict.FAIL)])
 
 
-def test_a_baseline_that_is_none_is_one_sentence(tmp_path: Path) -> None:
+def test_baseline_that_is_none_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("[]")
     with pytest.raises(NoBaseline, match="is no baseline"):
         read_baseline(tmp_path / "bad.json")
@@ -273,7 +273,7 @@ def test_junit_counts_failures_and_skips() -> None:
     assert f"again: ./crucible probe host:1 --case {lists_groups.id}" in str(suite[1][0].text)
 
 
-def test_the_page_and_the_document_have_everything() -> None:
+def test_page_and_the_document_have_everything() -> None:
     line = Line(1, RECEIVED, "ListGroups 0 {<b>}", b"\x01\x02")
     failed = [_outcome(CaseVerdict.FAIL, line)]
     shown = page_document("host:1", failed, failed, "1 case", {"handshake/of-test": "4.1.1: pass"})
@@ -286,7 +286,7 @@ def test_the_page_and_the_document_have_everything() -> None:
     ]
 
 
-def test_the_page_begins_with_the_verdict_and_can_be_filtered() -> None:
+def test_page_begins_with_the_verdict_and_can_be_filtered() -> None:
     outcomes = [_outcome(each) for each in (CaseVerdict.PASS, CaseVerdict.FAIL, CaseVerdict.NOT_ADVERTISED)]
     failed = page_document("host:1", outcomes, outcomes[1:2], "3 cases", {})
     passed = page_document("host:1", outcomes[:1], (), "1 case", {})
@@ -301,7 +301,7 @@ def test_the_page_begins_with_the_verdict_and_can_be_filtered() -> None:
     assert STYLE.read_text(encoding="utf-8") in failed
 
 
-def test_the_oracle_shows_the_first_field_that_differs() -> None:
+def test_oracle_shows_the_first_field_that_differs() -> None:
     def responding(code: ErrorCode) -> CaseOutcome:
         return _outcome(CaseVerdict.PASS, Line(1, RECEIVED, "ListGroups 0 {}", b"", empty_response(KEY, 0, code)))
 

@@ -79,7 +79,7 @@ def test_no_must_is_broken_with_a_tier_and_where_producers_expire(tmp_path: Path
     assert [outcome_line(each) for each in outcomes if each.verdict is not CaseVerdict.PASS] == []
 
 
-def test_the_end_of_the_sequence_where_unknown_producers_are_refused(tmp_path: Path) -> None:
+def test_end_of_the_sequence_where_unknown_producers_are_refused(tmp_path: Path) -> None:
     policy = {"crucible.unknown.producer.id.policy": "reject"}
     wraps = [each.id for each in all_cases() if each.id.startswith("produce/idempotence/wrap")]
     with REFERENCE.launched(tmp_path, 1, policy) as cluster:
@@ -112,7 +112,7 @@ def test_groups_with_members_are_deleted_afterwards(broker: ProbedBroker) -> Non
     assert not [each.group_id for each in response.groups if str(each.group_id).startswith("crucible-probe-")]
 
 
-def test_a_target_that_breaks_a_must_exits_with_1(broker: ProbedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_target_that_breaks_a_must_exits_with_1(broker: ProbedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.probe.cases.metadata.NO_OPERATIONS", 0)
     host, port = broker.address
     said: list[str] = []

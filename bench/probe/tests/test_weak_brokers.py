@@ -33,7 +33,7 @@ def _seconds(played: ProbeCase, address: Address, belongings: Belongings) -> tup
     return outcome.verdict, outcome.reason, time.monotonic() - began
 
 
-def test_a_request_without_a_response_is_waited_for_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_without_a_response_is_waited_for_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.probe.context.SETUP_LIMIT_S", 0.5)
     monkeypatch.setattr("bench.probe.context.SETUP_AGAIN_S", 0.1)
     belongings = Belongings()
@@ -55,7 +55,7 @@ def _until_end(connection: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("unreadable_from", [14, 9])
-def test_a_broker_is_met_though_its_newest_responses_cannot_be_decoded(unreadable_from: int) -> None:
+def test_broker_is_met_though_its_newest_responses_cannot_be_decoded(unreadable_from: int) -> None:
     """librdkafka's mock cluster sends a byte too many from Metadata 9 on."""
 
     def serve(connection: socket.socket) -> None:
@@ -74,9 +74,9 @@ def test_a_broker_is_met_though_its_newest_responses_cannot_be_decoded(unreadabl
         assert meet(address).nodes == {7: ("here", 9092)}
 
 
-def test_a_broker_whose_responses_cannot_be_decoded_is_not_met() -> None:
+def test_broker_whose_responses_cannot_be_decoded_is_not_met() -> None:
     with pytest.raises(NotKafka, match="Metadata 1 cannot be decoded"):
-        test_a_broker_is_met_though_its_newest_responses_cannot_be_decoded(0)
+        test_broker_is_met_though_its_newest_responses_cannot_be_decoded(0)
 
 
 RESPONSES: Mapping[int, Mapping[str, Any]] = {

@@ -150,7 +150,7 @@ def test_silent_controller_is_not_retried_until_replaced() -> None:
         assert other.created == ["t"]
 
 
-def test_a_cluster_that_never_recovers_is_an_error() -> None:
+def test_cluster_that_never_recovers_is_an_error() -> None:
     with brokers(1) as (only,):
         only.controller = -1
         admin = _client([only.port])

@@ -27,7 +27,7 @@ def test_ratios_follow_direction_of_metric() -> None:
     assert slow.ratio == Figure((0.5,), "x")
 
 
-def test_the_page_holds_the_table_and_the_pictures(tmp_path: Path) -> None:
+def test_page_holds_the_table_and_the_pictures(tmp_path: Path) -> None:
     page = write(_results(), tmp_path / "0001_now.json")
     text = page.read_text()
     assert page == tmp_path / "0001_now.html"
@@ -46,7 +46,7 @@ def test_missing_measurements_are_listed_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_the_same_results_give_the_same_pictures() -> None:
+def test_same_results_give_the_same_pictures() -> None:
     assert ratios(_results().rows) == ratios(_results().rows)
     assert growth(_results().curves[0]) == growth(_results().curves[0])
 
@@ -61,12 +61,12 @@ def test_ratios_are_computed_pair_by_pair() -> None:
     assert better_higher(reference, peer).values == (0.5, 2.0 / 6.0, 1.0)
 
 
-def test_a_figure_shows_its_median_and_its_spread() -> None:
+def test_figure_shows_its_median_and_its_spread() -> None:
     assert str(Figure((3.0, 1.0, 2.0), "ms")) == "2 (1-3) ms"
     assert str(Figure((1234.5,), "records/s")) == "1,234 records/s"
 
 
-def test_a_missed_goal_shows_in_the_table() -> None:
+def test_missed_goal_shows_in_the_table() -> None:
     rows = [ResultRow("start", Figure((0.7,), "s"), goal="within 0.6 s", reached=False)]
     assert table(rows) == [("start", "0.7 s", "", "", "within 0.6 s: missed")]
 

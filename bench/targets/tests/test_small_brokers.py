@@ -19,7 +19,7 @@ def test_kfake_has_version_of_its_modules() -> None:
         kfake.provide("v1")
 
 
-def test_the_mock_cluster_is_that_of_the_installed_package() -> None:
+def test_mock_cluster_is_that_of_the_installed_package() -> None:
     assert librdkafka.provide(find("librdkafka-mock").version) == {}
     with pytest.raises(TargetError, match=r"needs confluent-kafka 1\.0, and here is"):
         librdkafka.provide("1.0")
@@ -27,7 +27,7 @@ def test_the_mock_cluster_is_that_of_the_installed_package() -> None:
 
 @pytest.mark.live
 @pytest.mark.parametrize("nodes", [1, 3])
-def test_the_mock_cluster_serves_at_the_ports_that_were_requested(tmp_path: Path, nodes: int) -> None:
+def test_mock_cluster_serves_at_the_ports_that_were_requested(tmp_path: Path, nodes: int) -> None:
     with launched(find(f"librdkafka-mock/{nodes}"), tmp_path) as cluster:
         broker = meet(("127.0.0.1", cluster.ports[0]))
     assert ApiKey.CREATE_TOPICS not in broker.versions

@@ -58,7 +58,7 @@ def test_version_and_number_of_nodes_may_be_requested() -> None:
 
 
 @pytest.mark.parametrize("text", ["127.0.0.1:9092", "[::1]:9092", "broker.example:1"])
-def test_an_address_is_a_target_of_which_nothing_else_is_known(text: str) -> None:
+def test_address_is_a_target_of_which_nothing_else_is_known(text: str) -> None:
     found = loader.find(text)
     assert (found.file.addresses, found.file.node, found.nodes) == ((text,), None, 0)
 
@@ -130,7 +130,7 @@ def test_commands_name_as_many_nodes_as_there_are_addresses(tmp_path: Path) -> N
         loader.find(f"{path}/2")
 
 
-def test_a_node_gets_its_own_ports_folder_files_and_peers(tmp_path: Path) -> None:
+def test_node_gets_its_own_ports_folder_files_and_peers(tmp_path: Path) -> None:
     plan = ClusterLayout(small(tmp_path), tmp_path, settings=lambda node: {"a.b": f"{node}"})
     first, second = plan.lay_out({(0, 1): "127.0.0.1:7"})
     address = f"127.0.0.1:{first.port}"
@@ -143,7 +143,7 @@ def test_a_node_gets_its_own_ports_folder_files_and_peers(tmp_path: Path) -> Non
     assert first.data == tmp_path / "node-0" / "data"
 
 
-def test_an_observer_and_the_caller_have_arguments_their_own(tmp_path: Path) -> None:
+def test_observer_and_the_caller_have_arguments_their_own(tmp_path: Path) -> None:
     plan = ClusterLayout(small(tmp_path), tmp_path, voters=1, total=2, words={"flags": "-c"})
     voter, observer = plan.lay_out()
     (text,), (also,) = voter.files.values(), observer.files.values()
@@ -202,7 +202,7 @@ def test_features_begin_at_the_levels_of_a_scenario(
 
 
 @pytest.mark.live
-def test_a_version_that_maven_does_not_find_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_version_that_maven_does_not_find_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     maven = tmp_path / "mvn"
     said = "[ERROR] Failed to execute goal x: Could not find artifact kafka:jar:9.9.9 in central"
     maven.write_text(f"#!/bin/sh\necho '{said}'\nexit 1\n")

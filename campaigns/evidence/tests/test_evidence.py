@@ -35,7 +35,7 @@ FAIL, PASS = _outcome(CaseVerdict.FAIL), _outcome(CaseVerdict.PASS, "")
         ([_outcome(CaseVerdict.INCONSISTENT, f"{PREPARING}no topic can be made")] * 3, NOT_JUDGED),
     ],
 )
-def test_a_cell_is_red_only_if_each_play_was(outcomes: Sequence[CaseOutcome | None], verdict: str) -> None:
+def test_cell_is_red_only_if_each_play_was(outcomes: Sequence[CaseOutcome | None], verdict: str) -> None:
     assert cell(outcomes).verdict == verdict
 
 
@@ -101,7 +101,7 @@ def test_unplayed_cells_are_counted_separately_from_unjudged() -> None:
         (["crucible: no Java"] * 3, plays.NOT_JUDGED),
     ],
 )
-def test_a_scenario_failed_only_if_it_did_each_time(words: list[str], verdict: str) -> None:
+def test_scenario_failed_only_if_it_did_each_time(words: list[str], verdict: str) -> None:
     left = list(words)
 
     def run(_: Sequence[str], __: float) -> tuple[int, str]:

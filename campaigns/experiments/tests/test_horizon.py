@@ -45,7 +45,7 @@ def test_readers_that_missed_tombstones_are_right_only_with_horizon() -> None:
         assert without[who].restarts == without[who].again_bytes == 0
 
 
-def test_a_cell_is_the_median_with_the_least_and_the_greatest_value() -> None:
+def test_cell_is_the_median_with_the_least_and_the_greatest_value() -> None:
     rows = [Caught(after_us=each * 1000, sent_bytes=9, again_bytes=each, restarts=1, wrong=0) for each in (30, 10, 20)]
     assert table({(CUT, HORIZON, "reader"): rows})[2:] == [
         "| 6 s | horizon (H) | reader | 0 | 20 (10 to 30) | 9 | 20 (10 to 30) | 1 |"

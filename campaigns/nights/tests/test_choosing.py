@@ -35,7 +35,7 @@ def test_scenario_with_fewest_seeds_is_first() -> None:
     assert standings.choose({"alone": 1}, LONG_S) == ("common too", "few seeds")
 
 
-def test_a_scenario_that_alone_exercises_a_clause_gets_more_time() -> None:
+def test_scenario_that_alone_exercises_a_clause_gets_more_time() -> None:
     chosen = choices(known(), 300)
     assert chosen["alone"] > 1.3 * chosen["common"]
     assert min(chosen[each] for each in CLAUSES) >= 1

@@ -74,7 +74,7 @@ def first_bad_of(tmp_path: Path, last: str, now: str, left_s: float = 60.0) -> t
     return follow_up.commit_of(work, a_failure(seed=7), time.monotonic() + left_s)
 
 
-def test_the_first_bad_commit_is_found_between_the_last_night_and_this_one(
+def test_first_bad_commit_is_found_between_the_last_night_and_this_one(
     committed: Callable[[str], str], repository: Path, tmp_path: Path
 ) -> None:
     commits = [committed(each) for each in ("", "other", "", "lost-write", "lost-write", "lost-write")]

@@ -29,7 +29,7 @@ def short_swarm(monkeypatch: pytest.MonkeyPatch) -> Scenario:
     return short
 
 
-def test_the_corpus_is_handed_on_to_the_next_night(tmp_path: Path) -> None:
+def test_corpus_is_handed_on_to_the_next_night(tmp_path: Path) -> None:
     first = work_of(tmp_path / "20260101-000000")
     assert guided.play(first, time.monotonic()) == (Outcome.PASSED, ""), "at least one schedule is played"
     kept, old = read_corpus(first.folder / guided.FOLDER)
@@ -49,7 +49,7 @@ def test_the_corpus_is_handed_on_to_the_next_night(tmp_path: Path) -> None:
     assert grown.outcomes_before == len(kept.reached)
 
 
-def test_a_red_schedule_is_kept_as_a_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_red_schedule_is_kept_as_a_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def red(scenario: Scenario, seed: int, mutant: str | None = None) -> SimpleNamespace:  # noqa: ARG001
         violation = (Violation("lost-write", 1, "a record is gone"),)
         verdict = SimVerdict(scenario.name, seed, "", Outcome.FAILED, violation, (), (), 1, 1, 1, 1, typed="swarm")

@@ -52,7 +52,7 @@ def test_history_of_one_clone_is_fetched_by_another(clone: Path, tmp_path: Path)
     assert changed.read_text() == "of this clone"
 
 
-def test_the_branch_never_grows_beyond_one_commit_and_nothing_else_changes(clone: Path, tmp_path: Path) -> None:
+def test_branch_never_grows_beyond_one_commit_and_nothing_else_changes(clone: Path, tmp_path: Path) -> None:
     for day in (1, 2, 3):
         a_night(tmp_path / "nights", day)
         keep(tmp_path / "nights", "origin", BRANCH, clone)

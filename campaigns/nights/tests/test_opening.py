@@ -33,7 +33,7 @@ def started(options: NightOptions, now_s: float = NOW_S) -> tuple[Path, Night]:
     return folder, night
 
 
-def test_a_night_s_folder_is_named_after_its_start_and_its_seed_depends_on_the_day(tmp_path: Path) -> None:
+def test_night_s_folder_is_named_after_its_start_and_its_seed_depends_on_the_day(tmp_path: Path) -> None:
     folder, night = started(NightOptions(2.0, tmp_path))
     assert folder == tmp_path / "20270115-080000"
     assert night.budget_s == 7200.0

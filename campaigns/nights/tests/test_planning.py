@@ -77,7 +77,7 @@ def test_each_night_plants_another_mutant_until_all_had_theirs() -> None:
     assert set(planted[:6]) == set(planted[6:]) == set(killed_in)
 
 
-def test_the_canary_is_drawn_from_the_night_s_seed_alone() -> None:
+def test_canary_is_drawn_from_the_night_s_seed_alone() -> None:
     killed_in = {mutant: [each.name] for each in loader.load_all() for mutant in mutants_of(each)}
     drawn = {canary_of(killed_in, [], seed) for seed in range(20)}
     assert canary_of(killed_in, [], 7) == canary_of(dict(reversed(killed_in.items())), [], 7)

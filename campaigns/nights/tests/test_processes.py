@@ -27,7 +27,7 @@ time.sleep(60)
 """
 
 
-def test_a_command_ends_by_its_deadline_with_all_that_it_started(tmp_path: Path) -> None:
+def test_command_ends_by_its_deadline_with_all_that_it_started(tmp_path: Path) -> None:
     began = time.monotonic()
     done = processes.run([sys.executable, "-c", STARTS_ANOTHER], began + 2.0, tmp_path / "log")
     assert done.code == OVER

@@ -56,7 +56,7 @@ def failures_of(folder: Path) -> list[FailureRow]:
     return [FailureRow(**each) for each in pq.read_table(folder / "failures.parquet").to_pylist()]
 
 
-def test_a_night_finds_its_canary_with_seeds_of_its_own_and_is_green(
+def test_night_finds_its_canary_with_seeds_of_its_own_and_is_green(
     tmp_path: Path,
     few_scenarios: Callable[..., None],
     few_turns: Callable[[int], None],
@@ -88,7 +88,7 @@ def test_a_night_finds_its_canary_with_seeds_of_its_own_and_is_green(
     assert sorted(each.suffix for each in folder.iterdir()) == [".json", ".jsonl", *[".parquet"] * 4]
 
 
-def test_a_defect_in_a_control_makes_the_night_red_and_is_kept_smaller(
+def test_defect_in_a_control_makes_the_night_red_and_is_kept_smaller(
     tmp_path: Path, few_scenarios: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few_scenarios(f"{SMALL}@final")
@@ -112,7 +112,7 @@ def test_a_defect_in_a_control_makes_the_night_red_and_is_kept_smaller(
     assert lines[-1] == "the night is red"
 
 
-def test_the_seed_of_an_open_failure_is_played_again_each_night_until_it_passes(
+def test_seed_of_an_open_failure_is_played_again_each_night_until_it_passes(
     tmp_path: Path,
     few_scenarios: Callable[..., None],
     few_turns: Callable[[int], None],
@@ -142,7 +142,7 @@ def test_the_seed_of_an_open_failure_is_played_again_each_night_until_it_passes(
     assert not any(failures_of(night) for night in later), "it was looked into in the first night"
 
 
-def test_a_night_whose_canary_lives_is_red(
+def test_night_whose_canary_lives_is_red(
     tmp_path: Path, few_scenarios: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few_scenarios(SMALL)
@@ -191,7 +191,7 @@ def test_stopped_night_resumes_with_remaining_work(
     assert len({(each.scenario, each.mutant, each.seed) for each in after}) == len(after)
 
 
-def test_a_child_that_dies_is_a_crash_of_the_seed_that_it_played(
+def test_child_that_dies_is_a_crash_of_the_seed_that_it_played(
     tmp_path: Path, few_scenarios: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few_scenarios(f"{SMALL}@final")

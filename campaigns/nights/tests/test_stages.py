@@ -109,7 +109,7 @@ def test_live_play_is_row_and_expected_result_keeps_only_report(
     assert all("--revision final" in " ".join(command) for command in ran), "one play has one verdict"
 
 
-def test_a_play_that_could_not_begin_or_had_no_time_is_no_play_and_one_that_hangs_is_a_crash(
+def test_play_that_could_not_begin_or_had_no_time_is_no_play_and_one_that_hangs_is_a_crash(
     work: Work, running: Callable[..., Ran]
 ) -> None:
     for code, left_s in ((live_plays.USAGE_ERROR, LONG_S), (OVER, 5.0)):
@@ -133,7 +133,7 @@ def test_live_plays_need_java_and_time(
     assert ran == []
 
 
-def test_a_red_live_control_is_played_again_and_kept_as_a_failure(
+def test_red_live_control_is_played_again_and_kept_as_a_failure(
     work: Work, running: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_plays, "check_machine", lambda: None)
@@ -286,7 +286,7 @@ def test_list_of_checks_is_complete() -> None:
     assert "7" in found["two judges"].words
 
 
-def test_a_suite_that_cannot_be_fetched_fails_no_night_and_a_red_one_does(
+def test_suite_that_cannot_be_fetched_fails_no_night_and_a_red_one_does(
     work: Work, running: Callable[..., Ran]
 ) -> None:
     ran = running(lambda words: Done(1 if "kgo" in words else 2, "2 red"))

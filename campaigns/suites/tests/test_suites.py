@@ -46,14 +46,14 @@ def test_each_bundled_suite_can_be_read(name: str) -> None:
         ("title", "mine.toml: "),
     ],
 )
-def test_a_wrong_file_is_refused_with_a_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+def test_wrong_file_is_refused_with_a_sentence(tmp_path: Path, text: str, sentence: str) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(SuiteError, match=sentence):
         load(path)
 
 
-def test_an_unknown_suite_is_refused_with_the_names_that_exist() -> None:
+def test_unknown_suite_is_refused_with_the_names_that_exist() -> None:
     with pytest.raises(SuiteError, match="kafka-go"):
         load(FOLDER / "nosuch.toml")
 
@@ -103,7 +103,7 @@ def test_librdkafka_counts_the_rows_of_its_table() -> None:
     }
 
 
-def test_a_failure_is_red_unless_it_is_allowed_or_kafka_fails_too() -> None:
+def test_failure_is_red_unless_it_is_allowed_or_kafka_fails_too() -> None:
     ours = {
         "here": SuiteOutcome.FAILED,
         "there": SuiteOutcome.FAILED,
@@ -132,7 +132,7 @@ def test_suites_that_were_played_by_hand_have_a_table_of_their_own() -> None:
     assert "| Third | **red** | 1 |" in own
 
 
-def test_a_suite_that_is_played_replaces_its_own_card_only(tmp_path: Path) -> None:
+def test_suite_that_is_played_replaces_its_own_card_only(tmp_path: Path) -> None:
     first, second = Card("Mine", "v1", "yesterday", 1, 0, {}), Card("Other", "v1", "yesterday", 2, 0, {"here": ""})
     keep("mine", first, tmp_path)
     keep("other", second, tmp_path)
@@ -140,7 +140,7 @@ def test_a_suite_that_is_played_replaces_its_own_card_only(tmp_path: Path) -> No
     assert kept(tmp_path) == [replace(first, seen="today", passed=3), second]
 
 
-def test_an_allowance_covers_whole_names_only() -> None:
+def test_allowance_covers_whole_names_only() -> None:
     assert not Allowance("acl", "", "").covers("acls")
 
 
@@ -150,7 +150,7 @@ def no_nodes(folder: Path, nodes: int, config: object, advertised: object = ()) 
 
 
 @pytest.mark.live
-def test_a_run_replaces_addresses_in_a_copy_and_leaves_the_fetched_suite_as_it_was(tmp_path: Path) -> None:
+def test_run_replaces_addresses_in_a_copy_and_leaves_the_fetched_suite_as_it_was(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     (source / "address").write_text("at localhost:9092", encoding="utf-8")
@@ -177,14 +177,14 @@ def test_single_test_adds_arguments_to_command(tmp_path: Path) -> None:
         assert (tmp_path / "logs" / "mine-nothing.log").read_text(encoding="utf-8") == words
 
 
-def test_a_replacement_that_hits_nothing_is_an_error(tmp_path: Path) -> None:
+def test_replacement_that_hits_nothing_is_an_error(tmp_path: Path) -> None:
     suite = replace(SUITE, replace=(Replacement("**/*.go", "localhost:9092", ""),))
     with pytest.raises(SuiteError, match="does not occur"):
         run_on(suite, tmp_path, System("nothing", no_nodes), tmp_path.parent / "logs")
 
 
 @pytest.mark.live
-def test_a_suite_that_does_not_end_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_suite_that_does_not_end_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(playing, "ENDED_WITHIN_S", 5.0)
     source = tmp_path / "source"
     source.mkdir()

@@ -19,7 +19,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> AblationCase:
     return measured(SMALL, tmp_path_factory.mktemp("ablation") / "old", NOW_MS)
 
 
-def test_the_last_segment_alone_is_cheap_and_wrong(case: AblationCase) -> None:
+def test_last_segment_alone_is_cheap_and_wrong(case: AblationCase) -> None:
     last = case.figures["last segment"]
     assert last.read_bytes < case.log_bytes / 15
     assert 0 < last.missing < case.known

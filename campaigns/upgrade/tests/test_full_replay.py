@@ -77,7 +77,7 @@ def test_each_segment_has_the_state_up_to_its_end(replay: list[ReplayedSegment])
     assert stable_end([]) == 0
 
 
-def test_a_marker_that_raises_the_epoch_clears_the_sequence(tmp_path: Path) -> None:
+def test_marker_that_raises_the_epoch_clears_the_sequence(tmp_path: Path) -> None:
     log = HandmadeLog(tmp_path)
     log.send(5, 0, 0, count=4, in_txn=True)
     log.end(5, 0, epoch=1)
@@ -132,7 +132,7 @@ def test_later_segments_say_nothing_of_where_a_replay_begins(tmp_path: Path) -> 
     assert first_needed(replay, (), 3, ms(10), 2 * HOUR) == 2
 
 
-def test_a_snapshot_that_is_not_whole_is_refused() -> None:
+def test_snapshot_that_is_not_whole_is_refused() -> None:
     data = snapshot_file([ProducerRow(1, 0, 2, 2, 2, 5, -1, -1)])
     assert snapshot_rows(data) == {1: ProducerRow(1, 0, 2, 2, 2, 5, -1, -1)}
     for broken in (b"", data[:-1], data[:-1] + b"\x00", b"\x00\x02" + data[2:], data + b"\x00"):

@@ -35,7 +35,7 @@ def old(tmp_path: Path) -> Path:
     return tmp_path / "old"
 
 
-def test_the_directory_that_is_made_is_that_of_an_old_broker(old: Path) -> None:
+def test_directory_that_is_made_is_that_of_an_old_broker(old: Path) -> None:
     found = taking_over.read(old, ())
     (partition,) = found.partitions
     assert (found.broker_id, found.topics, partition.name) == (0, {TOPIC: 1}, f"{TOPIC}-0")
@@ -82,7 +82,7 @@ def test_later_leader_epochs_become_those_of_a_new_topic(old: Path, tmp_path: Pa
     assert last.read_bytes() == data, "nothing of the old directory is changed"
 
 
-def test_a_log_start_comes_from_the_checkpoint_or_the_first_segment(old: Path) -> None:
+def test_log_start_comes_from_the_checkpoint_or_the_first_segment(old: Path) -> None:
     (old / taking_over.LOG_START).write_text(checkpoint([f"{TOPIC} 0 17"]))
     assert taking_over.read(old, ()).partitions[0].log_start == 17
     folder = old / f"{TOPIC}-0"

@@ -13,7 +13,7 @@ LIMIT_S = 120.0
 
 @pytest.mark.timeout(600)
 @pytest.mark.clause("P-8", "P-10", "P-14")
-def test_the_same_directory_is_uploaded_whole_here_and_gets_stuck_there(tmp_path: Path) -> None:
+def test_same_directory_is_uploaded_whole_here_and_gets_stuck_there(tmp_path: Path) -> None:
     outcome = run(UpgradeRequest(None, tmp_path / "out", (), {}, LIMIT_S, with_kafka=True), print)
     (verdict,) = outcome.verdicts
     assert verdict.is_good, verdict

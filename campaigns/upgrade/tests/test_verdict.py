@@ -50,21 +50,21 @@ def test_correct_result_is_good(journey: Journey) -> None:
     assert verdict.cells()[-1] == "yes"
 
 
-def test_a_segment_that_is_not_there(journey: Journey) -> None:
+def test_segment_that_is_not_there(journey: Journey) -> None:
     object_of(journey, 0, ".log").unlink()
     verdict = compute_verdict(journey)
     assert not verdict.is_good
     assert verdict.cells()[-1] == "NO: 1 not uploaded"
 
 
-def test_a_segment_that_is_not_whole(journey: Journey) -> None:
+def test_segment_that_is_not_whole(journey: Journey) -> None:
     path = object_of(journey, 1, ".log")
     path.write_bytes(path.read_bytes()[:-1])
     assert compute_verdict(journey).cells()[-1] == "NO: 1 not whole"
 
 
 @pytest.mark.parametrize("content", [b"", snapshot_file([])])
-def test_a_snapshot_that_lacks_producers(journey: Journey, content: bytes) -> None:
+def test_snapshot_that_lacks_producers(journey: Journey, content: bytes) -> None:
     object_of(journey, -1, ".snapshot").write_bytes(content)
     assert compute_verdict(journey).cells()[-1].startswith("NO: 1 differ (")
 
@@ -74,13 +74,13 @@ def test_no_snapshot_at_all(journey: Journey) -> None:
     assert compute_verdict(journey).cells()[-1].startswith("NO: 1 differ (")
 
 
-def test_a_replay_that_read_too_much(journey: Journey) -> None:
+def test_replay_that_read_too_much(journey: Journey) -> None:
     made = {offset: replace(each, from_offset=0) for offset, each in journey.recreated.items()}
     assert compute_verdict(replace(journey, recreated=made)).cells()[-1] == "NO: 2 read too early"
 
 
 @pytest.mark.parametrize(("off_ms", "untimely"), [(-1, 1), (0, 0), (1, 0), (2, 1)])
-def test_a_snapshot_whose_time_is_not_of_this_run(journey: Journey, off_ms: int, untimely: int) -> None:
+def test_snapshot_whose_time_is_not_of_this_run(journey: Journey, off_ms: int, untimely: int) -> None:
     """A broker that logged another time would choose itself which producers are expired."""
     made = dict(journey.recreated)
     offset = max(made)
@@ -90,11 +90,11 @@ def test_a_snapshot_whose_time_is_not_of_this_run(journey: Journey, off_ms: int,
     assert ("1 made at no time of this run" in verdict.cells()[-1]) is bool(untimely)
 
 
-def test_a_partition_without_a_closed_segment_has_nothing_to_compare(journey: Journey) -> None:
+def test_partition_without_a_closed_segment_has_nothing_to_compare(journey: Journey) -> None:
     assert compute_verdict(replace(journey, eligible=(), recreated={})).cells()[-1] == "nothing to compare"
 
 
-def test_a_directory_without_a_closed_segment_is_refused(tmp_path: Path) -> None:
+def test_directory_without_a_closed_segment_is_refused(tmp_path: Path) -> None:
     make(tmp_path / "old", WantedLog(size_bytes=20_000, segment_bytes=1 << 20, batch_bytes=2_000), NOW_MS)
     old = taking_over.read(tmp_path / "old", ())
     upgrade = Upgrade(old, tmp_path / "data", tmp_path / "tier", {}, 1.0, lambda _: None)

@@ -70,7 +70,7 @@ def frame(api: int, version: int, body: object) -> bytes:
 
 
 @pytest.mark.parametrize(("api", "version", "body"), CARRIERS)
-def test_an_address_becomes_the_proxys(api: int, version: int, body: Any) -> None:
+def test_address_becomes_the_proxys(api: int, version: int, body: Any) -> None:
     talk = Talk().connect()
     send_request(talk, api, version)
     talk.conversation.from_node(frame(api, version, body("broker.example", 9092)))
@@ -85,7 +85,7 @@ def test_response_without_coordinator_is_unchanged() -> None:
     assert talk.client.got == no_coordinator
 
 
-def test_a_response_that_may_carry_an_address_and_cannot_be_read_passes_with_one_line() -> None:
+def test_response_that_may_carry_an_address_and_cannot_be_read_passes_with_one_line() -> None:
     talk = Talk().connect()
     send_request(talk, ApiKey.METADATA, 14)
     unread = b"\0\0\0\x08\0\0\0\x05what"
@@ -110,7 +110,7 @@ def test_api_versions_caps_apis_with_addresses_at_readable_versions(version: int
     assert found == {ApiKey.METADATA: 13, ApiKey.HEARTBEAT: 20, ApiKey.FETCH: 12}
 
 
-def test_an_offer_that_can_be_read_passes_as_it_is() -> None:
+def test_offer_that_can_be_read_passes_as_it_is() -> None:
     talk = Talk().connect()
     send_request(talk, ApiKey.API_VERSIONS, 4)
     offered = frame(ApiKey.API_VERSIONS, 4, versions((ApiKey.METADATA, 13), (999, 7)))
@@ -163,7 +163,7 @@ def test_tagged_fields_that_we_do_not_know_stay(api: int, version: int, body: An
     assert talk.client.got == newer(frame(api, version, body("proxy", SHOWN_PORT + 2)), tag_bytes(api, "proxy"))
 
 
-def test_an_offer_that_is_cut_keeps_tagged_fields_that_we_do_not_know() -> None:
+def test_offer_that_is_cut_keeps_tagged_fields_that_we_do_not_know() -> None:
     talk = Talk().connect()
     send_request(talk, ApiKey.API_VERSIONS, 4)
     whole, cut = (frame(ApiKey.API_VERSIONS, 4, versions((ApiKey.METADATA, most))) for most in (20, 13))
@@ -171,7 +171,7 @@ def test_an_offer_that_is_cut_keeps_tagged_fields_that_we_do_not_know() -> None:
     assert talk.client.got == newer(cut, 1)
 
 
-def test_an_address_in_another_place_of_the_response_stays() -> None:
+def test_address_in_another_place_of_the_response_stays() -> None:
     """Records may hold the very bytes of an address."""
     written = (2).to_bytes(4, "big") + b"\x07broker" + (9092).to_bytes(4, "big")
     endpoint = b"\x00\x12\x02" + written + b"\0\0"

@@ -30,7 +30,7 @@ NO_BROKER = "127.0.0.1:1"
         (ProxyOptions(NO_BROKER, rules=Path("missing.toml")), "cannot be read"),
     ],
 )
-def test_a_start_that_cannot_be_is_one_sentence(
+def test_start_that_cannot_be_is_one_sentence(
     options: ProxyOptions, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chaos.live.external.target.PATIENCE_S", 0.0)
@@ -42,7 +42,7 @@ def test_a_start_that_cannot_be_is_one_sentence(
 
 
 @pytest.mark.thorough
-def test_a_web_server_is_recognized_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_web_server_is_recognized_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     """As in ``crucible run`` and ``crucible fleet``, which look at their target in the same way."""
 
     def serve(connection: socket.socket) -> None:
@@ -64,7 +64,7 @@ def test_a_web_server_is_recognized_at_once(capsys: pytest.CaptureFixture[str]) 
         ({0: 2**22 + 1}, f"--process: process {2**22 + 1} of node 0: No such process.\n"),
     ],
 )
-def test_a_process_that_cannot_be_killed_is_one_sentence(
+def test_process_that_cannot_be_killed_is_one_sentence(
     processes: dict[int, int], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chaos.frame_proxy.proxy_command.nodes_of", lambda _: [AdvertisedNode(0, "127.0.0.1", 9)])
@@ -93,7 +93,7 @@ def test_more_nodes_than_ports_is_one_sentence(
         (b"\0\0\0\4\0\0\0\7", "does not speak Kafka (garbled"),
     ],
 )
-def test_a_target_that_does_not_speak_kafka_is_known_at_once(
+def test_target_that_does_not_speak_kafka_is_known_at_once(
     response: bytes, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def serve(client: socket.socket) -> None:
@@ -124,7 +124,7 @@ def test_silent_target_is_refused_soon_after_timeout(
 
 
 @pytest.mark.live
-def test_a_process_that_has_ended_runs_no_more_before_and_after_its_status_is_collected() -> None:
+def test_process_that_has_ended_runs_no_more_before_and_after_its_status_is_collected() -> None:
     with subprocess.Popen(["sleep", "60"]) as child:
         (found,) = _processes_of({0: child.pid}, [AdvertisedNode(0, "127.0.0.1", 9092)]).values()
         assert _runs(found)

@@ -41,7 +41,7 @@ def _response(url: str, request: bytes) -> bytes:
         (b"POST /rules HTTP/1.1\r\nOrigin: http://a-page.example\r\nContent-Length: 2\r\n\r\n{}", b"403"),
     ],
 )
-def test_a_bad_request_is_refused_in_one_sentence(
+def test_bad_request_is_refused_in_one_sentence(
     request_bytes: bytes, status: bytes, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chaos.frame_proxy.control.LIMIT_S", 1.0)

@@ -51,7 +51,7 @@ def hit(number: int, at_us: int = 0) -> FaultRow:
     return FaultRow("control-rule-1", "response_dropped", at_us, at_us, "node-2", number, "app-1", ApiKey.PRODUCE)
 
 
-def test_a_rule_lives_as_in_the_control_api() -> None:
+def test_rule_lives_as_in_the_control_api() -> None:
     def story(call: Call, proxy: FrameProxy) -> None:
         wanted = {"api": "Produce", "client_id": "app-*", "act": "drop_response", "times": 2}
         status, rule = call("POST", "/v1/rules", wanted)
@@ -128,7 +128,7 @@ def test_what_a_proxy_cannot_play_is_refused(body: object, sentence: str) -> Non
         ({"act": "drop_request", "api": "Fetch", "session": True}, {"match.session": True}),
     ],
 )
-def test_a_rule_becomes_a_fault(body: object, changed: dict[str, object]) -> None:
+def test_rule_becomes_a_fault(body: object, changed: dict[str, object]) -> None:
     def story(call: Call, proxy: FrameProxy) -> None:
         assert call("POST", "/v1/rules", body)[0] == 201
         (made,) = proxy.rules
@@ -141,7 +141,7 @@ def test_a_rule_becomes_a_fault(body: object, changed: dict[str, object]) -> Non
     played(story)
 
 
-def test_the_token_is_needed_and_old_paths_need_none() -> None:
+def test_token_is_needed_and_old_paths_need_none() -> None:
     def story(call: Call, proxy: FrameProxy) -> None:  # noqa: ARG001
         assert call("GET", "/v1/rules")[0] == 401
         assert call("POST", "/v1/rules", {"act": "drop_request"})[0] == 401

@@ -86,7 +86,7 @@ def test_all_received_bytes_are_forwarded_at_any_frame_boundary(garbage: bytes, 
 
 
 @pytest.mark.parametrize("body", [b"", b"\x00", bytes(7)])
-def test_a_frame_without_a_header_passes_with_what_follows(body: bytes) -> None:
+def test_frame_without_a_header_passes_with_what_follows(body: bytes) -> None:
     data = len(body).to_bytes(4, "big") + body + b"more"
     talk = Talk().connect()
     talk.conversation.from_client(data)
@@ -94,7 +94,7 @@ def test_a_frame_without_a_header_passes_with_what_follows(body: bytes) -> None:
     assert talk.logged == ["opaque"]
 
 
-def test_a_response_to_another_request_makes_the_rest_opaque_with_one_line() -> None:
+def test_response_to_another_request_makes_the_rest_opaque_with_one_line() -> None:
     talk = Talk().connect()
     talk.conversation.from_client(request(UNKNOWN_API, 0, 7))
     talk.conversation.from_node(response(8, b"other") + b"and what follows")
@@ -103,7 +103,7 @@ def test_a_response_to_another_request_makes_the_rest_opaque_with_one_line() -> 
     assert "a response to request 8, not 7" in talk.entries[0].detail
 
 
-def test_a_produce_request_with_acks_0_waits_for_no_response() -> None:
+def test_produce_request_with_acks_0_waits_for_no_response() -> None:
     talk = Talk().connect()
     talk.conversation.from_client(produce(1, acks=0) + produce(2, acks=1))
     talk.conversation.from_node(response(2))
@@ -111,7 +111,7 @@ def test_a_produce_request_with_acks_0_waits_for_no_response() -> None:
     assert talk.client.got == response(2)
 
 
-def test_the_session_of_a_fetch_is_read_in_each_layout() -> None:
+def test_session_of_a_fetch_is_read_in_each_layout() -> None:
     talk = Talk().connect()
     for number, version in enumerate((4, 11, 15, 18)):
         body = FetchRequest(session_id=9, session_epoch=3)
@@ -121,7 +121,7 @@ def test_the_session_of_a_fetch_is_read_in_each_layout() -> None:
     assert seen == [(0, -1), (9, 3), (9, 3), (9, 3)]
 
 
-def test_a_large_request_goes_on_before_it_has_arrived() -> None:
+def test_large_request_goes_on_before_it_has_arrived() -> None:
     talk, whole = Talk().connect(), produce(1, acks=1, size=LARGE)
     talk.conversation.from_client(whole[: START_BYTES + 1])
     assert talk.node.got == whole[: START_BYTES + 1]
@@ -176,7 +176,7 @@ def test_no_response_of_the_proxys_own_lands_inside_a_large_one_that_still_arriv
     assert talk.node.got == request(UNKNOWN_API, 3, 1) + UNKNOWN_API_VERSIONS
 
 
-def test_a_client_is_not_read_while_too_many_of_its_requests_have_no_response() -> None:
+def test_client_is_not_read_while_too_many_of_its_requests_have_no_response() -> None:
     talk, count = Talk().connect(), MOST_PENDING + 5
     requests = [request(UNKNOWN_API, 3, number) for number in range(count)]
     talk.conversation.from_client(b"".join(requests))

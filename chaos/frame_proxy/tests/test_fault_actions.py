@@ -29,7 +29,7 @@ def kinds(of: Talk) -> list[str]:
     return [row.kind for row in of.rows]
 
 
-def test_a_dropped_request_ends_the_connection_unseen_by_the_node() -> None:
+def test_dropped_request_ends_the_connection_unseen_by_the_node() -> None:
     seen = talk("request_dropped", "request", nth=2)
     seen.conversation.from_client(ONE + TWO)
     assert (seen.node.got, seen.client.got) == (ONE, b"")
@@ -37,7 +37,7 @@ def test_a_dropped_request_ends_the_connection_unseen_by_the_node() -> None:
     assert kinds(seen) == ["request_dropped"]
 
 
-def test_a_delayed_request_holds_back_those_behind_it() -> None:
+def test_delayed_request_holds_back_those_behind_it() -> None:
     seen = talk("request_delayed", "request", delay_ms=Range(5, 5))
     seen.conversation.from_client(ONE + TWO)
     assert (seen.node.got, seen.client.reads) == (b"", False)
@@ -48,7 +48,7 @@ def test_a_delayed_request_holds_back_those_behind_it() -> None:
     assert kinds(seen) == ["request_delayed"]
 
 
-def test_a_dropped_response_ends_the_connection_after_the_node_has_done_it() -> None:
+def test_dropped_response_ends_the_connection_after_the_node_has_done_it() -> None:
     seen = talk("response_dropped", "response")
     seen.conversation.from_client(ONE)
     seen.conversation.from_node(FIRST)
@@ -56,7 +56,7 @@ def test_a_dropped_response_ends_the_connection_after_the_node_has_done_it() -> 
     assert (kinds(seen), seen.logged) == (["response_dropped"], ["response_taken"])
 
 
-def test_a_delayed_response_holds_back_those_behind_it() -> None:
+def test_delayed_response_holds_back_those_behind_it() -> None:
     seen = talk("response_delayed", "response", delay_ms=Range(5, 5))
     seen.conversation.from_client(ONE + TWO)
     seen.conversation.from_node(FIRST + SECOND)
@@ -76,7 +76,7 @@ def test_proxy_response_does_not_overtake_delayed_response() -> None:
     assert seen.client.got == FIRST
 
 
-def test_a_truncated_response_is_cut_and_the_connection_closed() -> None:
+def test_truncated_response_is_cut_and_the_connection_closed() -> None:
     seen = talk("response_truncated", "response", cut_bytes=Range(6, 6))
     seen.conversation.from_client(ONE + TWO)
     seen.conversation.from_node(FIRST + SECOND)
@@ -84,7 +84,7 @@ def test_a_truncated_response_is_cut_and_the_connection_closed() -> None:
     assert [row.detail for row in seen.rows] == [f"6 of {len(FIRST)} bytes"]
 
 
-def test_a_damaged_response_has_one_other_bit() -> None:
+def test_damaged_response_has_one_other_bit() -> None:
     seen = talk("response_damaged", "response")
     seen.conversation.from_client(ONE)
     seen.conversation.from_node(FIRST)
@@ -93,7 +93,7 @@ def test_a_damaged_response_has_one_other_bit() -> None:
     assert kinds(seen) == ["response_damaged"]
 
 
-def test_a_doubled_response_comes_twice_and_the_next_ones_once() -> None:
+def test_doubled_response_comes_twice_and_the_next_ones_once() -> None:
     seen = talk("response_duplicated", "response")
     seen.conversation.from_client(ONE + TWO)
     seen.conversation.from_node(FIRST + SECOND)
@@ -107,7 +107,7 @@ def fetched(size: int) -> FetchResponse:
 
 
 @pytest.mark.parametrize("size", [10, LARGE_BYTES * 3])
-def test_an_error_is_put_into_a_response_of_any_size(size: int) -> None:
+def test_error_is_put_into_a_response_of_any_size(size: int) -> None:
     seen = talk("response_error", "response", match=Match(api=int(ApiKey.FETCH)), code=6, code_in="items")
     seen.conversation.from_client(ONE + request(ApiKey.FETCH, 12, 2, bytes(40)))
     seen.conversation.from_node(FIRST)
@@ -121,7 +121,7 @@ def test_an_error_is_put_into_a_response_of_any_size(size: int) -> None:
 
 
 @pytest.mark.parametrize("match", [Match(error=ErrorCode.fetch_session_id_not_found), Match(error=0)])
-def test_a_rule_finds_responses_by_their_error(match: Match) -> None:
+def test_rule_finds_responses_by_their_error(match: Match) -> None:
     seen = talk("response_dropped", "response", match=match)
     seen.conversation.from_client(request(ApiKey.FETCH, 12, 2, bytes(40)))
     body = FetchResponse(error_code=ErrorCode.fetch_session_id_not_found)
@@ -131,7 +131,7 @@ def test_a_rule_finds_responses_by_their_error(match: Match) -> None:
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_a_large_request_that_a_rule_may_hit_waits_until_it_is_whole(large: bool) -> None:
+def test_large_request_that_a_rule_may_hit_waits_until_it_is_whole(large: bool) -> None:
     seen = talk("request_dropped", "request", match=Match(api=int(ApiKey.PRODUCE)), nth=2)
     whole = produce(1, acks=1, size=LARGE_BYTES + 9 if large else 9)
     seen.conversation.from_client(whole[:-1])
@@ -145,7 +145,7 @@ def test_a_large_request_that_a_rule_may_hit_waits_until_it_is_whole(large: bool
 @pytest.mark.parametrize(
     ("kind", "on"), [("node_killed", "request"), ("node_killed", "response"), ("node_paused", "response")]
 )
-def test_a_process_is_killed_or_paused(kind: str, on: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_is_killed_or_paused(kind: str, on: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda process, number: sent.append((process, number)))
     seen = Talk(rule(kind, on, duration_s=1.0), process=77).connect()
@@ -160,7 +160,7 @@ def test_a_process_is_killed_or_paused(kind: str, on: str, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("kind", ["node_killed", "node_paused"])
-def test_a_process_that_has_ended_is_left_alone_and_is_no_hit(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_that_has_ended_is_left_alone_and_is_no_hit(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ID of the ended process may belong to another process by now."""
     sent: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda process, number: sent.append((process, number)))
@@ -171,7 +171,7 @@ def test_a_process_that_has_ended_is_left_alone_and_is_no_hit(kind: str, monkeyp
     assert [row.kind for row in seen.missed] == [kind]
 
 
-def test_a_client_that_leaves_while_its_request_is_held_is_closed_on_both_sides() -> None:
+def test_client_that_leaves_while_its_request_is_held_is_closed_on_both_sides() -> None:
     seen = talk("request_delayed", "request", delay_ms=Range(5, 5))
     seen.conversation.from_client(ONE)
     seen.conversation.end("the client closed the connection")

@@ -53,7 +53,7 @@ def fetched(correlation: int, records: bytes) -> bytes:
     return b"".join(bytes(part) for part in encode_response(ApiKey.FETCH, 17, correlation, body))
 
 
-def test_a_fetch_is_recorded_with_its_partitions_and_its_response(tmp_path: Path) -> None:
+def test_fetch_is_recorded_with_its_partitions_and_its_response(tmp_path: Path) -> None:
     talk = talking(tmp_path)
     talk.conversation.from_client(fetch(1, session_id=5, session_epoch=3))
     talk.conversation.from_node(fetched(1, b"records"))
@@ -71,7 +71,7 @@ def test_a_fetch_is_recorded_with_its_partitions_and_its_response(tmp_path: Path
     ]
 
 
-def test_a_large_response_is_held_until_its_partitions_are_known(tmp_path: Path) -> None:
+def test_large_response_is_held_until_its_partitions_are_known(tmp_path: Path) -> None:
     talk = talking(tmp_path)
     talk.conversation.from_client(fetch(1))
     whole = fetched(1, bytes(2 * LARGE_BYTES))
@@ -91,7 +91,7 @@ def test_response_dropped_by_rule_is_recorded(tmp_path: Path) -> None:
     assert (frame.what, frame.response_seq, frame.response_session_id, len(lines)) == ("response_taken", 2, 77, 5)
 
 
-def test_a_dropped_request_never_went_to_the_node(tmp_path: Path) -> None:
+def test_dropped_request_never_went_to_the_node(tmp_path: Path) -> None:
     talk = talking(tmp_path, rule("request_dropped", "request"))
     talk.conversation.from_client(fetch(1))
     assert recorded(talk, tmp_path) == ([], [])

@@ -62,18 +62,18 @@ def senders(rule: dict[str, object], *words: object) -> list[tuple[str, str]]:
     return [(row.client_id, row.target) for row in asyncio.run(hits_of(rule, *words))]
 
 
-def test_a_rule_of_a_link_hits_what_one_node_sends_to_the_other() -> None:
+def test_rule_of_a_link_hits_what_one_node_sends_to_the_other() -> None:
     assert senders(LOST) == [("node-1", "node-0")]
     assert senders({**LOST, "link": "all>0"}) == [("node-1", "node-0"), ("node-2", "node-0")]
     assert senders({**LOST, "link": "1>2"}) == []
 
 
-def test_a_rule_without_a_link_hits_clients_only() -> None:
+def test_rule_without_a_link_hits_clients_only() -> None:
     anybody: dict[str, object] = {"name": "lost", "kind": "request_dropped", "on": "request", "node": "any"}
     assert [target for _, target in senders(anybody)] == ["node-0"]
 
 
-def test_a_link_may_lead_to_the_node_that_has_a_role_now() -> None:
+def test_link_may_lead_to_the_node_that_has_a_role_now() -> None:
     to_the_leader: dict[str, object] = {**LOST, "link": "all>leader", "total": 1}
     assert senders(to_the_leader) == []
     assert senders(to_the_leader, "leader") == [("node-1", "node-0")]
@@ -93,7 +93,7 @@ def test_a_link_may_lead_to_the_node_that_has_a_role_now() -> None:
         ({**KILLED, "match": {"api": "vote"}}, (), []),
     ],
 )
-def test_a_response_between_nodes_hits_the_requester(
+def test_response_between_nodes_hits_the_requester(
     rule: dict[str, object], words: tuple[str, ...], killed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[tuple[int, int]] = []
@@ -104,20 +104,20 @@ def test_a_response_between_nodes_hits_the_requester(
     assert {row.detail for row in rows} <= {"from node-0"}
 
 
-def test_a_large_response_between_nodes_is_hit_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_response_between_nodes_is_hit_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "kill", lambda *_: None)
     rows = asyncio.run(hits_of({**KILLED, "node": 1, "total": 1}, size=2 * LARGE_BYTES))
     assert [row.target for row in rows] == ["node-1"]
 
 
-def test_a_response_between_nodes_may_come_late() -> None:
+def test_response_between_nodes_may_come_late() -> None:
     late = {**KILLED, "kind": "response_delayed", "delay_ms": 300, "node": 1}
     began = time.monotonic()
     assert [row.target for row in asyncio.run(hits_of(late))] == ["node-1"]
     assert time.monotonic() - began > 0.3
 
 
-def test_a_link_listens_at_the_given_address() -> None:
+def test_link_listens_at_the_given_address() -> None:
     async def play() -> list[str]:
         port = free_port()
         proxy = FrameProxy(ProxyPlan())

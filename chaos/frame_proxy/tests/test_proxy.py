@@ -19,7 +19,7 @@ NODE = AdvertisedNode(0, "127.0.0.1", 9)
 REPLY = Reply(1, 1, UNKNOWN_API, 0, None, Tag(UNKNOWN_API, 0, "c"))
 
 
-def test_a_paused_node_goes_on_when_the_proxy_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paused_node_goes_on_when_the_proxy_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda process, number: sent.append((process, number)))
 

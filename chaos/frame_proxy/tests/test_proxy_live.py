@@ -101,7 +101,7 @@ def _descriptors() -> list[str]:
     return [each.name for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
 
 
-def test_a_rule_of_the_control_api_loses_one_response(target: LiveCluster) -> None:
+def test_rule_of_the_control_api_loses_one_response(target: LiveCluster) -> None:
     with proxy("--target", target.addresses[0]) as running:
         wanted = {"api": "Produce", "client_id": "app-*", "act": "drop_response", "times": 1}
         status, added = running.send_http("POST", "/v1/rules", wanted)
@@ -206,7 +206,7 @@ def test_rules_come_and_go_and_wrong_ones_are_refused_in_one_sentence(target: Li
     assert {json.loads(line)["api"] for line in log.read_text().splitlines()} >= {"ApiVersions", "Metadata"}
 
 
-def test_a_dead_target_closes_clients_and_is_reported_once(tmp_path: Path) -> None:
+def test_dead_target_closes_clients_and_is_reported_once(tmp_path: Path) -> None:
     with started(ClusterPlan(tmp_path / "one", nodes=1)) as cluster:
         (only,) = cluster.nodes
         running = Running("--target", only.listen)

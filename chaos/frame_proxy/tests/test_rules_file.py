@@ -15,12 +15,12 @@ NODES = {1: 0, 2: 77}
 LOST = {"name": "lost", "kind": "response_dropped", "on": "response", "node": "any"}
 
 
-def test_the_faults_of_a_scenario_are_a_rules_file() -> None:
+def test_faults_of_a_scenario_are_a_rules_file() -> None:
     scenario = loader.find("01-lost-response")
     assert read_rules(Path(scenario.path)) == scenario.faults
 
 
-def test_a_rule_is_read_from_json() -> None:
+def test_rule_is_read_from_json() -> None:
     rule = read_rule({**LOST, "match": {"api": "fetch", "session_epoch": [1, 3]}, "nth": 2})
     assert (rule.match.api, rule.match.session_epoch, rule.nth) == (1, Range(1, 3), Range(2, 2))
     assert why_not(rule, NODES) == ""
@@ -53,7 +53,7 @@ def test_rule_with_state_unknown_to_proxy_is_refused(changes: dict[str, object],
     assert bool(wrong) is bool(refusal)
 
 
-def test_a_role_in_a_partition_is_known_from_metadata() -> None:
+def test_role_in_a_partition_is_known_from_metadata() -> None:
     for changes in ({"node": "partition_leader"}, {"match": {"role": "partition_follower"}}):
         rule = read_rule({**LOST, **changes})
         assert "or --topic, whose first partition is meant" in why_not(rule, NODES)
@@ -68,19 +68,19 @@ def test_each_api_can_be_named_in_both_spellings() -> None:
             assert fault.match.api == key
 
 
-def test_a_name_that_is_no_api_is_refused_with_near_ones() -> None:
+def test_name_that_is_no_api_is_refused_with_near_ones() -> None:
     with pytest.raises(ScenarioError, match=r"'OffsetComit', which is no API; a name is one such as offset_commit"):
         read_rule({"name": "lost", "kind": "response_dropped", "on": "response", "match": {"api": "OffsetComit"}})
 
 
-def test_a_response_is_doubled_before_clients_and_not_at_the_requester() -> None:
+def test_response_is_doubled_before_clients_and_not_at_the_requester() -> None:
     rule = {"name": "twice", "kind": "response_duplicated", "node": "any"}
     assert why_not(read_rule({**rule, "on": "response"}), NODES) == ""
     refusal = why_not(read_rule({**rule, "on": "peer_response"}), NODES, has_links=True)
     assert "carries the response to a request once" in refusal
 
 
-def test_a_time_is_refused() -> None:
+def test_time_is_refused() -> None:
     with pytest.raises(
         ScenarioError, match=r"at_s needs what a proxy does not see; give on = 'request' or on = 'response'"
     ):
@@ -91,7 +91,7 @@ OFFERED = {"request": "request_dropped", "response": "response_dropped"}
 
 
 @pytest.mark.parametrize("on", OFFERED)
-def test_a_refused_kind_leads_only_to_kinds_that_a_proxy_takes(on: str) -> None:
+def test_refused_kind_leads_only_to_kinds_that_a_proxy_takes(on: str) -> None:
     with pytest.raises(ScenarioError) as wrong:
         read_rule({"name": "lost", "kind": "link_cut", "on": on})
     offered = str(wrong.value).partition("allowed: ")[2].split(", ")
@@ -104,7 +104,7 @@ def test_a_refused_kind_leads_only_to_kinds_that_a_proxy_takes(on: str) -> None:
         assert kind in HELP
 
 
-def test_a_place_that_a_proxy_does_not_see_is_not_offered() -> None:
+def test_place_that_a_proxy_does_not_see_is_not_offered() -> None:
     for place in ({}, {"on": "reply"}):
         with pytest.raises(ScenarioError, match=r"allowed: request, response$"):
             read_rule({"name": "lost", "kind": "response_dropped", **place})
@@ -125,7 +125,7 @@ def test_a_place_that_a_proxy_does_not_see_is_not_offered() -> None:
         ),
     ],
 )
-def test_a_wrong_file_is_refused(text: str, refusal: str, tmp_path: Path) -> None:
+def test_wrong_file_is_refused(text: str, refusal: str, tmp_path: Path) -> None:
     file = tmp_path / "rules.toml"
     file.write_text(text)
     with pytest.raises(ScenarioError) as wrong:

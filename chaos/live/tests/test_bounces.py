@@ -96,7 +96,7 @@ def test_one_after_the_other_ends_and_comes_back_with_the_new_settings() -> None
     assert all(one.until_us < next_one.at_us for one, next_one in zip(ended.firings, ended.firings[1:], strict=False))
 
 
-def test_a_node_that_another_fault_has_hit_is_waited_for() -> None:
+def test_node_that_another_fault_has_hit_is_waited_for() -> None:
     place = FakePlace()
     place.started[1] = 20 * SECOND_US
     end = run_started(place)
@@ -106,7 +106,7 @@ def test_a_node_that_another_fault_has_hit_is_waited_for() -> None:
     assert through(place, end, 10) is not None
 
 
-def test_a_bounce_that_the_end_of_the_load_cuts_short_did_not_happen() -> None:
+def test_bounce_that_the_end_of_the_load_cuts_short_did_not_happen() -> None:
     place = FakePlace()
     end = run_started(place)
     assert through(place, end, 2.0) is None
@@ -142,7 +142,7 @@ def test_unfinished_fault_is_polled_and_leaves_one_row(monkeypatch: pytest.Monke
     assert row.until_us - row.at_us >= 3 * int(RETRY_S * SECOND_US)
 
 
-def test_the_end_of_the_load_reaches_what_still_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_of_the_load_reaches_what_still_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     def begin(place: LiveFaultContext, target: FaultTarget) -> End:  # noqa: ARG001
         return lambda: Ended("") if place.is_over else None
 

@@ -87,7 +87,7 @@ def test_guarantee_never_checked_has_no_evidence() -> None:
     assert (found.holds, found.evidence) == (True, 0)
 
 
-def test_the_interval_of_snapshots_counts_from_the_load() -> None:
+def test_interval_of_snapshots_counts_from_the_load() -> None:
     inside, node = NodeInstrumentation.__new__(NodeInstrumentation), Mock()
     inside._spec, inside._node = SimpleNamespace(origin_us=5_000), node  # type: ignore[assignment]
     inside._interceptor = inside._disk_faults = inside._losses = Mock()

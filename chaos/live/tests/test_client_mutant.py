@@ -23,7 +23,7 @@ NO_WAIT = Mutant(
 SPEC = FleetSpec(["node-0:1"], Load(seconds=1))
 
 
-def test_a_process_that_makes_clients_changes_them_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_that_makes_clients_changes_them_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MetadataRefresher, "has_reached", MetadataRefresher.has_reached)  # Put back at the end.
     monkeypatch.setattr(client_mutant, "by_name", {NO_WAIT.name: NO_WAIT}.__getitem__)
     monkeypatch.setattr(client_mutant, "apply", mutant.apply)

@@ -70,14 +70,14 @@ def test_each_closed_segment_must_be_in_the_tier_to_its_last_record(leader: Lead
     assert f"{TOPIC}-0 from 0 to 100" in leader.segments.judged(7).detail
 
 
-def test_a_log_with_its_active_segment_alone_has_nothing_to_store(tmp_path: Path, leader: Leader) -> None:
+def test_log_with_its_active_segment_alone_has_nothing_to_store(tmp_path: Path, leader: Leader) -> None:
     for each in (tmp_path / f"{TOPIC}-0").glob("*[1-9]*"):
         each.unlink()
     assert leader.looks()
     assert leader.segments.judged(7).evidence == 0
 
 
-def test_a_node_that_does_not_respond_is_queried_again(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_that_does_not_respond_is_queried_again(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
     def silent(*_: object) -> Any:
         raise TransportError("it is gone")
 
@@ -88,7 +88,7 @@ def test_a_node_that_does_not_respond_is_queried_again(leader: Leader, monkeypat
     assert leader.looks()
 
 
-def test_the_wait_goes_on_while_segments_get_there_and_ends_when_none_does(leader: Leader) -> None:
+def test_wait_goes_on_while_segments_get_there_and_ends_when_none_does(leader: Leader) -> None:
     assert not leader.looks()
     assert not leader.looks(after_s=closed_segments.LIMIT_S)
     leader.tiered = 99

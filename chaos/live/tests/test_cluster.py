@@ -169,7 +169,7 @@ def responds(address: str, within_s: float = 20.0) -> bool:
     return False
 
 
-def test_a_killed_node_is_restarted_behind_the_same_proxy_and_sigterm_ends_all(tmp_path: Path) -> None:
+def test_killed_node_is_restarted_behind_the_same_proxy_and_sigterm_ends_all(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path / "c", 1, "toxiproxy", "restart")
     assert len(cluster.children()) == 2
     assert cluster.bootstrap != cluster.ready["nodes"]
@@ -198,7 +198,7 @@ def killed(data: Path, *words: str) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
-def test_the_node_that_has_a_role_is_killed(tmp_path: Path) -> None:
+def test_node_that_has_a_role_is_killed(tmp_path: Path) -> None:
     data = tmp_path / "c"
     cluster = Cluster(data, 3, "restart")
     admin = Admin(cluster.bootstrap)
@@ -289,7 +289,7 @@ def test_nodes_replicate_and_elect_over_listeners_of_their_own(tmp_path: Path) -
     assert "ended by SIGKILL" in cluster.end()
 
 
-def test_a_cluster_ends_when_its_last_node_has_died(tmp_path: Path) -> None:
+def test_cluster_ends_when_its_last_node_has_died(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path / "c", 1)
     cluster.node(0).kill()
     _, stderr = cluster.process.communicate(timeout=20)

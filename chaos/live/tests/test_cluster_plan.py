@@ -100,13 +100,13 @@ def test_with_toxiproxy_each_directed_link_has_a_proxy_of_its_own(tmp_path: Path
     assert not set(dialled) & {node.listen for node in nodes}
 
 
-def test_a_port_is_the_clients_one_with_proxies_too(tmp_path: Path) -> None:
+def test_port_is_the_clients_one_with_proxies_too(tmp_path: Path) -> None:
     links, _ = fake_links()
     nodes = planned_nodes(ClusterPlan(tmp_path, 3, port=20_000, toxiproxy=True), "id", links)
     assert [node.advertised for node in nodes] == ["127.0.0.1:20000", "127.0.0.1:20001", "127.0.0.1:20002"]
 
 
-def test_a_single_node_gets_no_quorum_settings(tmp_path: Path) -> None:
+def test_single_node_gets_no_quorum_settings(tmp_path: Path) -> None:
     (node,) = planned_nodes(ClusterPlan(tmp_path, 1), "id", None)
     assert config_of(node) == {}
 
@@ -141,7 +141,7 @@ def test_node_settings_are_valid_broker_settings() -> None:
     assert config.crucible_peers == "3@d:4,4@e:5"
 
 
-def test_a_second_start_finds_its_cluster(tmp_path: Path) -> None:
+def test_second_start_finds_its_cluster(tmp_path: Path) -> None:
     first = claim(tmp_path / "c", 3)
     assert claim(tmp_path / "c", 3) == first
     assert claim(tmp_path / "other", 3).cluster_id != first.cluster_id
@@ -152,13 +152,13 @@ def test_a_second_start_finds_its_cluster(tmp_path: Path) -> None:
     ("wanted", "nodes", "said"),
     [("", 5, "a cluster of 3"), ("", 1, "a cluster of 3"), ("another", 3, "not another")],
 )
-def test_a_folder_of_another_cluster_is_refused(tmp_path: Path, wanted: str, nodes: int, said: str) -> None:
+def test_folder_of_another_cluster_is_refused(tmp_path: Path, wanted: str, nodes: int, said: str) -> None:
     claim(tmp_path, 3)
     with pytest.raises(SetupError, match=said):
         claim(tmp_path, nodes, wanted)
 
 
-def test_a_single_node_s_data_does_not_become_a_quorum(tmp_path: Path) -> None:
+def test_single_node_s_data_does_not_become_a_quorum(tmp_path: Path) -> None:
     (tmp_path / "node-0").mkdir()
     with pytest.raises(SetupError, match="single node"):
         claim(tmp_path, 3)
@@ -173,7 +173,7 @@ def test_nodes_without_their_cluster_s_identity_are_no_new_cluster(tmp_path: Pat
         claim(tmp_path, nodes)
 
 
-def test_a_damaged_identity_is_reported(tmp_path: Path) -> None:
+def test_damaged_identity_is_reported(tmp_path: Path) -> None:
     (tmp_path / "cluster.json").write_text(json.dumps({"nodes": 3}))
     with pytest.raises(SetupError, match="damaged"):
         claim(tmp_path, 3)

@@ -57,7 +57,7 @@ def test_unplayable_comparison_is_refused_before_first_run(
     assert played == []
 
 
-def test_a_mirror_is_played_with_metadata_epochs_and_without(
+def test_mirror_is_played_with_metadata_epochs_and_without(
     played: list[tuple[Scenario, Path, dict[str, Any]]], tmp_path: Path
 ) -> None:
     whole = find("mirror")

@@ -109,7 +109,7 @@ def test_each_repetition_is_aimed_again(tickle: list[int]) -> None:
     assert [row.hit for row in world.scheduler.rows] == [1, 2]
 
 
-def test_the_end_of_the_load_ends_what_is_open_and_begins_nothing(tickle: list[int]) -> None:
+def test_end_of_the_load_ends_what_is_open_and_begins_nothing(tickle: list[int]) -> None:
     world = SchedulerWorld(
         Fault("open", "tickle", at_s=1.0, duration_s=100.0), Fault("late", "tickle", at_s=50.0, node=1)
     )
@@ -119,7 +119,7 @@ def test_the_end_of_the_load_ends_what_is_open_and_begins_nothing(tickle: list[i
     assert [row.name for row in world.scheduler.rows] == ["open"]
 
 
-def test_a_node_killed_at_a_state_is_started_again_where_it_was_killed() -> None:
+def test_node_killed_at_a_state_is_started_again_where_it_was_killed() -> None:
     world = SchedulerWorld(Fault("f", "node_killed", on="note", node="leader", restart_after_s=0.5))
     world.now_us = SECOND_US
     row = FaultRow("f", "node_killed", SECOND_US, SECOND_US, "node-2", 1, detail="leader metadata_committed")
@@ -134,7 +134,7 @@ def test_a_node_killed_at_a_state_is_started_again_where_it_was_killed() -> None
     assert row.until_us >= 1_500_000
 
 
-def test_a_node_paused_at_a_state_is_continued() -> None:
+def test_node_paused_at_a_state_is_continued() -> None:
     world = SchedulerWorld(Fault("f", "node_paused", on="note", node="leader", duration_s=0.3))
     world.scheduler.evidence_line(1, {"fault": list(FaultRow("f", "node_paused", 0, 0, "node-1", 1).values())})
     world.run_until(0.2)
@@ -143,7 +143,7 @@ def test_a_node_paused_at_a_state_is_continued() -> None:
     assert "resume 1" in world.log
 
 
-def test_a_node_that_ends_itself_after_an_error_of_its_disk_is_started_again() -> None:
+def test_node_that_ends_itself_after_an_error_of_its_disk_is_started_again() -> None:
     world = SchedulerWorld(Fault("f", "disk_error", on="disk", node="any", restart_after_s=0.5))
     child: Any = world.scheduler.context.child(1)
     for _ in range(2):
@@ -157,7 +157,7 @@ def test_a_node_that_ends_itself_after_an_error_of_its_disk_is_started_again() -
     assert world.log.count("restart 1") == 1
 
 
-def test_a_node_that_goes_on_after_an_error_of_its_disk_may_not_end_long_after_it() -> None:
+def test_node_that_goes_on_after_an_error_of_its_disk_may_not_end_long_after_it() -> None:
     world = SchedulerWorld(Fault("f", "disk_error", on="disk", node="any", restart_after_s=0.5))
     world.scheduler.evidence_line(1, {"fault": list(FaultRow("f", "disk_error", 0, 0, "node-1", 1).values())})
     world.run_until(ERROR_LIMIT_S - 0.1)

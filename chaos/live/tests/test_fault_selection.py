@@ -39,13 +39,13 @@ def test_without_a_choice_it_is_refused() -> None:
             check_playable(scenario(*faults))
 
 
-def test_the_same_seed_casts_the_same() -> None:
+def test_same_seed_casts_the_same() -> None:
     whole = scenario(KILLED, POWERED_OFF, PAUSED)
     assert select_live_faults(whole, 5) == select_live_faults(whole, 5)
     assert len({str(select_live_faults(whole, seed).faults) for seed in range(8)}) > 2
 
 
-def test_a_mutant_is_played_only_where_there_is_its_mechanism() -> None:
+def test_mutant_is_played_only_where_there_is_its_mechanism() -> None:
     """A mutant of the final revision's epochs changes nothing in the first one, so no run could turn red."""
     mutant = "epoch_not_advanced_when_response_lost"
     final, first = (in_revision(find("01-lost-response"), each) for each in ("final", "first"))

@@ -48,7 +48,7 @@ def world(tmp_path: Path) -> FaultyDisk:
     return made
 
 
-def test_a_full_disk_refuses_writes_leaves_files_as_they_were_and_says_so_once(world: FaultyDisk) -> None:
+def test_full_disk_refuses_writes_leaves_files_as_they_were_and_says_so_once(world: FaultyDisk) -> None:
     world.faults.configure(full=True)
     for _ in range(2):
         with pytest.raises(DiskError, match="no space left"):

@@ -72,7 +72,7 @@ def ended(end: Any, within_s: float = 10.0) -> Ended | None:
     return None
 
 
-def test_the_next_node_is_tried_where_one_refuses() -> None:
+def test_next_node_is_tried_where_one_refuses() -> None:
     first, second = FakeNode(ErrorCode.not_controller), FakeNode()
     place: Any = FakePlace(first, second)
     try:

@@ -89,7 +89,7 @@ def test_immediate_fetch_is_charged_its_own_work_without_hooks() -> None:
     assert world.rows == [FetchCost(77, 2, "fetcher-1", "final", False, 60, 500, 2, 2, 70, 10 + 100 + 3)]
 
 
-def test_a_fetch_that_waits_is_charged_what_is_done_for_it_and_nothing_else_of_others_events() -> None:
+def test_fetch_that_waits_is_charged_what_is_done_for_it_and_nothing_else_of_others_events() -> None:
     world = MeasuredDriver()
     world.request(fetch(1, named=0), [])
     world.request(fetch(2, named=0), [])
@@ -120,7 +120,7 @@ def test_nested_work_of_fetch_is_counted_once() -> None:
     assert [row.service_us for row in world.rows] == [10 + 100 + 7 + 3]
 
 
-def test_the_broker_s_waiting_fetches_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broker_s_waiting_fetches_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     world = MeasuredDriver()
     seen: list[int] = []
     for name in ("respond", "partition_marked"):
@@ -133,7 +133,7 @@ def test_the_broker_s_waiting_fetches_are_measured(monkeypatch: pytest.MonkeyPat
     assert seen == [5, 5]
 
 
-def test_a_session_that_was_requested_and_not_given_is_none() -> None:
+def test_session_that_was_requested_and_not_given_is_none() -> None:
     world = MeasuredDriver()
     denied = response(1)
     assert isinstance(denied.body, FetchResponse)
@@ -144,7 +144,7 @@ def test_a_session_that_was_requested_and_not_given_is_none() -> None:
     assert [(row.revision, row.full) for row in world.rows] == [("none", True), ("final", True)]
 
 
-def test_a_response_that_a_fault_took_is_a_row_with_the_size_that_it_had() -> None:
+def test_response_that_a_fault_took_is_a_row_with_the_size_that_it_had() -> None:
     world = MeasuredDriver()
     lost = response(1)
     world.request(fetch(1), [lost])
@@ -157,7 +157,7 @@ def test_a_response_that_a_fault_took_is_a_row_with_the_size_that_it_had() -> No
     assert len(world.rows) == 1
 
 
-def test_a_client_that_leaves_costs_no_row() -> None:
+def test_client_that_leaves_costs_no_row() -> None:
     world = MeasuredDriver()
     world.request(fetch(1), [])
     world.event(Closed(1), [], 1)
@@ -166,7 +166,7 @@ def test_a_client_that_leaves_costs_no_row() -> None:
     assert [row.service_us for row in world.rows] == [113]
 
 
-def test_a_late_request_was_not_decoded_just_now() -> None:
+def test_late_request_was_not_decoded_just_now() -> None:
     world = MeasuredDriver()
     world.event(fetch(-1), [response(-1)], 100)
     world.event(TimerFired(1), [], 5)
@@ -192,7 +192,7 @@ def test_each_revision_is_distinguished_from_the_others() -> None:
     ]
 
 
-def test_the_quorum_s_fetches_are_left_out() -> None:
+def test_quorum_s_fetches_are_left_out() -> None:
     world = MeasuredDriver()
     request = fetch(1)
     assert isinstance(request.body, FetchRequest)
@@ -204,7 +204,7 @@ def test_the_quorum_s_fetches_are_left_out() -> None:
     assert world.rows == []
 
 
-def test_the_rows_become_their_table(tmp_path: Path) -> None:
+def test_rows_become_their_table(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     folder.make()
     spool = TraceSpool(costs_beside(folder.spools / "node-2-1.jsonl"))

@@ -90,7 +90,7 @@ def judged_log(
         ((BEGIN, WITH_EPOCH, END), True),
     ],
 )
-def test_an_epoch_inside_a_transaction_is_seen_in_the_nodes_own_log(values: tuple[bytes, ...], breaks: bool) -> None:
+def test_epoch_inside_a_transaction_is_seen_in_the_nodes_own_log(values: tuple[bytes, ...], breaks: bool) -> None:
     (found,) = judged_log(GATED, values)
     assert found.holds is not breaks
 
@@ -108,14 +108,14 @@ def test_an_epoch_inside_a_transaction_is_seen_in_the_nodes_own_log(values: tupl
         ((OTHER_LEVEL, BARE), True),
     ],
 )
-def test_a_log_without_metadata_version_is_seen_in_the_nodes_own_log(values: tuple[bytes, ...], breaks: bool) -> None:
+def test_log_without_metadata_version_is_seen_in_the_nodes_own_log(values: tuple[bytes, ...], breaks: bool) -> None:
     (found,) = judged_log(BOOTSTRAPPED, values)
     assert found.holds is not breaks
 
 
 @pytest.mark.clause("T-2")
 @pytest.mark.parametrize(("level", "breaks"), [(0, False), (12, True), (13, False)])
-def test_a_marker_below_its_level_is_seen_in_the_nodes_own_image(level: int, breaks: bool) -> None:
+def test_marker_below_its_level_is_seen_in_the_nodes_own_image(level: int, breaks: bool) -> None:
     features = {"metadata.version": level} if level else {}
     noted = note_row(0, 1, "metadata_committed", offset=4, kind="begin", number=0, of=0)
     (found,) = judged_log(MARKERS_GATED, (BEGIN,), features, noted)
@@ -123,7 +123,7 @@ def test_a_marker_below_its_level_is_seen_in_the_nodes_own_image(level: int, bre
 
 
 @pytest.mark.parametrize(("error", "breaks"), [(ErrorCode.none, True), (ErrorCode.illegal_generation, False)])
-def test_a_commit_of_an_earlier_generation_may_not_be_acknowledged(error: int, breaks: bool) -> None:
+def test_commit_of_an_earlier_generation_may_not_be_acknowledged(error: int, breaks: bool) -> None:
     pipe = FakePipe()
     outlet: Any = pipe
     checks = ChecksInside(0, 1000, (FENCED,), outlet)

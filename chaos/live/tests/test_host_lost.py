@@ -167,7 +167,7 @@ def one(server: ToxiproxyServer, tmp_path: Path) -> Iterator[OneNode]:
     made.close()
 
 
-def test_a_host_that_vanished_leaves_its_links_as_they_were(one: OneNode) -> None:
+def test_host_that_vanished_leaves_its_links_as_they_were(one: OneNode) -> None:
     ended = one.play()
     assert "1 connections from before and 1 from afterwards" in ended.evidence
     assert one.restarts == 1
@@ -176,9 +176,7 @@ def test_a_host_that_vanished_leaves_its_links_as_they_were(one: OneNode) -> Non
 
 
 @pytest.mark.parametrize("toxic", ["", "timeout"])
-def test_a_death_that_connections_show_is_no_lost_host(
-    one: OneNode, toxic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_death_that_connections_show_is_no_lost_host(one: OneNode, toxic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without toxics, and with ``timeout`` alone, Toxiproxy passes on that the node's connections were closed."""
 
     def silence(link: Link, name: str) -> None:
@@ -191,7 +189,7 @@ def test_a_death_that_connections_show_is_no_lost_host(
     assert "client-node-0: it was closed" in ended.doubt
 
 
-def test_a_node_that_was_dead_before_is_no_lost_host(one: OneNode) -> None:
+def test_node_that_was_dead_before_is_no_lost_host(one: OneNode) -> None:
     one.node.terminate()
     ended = one.play()
     assert ended.evidence == ""
@@ -223,7 +221,7 @@ restart_after_s = 3
 """
 
 
-def test_the_host_of_a_node_that_shell_commands_reach_vanishes(tmp_path: Path) -> None:
+def test_host_of_a_node_that_shell_commands_reach_vanishes(tmp_path: Path) -> None:
     scenario = for_external_target(load(written(tmp_path, "alone", text_of("Vanishes", 10, ALONE, 50))))
     with elsewhere(tmp_path) as target:
         folder = play_scenario(scenario, tmp_path / "run", seed=1, target=target, progress=print).path

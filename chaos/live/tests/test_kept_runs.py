@@ -28,7 +28,7 @@ def names(runs: Path, keep: int, red: bool = False) -> list[str]:
     return [each.path.name for each in surplus(runs, keep, red)]
 
 
-def test_the_oldest_go_first_whatever_their_scenario(tmp_path: Path) -> None:
+def test_oldest_go_first_whatever_their_scenario(tmp_path: Path) -> None:
     for name in ("demo", "01-lost-response", "compare-mirror"):
         for second in (1, 2):
             run_of(tmp_path, f"{name}-{DAY}-00000{second}")
@@ -46,13 +46,13 @@ def test_runs_with_unexpected_outcome_are_kept_without_red_option(tmp_path: Path
     assert names(tmp_path, 1, red=True) == [f"red-{DAY}-000001"]
 
 
-def test_a_mutant_must_be_red(tmp_path: Path) -> None:
+def test_mutant_must_be_red(tmp_path: Path) -> None:
     run_of(tmp_path, f"killed-{DAY}-000001", "FAILED", mutant="no_abort")
     run_of(tmp_path, f"escaped-{DAY}-000002", "PASSED", mutant="no_abort")
     assert names(tmp_path, 0) == [f"killed-{DAY}-000001"]
 
 
-def test_a_comparison_goes_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_comparison_goes_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
     for revision, outcome in (("final", "PASSED"), ("first", "PASSED")):
         run_of(tmp_path, f"compare-a-{DAY}-000001", outcome, inside=revision)
     for revision, outcome in (("final", "PASSED"), ("first", "FAILED")):
@@ -60,7 +60,7 @@ def test_a_comparison_goes_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
     assert names(tmp_path, 0) == [f"compare-a-{DAY}-000001"]
 
 
-def test_a_comparison_of_which_a_run_has_no_verdict_is_not_as_it_must(tmp_path: Path) -> None:
+def test_comparison_of_which_a_run_has_no_verdict_is_not_as_it_must(tmp_path: Path) -> None:
     for name, left in (("a", "manifest.json"), ("b", "trace")):
         compared = run_of(tmp_path, f"compare-{name}-{DAY}-000001", inside="final")
         (compared / "first" / left).mkdir(parents=True)
@@ -89,7 +89,7 @@ def test_command_deletes_runs_and_lists_them(tmp_path: Path, monkeypatch: pytest
     assert "0 runs deleted" in CliRunner().invoke(cli.main, ["runs", "--prune"]).output
 
 
-def test_a_hint_names_the_command_once_there_is_something_to_delete(
+def test_hint_names_the_command_once_there_is_something_to_delete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(verdicts, "ROOT", tmp_path)
@@ -120,7 +120,7 @@ def test_all_runs_are_listed_with_verdict_size_age_and_page(tmp_path: Path, monk
     assert lines[-1].startswith("3 runs, 0.0 MB;")
 
 
-def test_a_disk_that_is_nearly_full_is_reported_before_anything_starts(
+def test_disk_that_is_nearly_full_is_reported_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     terminal.need_disk(tmp_path / "not" / "yet")
@@ -130,7 +130,7 @@ def test_a_disk_that_is_nearly_full_is_reported_before_anything_starts(
     assert f"0.0 GB are free below {tmp_path}" in capsys.readouterr().err
 
 
-def test_a_run_with_a_damaged_manifest_is_listed_as_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_with_a_damaged_manifest_is_listed_as_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "ROOT", tmp_path)
     folder = run_of(tmp_path / "runs", f"demo-{DAY}-000001", outcome="")
     (folder / "manifest.json").write_text('{"scenario": "de')

@@ -114,7 +114,7 @@ def broker(data: Path) -> Iterator[str]:
             process.terminate()
 
 
-def test_a_killed_run_leaves_no_process_and_no_port_even_while_its_node_is_paused(tmp_path: Path) -> None:
+def test_killed_run_leaves_no_process_and_no_port_even_while_its_node_is_paused(tmp_path: Path) -> None:
     out = tmp_path / "run"
     scenario = written(tmp_path, "paused", text_of("A node is paused for long", 1, LOAD, 50, PAUSED))
     words = [sys.executable, str(ROOT / "crucible_kafka"), "run", str(scenario), "--out", str(out)]
@@ -149,7 +149,7 @@ def _words(process: psutil.Process) -> str:
 
 
 @pytest.mark.nightly
-def test_a_killed_cluster_leaves_no_process_even_if_a_node_is_stopped_and_starts_again_with_all_records(
+def test_killed_cluster_leaves_no_process_even_if_a_node_is_stopped_and_starts_again_with_all_records(
     tmp_path: Path,
 ) -> None:
     cluster = Cluster(tmp_path / "c", 3, "toxiproxy")

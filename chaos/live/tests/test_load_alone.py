@@ -23,7 +23,7 @@ def test_client_count_keeps_proportions_of_scenario(clients: int) -> None:
     assert sized(scenario, 0) == scenario
 
 
-def test_a_target_gets_topics_of_this_run_and_no_proxy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_target_gets_topics_of_this_run_and_no_proxy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     specs = []
     monkeypatch.setattr(load_alone, "discover", lambda _: (["there:1", "there:2"], {"fetch": 12}))
     monkeypatch.setattr(load_alone, "_run_fleet", lambda spec, *_: specs.append(spec))
@@ -55,7 +55,7 @@ def test_fetchers_stopped_by_hand_need_not_have_read_to_the_end(
     assert {"lost-write", "unseen"} <= set(promised)
 
 
-def test_a_fleet_that_dies_is_a_crash_and_one_that_cannot_start_leaves_nothing(
+def test_fleet_that_dies_is_a_crash_and_one_that_cannot_start_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(load_alone, "discover", lambda _: (["there:1"], {}))

@@ -62,7 +62,7 @@ def test_paused_means_stopped_until_continued(tmp_path: Path) -> None:
     sleeper.close()
 
 
-def test_a_child_that_ignores_sigterm_is_killed_at_the_deadline(tmp_path: Path) -> None:
+def test_child_that_ignores_sigterm_is_killed_at_the_deadline(tmp_path: Path) -> None:
     stubborn = child(tmp_path, "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEPER)
     await_ready(stubborn)
     assert "was killed" in stubborn.terminate(0.3)
@@ -70,7 +70,7 @@ def test_a_child_that_ignores_sigterm_is_killed_at_the_deadline(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_a_target_that_does_not_stop_is_killed_after_its_own_limit_which_fails_no_run(
+def test_target_that_does_not_stop_is_killed_after_its_own_limit_which_fails_no_run(
     tmp_path: Path, waits: bool
 ) -> None:
     """As Apache Kafka, whose node waits for its remote tier or for a controller."""
@@ -89,7 +89,7 @@ def test_a_target_that_does_not_stop_is_killed_after_its_own_limit_which_fails_n
     target.close()
 
 
-def test_a_child_gets_sigterm_only_once(tmp_path: Path) -> None:
+def test_child_gets_sigterm_only_once(tmp_path: Path) -> None:
     """A second SIGTERM would kill a process that has just removed its handlers."""
     once = child(
         tmp_path,
@@ -104,7 +104,7 @@ def test_a_child_gets_sigterm_only_once(tmp_path: Path) -> None:
     once.close()
 
 
-def test_an_endless_last_line_is_cut_in_messages(tmp_path: Path) -> None:
+def test_endless_last_line_is_cut_in_messages(tmp_path: Path) -> None:
     spoken = child(tmp_path, f"import sys; print('x' * {10 * MAX_WORDS}, file=sys.stderr)")
     assert spoken.wait(10)
     assert len(spoken.last_words()) == MAX_WORDS
@@ -112,7 +112,7 @@ def test_an_endless_last_line_is_cut_in_messages(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("starts", "kind"), [(1, NodeDied), (2, NotBack)])
-def test_a_node_that_does_not_get_ready_meets_its_deadline(
+def test_node_that_does_not_get_ready_meets_its_deadline(
     tmp_path: Path, starts: int, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chaos.live.cluster.READY_LIMIT_S", 0.2)
@@ -166,7 +166,7 @@ DAMAGED = "The metadata log is damaged in or after the batch that ends at offset
 
 
 @pytest.mark.parametrize(("story", "kind"), [(DAMAGED, EndedItself), ("IndexError: pop from an empty deque", NodeDied)])
-def test_a_node_that_ends_itself_over_its_metadata_is_distinguished_from_one_that_crashes(
+def test_node_that_ends_itself_over_its_metadata_is_distinguished_from_one_that_crashes(
     tmp_path: Path, story: str, kind: type[NodeDied]
 ) -> None:
     ending = child(tmp_path, f"import sys; print({story!r}, file=sys.stderr); sys.exit(4)")
@@ -212,7 +212,7 @@ time.sleep(60)
 """
 
 
-def test_a_stopped_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
+def test_stopped_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     words = [sys.executable, "-c", PAUSES, str(tmp_path / "log"), SLEEPER]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as runner:
         assert runner.stdout is not None

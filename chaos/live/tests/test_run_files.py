@@ -42,7 +42,7 @@ def test_faults_are_written_in_the_order_in_which_they_began(tmp_path: Path) -> 
     assert table.column("name").to_pylist() == ["a", "b"]
 
 
-def test_a_run_without_faults_still_has_the_table(tmp_path: Path) -> None:
+def test_run_without_faults_still_has_the_table(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     folder.make()
     folder.write_faults([])
@@ -52,13 +52,13 @@ def test_a_run_without_faults_still_has_the_table(tmp_path: Path) -> None:
     assert samples.column_names == [column.name for column in BROKER.columns]
 
 
-def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
+def test_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
     (tmp_path / "old-run").touch()
     with pytest.raises(SetupError, match="not empty"):
         RunFolder(tmp_path).make()
 
 
-def test_the_expiration_of_producers_is_known_while_the_run_goes_on(tmp_path: Path) -> None:
+def test_expiration_of_producers_is_known_while_the_run_goes_on(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     folder.make()
     assert folder.producer_expiration_us() is None

@@ -23,7 +23,7 @@ REPORT = {
 LOADED = RunView("load", 12.4, 80.0, REPORT, ("link_cut", "link_cut"), 7, ("leader_killed", 17.6))
 
 
-def test_the_report_s_signs_name_guarantees() -> None:
+def test_report_s_signs_name_guarantees() -> None:
     assert seen_by_clients(REPORT) == ("inconsistent-offsets",)
     assert seen_by_clients({}) == ()
 

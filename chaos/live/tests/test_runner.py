@@ -66,7 +66,7 @@ def scenario_file(tmp_path: Path) -> Path:
     return written(tmp_path, "small", text_of(TITLE, 10, LOAD, 100, FAULTS))
 
 
-def test_a_run_leaves_history_trace_faults_and_manifest(scenario_file: Path, tmp_path: Path) -> None:
+def test_run_leaves_history_trace_faults_and_manifest(scenario_file: Path, tmp_path: Path) -> None:
     folder = play_scenario(load(scenario_file), tmp_path / "run", seed=3).path
     manifest = read_manifest(folder)
     assert manifest.crash == ""
@@ -136,6 +136,6 @@ def test_ability_that_target_lacks_is_named(scenario_file: Path) -> None:
         check_playable(load(scenario_file), "127.0.0.1:1")
 
 
-def test_an_unknown_mutant_is_refused(scenario_file: Path) -> None:
+def test_unknown_mutant_is_refused(scenario_file: Path) -> None:
     with pytest.raises(SetupError, match="no mutant 'nonsense'"):
         check_playable(load(scenario_file), mutant="nonsense")

@@ -158,7 +158,7 @@ def followers_fetches(folder: Path) -> set[str]:
     return {row["client_id"] for row in rows if row["client_id"].startswith("node-") and row["revision"] == "final"}
 
 
-def test_an_external_broker_s_nodes_have_no_links_of_ours_between_them(tmp_path: Path) -> None:
+def test_external_broker_s_nodes_have_no_links_of_ours_between_them(tmp_path: Path) -> None:
     isolated = FAULTS[FAULTS.index('[[fault]]\nname = "isolated"') :]
     text = text_of(TITLE, 1, LOAD, 50, OTHERS, isolated).replace('["interceptor", "signals", "proxy"]', '["proxy"]')
     with pytest.raises(SetupError, match="links between nodes"):

@@ -35,7 +35,7 @@ def live_hits(folder: Path) -> Counter[tuple[str, str, str, int]]:
 
 @pytest.mark.nightly
 @pytest.mark.live
-def test_the_rules_of_a_file_hit_the_same_in_all_three_places(tmp_path: Path) -> None:
+def test_rules_of_a_file_hit_the_same_in_all_three_places(tmp_path: Path) -> None:
     scenario = loader.find(SCENARIO)
     _, world = play_seed(scenario, 1)
     simulated = counted((row.name, row.kind, row.client_id, row.api_key) for row in world.faults)

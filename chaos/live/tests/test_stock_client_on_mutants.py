@@ -79,11 +79,11 @@ def writes_and_reads(name: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", IN_CI)
-def test_a_client_writes_and_reads_on_a_mutant(name: str, tmp_path: Path) -> None:
+def test_client_writes_and_reads_on_a_mutant(name: str, tmp_path: Path) -> None:
     writes_and_reads(name, tmp_path)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", [each for each in ON_NODES if each not in IN_CI])
-def test_a_client_writes_and_reads_on_every_other_mutant(name: str, tmp_path: Path) -> None:
+def test_client_writes_and_reads_on_every_other_mutant(name: str, tmp_path: Path) -> None:
     writes_and_reads(name, tmp_path)

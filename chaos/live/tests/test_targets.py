@@ -56,7 +56,7 @@ def cluster() -> Cluster:
         (Fault("f", "link_cut", link=Link(0, "all")), ""),
     ],
 )
-def test_a_target_remembers_the_role_that_the_fault_was_for(cluster: Cluster, fault: Fault, role: str) -> None:
+def test_target_remembers_the_role_that_the_fault_was_for(cluster: Cluster, fault: Fault, role: str) -> None:
     found = cluster.roles.aim(fault, cluster.links)
     assert found is not None
     assert found.role == role
@@ -71,7 +71,7 @@ def test_roles_are_described_in_words() -> None:
     ]
 
 
-def test_the_latest_to_lead_is_the_leader(cluster: Cluster) -> None:
+def test_latest_to_lead_is_the_leader(cluster: Cluster) -> None:
     """One that is stopped or cut off still believes that it leads."""
     assert cluster.roles.node("leader") == 1
     cluster.roles.note(2, "leader")
@@ -80,7 +80,7 @@ def test_the_latest_to_lead_is_the_leader(cluster: Cluster) -> None:
     assert cluster.roles.node("leader") == 1
 
 
-def test_a_dead_leader_is_none(cluster: Cluster) -> None:
+def test_dead_leader_is_none(cluster: Cluster) -> None:
     cluster.dead.append(1)
     assert cluster.roles.node("leader") is None
     assert cluster.roles.node("leader") is None
@@ -100,7 +100,7 @@ def test_each_role_is_played_by_those_who_have_it(cluster: Cluster) -> None:
     assert {cluster.roles.node("observer") for _ in range(20)} == {4}
 
 
-def test_a_node_alone_leads() -> None:
+def test_node_alone_leads() -> None:
     roles = Roles(1, 1, Random(1), lambda _: True)
     assert roles.node("leader") == 0
 
@@ -124,11 +124,11 @@ def test_two_drawn_ends_differ(cluster: Cluster) -> None:
             assert name != "node-1-node-1"
 
 
-def test_an_observer_is_dialled_for_its_partitions(cluster: Cluster) -> None:
+def test_observer_is_dialled_for_its_partitions(cluster: Cluster) -> None:
     assert cluster.hit("leader>observer")[0] in ("node-1-node-3", "node-1-node-4")
 
 
-def test_the_parts_in_a_partition_are_described_beside_the_others(cluster: Cluster) -> None:
+def test_parts_in_a_partition_are_described_beside_the_others(cluster: Cluster) -> None:
     roles = cluster.roles
     assert roles.node("partition_leader") is None
     assert roles.node("partition_follower") is None
@@ -148,7 +148,7 @@ def test_the_parts_in_a_partition_are_described_beside_the_others(cluster: Clust
     }
 
 
-def test_a_partition_s_new_leader_is_known_although_the_old_one_reports_nothing(cluster: Cluster) -> None:
+def test_partition_s_new_leader_is_known_although_the_old_one_reports_nothing(cluster: Cluster) -> None:
     roles = cluster.roles
     roles.note(0, "follower partition_leader")
     roles.note(1, "leader partition_follower")
@@ -163,7 +163,7 @@ def test_a_partition_s_new_leader_is_known_although_the_old_one_reports_nothing(
     assert roles.node("partition_leader") == 1
 
 
-def test_an_isolated_node_keeps_its_clients_unless_the_fault_has_clients(cluster: Cluster) -> None:
+def test_isolated_node_keeps_its_clients_unless_the_fault_has_clients(cluster: Cluster) -> None:
     for clients in (False, True):
         found = cluster.roles.aim(Fault("f", "node_isolated", node="leader", clients=clients), cluster.links)
         assert found is not None
@@ -176,7 +176,7 @@ def test_an_isolated_node_keeps_its_clients_unless_the_fault_has_clients(cluster
         }
 
 
-def test_the_clients_link_of_a_role(cluster: Cluster) -> None:
+def test_clients_link_of_a_role(cluster: Cluster) -> None:
     assert cluster.hit("client>leader") == ["client-node-1"]
 
 

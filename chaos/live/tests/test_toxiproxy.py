@@ -74,7 +74,7 @@ def place(server: ToxiproxyServer, node: str) -> Iterator[OneLink]:
     made.link.proxy.destroy()
 
 
-def test_a_toxic_is_added_to_the_streams_of_its_direction_and_removed_once(server: ToxiproxyServer) -> None:
+def test_toxic_is_added_to_the_streams_of_its_direction_and_removed_once(server: ToxiproxyServer) -> None:
     link = Links(server.client).add("client", 7, "127.0.0.1:1")
     assert link.listen.startswith("127.0.0.1:")
     poison(link, "slow", "latency", "both", {"latency": 5, "jitter": 1})
@@ -121,7 +121,7 @@ def test_two_servers_are_two_clients(server: ToxiproxyServer, tmp_path: Path) ->
         ("/proxies", {"name": "", "upstream": ""}, 400),
     ],
 )
-def test_a_refusal_is_an_error_with_its_status(
+def test_refusal_is_an_error_with_its_status(
     server: ToxiproxyServer, path: str, body: dict[str, str], status: int
 ) -> None:
     with pytest.raises(ToxiproxyError) as refused:
@@ -129,19 +129,19 @@ def test_a_refusal_is_an_error_with_its_status(
     assert refused.value.status == status
 
 
-def test_a_server_that_is_gone_is_an_error_not_a_hang() -> None:
+def test_server_that_is_gone_is_an_error_not_a_hang() -> None:
     with pytest.raises(ToxiproxyError, match="got no response"):
         Toxiproxy("127.0.0.1", free_port()).reset()
 
 
-def test_a_port_that_is_taken_is_one_sentence(server: ToxiproxyServer) -> None:
+def test_port_that_is_taken_is_one_sentence(server: ToxiproxyServer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(SetupError, match=f"cannot listen on {listen}: give another port"):
             Links(server.client).add("client", 7, "127.0.0.1:1", listen)
 
 
-def test_a_missing_binary_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_binary_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENVIRONMENT_VARIABLE, "")
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr("sys.prefix", "/nonexistent")
@@ -180,7 +180,7 @@ def test_link_fault_takes_effect_leaves_evidence_and_heals(place: OneLink, fault
     assert min(each.first_us for each in healed) < 40_000, "on a busy machine some responses are late"
 
 
-def test_a_fault_without_effect_leaves_no_evidence(server: ToxiproxyServer) -> None:
+def test_fault_without_effect_leaves_no_evidence(server: ToxiproxyServer) -> None:
     """No server is behind this link, so a delay cannot be seen."""
     place = OneLink(server, f"127.0.0.1:{free_port()}")
     assert evidence(begin(place, Fault("f", "link_delayed", delay_ms=Range(40, 40)))) == ""
@@ -188,7 +188,7 @@ def test_a_fault_without_effect_leaves_no_evidence(server: ToxiproxyServer) -> N
 
 
 @pytest.mark.parametrize("kind", ["node_isolated", "link_cut", "link_down", "link_reset"])
-def test_a_fault_on_many_links_hits_each_of_them_and_heals_all(place: OneLink, node: str, kind: str) -> None:
+def test_fault_on_many_links_hits_each_of_them_and_heals_all(place: OneLink, node: str, kind: str) -> None:
     several = [place.link, *(place.links.add(dialler, 0, node) for dialler in (1, 2))]
     try:
         end = begin(place, Fault("f", kind))
@@ -201,7 +201,7 @@ def test_a_fault_on_many_links_hits_each_of_them_and_heals_all(place: OneLink, n
             link.proxy.destroy()
 
 
-def test_a_target_is_reached_through_a_proxy_whatever_it_advertises(server: ToxiproxyServer, node: str) -> None:
+def test_target_is_reached_through_a_proxy_whatever_it_advertises(server: ToxiproxyServer, node: str) -> None:
     links = Links(server.client)
     found = behind_proxies(node, links, "mine-")
     assert (found.bootstrap, found.topic_prefix) == ((node,), "mine-")
@@ -214,7 +214,7 @@ def test_a_target_is_reached_through_a_proxy_whatever_it_advertises(server: Toxi
     link.proxy.destroy()
 
 
-def test_a_target_must_be_an_address() -> None:
+def test_target_must_be_an_address() -> None:
     assert parse_target("[::1]:9092") == ("::1", 9092)
     for wrong in ("", "host", "host:", ":1", "host:0", "host:65536"):
         with pytest.raises(SetupError, match="give HOST:PORT"):

@@ -103,7 +103,7 @@ def test_read_committed_stops_at_the_last_stable_offset(world: FetchWorld) -> No
         (4, ErrorCode.unknown_leader_epoch),
     ],
 )
-def test_the_current_leader_epoch_is_checked(world: FetchWorld, current: int, error: int) -> None:
+def test_current_leader_epoch_is_checked(world: FetchWorld, current: int, error: int) -> None:
     assert fetched(world, current=current).error_code == error
 
 

@@ -45,7 +45,7 @@ def test_checks_are_in_order_id_epoch_topic_ids(world: FetchWorld) -> None:
 
 
 @pytest.mark.clause("FetchSessionTest.testFetchSessionWithUnknownIdOldRequestVersion")
-def test_a_version_by_name_ignores_topic_ids(world: FetchWorld) -> None:
+def test_version_by_name_ignores_topic_ids(world: FetchWorld) -> None:
     topics = [FetchTopic("a", b"no such topic id", [FetchPartition(0, 0, LARGE)])]
     response = world.send(FetchRequest(session_epoch=0, max_wait_ms=0, topics=topics), version=12).response
     assert partitions_of(response)[A0].error_code == ErrorCode.none
@@ -79,7 +79,7 @@ def test_unknown_partition_has_empty_aborted_transactions(world: FetchWorld, ver
 
 
 @pytest.mark.clause("FetchSessionTest.testToForgetPartitions")
-def test_an_unresolved_partition_can_be_forgotten(world: FetchWorld) -> None:
+def test_unresolved_partition_can_be_forgotten(world: FetchWorld) -> None:
     session_id = world.open_session({("x", 0): 0, ("a", 0): 0}, version=13)
     world.fetch(session_id, 1, forget=[("x", 0)], version=13, max_wait_ms=10)
     world.pass_ms(10)
@@ -89,7 +89,7 @@ def test_an_unresolved_partition_can_be_forgotten(world: FetchWorld) -> None:
 
 
 @pytest.mark.clause("FetchSessionTest.testToForgetPartitions")
-def test_a_forgotten_unresolved_partition_may_empty_the_session(world: FetchWorld) -> None:
+def test_forgotten_unresolved_partition_may_empty_the_session(world: FetchWorld) -> None:
     session_id = world.open_session({("x", 0): 0}, version=13)
     assert world.fetch(session_id, 1, forget=[("x", 0)], version=13).response.session_id == 0
 
@@ -120,7 +120,7 @@ def test_unknown_partition_has_same_error_in_each_kind_of_fetch(world: FetchWorl
             assert (data.error_code, data.high_watermark, data.records) == (error, -1, b"")
 
 
-def test_a_session_by_name_follows_the_name_to_a_recreated_topic(world: FetchWorld) -> None:
+def test_session_by_name_follows_the_name_to_a_recreated_topic(world: FetchWorld) -> None:
     session_id = world.open_session({A0: 0})
     world.append("a")
     world.fetch(session_id, 1, {A0: 1})
@@ -136,7 +136,7 @@ def test_a_session_by_name_follows_the_name_to_a_recreated_topic(world: FetchWor
     "FetchSessionTest.testFetchSessionUpdateTopicIdsBrokerSide",
     "ReplicaManagerTest.testFetchMessagesWithInconsistentTopicId",
 )
-def test_a_session_by_id_never_follows_the_name(world: FetchWorld) -> None:
+def test_session_by_id_never_follows_the_name(world: FetchWorld) -> None:
     key = (id_of(world, "a"), 0)
     session_id = world.open_session({A0: 0}, version=13)
     world.delete("a")
@@ -159,7 +159,7 @@ def test_partition_missing_in_recreated_topic_is_unknown(world: FetchWorld) -> N
     assert response[gone].error_code == ErrorCode.unknown_topic_or_partition
 
 
-def test_a_replaced_topic_id_is_forgotten_and_added_in_one_request(world: FetchWorld) -> None:
+def test_replaced_topic_id_is_forgotten_and_added_in_one_request(world: FetchWorld) -> None:
     old, new = id_of(world, "a"), b"second".rjust(16)
     session_id = world.open_session({A0: 0}, version=13)
     world.delete("a")

@@ -345,7 +345,7 @@ def test_parked_fetch_checks_only_changed_partitions() -> None:
     assert len(partitions_of(call.response)) == 3
 
 
-def test_the_fake_log_reads_whole_batches() -> None:
+def test_fake_log_reads_whole_batches() -> None:
     log = FakeLog()
     log.append(2, 10, 0)
     log.append(2, 10, 0)

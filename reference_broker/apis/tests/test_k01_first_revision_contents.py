@@ -357,7 +357,7 @@ def test_next_number_after_retransmission_repeats_nothing_sent(world: FetchWorld
 
 @pytest.mark.clause("G-5")
 @pytest.mark.parametrize("named", [{}, {A0: 0}], ids=["none", "one"])
-def test_a_fetch_without_a_response_changes_no_partition(world: FetchWorld, named: dict[tuple[str, int], int]) -> None:
+def test_fetch_without_a_response_changes_no_partition(world: FetchWorld, named: dict[tuple[str, int], int]) -> None:
     session_id = opened(world, A0, A1, A2)
     waits = world.fetch_first(session_id, 1, named, max_wait_ms=500, min_bytes=1000)
     world.append("a", 1)

@@ -125,7 +125,7 @@ def test_latest_read_committed_is_last_stable_offset() -> None:
         (5, ErrorCode.unknown_leader_epoch),
     ],
 )
-def test_the_leader_epoch_is_checked(world: FetchWorld, epoch: int, error: int) -> None:
+def test_leader_epoch_is_checked(world: FetchWorld, epoch: int, error: int) -> None:
     assert list_offsets(world, partition_at(LATEST, epoch=epoch))[0].error_code == error
 
 

@@ -47,7 +47,7 @@ def test_epoch_ends_where_next_one_starts(world: FetchWorld, epoch: int, expecte
 @pytest.mark.parametrize(
     ("current", "error"), [(4, ErrorCode.none), (3, ErrorCode.fenced_leader_epoch), (5, ErrorCode.unknown_leader_epoch)]
 )
-def test_the_current_leader_epoch_is_checked(world: FetchWorld, current: int, error: int) -> None:
+def test_current_leader_epoch_is_checked(world: FetchWorld, current: int, error: int) -> None:
     assert end_offset(world, 1, current=current)[0] == error
 
 

@@ -107,7 +107,7 @@ def test_duplicate_batch_is_acknowledged_once_original_is_replicated(world: Repl
     assert later.waiting
 
 
-def test_a_flush_policy_and_replicas_must_both_be_satisfied(world: ReplicatedWorld) -> None:
+def test_flush_policy_and_replicas_must_both_be_satisfied(world: ReplicatedWorld) -> None:
     sessions, epochs = {one: world.joined(one) for one in (2, 3)}, {2: 0, 3: 0}
     world.partition.log.config = LogConfig(flush_messages=1)
     call = world.put()

@@ -219,7 +219,7 @@ def test_client_cannot_add_internal_topics(internal: str, version: int) -> None:
     assert [each.transaction_state for each in describe(world, ID)] == ["Empty"]
 
 
-def test_a_broker_adds_internal_topics_for_its_clients() -> None:
+def test_broker_adds_internal_topics_for_its_clients() -> None:
     world = ready()
     init(world)
     assert add(world, one(0, 0, 0, topic=TRANSACTION_TOPIC), version=5) == {ID: ["none"]}

@@ -57,7 +57,7 @@ def test_success_and_duplicate_sequence_complete_batch(error: int) -> None:
         (ErrorCode.not_enough_replicas_after_append, Next.RETRY),
     ],
 )
-def test_a_retried_batch_keeps_its_sequence(error: int, what: Next) -> None:
+def test_retried_batch_keeps_its_sequence(error: int, what: Next) -> None:
     state = ready()
     batch = state.add(FOO0, 3)
     assert state.responded(batch, error, -1) is what

@@ -38,7 +38,7 @@ def test_given_keys_are_remembered_in_a_fixed_order() -> None:
         ({"log.retention.hours": "-1"}, -1),
     ],
 )
-def test_the_finer_unit_wins(pairs: dict[str, str], retention_ms: int) -> None:
+def test_finer_unit_wins(pairs: dict[str, str], retention_ms: int) -> None:
     assert BrokerConfig.parse(pairs).log_retention_ms == retention_ms
 
 
@@ -104,12 +104,12 @@ def test_contradicting_settings_are_refused(pairs: dict[str, str], names: str) -
     ("text", "address"),
     [("PLAINTEXT://h.example:19092", ("h.example", 19092)), ("[::1]:5", ("::1", 5)), ("", None)],
 )
-def test_the_advertised_address_is_host_and_port(text: str, address: tuple[str, int] | None) -> None:
+def test_advertised_address_is_host_and_port(text: str, address: tuple[str, int] | None) -> None:
     announced = BrokerConfig.parse({"advertised.listeners": text}).listener_plan().advertised
     assert [(each.host, each.port) for each in announced] == ([] if address is None else [address])
 
 
-def test_a_topics_log_settings_are_its_own_over_the_brokers() -> None:
+def test_topics_log_settings_are_its_own_over_the_brokers() -> None:
     config = BrokerConfig.parse({"log.segment.bytes": "5000", "crucible.unknown.producer.id.policy": "reject"})
     log_config = config.log_config({"retention.ms": "7", "cleanup.policy": "compact, delete"})
     assert (log_config.segment_bytes, log_config.retention_ms) == (5000, 7)
@@ -166,7 +166,7 @@ def test_topic_config_accepts_kafkas_range(name: str) -> None:
             parse_topic_configs({name: text})
 
 
-def test_an_empty_cleanup_policy_keeps_every_record() -> None:
+def test_empty_cleanup_policy_keeps_every_record() -> None:
     config = BrokerConfig().log_config({"cleanup.policy": ""})
     assert (config.is_compacted, config.has_delete_policy) == (False, False)
 

@@ -60,7 +60,7 @@ def test_listener_for_clients_is_not_accepted_for_nodes(
     assert listener_plan(listeners, "", controllers, inter_broker, "").of_nodes == of_nodes
 
 
-def test_a_single_listener_is_no_listener_of_nodes() -> None:
+def test_single_listener_is_no_listener_of_nodes() -> None:
     assert not listener_plan("", "", "", "", "").of_nodes
 
 
@@ -104,6 +104,6 @@ def test_listener_names_without_listeners_are_refused(name: str) -> None:
         BrokerConfig.parse({name: "CONTROLLER"})
 
 
-def test_a_single_listener_does_not_advertise_the_address_of_all_interfaces() -> None:
+def test_single_listener_does_not_advertise_the_address_of_all_interfaces() -> None:
     with pytest.raises(ConfigError, match=r"nonroutable meta-address 0\.0\.0\.0"):
         BrokerConfig.parse({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"})

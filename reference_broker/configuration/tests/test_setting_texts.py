@@ -14,7 +14,7 @@ UNITS = {".ms": re.compile(r"\b(ms|milliseconds)\b"), ".bytes": re.compile(r"\b[
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
-def test_the_text_of_a_setting_is_complete(key: ConfigKey) -> None:
+def test_text_of_a_setting_is_complete(key: ConfigKey) -> None:
     assert key.doc[0].isupper()
     assert key.doc.endswith(".")
     assert len(key.doc.split()) > 2, key.doc
@@ -22,6 +22,6 @@ def test_the_text_of_a_setting_is_complete(key: ConfigKey) -> None:
 
 
 @pytest.mark.parametrize("key", [key for key in KEYS if key.name.endswith(tuple(UNITS))], ids=lambda key: key.name)
-def test_the_text_of_a_setting_has_its_unit(key: ConfigKey) -> None:
+def test_text_of_a_setting_has_its_unit(key: ConfigKey) -> None:
     unit = next(unit for ending, unit in UNITS.items() if key.name.endswith(ending))
     assert unit.search(key.doc), key.doc

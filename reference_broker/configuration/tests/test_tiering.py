@@ -75,7 +75,7 @@ def test_these_settings_are_refused_with_one_sentence(after: Mapping[str, str], 
 
 
 @pytest.mark.clause("RemoteTopicCrudTest.testEnableRemoteLogWhenSystemRemoteStorageIsDisabled")
-def test_a_cluster_without_a_tier_has_no_tiered_topics() -> None:
+def test_cluster_without_a_tier_has_no_tiered_topics() -> None:
     with pytest.raises(ConfigError, match=r"remote\.log\.storage\.system\.enable"):
         check_topic(BrokerConfig.parse({}), {}, ON)
     check_topic(BrokerConfig.parse({}), {}, {})
@@ -87,7 +87,7 @@ def test_a_cluster_without_a_tier_has_no_tiered_topics() -> None:
     "RemoteTopicCrudTest.testUpdateTopicConfigWithInheritedLocalRetentionTime",
     "RemoteTopicCrudTest.testUpdateTopicConfigWithInheritedLocalRetentionSize",
 )
-def test_the_brokers_values_count_where_a_topic_has_none() -> None:
+def test_brokers_values_count_where_a_topic_has_none() -> None:
     with pytest.raises(ConfigError, match=r"local\.retention\.ms is 50"):
         check(ON, log_local_retention_ms="50", log_retention_ms="40")
     with pytest.raises(ConfigError, match="compacted"):

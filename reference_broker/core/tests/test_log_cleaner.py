@@ -82,7 +82,7 @@ def cleaned_now(world: NodeWorld, topic: str = "t") -> list[str]:
     return ended
 
 
-def test_a_log_is_cleaned_on_demand_and_the_next_round_is_due_as_before() -> None:
+def test_log_is_cleaned_on_demand_and_the_next_round_is_due_as_before() -> None:
     world = a_world(log_cleaner_backoff_ms=str(10 * BACKOFF_MS))
     fill(world)
     log = log_of(world)
@@ -96,7 +96,7 @@ def test_a_log_is_cleaned_on_demand_and_the_next_round_is_due_as_before() -> Non
     assert len(notes(world, "log_cleaned")) == 2, "the cleaner's own round comes when it is due"
 
 
-def test_a_log_without_dirty_records_needs_no_pass() -> None:
+def test_log_without_dirty_records_needs_no_pass() -> None:
     world = a_world()
     assert cleaned_now(world) == [""]
     assert notes(world, "log_cleaned") == []

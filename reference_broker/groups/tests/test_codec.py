@@ -56,7 +56,7 @@ def test_keys_are_kafkas_bytes() -> None:
     assert group_key("gr") == b"\0\2\0\2gr"
 
 
-def test_an_offset_without_the_metadata_epoch_is_kafkas_version_3() -> None:
+def test_offset_without_the_metadata_epoch_is_kafkas_version_3() -> None:
     expected = b"\0\3" + bytes(7) + b"\5\0\0\0\7\0\1m" + bytes(7) + b"\x09"
     assert offset_value(COMMIT, CLASSIC_VALUE) == expected
 
@@ -69,7 +69,7 @@ def test_offset_with_expiry_time_is_version_1(version: int) -> None:
 
 
 @pytest.mark.clause("M-8")
-def test_the_metadata_epoch_is_a_tagged_field_of_version_4() -> None:
+def test_metadata_epoch_is_a_tagged_field_of_version_4() -> None:
     commit = CommitOffset("t", 1, 5, 7, "m", 9, metadata_epoch=258)
     tagged = b"\1\x90\x4e\x08\0\0\0\0\0\0\1\2"
     expected = b"\0\4" + bytes(7) + b"\5\0\0\0\7\2m" + bytes(7) + b"\x09" + tagged

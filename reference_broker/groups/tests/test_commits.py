@@ -76,7 +76,7 @@ def test_commit_of_replaced_instance_is_fenced() -> None:
 
 
 @pytest.mark.clause("OffsetMetadataManagerTest.testGenericGroupOffsetCommitMaintainsSession")
-def test_a_commit_counts_as_a_heartbeat() -> None:
+def test_commit_counts_as_a_heartbeat() -> None:
     world, target, group = led()
     put(world, target, stable_group(group))
     for _ in range(5):

@@ -64,7 +64,7 @@ def test_deleted_offset_is_not_pending() -> None:
 
 @pytest.mark.clause("OffsetMetadataManagerTest.testDeleteGroupAllOffsetsWithPendingTransactionalOffsets")
 @pytest.mark.parametrize("reloaded", [False, True])
-def test_a_deleted_group_has_no_pending_offsets(reloaded: bool) -> None:
+def test_deleted_group_has_no_pending_offsets(reloaded: bool) -> None:
     world, _, group = led()
     world.commit(group, 1)
     world.transact(group, 5, 6)
@@ -79,7 +79,7 @@ def test_a_deleted_group_has_no_pending_offsets(reloaded: bool) -> None:
     assert world.stable(group) == [NOTHING, NOTHING, NOTHING]
 
 
-def test_a_deleted_topic_has_no_pending_offsets() -> None:
+def test_deleted_topic_has_no_pending_offsets() -> None:
     world, _, group = led()
     world.show(t=3, u=1)
     world.transact(group, 5, 6)

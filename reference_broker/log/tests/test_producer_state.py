@@ -299,7 +299,7 @@ def test_producer_expires_with_age_of_last_record() -> None:
     assert not sent(log, 1, 0).duplicate
 
 
-def test_a_producer_is_forgotten_unless_its_transaction_is_open() -> None:
+def test_producer_is_forgotten_unless_its_transaction_is_open() -> None:
     log = opened(MemoryDisk())
     sent(log, 1, 0)
     appended(log, batch_of(1, producer_id=2, producer_epoch=0, base_sequence=0, is_transactional=True))

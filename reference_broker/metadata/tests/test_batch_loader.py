@@ -46,7 +46,7 @@ class Watched:
 
 @pytest.mark.clause("MetadataBatchLoaderTest.testAlignedTransactionBatches")
 @pytest.mark.clause("T-8")
-def test_a_transaction_of_whole_batches_is_one_update_at_its_end() -> None:
+def test_transaction_of_whole_batches_is_one_update_at_its_end() -> None:
     watched = Watched()
     for records in ([BEGIN], FOO, [NoOpRecord()] * 3, [END], [NoOpRecord()] * 2):
         watched.batch(*records)
@@ -69,7 +69,7 @@ def test_markers_alone_in_their_batches_give_the_same_result_however_it_is_commi
 
 @pytest.mark.clause("MetadataBatchLoaderTest.testUnexpectedBeginTransaction")
 @pytest.mark.clause("T-3")
-def test_a_begin_inside_a_transaction_is_a_fault_and_publishes_nothing() -> None:
+def test_begin_inside_a_transaction_is_a_fault_and_publishes_nothing() -> None:
     watched = Watched()
     watched.batch(BEGIN, *FOO)
     with pytest.raises(MetadataFault, match="begins inside another"):
@@ -83,7 +83,7 @@ def test_a_begin_inside_a_transaction_is_a_fault_and_publishes_nothing() -> None
 )
 @pytest.mark.clause("T-3")
 @pytest.mark.parametrize("marker", [END, ABORT])
-def test_an_end_without_a_begin_is_a_fault_and_earlier_batches_are_published(
+def test_end_without_a_begin_is_a_fault_and_earlier_batches_are_published(
     marker: AbortTransactionRecord | EndTransactionRecord,
 ) -> None:
     watched = Watched()
@@ -120,7 +120,7 @@ def test_records_between_transactions_are_published_before_the_second(
 @pytest.mark.clause("MetadataBatchLoaderTest.testOneTransactionInMultipleBatches")
 @pytest.mark.clause("T-8")
 @pytest.mark.parametrize(("marker", "topics"), [(END, ["foo"]), (ABORT, [])])
-def test_a_transaction_over_batches_leaves_its_place_in_the_log_whether_it_ends_or_is_aborted(
+def test_transaction_over_batches_leaves_its_place_in_the_log_whether_it_ends_or_is_aborted(
     marker: AbortTransactionRecord | EndTransactionRecord, topics: list[str]
 ) -> None:
     watched = Watched()
@@ -156,7 +156,7 @@ def test_control_batches_and_nothing_at_all() -> None:
     "MetadataLoaderTest.testSnapshotDuringTransaction",
     "OffsetControlManagerTest.testLoadSnapshotClearsTransactionalState",
 )
-def test_a_snapshot_discards_an_open_transaction() -> None:
+def test_snapshot_discards_an_open_transaction() -> None:
     watched = Watched()
     watched.batch(BEGIN, *FOO)
     watched.loader.reset(EMPTY_IMAGE.at(Provenance(40, 6, 0)))

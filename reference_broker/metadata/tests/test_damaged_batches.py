@@ -68,7 +68,7 @@ def test_metadata_fault_publishes_only_preceding_batches(
     assert [one.provenance.offset for _, one in world.published[-1:]] == ([offset] if offset >= 0 else [])
 
 
-def test_the_sentence_names_the_last_batch_before_the_damage() -> None:
+def test_sentence_names_the_last_batch_before_the_damage() -> None:
     world = world_of(A, WITH_A_GAP, B)
     with pytest.raises(MetadataFault, match=r"in or after the batch that ends at offset 1 \(topic c has partition 1"):
         world.commit()

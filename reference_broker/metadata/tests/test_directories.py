@@ -27,11 +27,11 @@ def offline(brokers: dict[int, BrokerImage], *directories: bytes) -> tuple[int, 
         ((), ()),
     ],
 )
-def test_a_replica_is_offline_if_its_directory_is(directories: tuple[bytes, ...], expected: tuple[int, ...]) -> None:
+def test_replica_is_offline_if_its_directory_is(directories: tuple[bytes, ...], expected: tuple[int, ...]) -> None:
     assert offline(BROKERS, *directories) == expected
 
 
-def test_a_replica_of_a_fenced_or_unknown_broker_is_offline() -> None:
+def test_replica_of_a_fenced_or_unknown_broker_is_offline() -> None:
     assert offline({0: BROKERS[0], 1: replace(BROKERS[1], fenced=True)}, FIRST, SECOND) == (1,)
     assert offline({1: BROKERS[1]}, FIRST, SECOND) == (0,)
 

@@ -41,7 +41,7 @@ def world_of(*batches: Sequence[MetadataRecord]) -> MetadataWorld:
 @pytest.mark.clause("MetadataLoaderTest.testPublishTransaction", "OffsetControlManagerTest.testReplayTransaction")
 @pytest.mark.clause("T-8")
 @pytest.mark.parametrize(("marker", "topics"), [(END, ["a"]), (ABORT, [])])
-def test_a_transaction_is_invisible_until_its_end_wherever_the_high_watermark_is(
+def test_transaction_is_invisible_until_its_end_wherever_the_high_watermark_is(
     marker: AbortTransactionRecord | EndTransactionRecord, topics: list[str]
 ) -> None:
     world = world_of([BEGIN], A, [NoOpRecord()], [marker])
@@ -135,7 +135,7 @@ def test_damaged_log_raises_fault_after_preceding_records_are_published() -> Non
         world.commit()
 
 
-def test_a_gap_in_the_log_is_damage() -> None:
+def test_gap_in_the_log_is_damage() -> None:
     world = world_of(A)
     with pytest.raises(MetadataFault, match="there is no batch at offset 2"):
         world.commit(5)
@@ -162,7 +162,7 @@ def snapshot_of(
     "MetadataLoaderTest.testLastAppliedOffset",
     "OffsetControlManagerTest.testHandleLoadSnapshot",
 )
-def test_the_newest_snapshot_is_taken_at_start_and_notifies_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newest_snapshot_is_taken_at_start_and_notifies_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader_module, "load_snapshot", snapshot_of([("a", 1)], 40))
     world = MetadataWorld()
     assert isinstance(world.loader._store, StoreInMemory)
@@ -180,7 +180,7 @@ def test_the_newest_snapshot_is_taken_at_start_and_notifies_nobody(monkeypatch: 
     "MetadataLoaderTest.testSnapshotDuringTransaction",
     "OffsetControlManagerTest.testHandleLoadSnapshot",
 )
-def test_a_snapshot_in_the_middle_of_a_transaction_discards_it_and_publishes_the_difference(
+def test_snapshot_in_the_middle_of_a_transaction_discards_it_and_publishes_the_difference(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(loader_module, "load_snapshot", snapshot_of([("b", 2), ("c", 3)], 40))

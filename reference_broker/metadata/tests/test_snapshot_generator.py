@@ -79,7 +79,7 @@ def test_snapshot_is_made_after_max_interval_if_records_are_new() -> None:
     assert len(replica.ports.notes_of("snapshot_started")) == 2
 
 
-def test_the_interval_can_begin_again() -> None:
+def test_interval_can_begin_again() -> None:
     replica = Replica(metadata_log_max_snapshot_interval_ms="5000")
     replica.append([setting(1)])
     replica.ports.advance(4_000)
@@ -154,7 +154,7 @@ def test_synced_before_renamed() -> None:
     "NotifyingRawSnapshotWriterTest.testFailingFreeze",
     "SnapshotGeneratorTest.testEmitterProblem",
 )
-def test_a_full_disk_is_noted_leaves_nothing_and_is_tried_again() -> None:
+def test_full_disk_is_noted_leaves_nothing_and_is_tried_again() -> None:
     replica = Replica(**BYTES)
     replica.append(topic_records("a", topic_id(1), 400))
     for _ in range(20):
@@ -178,7 +178,7 @@ def test_a_full_disk_is_noted_leaves_nothing_and_is_tried_again() -> None:
     "NotifyingRawSnapshotWriterTest.testCloseWithoutFreeze",
     "RaftSnapshotWriterTest.testCloseWithoutFreeze",
 )
-def test_a_newer_one_from_the_leader_makes_it_needless() -> None:
+def test_newer_one_from_the_leader_makes_it_needless() -> None:
     replica = Replica(**BYTES)
     replica.append(topic_records("a", topic_id(1), 100))
     replica.ports.step()
@@ -262,7 +262,7 @@ def _crashed(crash_at: int, power_loss: bool, seed: int) -> bool:
 @pytest.mark.clause("FileRawSnapshotTest.testAbortedSnapshot", "SnapshotWriterReaderTest.testAbortedSnapshot")
 @pytest.mark.clause("S-9", "S-15")
 @pytest.mark.parametrize("power_loss", [False, True])
-def test_a_crash_before_each_disk_operation_leaves_a_snapshot_or_none(power_loss: bool) -> None:
+def test_crash_before_each_disk_operation_leaves_a_snapshot_or_none(power_loss: bool) -> None:
     crash_at = 0
     while _crashed(crash_at, power_loss, crash_at):
         crash_at += 1
@@ -273,7 +273,7 @@ def test_a_crash_before_each_disk_operation_leaves_a_snapshot_or_none(power_loss
 @pytest.mark.clause("S-15")
 @settings(max_examples=40, deadline=None)
 @given(OPERATIONS, st.integers(0, 400), st.integers(0, 2**16), st.booleans())
-def test_a_snapshot_start_equals_full_replay(
+def test_snapshot_start_equals_full_replay(
     operations: list[tuple[str, int]], crash_at: int, seed: int, power_loss: bool
 ) -> None:
     model, disk, whole = Model(), CrashingDisk(Random(seed)), Replica()

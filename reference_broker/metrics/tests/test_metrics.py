@@ -20,7 +20,7 @@ def test_names_are_kafkas_and_prometheus_gets_them_in_lower_case() -> None:
     assert 'kafka_server_brokertopicmetrics_messagesin_total{topic="a\\"b"} 7\n' in text
 
 
-def test_the_same_name_is_the_same_metric_until_it_is_removed() -> None:
+def test_same_name_is_the_same_metric_until_it_is_removed() -> None:
     metrics = Metrics()
     counter = metrics.counter("d", "k", "n", topic="t")
     assert metrics.counter("d", "k", "n", topic="t") is counter
@@ -30,7 +30,7 @@ def test_the_same_name_is_the_same_metric_until_it_is_removed() -> None:
 
 
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=200), st.floats(0, 1))
-def test_a_percentile_is_at_most_a_32nd_too_high(values: list[int], share: float) -> None:
+def test_percentile_is_at_most_a_32nd_too_high(values: list[int], share: float) -> None:
     histogram = Histogram()
     for value in values:
         histogram.record(value)
@@ -40,7 +40,7 @@ def test_a_percentile_is_at_most_a_32nd_too_high(values: list[int], share: float
     assert (histogram.count, histogram.sum, histogram.largest) == (len(values), sum(values), max(values))
 
 
-def test_a_histogram_is_exposed_as_a_summary() -> None:
+def test_histogram_is_exposed_as_a_summary() -> None:
     metrics = Metrics()
     histogram = metrics.histogram("kafka.network", "RequestMetrics", "TotalTimeMs", request="Fetch")
     assert histogram.percentile(0.5) == 0

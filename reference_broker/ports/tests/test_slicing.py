@@ -84,7 +84,7 @@ def test_run_to_end_returns_the_result_of_all_slices() -> None:
     assert len(log) == 4
 
 
-def test_a_queue_finishes_one_piece_of_work_before_the_next_and_has_one_timer() -> None:
+def test_queue_finishes_one_piece_of_work_before_the_next_and_has_one_timer() -> None:
     loop, log = EventLoop(), list[str]()
     queue = SliceQueue(loop.ports)
     queue.add(work("a", 2, log))
@@ -108,7 +108,7 @@ def test_work_may_be_added_to_a_queue_by_the_work_that_it_runs() -> None:
     assert log == ["a is done", "b0"]
 
 
-def test_a_bug_in_a_slice_ends_the_work_and_reaches_only_its_container() -> None:
+def test_bug_in_a_slice_ends_the_work_and_reaches_only_its_container() -> None:
     caught: list[Exception] = []
     steps = 0
 
@@ -170,14 +170,14 @@ def test_sorting_in_slices_equals_sorting_at_once_equal_keys_included(items: lis
 
 
 @pytest.mark.parametrize(("costs", "ends"), [((1, 1, 1, 1, 1, 1), (3, 6)), ((2, 2, 1), (2,)), ((9, 1, 1, 1), (1, 4))])
-def test_a_budget_ends_a_slice_when_its_units_are_spent_and_begins_another(
+def test_budget_ends_a_slice_when_its_units_are_spent_and_begins_another(
     costs: tuple[int, ...], ends: tuple[int, ...]
 ) -> None:
     budget = Budget(3)
     assert tuple(number for number, cost in enumerate(costs, 1) if budget.spend(cost)) == ends
 
 
-def test_a_renewed_budget_is_whole() -> None:
+def test_renewed_budget_is_whole() -> None:
     budget = Budget(3)
     budget.spend(2)
     budget.renew()

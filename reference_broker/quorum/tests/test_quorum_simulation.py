@@ -272,7 +272,7 @@ _JUDGE = raft_handlers._decide_vote
         (raft_handlers, "_decide_vote", _votes_for_short_logs),
     ],
 )
-def test_a_mutant_is_killed(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, mutant: object) -> None:
+def test_mutant_is_killed(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, mutant: object) -> None:
     monkeypatch.setattr(owner, name, mutant)
     for seed in range(40):
         try:

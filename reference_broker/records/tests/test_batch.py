@@ -176,7 +176,7 @@ def test_sequences_go_round_at_the_largest_number() -> None:
     assert read_header(build([Record()])).last_sequence == -1
 
 
-def test_the_header_survives_a_round_trip() -> None:
+def test_header_survives_a_round_trip() -> None:
     data = build([Record(value=b"v")], producer_id=5, producer_epoch=3, base_sequence=9, is_transactional=True)
     header = read_header(data)
     assert write_header(header) == data[:HEADER_BYTES]

@@ -83,7 +83,7 @@ def test_snappy_is_read_framed_and_raw_and_written_framed() -> None:
     assert decompress(Compression.SNAPPY, framed) == plain
 
 
-def test_a_snappy_bomb_is_refused_before_it_is_unpacked() -> None:
+def test_snappy_bomb_is_refused_before_it_is_unpacked() -> None:
     claims_4_gib = b"\xff\xff\xff\xff\x0f" + b"\x00"
     with pytest.raises(InvalidRecords):
         decompress(Compression.SNAPPY, claims_4_gib)

@@ -37,7 +37,7 @@ def test_size_limit_counts_the_whole_batch() -> None:
     assert refusal(GOOD, replace(RULES, max_message_bytes=GOOD.size_bytes - 1)) == ErrorCode.message_too_large
 
 
-def test_the_base_offset_is_not_the_clients_to_choose() -> None:
+def test_base_offset_is_not_the_clients_to_choose() -> None:
     for offset in (1, -1, 2**62):
         assert refusal(GOOD._replace(base_offset=offset)) == ErrorCode.invalid_record
     tight = replace(RULES, max_message_bytes=1)
@@ -69,7 +69,7 @@ def test_invalid_record_shape_returns_invalid_record(change: dict[str, int]) -> 
 
 @pytest.mark.clause("LogValidatorTest.checkInvalidSequence")
 @pytest.mark.parametrize("change", [{"producer_epoch": -1}, {"base_sequence": -1}, {"base_sequence": -2}])
-def test_a_producer_id_needs_epoch_and_sequence(change: dict[str, int]) -> None:
+def test_producer_id_needs_epoch_and_sequence(change: dict[str, int]) -> None:
     assert refusal(IDEMPOTENT._replace(**change)) == ErrorCode.invalid_record
 
 
@@ -152,19 +152,19 @@ def test_compacted_topics_look_at_the_time_of_each_record() -> None:
 
 
 @pytest.mark.clause("LogValidatorTest.testBatchWithInvalidRecordsAndInvalidTimestamp")
-def test_a_wrong_time_is_reported_before_a_missing_key_and_all_wrong_records_are_named() -> None:
+def test_wrong_time_is_reported_before_a_missing_key_and_all_wrong_records_are_named() -> None:
     late = Record(key=b"k", timestamp_ms=NOW_MS + 3_600_001)
     bare = Record(value=b"v", timestamp_ms=NOW_MS)
     assert refused_records(build([bare, late, bare])) == (ErrorCode.invalid_timestamp, [0, 1, 2])
 
 
-def test_a_batch_of_very_many_wrong_records_names_the_first_thousand() -> None:
+def test_batch_of_very_many_wrong_records_names_the_first_thousand() -> None:
     error, named = refused_records(build([Record(value=b"v")] * 3000))
     assert (error, named) == (ErrorCode.invalid_record, list(range(1000)))
 
 
 @pytest.mark.parametrize("codec", [each for each in Compression if each])
-def test_a_compressed_batch_may_not_claim_more_records_than_its_bytes_can_hold(codec: Compression) -> None:
+def test_compressed_batch_may_not_claim_more_records_than_its_bytes_can_hold(codec: Compression) -> None:
     """Nothing packs tighter than the same byte again and again, and its claim passes."""
     plain_bytes = 4 * 2**20
     packed = build([Record(value=bytes(plain_bytes))], compression=codec)

@@ -356,7 +356,7 @@ def test_large_response_is_sent_after_several_passes(world: SteppedDriver) -> No
     assert not connection.busy
 
 
-def test_a_small_response_is_sent_at_once(world: SteppedDriver) -> None:
+def test_small_response_is_sent_at_once(world: SteppedDriver) -> None:
     connection = world.connected()
     reply(world, connection, 5, groups(900))
     assert connection.sent

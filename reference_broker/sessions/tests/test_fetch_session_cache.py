@@ -226,7 +226,7 @@ def test_eviction_uses_current_session_size() -> None:
 
 
 @pytest.mark.clause("F-18", "FetchSessionTest.testFetchSessionExpiration")
-def test_an_incremental_fetch_makes_a_session_recent() -> None:
+def test_incremental_fetch_makes_a_session_recent() -> None:
     bench = Bench(2)
     first, second = bench.made(1), bench.made(1)
     bench.wall_ms += LIMIT
@@ -311,7 +311,7 @@ def test_close_is_no_eviction_and_gauges_are_updated() -> None:
     assert [what for what, _ in bench.notes] == ["session_created", "session_created", "session_closed"]
 
 
-def test_a_session_larger_than_the_limit_is_not_created(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_larger_than_the_limit_is_not_created(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_session_cache, "MAX_SESSION_PARTITIONS", 10)
     bench = Bench(3)
     assert bench.create(10) is not None

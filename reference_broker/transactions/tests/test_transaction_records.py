@@ -52,7 +52,7 @@ def test_record_round_trip(one: Transaction) -> None:
 
 @given(transactions())
 @pytest.mark.clause("TransactionLogTest.shouldNotPersistProducerIdsAtVersion0")
-def test_the_first_version_has_no_tagged_fields(one: Transaction) -> None:
+def test_first_version_has_no_tagged_fields(one: Transaction) -> None:
     found = read_transaction("x", transaction_value(one, 0))
     assert (found.previous_producer_id, found.next_producer_id, found.client_version) == (-1, -1, 0)
     assert (found.state, found.partitions) == (one.state, one.partitions)

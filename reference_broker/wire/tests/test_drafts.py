@@ -57,7 +57,7 @@ def request(text: str) -> Any:
 
 @pytest.mark.clause("D-1")
 @pytest.mark.clause("S-17")
-def test_a_fetch_snapshot_1000_request() -> None:
+def test_fetch_snapshot_1000_request() -> None:
     text = "00000003 00000064 00000001 0001 74 00000001 00000000 00000004 0000000000000005 00000002 0000000000000007"
     body = request(text)
     expected: Any = body_class(KEY, "request")
@@ -72,7 +72,7 @@ def test_a_fetch_snapshot_1000_request() -> None:
 
 
 @pytest.mark.clause("S-17")
-def test_a_fetch_snapshot_1000_response() -> None:
+def test_fetch_snapshot_1000_response() -> None:
     first = PartitionSnapshots(partition_index=0, media_type="a/b", more=True, data=b"xyz")
     later = PartitionSnapshots(partition_index=1, error_code=ErrorCode.snapshot_not_found, position=3)
     body = FetchSnapshotResponse1000(topics=(TopicSnapshots(name="t", partitions=(first, later)),))
@@ -109,7 +109,7 @@ def test_drafts_lie_outside_the_announced_versions_and_have_a_name_each() -> Non
 
 @pytest.mark.clause("D-1")
 @pytest.mark.clause("M-3")
-def test_an_update_metadata_request_of_each_version() -> None:
+def test_update_metadata_request_of_each_version() -> None:
     """1000 is KIP-232's page on version 4. 1001 adds a topic ID, a broker epoch and a type."""
     state = UpdateMetadataPartition1001(
         topic="t",

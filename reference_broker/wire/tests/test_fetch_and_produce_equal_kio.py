@@ -90,7 +90,7 @@ def test_produced_records_are_a_view_into_the_frame() -> None:
     assert bytes(records) == b"abcd"
 
 
-def test_the_default_divergence_is_not_written() -> None:
+def test_default_divergence_is_not_written() -> None:
     plain = PartitionData(0, 0, 5)
     explicit = PartitionData(0, 0, 5, diverging_epoch=EpochEndOffset(-1, -1))
     frames = [

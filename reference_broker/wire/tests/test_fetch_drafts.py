@@ -34,7 +34,7 @@ HEADER_V0 = "00000009"
 
 
 @pytest.mark.clause("G-12", "G-1", "G-3", "G-4", "D-1")
-def test_a_request_written_from_the_page_and_version_6_is_read_and_written_so() -> None:
+def test_request_written_from_the_page_and_version_6_is_read_and_written_so() -> None:
     """Each line is one line of the page's schema. replica_id comes first and max_bytes is there, as in version 6."""
     fields = [
         ("replica_id", "ffffffff"),
@@ -64,7 +64,7 @@ def test_a_request_written_from_the_page_and_version_6_is_read_and_written_so() 
 
 
 @pytest.mark.clause("G-12", "G-9", "D-1")
-def test_a_response_is_written_as_the_page_and_version_6_have_it_and_read_so() -> None:
+def test_response_is_written_as_the_page_and_version_6_have_it_and_read_so() -> None:
     fields = [
         ("throttle_time_ms", "00000001"),
         ("error_code", "2711"),
@@ -119,7 +119,7 @@ def test_follower_request_has_fields_of_draft_and_followers() -> None:
 
 
 @pytest.mark.clause("G-12", "G-9", "D-1")
-def test_a_follower_s_response_has_header_0_an_error_string_and_flags() -> None:
+def test_follower_s_response_has_header_0_an_error_string_and_flags() -> None:
     text = (
         "00000009 00000001 2711 0003 616263 0102030405060708 03"
         "00000001 0001 74 00000001 00000005 0000 0000000000000009 0000000000000008 0000000000000001"
@@ -140,7 +140,7 @@ def test_a_follower_s_response_has_header_0_an_error_string_and_flags() -> None:
 
 
 @pytest.mark.clause("G-12", "D-1")
-def test_a_follower_s_response_reports_where_the_logs_part_behind_the_fields_of_version_6() -> None:
+def test_follower_s_response_reports_where_the_logs_part_behind_the_fields_of_version_6() -> None:
     text = (
         "00000009 00000000 0000 ffff 0000000000000007 03 00000001 0001 74 00000001"
         "00000005 0000 0000000000000009 ffffffffffffffff 0000000000000000 ffffffff 00000000 00000003 0000000000000004"

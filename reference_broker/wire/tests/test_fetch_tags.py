@@ -28,7 +28,7 @@ def partition_of(version: int, tags: str) -> FetchPartition:
     return found
 
 
-def test_a_replica_s_fetch_18_byte_by_byte() -> None:
+def test_replica_s_fetch_18_byte_by_byte() -> None:
     """KIP-853's directory, KIP-903's replica state, KIP-1166's high watermark."""
     partition = FetchPartition(0, 9, 77, 3, 2, -1, DIRECTORY, 7)
     request = FetchRequest(
@@ -80,6 +80,6 @@ def test_no_high_watermark_yet_differs_from_telling_none() -> None:
         "01 01 08" + "00" * 4,
     ],
 )
-def test_a_tagged_field_of_the_wrong_size_is_refused(tags: str) -> None:
+def test_tagged_field_of_the_wrong_size_is_refused(tags: str) -> None:
     with pytest.raises(ProtocolError):
         body(18, tags)

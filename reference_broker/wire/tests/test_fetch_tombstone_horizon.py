@@ -27,7 +27,7 @@ TOPIC_ID = bytes(range(16))
 
 
 @pytest.mark.clause("H-1", "D-1")
-def test_a_request_has_these_bytes() -> None:
+def test_request_has_these_bytes() -> None:
     fields = [
         ("replica_id", "00000002"),
         ("max_wait_ms", "000001f4"),
@@ -60,7 +60,7 @@ def test_a_request_has_these_bytes() -> None:
 
 
 @pytest.mark.clause("H-1", "D-1")
-def test_a_response_has_these_bytes() -> None:
+def test_response_has_these_bytes() -> None:
     fields = [
         ("throttle_time_ms", "00000001"),
         ("error_code", "0000"),
@@ -129,7 +129,7 @@ def test_truncated_request_is_refused(length: int) -> None:
         decode_request(ApiKey.FETCH, VERSION, memoryview(frame)[: min(length, len(frame) - 1)], 0)
 
 
-def test_a_count_beyond_the_frame_is_refused() -> None:
+def test_count_beyond_the_frame_is_refused() -> None:
     sent = b"".join(encode_request(ApiKey.FETCH, VERSION, 9, None, FetchRequest()))[14:]
     for at in (len(sent) - 8, len(sent) - 4):
         frame = sent[:at] + bytes.fromhex("7fffffff") + sent[at + 4 :]

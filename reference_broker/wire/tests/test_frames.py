@@ -43,7 +43,7 @@ def test_byte_by_byte() -> None:
     assert frames == [b"first", b"", b"third"]
 
 
-def test_a_frame_stays_valid_while_more_arrives() -> None:
+def test_frame_stays_valid_while_more_arrives() -> None:
     reader = FrameReader(100)
     reader.feed(framed(b"first")[:6])
     reader.feed(framed(b"first", b"second")[6:])
@@ -56,7 +56,7 @@ def test_a_frame_stays_valid_while_more_arrives() -> None:
 
 
 @pytest.mark.parametrize("length", ["ffffffff", "80000000", "00000065", "7fffffff"])
-def test_a_length_beyond_the_limit_is_refused_at_once(length: str) -> None:
+def test_length_beyond_the_limit_is_refused_at_once(length: str) -> None:
     reader = FrameReader(100)
     reader.feed(bytes.fromhex(length)[:3])
     assert reader.next_frame() is None
@@ -65,7 +65,7 @@ def test_a_length_beyond_the_limit_is_refused_at_once(length: str) -> None:
         reader.next_frame()
 
 
-def test_the_limit_itself_is_allowed() -> None:
+def test_limit_itself_is_allowed() -> None:
     reader = FrameReader(100)
     reader.feed(framed(bytes(100)))
     assert taken(reader) == [bytes(100)]
@@ -89,7 +89,7 @@ def test_large_frames_come_out_however_the_bytes_are_cut(lengths: list[int], dat
     assert reader.buffered_bytes == 0
 
 
-def test_a_large_frame_stays_valid_and_read_only_while_more_arrives() -> None:
+def test_large_frame_stays_valid_and_read_only_while_more_arrives() -> None:
     reader = FrameReader(1 << 20)
     body = bytes(range(256)) * 1000
     stream = framed(body, b"second")

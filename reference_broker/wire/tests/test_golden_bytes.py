@@ -80,7 +80,7 @@ def api_versions(error: int) -> Any:
     return body_class(18, "response")(error_code=error, api_keys=(key,), throttle_time=timedelta(0))
 
 
-def test_the_response_to_an_unknown_api_versions_is_version_0() -> None:
+def test_response_to_an_unknown_api_versions_is_version_0() -> None:
     """KIP-511: layout and header of version 0, error 35, ApiVersions' own range."""
     buffers = encode_response(18, 0, 5, api_versions(35))
     sent(buffers, "00000010 00000005 0023 00000001 0012 0000 0004")

@@ -152,7 +152,7 @@ COUNTS = [
 
 
 @pytest.mark.parametrize(("key", "version", "text"), COUNTS)
-def test_a_huge_length_reserves_nothing(key: ApiKey, version: int, text: str) -> None:
+def test_huge_length_reserves_nothing(key: ApiKey, version: int, text: str) -> None:
     body = bytes.fromhex(text) + bytes(20)
     attempt(key, version, True, body)  # Builds the codec.
     tracemalloc.start()
@@ -166,7 +166,7 @@ def test_a_huge_length_reserves_nothing(key: ApiKey, version: int, text: str) ->
 @pytest.mark.parametrize(
     ("key", "version"), [(1, 3), (1, 19), (1, 1003), (59, 1001), (3, 14), (18, 99), (7, 0), (999, 0), (-1, -1)]
 )
-def test_an_unknown_api_or_version_carries_its_header(key: int, version: int) -> None:
+def test_unknown_api_or_version_carries_its_header(key: int, version: int) -> None:
     frame = (
         key.to_bytes(2, "big", signed=True)
         + version.to_bytes(2, "big", signed=True)
@@ -179,7 +179,7 @@ def test_an_unknown_api_or_version_carries_its_header(key: int, version: int) ->
 
 
 @pytest.mark.parametrize("frame", ["", "0012", "0012 0003 00000001 0005 61", "0012 0003 00000001 fffe"])
-def test_a_broken_header_is_refused(frame: str) -> None:
+def test_broken_header_is_refused(frame: str) -> None:
     with pytest.raises(ProtocolError):
         read_request_header(bytes.fromhex(frame))
     with pytest.raises(ProtocolError):
@@ -187,7 +187,7 @@ def test_a_broken_header_is_refused(frame: str) -> None:
 
 
 @pytest.mark.parametrize(("written", "client_id"), [("0002 e461", "\ufffda"), ("fffe", None)])
-def test_a_client_id_is_read_as_kafka_reads_it(written: str, client_id: str | None) -> None:
+def test_client_id_is_read_as_kafka_reads_it(written: str, client_id: str | None) -> None:
     header, offset = read_request_header(bytes.fromhex("0012 0000 00000001" + written))
     assert (header.client_id, offset) == (client_id, 8 + len(bytes.fromhex(written)))
 
@@ -251,7 +251,7 @@ def test_unknown_tagged_fields_are_read_past_at_every_level(
     assert tagged_value == attempt(key, version, request_, plain_header + kio_bytes(entity))
 
 
-def test_a_known_tagged_field_of_the_wrong_size_is_refused() -> None:
+def test_known_tagged_field_of_the_wrong_size_is_refused() -> None:
     start = "000001f4 00000001 00100000 00 00000007 00000002 01 01 01"
     good = bytes.fromhex(start + "01 01 0d 00000005 0000000000000009 00")
     request: Any = decode_request(ApiKey.FETCH, 15, good, 0)
@@ -261,7 +261,7 @@ def test_a_known_tagged_field_of_the_wrong_size_is_refused() -> None:
             decode_request(ApiKey.FETCH, 15, bytes.fromhex(start + bad), 0)
 
 
-def test_a_known_tagged_field_of_the_wrong_size_is_refused_in_other_messages() -> None:
+def test_known_tagged_field_of_the_wrong_size_is_refused_in_other_messages() -> None:
     start = "00000001 00000002 01 01 00"
     request: Any = decode_request(ApiKey.FETCH_SNAPSHOT, 0, bytes.fromhex(start + "02 0261"), 0)
     assert request.cluster_id == "a"
@@ -269,7 +269,7 @@ def test_a_known_tagged_field_of_the_wrong_size_is_refused_in_other_messages() -
         decode_request(ApiKey.FETCH_SNAPSHOT, 0, bytes.fromhex(start + "03 0261 00"), 0)
 
 
-def test_a_nullable_struct_is_null_or_there() -> None:
+def test_nullable_struct_is_null_or_there() -> None:
     def cursor(text: str) -> Any:
         body: Any = decode_request(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, bytes.fromhex("01 00000064" + text), 0)
         return body.cursor

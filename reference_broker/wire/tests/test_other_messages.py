@@ -172,7 +172,7 @@ def read_default(entity: type, name: str) -> Any:
     return next(each.default for each in schema_fields(entity) if each.name == name)
 
 
-def test_a_downgrade_in_update_features_0_is_a_safe_one() -> None:
+def test_downgrade_in_update_features_0_is_a_safe_one() -> None:
     """KIP-778: what the flag meant before there were types of upgrade."""
     frame = bytes.fromhex("0000ea60 02 0266 0005 01 00 00")
     body: Any = decode_request(ApiKey.UPDATE_FEATURES, 0, frame, 0)
@@ -225,7 +225,7 @@ def test_leave_group_before_version_3_has_one_member_and_its_error() -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.topic_already_exists, 36])
-def test_an_error_code_may_be_any_number(code: Any) -> None:
+def test_error_code_may_be_any_number(code: Any) -> None:
     response: Any = body_class(ApiKey.INIT_PRODUCER_ID, "response")
     body = response(throttle_time=timedelta(0), error_code=code, producer_id=1, producer_epoch=2)
     frame = b"".join(encode_response(ApiKey.INIT_PRODUCER_ID, 1, 5, body))
@@ -234,7 +234,7 @@ def test_an_error_code_may_be_any_number(code: Any) -> None:
     assert decoded.error_code is ErrorCode.topic_already_exists  # type: ignore[attr-defined]
 
 
-def test_an_unknown_error_code_reads_as_unknown_server_error() -> None:
+def test_unknown_error_code_reads_as_unknown_server_error() -> None:
     frame = bytes.fromhex("00000005 00000000 2713 0000000000000001 0002")
     _, decoded = decode_response(ApiKey.INIT_PRODUCER_ID, 1, frame)
     assert decoded.error_code is ErrorCode.unknown_server_error  # type: ignore[attr-defined]

@@ -75,7 +75,7 @@ def frame_of(key: int, version: int, body: Any) -> tuple[memoryview, int]:
 @pytest.mark.thorough
 @given(st.sampled_from(EVERY_VERSION), st.randoms(use_true_random=False))
 @settings(max_examples=settings().max_examples * 3)
-def test_a_request_read_in_slices_is_the_same(api: tuple[int, int], random: Any) -> None:
+def test_request_read_in_slices_is_the_same(api: tuple[int, int], random: Any) -> None:
     frame, offset = frame_of(*api, Anything(random, []).entity(layout(*api)))
     body, _ = finished(decode_request_in_slices(*api, frame, offset))[0]
     assert body == decode_request(*api, frame, offset)
@@ -84,7 +84,7 @@ def test_a_request_read_in_slices_is_the_same(api: tuple[int, int], random: Any)
 @pytest.mark.thorough
 @given(st.sampled_from([each for each in EVERY_VERSION if each not in LAYOUTS]), st.randoms(use_true_random=False))
 @settings(max_examples=settings().max_examples * 3)
-def test_a_response_written_in_slices_is_the_same(api: tuple[int, int], random: Any) -> None:
+def test_response_written_in_slices_is_the_same(api: tuple[int, int], random: Any) -> None:
     kind = load_response_schema(*api)
     out = bytearray(b"\0\0\0\0\0")
     encoder(kind, kind)(out, Anything(random, []).entity(kind))
@@ -139,7 +139,7 @@ def _item(each: SchemaField) -> Any:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("key", "version", "path"), list(of_arrays()))
-def test_an_array_of_any_request_is_read_in_short_slices_up_to_its_limit_and_refused_beyond(
+def test_array_of_any_request_is_read_in_short_slices_up_to_its_limit_and_refused_beyond(
     key: int, version: int, path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit = 3000
@@ -187,7 +187,7 @@ def test_items_of_nested_arrays_count_together() -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("partitions", [0, 3])
 @pytest.mark.parametrize("version", [3, 9, 13])
-def test_a_produce_of_too_many_topics_and_partitions_is_refused(version: int, partitions: int) -> None:
+def test_produce_of_too_many_topics_and_partitions_is_refused(version: int, partitions: int) -> None:
     topic = ProduceTopic("", bytes(16), [ProducePartition(0, None)] * partitions)
     for topics, refused in (
         (MOST_TOPICS_AND_PARTITIONS // (partitions + 1), False),
@@ -204,7 +204,7 @@ def test_a_produce_of_too_many_topics_and_partitions_is_refused(version: int, pa
 
 
 @pytest.mark.parametrize("version", [4, 5, 9, 12, 13, 17, 1000, 1001])
-def test_a_fetch_of_too_many_topics_and_partitions_is_refused_before_they_are_read(
+def test_fetch_of_too_many_topics_and_partitions_is_refused_before_they_are_read(
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, most, few = FetchPartition(0, 0, 1), 2000, 100
@@ -243,7 +243,7 @@ def test_a_fetch_of_too_many_topics_and_partitions_is_refused_before_they_are_re
 @pytest.mark.thorough
 @pytest.mark.parametrize("version", [4, 5, 9, 12, 13, 17, 1000, 1001])
 @pytest.mark.parametrize(("topics", "partitions"), [(4000, 1), (20, 500), (2, 4500)])
-def test_a_large_fetch_read_in_slices_is_the_same_and_no_slice_is_long(
+def test_large_fetch_read_in_slices_is_the_same_and_no_slice_is_long(
     version: int, topics: int, partitions: int
 ) -> None:
     rows = [FetchPartition(index, 7, 8) for index in range(partitions)]
@@ -273,14 +273,14 @@ def test_many_tagged_fields_are_refused_before_they_are_read(where: str) -> None
         finished(decode_request_in_slices(ApiKey.METADATA, 9, frame, read_request_header(frame)[1]))
 
 
-def test_a_string_beyond_its_limit_is_refused() -> None:
+def test_string_beyond_its_limit_is_refused() -> None:
     header = write_request_header(RequestHeader(ApiKey.METADATA, 9, 9, "c"))
     frame = memoryview(header + b"\x02" + uvarint(MOST_STRING_BYTES + 2) + bytes(2 * MOST_STRING_BYTES))
     with pytest.raises(ProtocolError, match=f"a string of {MOST_STRING_BYTES + 1} bytes"):
         finished(decode_request_in_slices(ApiKey.METADATA, 9, frame, read_request_header(frame)[1]))
 
 
-def test_a_tagged_string_as_long_as_a_string_may_be_is_read() -> None:
+def test_tagged_string_as_long_as_a_string_may_be_is_read() -> None:
     body = holding(layout(ApiKey.FETCH_SNAPSHOT, 1), (), 0)
     body = replace(body, cluster_id="x" * 32_767)
     frame, offset = frame_of(ApiKey.FETCH_SNAPSHOT, 1, body)
@@ -288,7 +288,7 @@ def test_a_tagged_string_as_long_as_a_string_may_be_is_read() -> None:
     assert read == decode_request(ApiKey.FETCH_SNAPSHOT, 1, frame, offset)
 
 
-def test_a_request_of_more_bytes_than_its_limit_is_refused() -> None:
+def test_request_of_more_bytes_than_its_limit_is_refused() -> None:
     header = write_request_header(RequestHeader(ApiKey.SYNC_GROUP, 4, 9, "c"))
     frame = memoryview(header + bytes(MOST_REQUEST_BYTES))
     with pytest.raises(TooMuchError, match="SyncGroup request has"):

@@ -194,7 +194,7 @@ def test_with_all_commands_a_node_elsewhere_can_be_killed(tmp_path: Path) -> Non
     assert played.expected_faults == ("killed", "killed")
 
 
-def test_a_single_node_elsewhere_can_vanish_behind_the_links_of_its_clients(tmp_path: Path) -> None:
+def test_single_node_elsewhere_can_vanish_behind_the_links_of_its_clients(tmp_path: Path) -> None:
     text = '[[fault]]\nname = "it"\nkind = "host_lost"\nat_s = 0'
     alone = load(
         written(tmp_path, "alone", text_of("Vanishes", 1, CLUSTER.replace("nodes = 3", "nodes = 1"), 10, text))
@@ -204,13 +204,13 @@ def test_a_single_node_elsewhere_can_vanish_behind_the_links_of_its_clients(tmp_
         playable(alone, target(tmp_path, BY_HAND.replace('"a:1"', '"a:1", "b:2"')))
 
 
-def test_a_target_that_is_none_is_refused() -> None:
+def test_target_that_is_none_is_refused() -> None:
     with pytest.raises(SetupError, match="--target: 'nobody' is no target: give HOST:PORT"):
         chosen("nobody")
 
 
 @pytest.mark.parametrize(("name", "is_set"), [("45", True), ("44", False)])
-def test_the_level_at_which_transactions_begin_reaches_each_node(tmp_path: Path, name: str, is_set: bool) -> None:
+def test_level_at_which_transactions_begin_reaches_each_node(tmp_path: Path, name: str, is_set: bool) -> None:
     target = TargetNodes(chosen("reference.toml"), find(name).cluster, tmp_path, tmp_path)
     for node in target.laid_out(None, None):
         assert isinstance(node.launcher, ProcessLauncher)

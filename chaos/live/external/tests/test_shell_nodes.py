@@ -57,13 +57,13 @@ def test_unrequested_process_end_is_reported_with_log(tmp_path: Path) -> None:
         shell_node.check()
 
 
-def test_a_command_that_fails_is_one_sentence(tmp_path: Path) -> None:
+def test_command_that_fails_is_one_sentence(tmp_path: Path) -> None:
     shell_node = node(tmp_path, kill="echo no permission; false")
     with pytest.raises(SetupError, match=r"node-1: commands\.kill failed with 1: no permission"):
         shell_node.kill()
 
 
-def test_a_kill_that_does_nothing_is_reported(tmp_path: Path) -> None:
+def test_kill_that_does_nothing_is_reported(tmp_path: Path) -> None:
     shell_node = node(tmp_path, kill="true")
     shell_node.note_done_by_proxy("node_killed")
     with pytest.raises(SetupError, match=r"node-1 still runs after commands\.kill: true"):
@@ -78,7 +78,7 @@ def test_state_query_timeout_ends_no_process(tmp_path: Path, monkeypatch: pytest
     assert node(tmp_path, alive="sleep 5").exit_status is None
 
 
-def test_a_node_is_started_again_once(tmp_path: Path) -> None:
+def test_node_is_started_again_once(tmp_path: Path) -> None:
     file = TargetFile(name="mine", title="Mine", addresses=("127.0.0.1:9",))
     commands = Commands(start=f"echo start >> {tmp_path}/calls", kill="true", ready="true")
     made = LiveNode(0, "127.0.0.1:9", CommandLauncher(0, Chosen("mine", file, "", 1), commands))
@@ -90,7 +90,7 @@ def test_a_node_is_started_again_once(tmp_path: Path) -> None:
     assert (tmp_path / "calls").read_text() == "start\n" * 2
 
 
-def test_a_node_that_cannot_be_left_as_it_was_hinders_no_other(tmp_path: Path) -> None:
+def test_node_that_cannot_be_left_as_it_was_hinders_no_other(tmp_path: Path) -> None:
     cluster, processes = LiveCluster(2, 2), [node(tmp_path, resume="false"), node(tmp_path)]
     launchers: list[Any] = [SimpleNamespace(process=each, evidence=tuple, close=lambda: None) for each in processes]
     cluster.nodes = [LiveNode(number, "127.0.0.1:9", each) for number, each in enumerate(launchers)]

@@ -126,7 +126,7 @@ def children() -> set[int]:
     return {each.pid for each in psutil.Process(os.getpid()).children(recursive=True)} - EARLIER
 
 
-def test_a_started_target_is_killed_at_a_state_restarted_and_paused(tmp_path: Path) -> None:
+def test_started_target_is_killed_at_a_state_restarted_and_paused(tmp_path: Path) -> None:
     target = target_file(tmp_path, SERVE)
     folder = play_scenario(scenario(tmp_path, FAULTS), tmp_path / "run", seed=1, target=target).path
     manifest = read_manifest(folder)
@@ -200,7 +200,7 @@ def test_target_without_run_stays_up_until_released(tmp_path: Path) -> None:
         (f'exec "{{python}}" -c "{CLOSES}"', 3, "node-0 was not ready within 3 s: it said nothing"),
     ],
 )
-def test_a_target_that_does_not_get_ready_is_one_sentence_and_leaves_nothing(
+def test_target_that_does_not_get_ready_is_one_sentence_and_leaves_nothing(
     tmp_path: Path, script: str, limit_s: float, complaint: str
 ) -> None:
     target = target_file(tmp_path, script, limit_s=limit_s)
