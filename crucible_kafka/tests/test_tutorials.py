@@ -16,6 +16,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 COMMAND_LIMIT_S = 90
 NIGHTLY_LIMIT_S = 900
+END_LIMIT_S = 10
 LANGUAGES_OF_FILES = {"python", "toml", "text"}
 WORDS = ("file", "append", "exit", "nightly", "parsed")
 _DIRECTIVE = re.compile(r"<!-- (\w+): (.+) -->")
@@ -137,9 +139,22 @@ class Reader:
         assert self._output or ">" in text, f"{block} printed nothing:\n{text}"
 
     def close(self) -> None:
-        for group in self._groups:
-            with suppress(ProcessLookupError):
-                os.killpg(group, signal.SIGKILL)
+        """End what still runs: in order, so that a run ends its Spark session, and then at once."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for group in self._groups:
+                with suppress(ProcessLookupError):
+                    os.killpg(group, number)
+            deadline = time.monotonic() + END_LIMIT_S
+            while any(map(is_alive, self._groups)) and time.monotonic() < deadline:
+                time.sleep(0.05)
+
+
+def is_alive(group: int) -> bool:
+    """Whether a process group has a process."""
+    with suppress(ProcessLookupError):
+        os.killpg(group, 0)
+        return True
+    return False
 
 
 def commands(text: str) -> list[list[str]]:
@@ -187,6 +202,7 @@ def test_tutorial_does_what_it_says(page: Path, tmp_path: Path, monkeypatch: pyt
     follow(page, tmp_path, plays_nightly=False)
 
 
+@pytest.mark.live
 @pytest.mark.nightly
 @pytest.mark.timeout(3 * NIGHTLY_LIMIT_S)
 @pytest.mark.parametrize(
