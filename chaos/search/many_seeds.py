@@ -44,14 +44,17 @@ def search(
     processes: int = 2,
     mutant: str | None = None,
     show: Callable[[SimVerdict], None] = lambda _: None,
+    until_red: bool = False,
 ) -> SeedSearch:
-    """Play all seeds in ``processes`` processes. Few seeds, or a single process, are played in this one. ``show`` is
-    called with each verdict as soon as it is known."""
+    """Play all seeds in ``processes`` processes, or with ``until_red`` those up to the first red one. Few seeds, or a
+    single process, are played in this one. ``show`` is called with each verdict as soon as it is known."""
     started = time.perf_counter()
     played: list[SimVerdict] = []
     for verdict in verdicts(scenario, seeds, processes, mutant):
         played.append(verdict)
         show(verdict)
+        if until_red and verdict.red:
+            break
     return SeedSearch(scenario.name, tuple(played), time.perf_counter() - started)
 
 

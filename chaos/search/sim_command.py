@@ -85,6 +85,9 @@ def simulate(scenarios: Sequence[Scenario], options: SimOptions) -> int:
         if options.mutant:
             by_name(options.mutant)  # Here, and not with a traceback in each process of a search.
         code = _mode(options)(scenarios, options, results.append)
+        if options.mutant and code in (Outcome.PASSED.value, Outcome.INVALID.value):
+            for sentence in not_listed(scenarios, options.mutant):
+                click.echo(sentence)
         if options.junit is not None:
             options.junit.write_text(junit_document("sim", results), encoding="utf-8")
     except (loader.ScenarioError, MutantError, PointError, OSError) as error:
@@ -93,6 +96,14 @@ def simulate(scenarios: Sequence[Scenario], options: SimOptions) -> int:
     for line in annotations(results) if options.annotates else ():
         click.echo(line)
     return code
+
+
+def not_listed(scenarios: Sequence[Scenario], mutant: str) -> list[str]:
+    """Return a sentence for each scenario that need not turn red with the mutant, with the scenarios that must."""
+    others = [scenario.name for scenario in scenarios if mutant not in scenario.mutants]
+    listing = [each.name for each in loader.load_all() if mutant in each.mutants] if others else []
+    which = f"it is listed by {', '.join(listing)}" if listing else "no scenario lists it"
+    return [f"{name} does not list the mutant {mutant}, so it need not turn red: {which}." for name in others]
 
 
 def _mode(options: SimOptions) -> Callable[[Sequence[Scenario], SimOptions, Take], int]:
@@ -121,11 +132,19 @@ def report_seed(scenarios: Sequence[Scenario], options: SimOptions, take: Take) 
 
 
 def search_seeds(scenarios: Sequence[Scenario], options: SimOptions, take: Take) -> int:
-    """Play all seeds of each scenario, in several processes, and print the results."""
+    """Play all seeds of each scenario, in several processes, and print the results.
+
+    A mutant is played up to its first red seed, unless the number of seeds is given.
+    """
     seeds, code = options.seed_range, Outcome.PASSED
+    until_red = options.mutant is not None and options.seeds is None
     for scenario in scenarios:
         progress = SearchProgress(scenario.name, len(seeds))
-        result = search(scenario, seeds, options.processes, options.mutant, progress.take)
+        try:
+            result = search(scenario, seeds, options.processes, options.mutant, progress.take, until_red)
+        except KeyboardInterrupt:
+            progress.interrupted()
+            raise
         code = worst_outcome((code, _reported(scenario, result, options.shrinks and not options.mutant, take)))
     return code.value
 
@@ -199,11 +218,18 @@ class SearchProgress:
     _shown: float = field(default_factory=time.monotonic)
     _played: int = 0
     _red: int = 0
+    _first_red: SimVerdict | None = None
+
+    def interrupted(self) -> None:
+        red = f"{self._red} red" if self._red else "no red"
+        first = f", first: {self._first_red.repeat_command}" if self._first_red is not None else ""
+        click.echo(f"{self.scenario}: ended after {self._played} of {self.seeds} seeds, {red}{first}", err=True)
 
     def take(self, verdict: SimVerdict) -> None:
         self._played += 1
         if verdict.outcome in (Outcome.FAILED, Outcome.CRASHED):
             self._red += 1
+            self._first_red = self._first_red or verdict
             if self._red == 1 and not verdict.mutant:
                 broken = ", ".join(verdict.broken) or verdict.reasons[0]
                 click.echo(f"first red: {broken}: {verdict.repeat_command}", err=True)

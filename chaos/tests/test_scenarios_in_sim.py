@@ -561,6 +561,10 @@ def test_command_gives_exit_codes_and_the_hash_of_a_single_seed(
     assert "enough for it" in capsys.readouterr().out
     assert simulate(final, SimOptions(seed=1, mutant="change_mark_cleared_when_sent")) == 1
     assert "enough for it" not in capsys.readouterr().out
+    assert simulate(final, SimOptions(mutant="change_mark_cleared_when_sent", processes=1)) == 1
+    assert "FAILED, 1 seed," in capsys.readouterr().out, "a mutant is played up to its first red seed"
+    assert simulate(final, SimOptions(seed=1, seeds=3, mutant="change_mark_cleared_when_sent")) == 1
+    assert "FAILED, 3 seeds," in capsys.readouterr().out
     assert simulate(final, SimOptions(mutant="no_such_mutant")) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert simulate(final, SimOptions(mutant="epoch_wraps_to_zer")) == 2

@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from chaos.search import sim_command
 from chaos.search.many_seeds import SeedSearch
-from chaos.search.sim_command import SearchProgress, SimOptions, report, search_for_seconds
+from chaos.search.sim_command import SearchProgress, SimOptions, report, search_for_seconds, simulate
 from chaos.sim.decision_counts import Reached
 from chaos.sim.one_seed import play_seed
 from chaos.sim.verdict import SimVerdict
@@ -38,6 +39,32 @@ def test_search_shows_its_speed_and_the_first_red_seed_at_once(
     ], "a line only after some seconds"
     progress.take(passed)
     assert not capsys.readouterr().err, "the end has a report of its own"
+
+
+def test_passed_scenario_says_that_it_does_not_list_the_mutant(capsys: pytest.CaptureFixture[str]) -> None:
+    one = [each for each in loader.load_all() if each.name == "01-lost-response"]
+    assert simulate(one, SimOptions(seed=1, mutant="no_abort")) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith(
+        "01-lost-response does not list the mutant no_abort, so it need not turn red: it is listed by "
+    )
+    assert "14-controller-killed-in-transaction" in last
+
+
+def test_interrupted_search_says_what_is_red_so_far(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = [each for each in loader.load_all() if each.name == "01-lost-response"]
+    red = replace(SimVerdict("one", 3, "no_abort", Outcome.FAILED, (), (), (), 1, 1, 1, 1), seed=3)
+
+    def interrupted(*arguments: Any) -> SeedSearch:
+        arguments[4](red)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sim_command, "search", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        simulate(one, SimOptions(mutant="no_abort"))
+    assert f"ended after 1 of 100 seeds, 1 red, first: {red.repeat_command}" in capsys.readouterr().err
 
 
 def test_report_has_the_speed_in_seeds_events_and_decision_points() -> None:

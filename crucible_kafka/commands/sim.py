@@ -44,7 +44,11 @@ def _numbers(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...
 @SCENARIOS
 @ALL
 @REVISION
-@click.option("--seeds", type=click.IntRange(1), help="How many seeds (default 100, or the one given with --seed).")
+@click.option(
+    "--seeds",
+    type=click.IntRange(1),
+    help="How many seeds (default 100, with --mutant up to the first red one, or the one given with --seed).",
+)
 @click.option(
     "--seed",
     type=click.IntRange(0),
