@@ -369,7 +369,7 @@ def test_verbs_do_not_wait_for_a_node_that_is_isolated(kafka: Cluster) -> None:
     old = kafka.leader("cut-off", 0)
     kafka.node(old).isolate()
     try:
-        kafka.create_topic("others", replicas=1, limit_s=LIMIT_S)
+        kafka.create_topic("others", limit_s=LIMIT_S)
         if kafka.leader("cut-off", 0) == old:
             kafka.move_leader("cut-off", 0, limit_s=LIMIT_S)
         new = kafka.leader("cut-off", 0)
