@@ -23,6 +23,9 @@ NEAR_SHARE: Final = 0.8
 """A run that reaches this share of what the generator reaches against a sink has measured the generator."""
 STARVED_PERMILLE: Final = 500
 """A worker that waits for a processor for half of a second has too little of it."""
+LOW_PERMILLE: Final = 500
+"""A starved worker that ran for less than this left the rest of its processor to other programs: more workers would
+have to share what it got."""
 BUSY_SHARE: Final = 0.5
 """A worker that never sleeps, or is starved, in more than this share of the seconds does not wait for brokers."""
 UNVERIFIED: Final = "UNVERIFIED"
@@ -200,6 +203,18 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
         return ""
 
     @property
+    def others_had_the_processor(self) -> bool:
+        """Whether the busiest worker was starved in most seconds that count, and ran for less than half of them."""
+        seconds = [self.measures.seconds.get(at) for at in range(self.first, self.end)]
+        known = [each for each in seconds if each is not None]
+        starved = [
+            each
+            for each in known
+            if each.wanted_permille - each.cpu_permille >= STARVED_PERMILLE and each.cpu_permille < LOW_PERMILLE
+        ]
+        return len(starved) > BUSY_SHARE * len(known)
+
+    @property
     def wanted_permille(self) -> float:
         """Return how much of a processor the busiest worker wanted, as the median of the seconds that count."""
         seconds = [self.measures.seconds.get(at) for at in range(self.first, self.end)]
@@ -243,7 +258,12 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
             listed = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
             return f"Of {found.acknowledged:,} acknowledged records: {listed}. {found.first_lost}".strip()
         if self.generator_was_the_limit:
-            return f"The load generator was the limit: {self.generator_limit}. Give it more workers or a lower rate."
+            advice = (
+                "Other programs (or brokers here) had the processor: free it, or take a lower rate."
+                if self.others_had_the_processor
+                else "Give it more workers or a lower rate."
+            )
+            return f"The load generator was the limit: {self.generator_limit}. {advice}"
         if not self.has_fired:
             return "Nothing proves that all faults fired."
         if self.unfinished:

@@ -128,6 +128,9 @@ def test_worker_that_waits_for_a_processor_while_the_rate_is_not_reached_is_the_
 
     assert starved(600).outcome == "INVALID"
     assert "it waited for a processor, and the rate was not reached" in starved(600).reason
+    assert starved(600).reason.endswith(
+        "Other programs (or brokers here) had the processor: free it, or take a lower rate."
+    )
     assert starved(570).outcome == "PASSED"
     assert starved(600, 1_000).outcome == "PASSED"
 
