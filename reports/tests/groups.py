@@ -16,6 +16,25 @@ NEW, OLD = "member-0", "member-1"
 EVERY_US = 250_000
 
 
+@dataclass(frozen=True, slots=True)
+class PlayedRebalance:
+    """A rebalance of the history, from the first request to the last member that has its assignment."""
+
+    from_us: int
+    until_us: int
+
+    @property
+    def took_us(self) -> int:
+        return self.until_us - self.from_us
+
+
+NEW_IS_ALONE = PlayedRebalance(250_000, 300_000)
+OLD_JOINS = PlayedRebalance(1_500_000, 1_620_000)
+OLD_LEAVES = PlayedRebalance(5_000_000, 5_200_000)
+LEAVE_US = 10_000
+"""The time from the revocation of a leaving member's partitions to the end of its membership."""
+
+
 @dataclass
 class Groups:
     """``position``: next offset of each partition's owner. ``committed``: offset and epoch as stored."""
@@ -34,11 +53,11 @@ class Groups:
         """Generation 1 has the new client alone; in 2 the old one has partition 2 and begins behind what was read but
         not committed; in 3 it has left. The coordinator dies at 3 s. One Metadata response is too old and dropped."""
         self.metadata(0, 4, 240_000)
-        self.rebalance({0: NEW, 1: NEW, 2: NEW}, 250_000, 300_000)
-        self.work(300_000, 1_400_000)
+        self.rebalance({0: NEW, 1: NEW, 2: NEW}, NEW_IS_ALONE)
+        self.work(NEW_IS_ALONE.until_us, 1_400_000)
         self.poll(NEW, 2, 1_450_000)
-        self.rebalance({0: NEW, 1: NEW, 2: OLD}, 1_500_000, 1_620_000)
-        self.work(1_620_000, 2_900_000)
+        self.rebalance({0: NEW, 1: NEW, 2: OLD}, OLD_JOINS)
+        self.work(OLD_JOINS.until_us, 2_900_000)
         for partition in range(PARTITIONS):
             self.commit(partition, 3_050_000 + partition, error="disconnected")
         self.note(1, "coordinator_loaded", 3_300_000, partition=7, records=120)
@@ -46,9 +65,9 @@ class Groups:
         self.metadata(1, 6, 3_350_000)
         self.metadata(2, 5, 3_360_000)
         self.work(3_450_000, 4_900_000)
-        self.left(OLD, 5_000_000)
-        self.rebalance({0: NEW, 1: NEW, 2: NEW}, 5_000_000, 5_200_000)
-        self.work(5_200_000, 5_900_000)
+        self.left(OLD, OLD_LEAVES.from_us)
+        self.rebalance({0: NEW, 1: NEW, 2: NEW}, OLD_LEAVES)
+        self.work(OLD_LEAVES.until_us, 5_900_000)
         self.mirror()
 
     def work(self, from_us: int, until_us: int) -> None:
@@ -59,8 +78,9 @@ class Groups:
 
     # -- membership ---------------------------------------------------------------------------------------------
 
-    def rebalance(self, owners: dict[int, str], from_us: int, until_us: int) -> None:
+    def rebalance(self, owners: dict[int, str], played: PlayedRebalance) -> None:
         """Revoke eagerly: all partitions first."""
+        from_us, until_us = played.from_us, played.until_us
         for partition, owner in self.owner.items():
             self.member(owner, "revoked", partition, from_us)
             self.ended(owner, partition, from_us)
@@ -89,8 +109,8 @@ class Groups:
     def left(self, process: str, at_us: int) -> None:
         for partition, owner in list(self.owner.items()):
             if owner == process:
-                self.member(owner, "revoked", partition, at_us - 10_000)
-                self.ended(owner, partition, at_us - 10_000)
+                self.member(owner, "revoked", partition, at_us - LEAVE_US)
+                self.ended(owner, partition, at_us - LEAVE_US)
                 del self.owner[partition]
         self.member(process, "left", -1, at_us)
 

@@ -10,7 +10,7 @@ from reports.collect import Findings
 from reports.comparison import compare_runs
 from reports.mirrored import mirrored, rewinds, tracks
 from reports.page import groups
-from reports.tests.groups import EVERY_US, GROUP
+from reports.tests.groups import EVERY_US, GROUP, LEAVE_US, NEW_IS_ALONE, OLD_JOINS, OLD_LEAVES
 from reports.tests.history import History, int_of
 from reports.tests.played import generate
 from reports.tests.test_verdict import findings
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from reports.tests.conftest import Found
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+CLEAN_SEED, REWOUND_SEED = 12, 13
 BACK_US, PARTITION = 3_800_000, 1
 """The mirror starts again then, in this partition, and is slow."""
 
@@ -42,27 +43,36 @@ def rewound(history: History) -> int:
 
 
 def clean_history() -> History:
-    clean = generate(12)
+    clean = generate(CLEAN_SEED)
     joined = clean.rows("memberships", event="joined", generation=2, process="member-1")[0]
     clean.tables["memberships"].append({**joined, "since_us": 2_400_000, "at_us": 2_500_000})
     return clean
 
 
 def write_histories(root: Path) -> dict[str, Path]:
-    back = generate(13)
+    back = generate(REWOUND_SEED)
     rewound(back)
     return {"clean": clean_history().write(root / "clean"), "back": back.write(root / "back")}
 
 
 @pytest.fixture(scope="module")
-def run(found_by_name: "Mapping[str, Found]") -> tuple[History, Findings, Findings, int]:
-    measured, of_rewound = (found_by_name[name].findings for name in ("clean", "back"))
-    return clean_history(), measured, of_rewound, rewound(generate(13))
+def history() -> History:
+    """The history of the run "clean"."""
+    return clean_history()
 
 
-def test_group_is_counted(run: tuple[History, Findings, Findings, int]) -> None:
-    history, measured, _, _ = run
-    (group,) = measured.groups
+@pytest.fixture(scope="module")
+def clean(found_by_name: "Mapping[str, Found]") -> Findings:
+    return found_by_name["clean"].findings
+
+
+@pytest.fixture(scope="module")
+def rewound_run(found_by_name: "Mapping[str, Found]") -> Findings:
+    return found_by_name["back"].findings
+
+
+def test_group_is_counted(history: History, clean: Findings) -> None:
+    (group,) = clean.groups
     reads = [row for name in ("member-0", "member-1") for row in history.rows("runs", process=name)]
     places = {
         (row["partition"], offset)
@@ -78,22 +88,22 @@ def test_group_is_counted(run: tuple[History, Findings, Findings, int]) -> None:
     assert (group["unknown"], group["refused"]) == (3, 0)
 
 
-def test_rebalances_last_from_the_first_request_to_the_last_member_that_knows(
-    run: tuple[History, Findings, Findings, int],
-) -> None:
-    _, measured, _, _ = run
-    found = groups.rebalances(measured)
-    assert [(one.generation, one.members, one.at_us, one.took_us, one.free_us) for one in found] == [
-        (1, 1, 250_000, 50_000, None),
-        (2, 2, 1_500_000, 120_000, 120_000),
-        (3, 1, 5_000_000, 200_000, 210_000),
-    ]
+def test_rebalances_last_from_first_request_to_last_member_that_knows(clean: Findings) -> None:
+    found = groups.rebalances(clean)
+    played = (NEW_IS_ALONE, OLD_JOINS, OLD_LEAVES)
+    assert [(one.at_us, one.took_us) for one in found] == [(each.from_us, each.took_us) for each in played]
+    assert [(one.generation, one.members) for one in found] == [(1, 1), (2, 2), (3, 1)]
     assert [one.cause for one in found] == ["", "", ""]
 
 
-def test_coordinator_moves_from_the_last_commit_to_the_first(run: tuple[History, Findings, Findings, int]) -> None:
-    history, measured, _, _ = run
-    (move,) = groups.coordinators(measured)
+def test_partitions_have_no_owner_from_revocation_to_end_of_rebalance(clean: Findings) -> None:
+    """The member that leaves gives up its partitions before the rebalance."""
+    without_owner_us = [one.free_us for one in groups.rebalances(clean)]
+    assert without_owner_us == [None, OLD_JOINS.took_us, LEAVE_US + OLD_LEAVES.took_us]
+
+
+def test_coordinator_moves_from_the_last_commit_to_the_first(history: History, clean: Findings) -> None:
+    (move,) = groups.coordinators(clean)
     done = sorted(int_of(row, "at_us") for row in history.rows("commits", kind="commit", error=None))
     last = max(at for at in done if at < 3_000_000)
     assert (move.node, move.next_node, move.at_us) == (0, 1, last)
@@ -101,19 +111,18 @@ def test_coordinator_moves_from_the_last_commit_to_the_first(run: tuple[History,
     assert (move.loaded_us, move.records, move.failed, move.cause) == (3_300_000 - last, 120, 3, "kill")
 
 
-def test_mirror_that_never_went_back_copied_nothing_twice(run: tuple[History, Findings, Findings, int]) -> None:
-    history, measured, _, _ = run
-    (found,) = mirrored(measured)
+def test_mirror_that_never_went_back_copied_nothing_twice(history: History, clean: Findings) -> None:
+    (found,) = mirrored(clean)
     assert found.records == sum(int_of(row, "count") for row in history.rows("copies"))
     assert (found.again, found.rewinds, found.farthest, found.added_us) == (0, 0, 0, 0)
     assert (found.held, found.held_twice) == (found.records, 0)
     assert found.worst_lag_us <= 3 * EVERY_US
 
 
-def test_rewind_costs_copies_and_time(run: tuple[History, Findings, Findings, int]) -> None:
-    _, _, measured, again = run
-    (found,) = mirrored(measured)
-    (cost,) = rewinds(measured)
+def test_rewind_costs_copies_and_time(rewound_run: Findings) -> None:
+    again = rewound(generate(REWOUND_SEED))
+    (found,) = mirrored(rewound_run)
+    (cost,) = rewinds(rewound_run)
     assert (found.again, found.rewinds, found.farthest) == (again, 1, cost.from_offset)
     assert found.held_twice == again
     assert (cost.partition, cost.at_us, cost.to_offset) == (PARTITION, BACK_US, 0)
@@ -147,7 +156,7 @@ def test_lag_is_the_age_of_the_oldest_record_not_reached() -> None:
 
 @pytest.mark.nightly
 def test_runs_with_and_without_the_mechanism_on_one_page(spark: object, tmp_path: Path) -> None:
-    on, off = generate(12), generate(12)
+    on, off = generate(CLEAN_SEED), generate(CLEAN_SEED)
     again = rewound(off)
     reset = {**off.rows("resets")[0], "reason": "OFFSET_OUT_OF_RANGE", "from_offset": 40}
     off.tables["resets"] += [{**reset, "to_offset": 4}, {**reset, "to_offset": 41}]
