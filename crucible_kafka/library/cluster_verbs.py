@@ -64,7 +64,12 @@ class ClusterVerbs(ClusterLife):
             ),
             validate_only=False,
         )
-        (created,) = self._request(ApiKey.CREATE_TOPICS, body, f"create {name}", limit_s).topics
+
+        def outcome() -> Any | None:
+            (topic,) = self._request(ApiKey.CREATE_TOPICS, body, f"create {name}", limit_s).topics
+            return None if topic.error_code is ErrorCode.not_controller else topic
+
+        created = wait_for(outcome, lambda: f"no controller would create {name}.", limit_s)
         if created.error_code is not ErrorCode.none:
             raise refused(f"create the topic {name}", created.error_code, created.error_message)
         self._await_leaders(name, partitions, limit_s)
@@ -339,7 +344,12 @@ class ClusterVerbs(ClusterLife):
         update = make(feature=name, max_version_level=level, upgrade_type=kind)
         body = UpdateFeaturesRequest(feature_updates=(update,))
         purpose = f"set {name} to {level}"
-        response = self._request(ApiKey.UPDATE_FEATURES, body, purpose, limit_s)
+
+        def outcome() -> Any | None:
+            response = self._request(ApiKey.UPDATE_FEATURES, body, purpose, limit_s)
+            return None if response.error_code is ErrorCode.not_controller else response
+
+        response = wait_for(outcome, lambda: f"no controller would {purpose}.", limit_s)
         if response.error_code is not ErrorCode.none:
             raise refused(purpose, response.error_code, response.error_message)
 

@@ -14,7 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-import crucible_kafka
 from crucible_kafka.library.carrier import COMMAND_LIMIT_S, NodeSpec, does_not_run
 from crucible_kafka.library.errors import CrucibleError, CrucibleTimeout, NodeDead, NotPossible, StartFailed
 from crucible_kafka.library.plain_values import Plain
@@ -198,7 +197,7 @@ class ProcessNode:
 
 def _environment() -> dict[str, str]:
     """Return an environment in which a process finds this package, wherever this process has it from."""
-    root = str(Path(crucible_kafka.__file__).resolve().parents[1])
+    root = str(Path(__file__).resolve().parents[2])
     if root in (sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"]):
         return dict(os.environ)
     known = os.environ.get("PYTHONPATH")

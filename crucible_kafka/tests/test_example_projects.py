@@ -19,6 +19,8 @@ def folder_of(client: str) -> Path:
 
 
 @pytest.mark.live
+@pytest.mark.rotated(3)
+@pytest.mark.timeout(LIMIT_S + 10)
 @pytest.mark.parametrize("client", CLIENTS)
 def test_tests_of_a_sample_project_pass(client: str) -> None:
     words = [

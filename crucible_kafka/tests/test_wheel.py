@@ -71,8 +71,10 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pip(*words: str | Path) -> None:
+    """Call pip. With PYTHONPATH, which ``./crucible`` sets, it would find the clone installed already."""
     command = [sys.executable, "-m", "pip", "--quiet", "--no-input", "--disable-pip-version-check", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    variables = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(command, capture_output=True, text=True, env=variables)
     assert done.returncode == 0, done.stderr
 
 
@@ -206,6 +208,7 @@ def test_installed_broker_serves_a_client(environment: Path, tmp_path: Path) -> 
         assert read_back(ready["listen"], b"one") == b"one"
 
 
+@pytest.mark.nightly
 def test_installed_cluster_is_probed_and_proxied_beside_folders_of_the_same_names(
     environment: Path, tmp_path: Path
 ) -> None:
@@ -227,6 +230,7 @@ def test_installed_cluster_is_probed_and_proxied_beside_folders_of_the_same_name
     assert "<style>" in page.read_text()
 
 
+@pytest.mark.nightly
 def test_installed_probe_starts_the_reference_broker(environment: Path, tmp_path: Path) -> None:
     probed = called(command(environment, "probe", "reference", "--section", "handshake/pipelining"), tmp_path)
     assert (probed.returncode, probed.stderr) == (0, "")
@@ -243,6 +247,7 @@ def test_installed_serve_delays_a_response_by_a_rule(environment: Path, tmp_path
             assert json.loads(found.read())["fired"] == 1
 
 
+@pytest.mark.nightly
 def test_containers_command_serves_a_client(environment: Path, tmp_path: Path) -> None:
     found = re.findall(r"^(ENTRYPOINT|CMD) (.*)$", (ROOT / "Containerfile").read_text(), re.MULTILINE)
     words = [word for _, text in found for word in json.loads(text)]
@@ -253,6 +258,7 @@ def test_containers_command_serves_a_client(environment: Path, tmp_path: Path) -
         assert read_back(f"localhost:{port}", b"three") == b"three"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("profile", [None, "cluster"])
 def test_services_of_compose_serve_a_client(environment: Path, tmp_path: Path, profile: str | None) -> None:
     """Each has two ports: that of other services, and the published one. Its name is this machine."""
@@ -282,6 +288,7 @@ def published(service: dict[str, Any]) -> int:
     return int(service["ports"][0].rpartition(":")[2])
 
 
+@pytest.mark.nightly
 def test_steps_of_the_workflow_in_the_docs_can_be_run(environment: Path, tmp_path: Path) -> None:
     """But for pip, which installs what is here already. ``tests.py`` stands for somebody's tests."""
     text = (ROOT / "docs" / "ci.md").read_text()

@@ -94,7 +94,7 @@ def test_recipes_near_mutated_file_are_first(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(kill_rate, "recipes_near", of_file)
     *first, third, fourth = islice(guided_plays(by_name(MUTANT), Corpus(), [SWARM]), 4)
     assert first == near
-    assert paths == ["reference_broker/sessions/fetch_session.py"]
+    assert paths == ["reference_broker/sessions/fetch_session_cache.py"]
     for change in (third, fourth):
         assert any((change.seed, change.changes[:-1]) == (each.seed, each.changes) and change.changes for each in near)
 
