@@ -16,7 +16,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """What the command line and the driver file say. None stands for what the workload says."""
+    """What the command line and the driver file say. None leaves it to the workload."""
 
     records_per_s: float | None = None
     seconds: float | None = None

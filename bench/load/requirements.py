@@ -36,7 +36,7 @@ def check_playable(
 ) -> None:
     """Check a run before it begins.
 
-    ``node_ids`` are those of nodes that are started here, with links to their clients if ``has_links``; None stands for
+    ``node_ids`` are those of nodes that are started here, with links to their clients if ``has_links``; None is for
     brokers that run elsewhere. ``folder`` is on the disk on which they write; None: nobody here knows it.
 
     :raises LoadError: the run cannot be carried out.

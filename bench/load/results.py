@@ -152,7 +152,7 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def written(self) -> str:
-        """The count of records that stands for what was written: with acks=0 nothing is acknowledged."""
+        """The count of records that were written, as far as is known: with acks=0 nothing is acknowledged."""
         return "acknowledged" if self.acks else "sent"
 
     @property

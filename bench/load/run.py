@@ -222,7 +222,7 @@ class _WorkloadRun:
 
     def _prepare(self, workers: LoadWorkers) -> None:
         """Let transactional producers get their IDs, let readers join their groups, and open idle connections. None of
-        it is measured, since the load has not begun.
+        it is measured, since the load has not started.
 
         :raises LoadError: it took too long.
         """

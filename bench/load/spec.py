@@ -61,7 +61,7 @@ class LoadSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def outputs(self) -> list[str]:
-        """The topics that are read: those that are written, unless something stands between."""
+        """The topics that are read: those that are written, or the output of a transformation."""
         return self.topics if self.transform is None else [f"{each}-out" for each in self.topics]
 
     @property

@@ -52,7 +52,7 @@ class Transactions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class Transform(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
-    """What stands between producers and readers: clients that consume, transform and produce exactly once."""
+    """The transformation between producers and readers: clients that consume, transform and produce exactly once."""
 
     instances: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 1
     """Members of the group that reads a topic."""

@@ -354,7 +354,7 @@ class UploadedProducers(Check):
 
     The replay applies each batch once, in the order of the log, when a node reports that the batch's segment is copied.
     Clocks differ, and may have been stepped back since a producer expired. So a producer counts as expired if it has
-    expired by the latest time that the node's clock has shown (P-7). A log without its first records may have begun
+    expired by the latest time that the node's clock has shown (P-7). A log without its first records may have started
     with the snapshot of another node (P-11), and then the clocks of all nodes count.
     """
 

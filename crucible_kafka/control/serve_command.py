@@ -74,6 +74,6 @@ def _wait(parent: int | None) -> None:
 
 
 def _is_pipe(descriptor: int) -> bool:
-    """Whether the end of it means that whoever has the other end is gone. The null device has ended from the start."""
+    """Whether its end means that the process at the other end is gone. The null device has ended from the start."""
     mode = os.fstat(descriptor).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)

@@ -257,7 +257,7 @@ class InsideNode:
         return found
 
     def _log(self, topic: str, partition: int) -> "PartitionLog":
-        """Return the log of the replica here, whoever leads."""
+        """Return the log of the replica here, also of a follower."""
         broker = self._node.broker
         led = broker.partitions.by_name.get((topic, partition))
         image = broker.loader.image.topics.get(topic)
@@ -299,7 +299,7 @@ class InsideNode:
         self._actions.step_clock(offset_ms - driver.clock.wall_offset_ms)
 
     def do_clear_faults(self) -> None:
-        """End what the three commands above have begun."""
+        """End the faults of the three commands above."""
         self.do_full_disk(False)
         self.do_slow_disk(0)
         self.do_clock_offset(0)

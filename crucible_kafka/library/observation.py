@@ -66,7 +66,7 @@ def _says(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """A record in the log of a partition, whoever may read it."""
+    """A record in the log of a partition, committed or not."""
 
     topic: str
     partition: int

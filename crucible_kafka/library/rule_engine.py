@@ -144,7 +144,7 @@ class RuleEngine:
         return found
 
     def _facts_of(self, request: Request) -> Facts:
-        """Return what the request names. An incremental Fetch stands for all partitions of its session."""
+        """Return what the request names. An incremental Fetch names all partitions of its session."""
         facts = facts_of(request.body, self._topic_name)
         if isinstance(request.body, FetchRequest) and request.body.session_epoch > 0:
             for topic, partition in self._session_partitions(request.body.session_id):

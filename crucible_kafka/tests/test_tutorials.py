@@ -7,7 +7,7 @@ A page's blocks run in order in one folder, as a reader would. A comment directl
 * ``<!-- nightly: REASON -->``: it takes too long for CI. Here its commands are parsed, and the night runs them.
 * ``<!-- parsed: REASON -->``: its commands are only parsed.
 
-A block of ``text`` is the output of the block before, where ``...`` stands for anything; further lines may be between.
+A block of ``text`` is the output of the block before, where ``...`` matches anything; further lines may be between.
 """
 
 import os

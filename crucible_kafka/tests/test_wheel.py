@@ -290,7 +290,7 @@ def published(service: dict[str, Any]) -> int:
 
 @pytest.mark.nightly
 def test_steps_of_the_workflow_in_the_docs_can_be_run(environment: Path, tmp_path: Path) -> None:
-    """But for pip, which installs what is here already. ``tests.py`` stands for somebody's tests."""
+    """But for pip, which installs what is here already. ``tests.py`` is an example of a user's tests."""
     text = (ROOT / "docs" / "ci.md").read_text()
     job = yaml.safe_load(re.findall(r"```yaml\n(name: .*?)```", text, re.DOTALL)[0])["jobs"]["kafka"]
     pip_step, *steps = [step["run"] for step in job["steps"] if "run" in step]

@@ -61,9 +61,9 @@ def test_abandoned_transaction_begins_once_and_is_not_heard_of_again() -> None:
             if "once" in each.of:
                 named.setdefault(each.of, []).append(each.api_key)
     assert len(named) > 20
-    begun = [keys for keys in named.values() if len(keys) > 1]
-    assert begun
-    assert all(keys == [ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN] for keys in begun)
+    started = [keys for keys in named.values() if len(keys) > 1]
+    assert started
+    assert all(keys == [ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN] for keys in started)
 
 
 def test_commits_are_sent_during_and_at_end_of_transaction() -> None:
