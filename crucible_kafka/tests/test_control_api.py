@@ -245,6 +245,7 @@ def test_wait_in_vain_ends_in_time(client: Client) -> None:
 
 def start_waiting(client: Client) -> socket.socket:
     rule = client.done("POST", "/v1/rules", {"api": "Produce", "act": "hang", "optional": True})
+    await_handlers(0)  # The connection that made the rule counts until its thread ends.
     host, _, port = client.address.rpartition(":")
     waiting = socket.create_connection((host, int(port)), LIMIT_S)
     head = f"POST /v1/rules/{rule['id']}/wait HTTP/1.1\r\nHost: {client.address}\r\nAuthorization: Bearer {TOKEN}\r\n"
