@@ -17,9 +17,11 @@ QUIET = ("-p", "no:cacheprovider", "-W", "error")
 
 
 @pytest.fixture(autouse=True)
-def no_other_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep plugins that are installed here out of the inner runs."""
+def no_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep plugins that are installed here out of the inner runs, and what changes pytest's output on CI machines."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    for name in ("CI", "BUILD_NUMBER", "GITHUB_ACTIONS", "PYTEST_ADDOPTS"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(autouse=True)
