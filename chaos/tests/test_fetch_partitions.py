@@ -1,7 +1,6 @@
 """The partitions of a fetch response, and what the session caches of them: each near miss is red."""
 
-from dataclasses import replace
-from types import SimpleNamespace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -17,7 +16,21 @@ from chaos.checks.fetch_model import (
 )
 from chaos.checks.fetch_partitions import COMPARED_AT_ONCE, PartitionsSent, SessionCacheExact
 from chaos.tests.check_context import check_context
+from chaos.tests.stub_node import (
+    StubBroker,
+    StubEpochs,
+    StubImages,
+    StubLog,
+    StubNode,
+    broker_image,
+    image_of,
+    led_partition,
+    partitions_of,
+    topic_image,
+)
+from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import Reply, Request
+from reference_broker.metadata.image import MetadataImage, PartitionImage
 from reference_broker.records.record import Record, build
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import (
@@ -39,59 +52,45 @@ TOPIC = b"t" * 16
 T0, T1 = ("t", 0), ("t", 1)
 
 
-class Log(SimpleNamespace):
-    __hash__ = object.__hash__  # type: ignore[assignment]
+LEADER_EPOCH = 3
+LED_ELSEWHERE = 2
+"""The node that leads t-2, in leader epoch 6."""
 
 
-class Node:
-    """A node that leads t-0 and t-1 in leader epoch 3, with offsets 2 to 10 and high watermark 8. The records of epoch
-    1 end at 5. Topic t has a third partition, which node 2 leads in leader epoch 6."""
+def _log() -> StubLog:
+    """Return a log with offsets 2 to 10 and high watermark 8. The records of epoch 1 end at 5."""
+    return StubLog(
+        log_start_offset=2,
+        local_log_start_offset=2,
+        high_watermark=8,
+        last_stable_offset=7,
+        log_end_offset=10,
+        epochs=StubEpochs([1, LEADER_EPOCH], [0, 5]),
+    )
+
+
+def _image() -> MetadataImage:
+    led_here = PartitionImage((0, FOLLOWER), (0, FOLLOWER), 0, LEADER_EPOCH, 0)
+    led_elsewhere = PartitionImage((0, LED_ELSEWHERE), (0, LED_ELSEWHERE), LED_ELSEWHERE, 6, 0)
+    topic = topic_image("t", led_here, led_here, led_elsewhere, topic_id=TOPIC)
+    return image_of(topic, brokers=map(broker_image, range(3)))
+
+
+class CheckedNode:
+    """A node that leads t-0 and t-1 in leader epoch 3, with logs as ``_log`` returns them. Topic t has a third
+    partition, which node 2 leads in leader epoch 6."""
 
     def __init__(self, kind: type[FetchCheck]) -> None:
         self.check = kind(check_context())
-        self.log: Any = Log(
-            log_start_offset=2,
-            local_log_start_offset=2,
-            high_watermark=8,
-            last_stable_offset=7,
-            log_end_offset=10,
-            epochs=SimpleNamespace(epochs=[1, 3], starts=[0, 5]),
-        )
-        self.logs = (self.log, Log(**vars(self.log)))
-        led = {
-            ("t", index): SimpleNamespace(
-                topic="t",
-                index=index,
-                leader_epoch=3,
-                log=log,
-                followed_leader=None,
-                is_followed_by=lambda replica_id: replica_id == FOLLOWER,
-            )
-            for index, log in enumerate(self.logs)
-        }
-        states = [
-            SimpleNamespace(leader=0, leader_epoch=3, replicas=(0, 1)),
-            SimpleNamespace(leader=0, leader_epoch=3, replicas=(0, 1)),
-            SimpleNamespace(leader=2, leader_epoch=6, replicas=(0, 2)),
+        self.log = _log()
+        led = [
+            led_partition(index, log, leader_epoch=LEADER_EPOCH, followers=[FOLLOWER])
+            for index, log in enumerate((self.log, _log()))
         ]
-        topic = SimpleNamespace(partitions=states)
-        brokers = {each: SimpleNamespace(endpoints=[("", f"host-{each}", 9092)]) for each in range(3)}
-        image = SimpleNamespace(
-            topics={"t": topic}, topic_by_id=lambda topic_id: topic if topic_id == TOPIC else None, brokers=brokers
-        )
-        config = SimpleNamespace(
-            replica_selector_class="", fetch_max_bytes=10_000, replica_fetch_response_max_bytes=20_000
-        )
-        self.sessions: dict[int, Any] = {}
-        self.node: Any = SimpleNamespace(
-            broker=SimpleNamespace(
-                node_id=0,
-                partitions=SimpleNamespace(by_name=led, by_id={}, followed={}),
-                controller=SimpleNamespace(image=image),
-                config=config,
-                fetch_sessions=SimpleNamespace(sessions=self.sessions),
-            )
-        )
+        config = replace(BrokerConfig(), fetch_max_bytes=10_000, replica_fetch_response_max_bytes=20_000)
+        broker = StubBroker(config=config, partitions=partitions_of(*led), controller=StubImages(_image()))
+        self.sessions = broker.fetch_sessions.sessions
+        self.node = StubNode(broker).as_node()
         self.session = Session()
 
     def line(self, index: int = 0, **fields: Any) -> PartitionData:
@@ -130,12 +129,12 @@ def wanted(offset: int = 8, **fields: Any) -> WantedPartition:
 
 
 @pytest.fixture
-def node() -> Node:
-    return Node(PartitionsSent)
+def node() -> CheckedNode:
+    return CheckedNode(PartitionsSent)
 
 
 @pytest.mark.clause("F-5", "G-4")
-def test_full_response_has_each_partition_once(node: Node) -> None:
+def test_full_response_has_each_partition_once(node: CheckedNode) -> None:
     request = node.request({T0: wanted(), T1: wanted()}, incremental=False)
     node.respond(request, node.line(0), node.line(1))
     assert node.stories == []
@@ -162,7 +161,7 @@ def test_full_response_has_each_partition_once(node: Node) -> None:
     ],
 )
 def test_only_the_first_batch_may_exceed_a_limit(
-    node: Node, limits: tuple[int, int], max_bytes: int, sizes: tuple[int, int], is_right: bool
+    node: CheckedNode, limits: tuple[int, int], max_bytes: int, sizes: tuple[int, int], is_right: bool
 ) -> None:
     request = node.request({each: wanted(5, max_bytes=limit) for each, limit in zip((T0, T1), limits, strict=True)})
     node.respond(
@@ -174,7 +173,7 @@ def test_only_the_first_batch_may_exceed_a_limit(
 
 @pytest.mark.clause("F-16")
 @pytest.mark.parametrize(("replica_id", "is_right"), [(-1, False), (FOLLOWER, True)])
-def test_followers_have_a_limit_of_their_own(node: Node, replica_id: int, is_right: bool) -> None:
+def test_followers_have_a_limit_of_their_own(node: CheckedNode, replica_id: int, is_right: bool) -> None:
     request = node.request({T0: wanted(5, max_bytes=1 << 30)}, max_bytes=1 << 30, replica_id=replica_id)
     node.respond(request, node.line(records=BATCH * (12_000 // SIZE)))
     assert (node.stories == []) is is_right
@@ -207,7 +206,7 @@ def test_followers_have_a_limit_of_their_own(node: Node, replica_id: int, is_rig
         ErrorCode.unknown_topic_or_partition,
     ],
 )
-def test_error_is_that_of_the_state(node: Node, fields: dict[str, int], error: int, sent: int) -> None:
+def test_error_is_that_of_the_state(node: CheckedNode, fields: dict[str, int], error: int, sent: int) -> None:
     data = node.line(records=BATCH) if not sent else PartitionData(0, sent, -1)
     node.respond(node.request({T0: wanted(**fields)}), data)
     assert node.stories == ([] if sent == error else [f"t-0 has error {sent:d}, and its state gives {int(error)}"])
@@ -225,7 +224,7 @@ def test_error_is_that_of_the_state(node: Node, fields: dict[str, int], error: i
     ],
 )
 def test_partition_that_is_led_elsewhere_has_an_error_that_says_so(
-    node: Node, index: int, epoch: int, errors: list[int]
+    node: CheckedNode, index: int, epoch: int, errors: list[int]
 ) -> None:
     request = node.request({("t", index): wanted(leader_epoch=epoch)})
     for sent in (0, 1, 3, 6, 74, 75):
@@ -250,7 +249,7 @@ def test_partition_that_is_led_elsewhere_has_an_error_that_says_so(
 )
 @pytest.mark.parametrize("version", [15, 16])
 def test_consumer_is_sent_the_leader_and_its_address(
-    node: Node, version: int, leader: tuple[int, int] | None, at: list[tuple[int, str]], is_right: bool
+    node: CheckedNode, version: int, leader: tuple[int, int] | None, at: list[tuple[int, str]], is_right: bool
 ) -> None:
     name = (TOPIC, 2)
     data = PartitionData(2, 6, -1, current_leader=None if leader is None else LeaderIdAndEpoch(*leader))
@@ -274,7 +273,7 @@ def test_consumer_is_sent_the_leader_and_its_address(
     [(5, 1, None), (6, 1, (1, 5)), (8, 3, None), (8, 2, (1, 5)), (5, 0, (0, 0))],
 )
 def test_diverging_epoch_is_the_last_that_both_logs_may_have(
-    node: Node, offset: int, last_epoch: int, end: tuple[int, int] | None
+    node: CheckedNode, offset: int, last_epoch: int, end: tuple[int, int] | None
 ) -> None:
     request = node.request({T0: wanted(offset, last_epoch=last_epoch)})
     for sent in (None, (0, 0), (1, 5), (1, 6), (3, 5)):
@@ -285,7 +284,7 @@ def test_diverging_epoch_is_the_last_that_both_logs_may_have(
 
 @pytest.mark.clause("F-13", "F-14")
 @pytest.mark.parametrize("what", ["high_watermark", "last_stable_offset", "log_start_offset"])
-def test_offsets_are_those_before_or_after_the_event(node: Node, what: str) -> None:
+def test_offsets_are_those_before_or_after_the_event(node: CheckedNode, what: str) -> None:
     request, now = node.request({T0: wanted()}), getattr(node.log, what)
     node.respond(request, node.line())
     assert node.stories == []
@@ -298,8 +297,8 @@ def test_offsets_are_those_before_or_after_the_event(node: Node, what: str) -> N
 
 @pytest.mark.clause("F-14")
 def test_response_may_be_older_than_the_last_change_of_its_event() -> None:
-    node = Node(PartitionsSent)
-    node.check.logs_touched(0, node.node, (node.log,), False)  # type: ignore[attr-defined]
+    node = CheckedNode(PartitionsSent)
+    node.check.logs_touched(0, node.node, (node.log.as_log(),), False)  # type: ignore[attr-defined]
     node.log.high_watermark = 9
     request = node.request({T0: wanted()})
     node.respond(request, node.line())
@@ -309,31 +308,36 @@ def test_response_may_be_older_than_the_last_change_of_its_event() -> None:
     assert len(node.stories) == 1
 
 
-def cached(**fields: Any) -> Any:
-    given = {
-        "fetch_offset": 8,
-        "max_bytes": 100,
-        "current_leader_epoch": 3,
-        "last_fetched_epoch": -1,
-        "log_start_offset": -1,
-        "sent_high_watermark": 8,
-        "sent_log_start_offset": 2,
-    }
-    return SimpleNamespace(**{**given, **fields})
+@dataclass
+class StubCachedPartition:
+    """A partition as the session caches it after ``CachingNode.serve``."""
+
+    fetch_offset: int = 8
+    max_bytes: int = 100
+    current_leader_epoch: int = LEADER_EPOCH
+    last_fetched_epoch: int = -1
+    log_start_offset: int = -1
+    sent_high_watermark: int = 8
+    sent_log_start_offset: int = 2
 
 
-class Caching(Node):
+@dataclass
+class StubFetchSession:
+    """A consumer's session after its request with epoch 4."""
+
+    partitions: dict[PartitionName, StubCachedPartition]
+    epoch: int = 5
+    privileged: bool = False
+    replica_id: int = -1
+    has_unfinished_fetch: bool = False
+
+
+class CachingNode(CheckedNode):
     """The node, with a session in the state that it should have after a response."""
 
     def __init__(self) -> None:
         super().__init__(SessionCacheExact)
-        self.cached: Any = SimpleNamespace(
-            has_unfinished_fetch=False,
-            partitions={T0: cached(), T1: cached()},
-            privileged=False,
-            replica_id=-1,
-            epoch=5,
-        )
+        self.cached = StubFetchSession({T0: StubCachedPartition(), T1: StubCachedPartition()})
         self.sessions[SESSION] = self.cached
 
     def serve(self, request: PendingFetch | None = None) -> list[str]:
@@ -343,7 +347,7 @@ class Caching(Node):
 
 @pytest.mark.clause("F-13", "G-8")
 def test_session_that_caches_what_was_requested_and_sent_is_right() -> None:
-    assert Caching().serve() == []
+    assert CachingNode().serve() == []
 
 
 @pytest.mark.clause("F-13", "F-14", "G-8")
@@ -360,7 +364,7 @@ def test_session_that_caches_what_was_requested_and_sent_is_right() -> None:
     ],
 )
 def test_each_field_of_a_cached_partition_is_compared(field: str) -> None:
-    node = Caching()
+    node = CachingNode()
     setattr(node.cached.partitions[T0], field, 9)
     (story,) = node.serve()
     assert "9" in story
@@ -368,13 +372,13 @@ def test_each_field_of_a_cached_partition_is_compared(field: str) -> None:
 
 @pytest.mark.clause("F-14")
 def test_after_an_error_nothing_counts_as_sent() -> None:
-    node = Caching()
+    node = CachingNode()
     request = node.request({T0: wanted(), T1: wanted()})
     error = PartitionData(0, ErrorCode.offset_moved_to_tiered_storage, 8, 7, 2)
-    node.cached.partitions[T0] = cached(sent_high_watermark=-1, sent_log_start_offset=-1)
+    node.cached.partitions[T0] = StubCachedPartition(sent_high_watermark=-1, sent_log_start_offset=-1)
     node.respond(request, error)
     assert node.stories == []
-    node.cached.partitions[T0] = cached()
+    node.cached.partitions[T0] = StubCachedPartition()
     node.respond(request, error)
     assert node.stories == ["t-0: (8, 2) counts as sent last, and (-1, -1) was sent"]
 
@@ -382,10 +386,10 @@ def test_after_an_error_nothing_counts_as_sent() -> None:
 @pytest.mark.clause("F-1", "F-3", "F-12", "F-19")
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("privileged", True), ("replica_id", 1), ("epoch", 4), ("epoch", 6), ("partitions", {T0: cached()})],
+    [("privileged", True), ("replica_id", 1), ("epoch", 4), ("epoch", 6), ("partitions", {T0: StubCachedPartition()})],
 )
 def test_fields_of_the_session_are_compared(field: str, value: Any) -> None:
-    node = Caching()
+    node = CachingNode()
     setattr(node.cached, field, value)
     assert node.serve()
 
@@ -394,7 +398,7 @@ def test_fields_of_the_session_are_compared(field: str, value: Any) -> None:
 @pytest.mark.parametrize(("number", "epoch"), [(2**31 - 1, 1), (2**31 - 2, 2**31 - 1), (1, 2)])
 @pytest.mark.parametrize("more", [0, 1])
 def test_epoch_wraps(number: int, epoch: int, more: int) -> None:
-    node = Caching()
+    node = CachingNode()
     node.cached.epoch = epoch + more
     request = node.request({T0: wanted(), T1: wanted()}, number=number)
     assert bool(node.serve(request)) is bool(more)
@@ -402,7 +406,7 @@ def test_epoch_wraps(number: int, epoch: int, more: int) -> None:
 
 @pytest.mark.clause("G-3")
 def test_number_of_the_first_revision_does_not_wrap() -> None:
-    node = Caching()
+    node = CachingNode()
     node.cached.epoch = 2**31
     request = node.request({T0: wanted(), T1: wanted()}, number=2**31 - 1, is_first=True)
     node.respond(request, node.line(0), version=FIRST_REVISION)
@@ -411,7 +415,7 @@ def test_number_of_the_first_revision_does_not_wrap() -> None:
 
 @pytest.mark.clause("F-13")
 def test_partitions_that_a_request_did_not_name_are_compared_now_and_then() -> None:
-    node = Caching()
+    node = CachingNode()
     node.cached.partitions[T1].fetch_offset = 9
     request = node.request({T0: wanted(), T1: wanted()}, named={})
     for _ in range(COMPARED_AT_ONCE - 1):
@@ -426,7 +430,7 @@ def test_partitions_that_a_request_did_not_name_are_compared_now_and_then() -> N
 def test_response_in_the_event_of_another_request_of_its_session_is_not_compared(
     correlation_id: int, session_id: int, is_judged: bool
 ) -> None:
-    node = Caching()
+    node = CachingNode()
     node.cached.epoch = 9
     came = Request(1, correlation_id, 1, FINAL, "f", FetchRequest(session_id=session_id), Tag(1, 1, "f", 0, 0))
     node.check.acted(0, node.node, came, ())
@@ -434,6 +438,6 @@ def test_response_in_the_event_of_another_request_of_its_session_is_not_compared
 
 
 def test_session_at_work_is_not_compared() -> None:
-    node = Caching()
+    node = CachingNode()
     node.cached.has_unfinished_fetch, node.cached.epoch = True, 9
     assert node.serve() == []

@@ -1,6 +1,6 @@
 """When a parked fetch must get its response, and when it must not: each near miss is red."""
 
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +11,10 @@ from chaos.checks.fetch_responses import IncrementalExact
 from chaos.checks.fetch_waits import CLOSED, SOON_US, FetchWaits, diverges
 from chaos.checks.metadata_transactions import PUBLISHED_WITHIN_US
 from chaos.tests.check_context import check_context
+from chaos.tests.stub_node import StubBroker, StubEpochs, StubLog, StubNode, led_partition, partitions_of
 from reference_broker.core.events import Closed, Event, Note, Reply, Request, TimerFired
 from reference_broker.records.record import Record, build
+from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import (
     EpochEndOffset,
@@ -26,12 +28,18 @@ from reference_broker.wire.fetch import (
 from reference_broker.wire.tags import Tag
 
 SESSION, FINAL = 77, 12
+FOLLOWER = 1
 LATER_US = SOON_US + 1
 MAX_WAIT_MS = 500
 
 
-class Node:
-    """A node that leads two partitions in leader epoch 3, each with five records of epoch 3."""
+def _log_with_five_records() -> StubLog:
+    return StubLog(high_watermark=5, last_stable_offset=5, log_end_offset=5, epochs=StubEpochs([3], [0]))
+
+
+class ObservedNode:
+    """A node that leads two partitions in leader epoch 3, each with five records of epoch 3, and the check of its
+    parked fetches. Its fetch session with both partitions is open."""
 
     def __init__(self, version: int = FINAL, replica_id: int = -1, role: str = "") -> None:
         self.context: CheckContext = check_context()
@@ -39,47 +47,20 @@ class Node:
         self.sent = IncrementalExact(self.context)  # It keeps what was sent in the session.
         self.version, self.replica_id, self.role = version, replica_id, role
         self.at_us = self.correlation = 0
-        self.partitions = [self._partition(index) for index in range(2)]
-        self.led = {("t", each.index): each for each in self.partitions}
-        partitions = SimpleNamespace(by_name=self.led, by_id={}, followed={})
-        config = SimpleNamespace(replica_selector_class="")
-        controller = SimpleNamespace(image=SimpleNamespace(topics={}))
-        self.loader = SimpleNamespace(image=object())
-        replica = SimpleNamespace(loader=self.loader)
-        self.node: Any = SimpleNamespace(
-            broker=SimpleNamespace(
-                node_id=0, partitions=partitions, config=config, controller=controller, quorum_node=replica
-            ),
-            ready=True,
-            _publisher=SimpleNamespace(is_behind=False),
-        )
+        self.logs = [_log_with_five_records() for _ in range(2)]
+        self.partitions = [
+            led_partition(index, log, leader_epoch=3, followers=[FOLLOWER]) for index, log in enumerate(self.logs)
+        ]
+        self.node = StubNode(StubBroker(partitions=partitions_of(*self.partitions)))
         opening = self.fetch({0: 5, 1: 5}, number=0)
         self.respond(opening, self.line(0), self.line(1))
 
-    @staticmethod
-    def _partition(index: int) -> Any:
-        log = SimpleNamespace(
-            log_start_offset=0,
-            local_log_start_offset=0,
-            high_watermark=5,
-            log_end_offset=5,
-            last_stable_offset=5,
-            is_offline=False,
-            config=SimpleNamespace(is_compacted=False),
-            epochs=SimpleNamespace(epochs=[3], starts=[0]),
-        )
-        return SimpleNamespace(
-            topic="t",
-            index=index,
-            leader_epoch=3,
-            log=log,
-            is_removed=False,
-            followed_leader=None,
-            is_followed_by=lambda replica_id: replica_id == 1,
-        )
+    @property
+    def led(self) -> dict[tuple[str, int], Partition]:
+        return self.node.broker.partitions.by_name
 
     def line(self, index: int, **fields: Any) -> PartitionData:
-        return PartitionData(index, 0, self.partitions[index].log.high_watermark, **fields)
+        return PartitionData(index, 0, self.logs[index].high_watermark, **fields)
 
     def fetch(
         self,
@@ -107,35 +88,36 @@ class Node:
         tag = Tag(1, self.version, "f", body.session_id, number, role=role)
         request = Request(connection, self.correlation, 1, self.version, "f", body, tag)
         if number:
-            self.happens(request)
+            self.handle(request)
         return request
 
     def respond(self, request: Request, *lines: PartitionData, error: int = 0, event: Event | None = None) -> None:
         response = FetchResponse(error, SESSION, [FetchTopicResponse("t", b"", list(lines))])
         reply = Reply(request.connection, request.correlation_id, 1, self.version, response, request.tag)
-        self.happens(event or (request if self.correlation == 1 else TimerFired(1)), reply)
+        self.handle(event or (request if self.correlation == 1 else TimerFired(1)), reply)
 
-    def happens(self, event: Event, *effects: Any, touched: int | None = None) -> None:
-        self.check.acted(self.at_us, self.node, event, effects)
-        for each in self.context.fetches.acted(self.node, event, effects):
+    def handle(self, event: Event, *effects: Any, touched: int | None = None) -> None:
+        self.check.acted(self.at_us, self.node.as_node(), event, effects)
+        for each in self.context.fetches.acted(self.node.as_node(), event, effects):
             self.check.fetched(self.at_us, each)
             self.sent.fetched(self.at_us, each)
-        logs = () if touched is None else (self.partitions[touched].log,)
+        logs = () if touched is None else (self.logs[touched].as_log(),)
         if touched is None:
-            self.loader.image = object()  # A test may have changed a role, which only a publication does.
-        self.check.logs_touched(self.at_us, self.node, logs, False)
-        self.check.viewed(self.at_us, self.node)
+            # A test may have changed a role, which only a publication does.
+            self.node.publish(replace(self.node.image))
+        self.check.logs_touched(self.at_us, self.node.as_node(), logs, False)
+        self.check.viewed(self.at_us, self.node.as_node())
 
-    def passes(self, us: int) -> None:
+    def advance(self, us: int) -> None:
         self.at_us += us
-        self.happens(TimerFired(9))
+        self.handle(TimerFired(9))
 
     def append(self, index: int = 1, committed: bool = True) -> None:
-        log = self.partitions[index].log
+        log = self.logs[index]
         log.log_end_offset += 1
         if committed:
             log.high_watermark = log.last_stable_offset = log.log_end_offset
-        self.happens(TimerFired(8), touched=index)
+        self.handle(TimerFired(8), touched=index)
 
     @property
     def stories(self) -> list[str]:
@@ -143,23 +125,23 @@ class Node:
 
 
 @pytest.fixture
-def node() -> Node:
-    return Node()
+def node() -> ObservedNode:
+    return ObservedNode()
 
 
 @pytest.mark.clause("F-14")
-def test_fetch_that_waits_for_its_time_is_right(node: Node) -> None:
+def test_fetch_that_waits_for_its_time_is_right(node: ObservedNode) -> None:
     request = node.fetch({}, 1)
-    node.passes(MAX_WAIT_MS * 1000)
+    node.advance(MAX_WAIT_MS * 1000)
     node.respond(request)
     assert node.stories == []
     assert node.check.evidence == 0
 
 
 @pytest.mark.clause("F-14")
-def test_no_fetch_waits_longer_than_its_time(node: Node) -> None:
+def test_no_fetch_waits_longer_than_its_time(node: ObservedNode) -> None:
     request = node.fetch({}, 1)
-    node.passes(MAX_WAIT_MS * 1000 + SOON_US)
+    node.advance(MAX_WAIT_MS * 1000 + SOON_US)
     assert node.stories == []
     node.at_us += 1
     node.respond(request)
@@ -168,15 +150,15 @@ def test_no_fetch_waits_longer_than_its_time(node: Node) -> None:
 
 
 @pytest.mark.clause("F-14")
-def test_data_end_the_wait_of_a_fetch(node: Node) -> None:
+def test_data_end_the_wait_of_a_fetch(node: ObservedNode) -> None:
     request = node.fetch({}, 1)
     node.append()
-    node.passes(SOON_US)
+    node.advance(SOON_US)
     node.respond(request, node.line(1, records=b"r"))
     assert node.stories == []
     node.fetch({1: 6}, 2)
     node.append()
-    node.passes(LATER_US)
+    node.advance(LATER_US)
     assert len(node.stories) == 1
     assert "although 1 bytes are there and it waits for 1" in node.stories[0]
 
@@ -196,7 +178,7 @@ def test_data_end_the_wait_of_a_fetch(node: Node) -> None:
     ],
 )
 def test_records_that_previous_response_had_end_no_wait_in_first_revision(what: str, is_due: bool) -> None:
-    node = Node(FINAL if what == "of the final revision" else FIRST_REVISION)
+    node = ObservedNode(FINAL if what == "of the final revision" else FIRST_REVISION)
     node.append()
     if what == "more follows":
         node.append()
@@ -211,7 +193,7 @@ def test_records_that_previous_response_had_end_no_wait_in_first_revision(what: 
     node.fetch({1: 5} if what == "named" else {}, number)
     if what == "more follows later":
         node.append()
-    node.passes(LATER_US)
+    node.advance(LATER_US)
     assert bool(node.stories) is is_due
 
 
@@ -219,9 +201,9 @@ def test_records_that_previous_response_had_end_no_wait_in_first_revision(what: 
 @pytest.mark.parametrize(("appended", "is_due"), [(0, False), (1, True)])
 def test_records_of_a_full_response_end_no_wait_in_first_revision(appended: int, is_due: bool) -> None:
     """The full request keeps the session's number, so the request that follows may have the number of one before it."""
-    node = Node(FIRST_REVISION)
+    node = ObservedNode(FIRST_REVISION)
     first = node.fetch({}, 1)
-    node.passes(MAX_WAIT_MS * 1000)
+    node.advance(MAX_WAIT_MS * 1000)
     node.respond(first)
     node.append()
     full = node.fetch({1: 5}, 0)
@@ -229,12 +211,12 @@ def test_records_of_a_full_response_end_no_wait_in_first_revision(appended: int,
     node.fetch({}, 1)
     for _ in range(appended):
         node.append()
-    node.passes(LATER_US)
+    node.advance(LATER_US)
     assert bool(node.stories) is is_due
 
 
 @pytest.mark.clause("F-14")
-def test_response_that_came_late_is_red_though_nothing_happened_before_it(node: Node) -> None:
+def test_response_that_came_late_is_red_though_nothing_happened_before_it(node: ObservedNode) -> None:
     request = node.fetch({}, 1)
     node.append()
     node.at_us += LATER_US
@@ -243,47 +225,47 @@ def test_response_that_came_late_is_red_though_nothing_happened_before_it(node: 
 
 
 @pytest.mark.clause("F-14")
-def test_node_that_a_fault_affects_responds_later(node: Node) -> None:
+def test_node_that_a_fault_affects_responds_later(node: ObservedNode) -> None:
     node.fetch({}, 1)
     node.append()
     node.context.quorum.fault_times.node(0, LATER_US)
-    node.passes(LATER_US)
+    node.advance(LATER_US)
     assert node.stories == []
-    node.passes(LATER_US)
+    node.advance(LATER_US)
     assert len(node.stories) == 1
 
 
 @pytest.mark.clause("F-14", "X-4")
 @pytest.mark.parametrize(("replica_id", "is_due"), [(-1, False), (1, True)])
 def test_only_followers_read_above_the_high_watermark(replica_id: int, is_due: bool) -> None:
-    node = Node(replica_id=replica_id)
+    node = ObservedNode(replica_id=replica_id)
     node.fetch({}, 1)
     node.append(committed=False)
-    node.passes(LATER_US)
+    node.advance(LATER_US)
     assert bool(node.stories) is is_due
 
 
 @pytest.mark.clause("F-14", "X-4")
 @pytest.mark.parametrize("level", [0, 1])
 def test_reader_of_committed_records_waits_for_the_last_stable_offset(level: int) -> None:
-    node = Node()
+    node = ObservedNode()
     node.fetch({}, 1, isolation_level=level)
     node.append()
-    node.partitions[1].log.last_stable_offset = 5
-    node.happens(TimerFired(7), touched=1)
-    node.passes(LATER_US)
+    node.logs[1].last_stable_offset = 5
+    node.handle(TimerFired(7), touched=1)
+    node.advance(LATER_US)
     assert bool(node.stories) is (level == 0)
 
 
 @pytest.mark.clause("F-14")
-def test_consumer_is_sent_nothing_before_its_bytes_are_there(node: Node) -> None:
+def test_consumer_is_sent_nothing_before_its_bytes_are_there(node: ObservedNode) -> None:
     node.respond(node.fetch({}, 1))
     assert len(node.stories) == 1
     assert "with 0 bytes, and it waits for 1 or for 500 ms" in node.stories[0]
 
 
 @pytest.mark.clause("F-14")
-def test_response_in_the_event_of_its_request_may_be_too_early_too(node: Node) -> None:
+def test_response_in_the_event_of_its_request_may_be_too_early_too(node: ObservedNode) -> None:
     body = FetchRequest(session_id=SESSION, session_epoch=1)
     request = Request(1, 9, 1, FINAL, "f", body, Tag(1, FINAL, "f", SESSION, 1))
     node.respond(request, event=request)
@@ -295,7 +277,7 @@ def test_response_in_the_event_of_its_request_may_be_too_early_too(node: Node) -
 @pytest.mark.parametrize("role", ["peer", "client"])
 def test_leader_may_respond_to_a_follower_early(role: str) -> None:
     """Also if the client ID was damaged, so that it is no node's: the replica ID says who fetches."""
-    node = Node(replica_id=1, role=role)
+    node = ObservedNode(replica_id=1, role=role)
     node.respond(node.fetch({}, 1))
     assert node.stories == []
 
@@ -304,22 +286,22 @@ def test_leader_may_respond_to_a_follower_early(role: str) -> None:
 @pytest.mark.parametrize(("replica_id", "ends"), [(1, []), (-1, ["although partition t-7 fails since"])])
 def test_fetch_outside_sessions_is_judged_unless_it_has_a_replica_id(replica_id: int, ends: list[str]) -> None:
     """Nodes fetch the metadata log so, and wait for its records. Their client ID may be damaged."""
-    node = Node(replica_id=replica_id, role="client")
+    node = ObservedNode(replica_id=replica_id, role="client")
     node.fetch({7: 0}, -1)
-    node.passes(LATER_US)
+    node.advance(LATER_US)
     assert [each.rpartition(", ")[2] for each in node.stories] == ends
 
 
 @pytest.mark.clause("F-22")
 def test_client_id_of_a_node_makes_no_follower() -> None:
-    node = Node(role="peer")
+    node = ObservedNode(role="peer")
     node.respond(node.fetch({}, 1))
     assert "with 0 bytes, and it waits for 1 or for 500 ms" in node.stories[0]
 
 
 @pytest.mark.clause("F-14")
 @pytest.mark.parametrize("what", ["error", "diverging", "replica"])
-def test_error_and_a_direction_end_the_wait(node: Node, what: str) -> None:
+def test_error_and_a_direction_end_the_wait(node: ObservedNode, what: str) -> None:
     lines = {
         "error": PartitionData(0, ErrorCode.not_leader_or_follower, -1),
         "diverging": node.line(0, diverging_epoch=EpochEndOffset(2, 4)),
@@ -331,22 +313,22 @@ def test_error_and_a_direction_end_the_wait(node: Node, what: str) -> None:
 
 @pytest.mark.clause("F-13", "F-14")
 @pytest.mark.parametrize("what", ["removed", "epoch", "out of range"])
-def test_partition_that_begins_to_fail_ends_the_wait(node: Node, what: str) -> None:
+def test_partition_that_begins_to_fail_ends_the_wait(node: ObservedNode, what: str) -> None:
     node.fetch({}, 1)
     partition = node.partitions[0]
     if what == "removed":
         partition.is_removed = True
         del node.led["t", 0]
-        node.passes(0)
+        node.advance(0)
     elif what == "epoch":
         partition.leader_epoch = 4
-        node.passes(0)
+        node.advance(0)
     else:
-        partition.log.log_start_offset = 6
-        partition.log.log_end_offset = 6
-        node.happens(TimerFired(8), touched=0)
+        node.logs[0].log_start_offset = 6
+        node.logs[0].log_end_offset = 6
+        node.handle(TimerFired(8), touched=0)
     assert node.stories == []
-    node.passes(LATER_US)
+    node.advance(LATER_US)
     assert len(node.stories) == 1
     assert "although partition t-0 fails since" in node.stories[0]
 
@@ -363,37 +345,37 @@ def test_partition_that_begins_to_fail_ends_the_wait(node: Node, what: str) -> N
     ],
 )
 def test_publication_over_several_events_delays_wait_by_its_roles_only(
-    node: Node, what: str, behind_us: int, is_late: bool
+    node: ObservedNode, what: str, behind_us: int, is_late: bool
 ) -> None:
     node.fetch({}, 1, max_wait_ms=10 * MAX_WAIT_MS)
-    node.node._publisher.is_behind = behind_us > 0
+    node.node.lags_behind_metadata(behind_us > 0)
     if what == "role":
         node.partitions[0].leader_epoch = 4
-        node.passes(0)
+        node.advance(0)
     else:
         node.append()
     for _ in range(behind_us // 50_000):
-        node.passes(50_000)
-    node.node._publisher.is_behind = False
-    node.passes(SOON_US if behind_us else LATER_US)
+        node.advance(50_000)
+    node.node.lags_behind_metadata(False)
+    node.advance(SOON_US if behind_us else LATER_US)
     assert bool(node.stories) is is_late
 
 
 @pytest.mark.clause("F-14")
 @pytest.mark.parametrize("named", [{}, {0: 5}])
-def test_error_that_lasts_ends_a_wait_only_if_it_is_named(node: Node, named: dict[int, int]) -> None:
+def test_error_that_lasts_ends_a_wait_only_if_it_is_named(node: ObservedNode, named: dict[int, int]) -> None:
     del node.led["t", 0]
     node.fetch(named, 1)
-    node.passes(LATER_US)
+    node.advance(LATER_US)
     assert bool(node.stories) is bool(named)
 
 
 @pytest.mark.clause("F-14")
 def test_log_that_diverges_ends_the_wait_of_a_request_that_names_it() -> None:
-    node = Node(replica_id=1)
-    node.partitions[0].log.epochs.starts = [2]
+    node = ObservedNode(replica_id=1)
+    node.logs[0].epochs.starts = [2]
     node.fetch({0: 5}, 1, last_epoch=2)
-    node.passes(LATER_US)
+    node.advance(LATER_US)
     assert len(node.stories) == 1
 
 
@@ -402,21 +384,21 @@ def test_log_that_diverges_ends_the_wait_of_a_request_that_names_it() -> None:
     [(5, 1, False), (6, 1, True), (5, 2, True), (9, 3, False), (9, 4, True), (0, 0, False), (1, 0, True)],
 )
 def test_log_diverges_where_an_epoch_ended_or_never_was(offset: int, last_epoch: int, expected: bool) -> None:
-    log: Any = SimpleNamespace(log_end_offset=9, epochs=SimpleNamespace(epochs=[1, 3], starts=[0, 5]))
-    assert diverges(log, offset, last_epoch) is expected
+    log = StubLog(log_end_offset=9, epochs=StubEpochs([1, 3], [0, 5]))
+    assert diverges(log.as_log(), offset, last_epoch) is expected
 
 
 @pytest.mark.clause("F-3", "G-3")
 @pytest.mark.parametrize("version", [FINAL, FIRST_REVISION])
 def test_later_request_of_the_session_ends_the_wait(version: int) -> None:
-    node = Node(version)
+    node = ObservedNode(version)
     first = node.fetch({}, 1)
     second = node.fetch({}, 2, connection=2)
     node.respond(first, error=ErrorCode.invalid_fetch_session_epoch)
-    node.passes(LATER_US)
+    node.advance(LATER_US)
     assert node.stories == []
     node.fetch({}, 3, connection=1)
-    node.passes(LATER_US)
+    node.advance(LATER_US)
     assert len(node.stories) == 1
     assert "its session has ended or has accepted a later request" in node.stories[0]
     assert f"request {second.tag.session_epoch}," in node.stories[0]
@@ -425,28 +407,28 @@ def test_later_request_of_the_session_ends_the_wait(version: int) -> None:
 @pytest.mark.clause("F-9")
 @pytest.mark.parametrize("note", [CLOSED, EVICTED])
 @pytest.mark.parametrize("session_id", [SESSION, SESSION + 1])
-def test_end_of_the_session_ends_the_wait(node: Node, note: str, session_id: int) -> None:
+def test_end_of_the_session_ends_the_wait(node: ObservedNode, note: str, session_id: int) -> None:
     node.fetch({}, 1)
-    node.happens(TimerFired(3), Note(note, (("session_id", session_id), ("rule", "b"))))
-    node.passes(LATER_US)
+    node.handle(TimerFired(3), Note(note, (("session_id", session_id), ("rule", "b"))))
+    node.advance(LATER_US)
     assert bool(node.stories) is (session_id == SESSION)
 
 
-def test_fetch_whose_connection_closed_or_whose_process_ended_waits_no_more(node: Node) -> None:
+def test_fetch_whose_connection_closed_or_whose_process_ended_waits_no_more(node: ObservedNode) -> None:
     node.fetch({}, 1)
-    node.happens(Closed(1))
+    node.handle(Closed(1))
     node.append()
-    node.passes(LATER_US)
+    node.advance(LATER_US)
     node.fetch({1: 6}, 2)
-    node.node = SimpleNamespace(**vars(node.node))
+    node.node = replace(node.node)
     node.append()
-    node.passes(LATER_US)
+    node.advance(LATER_US)
     assert node.stories == []
 
 
-def test_fetch_of_records_in_the_remote_tier_may_wait(node: Node) -> None:
+def test_fetch_of_records_in_the_remote_tier_may_wait(node: ObservedNode) -> None:
     node.fetch({0: 1}, 1)
-    node.partitions[0].log.local_log_start_offset = 2
+    node.logs[0].local_log_start_offset = 2
     node.append()
-    node.passes(LATER_US)
+    node.advance(LATER_US)
     assert node.stories == []

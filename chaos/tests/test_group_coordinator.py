@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +23,29 @@ from chaos.checks.history import History
 from chaos.checks.replica_view import Replicated, TouchedLogs
 from chaos.sim.disk import SimDisk
 from chaos.tests.check_context import check_context
+from chaos.tests.kafka_messages import (
+    delete_groups_request,
+    delete_groups_response,
+    offset_commit_request,
+    offset_commit_response,
+    offset_delete_request,
+    offset_delete_response,
+    offset_fetch_request,
+    offset_fetch_response,
+    sync_group_request,
+    sync_group_response,
+)
+from chaos.tests.stub_node import (
+    StubBroker,
+    StubCoordinator,
+    StubImages,
+    StubNode,
+    StubOffsetsPartition,
+    image_of,
+    partitions_of,
+    topic_image,
+)
+from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import Closed, Note, Reply, Request
 from reference_broker.groups.committed_offsets import CommitOffset, CommittedOffsets, OffsetKey
 from reference_broker.groups.group import Group, Member, MemberProtocol
@@ -37,6 +59,14 @@ from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.control import build_marker
 from reference_broker.records.record import Record, build
+from reference_broker.replication.partitions import Partition
+from reference_broker.wire.drafts import (
+    OffsetFetchRequest1001,
+    OffsetFetchRequestTopic1000,
+    OffsetFetchResponse1001,
+    OffsetFetchResponsePartition1001,
+    OffsetFetchResponseTopic1001,
+)
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.tags import Tag
 from reports.rows import ChangeRow, MembershipRow, TraceRow
@@ -72,21 +102,18 @@ class CheckedGroupCoordinator:
         self.us, self.wall_ms = 1_000_000, 0
         with self.touched.noted():
             self.log = run_to_end(open_log(self.disk, "__consumer_offsets-0", LogConfig(), Now(0, 0), True))
-        led = SimpleNamespace(log=self.log, leader_epoch=4, index=0, topic_id=OFFSETS_ID)
-        self.held = CommittedOffsets()
-        self.target = SimpleNamespace(index=0, led=led, groups={}, offsets=self.held)
-        topics = {"__consumer_offsets": SimpleNamespace(partitions=[None]), "t": SimpleNamespace(partitions=[None])}
-        self.broker = SimpleNamespace(
+        led = Partition("__consumer_offsets", OFFSETS_ID, 0, 4, self.log)
+        self.target = StubOffsetsPartition(led=led)
+        self.held = self.target.offsets
+        self.broker = StubBroker(
             node_id=1,
             disk=self.disk,
-            config=SimpleNamespace(offsets_retention_minutes=1),
-            partitions=SimpleNamespace(by_name={("__consumer_offsets", 0): led}, by_id={(OFFSETS_ID, 0): led}),
-            quorum_node=SimpleNamespace(loader=SimpleNamespace(image=SimpleNamespace(topics=topics))),
-            groups=SimpleNamespace(active=lambda: [self.target]),
-            now=Now(0, 0),
+            config=replace(BrokerConfig(), offsets_retention_minutes=1),
+            partitions=partitions_of(led),
+            controller=StubImages(image_of(topic_image("__consumer_offsets"), topic_image("t"))),
+            groups=StubCoordinator([self.target]),
         )
-        publisher = SimpleNamespace(is_behind=False, log_of=lambda _: None, resting_logs=list)
-        self.node: Any = SimpleNamespace(broker=self.broker, ready=True, _publisher=publisher)
+        self.node = StubNode(self.broker).as_node()
         self.number = 0
         self.looked()
 
@@ -141,28 +168,46 @@ class CheckedGroupCoordinator:
     def responds(self, api_key: int, response: Any) -> list[str]:
         return self.acts(Closed(99), Reply(self.number, 1, api_key, 9, response, Tag(api_key, 9, "c")))
 
-    def commits(self, offset: int, *, api_key: int = COMMIT, error: int = 0, between: Any = None) -> list[str]:
+    def commits(
+        self, offset: int, *, api_key: int = COMMIT, error: ErrorCode = ErrorCode.none, between: Any = None
+    ) -> list[str]:
         """Request, do what is ``between``, and respond."""
-        one = SimpleNamespace(partition_index=0, committed_offset=offset, committed_metadata="text")
-        topics = [SimpleNamespace(name="t", partitions=[one])]
-        self.request(api_key, SimpleNamespace(group_id="g", topics=topics))
+        self.request(api_key, offset_commit_request(offset=offset))
         if between is not None:
             between()
-        partitions = [SimpleNamespace(partition_index=0, error_code=error)]
-        return self.responds(api_key, SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=partitions)]))
+        return self.responds(api_key, offset_commit_response(error))
 
     def fetches(
-        self, offset: int, *, error: int = 0, stable: bool = False, everything: bool = False, **more: Any
+        self,
+        offset: int,
+        *,
+        stable: bool = False,
+        everything: bool = False,
+        metadata: str = "text",
+        error: ErrorCode = ErrorCode.none,
     ) -> list[str]:
-        wanted = None if everything else [SimpleNamespace(name="t", partition_indexes=[0])]
-        body = SimpleNamespace(groups=[SimpleNamespace(group_id="g", topics=wanted)], require_stable=stable)
-        self.request(FETCH, body)
-        given = {"committed_leader_epoch": -1 if offset < 0 else 4, "metadata": "" if offset < 0 else "text", **more}
-        one = SimpleNamespace(partition_index=0, committed_offset=offset, error_code=error, **given)
-        topics = [] if offset < 0 and everything else [SimpleNamespace(name="t", partitions=[one])]
-        return self.responds(
-            FETCH, SimpleNamespace(groups=[SimpleNamespace(group_id="g", topics=topics, error_code=0)])
+        """Fetch the offset of t-0, or those of all topics, and return ``offset``. -1 is the response if there is
+        none."""
+        self.request(FETCH, offset_fetch_request(of_all_topics=everything, require_stable=stable))
+        if offset >= 0:
+            return self.responds(FETCH, offset_fetch_response(offset, metadata=metadata, error=error))
+        if everything:
+            return self.responds(FETCH, offset_fetch_response(None))
+        return self.responds(FETCH, offset_fetch_response(-1, leader_epoch=-1, metadata="", error=error))
+
+    def fetches_draft(self, offset: int, metadata_epoch: int) -> list[str]:
+        """Fetch the offset of t-0 with the draft whose response has a metadata epoch, and return these values."""
+        topic = OffsetFetchRequestTopic1000(name="t", partition_indexes=(0,))
+        self.request(FETCH, OffsetFetchRequest1001(group_id="g", topics=(topic,)))
+        partition = OffsetFetchResponsePartition1001(
+            partition_index=0,
+            committed_offset=offset,
+            committed_leader_epoch=4,
+            metadata_epoch=metadata_epoch,
+            metadata="text",
         )
+        topics = (OffsetFetchResponseTopic1001(name="t", partitions=(partition,)),)
+        return self.responds(FETCH, OffsetFetchResponse1001(topics=topics))
 
     def load(self, *notes: Note) -> list[str]:
         return self.acts(Closed(99), *notes, Note("coordinator_loaded", (("partition", 0),)))
@@ -230,12 +275,27 @@ def test_fetch_returns_the_last_committed_offset(world: CheckedGroupCoordinator)
     world.us += LATE_US
     assert world.fetches(5) == []
     assert world.fetches(5, everything=True) == []
-    for wrong in ({"offset": 4}, {"offset": -1}, {"offset": 5, "metadata": "x"}, {"offset": 5, "metadata_epoch": 3}):
-        other = CheckedGroupCoordinator()
-        other.offset(commit(5))
-        other.us += LATE_US
-        assert "is committed (M-8)" in other.fetches(**wrong)[0]
     assert "returned all offsets of group g without" in world.fetches(-1, everything=True)[0]
+
+
+@pytest.mark.parametrize(("offset", "metadata"), [(4, "text"), (-1, ""), (5, "x")])
+def test_fetch_that_returns_another_value_than_the_committed_one(
+    world: CheckedGroupCoordinator, offset: int, metadata: str
+) -> None:
+    world.offset(commit(5))
+    world.us += LATE_US
+    assert "is committed (M-8)" in world.fetches(offset, metadata=metadata)[0]
+
+
+@pytest.mark.parametrize(("metadata_epoch", "is_right"), [(-1, True), (3, False)])
+def test_fetch_returns_the_metadata_epoch_of_the_commit(
+    world: CheckedGroupCoordinator, metadata_epoch: int, is_right: bool
+) -> None:
+    world.offset(commit(5))
+    world.us += LATE_US
+    stories = world.fetches_draft(5, metadata_epoch)
+    assert (stories == []) is is_right
+    assert all("is committed (M-8)" in each for each in stories)
 
 
 def test_offset_that_is_not_replicated_or_removed_is_not_returned(world: CheckedGroupCoordinator) -> None:
@@ -314,10 +374,10 @@ def test_coordinator_that_was_replaced_is_not_judged(world: CheckedGroupCoordina
 
 def test_parked_sync_group_gets_committed_assignment(world: CheckedGroupCoordinator) -> None:
     def synced(assignment: bytes, *, writes: bool) -> list[str]:
-        world.request(SYNC, SimpleNamespace(group_id="g", member_id="a", generation_id=3))
+        world.request(SYNC, sync_group_request("a"))
         if writes:
             world.group(of_group())
-        return world.responds(SYNC, SimpleNamespace(error_code=0, assignment=assignment))
+        return world.responds(SYNC, sync_group_response(assignment))
 
     assert "and None is committed" in synced(b"all", writes=False)[0]
     assert len(synced(b"all", writes=True)) == 1
@@ -557,28 +617,19 @@ def test_offsets_of_subscribed_topics_do_not_expire(world: CheckedGroupCoordinat
     assert "and its members subscribe to the topic" in removed(world, 2 * MINUTE_MS)[0]
 
 
-def deleting(topic: str, *indexes: int, errors: tuple[int, ...] = ()) -> Any:
-    """A request to delete offsets of group g, or with errors its response."""
-    parts = [
-        SimpleNamespace(partition_index=each, error_code=error)
-        for each, error in zip(indexes, errors or [0] * len(indexes), strict=True)
-    ]
-    return SimpleNamespace(group_id="g", error_code=0, topics=[SimpleNamespace(name=topic, partitions=parts)])
-
-
 @pytest.mark.parametrize(("topic", "index", "is_excused"), [("t", 0, True), ("t", 1, False), ("u", 0, False)])
 def test_offset_deleted_by_client_is_not_expired(
     world: CheckedGroupCoordinator, topic: str, index: int, is_excused: bool
 ) -> None:
     world.offset(commit(5))
-    world.request(DELETE_OFFSETS, deleting(topic, index))
+    world.request(DELETE_OFFSETS, offset_delete_request(topic, index))
     assert bool(removed(world, 1)) is not is_excused
 
 
 @pytest.mark.parametrize(("group", "is_excused"), [("g", True), ("h", False)])
 def test_deleted_group_loses_its_offsets(world: CheckedGroupCoordinator, group: str, is_excused: bool) -> None:
     world.offset(commit(5))
-    world.request(DELETE_GROUPS, SimpleNamespace(groups_names=[group]))
+    world.request(DELETE_GROUPS, delete_groups_request(group))
     assert bool(removed(world, 1)) is not is_excused
 
 
@@ -593,22 +644,20 @@ def test_deleted_group_loses_its_offsets(world: CheckedGroupCoordinator, group: 
     ],
 )
 def test_offset_whose_deletion_was_refused_is_kept(
-    world: CheckedGroupCoordinator, error: int, is_refused: bool, requests: int
+    world: CheckedGroupCoordinator, error: ErrorCode, is_refused: bool, requests: int
 ) -> None:
     """A second request may have deleted it, whatever the response to the first was."""
     world.offset(commit(5))
     for _ in range(requests):
-        world.request(DELETE_OFFSETS, deleting("t", 0))
-    world.responds(DELETE_OFFSETS, deleting("t", 0, errors=(error,)))
+        world.request(DELETE_OFFSETS, offset_delete_request("t", 0))
+    world.responds(DELETE_OFFSETS, offset_delete_response(error))
     assert bool(removed(world, 1)) is (is_refused and requests == 1)
 
 
 def test_group_that_a_coordinator_refused_to_delete_keeps_its_offsets(world: CheckedGroupCoordinator) -> None:
     world.offset(commit(5))
-    world.request(DELETE_GROUPS, SimpleNamespace(groups_names=["g"]))
-    world.responds(
-        DELETE_GROUPS, SimpleNamespace(results=[SimpleNamespace(group_id="g", error_code=ErrorCode.non_empty_group)])
-    )
+    world.request(DELETE_GROUPS, delete_groups_request())
+    world.responds(DELETE_GROUPS, delete_groups_response(ErrorCode.non_empty_group))
     assert removed(world, 1)
 
 

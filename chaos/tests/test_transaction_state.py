@@ -1,11 +1,12 @@
 """The checks of the transaction coordinator's replicated values: planted violations, and near misses."""
 
 from collections.abc import Callable
-from datetime import timedelta
-from types import SimpleNamespace
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from kio.schema.add_partitions_to_txn.v5.request import AddPartitionsToTxnRequest
+from kio.schema.add_partitions_to_txn.v5.response import AddPartitionsToTxnResponse
 
 from chaos.checks import producer_view
 from chaos.checks.check import Check, StateCheck
@@ -31,23 +32,55 @@ from chaos.checks.transaction_state import (
     wrong_step,
 )
 from chaos.tests.check_context import check_context
+from chaos.tests.kafka_messages import (
+    add_partitions_to_txn_request,
+    add_partitions_to_txn_response,
+    write_txn_markers_request,
+)
+from chaos.tests.kafka_messages import (
+    end_txn_request as end_request,
+)
+from chaos.tests.kafka_messages import (
+    end_txn_response as end_response,
+)
+from chaos.tests.kafka_messages import (
+    init_producer_id_request as init_request,
+)
+from chaos.tests.kafka_messages import (
+    init_producer_id_response as init_response,
+)
+from chaos.tests.stub_node import (
+    StubBroker,
+    StubCoordinator,
+    StubNode,
+    StubTransactionsPartition,
+    broker_image,
+    image_of,
+    partitions_of,
+    topic_image,
+)
+from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import Closed, Note, Reply, Request, Send
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import BatchOrigin, PartitionLog
 from reference_broker.metadata.image import PartitionImage
-from reference_broker.ports.disk import MemoryDisk
+from reference_broker.ports.disk import Disk, MemoryDisk
 from reference_broker.ports.node_ports import Channel, Now
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.control import build_marker
 from reference_broker.records.record import Record, build
+from reference_broker.replication.partitions import Partition
 from reference_broker.transactions.transaction import Transaction, TransactionState
-from reference_broker.transactions.transactions_partition import transaction_key, transaction_value
+from reference_broker.transactions.transactions_partition import TransactionEntry, transaction_key, transaction_value
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 from reference_broker.wire.tags import Tag
 
-ONE, TWO = ("t", 0), ("t", 1)
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
+T0, T1 = ("t", 0), ("t", 1)
 
 
 def at(state: int, epoch: int = 3, *partitions: tuple[str, int], **fields: Any) -> StateValue:
@@ -74,30 +107,30 @@ LEGAL = {
     "the same epoch again": (at(EMPTY), at(EMPTY)),
     "a new producer ID": (at(COMPLETE_ABORT, LAST_EPOCH), at(EMPTY, 0, producer_id=8)),
     "a new producer ID after a fence": (at(COMPLETE_ABORT, FENCE_EPOCH), at(EMPTY, 0, producer_id=8)),
-    "a transaction begins": (at(EMPTY), at(ONGOING, 3, ONE, started_ms=9)),
-    "it grows": (at(ONGOING, 3, ONE), at(ONGOING, 3, ONE, TWO)),
-    "commit": (at(ONGOING, 3, ONE), at(PREPARE_COMMIT, 3, ONE)),
-    "abort": (at(ONGOING, 3, ONE), at(PREPARE_ABORT, 3, ONE)),
-    "fence": (at(ONGOING, 3, ONE), at(PREPARE_ABORT, 4, ONE)),
-    "commit of version 2": (at(ONGOING, 3, ONE), at(PREPARE_COMMIT, 4, ONE, **V2)),
+    "a transaction begins": (at(EMPTY), at(ONGOING, 3, T0, started_ms=9)),
+    "it grows": (at(ONGOING, 3, T0), at(ONGOING, 3, T0, T1)),
+    "commit": (at(ONGOING, 3, T0), at(PREPARE_COMMIT, 3, T0)),
+    "abort": (at(ONGOING, 3, T0), at(PREPARE_ABORT, 3, T0)),
+    "fence": (at(ONGOING, 3, T0), at(PREPARE_ABORT, 4, T0)),
+    "commit of version 2": (at(ONGOING, 3, T0), at(PREPARE_COMMIT, 4, T0, **V2)),
     "abort of nothing": (at(COMPLETE_COMMIT), at(PREPARE_ABORT, 4, started_ms=9, **V2)),
     "the epochs are used up": (
-        at(ONGOING, LAST_EPOCH, ONE),
-        at(PREPARE_COMMIT, FENCE_EPOCH, ONE, next_producer_id=8, **V2),
+        at(ONGOING, LAST_EPOCH, T0),
+        at(PREPARE_COMMIT, FENCE_EPOCH, T0, next_producer_id=8, **V2),
     ),
-    "complete": (at(PREPARE_COMMIT, 4, ONE), at(COMPLETE_COMMIT, 4)),
+    "complete": (at(PREPARE_COMMIT, 4, T0), at(COMPLETE_COMMIT, 4)),
     "complete with the next producer ID": (
-        at(PREPARE_ABORT, FENCE_EPOCH, ONE, next_producer_id=8, **V2),
+        at(PREPARE_ABORT, FENCE_EPOCH, T0, next_producer_id=8, **V2),
         at(COMPLETE_ABORT, 0, producer_id=8, **V2),
     ),
     "removed": (at(COMPLETE_COMMIT), at(REMOVED)),
 }
 WRONG = {
-    "an open transaction is forgotten": (at(ONGOING, 3, ONE), at(EMPTY, 4), "X-2"),
-    "an open transaction is removed": (at(ONGOING, 3, ONE), at(REMOVED), "X-2"),
-    "a decision is removed": (at(PREPARE_COMMIT, 3, ONE), at(REMOVED), "X-2"),
-    "a decision is reversed": (at(PREPARE_COMMIT, 3, ONE), at(PREPARE_ABORT, 3, ONE), "X-2"),
-    "a decision is completed otherwise": (at(PREPARE_COMMIT, 3, ONE), at(COMPLETE_ABORT, 3), "X-2"),
+    "an open transaction is forgotten": (at(ONGOING, 3, T0), at(EMPTY, 4), "X-2"),
+    "an open transaction is removed": (at(ONGOING, 3, T0), at(REMOVED), "X-2"),
+    "a decision is removed": (at(PREPARE_COMMIT, 3, T0), at(REMOVED), "X-2"),
+    "a decision is reversed": (at(PREPARE_COMMIT, 3, T0), at(PREPARE_ABORT, 3, T0), "X-2"),
+    "a decision is completed otherwise": (at(PREPARE_COMMIT, 3, T0), at(COMPLETE_ABORT, 3), "X-2"),
     "a commit of nothing": (at(EMPTY), at(PREPARE_COMMIT, 4, **V2), "X-2"),
     "an end without a begin": (at(EMPTY), at(COMPLETE_ABORT), "X-2"),
     "a second epoch at once": (at(EMPTY), at(EMPTY, 5), "X-1"),
@@ -106,39 +139,39 @@ WRONG = {
     "a new ID begins late": (FIRST_VALUE, at(EMPTY, 1), "X-1"),
     "a producer ID changes early": (at(EMPTY, LAST_EPOCH - 1), at(EMPTY, 0, producer_id=8), "X-1"),
     "a new producer ID begins late": (at(EMPTY, LAST_EPOCH), at(EMPTY, 1, producer_id=8), "X-1"),
-    "partitions of another epoch": (at(EMPTY), at(ONGOING, 4, ONE), "X-1"),
-    "a partition is lost": (at(ONGOING, 3, ONE, TWO), at(ONGOING, 3, TWO), "X-9"),
+    "partitions of another epoch": (at(EMPTY), at(ONGOING, 4, T0), "X-1"),
+    "a partition is lost": (at(ONGOING, 3, T0, T1), at(ONGOING, 3, T1), "X-9"),
     "a begin of nothing": (at(EMPTY), at(ONGOING), "X-9"),
-    "the start moves": (at(ONGOING, 3, ONE), at(ONGOING, 3, ONE, started_ms=6), "X-7"),
-    "the start moves at the end": (at(ONGOING, 3, ONE), at(PREPARE_COMMIT, 3, ONE, started_ms=6), "X-7"),
-    "the timeout changes": (at(EMPTY), at(ONGOING, 3, ONE, timeout_ms=9), "X-1"),
-    "a decision lacks a partition": (at(ONGOING, 3, ONE, TWO), at(PREPARE_COMMIT, 3, ONE), "X-3"),
-    "a commit raises the epoch": (at(ONGOING, 3, ONE), at(PREPARE_COMMIT, 4, ONE), "X-1"),
-    "version 2 keeps the epoch": (at(ONGOING, 3, ONE), at(PREPARE_COMMIT, 3, ONE, **V2), "KIP-890"),
+    "the start moves": (at(ONGOING, 3, T0), at(ONGOING, 3, T0, started_ms=6), "X-7"),
+    "the start moves at the end": (at(ONGOING, 3, T0), at(PREPARE_COMMIT, 3, T0, started_ms=6), "X-7"),
+    "the timeout changes": (at(EMPTY), at(ONGOING, 3, T0, timeout_ms=9), "X-1"),
+    "a decision lacks a partition": (at(ONGOING, 3, T0, T1), at(PREPARE_COMMIT, 3, T0), "X-3"),
+    "a commit raises the epoch": (at(ONGOING, 3, T0), at(PREPARE_COMMIT, 4, T0), "X-1"),
+    "version 2 keeps the epoch": (at(ONGOING, 3, T0), at(PREPARE_COMMIT, 3, T0, **V2), "KIP-890"),
     "version 1 aborts nothing": (at(EMPTY), at(PREPARE_ABORT, 4), "KIP-890"),
     "a next producer ID too early": (
-        at(ONGOING, 3, ONE),
-        at(PREPARE_COMMIT, 4, ONE, next_producer_id=8, **V2),
+        at(ONGOING, 3, T0),
+        at(PREPARE_COMMIT, 4, T0, next_producer_id=8, **V2),
         "KIP-890",
     ),
-    "no next producer ID": (at(ONGOING, LAST_EPOCH, ONE), at(PREPARE_COMMIT, FENCE_EPOCH, ONE, **V2), "KIP-890"),
+    "no next producer ID": (at(ONGOING, LAST_EPOCH, T0), at(PREPARE_COMMIT, FENCE_EPOCH, T0, **V2), "KIP-890"),
     "the next producer ID is not taken": (
         at(PREPARE_ABORT, FENCE_EPOCH, next_producer_id=8, **V2),
         at(COMPLETE_ABORT, FENCE_EPOCH, **V2),
         "X-1",
     ),
-    "a complete transaction keeps a partition": (at(PREPARE_COMMIT, 3, ONE), at(COMPLETE_COMMIT, 3, ONE), "X-2"),
+    "a complete transaction keeps a partition": (at(PREPARE_COMMIT, 3, T0), at(COMPLETE_COMMIT, 3, T0), "X-2"),
 }
 
 
-@pytest.mark.parametrize("what", list(LEGAL))
-def test_step_of_kafkas_is_none_of_the_violations(what: str) -> None:
-    assert wrong_step(*LEGAL[what]) == ""
+@pytest.mark.parametrize("step", list(LEGAL))
+def test_step_that_kafka_takes_is_no_violation(step: str) -> None:
+    assert wrong_step(*LEGAL[step]) == ""
 
 
-@pytest.mark.parametrize("what", list(WRONG))
-def test_another_step_is_a_violation_of_its_clause(what: str) -> None:
-    before, value, clause = WRONG[what]
+@pytest.mark.parametrize("step", list(WRONG))
+def test_step_that_kafka_never_takes_is_a_violation_of_its_clause(step: str) -> None:
+    before, value, clause = WRONG[step]
     assert clause in wrong_step(before, value)
 
 
@@ -151,7 +184,7 @@ def test_value_is_read_as_it_is_written(level: int) -> None:
         9,
         TransactionState.PREPARE_COMMIT,
         3,
-        partitions=dict.fromkeys([ONE, ("u", 5), TWO]),
+        partitions=dict.fromkeys([T0, ("u", 5), T1]),
         started_ms=8,
         next_producer_id=11 if level else -1,
         client_version=2 if level else 0,
@@ -159,7 +192,7 @@ def test_value_is_read_as_it_is_written(level: int) -> None:
     found = read_value(4, transaction_key("x"), transaction_value(written, level))
     assert found is not None
     assert found._replace(at_us=0) == StateValue(
-        *(4, 0, "x", 7, 3, 1000, PREPARE_COMMIT, frozenset([ONE, TWO, ("u", 5)]), 9, 8),
+        *(4, 0, "x", 7, 3, 1000, PREPARE_COMMIT, frozenset([T0, T1, ("u", 5)]), 9, 8),
         *(written.next_producer_id, written.client_version),
     )
 
@@ -173,7 +206,7 @@ def test_tombstone_and_another_key_are_read() -> None:
 
 TOPIC_ID, STATE_ID = b"t" * 16, b"s" * 16
 OWNER = Transaction("x", 7, 1000, 5, TransactionState.EMPTY, 0)
-STARTED = OWNER._replace(state=TransactionState.ONGOING, partitions={ONE: None}, started_ms=5)
+STARTED = OWNER._replace(state=TransactionState.ONGOING, partitions={T0: None}, started_ms=5)
 DECIDED = STARTED._replace(state=TransactionState.PREPARE_COMMIT)
 DONE = DECIDED._replace(state=TransactionState.COMPLETE_COMMIT, partitions={})
 INTERVAL_MS, SLACK_MS = 200, 1500
@@ -184,61 +217,64 @@ def read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer_view, "SKIPPED_CHANGES", 1)
 
 
+NODE_ID = 1
+STATE_LEADER_EPOCH = 4
+
+
+def _opened(disk: Disk, directory: str) -> PartitionLog:
+    return run_to_end(open_log(disk, directory, LogConfig(), Now(0, 0), True))
+
+
 class CheckedTransactionCoordinator:
     """A node that leads the only partition of the state topic and partition t-0, and the checks that follow both."""
 
     def __init__(self) -> None:
-        self.one = SimpleNamespace()
         context = check_context()
-        self.view, self.touched, self.disk = context.replicas, TouchedLogs(), MemoryDisk()
+        self.view, self.touched, disk = context.replicas, TouchedLogs(), MemoryDisk()
         self.view._touched = self.touched
         self.checks: list[Check] = [kind(context) for kind in check_kinds() if issubclass(kind, StateCheck)]
-        self.ms, self.us, self.leader = 5, 1_000, 1
+        self.ms, self.us, self.leader, self.isr = 5, 1_000, 1, (1, 2)
         with self.touched.noted():
-            self.state, self.data = self._opened("__transaction_state-0"), self._opened("t-0")
+            self.state, self.data = _opened(disk, "__transaction_state-0"), _opened(disk, "t-0")
         self.state.topic_id, self.data.topic_id = STATE_ID, TOPIC_ID
-        self.held: dict[str, Any] = {}
-        self.target = SimpleNamespace(
-            index=0, loaded_end=0, entries=self.held, led=SimpleNamespace(log=self.state, leader_epoch=4)
-        )
-        self.config = SimpleNamespace(
+        state = Partition("__transaction_state", STATE_ID, 0, STATE_LEADER_EPOCH, self.state)
+        data = Partition("t", TOPIC_ID, 0, 0, self.data)
+        self.target = StubTransactionsPartition(state)
+        self.held = self.target.entries
+        config = replace(
+            BrokerConfig(),
             transaction_abort_timed_out_transaction_cleanup_interval_ms=INTERVAL_MS,
             transaction_partition_verification_enable=True,
             request_timeout_ms=2000,
             replica_lag_time_max_ms=3000,
             min_insync_replicas=2,
         )
-        self.isr = (1, 2)
+        self.broker = StubBroker(
+            NODE_ID,
+            config=config,
+            disk=disk,
+            partitions=partitions_of(state, data),
+            transactions=StubCoordinator([self.target]),
+        )
+        self._node = StubNode(self.broker, all_logs=[self.state, self.data])
         self.looked()
 
-    def _opened(self, directory: str) -> PartitionLog:
-        return run_to_end(open_log(self.disk, directory, LogConfig(), Now(0, 0), True))
+    def reopen_data(self) -> None:
+        """Open the log of t-0 again, with everything replicated."""
+        with self.touched.noted():
+            end = self.data.log_end_offset
+            self.data = _opened(self.broker.disk, "t-0")
+            self.data.topic_id = TOPIC_ID
+            self.data.advance_high_watermark(end)
+        self.broker.partitions.by_name["t", 0].log = self.data
+        self._node.all_logs = [self.state, self.data]
 
-    def node(self) -> Any:
-        state = SimpleNamespace(log=self.state, leader_epoch=4, index=0, topic_id=STATE_ID)
-        data = SimpleNamespace(log=self.data, leader_epoch=0, index=0, topic_id=TOPIC_ID)
-        partitions = SimpleNamespace(
-            by_name={("__transaction_state", 0): state, ONE: data},
-            by_id={(STATE_ID, 0): state, (TOPIC_ID, 0): data},
-            topic_names={TOPIC_ID: "t"},
-        )
-        partition = SimpleNamespace(leader=self.leader, leader_epoch=0, isr=self.isr, replicas=(1, 2))
-        topics = {"t": SimpleNamespace(partitions=[partition] * 2)}
-        brokers = {1: SimpleNamespace(fenced=False)}
-        image = SimpleNamespace(topics=topics, brokers=brokers, topic_configs=lambda _: {})
-        loader = SimpleNamespace(image=image)
-        broker = SimpleNamespace(
-            node_id=1,
-            now=Now(self.us, self.ms),
-            disk=self.disk,
-            config=self.config,
-            partitions=partitions,
-            quorum_node=SimpleNamespace(loader=loader),
-            transactions=SimpleNamespace(active=lambda: [self.target]),
-        )
-        publisher = SimpleNamespace(is_behind=False, log_of=lambda _: None, logs_not_led=list)
-        vars(self.one).update(broker=broker, logs=lambda: [self.state, self.data], ready=True, _publisher=publisher)
-        return self.one
+    def node(self) -> "Node":
+        """Return the node at the current time, after it has published the leader and the in-sync replicas of t."""
+        self.broker.now = Now(self.us, self.ms)
+        partition = PartitionImage((1, 2), self.isr, self.leader, 0, 0)
+        self._node.publish(image_of(topic_image("t", partition, partition), brokers=[broker_image(NODE_ID)]))
+        return self._node.as_node()
 
     def looked(self) -> list[str]:
         """Let the checks follow the logs, and return the stories of all violations."""
@@ -263,12 +299,12 @@ class CheckedTransactionCoordinator:
                 if commits:
                     self.state.advance_high_watermark(self.state.log_end_offset)
             if commits:
-                self.held[step.transactional_id] = SimpleNamespace(current=step, pending=None)
+                self.held[step.transactional_id] = TransactionEntry(step)
             self.looked()
         return self.looked()
 
     def replies(self, body: Any, response: Any, version: int = 5) -> list[str]:
-        key = {"Ini": 22, "Add": 24, "End": 26}[type(body).__name__[:3]]
+        key = int(body.__api_key__)
         tag = Tag(key, version, "p")
         self.acts(Request(1, 1, key, version, "p", body, tag), Reply(1, 1, key, version, response, tag))
         return self.looked()
@@ -301,56 +337,35 @@ class CheckedTransactionCoordinator:
         return self.looked()
 
 
-def init(**fields: Any) -> Any:
-    kept = {"producer_id": -1, "producer_epoch": -1, **fields}
-    known = {"transactional_id": "x", "transaction_timeout": timedelta(seconds=1), **kept}
-    return type("InitProducerIdRequest", (SimpleNamespace,), {})(**known)
-
-
-def owner(producer_id: int = 7, epoch: int = 0, error: int = 0) -> Any:
-    return SimpleNamespace(error_code=error, producer_id=producer_id, producer_epoch=epoch)
-
-
-def end(*, commits: bool = True) -> Any:
-    kind = type("EndTxnRequest", (SimpleNamespace,), {})
-    return kind(transactional_id="x", producer_id=7, producer_epoch=0, committed=commits)
-
-
-def adding(*indexes: int, error: int = 0) -> tuple[Any, Any]:
-    topic = SimpleNamespace(name="t", partitions=indexes)
-    one = SimpleNamespace(transactional_id="x", producer_id=7, producer_epoch=0, topics=[topic])
-    results = [SimpleNamespace(partition_index=each, partition_error_code=error) for each in indexes]
-    result = SimpleNamespace(
-        transactional_id="x", topic_results=[SimpleNamespace(name="t", results_by_partition=results)]
-    )
-    request = type("AddPartitionsToTxnRequest", (SimpleNamespace,), {})(transactions=[one])
-    return request, SimpleNamespace(results_by_transaction=[result])
+def adding(*indexes: int, error: int = 0) -> tuple[AddPartitionsToTxnRequest, AddPartitionsToTxnResponse]:
+    """Return a request that adds these partitions of t, and its response."""
+    return add_partitions_to_txn_request(*indexes), add_partitions_to_txn_response(*indexes, error=error)
 
 
 def test_whole_transaction_is_no_violation() -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER)
-    assert world.replies(init(), owner()) == []
-    assert world.replies(_naming(0), owner()) == []
+    assert world.replies(init_request(), init_response()) == []
+    assert world.replies(_naming(0), init_response()) == []
     world.write(STARTED)
     assert world.replies(*adding(0)) == []
     world.produce()
     world.write(DECIDED)
-    assert world.replies(end(), owner()) == []
+    assert world.replies(end_request(), end_response()) == []
     world.marker()
     assert world.write(DONE) == []
-    assert world.replies(end(), owner()) == []
+    assert world.replies(end_request(), end_response()) == []
     assert all(each.evidence for each in world.checks if not isinstance(each, TimeoutsKept))
 
 
 def test_response_before_its_value_is_replicated_is_a_violation() -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, commits=False)
-    (story,) = world.replies(init(), owner())
+    (story,) = world.replies(init_request(), init_response())
     assert "InitProducerId of x (producer 7, epoch 0) with no error, and no value with this owner" in story
     world = CheckedTransactionCoordinator()
     world.write(OWNER)
-    (story,) = world.replies(init(), owner(epoch=1))
+    (story,) = world.replies(init_request(), init_response(producer_epoch=1))
     assert "X-2" in story
 
 
@@ -361,14 +376,17 @@ def test_partitions_and_ends_that_are_not_replicated_are_violations() -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED)
     world.write(DECIDED, commits=False)
-    assert "X-3" in world.replies(end(), owner())[0]
+    assert "X-3" in world.replies(end_request(), end_response())[0]
     world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED, DECIDED)
-    assert "X-3" in world.replies(end(commits=False), owner())[0]
+    assert "X-3" in world.replies(end_request(commits=False), end_response())[0]
     world = CheckedTransactionCoordinator()
     world.write(OWNER, STARTED, DECIDED)
-    assert "KIP-890" in world.replies(end(), owner(epoch=1))[0]
-    assert CheckedTransactionCoordinator().replies(end(), owner(error=ErrorCode.concurrent_transactions)) == []
+    assert "KIP-890" in world.replies(end_request(), end_response(producer_epoch=1))[0]
+    assert (
+        CheckedTransactionCoordinator().replies(end_request(), end_response(error=ErrorCode.concurrent_transactions))
+        == []
+    )
 
 
 def test_effect_of_a_value_that_a_later_one_has_replaced_since_the_request_is_none() -> None:
@@ -384,11 +402,7 @@ def test_effect_of_a_value_that_a_later_one_has_replaced_since_the_request_is_no
 
 
 def markers(*, commit: bool = True, index: int = 0, coordinator: int = 4) -> Send:
-    topic = SimpleNamespace(name="t", partition_indexes=[index])
-    marker = SimpleNamespace(
-        producer_id=7, producer_epoch=0, transaction_result=commit, topics=[topic], coordinator_epoch=coordinator
-    )
-    body = SimpleNamespace(markers=[marker])
+    body = write_txn_markers_request(commit=commit, index=index, coordinator_epoch=coordinator)
     return Send(2, Channel.MARKERS, 1, 27, 1, body, Tag(27, 1, "n", role="peer"), 1000, "n")
 
 
@@ -478,11 +492,7 @@ def test_marker_that_was_read_as_a_whole_counts_only_behind_what_the_producer_wr
     if is_marked:
         world.marker()
     next(each for each in world.checks if isinstance(each, MarkersDecided))._written.clear()
-    with world.touched.noted():
-        end = world.data.log_end_offset
-        world.data = world._opened("t-0")
-        world.data.topic_id = TOPIC_ID
-        world.data.advance_high_watermark(end)
+    world.reopen_data()
     assert world.looked() == []
     assert bool(world.write(DONE)) is not is_marked
 
@@ -491,10 +501,10 @@ def test_coordinator_that_holds_another_value_is_a_violation() -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, OWNER._replace(transactional_id="y", producer_id=8))
     assert world.looked() == []
-    world.held["x"] = SimpleNamespace(current=STARTED, pending=DECIDED)
+    world.held["x"] = TransactionEntry(STARTED, DECIDED)
     assert world.write(OWNER._replace(transactional_id="y", producer_id=8, producer_epoch=1)) == []
     world.write(STARTED)
-    world.held["x"] = SimpleNamespace(current=OWNER, pending=None)
+    world.held["x"] = TransactionEntry(OWNER)
     world.target.index = 0
     with world.touched.noted():
         world.state.append(
@@ -507,12 +517,12 @@ def test_coordinator_that_holds_another_value_is_a_violation() -> None:
 def test_owner_that_comes_twice_is_a_violation_unless_the_producer_continues() -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER)
-    world.replies(init(), owner())
-    assert world.replies(init(producer_id=7), owner()) == []
-    assert len(world.replies(init(), owner())) == 1
+    world.replies(init_request(), init_response())
+    assert world.replies(init_request(producer_id=7), init_response()) == []
+    assert len(world.replies(init_request(), init_response())) == 1
     world = CheckedTransactionCoordinator()
-    assert world.replies(init(transactional_id=None), owner(9)) == []
-    assert len(world.replies(init(transactional_id=None), owner(9))) == 1
+    assert world.replies(init_request(transactional_id=None), init_response(9)) == []
+    assert len(world.replies(init_request(transactional_id=None), init_response(9))) == 1
 
 
 @pytest.mark.parametrize(("age_ms", "broken"), [(999, 1), (1000, 0)])
@@ -573,7 +583,7 @@ def test_first_write_of_a_transaction_is_verified_between_its_arrival_and_the_ap
     world.write(DONE)
     assert len(world.produce(sequence=2)) == 1
     world = CheckedTransactionCoordinator()
-    world.config.transaction_partition_verification_enable = False
+    world.broker.config = replace(world.broker.config, transaction_partition_verification_enable=False)
     assert world.produce() == []
 
 
@@ -592,10 +602,10 @@ def test_first_write_of_a_transaction_is_verified_between_its_arrival_and_the_ap
 def test_owner_is_not_refused(error: int, step: Transaction, broken: int) -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, step)
-    assert len(world.replies(end(), owner(-1, -1, error))) == broken
+    assert len(world.replies(end_request(), end_response(-1, -1, error))) == broken
     world = CheckedTransactionCoordinator()
     world.write(OWNER, step, OWNER._replace(producer_epoch=1))
-    assert all("with error" not in each for each in world.replies(end(), owner(-1, -1, error)))
+    assert all("with error" not in each for each in world.replies(end_request(), end_response(-1, -1, error)))
     world = CheckedTransactionCoordinator()
     world.write(OWNER)
     assert len(world.replies(*adding(0, error=error))) == (
@@ -667,12 +677,15 @@ def _sent_markers(world: CheckedTransactionCoordinator) -> None:
 @pytest.mark.parametrize(
     ("steps", "act"),
     [
-        ((OWNER, STARTED), lambda world: world.replies(end(), owner())),
+        ((OWNER, STARTED), lambda world: world.replies(end_request(), end_response())),
         ((OWNER, STARTED), lambda world: world.marker()),
         ((OWNER, STARTED, DECIDED), _sent_markers),
         ((OWNER, STARTED, DECIDED), _end_in_time),
         ((OWNER,), lambda world: world.produce()),
-        ((OWNER,), lambda world: [world.replies(init(), owner()) for _ in range(2)]),
+        (
+            (OWNER,),
+            lambda world: [world.replies(init_request(), init_response()) for _ in range(2)],
+        ),
     ],
 )
 def test_loss_excuses_the_ids_of_its_partition_only(
@@ -703,7 +716,7 @@ def test_values_that_vanish_are_compared_with_the_next_unless_no_replica_had_kep
     world.write(OWNER, STARTED, DECIDED)
     with world.touched.noted():
         world.state.truncate_to(1)
-    world.held["x"] = SimpleNamespace(current=OWNER, pending=None)
+    world.held["x"] = TransactionEntry(OWNER)
     world.looked()
     stories = [*world.write(STARTED), *world.write(STARTED), *world.write(STARTED)]
     assert bool(stories) is not is_excused
@@ -713,7 +726,7 @@ def _loses_all_but(world: CheckedTransactionCoordinator, *kept: Transaction) -> 
     """The only replica of the state topic lost its unsynced bytes: all but the first values."""
     with world.touched.noted():
         world.state.truncate_to(len(kept))
-    world.held["x"] = SimpleNamespace(current=kept[-1], pending=None)
+    world.held["x"] = TransactionEntry(kept[-1])
     world.looked()
 
 
@@ -746,12 +759,12 @@ def test_loss_excuses_completions_of_the_decisions_from_before_it_only(
 @pytest.mark.parametrize("taken_over", ["not yet", "after the decision", "before the decision"])
 def test_lost_records_excuse_missing_markers_of_the_decisions_from_before_the_loss_only(taken_over: str) -> None:
     world = CheckedTransactionCoordinator()
-    world.view.excused[ONE] = None
+    world.view.excused[T0] = None
     if taken_over == "before the decision":
-        world.view._taken_over_us[ONE] = world.us
+        world.view._taken_over_us[T0] = world.us
     world.write(OWNER, STARTED, DECIDED)
     if taken_over == "after the decision":
-        world.view._taken_over_us[ONE] = world.us
+        world.view._taken_over_us[T0] = world.us
     assert bool(world.write(DONE)) is (taken_over == "before the decision")
 
 
@@ -760,9 +773,9 @@ def test_lost_log_excuses_no_producer_id_of_two_transactional_ids() -> None:
     world = CheckedTransactionCoordinator()
     world.view.excused["__transaction_state", 0] = None
     world.write(OWNER)
-    world.replies(init(), owner())
+    world.replies(init_request(), init_response())
     assert len(world.write(OWNER._replace(transactional_id="y"))) == 1
-    assert len(world.replies(init(transactional_id="y"), owner(epoch=1))) == 2
+    assert len(world.replies(init_request(transactional_id="y"), init_response(producer_epoch=1))) == 2
 
 
 @pytest.mark.clause("X-12")
@@ -779,7 +792,7 @@ FIRST, SECOND = OWNER._replace(producer_epoch=1), OWNER._replace(producer_epoch=
 
 
 def _naming(epoch: int, producer_id: int = 7) -> Any:
-    return init(producer_id=producer_id, producer_epoch=epoch)
+    return init_request(producer_id=producer_id, producer_epoch=epoch)
 
 
 @pytest.mark.clause("X-1")
@@ -787,9 +800,9 @@ def _naming(epoch: int, producer_id: int = 7) -> Any:
 def test_owner_is_not_fenced_by_init_producer_id(error: int) -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, FIRST)
-    assert world.replies(_naming(0), owner(error=error)) == []
-    assert world.replies(_naming(1), owner(error=ErrorCode.concurrent_transactions)) == []
-    (story,) = world.replies(_naming(1), owner(error=error))
+    assert world.replies(_naming(0), init_response(error=error)) == []
+    assert world.replies(_naming(1), init_response(error=ErrorCode.concurrent_transactions)) == []
+    (story,) = world.replies(_naming(1), init_response(error=error))
     assert "that is the owner" in story
 
 
@@ -807,9 +820,9 @@ def test_lost_response_of_init_producer_id_is_repeated(between: tuple[Transactio
     """Whatever else happened to the ID makes its former owner a zombie."""
     world = CheckedTransactionCoordinator()
     world.write(OWNER, FIRST)
-    assert world.replies(_naming(0), owner(epoch=1)) == []
+    assert world.replies(_naming(0), init_response(producer_epoch=1)) == []
     world.write(*between)
-    found = world.replies(_naming(0), owner(error=ErrorCode.producer_fenced))
+    found = world.replies(_naming(0), init_response(error=ErrorCode.producer_fenced))
     assert bool(found) is is_wrong
     assert all("nothing has happened since" in each for each in found)
 
@@ -818,10 +831,10 @@ def test_lost_response_of_init_producer_id_is_repeated(between: tuple[Transactio
 def test_new_coordinator_may_fence_who_lost_the_response() -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, FIRST)
-    assert world.replies(_naming(0), owner(epoch=1)) == []
+    assert world.replies(_naming(0), init_response(producer_epoch=1)) == []
     raised = next(each for each in world.checks if isinstance(each, OwnersGoOn))._raised
     raised["x"] = raised["x"]._replace(log=world.data)
-    assert world.replies(_naming(0), owner(error=ErrorCode.producer_fenced)) == []
+    assert world.replies(_naming(0), init_response(error=ErrorCode.producer_fenced)) == []
 
 
 @pytest.mark.clause("X-1")
@@ -832,7 +845,7 @@ def test_new_coordinator_may_fence_who_lost_the_response() -> None:
 def test_init_producer_id_serves_the_owner_only(named: tuple[int, int], is_wrong: bool) -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, FIRST, SECOND)
-    found = world.replies(_naming(named[1], named[0]), owner(epoch=2))
+    found = world.replies(_naming(named[1], named[0]), init_response(producer_epoch=2))
     assert bool([each for each in found if "KIP-360" in each]) is is_wrong
 
 
@@ -842,7 +855,7 @@ def test_last_epochs_of_the_former_producer_id_still_count(epoch: int, is_wrong:
     world = CheckedTransactionCoordinator()
     last = OWNER._replace(producer_epoch=epoch, state=TransactionState.COMPLETE_ABORT)
     world.write(OWNER, last, OWNER._replace(producer_id=8))
-    found = world.replies(_naming(epoch), owner(8))
+    found = world.replies(_naming(epoch), init_response(8))
     assert bool([each for each in found if "KIP-360" in each]) is is_wrong
 
 

@@ -1,0 +1,223 @@
+"""A node as the checks see it, for their tests: the parts of a broker that checks read, with real values in them.
+
+Metadata, configuration, partitions and followers are the broker's own classes. Only logs are stubs where a test must
+set their offsets at will, to states that a real log never reaches.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.groups.committed_offsets import CommittedOffsets
+from reference_broker.groups.group import Group
+from reference_broker.log.config import LogConfig
+from reference_broker.log.partition_log import PartitionLog
+from reference_broker.metadata.image import EMPTY_IMAGE, BrokerImage, MetadataImage, PartitionImage, TopicImage
+from reference_broker.ports.disk import Disk, MemoryDisk
+from reference_broker.ports.node_ports import Now
+from reference_broker.replication.leader.replicas import Followers, FollowerState
+from reference_broker.replication.partitions import Partition, Partitions
+from reference_broker.transactions.transactions_partition import TransactionEntry
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
+
+@dataclass
+class StubEpochs:
+    """The leader epochs of a log, each with its first offset at the same index of ``starts``."""
+
+    epochs: list[int] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class StubLog:
+    """A log without records, whose offsets a test sets."""
+
+    directory: str = "t-0"
+    topic_id: bytes = b""
+    log_start_offset: int = 0
+    local_log_start_offset: int = 0
+    high_watermark: int = 0
+    last_stable_offset: int = 0
+    log_end_offset: int = 0
+    synced_offset: int = 0
+    epochs: StubEpochs = field(default_factory=StubEpochs)
+    config: LogConfig = field(default_factory=LogConfig)
+    is_offline: bool = False
+    read: Callable[[int, int, int], bytes] = lambda _offset, _max_bytes, _end_offset: b""
+    """returns the batches from an offset on"""
+
+    def as_log(self) -> PartitionLog:
+        return cast(PartitionLog, self)
+
+
+@dataclass
+class StubImages:
+    """Has the image that the node has published last: the metadata loader, and the handle of the controller."""
+
+    image: MetadataImage = EMPTY_IMAGE
+
+
+@dataclass
+class StubQuorumNode:
+    """The node's replica of the metadata log."""
+
+    loader: StubImages
+
+
+@dataclass
+class StubOffsetsPartition:
+    """The groups and offsets of one partition of ``__consumer_offsets`` at their coordinator."""
+
+    index: int = 0
+    led: Partition | None = None
+    groups: dict[str, Group] = field(default_factory=dict)
+    offsets: CommittedOffsets = field(default_factory=CommittedOffsets)
+
+
+@dataclass
+class StubTransactionsPartition:
+    """The transactional IDs of one partition of ``__transaction_state`` at their coordinator."""
+
+    led: Partition
+    entries: dict[str, TransactionEntry] = field(default_factory=dict)
+    index: int = 0
+    loaded_end: int = 0
+
+
+@dataclass
+class StubCoordinator:
+    """The group coordinator or the transaction coordinator of a node."""
+
+    shards: Sequence[Any] = ()
+    """those of the partitions that the node coordinates"""
+
+    def active(self) -> Sequence[Any]:
+        return self.shards
+
+
+@dataclass
+class StubSessions:
+    """The cache of fetch sessions."""
+
+    sessions: dict[int, Any] = field(default_factory=dict)
+
+
+@dataclass
+class StubPublisher:
+    """Applies published metadata to the node's logs and coordinators."""
+
+    is_behind: bool = False
+    """whether a publication goes on in later events"""
+    not_led: Sequence[Any] = ()
+
+    def log_of(self, _: object) -> None:
+        return None
+
+    def logs_not_led(self) -> Sequence[Any]:
+        return self.not_led
+
+    def resting_logs(self) -> Sequence[Any]:
+        return ()
+
+
+@dataclass
+class StubBroker:
+    """The node's state that handlers share."""
+
+    node_id: int = 0
+    config: BrokerConfig = field(default_factory=BrokerConfig)
+    now: Now = field(default_factory=lambda: Now(0, 0))
+    disk: Disk = field(default_factory=MemoryDisk)
+    partitions: Partitions = field(default_factory=Partitions)
+    controller: StubImages = field(default_factory=StubImages)
+    groups: StubCoordinator = field(default_factory=StubCoordinator)
+    transactions: StubCoordinator = field(default_factory=StubCoordinator)
+    fetch_sessions: StubSessions = field(default_factory=StubSessions)
+
+    def __post_init__(self) -> None:
+        self.loader = self.controller
+        self.quorum_node = StubQuorumNode(self.loader)
+
+
+@dataclass(eq=False)
+class StubNode:
+    """One process of a node. A restarted node is another object."""
+
+    broker: StubBroker = field(default_factory=StubBroker)
+    ready: bool = True
+    listening: bool = True
+    all_logs: Sequence[Any] = ()
+    _publisher: StubPublisher = field(default_factory=StubPublisher)
+
+    def logs(self) -> Sequence[Any]:
+        return self.all_logs
+
+    def as_node(self) -> "Node":
+        return cast("Node", self)
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.broker.loader.image
+
+    def publish(self, image: MetadataImage) -> None:
+        self.broker.loader.image = image
+
+    def lags_behind_metadata(self, is_behind: bool = True) -> None:
+        """Let the node apply a publication over several events, or end that."""
+        self._publisher.is_behind = is_behind
+
+
+def led_partition(
+    index: int,
+    log: StubLog,
+    *,
+    leader_epoch: int,
+    topic: str = "t",
+    topic_id: bytes = b"",
+    followers: Sequence[int] = (),
+) -> Partition:
+    """Return a partition that node 0 leads, with these followers in sync."""
+    return Partition(topic, topic_id, index, leader_epoch, log.as_log(), followers=_followers(followers, leader_epoch))
+
+
+def _followers(ids: Sequence[int], leader_epoch: int) -> Followers | None:
+    if not ids:
+        return None
+    states = {each: FollowerState(each, 0) for each in ids}
+    return Followers(0, leader_epoch, 0, 0, isr=(0, *ids), states=states)
+
+
+def partitions_of(*partitions: Partition) -> Partitions:
+    """Return the node's partitions: those that it leads, and those that it follows."""
+    registered = Partitions()
+    for each in partitions:
+        if each.followed_leader is None:
+            registered.add(each)
+        else:
+            registered.followed[each.topic_id, each.index] = each
+    return registered
+
+
+def image_of(*topics: TopicImage, brokers: Iterable[BrokerImage] = (), **fields: Any) -> MetadataImage:
+    """Return an image with these topics and brokers."""
+    return MetadataImage(
+        topics={each.name: each for each in topics},
+        topic_names={each.topic_id: each.name for each in topics},
+        brokers={each.broker_id: each for each in brokers},
+        **fields,
+    )
+
+
+def topic_image(name: str, *partitions: PartitionImage, topic_id: bytes = b"") -> TopicImage:
+    """Return a topic. Without ``partitions`` it has one, which node 0 leads alone."""
+    return TopicImage(name, topic_id, partitions or (PartitionImage((0,), (0,), 0, 0, 0),))
+
+
+def broker_image(broker_id: int, *, broker_epoch: int = 0, fenced: bool = False, **fields: Any) -> BrokerImage:
+    """Return a registered broker, which listens on port 9092 of ``host-<ID>``."""
+    incarnation_id = fields.pop("incarnation_id", bytes(16))
+    return BrokerImage(broker_id, broker_epoch, incarnation_id, f"host-{broker_id}", 9092, fenced, **fields)
