@@ -89,9 +89,16 @@ def _settings_of(item: pytest.Item) -> Settings:
             known = ", ".join(f"{name}=" for name in MARK_FIELDS)
             pytest.fail(f"The mark kafka has {unknown[0]}: it takes {known}.", pytrace=False)
         nodes = mark.kwargs.get("nodes", nodes)
-        given = dict(mark.kwargs.get("config") or {})
-        config |= {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in given.items()}
+        given = mark.kwargs.get("config") or {}
         versions = mark.kwargs.get("versions", versions)
+        kinds = {"nodes": (nodes, int), "config": (given, dict), "versions": (versions, str | dict | None)}
+        for name, (value, kind) in kinds.items():
+            if not isinstance(value, kind):
+                wanted = {"nodes": "1, 3 or 5", "config": "a dictionary", "versions": 'a release, such as "2.8"'}
+                pytest.fail(f"The mark kafka has {name}={value!r}: give {wanted[name]}.", pytrace=False)
+        config |= {
+            str(key): str(value).lower() if isinstance(value, bool) else str(value) for key, value in given.items()
+        }
     return Settings(
         nodes,
         tuple(sorted(config.items())),
@@ -135,7 +142,7 @@ class Clusters:
             self._make_room()
             try:
                 cluster = settings.cluster().start()
-            except (CrucibleError, OSError, ValueError) as failure:
+            except (CrucibleError, OSError, ValueError, TypeError) as failure:
                 self._failures[settings] = f"The Kafka cluster could not be started: {failure}"
         if cluster is None:
             pytest.fail(self._failures[settings], pytrace=False)

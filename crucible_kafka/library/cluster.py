@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Unpack
 
+from crucible_kafka.library.arguments import checked
 from crucible_kafka.library.carrier import START_LIMIT_S
 from crucible_kafka.library.cluster_verbs import ClusterVerbs
 from crucible_kafka.library.errors import CrucibleError, CrucibleTimeout, NodeDead, NotPossible
@@ -29,6 +30,7 @@ REPLICATION_S: Final = 1.0
 """The longest wait of ``records`` for records that are not replicated, or whose transaction has no marker yet."""
 
 
+@checked(besides=("on",))  # ``Matcher`` checks those of ``on``.
 class Cluster(ClusterVerbs):
     """A Kafka cluster that lives as long as its ``with`` block.
 
@@ -106,8 +108,6 @@ class Cluster(ClusterVerbs):
         >>> lost.assert_fired()
         """
         self.check_usable()
-        if node is not None:
-            self.node(node)
         match = MatchFields(
             versions=(versions, versions) if isinstance(versions, int) else versions,
             client_id=client_id,
@@ -121,7 +121,10 @@ class Cluster(ClusterVerbs):
             session=session,
             sender=sender,
         )
-        return Matcher(self._add_rule, api, match, counts)
+        matcher = Matcher(self._add_rule, api, match, counts)
+        if node is not None:
+            self.node(node)
+        return matcher
 
     def _add_rule(self, wanted: RuleSpec, text: str, optional: bool) -> Rule:
         self.check_usable()

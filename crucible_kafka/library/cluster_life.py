@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, NoReturn, Self
 from uuid import uuid4
 
+from crucible_kafka.library.arguments import checked
 from crucible_kafka.library.carrier import START_LIMIT_S, Carrier, NodeSpec
 from crucible_kafka.library.embedded import EmbeddedNode
 from crucible_kafka.library.errors import CrucibleError, NodeDead, NotPossible, no_attribute
@@ -46,6 +47,7 @@ TEST_DEFAULTS: Final[Mapping[str, str]] = {
 has moved stays where it is."""
 
 
+@checked()
 class ClusterLife:
     """What every part of ``Cluster`` builds on."""
 
@@ -59,7 +61,7 @@ class ClusterLife:
         """``config`` has broker settings under Kafka's names. Raise ValueError for an argument that cannot be."""
         if nodes not in SIZES:
             raise ValueError(f"nodes is {nodes!r}: give 1, 3 or 5, so that a majority is left when a minority dies.")
-        given = {key: setting(value) for key, value in (config or {}).items()}
+        given = {key: setting(key, value) for key, value in (config or {}).items()}
         for key in OWN_SETTINGS:
             if key in given:
                 raise ValueError(f"config has {key}, which the cluster sets itself: leave it out.")
@@ -293,7 +295,9 @@ def _new_id() -> str:
     return next(text for text in iter(lambda: uuid_text(uuid4().bytes), "") if not text.startswith("-"))
 
 
-def setting(value: object) -> str:
+def setting(name: str, value: object) -> str:
+    if not isinstance(value, str | int | float):
+        raise TypeError(f"{name} is {value!r}: give a string, a number, True or False.")
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

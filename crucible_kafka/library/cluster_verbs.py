@@ -6,8 +6,9 @@ Each verb returns when it has taken effect, or raises CrucibleTimeout with what 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
+from crucible_kafka.library.arguments import checked
 from crucible_kafka.library.cluster_life import ClusterLife, setting
 from crucible_kafka.library.errors import CrucibleError, CrucibleTimeout, NodeDead, NotPossible
 from crucible_kafka.library.imitation import versions_of
@@ -24,7 +25,11 @@ GROUP_KEY, TRANSACTION_KEY = 0, 1
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 """Types of the changes of UpdateFeatures."""
 
+MOST_PARTITIONS: Final = 10_000
+MOST_LEVEL: Final = 2**15 - 1
 
+
+@checked()
 class ClusterVerbs(ClusterLife):
     """The verbs of ``Cluster``."""
 
@@ -47,11 +52,13 @@ class ClusterVerbs(ClusterLife):
         from kio.schema.create_topics.v7.request import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
         count = min(3, self.nodes) if replicas is None else replicas
-        if not isinstance(name, str) or not isinstance(partitions, int) or not isinstance(count, int):
-            raise TypeError(f"create_topic of {name!r}, {partitions!r}, {count!r}: give a name and whole numbers.")
-        if partitions < 1:
-            raise ValueError(f"partitions is {partitions}: give at least 1.")
-        settings = tuple(CreatableTopicConfig(name=key, value=setting(value)) for key, value in (config or {}).items())
+        if not 1 <= partitions <= MOST_PARTITIONS:
+            raise ValueError(f"partitions is {partitions}: give 1 to {MOST_PARTITIONS}.")
+        if not 1 <= count <= self.nodes:
+            raise ValueError(f"replicas is {count}: give 1 to {self.nodes}, the number of nodes.")
+        settings = tuple(
+            CreatableTopicConfig(name=key, value=setting(key, value)) for key, value in (config or {}).items()
+        )
         body = CreateTopicsRequest(
             topics=(
                 CreatableTopic(
@@ -338,6 +345,8 @@ class ClusterVerbs(ClusterLife):
         allows a downgrade that loses metadata."""
         from kio.schema.update_features.v2.request import FeatureUpdateKey, UpdateFeaturesRequest
 
+        if not 0 <= level <= MOST_LEVEL:
+            raise ValueError(f"level is {level}: give 0 to {MOST_LEVEL}.")
         now = self.features().get(name, 0)
         kind = UPGRADE if level >= now else UNSAFE_DOWNGRADE if unsafe else SAFE_DOWNGRADE
         make: Any = FeatureUpdateKey
@@ -395,6 +404,8 @@ class ClusterVerbs(ClusterLife):
         The library itself and other nodes go on to use the real one. ``node(n).address`` stays the real one, too.
         """
         self.node(node)
+        if not host:
+            raise ValueError("host is empty: give a name or an address.")
         if not 0 < port < 65_536:
             raise ValueError(f"port is {port}: give 1 to 65535.")
         self._advertised[str(node)] = (host, port)

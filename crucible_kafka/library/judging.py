@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from crc32c import crc32c
 
+from crucible_kafka.library.arguments import checked, checked_call
 from crucible_kafka.library.errors import DeliveryViolated
 
 Guarantee: TypeAlias = Literal["exactly-once", "at-least-once", "in-order"]
@@ -20,6 +21,7 @@ FIELDS: Final = 5
 """Mark, writer, number, checksum and padding, with colons between them."""
 
 
+@checked_call
 def values(count: int, writer: str | None = None, first: int = 0, size_bytes: int = 0) -> list[bytes]:
     """Return ``count`` values of one writer, numbered from ``first`` on, each of at least ``size_bytes``.
 
@@ -28,6 +30,8 @@ def values(count: int, writer: str | None = None, first: int = 0, size_bytes: in
     >>> for value in kafka.values(100):
     ...     producer.send("orders", value)
     """
+    if count < 0:
+        raise ValueError(f"count is {count}: give at least 0.")
     name = uuid4().hex[:8] if writer is None else writer
     if not name or ":" in name:
         raise ValueError(f"writer is {name!r}: give a name without a colon.")
@@ -52,6 +56,7 @@ class _Sent:
     """None while nobody knows."""
 
 
+@checked()
 class Sent:
     """The values of one writer, and which of them were acknowledged.
 
@@ -116,6 +121,7 @@ class Violation:
     is_missing: bool = False
 
 
+@checked_call
 def assert_delivered(
     sent: "Sent | Iterable[bytes | str]",
     read: Iterable[object],
@@ -134,8 +140,6 @@ def assert_delivered(
     """
     if guarantee not in get_args(Guarantee):
         raise ValueError(f"guarantee is {guarantee!r}: give one of {', '.join(get_args(Guarantee))}.")
-    if isinstance(sent, str | bytes | bytearray | memoryview):
-        raise TypeError(f"sent is {sent!r}, which is one value: give a list of values.")
     if isinstance(sent, Sent) and len(sent) and not sent.has_outcome:
         raise ValueError(
             f"None of the {len(sent)} values is known to be acknowledged or not, so that each may be missing: call "

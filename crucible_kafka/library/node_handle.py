@@ -5,6 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from crucible_kafka.library.arguments import checked
 from crucible_kafka.library.carrier import START_LIMIT_S, Carrier, does_not_run
 from crucible_kafka.library.errors import CrucibleError, NodeDead
 from crucible_kafka.library.folders import ReservedPort
@@ -41,6 +42,7 @@ class Listeners:
             port.release()
 
 
+@checked(besides=("__init__", "command"))
 class NodeHandle:
     """One node of a cluster (``Cluster.node``)."""
 
@@ -145,6 +147,8 @@ class NodeHandle:
 
     def slow_disk(self, by_ms: int) -> None:
         """Make each sync of the disk take longer, until it is called with 0 or the node restarts."""
+        if by_ms < 0:
+            raise ValueError(f"by_ms is {by_ms}: give at least 0.")
         self.command("slow_disk", by_ms=by_ms)
 
     def full_disk(self, is_full: bool = True) -> None:

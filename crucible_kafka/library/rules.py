@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypedDict, Unpack
 
+from crucible_kafka.library.arguments import checked
 from crucible_kafka.library.error_responses import has_place, has_throttle_time, names_in_requests, served_versions
 from crucible_kafka.library.errors import CrucibleTimeout, RuleNeverFired, no_attribute
 from crucible_kafka.library.hit_counts import HitCounts
@@ -69,6 +70,7 @@ class Hit:
     what: str
 
 
+@checked(besides=("__init__",))
 class Rule:
     """A rule that holds until ``remove``, or until the cluster closes."""
 
@@ -126,6 +128,7 @@ class Rule:
         self._remove(self.spec.id)
 
 
+@checked(besides=("__init__",))
 class Matcher:
     """Requests that match, and what may be done to them. Each method makes a rule that holds from its return on.
 
@@ -239,7 +242,9 @@ class Matcher:
 
     def _rule(self, act: str, counts: Counts, **fields: Any) -> Rule:
         merged: dict[str, Any] = {**self._counts, **counts}
-        optional = bool(merged.pop("optional", False))
+        optional = merged.pop("optional", False)
+        if not isinstance(optional, bool):
+            raise TypeError(f"optional is {optional!r}: give True or False.")
         _check_counts(merged)
         spec = RuleSpec(id=NOT_NUMBERED, apis=self._apis, act=act, **self._match, **merged, **fields)
         return self._add(spec, self._text(act, {**fields, **merged}), optional)

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
+from crucible_kafka.library.arguments import checked
 from crucible_kafka.library.carrier import START_LIMIT_S
 from crucible_kafka.library.cluster import Cluster
 from crucible_kafka.library.errors import CrucibleError
@@ -22,6 +23,7 @@ NAME_CHARACTERS: Final = 100
 """The limit of the part of a unique name that the caller gives. Kafka allows 249 for a topic."""
 
 
+@checked()
 class SharedCluster(Cluster):
     """A ``Cluster`` with a beginning and an end of each test. The fixtures ``kafka`` and ``kafka_cluster`` are one."""
 

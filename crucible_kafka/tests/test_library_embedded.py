@@ -309,7 +309,7 @@ def test_what_can_never_be_found_is_refused(kafka: Cluster) -> None:
         kafka.frames(direction="requests")
     with pytest.raises(ValueError, match="partitions is -1"):
         kafka.create_topic("none", partitions=-1)
-    with pytest.raises(TypeError, match="give a name and whole numbers"):
+    with pytest.raises(TypeError, match="partitions is '3': give a whole number"):
         kafka.create_topic("none", partitions="3")  # type: ignore[arg-type]
 
 
