@@ -1,11 +1,13 @@
-"""Work in child processes, a new one for each part of the work.
+"""Work in child processes, each of which does a few parts of the work.
 
 A world is one large cycle of objects. A long-lived process would have to look for the garbage of each, which takes a
 twelfth of a search's time. A child just ends, and its memory goes with it. It is forked, so it has all modules at once.
 """
 
 import signal
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -21,67 +23,94 @@ class ChildDiedError(Exception):
     """A child ended without a result. It has written its reason to stderr, unless it was killed."""
 
 
+@dataclass(slots=True)
+class _Child:
+    process: BaseProcess
+    number: int
+    """place of the part that it works on"""
+    parts_left: int
+    """number of parts that it may do after that one"""
+
+
 def in_children(
     work: Callable[[Part], Result],
     parts: Sequence[Part],
     processes: int,
-    meanwhile: Callable[[], None] = lambda: None,
+    *,
+    parts_each: int = 1,
+    first_here: bool = False,
 ) -> Iterator[Result]:
     """Yield ``work(part)`` for each part, in the order of ``parts``, with at most ``processes`` children at a time.
 
-    This process does ``meanwhile`` in place of the last of the first children. What it builds and caches is forked with
-    all later ones. Raise ChildDiedError. Children that still run when the caller stops iterating are ended.
+    A child gets its parts one by one, and ends after ``parts_each`` of them. With ``first_here`` this process does the
+    first part, in place of the last of the first children. What it builds and caches is forked with all later ones.
+    Raise ChildDiedError. Children that still run when the caller stops iterating are ended.
     """
-    running: dict[Connection, tuple[int, BaseProcess]] = {}
+    running: dict[Connection, _Child] = {}
     done: dict[int, Result] = {}
-    begun = 0
+    left = deque(range(first_here, len(parts)))
 
     def fill(most: int) -> None:
-        nonlocal begun
-        while begun < len(parts) and len(running) < most:
-            reader, child = _started(work, parts[begun])
-            running[reader] = begun, child
-            begun += 1
+        while left and len(running) < most:
+            connection, process = _started(work, parts, parts_each)
+            running[connection] = _Child(process, left.popleft(), parts_each - 1)
+            connection.send(running[connection].number)
 
     try:
-        fill(processes - 1)
-        meanwhile()
-        for number in range(len(parts)):
+        if first_here and parts:
+            fill(processes - 1)
+            yield work(parts[0])
+        for number in range(first_here, len(parts)):
             while number not in done:
                 fill(processes)
-                ready = wait(list(running))
-                for each in [each for each in running if each in ready]:
-                    place, child = running[each]
-                    done[place] = _received(each, child)
-                    del running[each]
+                for connection in [each for each in wait(list(running)) if isinstance(each, Connection)]:
+                    child = running[connection]
+                    done[child.number] = _received(connection, child.process)
+                    if left and child.parts_left:
+                        child.number, child.parts_left = left.popleft(), child.parts_left - 1
+                        connection.send(child.number)
+                    else:
+                        del running[connection]
+                        _end(connection, child)
             yield done.pop(number)
     finally:
-        for reader, (_, child) in running.items():
-            reader.close()
-            child.terminate()
-            child.join()
+        for connection, child in running.items():
+            connection.close()
+            child.process.terminate()
+            child.process.join()
 
 
-def _started(work: Callable[[Part], Result], part: Part) -> tuple[Connection, BaseProcess]:
-    reader, writer = FORK.Pipe(duplex=False)
-    child = FORK.Process(target=_work, args=(work, part, writer))
-    child.start()
-    writer.close()
-    return reader, child
+def _started(work: Callable[[Part], Result], parts: Sequence[Part], parts_each: int) -> tuple[Connection, BaseProcess]:
+    own, of_child = FORK.Pipe()
+    process = FORK.Process(target=_work, args=(work, parts, parts_each, of_child))
+    process.start()
+    of_child.close()
+    return own, process
 
 
-def _work(work: Callable[[Part], Result], part: Part, writer: Connection) -> None:
+def _work(work: Callable[[Part], Result], parts: Sequence[Part], parts_each: int, connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent gets Ctrl-C too, and ends its children.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    writer.send(work(part))
+    for _ in range(parts_each):
+        try:
+            number: int | None = connection.recv()
+        except EOFError:  # The parent is gone.
+            return
+        if number is None:
+            return
+        connection.send(work(parts[number]))
 
 
-def _received(reader: Connection, child: BaseProcess) -> Any:
+def _end(connection: Connection, child: _Child) -> None:
+    if child.parts_left:
+        connection.send(None)  # Closing is not enough, because its siblings have copies of this end.
+    connection.close()
+    child.process.join()
+
+
+def _received(connection: Connection, process: BaseProcess) -> Any:
     try:
-        return reader.recv()
+        return connection.recv()
     except EOFError:
-        child.join()
-        raise ChildDiedError(f"a child process ended with exit code {child.exitcode}") from None
-    finally:
-        reader.close()
-        child.join()
+        process.join()
+        raise ChildDiedError(f"a child process ended with exit code {process.exitcode}") from None

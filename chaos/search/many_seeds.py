@@ -16,8 +16,8 @@ from reports.verdict import Outcome, worst_outcome
 from scenarios.loader import Scenario
 from scenarios.revisions import own_points
 
-CHUNK = 8
-"""The number of seeds that a child process plays. With few, all processes have work until the end."""
+SEEDS_EACH = 8
+"""The number of seeds that a child process plays, since the memory of their worlds is freed only at its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +68,14 @@ def verdicts(scenario: Scenario, seeds: Sequence[int], processes: int, mutant: s
         return
     if own_points(scenario):
         watch()  # Here, so that the processes need not do it each.
-    other_seeds = seeds[1:]
-    chunks = [other_seeds[start : start + CHUNK] for start in range(0, len(other_seeds), CHUNK)]
-    first: list[SimVerdict] = []
-
-    def play_first() -> None:
-        first.append(play_seed(scenario, seeds[0], mutant).verdict)
-
     with quickly():
-        for chunk in in_children(partial(_run_chunk, scenario, mutant), chunks, processes, play_first):
-            yield from first
-            first.clear()
-            yield from chunk
+        yield from in_children(
+            partial(_play, scenario, mutant), seeds, processes, parts_each=SEEDS_EACH, first_here=True
+        )
 
 
-def _run_chunk(scenario: Scenario, mutant: str | None, seeds: Sequence[int]) -> list[SimVerdict]:
-    return [play_seed(scenario, seed, mutant).verdict for seed in seeds]
+def _play(scenario: Scenario, mutant: str | None, seed: int) -> SimVerdict:
+    return play_seed(scenario, seed, mutant).verdict
 
 
 @contextmanager
