@@ -1,39 +1,59 @@
-"""Scheduling of a node's work: waits over several events, callbacks at the end of an event, due keys, slots of limited
-number."""
+"""Scheduling of a node's work: coroutines that last several events, callbacks at the end of an event, keys that come
+due, and a limited number of slots."""
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeVar
 
 from reference_broker.ports.node_ports import Ports, later
 from reference_broker.ports.slicing import COORDINATOR_STEPS_PER_EVENT
 
-Wait: TypeAlias = Callable[[Callable[..., None]], None]
-"""Begins a wait. Its argument is called once, when the wait is over, with the result if there is one."""
-
-Process: TypeAlias = Generator[Wait, Any, None]
-"""Work that goes on over several events. It yields each ``Wait``, and gets its result."""
+T = TypeVar("T")
 
 
-def run_process(process: Process) -> None:
-    """Run the process up to its end. A wait may be over at once, or in a later event."""
+class Wait(Generic[T]):
+    """Makes a function that takes a callback awaitable: ``error = await Wait(function)``.
 
-    def resume(result: object = None) -> None:
+    ``begin`` is called once, with the callback for the result. It calls that once, immediately or in a later event. By
+    then another node may be the leader, which the code after the ``await`` has to check.
+    """
+
+    __slots__ = ("begin",)
+
+    def __init__(self, begin: Callable[[Callable[[T], None]], object]) -> None:
+        self.begin = begin
+
+    def __await__(self) -> Generator["Wait[T]", T, T]:
+        return (yield self)
+
+
+def run_coroutine(coroutine: Coroutine[Wait[Any], Any, None]) -> None:
+    """Run the coroutine up to its first ``Wait``, and go on with it each time a result comes."""
+
+    def resume(result: object) -> None:
         try:
-            wait = process.send(result)
+            wait = coroutine.send(result)
         except StopIteration:
             return
-        wait(resume)
+        wait.begin(resume)
 
-    resume()
+    resume(None)
+
+
+def pause(ports: Ports, delay_us: int) -> Wait[None]:
+    """Wait for ``delay_us``."""
+    return Wait(lambda resume: later(ports, delay_us, lambda: resume(None)))
 
 
 @dataclass(slots=True)
 class DeferredCallbacks:
-    """Callbacks of replicated records. They are called at the end of the event, in the order in which they were added.
-    Where there are many, the rest is called in the next events."""
+    """Callbacks that are called at the end of the event, in the order in which they were added. Of many callbacks, each
+    event calls COORDINATOR_STEPS_PER_EVENT, and the next events call the others.
+
+    Records may be replicated in the midst of a follower's Fetch, which is no time to append others. So the work that
+    follows on a replicated record is deferred."""
 
     _ports: Ports
     _callbacks: deque[Callable[[], None]] = field(default_factory=deque)
@@ -46,6 +66,10 @@ class DeferredCallbacks:
             self._is_planned = True
             self._ports.at_end(self._run)
 
+    def end_of_event(self) -> Wait[None]:
+        """Wait for the end of this event."""
+        return Wait(lambda resume: self.add(lambda: resume(None)))
+
     def _run(self) -> None:
         for _ in range(COORDINATOR_STEPS_PER_EVENT):
             self._callbacks.popleft()()
@@ -56,36 +80,36 @@ class DeferredCallbacks:
 
 
 class DueTimes:
-    """The keys of one partition that come due, without a walk over the others.
+    """The keys of one partition that come due, such as IDs that may expire. A check costs only the keys that are due.
 
-    A heap holds each key under the earliest time at which something could be due. The caller that handles a due
-    key schedules it again. So a check costs only the due keys, and others cost nothing.
+    Each key is scheduled at the earliest time at which something may be due for it. The caller that handles a due key
+    schedules it again.
     """
 
     def __init__(self) -> None:
-        self._due: list[tuple[int, str]] = []
-        self._earliest: dict[str, int] = {}
-        """When each key is due next, in Unix time. Other entries of the key in the heap are stale."""
+        self._heap: list[tuple[int, str]] = []
+        """Times and keys."""
+        self._due_ms: dict[str, int] = {}
+        """When each key is due next, in Unix time. Its other entries in the heap are stale."""
 
     def schedule(self, key: str, due_ms: int) -> None:
-        """Make the key due at this Unix time, unless it is due earlier. The caller that handles it then schedules the
-        next time."""
-        known = self._earliest.get(key)
-        if known is None or due_ms < known:
-            self._earliest[key] = due_ms
-            heappush(self._due, (due_ms, key))
+        """Make the key due at this Unix time, unless it is due earlier."""
+        scheduled_ms = self._due_ms.get(key)
+        if scheduled_ms is None or due_ms < scheduled_ms:
+            self._due_ms[key] = due_ms
+            heappush(self._heap, (due_ms, key))
 
     def is_due(self, now_ms: int) -> bool:
         """Return whether some key may be due."""
-        return bool(self._due) and self._due[0][0] <= now_ms
+        return bool(self._heap) and self._heap[0][0] <= now_ms
 
     def due(self, now_ms: int) -> str | None:
-        """Return a key that is due. The caller schedules it again if need be."""
+        """Return a key that is due, which is no longer scheduled then. Return None if there is none."""
         while self.is_due(now_ms):
-            due_ms, key = heappop(self._due)
+            due_ms, key = heappop(self._heap)
             # Decision due-key (X-7, X-10): due | rescheduled since
-            if self._earliest.get(key) == due_ms:
-                del self._earliest[key]
+            if self._due_ms.get(key) == due_ms:
+                del self._due_ms[key]
                 return key
         return None
 

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from reference_broker.coordination.scheduling import Wait, pause, run_coroutine
 from reference_broker.metadata.features import transaction_version
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metrics.metrics import Gauge
-from reference_broker.ports.node_ports import Ports, later
+from reference_broker.ports.node_ports import Ports
 from reference_broker.ports.slicing import RESUMED_TRANSACTIONS_PER_SLICE, Sliced, run_slices
 from reference_broker.records.batch import NO_PRODUCER_ID
 from reference_broker.transactions.marker_sender import Delivery, MarkerSender
@@ -119,25 +120,20 @@ class TransactionCompletion:
                 marker,
                 entry.begin_delivery(),
                 is_coordinated=lambda: target.is_led and entry.current is current,
-                delivered=partial(self._complete, target, entry),
+                delivered=lambda: run_coroutine(self._complete(target, entry)),
             )
         )
 
-    def _complete(self, target: TransactionsPartition, entry: TransactionEntry) -> None:
-        """Write the completion, since every partition has its marker. If it is in the log already, it is replicated
-        by itself."""
-        # Decision transaction-completion-lost (X-3): partition is lost | written
-        if not target.is_led:
-            return
-
-        def written(error: Error) -> None:
-            # Decision transaction-completion-failed (X-3): retried | written
-            if error and target.is_led and entry.pending is None:
-                self._unwritten.value += 1
-                later(self._ports, COMPLETION_RETRY_US, retry)
-
-        def retry() -> None:
+    async def _complete(self, target: TransactionsPartition, entry: TransactionEntry) -> None:
+        """Write the completion, since every partition has its marker. A completion that is in the log already is
+        replicated by itself; one that is not is written again."""
+        # Decision transaction-completion-lost (X-3): still led | partition is lost
+        while target.is_led:
+            step = completed(entry.current, self._ports.now().wall_ms)
+            error = await Wait[Error](partial(target.write, entry, step))
+            # Decision transaction-completion-failed (X-3): written | retried
+            if not (error and target.is_led and entry.pending is None):
+                return
+            self._unwritten.value += 1
+            await pause(self._ports, COMPLETION_RETRY_US)
             self._unwritten.value -= 1
-            self._complete(target, entry)
-
-        target.write(entry, completed(entry.current, self._ports.now().wall_ms), written)

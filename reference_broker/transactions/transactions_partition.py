@@ -17,10 +17,10 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.coordinator_shards import CoordinatorShard, Skipped
 from reference_broker.coordination.log import CoordinatorLog, ReplicatedCallback, client_error
 from reference_broker.coordination.record_fields import DamagedRecord, FieldReader, FieldWriter
-from reference_broker.coordination.scheduling import DeferredCallbacks, DueTimes, Process, run_process
+from reference_broker.coordination.scheduling import DeferredCallbacks, DueTimes, Wait, pause, run_coroutine
 from reference_broker.metadata.identifiers import TRANSACTION_TOPIC, TopicPartition
 from reference_broker.metadata.image import MetadataImage
-from reference_broker.ports.node_ports import Ports, later
+from reference_broker.ports.node_ports import Ports
 from reference_broker.ports.slicing import COORDINATOR_RECORDS_PER_SLICE, Sliced
 from reference_broker.records.batch import NO_PRODUCER_ID, BatchHeader
 from reference_broker.records.record import Record
@@ -102,23 +102,24 @@ class TransactionsPartition(CoordinatorShard):
         """Whether so few replicas are in sync that nothing is replicated for now."""
         return self._log.lacks_replicas
 
-    def when_settled(self, then: Callable[[], None]) -> None:
-        """Call ``then`` once the loaded records are replicated, unless another node leads by then."""
-        run_process(self._settle(then))
+    def when_settled(self, settled: Callable[[], None]) -> None:
+        """Call ``settled`` once the loaded records are replicated, unless another node leads by then."""
+        run_coroutine(self._settle(settled))
 
-    def _settle(self, then: Callable[[], None]) -> Process:
+    async def _settle(self, settled: Callable[[], None]) -> None:
         while self.is_led:
-            error: Error = yield partial(self._log.when_replicated, self.loaded_end)
+            error = await self._replicated(self.loaded_end)
             if not self.is_led:
                 return
             if not error or self.is_settled:
                 self._is_settled = True
-                self._deferred.add(then)
+                self._deferred.add(settled)
                 return
-            yield self._pause
+            await pause(self._ports, RETRY_US)
 
-    def _pause(self, resume: Callable[[], None]) -> None:
-        later(self._ports, RETRY_US, resume)
+    def _replicated(self, end_offset: int) -> Wait[Error]:
+        """Wait until everything below ``end_offset`` is replicated. The errors are those of the log."""
+        return Wait(partial(self._log.when_replicated, end_offset))
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -132,74 +133,84 @@ class TransactionsPartition(CoordinatorShard):
         entry: TransactionEntry,
         step: Transaction,
         respond: ReplicatedCallback,
-        then: Callable[[], None] = lambda: None,
+        applied: Callable[[], None] = lambda: None,
     ) -> None:
-        """Append the next step to the log. It takes effect once it is replicated.
+        """Append the next step to the log. There are three outcomes:
 
-        Both callbacks are called at the end of an event:
+        ===========================  ================  ===========================================
+        the record                   ``respond`` gets  the step
+        ===========================  ================  ===========================================
+        1. is replicated in time     NONE              is applied
+        2. is refused by the log     an error          is discarded
+        3. is in the log, and its    an error          stays pending, and is applied late, as soon
+           replication times out                       as the record is replicated
+        ===========================  ================  ===========================================
 
-        * ``respond`` exactly once: with NONE when the step has taken effect, or with an error of
-          CoordinatorOperationExceptionHelper.
-        * ``then`` when the step has taken effect and this node still leads the partition; after ``respond``.
+        Unlike in Kafka, which discards the step in the third case, too. Its record may still be replicated, and another
+        step that came between could decide the transaction twice (X-3). If another node leads by then, the step is left
+        to that node, and ``respond`` gets NOT_COORDINATOR.
 
-        With an error the step may be in the log (its replication timed out). Unlike in Kafka it is not taken back then:
-        its client gets an error, but as soon as it is replicated it takes effect, and ``then`` is called. Another step
-        that came between could decide the transaction twice (X-3).
+        ``respond`` is called exactly once. ``applied`` is called after it, when the step is applied and this node still
+        leads. Both are called at the end of an event. The errors are those of CoordinatorOperationExceptionHelper.
         """
         assert self.is_led, f"partition {self.index} is written and lost"
         assert entry.pending is None, f"{entry.current.transactional_id}: two steps at once"
         step.validate()
         entry.pending = step
-        run_process(self._write(entry, step, respond, then))
+        run_coroutine(self._write(entry, step, respond, applied))
 
-    def _write(
-        self, entry: TransactionEntry, step: Transaction, respond: ReplicatedCallback, then: Callable[[], None]
-    ) -> Process:
-        end_offsets: list[int] = []  # One past the record, once it is in the log.
-        # This continues when the record is replicated, at the timeout, or at once if nothing was appended. It may be in
-        # the midst of a follower's fetch, which is no time to append elsewhere. So the callbacks wait for the event's
-        # end.
-        error: Error = yield lambda resume: self._append(step, end_offsets.append, resume)
+    async def _write(
+        self, entry: TransactionEntry, step: Transaction, respond: ReplicatedCallback, applied: Callable[[], None]
+    ) -> None:
+        error, end_offset = await self._append(step)
+        # 1. The record is replicated in time.
         # Decision transaction-step-replicated (X-2): shown | failed or lost
         if not error and self.is_led:
             self._apply(entry, step)
-            yield self._deferred.add
+            await self._deferred.end_of_event()
             respond(ErrorCode.none)
             if self.is_led:
-                then()
+                applied()
             return
-        self._deferred.add(lambda: respond(client_error(error) if error else ErrorCode.not_coordinator))
+        self._deferred.add(partial(respond, client_error(error) if error else ErrorCode.not_coordinator))
+        # 2. The log has refused it.
         # Decision transaction-step-appended (X-2): taken back | applied when replicated
-        if not end_offsets:
-            self._discard_step(entry)
-        elif self.is_led:
-            yield from self._apply_when_replicated(entry, step, end_offsets[0], then)
-
-    def _append(self, step: Transaction, appended: Callable[[int], None], written: ReplicatedCallback) -> None:
-        key = transaction_key(step.transactional_id)
-        value = None if step.state is TransactionState.DEAD else transaction_value(step, self._feature_level())
-        spare_bytes = SPARE_BYTES if step.state is TransactionState.ONGOING else 0
-        self._log.append([(key, value)], appended, written, spare_bytes=spare_bytes)
-
-    def _apply_when_replicated(
-        self, entry: TransactionEntry, step: Transaction, end_offset: int, then: Callable[[], None]
-    ) -> Process:
-        """Wait on after the timeout, for as long as this node leads the partition."""
-        while True:
-            yield self._pause
+        if end_offset is None:
+            self._discard(entry)
+            return
+        # 3. It is in the log and may be replicated late.
+        while self.is_led:
+            await pause(self._ports, RETRY_US)
             if not self.is_led:
                 return
-            error: Error = yield partial(self._log.when_replicated, end_offset)
+            error = await self._replicated(end_offset)
             if not self.is_led:
                 return
             # Decision transaction-late-step (X-2): awaited again | shown
             if error:
                 continue
             self._apply(entry, step)
-            yield self._deferred.add
+            await self._deferred.end_of_event()
             if self.is_led:
-                then()
+                applied()
             return
+
+    async def _append(self, step: Transaction) -> tuple[Error, int | None]:
+        """Append the step, and wait for its acknowledgement. Return the error of the log, and one past the record, or
+        None if the record is not in the log."""
+        key = transaction_key(step.transactional_id)
+        value = None if step.state is TransactionState.DEAD else transaction_value(step, self._feature_level())
+        spare_bytes = SPARE_BYTES if step.state is TransactionState.ONGOING else 0
+        end_offset: int | None = None
+
+        def appended(end: int) -> None:
+            nonlocal end_offset
+            end_offset = end
+
+        error = await Wait[Error](
+            lambda resume: self._log.append([(key, value)], appended, resume, spare_bytes=spare_bytes)
+        )
+        return error, end_offset
 
     def _apply(self, entry: TransactionEntry, step: Transaction) -> None:
         entry.current, entry.pending, entry.missing, entry.is_sent = step, None, {}, False
@@ -208,8 +219,8 @@ class TransactionsPartition(CoordinatorShard):
         else:
             self.schedule_checks(step)
 
-    def _discard_step(self, entry: TransactionEntry) -> None:
-        """Forget a step that was not written, and an ID of which nothing was ever written."""
+    def _discard(self, entry: TransactionEntry) -> None:
+        """Discard a step that is not in the log, and a new ID with it."""
         entry.pending = None
         if entry.current.producer_epoch < 0:
             self.entries.pop(entry.current.transactional_id, None)

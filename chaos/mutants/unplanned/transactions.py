@@ -2,7 +2,7 @@
 
 # ruff: noqa: ARG001 - a replacement takes all parameters of its target.
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator
 from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
@@ -50,21 +50,19 @@ def timeout_not_scheduled_again(original: Function, self: Any, target: Any, entr
 
 
 @mutant("reference_broker.transactions.transaction_completion:TransactionCompletion._complete")
-def completion_not_repeated(original: Function, self: Any, target: Any, entry: Any) -> None:
+async def completion_not_repeated(original: Function, self: Any, target: Any, entry: Any) -> None:
     """A completion that could not be written, for want of replicas in sync, is not retried, and the transactional
     ID stays busy (X-3)."""
     if target.is_led:
         target.write(entry, completed(entry.current, self._ports.now().wall_ms), lambda _: None)
 
 
-@mutant("reference_broker.transactions.transactions_partition:TransactionsPartition._apply_when_replicated")
-def timed_out_step_taken_back(
-    original: Function, self: Any, entry: Any, step: Any, end_offset: int, then: Callable[[], None]
-) -> Iterable[None]:
+@mutant("reference_broker.transactions.transactions_partition:TransactionsPartition._append")
+async def timed_out_step_taken_back(original: Function, self: Any, step: Any) -> tuple[Error, int | None]:
     """A step that is in the log and was not acknowledged in time is taken back. A timeout may abort a transaction whose
     commit is replicated later (X-2, X-3)."""
-    self._discard_step(entry)
-    return ()
+    error, end_offset = await original(self, step)
+    return error, None if error else end_offset
 
 
 @mutant("reference_broker.transactions.transaction:judge_owner")

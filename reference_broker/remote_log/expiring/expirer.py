@@ -16,7 +16,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Final
 
-from reference_broker.coordination.scheduling import Process, Slots, run_process
+from reference_broker.coordination.scheduling import Slots, Wait, run_coroutine
 from reference_broker.log.reading import OffsetOutOfRange
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Done, StorePorts
@@ -152,12 +152,12 @@ class SegmentRemoval:
         """Call ``ended`` with an empty text once the segment is gone, or if it is no longer in the state that it was
         in. Otherwise call it with the reason of the failure; the next check finds the rest. It is not called if
         ``may_go_on`` returns False."""
-        run_process(self._remove(segment, ended))
+        run_coroutine(self._remove(segment, ended))
 
-    def _remove(self, segment: RemoteSegment, ended: Callable[[str], None]) -> Process:
+    async def _remove(self, segment: RemoteSegment, ended: Callable[[str], None]) -> None:
         error: Error = ErrorCode.none
         if segment.state is not SegmentState.DELETE_SEGMENT_STARTED:
-            error = yield partial(self._write, segment, segment.state, SegmentState.DELETE_SEGMENT_STARTED)
+            error = await self._write(segment, segment.state, SegmentState.DELETE_SEGMENT_STARTED)
         if not self.may_go_on():
             return
         # Decision remote-deletion (P-11): fenced or over | started
@@ -165,28 +165,26 @@ class SegmentRemoval:
             is_over = error in (ErrorCode.resource_not_found, ErrorCode.invalid_request)
             ended("" if is_over else f"the begin of a deletion was not written: {error_name(error)}")
             return
-        failure: StoreFailure | None = yield partial(self._delete_objects, segment)
+        failure = await self._delete_objects(segment)
         if not self.may_go_on():
             return
         if failure is not None:
             ended(f"{failure.kind}: {failure.reason}")
             return
         started, finished = SegmentState.DELETE_SEGMENT_STARTED, SegmentState.DELETE_SEGMENT_FINISHED
-        error = yield partial(self._write, segment, started, finished)
+        error = await self._write(segment, started, finished)
         if not self.may_go_on():
             return
         is_over = error in (ErrorCode.none, ErrorCode.resource_not_found)
         ended("" if is_over else f"the end of a deletion was not written: {error_name(error)}")
 
-    def _delete_objects(self, segment: RemoteSegment, done: Callable[[StoreFailure | None], None]) -> None:
-        self.ports.store(Delete(keys_of(segment)), lambda _: done(None), done)
+    def _delete_objects(self, segment: RemoteSegment) -> Wait[StoreFailure | None]:
+        return Wait(lambda resume: self.ports.store(Delete(keys_of(segment)), lambda _: resume(None), resume))
 
-    def _write(
-        self, segment: RemoteSegment, before: SegmentState, after: SegmentState, done: Callable[[Error], None]
-    ) -> None:
+    def _write(self, segment: RemoteSegment, before: SegmentState, after: SegmentState) -> Wait[Error]:
         now_ms = self.ports.now().wall_ms
         event = update_of(replace(segment, state=before), after, self.node_id, self.leader_epoch, now_ms)
-        self.metadata.write(event, done)
+        return Wait(partial(self.metadata.write, event))
 
 
 SWEEP_INTERVAL_US = 3_600_000_000
