@@ -21,12 +21,11 @@ from chaos.checks.transaction_state import (
 from reference_broker.core.events import Closed, Effect, Event, Reply, Request
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.image import MetadataImage
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode, error_name
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
-
-INIT_PRODUCER_ID = 22
-NONE, INVALID_PRODUCER_EPOCH, PRODUCER_FENCED = 0, 47, 90
 
 _Owner: TypeAlias = tuple[int, int]
 """Producer ID and epoch."""
@@ -67,7 +66,7 @@ class OwnersGoOn(StateCheck):
     """
 
     guarantee = "transactions-consistent"
-    acts_on = (INIT_PRODUCER_ID, Closed, type(None))
+    acts_on = (ApiKey.INIT_PRODUCER_ID, Closed, type(None))
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
@@ -83,12 +82,12 @@ class OwnersGoOn(StateCheck):
             self._pending.restarted(node_id)
         elif type(event) is Closed:
             self._pending.closed(node_id, event.connection)
-        elif type(event) is Request and event.api_key == INIT_PRODUCER_ID:
+        elif type(event) is Request and event.api_key == ApiKey.INIT_PRODUCER_ID:
             body: Any = event.body
             if body.transactional_id is not None and int(body.producer_id) >= 0:
                 self._pending.add(node_id, event, (body, at_us))
         for effect in effects:
-            if type(effect) is Reply and effect.api_key == INIT_PRODUCER_ID:
+            if type(effect) is Reply and effect.api_key == ApiKey.INIT_PRODUCER_ID:
                 requested = self._pending.pop(node_id, effect)
                 if requested is not None:
                     response: Any = effect.body
@@ -110,17 +109,21 @@ class OwnersGoOn(StateCheck):
             self.evidence += 1
             wrong = self._wrongly_refused(init, partition) if init.error else self._wrongly_served(init)
             if wrong:
-                result = f"error {init.error}" if init.error else f"producer {init.given[0]}, epoch {init.given[1]}"
+                result = (
+                    f"error {error_name(init.error)}"
+                    if init.error
+                    else f"producer {init.given[0]}, epoch {init.given[1]}"
+                )
                 self.violated(
                     at_us,
                     f"node {node.broker.node_id} returned {result} to {init.transactional_id}, which named producer "
                     f"{init.named[0]}, epoch {init.named[1]}, and {wrong} (KIP-360)",
                 )
-            if init.error == NONE and partition.log is not None and init.given[0] == init.named[0]:
+            if init.error == ErrorCode.none and partition.log is not None and init.given[0] == init.named[0]:
                 self._raised[init.transactional_id] = _Raised(partition.log, init.named, init.given)
 
     def _wrongly_refused(self, init: _Init, partition: StatePartition) -> str:
-        if init.error not in (INVALID_PRODUCER_EPOCH, PRODUCER_FENCED):
+        if init.error not in (ErrorCode.invalid_producer_epoch, ErrorCode.producer_fenced):
             return ""
         current = self.transactions.since(init.transactional_id, init.requested_us)
         owners = [(each.producer_id, each.epoch) for each in current]

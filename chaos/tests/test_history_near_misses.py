@@ -16,8 +16,8 @@ from chaos.checks.metadata_epoch import NonmonotonicMetadataEpoch
 from chaos.checks.producer_view import LogProducers
 from chaos.checks.reads import FetchGap, PollSkip, UnrequestedPartition
 from chaos.checks.replica_view import Replicated, offsets_partition
-from chaos.checks.transaction_coordinator import CLEANUP_US, HangingTransaction
 from chaos.checks.transaction_state import StatePartition
+from chaos.checks.transactions_in_partitions import CLEANUP_US, HangingTransaction
 from chaos.checks.writes import Duplicate, InconsistentOffsets, LostWrite, Unseen
 from chaos.tests.check_context import check_context
 from chaos.tests.test_checks import (

@@ -14,7 +14,6 @@ from chaos.checks.eligible import Eligible
 from chaos.checks.history import History
 from chaos.checks.replica_view import Replicated, TouchedLogs
 from chaos.checks.suite import check_kinds
-from chaos.checks.transaction_coordinator import MARKERS_US, EndingsInTime, MarkersDecided, TimeoutsKept
 from chaos.checks.transaction_duties import JUDGED_EVERY_US, WORK_US, DutiesInTime, OwnersGoOn
 from chaos.checks.transaction_state import (
     COMPLETE_ABORT,
@@ -31,6 +30,8 @@ from chaos.checks.transaction_state import (
     read_value,
     wrong_step,
 )
+from chaos.checks.transactional_ids import MARKERS_US, EndingsInTime, TimeoutsKept
+from chaos.checks.transactions_in_partitions import MarkersDecided
 from chaos.tests.check_context import check_context
 from chaos.tests.kafka_messages import (
     add_partitions_to_txn_request,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chaos.checks.transaction_coordinator import SLACK_MS, TransactionalIdsKept
+from chaos.checks.transactional_ids import SLACK_MS, TransactionalIdsKept
 from chaos.tests.check_context import check_context
 from reference_broker.core.events import Reply, Request
 from reference_broker.wire.errors import ErrorCode

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from chaos.checks.transaction_coordinator import TransactionsConsistent
+from chaos.checks.transaction_steps import TransactionsConsistent
 from chaos.tests.check_context import check_context
 from reference_broker.transactions.tests.transaction_world import TransactionWorld
 
