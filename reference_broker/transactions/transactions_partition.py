@@ -146,9 +146,9 @@ class TransactionsPartition(CoordinatorShard):
            replication times out                       as the record is replicated
         ===========================  ================  ===========================================
 
-        Unlike in Kafka, which discards the step in the third case, too. Its record may still be replicated, and another
-        step that came between could decide the transaction twice (X-3). If another node leads by then, the step is left
-        to that node, and ``respond`` gets NOT_COORDINATOR.
+        Kafka discards the step in the third case, too. Here it stays, because its record may still be replicated, and
+        another step that came between could decide the transaction twice (X-3). If another node leads by then, the step
+        is left to that node, and ``respond`` gets NOT_COORDINATOR.
 
         ``respond`` is called exactly once. ``applied`` is called after it, when the step is applied and this node still
         leads. Both are called at the end of an event. The errors are those of CoordinatorOperationExceptionHelper.
