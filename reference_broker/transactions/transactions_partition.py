@@ -177,9 +177,15 @@ class TransactionsPartition(CoordinatorShard):
         # Decision transaction-step-appended (X-2): taken back | applied when replicated
         if end_offset is None:
             self._discard(entry)
-            return
-        # 3. It is in the log and may be replicated late.
-        while self.is_led:
+        # 3. It is in the log, and may be replicated late.
+        elif self.is_led:
+            await self._apply_late(entry, step, end_offset, applied)
+
+    async def _apply_late(
+        self, entry: TransactionEntry, step: Transaction, end_offset: int, applied: Callable[[], None]
+    ) -> None:
+        """Apply the step once its record is replicated, however long that takes, unless another node leads by then."""
+        while True:
             await pause(self._ports, RETRY_US)
             if not self.is_led:
                 return

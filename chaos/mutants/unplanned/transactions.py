@@ -2,7 +2,7 @@
 
 # ruff: noqa: ARG001 - a replacement takes all parameters of its target.
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
@@ -57,12 +57,13 @@ async def completion_not_repeated(original: Function, self: Any, target: Any, en
         target.write(entry, completed(entry.current, self._ports.now().wall_ms), lambda _: None)
 
 
-@mutant("reference_broker.transactions.transactions_partition:TransactionsPartition._append")
-async def timed_out_step_taken_back(original: Function, self: Any, step: Any) -> tuple[Error, int | None]:
+@mutant("reference_broker.transactions.transactions_partition:TransactionsPartition._apply_late")
+async def timed_out_step_taken_back(
+    original: Function, self: Any, entry: Any, step: Any, end_offset: int, applied: Callable[[], None]
+) -> None:
     """A step that is in the log and was not acknowledged in time is taken back. A timeout may abort a transaction whose
     commit is replicated later (X-2, X-3)."""
-    error, end_offset = await original(self, step)
-    return error, None if error else end_offset
+    self._discard(entry)
 
 
 @mutant("reference_broker.transactions.transaction:judge_owner")
