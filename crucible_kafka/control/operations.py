@@ -334,6 +334,22 @@ def delete_records(
     return Offset(call.kafka.delete_records(topic, partition, before, limit_s))
 
 
+@operation("POST", "/topics/{topic}/partitions/{partition}/truncate")
+def truncate(
+    call: Call,
+    topic: Name,
+    partition: PartitionIndex,
+    to: Annotated[int, Meta(ge=0, le=2**63 - 1, description="The offset at which the log is to end.")],
+    limit_s: Limit = LIMIT_S,
+) -> Offset:
+    """Cut a log back to an offset, as after a power failure of the last replica in sync, and return its new end.
+
+    The leader leads in a new epoch, and the followers truncate their logs to it. A consumer that has read beyond the
+    new end gets OFFSET_OUT_OF_RANGE, or finds that its epoch diverges (KIP-320).
+    """
+    return Offset(call.kafka.truncate(topic, partition, to, limit_s))
+
+
 @operation("POST", "/topics/{topic}/roll")
 def roll(call: Call, topic: Name, partition: PartitionIndex | None = None, limit_s: Limit = LIMIT_S) -> None:
     """Begin a new segment in each replica of a partition, or of all partitions."""

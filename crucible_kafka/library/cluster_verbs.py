@@ -17,6 +17,7 @@ from crucible_kafka.library.requests import TransportError, request, wait_for
 from crucible_kafka.library.rules import api_key_of
 from reference_broker.coordination.partitioner import partition_of
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC, TRANSACTION_TOPIC
+from reference_broker.metadata.image import NO_LEADER
 from reference_broker.wire.apis import VERSIONS, ApiKey, api_name
 from reference_broker.wire.errors import ErrorCode, error_name
 
@@ -266,20 +267,62 @@ class ClusterVerbs(ClusterLife):
             DeleteRecordsTopic,
         )
 
-        leader = self.leader(topic, partition)
-        if leader < 0:
-            raise NodeDead(f"{topic}-{partition} has no leader: restart one of its nodes.")
+        leader = self._leading(topic, partition)
         make: Any = DeleteRecordsPartition
         item = make(partition_index=partition, offset=before)
         body = DeleteRecordsRequest(
             topics=(DeleteRecordsTopic(name=topic, partitions=(item,)),),  # type: ignore[arg-type]
             timeout=timedelta(seconds=limit_s),  # type: ignore[arg-type]
         )
-        response = request(self.node(leader).address, ApiKey.DELETE_RECORDS, body, limit_s)
+        response = request(leader.address, ApiKey.DELETE_RECORDS, body, limit_s)
         deleted = response.topics[0].partitions[0]
         if deleted.error_code is not ErrorCode.none:
             raise refused(f"delete records of {topic}-{partition}", deleted.error_code, None)
         return int(deleted.low_watermark)
+
+    def truncate(self, topic: str, partition: int, to: int, limit_s: float = LIMIT_S) -> int:
+        """Cut a partition's log back to an offset, and return where it ends then: ``to``, or the start of the batch
+        that ``to`` is inside of.
+
+        The cluster goes through what a power failure of its last replica in sync brings about: the partition has no
+        leader for a moment, its leader comes back without the newest records, committed or not, and leads in a new
+        epoch, and the followers truncate their logs to it. A consumer that has read beyond the new end gets
+        OFFSET_OUT_OF_RANGE, or finds that its epoch diverges (KIP-320). It returns when the serving replicas are in
+        sync again.
+
+        >>> kafka.truncate("orders", 0, to=5)
+        """
+        member = self._leading(topic, partition)
+        log = member.command("read_log", limit_s, topic=topic, partition=partition, max_bytes=0)
+        first, end = log["local_log_start_offset"], log["log_end_offset"]
+        if not first <= to < end:
+            offsets = f"has offsets {first} to {end - 1}" if first < end else "has no records"
+            raise ValueError(f"to is {to}, and {topic}-{partition} {offsets}: give one of its offsets.")
+        change = {"topic": topic, "partition": partition}
+
+        def cut() -> tuple[int] | None:
+            if self._leaders(topic, partition)[partition] != NO_LEADER:
+                self.controller_command("change_partition", limit_s, **change, leader=NO_LEADER, isr=[member.id])
+            new_end = member.command("truncate", limit_s, **change, offset=to)
+            return None if new_end is None else (new_end,)
+
+        (new_end,) = wait_for(cut, lambda: f"node {member.id} still leads {topic}-{partition}.", limit_s)
+        self.controller_command("change_partition", limit_s, **change, leader=member.id)
+        self._await_leader(topic, partition, member.id, limit_s)
+
+        def are_in_sync() -> bool | None:
+            view = self._view(topic, partition, limit_s)
+            serving = {each.id for each in self.reachable()}
+            return True if serving & {*view["replicas"][partition]} <= {*view["isr"][partition]} else None
+
+        wait_for(are_in_sync, lambda: f"the replicas of {topic}-{partition} are not in sync.", limit_s)
+        return int(new_end)
+
+    def _leading(self, topic: str, partition: int) -> NodeHandle:
+        leader = self.leader(topic, partition)
+        if leader == NO_LEADER:
+            raise NodeDead(f"{topic}-{partition} has no leader: restart one of its nodes.")
+        return self.node(leader)
 
     def roll(self, topic: str, partition: int | None = None, limit_s: float = LIMIT_S) -> None:
         """Begin a new segment in each replica of a partition, or of all partitions of the topic."""

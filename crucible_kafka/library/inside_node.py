@@ -24,6 +24,7 @@ from crucible_kafka.library.rule_engine import RuleEngine
 from crucible_kafka.library.rule_spec import RuleSpec
 from reference_broker.core.events import Close, Closed, Effect, Event, Opened, Reply, Request, TimerFired
 from reference_broker.metadata.identifiers import claimed_node
+from reference_broker.metadata.image import NO_LEADER
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.node_ports import Now
 from reference_broker.serve.server import Attached, Wrapper
@@ -383,6 +384,28 @@ class InsideNode:
         is_empty = not log.bases or log.bases[-1] == log.log_end_offset
         return None if is_empty else self._inside(lambda: log.roll(self._node.broker.now))
 
+    def do_truncate(self, topic: str, partition: int, offset: int) -> Result:
+        """Cut the log of the replica here, as a power failure cuts what was not synced, and return where it ends then.
+        Return None while the replica leads or follows."""
+        broker = self._node.broker
+        known = broker.loader.image.topics.get(topic)
+        replica = None if known is None else broker.partitions.followed.get((known.topic_id, partition))
+        if replica is None or replica.followed_leader != NO_LEADER:
+            return None
+        log, done = replica.log, Future[Plain]()
+
+        def cut() -> None:
+            try:
+                end = log.truncate_to(offset)
+                broker.replication.leaders.high_watermarks.moved(log)
+            except Exception as failure:
+                done.set_exception(failure)
+            else:
+                done.set_result(end)
+
+        self._in_event(cut)
+        return done
+
     def do_compact(self, topic: str, partition: int, stable_offset: int) -> Result:
         """Clean the log of the replica here, once it knows the leader's last stable offset. Return why not, or an empty
         string."""
@@ -566,6 +589,7 @@ class InsideNode:
             "high_watermark": log.high_watermark,
             "last_stable_offset": log.last_stable_offset,
             "log_start_offset": log.log_start_offset,
+            "local_log_start_offset": log.local_log_start_offset,
             "log_end_offset": log.log_end_offset,
             "aborted": [
                 [each.producer_id, each.first_offset] for each in log.aborted_transactions(start, log.high_watermark)

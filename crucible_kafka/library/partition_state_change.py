@@ -4,13 +4,14 @@ from dataclasses import dataclass
 
 from reference_broker.controller.changes import Change, PlanContext, Records, Refusal
 from reference_broker.controller.planning.partition_changes import NO_LEADER_CHANGE, is_active
+from reference_broker.metadata.image import NO_LEADER
 from reference_broker.metadata.records import PartitionChangeRecord
 from reference_broker.wire.errors import ErrorCode
 
 
 @dataclass(slots=True)
 class PartitionStateChange(Change[Refusal | None]):
-    """Another leader, or fewer replicas in sync."""
+    """Another leader or none, or fewer replicas in sync."""
 
     name = "change a partition for a test"
     atomic = False
@@ -18,9 +19,9 @@ class PartitionStateChange(Change[Refusal | None]):
     topic: str
     partition: int
     leader: int | None
-    """A replica in sync, or None if the leader stays."""
+    """A replica in sync, NO_LEADER, or None if the leader stays."""
     isr: tuple[int, ...] | None
-    """A part of the in-sync replicas with the leader, or None if they stay."""
+    """A part of the in-sync replicas with the leader that there was, or None if they stay."""
     _refusal: Refusal | None = None
 
     def plan(self, context: PlanContext) -> Records:
@@ -29,7 +30,8 @@ class PartitionStateChange(Change[Refusal | None]):
             return self._refuse(f"{self.topic} was deleted")
         state = topic.partitions[self.partition]
         where = f"{self.topic}-{self.partition}"
-        if self.leader is not None and (self.leader not in state.isr or not is_active(context.latest, self.leader)):
+        is_replica = self.leader not in (None, NO_LEADER)
+        if is_replica and (self.leader not in state.isr or not is_active(context.latest, self.leader)):
             return self._refuse(f"node {self.leader} is not in sync at {where}, whose ISR is {list(state.isr)}")
         if self.isr is not None and not (state.leader in self.isr and set(self.isr) <= set(state.isr)):
             return self._refuse(f"the ISR of {where} is {list(state.isr)}, and its leader {state.leader} stays in it")

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer
 from kafka import TopicPartition as Partition
+from kafka.errors import OffsetOutOfRangeError
 from kio.schema.metadata.v13.request import MetadataRequest
 
 from crucible_kafka import Cluster, CrucibleError, NotPossible
@@ -225,6 +226,70 @@ def test_records_are_deleted_below_an_offset(single: Cluster) -> None:
     assert single.records("trimmed") == []
     with pytest.raises(CrucibleError, match="OFFSET_OUT_OF_RANGE"):
         single.delete_records("trimmed", 0, before=99)
+
+
+def test_truncated_log_goes_on_in_a_new_epoch_on_all_replicas(kafka: Cluster) -> None:
+    kafka.create_topic("cut", replicas=3)
+    for value in "abcd":
+        produce(kafka, "cut", value)
+    leader = kafka.leader("cut")
+    assert kafka.truncate("cut", 0, to=2, limit_s=LIMIT_S) == 2
+    assert kafka.leader("cut") == leader
+    produce(kafka, "cut", "e")
+    (before, _, after) = kafka.records("cut")
+    assert [before.value, after.value] == [b"a", b"e"]
+    assert after.leader_epoch > before.leader_epoch
+    kafka.await_in_sync((leader + 1) % 3, LIMIT_S)
+    moved = kafka.move_leader("cut")
+    assert moved != leader
+    assert [each.value for each in kafka.records("cut")] == [b"a", b"b", b"e"]
+    with pytest.raises(ValueError, match="to is 3, and cut-0 has offsets 0 to 2: give one of its offsets"):
+        kafka.truncate("cut", 0, to=3)
+
+
+def test_consumer_that_was_ahead_of_a_truncation_finds_out(single: Cluster) -> None:
+    single.create_topic("lossy")
+    for value in "abc":
+        produce(single, "lossy", value)
+    consumer = Consumer(
+        {"bootstrap.servers": single.bootstrap_servers, "group.id": "ahead", "auto.offset.reset": "error"}
+    )
+    try:
+        consumer.assign([TopicPartition("lossy", 0, 0)])
+        assert [read_one(consumer) for _ in "abc"] == [b"a", b"b", b"c"]
+        single.truncate("lossy", 0, to=1)
+        produce(single, "lossy", "d", "e")
+        deadline = time.monotonic() + LIMIT_S
+        errors: list[KafkaError] = []
+        while not errors and time.monotonic() < deadline:
+            message = consumer.poll(0.2)
+            errors = [message.error()] if message is not None and message.error() else []
+    finally:
+        consumer.close()
+    (error,) = errors
+    assert error.code() == KafkaError._AUTO_OFFSET_RESET
+    assert "truncat" in str(error)
+
+
+def test_request_beyond_the_end_of_a_truncated_log_is_out_of_range(single: Cluster) -> None:
+    single.create_topic("short")
+    for value in "abc":
+        produce(single, "short", value)
+    single.truncate("short", 0, to=1)
+    consumer = KafkaConsumer(bootstrap_servers=single.bootstrap_servers, auto_offset_reset="none")
+    try:
+        consumer.assign([Partition("short", 0)])
+        consumer.seek(Partition("short", 0), 3)
+        with pytest.raises(OffsetOutOfRangeError):
+            consumer.poll(timeout_ms=LIMIT_S * 1000)
+    finally:
+        consumer.close(autocommit=False)
+    single.node(0).restart()
+    assert [each.value for each in single.records("short")] == [b"a"]
+    with pytest.raises(CrucibleError, match="does not exist"):
+        single.truncate("nothing", 0, to=0)
+    with pytest.raises(ValueError, match="to is 7, and short-0 has offsets 0 to 0"):
+        single.truncate("short", 0, to=7)
 
 
 def test_compaction_keeps_the_newest_record_of_each_key(single: Cluster) -> None:
