@@ -24,10 +24,12 @@ _QUOTE, _DOUBLE = "'", '"'
 _INTERNAL: Final = {
     "Cluster": {
         *("check_usable", "serving", "spec_of", "hold", "hold_no_more", "has_majority", "active_controller"),
-        *("controller_command", "fence_killed", "await_in_sync", "isolate", "heal", "need_others", "limit_versions"),
+        *("controller_command", "fence_killed", "await_in_sync", "isolate", "heal", "need_others", "crashes"),
+        *("limit_versions",),
     },
     "NodeHandle": {
         *("controller_address", "begin_start", "wait_ready", "end", "command", "frames", "request_counts"),
+        *("crashes", "forget_crashes"),
     },
     "SharedCluster": {
         *("begin_test", "check_rules_of_test", "newest_frames", "end_test", "max_versions", "set_feature"),

@@ -6,6 +6,7 @@ one of the fixtures.
 
 import re
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -164,8 +165,14 @@ class Clusters:
         cluster.close()
 
     def close(self) -> None:
+        """End all clusters. Fail if a node has crashed in a test that used ``kafka_cluster`` alone."""
+        crashes = []
         while self._running:
-            self._running.popitem()[1].close()
+            cluster = self._running.popitem()[1]
+            crashes += [text] if (text := cluster.crashes()) else []
+            cluster.close()
+        if crashes:
+            pytest.fail("\n".join(crashes), pytrace=False)
 
 
 @pytest.fixture(scope="session")
@@ -192,7 +199,8 @@ def kafka(request: pytest.FixtureRequest, _kafka_clusters: Clusters) -> "Iterato
     cluster = _kafka_clusters.get(settings)
     try:
         cluster.begin_test()
-    except CrucibleError:  # It ended between two tests.
+    except CrucibleError as failure:
+        warnings.warn(f"The Kafka cluster ended between two tests. This one has a new one: {failure}", stacklevel=1)
         _kafka_clusters.discard(cluster)
         cluster = _kafka_clusters.get(settings)
         cluster.begin_test()
@@ -224,7 +232,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Fail a test that passes though one of its rules has never fired, and shorten the library's own failures."""
+    """Fail a test that passes though a node has crashed, or one of its rules has never fired. Shorten the library's own
+    failures."""
     try:
         result = yield
     except Exception as failure:
@@ -237,6 +246,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
         sentence = ""
         try:
+            cluster.check_nodes()
             cluster.check_rules_of_test()
         except (RuleNeverFired, CrucibleError) as failure:
             sentence = str(failure)

@@ -554,7 +554,9 @@ def clear_rules(call: Call) -> None:
 
 @operation("POST", "/rules/check")
 def check_rules(call: Call) -> None:
-    """Fail with 422 if a rule that is not optional has never acted. The end of a test is the place for it."""
+    """Fail with 422 if a rule that is not optional has never acted, and with 409 if a node has crashed. The end of a
+    test is the place for it."""
+    call.kafka.check_nodes()
     call.kafka.check_rules()
 
 

@@ -43,6 +43,12 @@ class Carrier(Protocol):
         """Why the node has ended by itself; empty if it runs, or if a test has ended it."""
         ...
 
+    @property
+    def has_crashed(self) -> bool:
+        """Whether the node has ended by itself after it was ready. A process that SIGKILL or SIGTERM has ended was
+        ended by somebody."""
+        ...
+
     def start(self, spec: NodeSpec) -> None:
         """Begin to start the node. ``wait_ready`` must follow. Raise StartFailed."""
         ...

@@ -71,7 +71,10 @@ class Cluster(ClusterVerbs):
     ) -> None:
         try:
             if kind is None:
+                self.check_nodes()
                 self.check_rules()
+            elif value is not None and (text := self.crashes()):
+                value.add_note(text)
         finally:
             self.close()
 

@@ -1,9 +1,12 @@
 """The life of a cluster: its nodes from the start to the end, the active controller, and the links between nodes."""
 
 import os
-from collections.abc import Mapping
+import sys
+import warnings
+import weakref
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Final, NoReturn, Self
 from uuid import uuid4
 
@@ -19,6 +22,7 @@ from crucible_kafka.library.requests import wait_for
 from reference_broker.metadata.identifiers import uuid_text
 
 SIZES: Final = (1, 3, 5)
+OWN_MODULES: Final = ("crucible_kafka.library.", "crucible_kafka.pytest_plugin")
 VOTERS: Final = "controller.quorum.voters"
 CLUSTER_ID: Final = "crucible.cluster.id"
 OWN_SETTINGS: Final = (
@@ -74,6 +78,9 @@ class ClusterLife:
         self._members: list[NodeHandle] = []
         self._folder: TemporaryFolder | None = None
         self._owner = os.getpid()
+        self._made_at = _place_of_caller()
+        self._end: weakref.finalize[..., ClusterLife] | None = None
+        """Ends the nodes of a cluster that was never closed."""
         self._is_closed = False
         self._advertised: dict[str, tuple[str, int]] = {}
         """Host and port instead of its own, by node."""
@@ -90,10 +97,13 @@ class ClusterLife:
         if self._members:
             raise CrucibleError("The cluster is started already: make another Cluster for a second one.")
         self._folder = TemporaryFolder()
+        carriers, listeners = [self._carrier(number) for number in range(self.nodes)], list[Listeners]()
+        self._end = weakref.finalize(self, _end_unclosed, self._made_at, os.getpid(), carriers, listeners, self._folder)
         try:
-            for number in range(self.nodes):
+            for number, carrier in enumerate(carriers):
+                listeners.append(Listeners(self.nodes > 1))
                 folder = self._folder.path / f"node-{number}"
-                self._members.append(NodeHandle(self, self._carrier(number), Listeners(self.nodes > 1), folder))
+                self._members.append(NodeHandle(self, carrier, listeners[number], folder))
             for member in self._members:
                 member.begin_start()
             for member in self._members:
@@ -108,6 +118,8 @@ class ClusterLife:
         if self._is_closed or os.getpid() != self._owner:
             return
         self._is_closed = True
+        if self._end is not None:
+            self._end.detach()
         for member in self._members:
             member.end()
         if self._folder is not None:
@@ -172,6 +184,17 @@ class ClusterLife:
         if number not in range(self.nodes):
             raise ValueError(f"There is no node {number!r}: the cluster has 0 to {self.nodes - 1}.")
         return self._members[number]
+
+    def check_nodes(self) -> None:
+        """Raise NodeDead if a node has ended by itself, with its last errors. ``kill``, ``stop``, a full disk, SIGKILL
+        and SIGTERM are a test's doing. The end of the ``with`` block, and of a test with the fixture ``kafka``, call
+        it."""
+        if text := self.crashes():
+            raise NodeDead(text)
+
+    def crashes(self) -> str:
+        """Return what nodes that ended by themselves said last; empty if none did."""
+        return "\n".join(text for member in self._members for text in member.crashes())
 
     def serving(self) -> list[NodeHandle]:
         self.check_usable()
@@ -279,6 +302,34 @@ class ClusterLife:
     def need_others(self, verb: str) -> None:
         if self.nodes == 1:
             raise NotPossible(f"The only node cannot be {verb}: give nodes=3.")
+
+
+def _place_of_caller() -> str:
+    """Return file and line of the nearest call that is not the library's own."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(OWN_MODULES):
+        frame = frame.f_back
+    return "an unknown place" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _end_unclosed(
+    made_at: str,
+    owner: int,
+    carriers: Sequence[Carrier],
+    listeners: Sequence[Listeners],
+    folder: TemporaryFolder,
+) -> None:
+    """End what a cluster has left that was never closed, and warn. The collector of garbage calls it, perhaps in the
+    thread of a node, or the end of the interpreter."""
+    if os.getpid() != owner:
+        return
+    for carrier in carriers:
+        carrier.kill()
+    for each in listeners:
+        each.release()
+    folder.remove()
+    text = f"The cluster that was made at {made_at} was never closed: use it in a with block, or call close()."
+    warnings.warn(text, ResourceWarning, stacklevel=1)
 
 
 def _replication(count: int) -> dict[str, str]:

@@ -182,7 +182,7 @@ class EmbeddedNode:
 
     def _join(self, limit_s: float) -> None:
         thread = self._thread
-        if thread is None:
+        if thread is None or thread is threading.current_thread():  # The collector of garbage may run in this thread.
             return
         deadline = time.monotonic() + limit_s
         while thread.is_alive() and time.monotonic() < deadline:
@@ -196,6 +196,10 @@ class EmbeddedNode:
     @property
     def why_ended(self) -> str:
         return "" if self._end == STOPPED else self._end
+
+    @property
+    def has_crashed(self) -> bool:
+        return self._is_ready and bool(self.why_ended)
 
     def log_lines(self) -> list[str]:
         return list(self._lines.lines)

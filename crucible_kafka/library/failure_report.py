@@ -1,13 +1,11 @@
 """What the report of a failed test says of its cluster: rules, the conversation of the clients, errors of the nodes."""
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime
 from itertools import groupby
 from typing import Final
 
-from crucible_kafka.library.observation import Frame
+from crucible_kafka.library.observation import Frame, error_lines
 from crucible_kafka.library.shared_cluster import SharedCluster
 
 MOST_FRAMES: Final = 200
@@ -65,22 +63,6 @@ def _line(frame: Frame) -> str:
     body = {"error_code": frame.error} if is_list_of_versions else frame.body
     text = _cut(f"  {replace(frame, body=body, fault='')}")
     return f"{text}  [{frame.fault}]" if frame.fault else text
-
-
-def error_lines(log_lines: Iterable[str], since_s: float) -> Iterator[str]:
-    """Yield the errors and warnings since a time, and what a node wrote that is no line of its log: a traceback."""
-    for text in log_lines:
-        try:
-            line = json.loads(text)
-            at_s = datetime.fromisoformat(line["at"]).timestamp()
-        except (ValueError, KeyError, TypeError):
-            yield f"  {text}"
-            continue
-        if line.get("level") not in ("error", "warn") or at_s < since_s:
-            continue
-        facts = {key: value for key, value in line.items() if key not in ("at", "level", "node", "event")}
-        words = ", ".join(f"{key}: {value}" for key, value in facts.items())
-        yield f"  {line['at'][11:23]} node {line.get('node')} {line['level']} {line.get('event')} {words}".rstrip()
 
 
 def _cut(line: str) -> str:

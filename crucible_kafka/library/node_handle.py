@@ -1,5 +1,6 @@
 """One node of a cluster as a test sees it, and the ports that it keeps over its restarts."""
 
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -9,6 +10,7 @@ from crucible_kafka.library.arguments import checked
 from crucible_kafka.library.carrier import START_LIMIT_S, Carrier, does_not_run
 from crucible_kafka.library.errors import CrucibleError, NodeDead
 from crucible_kafka.library.folders import ReservedPort
+from crucible_kafka.library.observation import error_lines
 from crucible_kafka.library.plain_values import Plain
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 LIMIT_S: Final = 10.0
 """The longest wait of a verb unless it is given another limit."""
+LAST_ERRORS: Final = 5
 
 
 class Listeners:
@@ -55,6 +58,10 @@ class NodeHandle:
         self._frames: list[dict[str, Any]] = []
         """Of earlier incarnations."""
         self._request_counts: list[tuple[str, str, int]] = []
+        self._crashes: list[str] = []
+        self._may_end = False
+        """Whether a crash is no news: the test has filled the disk, or it is noted already."""
+        self._started_at_s = 0.0
 
     def __repr__(self) -> str:
         return f"<node {self.id} at {self.address}{'' if self.is_running else ', not running'}>"
@@ -154,6 +161,7 @@ class NodeHandle:
     def full_disk(self, is_full: bool = True) -> None:
         """Let the disk refuse what needs space, until it is called with False or the node restarts. Requests fail with
         KAFKA_STORAGE_ERROR, and a node that cannot write its metadata ends."""
+        self._may_end = self._may_end or is_full
         self.command("full_disk", full=is_full)
 
     def clock_offset(self, milliseconds: int) -> None:
@@ -175,10 +183,28 @@ class NodeHandle:
         return self._listeners.controllers.address
 
     def begin_start(self) -> None:
+        self._note_crash()
+        self._may_end, self._started_at_s = False, time.time()
         self._carrier.start(self._cluster.spec_of(self.id, self._listeners, self._folder))
 
     def wait_ready(self, limit_s: float) -> None:
         self._carrier.wait_ready(limit_s)
+
+    def crashes(self) -> list[str]:
+        """Return a text for each time that the node has ended by itself since ``forget_crashes``."""
+        self._note_crash()
+        return list(self._crashes)
+
+    def forget_crashes(self) -> None:
+        self._crashes.clear()
+
+    def _note_crash(self) -> None:
+        if self._may_end or not self._carrier.has_crashed:
+            return
+        self._may_end = True
+        errors = [*error_lines(self.log_lines(), self._started_at_s)][-LAST_ERRORS:]
+        first = f"Node {self.id} ended, though no test had ended it: {self._carrier.why_ended}"
+        self._crashes.append("\n".join([first, *(["Its last errors and warnings:"] if errors else []), *errors]))
 
     def end(self) -> None:
         """End the node for good, whatever its state."""

@@ -1,7 +1,10 @@
 """What a test sees of a cluster: frames, records, offsets, transactions and sessions, as plain values."""
 
+import json
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
 SHOWN_CHARACTERS: Final = 400
@@ -62,6 +65,22 @@ def _shown(value: Any) -> str:
 
 def _says(value: Any) -> bool:
     return value is not None and value not in ("", [], {}, "NONE")
+
+
+def error_lines(log_lines: Iterable[str], since_s: float) -> Iterator[str]:
+    """Yield the errors and warnings since a time, and what a node wrote that is no line of its log: a traceback."""
+    for text in log_lines:
+        try:
+            line = json.loads(text)
+            at_s = datetime.fromisoformat(line["at"]).timestamp()
+        except (ValueError, KeyError, TypeError):
+            yield f"  {text}"
+            continue
+        if line.get("level") not in ("error", "warn") or at_s < since_s:
+            continue
+        facts = {key: value for key, value in line.items() if key not in ("at", "level", "node", "event")}
+        words = ", ".join(f"{key}: {value}" for key, value in facts.items())
+        yield f"  {line['at'][11:23]} node {line.get('node')} {line['level']} {line.get('event')} {words}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,6 +129,11 @@ class ProcessNode:
         status = None if process is None else process.poll()
         return f"it ended with status {status}: {self._last_words()}" if status else ""
 
+    @property
+    def has_crashed(self) -> bool:
+        status = None if self._process is None else self._process.poll()
+        return self._is_ready and bool(status) and status not in (-signal.SIGKILL, -signal.SIGTERM)
+
     def log_lines(self) -> list[str]:
         try:
             return self._log_path.read_text(errors="replace").splitlines()

@@ -75,7 +75,8 @@ class SharedCluster(Cluster):
     # One test
 
     def begin_test(self) -> None:
-        """Forget the frames so far, and remember what is there."""
+        """Forget the frames so far, and remember what is there. Raise CrucibleError if a node has ended meanwhile."""
+        self.check_nodes()
         for member in self._members:
             member.forget_frames()
         self._topics_before, self._groups_before = self._names()
@@ -110,6 +111,7 @@ class SharedCluster(Cluster):
             rule.remove()
         self._bring_nodes_back()
         for member in self._members:
+            member.forget_crashes()
             member.command("clear_faults")
         self._undo_pretence()
         self._undo_features()

@@ -281,9 +281,15 @@ def test_wrong_marks_fail_their_tests_with_a_sentence(pytester: pytest.Pytester)
         def test_unknown_release(kafka): pass
         @pytest.mark.kafka(nodes=3)
         def test_wrong_fixture(kafka_cluster): pass
+        @pytest.mark.kafka(nodes=[3])
+        def test_list_of_nodes(kafka): pass
+        @pytest.mark.kafka(config=["num.partitions"])
+        def test_list_of_settings(kafka): pass
+        @pytest.mark.kafka(versions=2.8)
+        def test_number_as_release(kafka): pass
         """,
     )
-    result.assert_outcomes(errors=5)
+    result.assert_outcomes(errors=8)
     result.stdout.fnmatch_lines(
         [
             "The mark kafka has node: it takes nodes=, config=, versions=.",
@@ -291,6 +297,9 @@ def test_wrong_marks_fail_their_tests_with_a_sentence(pytester: pytest.Pytester)
             "*num.partition*",
             "*'0.8'*",
             "The mark kafka changes the fixture kafka, and this test uses kafka_cluster alone: use kafka instead.",
+            "The mark kafka has nodes=[[]3]: give 1, 3 or 5.",
+            "The mark kafka has config=[[]'num.partitions']: give a dictionary.",
+            'The mark kafka has versions=2.8: give a release, such as "2.8".',
         ]
     )
     assert "Traceback" not in result.stdout.str()
@@ -358,6 +367,21 @@ def test_cluster_that_cannot_start_is_tried_once_and_reported_by_each_test(pytes
     text = result.stdout.str()
     assert text.count("tried to start") == 1
     assert text.count("\nThe Kafka cluster could not be started: Node 0 did not start: no memory.\n") == 3
+
+
+def test_node_that_crashes_fails_its_test_and_is_back_in_the_next(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        from crucible_kafka.tests.test_library_ends import crash
+        def test_first(kafka):
+            crash(kafka.node(0))
+        def test_second(kafka):
+            kafka.topic("orders")
+        """,
+    )
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["Node 0 ended, though no test had ended it: it crashed*", "*planted by a test*"])
 
 
 def test_cluster_that_does_not_recover_is_replaced(pytester: pytest.Pytester) -> None:
