@@ -30,7 +30,7 @@ def change_mark_cleared_when_sent(original: Function, self: Any, cached: Any, se
     if sent is not None and sent.records:
         self.assess(cached, 0)
         getattr(self, "last_sent", {}).pop(cached, None)  # of the first revision
-        cached.set_dirty(0)
+        cached.dirty_sequence_number = 0
 
 
 @mutant(f"{SESSION}:FetchSession.expects_epoch", revisions=ONLY_FINAL)
@@ -245,10 +245,10 @@ def evictions_not_counted(original: Function, self: Any, victim: Any, candidate:
     self._evictions.value -= 1
 
 
-@mutant(f"{SESSION}:FetchSession.keep", revisions=ONLY_FINAL)
-def session_without_request(original: Function, self: Any, sessions: Any, wants_session: bool, now: Any) -> bool:
+@mutant(f"{CACHE}:FetchSessionCache.keep", revisions=ONLY_FINAL)
+def session_without_request(original: Function, self: Any, session: Any, wants_session: bool, now: Any) -> bool:
     """Each full fetch gets a session, also one that requests none (F-4)."""
-    return bool(original(self, sessions, True, now))
+    return bool(original(self, session, True, now))
 
 
 @mutant(f"{CACHE}:FetchSessionCache.lookup_in_revision", revisions=ONLY_FINAL)
@@ -323,7 +323,7 @@ def number_not_carried_over(original: Function, self: Any, sent: Any, marked: An
     for cached in self.partitions.values():
         if cached.available_bytes and cached not in sent:
             self.assess(cached, 0)
-            cached.set_dirty(0)
+            cached.dirty_sequence_number = 0
             omitted.setdefault(cached)
     return original(self, sent, omitted, partitions)
 

@@ -73,11 +73,11 @@ def partition_limit_ignored(
     return original(cached, lookup, isolation, 10 * max_bytes, at_least_one)
 
 
-@mutant("reference_broker.sessions.cached_partition:CachedPartition.remember")
-def cached_last_epoch_kept(original: Function, self: Any, wanted: Any, topic_id: bytes) -> None:
+@mutant("reference_broker.sessions.fetch_session:CachedPartition.remember")
+def cached_last_epoch_kept(original: Function, self: Any, requested: Any, topic_id: bytes) -> None:
     """A session keeps the last fetched epoch from the first request that named the partition (F-13)."""
     before = self.last_fetched_epoch
-    original(self, wanted, topic_id)
+    original(self, requested, topic_id)
     if self.named_by_request >= 0:
         self.last_fetched_epoch = before
 
@@ -92,13 +92,13 @@ def follower_keeps_its_log_start_to_itself(original: Function, self: Any, name: 
         self._to_name.pop(name, None)
 
 
-@mutant("reference_broker.sessions.cached_partition:CachedPartition.remember")
-def seek_back_not_noted(original: Function, self: Any, wanted: Any, topic_id: bytes) -> None:
+@mutant("reference_broker.sessions.fetch_session:CachedPartition.remember")
+def seek_back_not_noted(original: Function, self: Any, requested: Any, topic_id: bytes) -> None:
     """A fetcher that goes back to an earlier offset gets nothing of what it names again (F-13)."""
     before = self.fetch_offset
-    original(self, wanted, topic_id)
+    original(self, requested, topic_id)
     if self.named_by_request >= 0:
-        self.fetch_offset = max(before, wanted.fetch_offset)
+        self.fetch_offset = max(before, requested.fetch_offset)
 
 
 @mutant("reference_broker.sessions.fetch_session:FetchSession.reports", revisions=("final",))

@@ -1,11 +1,10 @@
 """A request as API handlers see it, and responses that take several events to build."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Final, ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 from reference_broker.apis.broker import Broker
-from reference_broker.ports.node_ports import Ports, later
+from reference_broker.ports.node_ports import later
 from reference_broker.ports.slicing import Sliced, contained_slices, run_slices
 
 GivenT = ParamSpec("GivenT")
@@ -73,69 +72,12 @@ def run_contained(broker: Broker, call: Call, work: Sliced[object]) -> None:
     run_slices(broker.ports, contained_slices(call.contain, work))
 
 
-_OVER: Final = object()
-
-
-class LongRequest(Protocol):
-    """A request whose work ``LongWork`` does."""
-
-    def work_suspended(self) -> None:
-        """Called after the first slice if there are more. Other events come before the next one."""
-        ...
-
-    def is_void(self) -> bool:
-        """Whether the rest of the work is to be skipped."""
-        ...
-
-    def work_ended(self, is_complete: bool) -> None:
-        """Called once after the last slice, with False if the work became void, or if a bug ended it."""
-        ...
-
-
-@dataclass(slots=True, eq=False)
-class LongWork:
-    """The work of one request that takes several events, where later requests must not overtake it."""
-
-    _ports: Ports
-    _call: Call
-    _request: LongRequest
-    _following: list[Callable[[], None]] = field(default_factory=list)
-    """The requests that arrived meanwhile."""
-
-    @classmethod
-    def start(cls, ports: Ports, call: Call, request: LongRequest, work: Sliced[None]) -> "LongWork | None":
-        """Do all the work in this event, and return None. If it takes several events, do its first slice, and return
-        the work that goes on in the next ones."""
-        try:
-            if next(work, _OVER) is _OVER:
-                request.work_ended(True)
-                return None
-            request.work_suspended()
-        except Exception:
-            request.work_ended(False)
-            raise
-        long_work = cls(ports, call, request)
-        later(ports, 0, lambda: run_slices(ports, long_work._slices(work)))
-        return long_work
-
-    def handle_afterwards(self, request: Callable[[], None]) -> None:
-        """Handle a request in an event after the last slice."""
-        self._following.append(request)
-
-    def _slices(self, work: Sliced[None]) -> Sliced[None]:
-        is_complete = False
-
-        def to_its_end() -> Sliced[None]:
-            nonlocal is_complete
-            yield from work
-            is_complete = True
-
-        slices = contained_slices(self._call.contain, to_its_end())
-        while not self._request.is_void() and next(slices, _OVER) is not _OVER:
-            yield
-        self._request.work_ended(is_complete and not self._request.is_void())
-        for request in self._following:
-            later(self._ports, 0, request)
+def run_now_or_later(broker: Broker, call: Call, work: Sliced[object]) -> None:
+    """Run the work of one request: in this event, or the rest of it in later ones, where a bug fails only the
+    request."""
+    for _ in work:
+        later(broker.ports, 0, lambda: run_contained(broker, call, work))
+        return
 
 
 def respond_later(broker: Broker, call: Call, building: Sliced[object]) -> None:

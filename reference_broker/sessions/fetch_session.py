@@ -1,22 +1,22 @@
-"""One incremental fetch session (KIP-227): the partitions that a fetcher wants, and which of them have something to
-send.
+"""One incremental fetch session (KIP-227): its cached partitions, and which of them have something to send.
 
-The cost of a fetch depends on what changed, never on what is cached. Only the marked partitions (``changed``) are
-looked up before a response. Partitions that have data to send are queued in list order, and a response takes only as
-many as fit. A fetch that names no partition and finds none marked touches no partition.
+The cost of a fetch depends on what changed, never on what is cached. A cached partition is in one of two states. A
+marked one (``FetchSession.changed``) must be looked up before the session's next response. Any other watches its
+``Partition``, or waits in ``Arrivals`` for one, and is marked at the next change. Partitions that have data to send are
+queued in list order, and a response takes only as many as fit. A fetch that names no partition and finds none marked
+touches no partition.
 
 ``FetchSession`` follows the accepted text of the KIP, its final revision, as Kafka does: a response has what differs
 from what was last sent, and an error, a divergence or a preferred read replica for as long as it lasts. A repeated
 request is refused. A partition that returned records moves to the end of the list.
 
-The class reads in the order of a fetch: the request, the fetch that is parked or runs, the partitions, the response.
+``FetchSession`` reads in the order of a fetch: the request, the fetch in progress, the partitions, the response.
 ``first_revision``, the KIP's first text, derives its sessions from it. Nothing here depends on that.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import ClassVar, Protocol, TypeAlias
 
@@ -24,8 +24,7 @@ from reference_broker.log.reading import FetchIsolation
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import SESSION_PARTITIONS_PER_SLICE, Budget, Sliced, in_slices
 from reference_broker.replication.leader.purgatory import DelayedFetch
-from reference_broker.replication.partitions import Partitions
-from reference_broker.sessions.cached_partition import Arrivals, CachedPartition, PartitionKey, is_lasting
+from reference_broker.replication.partitions import Partition, Partitions
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import (
     NO_TOPIC_ID,
@@ -52,21 +51,238 @@ def next_epoch(epoch: int) -> int:
     return 1 if epoch == LARGEST_EPOCH else epoch + 1
 
 
+PartitionKey: TypeAlias = tuple[str | bytes, int]
+"""(topic ID, index) in a session by topic ID (Fetch 13 and newer), else (topic name, index)."""
+
+UNSENT = -1
+"""No state of the partition was sent since it came into the session, or since its last error."""
+
+
+@dataclass(slots=True, eq=False)
+class CachedPartition:
+    """One partition of a session: its entry in the latest request that named it, and the state last sent."""
+
+    session: "FetchSession"
+    topic: str
+    topic_id: bytes
+    index: int
+    order: int
+    """The place in the session's list."""
+    max_bytes: int = 0
+    fetch_offset: int = 0
+    current_leader_epoch: int = -1
+    last_fetched_epoch: int = -1
+    log_start_offset: int = -1
+    sent_high_watermark: int = UNSENT
+    sent_log_start_offset: int = UNSENT
+    sent_error: int = 0
+    sent_direction: tuple[int, ...] | None = None
+    """The diverging epoch or the preferred read replica last sent (``direction``)."""
+    dirty_sequence_number: int = 0
+    """The last response that must have the partition's changes. Set in the first revision only."""
+    named_by_request: int = -1
+    """The session's ``accepted_requests`` when a request last named the partition, -1 before the first one did."""
+    available_bytes: int = 0
+    """The bytes that were readable from ``fetch_offset`` at the last lookup, at most ``max_bytes``. Above 0 exactly
+    while the partition has data to send, and then it is ``queued``."""
+    unlimited_bytes: int = 0
+    """The bytes that were readable at the last lookup, whatever the limits. Used in the first revision only."""
+    too_small_bytes: int = 0
+    """A limit that was too small for the next batch at the last read, or 0."""
+    queued: bool = False
+    """Whether the partition is in the session's queue of partitions with data."""
+    cached_in: "dict[PartitionKey, CachedPartition] | None" = field(init=False)
+    """The dictionary of the session to which the partition was added, None once it was forgotten. A session that is
+    closed or replaced gets another dictionary, so all its cached partitions leave at once. The partitions of a closed
+    session keep the dictionary that they had."""
+    partition: Partition | None = None
+    """The partition of this node that is read, None if there is none."""
+    is_of_partition: bool = True
+    """Whether ``fetch_offset`` was requested for ``partition``, or with a leader epoch that can prove it.
+
+    False if it may stem from another leadership or from an earlier topic of that name.
+    """
+
+    def __post_init__(self) -> None:
+        self.cached_in = self.session.partitions
+
+    @property
+    def live(self) -> bool:
+        """Whether the session still caches the partition."""
+        return self.cached_in is self.session.partitions
+
+    @property
+    def is_fetched_unnamed(self) -> bool:
+        """Whether the last request that the session accepted fetched the partition, named or not. That stays true when
+        the session is closed."""
+        return self.live or (self.cached_in is not None and self.cached_in is self.session.closed_partitions)
+
+    @property
+    def is_requested(self) -> bool:
+        """Whether the session's latest request named the partition."""
+        return self.named_by_request == self.session.accepted_requests
+
+    def remember(self, requested: FetchPartition, topic_id: bytes) -> None:
+        """Overwrite the partition's entry with that of a request."""
+        # Decision cached-topic-replaced (F-13): another topic of that name | the same topic
+        if topic_id != self.topic_id:
+            self._unbind()  # The session is by name.
+            self.topic_id = topic_id
+        self.max_bytes = max(requested.partition_max_bytes, 0)
+        self.fetch_offset = requested.fetch_offset
+        self.current_leader_epoch = requested.current_leader_epoch
+        self.last_fetched_epoch = requested.last_fetched_epoch
+        self.log_start_offset = requested.log_start_offset
+        self.is_of_partition = True
+
+    def remember_sent(self, sent: PartitionData) -> None:
+        """Note the partition's part of a response. After an error the next state is always sent (F-14), also where the
+        error came with offsets, as OFFSET_MOVED_TO_TIERED_STORAGE does."""
+        self.sent_high_watermark = UNSENT if sent.error_code else sent.high_watermark
+        self.sent_log_start_offset = UNSENT if sent.error_code else sent.log_start_offset
+        self.sent_error = sent.error_code
+        is_elsewhere = sent.diverging_epoch is not None or sent.preferred_read_replica >= 0
+        self.sent_direction = direction(sent) if is_elsewhere else None
+
+    def remember_readable(self, unlimited_bytes: int) -> None:
+        """Note how many bytes are readable, whatever the limits."""
+        self.unlimited_bytes = unlimited_bytes
+
+    def remember_too_small(self, limit: int) -> None:
+        """Note a limit into which the next batch did not fit."""
+        self.too_small_bytes = limit
+
+    def remember_name(self, topic: str) -> None:
+        """Note the name of a topic that the request named by its ID."""
+        self.topic = topic
+
+    def may_be(self, topic_id: bytes) -> bool:
+        """Whether its request named this topic ID, or none."""
+        return self.topic_id in (NO_TOPIC_ID, topic_id)
+
+    def _unbind(self) -> None:
+        if self.partition is not None:
+            self.partition.unwatch(self)
+            self.partition = None
+
+    def bind(self, partitions: Partitions) -> Partition | None:
+        """Return the partition that this node leads under the cached name or ID now, or the followed one of
+        ``read_from`` for as long as it is followed. A partition that was deleted and recreated is found only by its
+        name."""
+        partition = self.partition
+        if partition is None or partition.is_removed:
+            if self.session.uses_topic_ids:
+                partition = partitions.by_id.get((self.topic_id, self.index))
+                self.topic = partitions.topic_names.get(self.topic_id, self.topic)
+            else:
+                partition = partitions.by_name.get((self.topic, self.index))
+                # Decision cached-name-recreated (F-13): of another topic | as requested
+                if partition is not None and not self.may_be(partition.topic_id):
+                    partition = None
+            self.partition = partition
+            # Decision rebound-offset-proven (F-22): of this leadership | perhaps an older one's
+            self.is_of_partition = self.is_requested or self.current_leader_epoch >= 0
+        return partition
+
+    def read_from(self, followed: Partition) -> None:
+        """Read from a partition that this node follows."""
+        self._unbind()
+        self.partition = followed
+
+    def read_from_leader(self) -> None:
+        """Read no longer from a partition that this node follows: the fetcher may not read from followers any more."""
+        if self.partition is not None and self.partition.followed_leader is not None:
+            self._unbind()
+
+    def watch(self, partitions: Partitions) -> None:
+        """Mark the cached partition at the next change of its ``Partition`` or, if that is not here, at its arrival."""
+        if self.partition is not None:
+            self.partition.watch(self)
+        else:
+            self.session.arrivals.expect(partitions, self)
+
+    def leave(self) -> None:
+        """Stop watching for changes."""
+        if self.cached_in is not self.session.closed_partitions:
+            self.cached_in = None
+        if self.partition is not None:
+            self.partition.unwatch(self)
+        self.session.arrivals.forget(self)
+
+    def partition_changed(self, partition: Partition) -> None:  # noqa: ARG002
+        if self.cached_in is self.session.partitions:
+            self.session.partition_changed(self)
+
+
+def is_lasting(sent: PartitionData) -> bool:
+    """Return whether a partition's state is an error, a divergence or a preferred read replica. These are sent for as
+    long as they last."""
+    return sent.error_code != 0 or sent.diverging_epoch is not None or sent.preferred_read_replica >= 0
+
+
+def direction(data: PartitionData) -> tuple[int, ...] | None:
+    """Return where the fetcher must go on instead: the diverging epoch as (epoch, end offset), the preferred read
+    replica as (ID,), or None."""
+    diverging = data.diverging_epoch
+    if diverging is not None:
+        return diverging.epoch, diverging.end_offset
+    return None if data.preferred_read_replica < 0 else (data.preferred_read_replica,)
+
+
+@dataclass(slots=True, eq=False)
+class Arrivals:
+    """Cached partitions that this node neither leads nor follows, by the name and the ID under which they may arrive.
+
+    This is one watcher for all of them, so that an arrival costs only the partitions that wait for it.
+    """
+
+    expected: dict[PartitionKey, dict[CachedPartition, None]] = field(default_factory=dict)
+    keys: dict[CachedPartition, tuple[PartitionKey, ...]] = field(default_factory=dict)
+    partitions: Partitions | None = None
+
+    def expect(self, partitions: Partitions, cached: CachedPartition) -> None:
+        """Mark ``cached`` once, when its partition is added. A second call before that is no error."""
+        if cached not in self.keys:
+            self.keys[cached] = ((cached.topic_id, cached.index), (cached.topic, cached.index))
+            for key in self.keys[cached]:
+                self.expected.setdefault(key, {})[cached] = None
+        self.partitions = partitions
+        partitions.arrivals[self] = None
+
+    def forget(self, cached: CachedPartition) -> None:
+        for key in self.keys.pop(cached, ()):
+            expected = self.expected[key]
+            del expected[cached]
+            if not expected:
+                del self.expected[key]
+
+    def partition_changed(self, partition: Partition) -> None:
+        arrived: dict[CachedPartition, None] = {}
+        for name in (partition.topic_id, partition.topic):
+            arrived.update(self.expected.get((name, partition.index), {}))
+        for cached in arrived:
+            self.forget(cached)
+        if self.keys and self.partitions is not None:
+            self.partitions.arrivals[self] = None
+        for cached in arrived:
+            cached.partition_changed(partition)
+
+
 Removed: TypeAlias = dict[PartitionKey, CachedPartition]
 """Partitions that a session no longer caches. They must be passed to ``leave``."""
 
 
 class SessionFetch(DelayedFetch, Protocol):
-    """A fetch that is parked on one session, or that takes several events."""
+    """A fetch of one session (``apis.records.fetch.Fetch``), from its begin to its end."""
 
     @property
-    def has_slices_left(self) -> bool:
-        """Whether the fetch goes on in later events without being parked. Meanwhile the session accepts no other
-        request."""
+    def is_active(self) -> bool:
+        """Whether the fetch is neither parked nor over: it goes on in this event or in the next ones. Meanwhile the
+        session accepts no other request."""
         ...
 
-    def handle_afterwards(self, request: Callable[[], None]) -> None:
-        """Handle the next request of the session in a later event, after the last slice."""
+    def queue(self, handle: Callable[[], None]) -> None:
+        """Handle the next request of the session in an event after this fetch."""
         ...
 
     def partition_marked(self, cached: CachedPartition) -> None:
@@ -146,7 +362,7 @@ class FetchSession:
     available_bytes: int = 0
     """The sum over all partitions that have data."""
     fetch: SessionFetch | None = None
-    """The fetch that is parked or has slices left, else None."""
+    """The fetch that is in progress or parked, else None."""
     _with_data: DataQueue = field(default_factory=ListQueue)
     _last_order: int = 0
 
@@ -183,7 +399,7 @@ class FetchSession:
         """Count as last contacted when ``other`` was, in whose place a request goes on here."""
         self.contact_us = other.contact_us
 
-    # the fetch that is parked or has slices left
+    # the fetch that is in progress or parked
 
     def attach(self, fetch: SessionFetch) -> None:
         """Notify ``fetch`` of each partition that changes, until ``detach``."""
@@ -195,8 +411,8 @@ class FetchSession:
 
     @property
     def has_unfinished_fetch(self) -> bool:
-        """Whether one of its fetches goes on in later events without being parked. Meanwhile it accepts no other."""
-        return self.fetch is not None and self.fetch.has_slices_left
+        """Whether a fetch is in progress, and not parked. Meanwhile it accepts no other request."""
+        return self.fetch is not None and self.fetch.is_active
 
     # partitions
 
@@ -211,11 +427,11 @@ class FetchSession:
             return ()
 
         def update(entries: Iterable[tuple[FetchTopic, FetchPartition]]) -> None:
-            for topic, wanted in entries:
-                self.add_or_update(topic.topic, topic.topic_id if with_ids else NO_TOPIC_ID, wanted)
+            for topic, requested in entries:
+                self.add_or_update(topic.topic, topic.topic_id if with_ids else NO_TOPIC_ID, requested)
 
-        requested = [(topic, wanted) for topic in topics for wanted in topic.partitions]
-        return in_slices(requested, SESSION_PARTITIONS_PER_SLICE, update)
+        entries = [(topic, requested) for topic in topics for requested in topic.partitions]
+        return in_slices(entries, SESSION_PARTITIONS_PER_SLICE, update)
 
     def forget_all(self, topics: Iterable[ForgottenTopic]) -> Iterable[None]:
         """Drop the partitions that a request forgets."""
@@ -227,17 +443,17 @@ class FetchSession:
         forgotten = [(topic, index) for topic in topics for index in topic.partitions]
         return in_slices(forgotten, SESSION_PARTITIONS_PER_SLICE, forget)
 
-    def add_or_update(self, topic: str, topic_id: bytes, wanted: FetchPartition) -> CachedPartition:
+    def add_or_update(self, topic: str, topic_id: bytes, requested: FetchPartition) -> CachedPartition:
         """Apply an entry of a request: add the partition at the end of the list, or overwrite the cached values."""
-        key = self.key(topic, topic_id, wanted.partition)
+        key = self.key(topic, topic_id, requested.partition)
         cached = self.partitions.get(key)
         # Decision named-partition (F-12): new in the session | cached
         if cached is None:
             self._last_order += 1
-            cached = CachedPartition(self, topic, topic_id, wanted.partition, self._last_order)
+            cached = CachedPartition(self, topic, topic_id, requested.partition, self._last_order)
             self.partitions[key] = cached
-        cached.remember(wanted, topic_id)
-        cached.remember_named()
+        cached.remember(requested, topic_id)
+        cached.named_by_request = self.accepted_requests
         self.changed[cached] = None
         return cached
 
@@ -278,15 +494,16 @@ class FetchSession:
         yield from in_slices(self.partitions.values(), SESSION_PARTITIONS_PER_SLICE, mark_all)
 
     def assess(self, cached: CachedPartition, available_bytes: int) -> None:
-        """Note how many bytes a lookup found readable."""
+        """Note how many bytes are readable within the partition's ``max_bytes``."""
         self.available_bytes += available_bytes - cached.available_bytes
-        cached.remember_available(available_bytes)
+        cached.available_bytes = available_bytes
+        cached.too_small_bytes = 0  # The next batch may be another one, which fits.
         if available_bytes and not cached.queued:
             self.queue(cached)
 
     def queue(self, cached: CachedPartition) -> None:
-        """Put it into the queue of partitions with data, at its place in the list."""
-        cached.enter_queue()
+        """Put a partition into the queue of those with data, at its place in the list."""
+        cached.queued = True
         self._with_data.push(cached)
 
     def take_with_data(self) -> CachedPartition | None:
@@ -295,14 +512,14 @@ class FetchSession:
         while (cached := self._with_data.take()) is not None:
             if cached.cached_in is not self.partitions:
                 continue
-            cached.leave_queue()
+            cached.queued = False
             if cached.available_bytes:
                 return cached
         return None
 
     def move_to_end(self, cached: CachedPartition) -> None:
         self._last_order += 1
-        cached.move_to(self._last_order)
+        cached.order = self._last_order
 
     # the response
 
@@ -341,34 +558,25 @@ class FetchSession:
 
         yield from in_slices(read, SESSION_PARTITIONS_PER_SLICE, queue_again)
 
-    def keep(self, sessions: "AdmitsSessions", wants_session: bool, now: Now) -> bool:
-        """Return whether the session caches the fetched partitions after the response. Admit a candidate if its fetcher
-        wants a session and there is room."""
-        return bool(self.session_id) or (wants_session and sessions.admit(self, now))
-
     def response_sent(
         self, sent: dict[CachedPartition, PartitionData], marked: dict[CachedPartition, None], partitions: Partitions
-    ) -> Iterable[None]:
-        """Prepare for the next response, after one with ``sent``. Its partitions come in list order, so that those that
-        move to the end of the list keep their order. The marked ones that it omitted follow."""
-        return self._prepare_next(sent, marked, partitions) if sent or marked else ()
-
-    def _prepare_next(
-        self, sent: dict[CachedPartition, PartitionData], marked: dict[CachedPartition, None], partitions: Partitions
     ) -> Sliced[None]:
-        yield from in_slices(sent.items(), SESSION_PARTITIONS_PER_SLICE, partial(self._after_sent, partitions))
-        yield from in_slices(marked, SESSION_PARTITIONS_PER_SLICE, partial(self._after_omitted, sent, partitions))
+        """Prepare for the next response, after one with ``sent``, whose partitions are in list order. So those that
+        move to the end of the list keep their order. The ``marked`` partitions that the response omitted follow."""
+        if not sent and not marked:
+            return
 
-    def _after_sent(self, partitions: Partitions, sent: Collection[tuple[CachedPartition, PartitionData]]) -> None:
-        for cached, data in sent:
-            self.after_response(cached, data, partitions)
+        def after_sent(entries: Collection[tuple[CachedPartition, PartitionData]]) -> None:
+            for cached, data in entries:
+                self.after_response(cached, data, partitions)
 
-    def _after_omitted(
-        self, sent: Collection[CachedPartition], partitions: Partitions, marked: Collection[CachedPartition]
-    ) -> None:
-        for cached in marked:
-            if cached not in sent:
-                self.after_response(cached, None, partitions)
+        def after_omitted(entries: Collection[CachedPartition]) -> None:
+            for cached in entries:
+                if cached not in sent:
+                    self.after_response(cached, None, partitions)
+
+        yield from in_slices(sent.items(), SESSION_PARTITIONS_PER_SLICE, after_sent)
+        yield from in_slices(marked, SESSION_PARTITIONS_PER_SLICE, after_omitted)
 
     def after_response(self, cached: CachedPartition, sent: PartitionData | None, partitions: Partitions) -> None:
         """Prepare a partition for the next response, after one with ``sent``, or None if it was looked up and omitted.
@@ -410,17 +618,6 @@ def leave(all_removed: Iterable[Removed]) -> Sliced[None]:
             removed.popitem()[1].leave()
             if budget.spend():
                 yield
-
-
-class AdmitsSessions(Protocol):
-    """The part of the cache of sessions that a session uses."""
-
-    slots: int
-    sessions: dict[int, FetchSession]
-
-    def admit(self, candidate: FetchSession, now: Now) -> bool: ...
-    def is_too_large(self, session: FetchSession) -> bool: ...
-    def drop(self, session: FetchSession, removed: Removed) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

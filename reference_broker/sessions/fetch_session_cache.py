@@ -20,9 +20,9 @@ from typing import Protocol
 from reference_broker.metrics.metrics import Counter, Gauge, Metrics
 from reference_broker.ports.node_ports import Now, RandomSource
 from reference_broker.ports.slicing import Sliced, run_to_end
-from reference_broker.sessions.cached_partition import Arrivals
 from reference_broker.sessions.fetch_session import (
     MIN_EVICTION_MS,
+    Arrivals,
     FetchSession,
     FinalRevision,
     Removed,
@@ -284,9 +284,29 @@ class FetchSessionCache:
         self._leave(session.accept_full(now))
         return True
 
-    def drop(self, session: FetchSession, removed: Removed) -> None:
-        """Release partitions that the session has removed itself."""
-        self._leave(removed)
+    def keep(self, session: FetchSession, wants_session: bool, now: Now) -> bool:
+        """Return whether the session caches the fetched partitions after the response. Admit a candidate if its fetcher
+        wants a session and there is room."""
+        if isinstance(session, FirstRevisionSession):
+            return self._keep_of_first_revision(session, wants_session, now)
+        return bool(session.session_id) or (wants_session and self.admit(session, now))
+
+    def _keep_of_first_revision(self, session: FirstRevisionSession, wants_session: bool, now: Now) -> bool:
+        """Do so in the first revision, where a session of too many partitions caches nothing and denies incremental
+        fetches."""
+        if session.session_id:
+            if session.serves_full and self.is_too_large(session):
+                self._deny(session)
+        elif not wants_session:
+            return False
+        # Decision large-newcomer (G-10): admitted empty | admitted or declined
+        elif not self.admit(session, now) and len(self.sessions) < self.slots:
+            self._deny(session)
+            self.admit(session, now)
+        return bool(session.session_id) and not session.denied
+
+    def _deny(self, session: FirstRevisionSession) -> None:
+        self._leave(session.deny())
         self.resized(session)
 
     def release(self, candidate: FetchSession) -> None:

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import SESSION_PARTITIONS_PER_SLICE, Sliced, in_slices, sort_in_slices
 from reference_broker.replication.partitions import Partitions
-from reference_broker.sessions.cached_partition import CachedPartition, is_lasting
-from reference_broker.sessions.fetch_session import AdmitsSessions, FetchSession, Removed, Revision
+from reference_broker.sessions.fetch_session import CachedPartition, FetchSession, Removed, Revision, is_lasting
 from reference_broker.wire.errors import DraftError, Error, ErrorCode
 from reference_broker.wire.fetch import (
     INCREMENTAL_FETCH,
@@ -71,7 +70,7 @@ class FirstRevisionSession(FetchSession):
                 self.recheck(cached)
             if self.responded_before_full is not None:  # Nothing of the full request was sent.
                 for cached in self.changed:
-                    cached.remember_dirty(request_epoch)
+                    _raise_dirty(cached, request_epoch)
             return
         # Decision previous-request (G-6): got no response | got one
         if self.responded_sequence_number < self.sequence_number:
@@ -79,7 +78,7 @@ class FirstRevisionSession(FetchSession):
             is_full = self.responded_before_full is not None
             for cached in self.changed:
                 if is_full or cached.dirty_sequence_number >= self.sequence_number:
-                    cached.set_dirty(request_epoch)
+                    cached.dirty_sequence_number = request_epoch
         for cached in self.last_sent:
             # Decision sent-data-processed (G-5): at rest | still dirty
             if cached.available_bytes and cached.dirty_sequence_number <= self.sequence_number:
@@ -109,19 +108,6 @@ class FirstRevisionSession(FetchSession):
         self.last_sent = {}
         return FetchSession.empty(self)
 
-    def keep(self, sessions: AdmitsSessions, wants_session: bool, now: Now) -> bool:
-        """If the partitions are too many, the session caches nothing and denies incremental fetches."""
-        if self.session_id:
-            if self.serves_full and sessions.is_too_large(self):
-                sessions.drop(self, self.deny())
-        elif not wants_session:
-            return False
-        # Decision large-newcomer (G-10): admitted empty | admitted or declined
-        elif not sessions.admit(self, now) and len(sessions.sessions) < sessions.slots:
-            sessions.drop(self, self.deny())
-            sessions.admit(self, now)
-        return bool(self.session_id) and not self.denied
-
     def has_parked(self, request_epoch: int) -> bool:
         """Whether an incremental fetch with this number is parked, and may be repeated."""
         return self.fetch is not None and not self.serves_full and request_epoch == self.sequence_number
@@ -136,7 +122,7 @@ class FirstRevisionSession(FetchSession):
     def mark(self, cached: CachedPartition) -> None:
         """Mark a partition that changed. One that a request names is only rechecked: that is no change, but an offset
         with data behind it is one (``assess``)."""
-        cached.set_dirty(self.upcoming_sequence_number())
+        cached.dirty_sequence_number = self.upcoming_sequence_number()
         self.changed[cached] = None
 
     def recheck(self, cached: CachedPartition) -> None:
@@ -149,9 +135,9 @@ class FirstRevisionSession(FetchSession):
         That last response may have been the first one to the present number.
         """
         if cached.available_bytes:
-            cached.remember_dirty(self.upcoming_sequence_number())
+            _raise_dirty(cached, self.upcoming_sequence_number())
         elif available_bytes and cached.is_requested:
-            cached.remember_dirty(self.sequence_number)
+            _raise_dirty(cached, self.sequence_number)
         FetchSession.assess(self, cached, available_bytes)
 
     # a response
@@ -198,7 +184,7 @@ class FirstRevisionSession(FetchSession):
     def sent(self, cached: CachedPartition, data: PartitionData) -> None:
         self.last_sent[cached] = None
         if cached.unlimited_bytes > len(data.records or b""):  # There is more to send.
-            cached.remember_dirty(self.sequence_number + 1)
+            _raise_dirty(cached, self.sequence_number + 1)
             return
         # A full response is settled, also if its number is repeated.
         dirty = 0 if self.serves_full else max(cached.dirty_sequence_number, self.sequence_number)
@@ -207,11 +193,11 @@ class FirstRevisionSession(FetchSession):
     def _rest(self, cached: CachedPartition, dirty: int) -> None:
         """The partition is not sent again before something changes."""
         self.assess(cached, 0)
-        cached.set_dirty(dirty)
+        cached.dirty_sequence_number = dirty
 
     def watch(self, cached: CachedPartition, partitions: Partitions) -> None:
         if cached.available_bytes:  # The response had no room for its records, or not for all of them.
-            cached.remember_dirty(self.sequence_number + 1)
+            _raise_dirty(cached, self.sequence_number + 1)
         # Decision rested-partition-dirty (G-5): looked up next time | watched for changes
         if cached.dirty_sequence_number > self.sequence_number and not cached.available_bytes:
             self.recheck(cached)
@@ -233,12 +219,18 @@ class FirstRevisionSession(FetchSession):
         def rank_next(partitions: Collection[CachedPartition]) -> None:
             nonlocal rank
             for cached in partitions:
-                cached.move_to(rank)
+                cached.order = rank
                 rank += 1
                 if cached.queued:
                     self._with_data.push(cached)
 
         yield from in_slices(ordered, SESSION_PARTITIONS_PER_SLICE, rank_next)
+
+
+def _raise_dirty(cached: CachedPartition, number: int) -> None:
+    """Note that the responses up to this number must have the partition's changes, as well as those up to an earlier
+    note."""
+    cached.dirty_sequence_number = max(cached.dirty_sequence_number, number)
 
 
 def _name_and_index(cached: CachedPartition) -> tuple[str, int]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.apis.records.fetch import DUE, LOOKING_UP, PARKED
-from reference_broker.sessions.cached_partition import is_lasting
+from reference_broker.sessions.fetch_session import is_lasting
 from reference_broker.sessions.fetch_session_cache import age_ms
 
 SESSION = "reference_broker.sessions.fetch_session:FetchSession"
@@ -57,12 +57,12 @@ def parked_fetch_outlives_its_session(original: Function, self: Any, session: An
     return removed
 
 
-@mutant("reference_broker.sessions.cached_partition:CachedPartition.remember")
-def cached_log_start_never_updated(original: Function, self: Any, wanted: Any, topic_id: bytes) -> None:
+@mutant("reference_broker.sessions.fetch_session:CachedPartition.remember")
+def cached_log_start_never_updated(original: Function, self: Any, requested: Any, topic_id: bytes) -> None:
     """A session keeps the fetcher's log start offset from the first request that named the partition, so that
     DeleteRecords never learns that a follower has deleted the records (F-13)."""
     before = self.log_start_offset
-    original(self, wanted, topic_id)
+    original(self, requested, topic_id)
     if self.named_by_request >= 0:
         self.log_start_offset = before
 

@@ -12,9 +12,8 @@
 The class has a section for each step. ``FetchStage`` and ``NEXT_STAGES`` are this as a table. A response costs what is
 marked plus what is sent.
 
-Steps 1, 2, 4 and 5 yield after each slice of partitions (``ports.slicing``). Up to 1,000 partitions take one event.
-Otherwise ``LongWork`` goes on with the fetch in later events, and the last section is what it calls. Between two slices
-other requests are served, and partitions change. Comments below say what follows from that.
+``run`` does all of this. A fetch of up to 1,000 partitions takes one event, and a larger one yields in between
+(``ports.slicing``). Then other requests are served, and partitions change. Comments below say what follows from that.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -23,7 +22,7 @@ from functools import partial
 from typing import Final
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, LongWork
+from reference_broker.apis.call import Call, run_now_or_later
 from reference_broker.apis.records.fetch_partition import (
     FetchParams,
     Lookup,
@@ -37,6 +36,7 @@ from reference_broker.apis.records.fetch_partition import (
 )
 from reference_broker.apis.records.fetch_response import PartitionResult, ResponseBuilder
 from reference_broker.log.reading import FetchIsolation
+from reference_broker.ports.node_ports import later
 from reference_broker.ports.slicing import (
     READ_PARTITIONS_PER_SLICE,
     SESSION_PARTITIONS_PER_SLICE,
@@ -44,8 +44,7 @@ from reference_broker.ports.slicing import (
     in_slices,
     sort_in_slices,
 )
-from reference_broker.sessions.cached_partition import CachedPartition, direction
-from reference_broker.sessions.fetch_session import FULL_EPOCH, FetchSession
+from reference_broker.sessions.fetch_session import FULL_EPOCH, CachedPartition, FetchSession, direction
 from reference_broker.wire.errors import ErrorCode, known_error
 from reference_broker.wire.fetch import FetchRequest, FetchResponse, PartitionData
 
@@ -128,8 +127,8 @@ class Fetch:
     watches: bool = field(default=False, init=False)
     """Whether the partitions that were looked up are watched for changes, since other events come before the
     response."""
-    long_work: LongWork | None = field(default=None, init=False)
-    """Its work while that takes several events, else None."""
+    queued_requests: tuple[Callable[[], None], ...] = field(default=(), init=False)
+    """The session's next requests, each of which is handled in an event after this fetch."""
 
     def __post_init__(self) -> None:
         self.params = params_of(self.broker.config, self.call.api_version, self.request)
@@ -137,6 +136,61 @@ class Fetch:
     def _enter(self, stage: FetchStage) -> None:
         assert stage in NEXT_STAGES[self.stage], f"a fetch went from {self.stage.name} to {stage.name}"
         self.stage = stage
+
+    # from its begin to its end
+
+    def run(self, work: Sliced[None]) -> None:
+        """Do the work: one of the ``serve`` methods, or what follows the wait. The session accepts no other request
+        before its end, so that no request finds a session half changed."""
+        self.session.attach(self)
+        run_now_or_later(self.broker, self.call, self._to_its_end(work))
+
+    def _to_its_end(self, work: Sliced[None]) -> Sliced[None]:
+        """Do the work. Then take the fetch off its session, unless it is parked."""
+        try:
+            for _ in work:
+                self._watch()
+                yield
+                # Decision fetch-work-void (F-20): session or connection gone | carried through
+                if self._is_void():
+                    self._close_half_changed_session()
+                    break
+        except Exception:
+            self._close_half_changed_session()
+            self._handle_queued_requests()
+            raise
+        if not self.stage.is_parked:
+            if not self.stage.is_over:
+                self._enter(COMPLETED)
+            self.session.detach()
+        if self.queued_requests:
+            self._handle_queued_requests()
+
+    @property
+    def is_active(self) -> bool:
+        return self.stage.is_active
+
+    def queue(self, handle: Callable[[], None]) -> None:
+        self.queued_requests = (*self.queued_requests, handle)
+
+    def _handle_queued_requests(self) -> None:
+        queued, self.queued_requests = self.queued_requests, ()
+        for handle in queued:
+            later(self.broker.ports, 0, handle)
+
+    def _is_void(self) -> bool:
+        """Whether its session is closed, or its connection while there is no session. A session applies what it has
+        accepted also after the connection has closed. Nothing is sent then, so every mark stays (``put_back``)."""
+        return self.stage is ABANDONED or (self.call.closed and not self.session.session_id)
+
+    def _close_half_changed_session(self) -> None:
+        """End the fetch in the middle of its work. Close its session, whose marks are unknown then. The client opens a
+        new one."""
+        if self.stage is not ABANDONED:
+            self._enter(ABANDONED)
+            self.session.detach()
+            self.broker.fetch_sessions.close(self.session.session_id, "a fetch of it failed")
+            self.broker.fetch_sessions.release(self.session)
 
     # 1. the partitions that the request names and forgets
 
@@ -182,10 +236,10 @@ class Fetch:
         session.detach()  # So that closing the session does not end this fetch.
         self.session = candidate_of(self.broker, self.call, self.request)
         self.session.set_contact_of(session)
-        if self.has_slices_left:
-            self.session.attach(self)
+        self.session.attach(self)
         self.broker.fetch_sessions.close(session.session_id, "no partition left")
-        yield from self._update_partitions()
+        if not self.call.closed:
+            yield from self._update_partitions()
 
     # 2. the lookups
 
@@ -289,7 +343,6 @@ class Fetch:
     def _park(self) -> None:
         self._watch()
         self._enter(PARKED)
-        self.session.attach(self)
         wait_ms = self.request.max_wait_ms
         if self.remote is not None and self.remote.is_pending:
             wait_ms = self.broker.config.remote_fetch_max_wait_ms
@@ -341,20 +394,19 @@ class Fetch:
         """Complete the fetch now with the data that there is: it timed out, or a follower must send its next one."""
         self.call.contain(lambda: self.run(self._complete()))
 
-    def _unpark(self) -> None:
+    def _stop_timer(self) -> None:
         if self.timer is not None:
             self.broker.ports.cancel_timer(self.timer)
             self.timer = None
             if self.params.is_follower:
                 self.broker.replication.leaders.waits.end(self.params.replica_id, self)
-        self.session.detach()
 
     # 4. and 5. the response, and what the session notes of it
 
     def _complete(self) -> Sliced[None]:
         """Respond, and prepare the session for the next request."""
         if self.stage.is_parked:
-            self._unpark()
+            self._stop_timer()
             self._enter(LOOKING_UP)
             yield from in_slices(self.lookups.items(), SESSION_PARTITIONS_PER_SLICE, self._refresh_problems)
         self._enter(RESPONDING)
@@ -371,7 +423,7 @@ class Fetch:
             yield from session.put_back(marked, data)
             return
         wants_session = self.request.session_epoch == FULL_EPOCH
-        keeps = session.keep(sessions, wants_session, self.broker.now)
+        keeps = sessions.keep(session, wants_session, self.broker.now)
         self.call.respond(builder.response(self.broker, self.call))
         # Decision session-after-response (F-5, F-6): kept | none kept
         if keeps:
@@ -481,7 +533,8 @@ class Fetch:
         response already."""
         self._enter(ABANDONED)
         self._end_remote()
-        self._unpark()
+        self._stop_timer()
+        self.session.detach()
         # Decision abandoned-fetch (F-9): connection closed | gets the error
         if self.call.closed:
             return False
@@ -494,10 +547,11 @@ class Fetch:
     def _connection_closed(self) -> None:
         """End the wait: the connection closed, or a bug failed the fetch. Nothing was sent, so every mark stays."""
         self._end_remote()
-        if self.stage is COMPLETED or self.has_slices_left:
+        if not self.stage.is_parked:
             return
         self._enter(ABANDONED)
-        self._unpark()
+        self._stop_timer()
+        self.session.detach()
         # Decision closed-connection-session (F-20): newcomer released | session stays
         if not self.session.session_id:
             self.broker.fetch_sessions.release(self.session)
@@ -507,51 +561,6 @@ class Fetch:
         if self.remote is not None:
             self.remote.end()
             self.remote = None
-
-    # work that takes several events
-
-    def run(self, work: Sliced[None]) -> None:
-        """Do the work, or its first slice if it takes several events."""
-        self.long_work = LongWork.start(self.broker.ports, self.call, self, work)
-
-    @property
-    def has_slices_left(self) -> bool:
-        """Whether the fetch goes on in later events without being parked. Its session accepts no other request
-        meanwhile, so that no request finds a session half changed. (A fetch that is active in its first event has no
-        ``long_work`` yet, and mostly needs none.)"""
-        return self.long_work is not None and self.stage.is_active
-
-    def handle_afterwards(self, request: Callable[[], None]) -> None:
-        assert self.long_work is not None, "only called while slices are left"
-        self.long_work.handle_afterwards(request)
-
-    def work_suspended(self) -> None:
-        self.session.attach(self)  # So that changes between the slices are noticed.
-        self._watch()
-
-    def is_void(self) -> bool:
-        """Whether its session is closed, or its connection while there is no session. A session applies what it has
-        accepted also after the connection has closed. Nothing is sent then, so every mark stays (``put_back``)."""
-        return self.stage is ABANDONED or (self.call.closed and not self.session.session_id)
-
-    def work_ended(self, is_complete: bool) -> None:
-        """Note that the fetch is completed, unless it was parked or abandoned.
-
-        After work that is void, or that a bug ended in the middle, the session is closed, since its marks are unknown
-        then. The client opens a new one.
-        """
-        self.long_work = None
-        # Decision fetch-work-void (F-20): session or connection gone | carried through
-        if not is_complete:
-            if self.stage is not ABANDONED:
-                self._enter(ABANDONED)
-                self.session.detach()
-                self.broker.fetch_sessions.close(self.session.session_id, "a fetch of it failed")
-                self.broker.fetch_sessions.release(self.session)
-        elif not self.stage.is_parked:
-            if self.stage.is_active:
-                self._enter(COMPLETED)
-            self.session.detach()
 
 
 def candidate_of(broker: Broker, call: Call, request: FetchRequest) -> FetchSession:

@@ -25,7 +25,7 @@ from reference_broker.records.batch import InvalidRecords
 from reference_broker.remote_log.reading.reader import Abandon, RemoteReader, RemoteRecords
 from reference_broker.replication.leader.replicas import Followers, FollowerState, error_without_replica
 from reference_broker.replication.partitions import Partition
-from reference_broker.sessions.cached_partition import CachedPartition
+from reference_broker.sessions.fetch_session import CachedPartition
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import (

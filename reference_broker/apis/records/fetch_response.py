@@ -7,8 +7,7 @@ from typing import TypeAlias
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
 from reference_broker.apis.records.partition_errors import endpoints_of
-from reference_broker.sessions.cached_partition import CachedPartition
-from reference_broker.sessions.fetch_session import FetchSession
+from reference_broker.sessions.fetch_session import CachedPartition, FetchSession
 from reference_broker.wire.apis import FETCH_TOMBSTONE_HORIZON, FIRST_DRAFT_VERSION
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchResponse, FetchTopicResponse, PartitionData
 

@@ -51,10 +51,10 @@ Version notes:
 KIPs: 74, 98, 227, 320, 392, 516, 951.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call
+from reference_broker.apis.call import Call, contained
 from reference_broker.apis.records.fetch import TOPIC_IDS_FROM, Fetch, candidate_of
 from reference_broker.apis.records.first_revision_fetch import fetch_first
 from reference_broker.apis.registry import Api
@@ -160,33 +160,19 @@ def _fetch_incremental(broker: Broker, call: Call, request: FetchRequest) -> Fet
 def _queue_behind(unfinished: SessionFetch, broker: Broker, call: Call, request: FetchRequest) -> None:
     """Handle a request after the unfinished fetch of its session, as if it arrived then. If its connection closes
     before that, it counts only if it ends its session."""
-    queued = _QueuedRequest(broker, call, request)
-    call.on_closed(queued.drop_partitions)
-    unfinished.handle_afterwards(queued.handle_contained)
 
+    def drop_partitions() -> None:
+        """Release the memory of a request that gets no response."""
+        nonlocal request
+        request = replace(request, topics=[], forgotten=[])
 
-@dataclass(slots=True)
-class _QueuedRequest:
-    """A request that waits until its session has no unfinished fetch."""
-
-    broker: Broker
-    call: Call
-    request: FetchRequest
-
-    def drop_partitions(self) -> None:
-        """Release the memory of a request that gets no response, since its connection closed."""
-        self.request = replace(self.request, topics=[], forgotten=[])
-
-    def handle_contained(self) -> None:
-        self.call.contain(self._handle)
-
-    def _handle(self) -> None:
-        if not self.call.closed:
-            response = handle(self.broker, self.call, self.request)
+    def handle_queued() -> None:
+        if not call.closed:
+            response = handle(broker, call, request)
             if response is not None:
-                self.call.respond(response)
-        elif self.call.api_version not in FIRST_REVISIONS and self.request.session_epoch in (
-            FULL_EPOCH,
-            CLOSE_SESSION_EPOCH,
-        ):
-            _close_named_session(self.broker, self.request)
+                call.respond(response)
+        elif call.api_version not in FIRST_REVISIONS and request.session_epoch in (FULL_EPOCH, CLOSE_SESSION_EPOCH):
+            _close_named_session(broker, request)
+
+    call.on_closed(drop_partitions)
+    unfinished.queue(contained(call, handle_queued))

@@ -253,7 +253,7 @@ def test_evicted_session_is_not_referenced(revision: str) -> None:
         live = list(world.sessions.sessions.values())
         for place in (A0, A1):
             assert all(each.session in live for each in world.partition(*place).watchers), turn  # type: ignore[attr-defined]
-        assert all(each.session in live for each in world.sessions.arrivals.keys)  # type: ignore[attr-defined]
+        assert all(each.session in live for each in world.sessions.arrivals.keys)
 
 
 @pytest.mark.clause("F-20", "G-3")

@@ -30,7 +30,7 @@ class Contact(Protocol):
 
 
 class Cached(Protocol):
-    """A partition cached in a follower's session (``sessions.cached_partition.CachedPartition``)."""
+    """A partition cached in a follower's session (``sessions.fetch_session.CachedPartition``)."""
 
     @property
     def session(self) -> Contact: ...

@@ -8,7 +8,7 @@ from chaos.mutants.mutant import Function, mutant
 from reference_broker.ports.slicing import Sliced
 
 CACHE = "reference_broker.sessions.fetch_session_cache"
-CACHED = "reference_broker.sessions.cached_partition:CachedPartition"
+CACHED = "reference_broker.sessions.fetch_session:CachedPartition"
 FIRST = "reference_broker.sessions.first_revision:FirstRevisionSession"
 ONLY_FIRST = ("first",)
 
@@ -24,11 +24,11 @@ def removed_partition_stays_bound(original: Function, self: Any, partitions: Any
 
 
 @mutant(f"{CACHED}.remember")
-def cached_max_bytes_never_updated(original: Function, self: Any, wanted: Any, topic_id: bytes) -> None:
+def cached_max_bytes_never_updated(original: Function, self: Any, requested: Any, topic_id: bytes) -> None:
     """A session keeps the partition's maxBytes of the first request that named it, and ignores those of later ones
     (F-13, G-13)."""
     before = self.max_bytes
-    original(self, wanted, topic_id)
+    original(self, requested, topic_id)
     if self.named_by_request >= 0:
         self.max_bytes = before
 

@@ -18,7 +18,7 @@ FOLLOWER = "reference_broker.replication.follower"
 # --- progress ---------------------------------------------------------------------------------------------------------
 
 
-@mutant("reference_broker.sessions.cached_partition:CachedPartition.bind")
+@mutant("reference_broker.sessions.fetch_session:CachedPartition.bind")
 def offset_of_former_leadership_counts(original: Function, self: Any, partitions: Any) -> Any:
     """A follower's cached offset counts for a leadership that began after it was requested, although the follower may
     have truncated its log since (F-22)."""
