@@ -3,7 +3,7 @@ clients.
 
 A kind names the two ways, such as long work in slices of one item and in whole slices. The script is drawn from the
 seed (``differ_scripts``). Each operation begins at its own virtual time, no fault is drawn, and the client waits for
-one result before it sends the next request (``differ_world``). A result that differs is a defect. What the two ways of
+one result before it sends the next request (``ScriptClient``). A result that differs is a defect. What the two ways of
 a kind may differ in is not in its scripts (``Needs``).
 """
 
@@ -16,18 +16,11 @@ import click
 
 from chaos.mutants.mutant import MutantError, applied
 from chaos.mutants.registry import by_name
+from chaos.search.differ_groups import GroupClient
+from chaos.search.differ_reads import ReadingClient
 from chaos.search.differ_scripts import Needs, Operation, drawn
-from chaos.search.differ_world import (
-    BOOT_US,
-    PAUSE_US,
-    SLOT_US,
-    ClientResult,
-    ComparedRun,
-    NodeEnded,
-    NoResponse,
-    ScriptClient,
-    Way,
-)
+from chaos.search.differ_world import BOOT_US, PAUSE_US, SLOT_US, ClientResult, ComparedRun, NodeEnded, NoResponse, Way
+from chaos.search.differ_writes import WritingClient
 from chaos.seeds import random_for
 from chaos.sim.speedups import shared_coding
 from chaos.sim.world import short_slices
@@ -157,6 +150,19 @@ class DifferResult:
 
 def script(kind: DifferKind, seed: int) -> list[Operation]:
     return drawn(random_for(seed, "differ"), kind.needs)
+
+
+@dataclass
+class ScriptClient(WritingClient, ReadingClient, GroupClient):
+    """The one client of a script. Each public method of the three classes is an operation, as is ``pause``."""
+
+    def pause(self, node: int, clean: bool) -> ClientResult:
+        """Do nothing for a while, in which a node may restart."""
+        if self.world.way.restarts:
+            self.world.restart(node, clean)
+            self.topic_leaders.clear()
+            self.coordinators.clear()
+        return ()
 
 
 def play_script(

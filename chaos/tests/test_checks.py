@@ -330,7 +330,7 @@ HARMLESS = {
     "chaos/checks/delays.py",
     "chaos/search/power_loss_logs.py",
     "chaos/search/differ_scripts.py",
-    "chaos/search/differ_world.py",
+    "chaos/search/differ_reads.py",
     "chaos/mutants/unplanned/storage.py",
 }
 """A broker's responses, the names of all keys, a check of requests, scripts of a log without clients, scripts that no

@@ -10,6 +10,7 @@ from chaos.search.differ import (
     KINDS,
     Difference,
     DifferResult,
+    ScriptClient,
     compare,
     play_script,
     script,
@@ -17,7 +18,7 @@ from chaos.search.differ import (
     story,
 )
 from chaos.search.differ_scripts import Operation
-from chaos.search.differ_world import ClientResult, NoResponse, ScriptClient, Way
+from chaos.search.differ_world import ClientResult, NoResponse, Way
 from crucible_kafka.commands.sim import differ
 
 SEED = 4
