@@ -2,11 +2,11 @@
 
 It reads an input topic as a member of a group, with read_committed, and writes what it has read to the same partition
 of an output topic. Each interval is one transaction: the records and the group's offsets take effect together, or not
-at all (AddOffsetsToTxn and TxnOffsetCommit). After an abort it goes back to the committed offsets, which it requests
-from the group's coordinator, and makes the output again. Before partitions are revoked, it commits what it has made of
-them; where they are lost, another member may have them, so it aborts.
+at all (AddOffsetsToTxn and TxnOffsetCommit). After an abort the client goes back to the committed offsets, which it
+fetches from the group's coordinator, and writes the output again. Before partitions are revoked, the client commits
+what it has written for them. Where partitions are lost, another member may own them already, so the client aborts.
 
-Records keep their values, timestamps and sizes, so those who read the output verify each input record, and measure
+Records keep their values, timestamps and sizes, so that readers of the output verify each input record, and measure
 its latency from the time at which the input was due (``LoadPlan.stamps_due_time``). A batch is not decoded: its header
 is written again, with the producer's sequence and a CRC.
 """

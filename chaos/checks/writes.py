@@ -68,11 +68,12 @@ def deleted(history: History) -> dict[TopicPartition, EndRow]:
 
 @computed_once
 def never_read(history: History) -> list[tuple[SpanRow, WrittenValue]]:
-    """Return the values that must be in the log, with their offsets, and that nobody read.
+    """Return the values that must be in the log and that no client read, with their offsets.
 
-    They were acknowledged for good. Or the end of their send is not known, and others of its batch were read: a batch
-    is written whole or not at all. There are none if acknowledged writes need not survive. X-11: a cleaner may have
-    taken what is ``excused``. Neither are there those that retention may have deleted.
+    A value must be in the log if its write was acknowledged for good. If the outcome of its send is not known, it must
+    be there where other values of the batch were read, since a batch is written whole or not at all. Excluded are the
+    values that retention may have deleted, those that a cleaner may have removed (X-11, ``excused``), and all values if
+    acknowledged writes need not survive.
     """
     if not history.writes_guaranteed:
         return []  # Physical: the only replica lost its power, and nothing had been synced.

@@ -151,9 +151,9 @@ def transactions_not_verified(original: Function, self: Any, request: Any, verif
 
 
 @mutant("reference_broker.transactions.markers:refusal_of")
-def coordinator_epoch_not_checked(original: Function, marker: Any, known: Any) -> Error:
+def coordinator_epoch_not_checked(original: Function, marker: Any, producer: Any) -> Error:
     """A partition appends the marker of a fenced coordinator (X-6)."""
-    refusal: Error = original(marker, known)
+    refusal: Error = original(marker, producer)
     return ErrorCode.none if refusal is ErrorCode.transaction_coordinator_fenced else refusal
 
 

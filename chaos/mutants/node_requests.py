@@ -31,9 +31,9 @@ def broker_epoch_unchecked(original: Function, self: Any, beat: Any) -> Any:
 
 
 @mutant("reference_broker.controller.planning.brokers:Restart._is_duplicate")
-def old_registration_believed(original: Function, self: Any, known: Any) -> bool:
+def old_registration_believed(original: Function, self: Any, broker: Any) -> bool:
     """A registration takes the ID of a live broker, as a replayed old one would."""
-    del original, self, known
+    del original, self, broker
     return False
 
 

@@ -93,9 +93,9 @@ def elr_not_kept(original: Function, self: Any, topic: Any, partition: Any, isr:
 
 
 @mutant("reference_broker.controller.planning.brokers:Registration.is_after_clean_shutdown")
-def unclean_restart_keeps_elr(original: Function, self: Any, known: Any) -> bool:
+def unclean_restart_keeps_elr(original: Function, self: Any, broker: Any) -> bool:
     """Each shutdown counts as clean, so a broker that lost records stays an eligible leader (E-4)."""
-    return known is not None
+    return broker is not None
 
 
 @mutant("reference_broker.replication.leader.leaders:Leaders._may_advance")

@@ -379,7 +379,8 @@ def _topics(keys: Sequence[ReplicaKey]) -> tuple[TopicData, ...]:
         indexes.setdefault(topic_id, []).append(index)
     return tuple(
         TopicData(
-            topic_id=UUID(bytes=topic_id), partitions=tuple(PartitionData(partition_index=i32(one)) for one in found)
+            topic_id=UUID(bytes=topic_id),
+            partitions=tuple(PartitionData(partition_index=i32(index)) for index in of_topic),
         )
-        for topic_id, found in indexes.items()
+        for topic_id, of_topic in indexes.items()
     )

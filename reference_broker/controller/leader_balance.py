@@ -67,7 +67,7 @@ class LeaderBalance:
             self._is_queued = False
             if elections.checked is not None and not leaderless_only:
                 self._seen = elections.checked
-            if refusal is None and len(elections.found) >= MOST_ELECTIONS_AT_ONCE:
+            if refusal is None and len(elections.records) >= MOST_ELECTIONS_AT_ONCE:
                 self._elect(leaderless_only=leaderless_only)
 
         self.controller.propose(elections, completed, raise_bug)
@@ -84,7 +84,7 @@ class LeaderElections(Change[Refusal | None]):
     """Whether only partitions without a leader get one."""
     prefers_first: bool
     """Whether the first replica becomes leader where another one leads (``auto.leader.rebalance.enable``)."""
-    found: list[MetadataRecord] = field(default_factory=list)
+    records: list[MetadataRecord] = field(default_factory=list)
     checked: MetadataImage | None = None
     """The metadata that was checked, or None if the limit was reached."""
 
@@ -94,13 +94,13 @@ class LeaderElections(Change[Refusal | None]):
         for topic in latest.topics.values():
             for indexes in looks(topic):
                 changed = list(self._elections(changes, context, topic, indexes))
-                self.found.extend(changed)
+                self.records.extend(changed)
                 if context.spend(cost_of(indexes, changed)):
                     yield
-                if len(self.found) >= MOST_ELECTIONS_AT_ONCE:
-                    return self.found
+                if len(self.records) >= MOST_ELECTIONS_AT_ONCE:
+                    return self.records
         self.checked = latest
-        return self.found
+        return self.records
 
     def outcome(self, refused: Refusal | None) -> Refusal | None:
         return refused

@@ -115,9 +115,9 @@ class Frames:
         """Call ``then`` with the states that lead from ``base`` to ``target``, in this event or a later one. A ``base``
         of None means nothing."""
         key = (-1 if base is None else base.metadata_epoch, target.metadata_epoch)
-        made = self._made.get(key)
-        if made is not None:
-            then(made)
+        states = self._made.get(key)
+        if states is not None:
+            then(states)
         elif key in self._waiting:
             self._waiting[key].append(then)
         else:
@@ -173,9 +173,9 @@ def _topic_states(
         for index, partition in enumerate(before.partitions):
             yield _state(before, index, partition, controller_epoch, live, DELETED)
         return
-    known = before.partitions if before is not None and before.topic_id == after.topic_id else ()
+    earlier = before.partitions if before is not None and before.topic_id == after.topic_id else ()
     for index, partition in enumerate(after.partitions):
-        if index >= len(known) or (known[index] is not partition and known[index] != partition):
+        if index >= len(earlier) or (earlier[index] is not partition and earlier[index] != partition):
             yield _state(after, index, partition, controller_epoch, live, partition.leader)
 
 

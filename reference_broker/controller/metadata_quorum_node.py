@@ -87,16 +87,16 @@ class MetadataQuorumNode:
         """Recover the metadata log and build the parts. Raise StartRefused for a damaged directory or that
         of another node."""
         setup = self._setup
-        known = read_identity(setup.disk, setup.node_id)
+        identity = read_identity(setup.disk, setup.node_id)
         self.store = SnapshotStore(setup.disk)
         self.log = yield from open_metadata_log(setup.disk, setup.config, setup.ports.now(), clean, self.store)
         note_recovery(self.log.log, setup.ports.note)
-        if known is not None and self.log.end_offset == 0:
+        if identity is not None and self.log.end_offset == 0:
             raise StartRefused(
                 f"The metadata log in {METADATA_DIRECTORY} is gone, although this node has served before: restore it "
                 "from a copy or use an empty directory."
             )
-        self._identity_file = IdentityFile(setup.disk, setup.ports, self._own_identity(known), known is not None)
+        self._identity_file = IdentityFile(setup.disk, setup.ports, self._own_identity(identity), identity is not None)
         self._build()
         yield from self.loader.load()
 
@@ -178,18 +178,20 @@ class MetadataQuorumNode:
         setup = self._setup
         return NodeContext(setup.node_id, setup.disk, setup.ports, setup.random_for(purpose))
 
-    def _own_identity(self, known: Identity | None) -> Identity:
+    def _own_identity(self, stored: Identity | None) -> Identity:
         """The ID of a new cluster is configured on all nodes, or drawn by its only voter."""
-        wanted = self._setup.config.crucible_cluster_id
-        if known is not None:
-            if wanted and wanted != known.cluster_id:
+        cluster_id = self._setup.config.crucible_cluster_id
+        if stored is not None:
+            if cluster_id and cluster_id != stored.cluster_id:
                 raise StartRefused(
-                    f"The data directory belongs to cluster {known.cluster_id}, not {wanted}: give that "
+                    f"The data directory belongs to cluster {stored.cluster_id}, not {cluster_id}: give that "
                     "crucible.cluster.id, or another directory."
                 )
-            return known
+            return stored
         random = self._setup.random_for("identity")
-        return Identity(wanted or uuid_text(random_uuid(random)), self._setup.node_id, uuid_text(random_uuid(random)))
+        return Identity(
+            cluster_id or uuid_text(random_uuid(random)), self._setup.node_id, uuid_text(random_uuid(random))
+        )
 
     def _write_identity(self) -> None:
         self._identity_file.write_once(self.quorum.log_sync.request, self.lifecycle.start)

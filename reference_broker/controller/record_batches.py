@@ -52,10 +52,10 @@ class ChangeBatches:
 
 def planned(plan: Callable[[], Records | Sliced[Records]]) -> Sliced[Records]:
     """Run a plan whose turn has come, and return its records."""
-    found = plan()
-    if isinstance(found, Generator):
-        return (yield from found)
-    return found
+    records = plan()
+    if isinstance(records, Generator):
+        return (yield from records)
+    return records
 
 
 def encode_batches(
@@ -66,25 +66,25 @@ def encode_batches(
 
     Raise ChangeTooLarge, and MetadataFault for a record that cannot follow the ones before it.
     """
-    found, size_bytes = ChangeBatches(delta), max_batch_bytes
+    cut, size_bytes = ChangeBatches(delta), max_batch_bytes
     for record in records:
         value = encode(record)
         length = len(value) + _RECORD_OVERHEAD_BYTES
         if length > MAX_RECORD_BYTES:
             raise ChangeTooLarge(f"a metadata record of {length} bytes, at most {MAX_RECORD_BYTES} are allowed")
         if size_bytes + length > max_batch_bytes:
-            found.batches.append(ChangeBatch())
+            cut.batches.append(ChangeBatch())
             size_bytes = HEADER_BYTES
-        found.batches[-1].records.append(record)
-        found.batches[-1].values.append(value)
+        cut.batches[-1].records.append(record)
+        cut.batches[-1].values.append(value)
         size_bytes += length
-        found.records += 1
-        if found.records > MAX_RECORDS_PER_OPERATION:
+        cut.records += 1
+        if cut.records > MAX_RECORDS_PER_OPERATION:
             raise ChangeTooLarge(f"more than {MAX_RECORDS_PER_OPERATION} metadata records in one operation")
         replay_checked(delta, record)
         if budget.spend(2):
             yield
-    return found
+    return cut
 
 
 def replayed(batch: ChangeBatch, delta: MetadataDelta, budget: Budget) -> Sliced[None]:

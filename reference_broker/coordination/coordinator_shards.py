@@ -88,11 +88,11 @@ class Loading:
 
     def run(self) -> Sliced[None]:
         """Raise InvalidRecords and DiskError where the log cannot be read on."""
-        for found in self._records(self.target.led.log):
-            if found is None:
+        for header_and_record in self._records(self.target.led.log):
+            if header_and_record is None:
                 yield
                 continue
-            self._replay(*found)
+            self._replay(*header_and_record)
             self.records += 1
             if self.records % COORDINATOR_RECORDS_PER_SLICE == 0:
                 self.playback.batch_replayed()
@@ -196,11 +196,11 @@ class CoordinatorShards(Generic[P]):
 
     def find(self, index: int) -> P | Error:
         """Return the partition, or NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS."""
-        found = self._by_index.get(index)
-        if found is None or found.is_refused:
+        shard = self._by_index.get(index)
+        if shard is None or shard.is_refused:
             return ErrorCode.not_coordinator
         # Decision coordinator-partition-state (X-2): serves | still loading
-        return found if found.is_loaded else ErrorCode.coordinator_load_in_progress
+        return shard if shard.is_loaded else ErrorCode.coordinator_load_in_progress
 
     def active(self) -> Sequence[P]:
         """Return every loaded partition, by index."""
@@ -227,19 +227,19 @@ class CoordinatorShards(Generic[P]):
         written."""
         if partition.topic != self._topic:
             return
-        known = self._by_index.get(partition.index)
-        if known is not None and known.led is partition:
+        shard = self._by_index.get(partition.index)
+        if shard is not None and shard.led is partition:
             return
-        if known is not None:
-            self._drop(known)
+        if shard is not None:
+            self._drop(shard)
         self._start_loading(partition)
 
     def stops_leading(self, partition: Partition) -> None:
         """Another node leads the partition. Pending acknowledgements of its records have failed already."""
-        known = self._by_index.get(partition.index) if partition.topic == self._topic else None
-        if known is not None and known.led is partition:
+        shard = self._by_index.get(partition.index) if partition.topic == self._topic else None
+        if shard is not None and shard.led is partition:
             del self._by_index[partition.index]
-            self._drop(known)
+            self._drop(shard)
 
     def _start_loading(self, partition: Partition) -> None:
         shard = self._coordinator.new_shard(partition)
@@ -286,11 +286,11 @@ class CoordinatorShards(Generic[P]):
         self._ports.note(f"{self._prefix}_loaded", ("partition", shard.index), ("records", records))
         self._coordinator.loaded(shard)
 
-    def _drop(self, known: P) -> None:
-        was_loaded = known.is_loaded
-        known.close()
+    def _drop(self, shard: P) -> None:
+        was_loaded = shard.is_loaded
+        shard.close()
         if was_loaded:
-            self._coordinator.unloaded(known)
-        elif not known.is_refused:
+            self._coordinator.unloaded(shard)
+        elif not shard.is_refused:
             self._loading.value -= 1
-        self._ports.note(f"{self._prefix}_unloaded", ("partition", known.index))
+        self._ports.note(f"{self._prefix}_unloaded", ("partition", shard.index))

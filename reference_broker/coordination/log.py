@@ -95,7 +95,7 @@ class CoordinatorLog:
             written(ErrorCode.record_list_too_large)
             return
         try:
-            found = led.log.append(now, batch, led.leader_epoch, origin=BatchOrigin.BROKER)
+            append_info = led.log.append(now, batch, led.leader_epoch, origin=BatchOrigin.BROKER)
         except RecordsRefused as refused:
             written(refused.error)
             return
@@ -103,7 +103,7 @@ class CoordinatorLog:
             self._ports.note("append_failed", ("partition", led.log.directory), ("reason", str(failure)))
             written(ErrorCode.kafka_storage_error)
             return
-        end_offset = found.last_offset + 1
+        end_offset = append_info.last_offset + 1
         appended(end_offset)
         self._leaders.appended(led)
         plan_timed_flush(self._ports, led)
@@ -141,9 +141,9 @@ class CoordinatorLog:
             return ErrorCode.not_leader_or_follower
         if self.lacks_replicas:
             return ErrorCode.not_enough_replicas
-        known = led.log.producers.by_id.get(producer.producer_id)
+        state = led.log.producers.by_id.get(producer.producer_id)
         # Decision coordinator-write-producer: fenced | current
-        if known is not None and producer.producer_epoch < known.producer_epoch:
+        if state is not None and producer.producer_epoch < state.producer_epoch:
             return ErrorCode.invalid_producer_epoch
         return ErrorCode.none
 

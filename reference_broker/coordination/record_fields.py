@@ -143,8 +143,8 @@ class FieldReader:
 
     def nullable_string(self) -> str | None:
         read = read_compact_nullable_string if self._flexible else read_legacy_nullable_string
-        found: str | None = self._read(read)
-        return found
+        text: str | None = self._read(read)
+        return text
 
     def blob(self) -> bytes:
         length = self.length()
@@ -156,8 +156,8 @@ class FieldReader:
         """Read the tagged fields that have a reader, by tag. A version that is not flexible has none."""
         if not self._flexible:
             return {}
-        found: Mapping[int, Any] = self._read(read_known_tags, readers)
-        return found
+        fields: Mapping[int, Any] = self._read(read_known_tags, readers)
+        return fields
 
     def _number(self, layout: Struct) -> int:
         try:

@@ -136,13 +136,18 @@ class PendingOffsets:
 
     def validate(self) -> None:
         """Assert the invariants. It looks at every commit, so only tests and the simulator call it."""
-        by_group = {(each, key) for found in self._by_group.values() for key, of in found.items() for each in of}
-        by_producer = {(each, key) for each, keys in self._by_producer.items() for key in keys}
+        by_group = {
+            (producer_id, key)
+            for commits in self._by_group.values()
+            for key, producers in commits.items()
+            for producer_id in producers
+        }
+        by_producer = {(producer_id, key) for producer_id, keys in self._by_producer.items() for key in keys}
         assert by_group == by_producer, f"pending commits by group and by producer differ in {by_group ^ by_producer}"
-        assert all(key.group == group for group, found in self._by_group.items() for key in found), (
+        assert all(key.group == group for group, commits in self._by_group.items() for key in commits), (
             "a pending commit is listed under another group"
         )
-        empty = [key for found in self._by_group.values() for key, of in found.items() if not of]
+        empty = [key for commits in self._by_group.values() for key, producers in commits.items() if not producers]
         assert not empty, f"no producer has the pending commits of {empty}"
         assert all(self._by_group.values()), "a group without pending commits is kept"
         assert all(self._by_producer.values()), "a producer without pending commits is kept"
@@ -346,7 +351,9 @@ class CommittedOffsets:
     def keys_of(self, group: str) -> list[OffsetKey]:
         """Return the keys of all offsets of a group, with those that are on their way or pending. Looks at all that
         are on their way."""
-        visible = (OffsetKey(group, topic, index) for topic, found in self.of(group).items() for index in found)
+        visible = (
+            OffsetKey(group, topic, index) for topic, partitions in self.of(group).items() for index in partitions
+        )
         return list(dict.fromkeys([*visible, *self._waiting_of_group(group), *self._pending.of(group)]))
 
     def has_any(self, group: str) -> bool:

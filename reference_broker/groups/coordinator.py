@@ -89,9 +89,9 @@ class GroupCoordinator:
 
     def marker_appended(self, index: int, producer_id: int, producer_epoch: int, offset: int, is_commit: bool) -> None:  # noqa: ARG002 - the listener's form
         """The log of the partition has a transaction marker at ``offset``, which need not be replicated."""
-        found = self._led.find(index)
-        assert not isinstance(found, Error), f"a marker was written to partition {index}, which is not loaded"
-        found.transaction_ended(producer_id, offset, is_commit=is_commit)
+        shard = self._led.find(index)
+        assert not isinstance(shard, Error), f"a marker was written to partition {index}, which is not loaded"
+        shard.transaction_ended(producer_id, offset, is_commit=is_commit)
 
     # --- partitions that come and go ----------------------------------------------------------------------------------
 

@@ -145,13 +145,13 @@ class SupportedProtocols:
 def subscribed_topics(metadatas: Iterable[bytes]) -> dict[str, None] | None:
     """Return all topics, each once, in the order of first mention. Returns None if the metadata of one member cannot
     be read."""
-    found: dict[str, None] = {}
+    topics: dict[str, None] = {}
     for metadata in metadatas:
-        topics = _topics_of(metadata)
-        if topics is None:
+        own_topics = _topics_of(metadata)
+        if own_topics is None:
             return None
-        found.update(dict.fromkeys(topics))
-    return found
+        topics.update(dict.fromkeys(own_topics))
+    return topics
 
 
 def _topics_of(metadata: bytes) -> list[str] | None:
@@ -391,11 +391,11 @@ class Group:
     def check_member(self, member_id: str, group_instance_id: str | None) -> Error:
         """NONE, FENCED_INSTANCE_ID (the instance has another member ID by now) or UNKNOWN_MEMBER_ID."""
         if group_instance_id is not None:
-            known = self.static_members.get(group_instance_id)
+            current_id = self.static_members.get(group_instance_id)
             # Decision static-member-fenced (X-14): fenced by its successor | not fenced
-            if known is not None and known != member_id:
+            if current_id is not None and current_id != member_id:
                 return ErrorCode.fenced_instance_id
-            if known is None:
+            if current_id is None:
                 return ErrorCode.unknown_member_id
         return ErrorCode.none if member_id in self.members else ErrorCode.unknown_member_id
 
@@ -480,8 +480,8 @@ class Group:
         if self.protocol is None:
             return None
         if self._topics is None or self._topics[0] != self.generation:
-            found = subscribed_topics(each.metadata(self.protocol) for each in self.members.values())
-            self._topics = (self.generation, found)
+            topics = subscribed_topics(each.metadata(self.protocol) for each in self.members.values())
+            self._topics = (self.generation, topics)
         return self._topics[1]
 
     # --- transitions --------------------------------------------------------------------------------------------------

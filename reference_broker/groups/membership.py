@@ -62,29 +62,30 @@ class Membership:
         """JoinGroup: respond with the generation once it begins, or with an error: INVALID_GROUP_ID,
         INVALID_SESSION_TIMEOUT, INVALID_REQUEST (a text that no record can hold), those of ``find``, UNKNOWN_MEMBER_ID,
         FENCED_INSTANCE_ID, INCONSISTENT_GROUP_PROTOCOL, GROUP_MAX_SIZE_REACHED or MEMBER_ID_REQUIRED."""
-        served = _join_refusal(request, self._context.config) or self._joined_group(request)
-        if isinstance(served, ServedGroup):
-            join_group(served, request, respond)
+        refusal = _join_refusal(request, self._context.config)
+        group_or_error = refusal or self._find_or_create(request)
+        if isinstance(group_or_error, ServedGroup):
+            join_group(group_or_error, request, respond)
         else:
-            respond(JoinResponse(served, request.member_id))
+            respond(JoinResponse(group_or_error, request.member_id))
 
     def sync(self, request: SyncRequest, respond: SyncCallback) -> None:
         """SyncGroup: respond with the assignment once it is written, or with an error: those of ``find``,
         UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL or REBALANCE_IN_PROGRESS.
         """
-        served = self._served_group(request.group_id)
-        if isinstance(served, ServedGroup):
-            sync_group(served, request, respond)
+        group_or_error = self._find_group(request.group_id)
+        if isinstance(group_or_error, ServedGroup):
+            sync_group(group_or_error, request, respond)
         else:
-            respond(SyncResponse(served))
+            respond(SyncResponse(group_or_error))
 
     def heartbeat(self, group_id: str, member_id: str, group_instance_id: str | None, generation: int) -> Error:
         """Return NONE, REBALANCE_IN_PROGRESS (join again), UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION
         or an error of ``find``."""
-        served = self._served_group(group_id)
-        if not isinstance(served, ServedGroup):
-            return served
-        group = served.group
+        group_or_error = self._find_group(group_id)
+        if not isinstance(group_or_error, ServedGroup):
+            return group_or_error
+        served, group = group_or_error, group_or_error.group
         error = group.check_member(member_id, group_instance_id)
         if error:
             return error
@@ -98,12 +99,12 @@ class Membership:
 
     def leave(self, group_id: str, members: tuple[Leaving, ...]) -> tuple[Error, tuple[Error, ...]]:
         """Return an error for all, and if that is NONE one for each: NONE, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
-        served = self._served_group(group_id)
-        if isinstance(served, ServedGroup):
-            return ErrorCode.none, leave_group(served, members)
-        if served is ErrorCode.unknown_member_id:
-            return ErrorCode.none, (served,) * len(members)
-        return served, ()
+        group_or_error = self._find_group(group_id)
+        if isinstance(group_or_error, ServedGroup):
+            return ErrorCode.none, leave_group(group_or_error, members)
+        if group_or_error is ErrorCode.unknown_member_id:
+            return ErrorCode.none, (group_or_error,) * len(members)
+        return group_or_error, ()
 
     def extend_session(self, partition: OffsetsPartition, group_id: str, member_id: str) -> None:
         """Extend the session of a member whose commit was accepted, which counts as a heartbeat."""
@@ -114,8 +115,9 @@ class Membership:
 
     # --- the group of a request ---------------------------------------------------------------------------------------
 
-    def _served_group(self, group_id: str) -> ServedGroup | Error:
-        """Return the group, or UNKNOWN_MEMBER_ID where there is no such group, since it has no members then."""
+    def _find_group(self, group_id: str) -> ServedGroup | Error:
+        """Return the group, INVALID_GROUP_ID, an error of ``find``, or UNKNOWN_MEMBER_ID where there is no such group,
+        so that it has no members."""
         if not group_id:
             return ErrorCode.invalid_group_id
         partition = self._find(group_id)
@@ -124,11 +126,12 @@ class Membership:
         group = partition.groups.get(group_id)
         return ErrorCode.unknown_member_id if group is None else self.serve(partition, group)
 
-    def _joined_group(self, request: JoinRequest) -> ServedGroup | Error:
-        """Return the group to join. Only a client without a member ID creates it."""
-        served = self._served_group(request.group_id)
-        if served is not ErrorCode.unknown_member_id or request.member_id != UNKNOWN_MEMBER:
-            return served
+    def _find_or_create(self, request: JoinRequest) -> ServedGroup | Error:
+        """Return the group to join, or an error. A client without a member ID creates the group if there is none."""
+        group_or_error = self._find_group(request.group_id)
+        is_missing = group_or_error is ErrorCode.unknown_member_id
+        if not is_missing or request.member_id != UNKNOWN_MEMBER:
+            return group_or_error
         partition = self._find(request.group_id)
         if isinstance(partition, Error):
             return partition
@@ -182,7 +185,7 @@ class Membership:
         run_slices(self._context.ports, self._serve_all(partition))
 
     def unloaded(self, partition: OffsetsPartition) -> None:
-        """End the service of a closed partition: all parked requests get NOT_COORDINATOR."""
+        """End the service of the groups of a closed partition: all parked requests get NOT_COORDINATOR."""
         assert not partition.is_led, f"partition {partition.index} is unloaded and led"
         run_slices(self._context.ports, self._drop(self._served.pop(partition, {})))
 
@@ -239,7 +242,7 @@ class Membership:
 
 
 def _join_refusal(request: JoinRequest, config: BrokerConfig) -> Error:
-    """Return what no group would accept."""
+    """Return the error of a request that no group would accept."""
     if not request.group_id:
         return ErrorCode.invalid_group_id
     least_ms, most_ms = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
@@ -406,7 +409,7 @@ def _keep_generation(
             return
         # Decision static-rejoin-stored (X-14): stored | former member restored
         if not error:
-            served.respond_to_join(member_id, _kept(served, request, member_id, old_leader))
+            served.respond_to_join(member_id, _response_of_kept_generation(served, request, member_id, old_leader))
             served.restart_session(member_id, group.members[member_id].session_timeout_ms)
             return
         served.respond_to_join(member_id, JoinResponse(error))
@@ -417,16 +420,18 @@ def _keep_generation(
     served.partition.write_group(group, written)
 
 
-def _kept(served: ServedGroup, request: JoinRequest, member_id: str, old_leader: str) -> JoinResponse:
+def _response_of_kept_generation(
+    served: ServedGroup, request: JoinRequest, member_id: str, old_leader: str
+) -> JoinResponse:
     """Return the response that keeps the generation. A leader must not assign now, because the others would not fetch
     the assignment. Clients that support KIP-814 get ``skip_assignment`` and all members. Others get the old ID of the
     leader, so that they take themselves for followers."""
     group = served.group
-    kept = replace(generation_response(group, member_id), members=())
+    response = replace(generation_response(group, member_id), members=())
     if not request.skips_assignment:
-        return replace(kept, leader=old_leader)
+        return replace(response, leader=old_leader)
     leads = member_id == group.leader
-    return replace(kept, skip_assignment=leads, members=joined_members(group) if leads else ())
+    return replace(response, skip_assignment=leads, members=joined_members(group) if leads else ())
 
 
 def sync_group(served: ServedGroup, request: SyncRequest, respond: SyncCallback) -> None:
@@ -484,9 +489,9 @@ def _assign(served: ServedGroup, assignments: dict[str, bytes]) -> None:
     served.partition.write_group(group, written)
 
 
-def _differs(given: str | None, known: str | None) -> bool:
-    """Return whether a given protocol differs from the group's. Clients before version 5 give none."""
-    return given is not None and known is not None and given != known
+def _differs(requested: str | None, current: str | None) -> bool:
+    """Return whether the protocol of a request differs from the group's. Clients before version 5 send none."""
+    return requested is not None and current is not None and requested != current
 
 
 def leave_group(served: ServedGroup, leaving: tuple[Leaving, ...]) -> tuple[Error, ...]:
@@ -521,11 +526,11 @@ def _ignore_result(error: Error) -> None:
 
 def _batch_of(groups: Iterator[Group]) -> list[Group]:
     """Return the groups of the next slice, and none at the end."""
-    found: list[Group] = []
+    batch: list[Group] = []
     members = 0
     for group in groups:
-        found.append(group)
+        batch.append(group)
         members += len(group.members)
-        if len(found) == SERVED_GROUPS_PER_SLICE or members >= SERVED_MEMBERS_PER_SLICE:
+        if len(batch) == SERVED_GROUPS_PER_SLICE or members >= SERVED_MEMBERS_PER_SLICE:
             break
-    return found
+    return batch

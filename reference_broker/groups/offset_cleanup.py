@@ -113,20 +113,20 @@ class OffsetCleanup:
         """Remove the offsets that were written below ``boundary`` and not again since then. With ``of_topics``, commits
         that are on their way or pending are removed, too."""
         for at in range(0, len(keys), EXPIRED_OFFSETS_PER_SLICE):
-            some = [
+            old_keys = [
                 key
                 for key in keys[at : at + EXPIRED_OFFSETS_PER_SLICE]
                 # Decision removed-offset-older (M-8): removed | newer commit stays
                 if target.offsets.is_older(key, boundary, counts_waiting=of_topics)
             ]
-            if some:
-                again = partial(self._remove, target, some, boundary, of_topics=of_topics)
-                target.remove_offsets(some, partial(self._removed, target, again))
+            if old_keys:
+                removal = partial(self._remove, target, old_keys, boundary, of_topics=of_topics)
+                target.remove_offsets(old_keys, partial(self._removed, target, removal))
             yield
             if not target.is_led:
                 return
 
-    def _removed(self, target: OffsetsPartition, again: Callable[[], Sliced[None]], error: Error) -> None:
+    def _removed(self, target: OffsetsPartition, removal: Callable[[], Sliced[None]], error: Error) -> None:
         """Retry after an error, which may come before the tombstones are written or after. What is written is not
         written again."""
         # Decision offset-removal (M-8): done or lost | retried
@@ -135,7 +135,7 @@ class OffsetCleanup:
 
         def retry() -> None:
             if target.is_led:
-                self._work.add(again())
+                self._work.add(removal())
 
         later(self._ports, RETRY_US, retry)
 

@@ -50,7 +50,7 @@ BROKERS_RETENTION = -1
 
 
 @dataclass(frozen=True, slots=True)
-class WantedOffset:
+class RequestedOffset:
     """One partition of an OffsetCommit."""
 
     topic: str
@@ -83,7 +83,7 @@ class CommitRequest:
     """Tools and consumers that assign themselves send -1, with an empty member ID."""
     member_id: str
     group_instance_id: str | None
-    offsets: tuple[WantedOffset, ...]
+    offsets: tuple[RequestedOffset, ...]
     knows_missing_groups: bool = False
     """The client supports GROUP_ID_NOT_FOUND (version 9 on). Others get ILLEGAL_GENERATION."""
     retention_ms: int = BROKERS_RETENTION
@@ -155,27 +155,27 @@ class Judgement:
     def _refuse_missing(self, image: MetadataImage) -> None:
         """Refuse the offsets of topics that were deleted since they were judged. Offsets removed with a topic must not
         come back."""
-        for at, wanted in enumerate(self.request.offsets):
-            before = self.image.topics.get(wanted.topic)
-            is_unchanged = before is not None and image.topics.get(wanted.topic) is before
+        for at, requested in enumerate(self.request.offsets):
+            before = self.image.topics.get(requested.topic)
+            is_unchanged = before is not None and image.topics.get(requested.topic) is before
             # Decision offset-commit-topic-gone (M-8): refused | still there
-            if not self.errors[at] and not is_unchanged and not exists(image, wanted.topic, wanted.partition):
+            if not self.errors[at] and not is_unchanged and not exists(image, requested.topic, requested.partition):
                 self._refuse(at, ErrorCode.unknown_topic_or_partition)
 
     def _refuse_overtaken(self) -> None:
         """Refuse the offsets whose metadata epoch is now older than that of the last commit (M-7)."""
-        for at, wanted in enumerate(self.request.offsets):
-            if wanted.metadata_epoch is not None and not self.errors[at]:
-                key = OffsetKey(self.request.group_id, wanted.topic, wanted.partition)
-                error = epoch_refusal(wanted.metadata_epoch, self.target.offsets.latest(key))
+        for at, requested in enumerate(self.request.offsets):
+            if requested.metadata_epoch is not None and not self.errors[at]:
+                key = OffsetKey(self.request.group_id, requested.topic, requested.partition)
+                error = epoch_refusal(requested.metadata_epoch, self.target.offsets.latest(key))
                 # Decision offset-commit-overtaken (M-7): overtaken meanwhile | still the newest
                 if error:
                     self._refuse(at, error)
 
     def _refuse(self, at: int, error: Error) -> None:
-        wanted = self.request.offsets[at]
+        requested = self.request.offsets[at]
         self.errors[at] = error
-        self.accepted.pop(OffsetKey(self.request.group_id, wanted.topic, wanted.partition), None)
+        self.accepted.pop(OffsetKey(self.request.group_id, requested.topic, requested.partition), None)
 
 
 def membership_error(target: OffsetsPartition, request: CommitRequest) -> Error:
@@ -203,25 +203,25 @@ def judge(
     last offset counts. ``with_epoch`` says whether metadata epochs are checked and stored."""
     errors: list[Error] = []
     accepted: dict[OffsetKey, CommitOffset] = {}
-    for wanted in request.offsets:
-        key = OffsetKey(request.group_id, wanted.topic, wanted.partition)
-        epoch = wanted.metadata_epoch if with_epoch else None
-        error = _refusal(image, config, wanted)
+    for requested in request.offsets:
+        key = OffsetKey(request.group_id, requested.topic, requested.partition)
+        epoch = requested.metadata_epoch if with_epoch else None
+        error = _refusal(image, config, requested)
         if not error and epoch is not None:
             error = epoch_refusal(epoch, accepted.get(key) or target.offsets.latest(key))
         errors.append(error)
         if not error:
-            accepted[key] = _commit(wanted, epoch, now_ms, request.retention_ms)
+            accepted[key] = _commit(requested, epoch, now_ms, request.retention_ms)
     return errors, list(accepted.values())
 
 
-def _commit(wanted: WantedOffset, epoch: int | None, now_ms: int, retention_ms: int) -> CommitOffset:
+def _commit(requested: RequestedOffset, epoch: int | None, now_ms: int, retention_ms: int) -> CommitOffset:
     return CommitOffset(
-        topic=wanted.topic,
-        partition=wanted.partition,
-        offset=wanted.offset,
-        leader_epoch=wanted.leader_epoch,
-        metadata=wanted.metadata or "",
+        topic=requested.topic,
+        partition=requested.partition,
+        offset=requested.offset,
+        leader_epoch=requested.leader_epoch,
+        metadata=requested.metadata or "",
         commit_timestamp_ms=now_ms,
         metadata_epoch=NO_METADATA_EPOCH if epoch is None else epoch,
         expire_timestamp_ms=_expires_ms(now_ms, retention_ms),
@@ -236,18 +236,18 @@ def _expires_ms(now_ms: int, retention_ms: int) -> int:
     return min(max(now_ms + retention_ms, 0), MAX_TIMESTAMP_MS)
 
 
-def _refusal(image: MetadataImage, config: BrokerConfig, wanted: WantedOffset) -> Error:
-    if not exists(image, wanted.topic, wanted.partition):
+def _refusal(image: MetadataImage, config: BrokerConfig, requested: RequestedOffset) -> Error:
+    if not exists(image, requested.topic, requested.partition):
         return ErrorCode.unknown_topic_or_partition
-    if wanted.metadata and _is_too_large(config, wanted.metadata):
+    if requested.metadata and _is_too_large(config, requested.metadata):
         return ErrorCode.offset_metadata_too_large
     return ErrorCode.none
 
 
 def exists(image: MetadataImage, topic: str, partition: int) -> bool:
     """Return whether the topic has this partition."""
-    known = image.topics.get(topic)
-    return known is not None and 0 <= partition < len(known.partitions)
+    topic_image = image.topics.get(topic)
+    return topic_image is not None and 0 <= partition < len(topic_image.partitions)
 
 
 def _is_too_large(config: BrokerConfig, metadata: str) -> bool:
@@ -258,9 +258,9 @@ def _is_too_large(config: BrokerConfig, metadata: str) -> bool:
 def epoch_refusal(metadata_epoch: int, last: CommitOffset | None) -> Error:
     """Return INVALID_METADATA_EPOCH if the client knows older metadata than those under which the offset was committed
     (M-7)."""
-    known = NO_METADATA_EPOCH if last is None else last.metadata_epoch
+    last_epoch = NO_METADATA_EPOCH if last is None else last.metadata_epoch
     # Decision offset-commit-epoch (M-7): older, refused | as new or newer
-    return DraftError.INVALID_METADATA_EPOCH if metadata_epoch < known else ErrorCode.none
+    return DraftError.INVALID_METADATA_EPOCH if metadata_epoch < last_epoch else ErrorCode.none
 
 
 _COUNTS_AS_HEARTBEAT = (GroupState.STABLE, GroupState.PREPARING_REBALANCE)
@@ -314,80 +314,80 @@ class Commits:
         else:
             run_to_end(work)
 
-    def _commit(self, found: Judgement, respond: Committed, contain: Contain) -> Sliced[None]:
-        request = found.request
-        for some in in_batches(request.offsets, COMMITTED_OFFSETS_PER_SLICE):
-            self._judge(found, replace(request, offsets=tuple(some)))
+    def _commit(self, judgement: Judgement, respond: Committed, contain: Contain) -> Sliced[None]:
+        request = judgement.request
+        for batch in in_batches(request.offsets, COMMITTED_OFFSETS_PER_SLICE):
+            self._judge(judgement, replace(request, offsets=tuple(batch)))
             yield
         if request.transaction is None:
-            self._judge_again_and_write(found, respond)
+            self._judge_again_and_write(judgement, respond)
         else:
-            self._verify(found, request.transaction, respond, contain)
+            self._verify(judgement, request.transaction, respond, contain)
 
     def _new_judgement(self, target: OffsetsPartition, request: CommitRequest) -> Judgement:
         image = self._image()
         return Judgement(target, request, image, sends_metadata_epoch(image))
 
-    def _judge(self, found: Judgement, some: CommitRequest) -> None:
+    def _judge(self, judgement: Judgement, batch: CommitRequest) -> None:
         """Add the verdicts on these offsets of the request, and the records of the accepted ones."""
-        now_ms, with_epoch = self._ports.now().wall_ms, found.with_epoch
-        errors, accepted = judge(found.target, some, self._image(), self._config, now_ms, with_epoch=with_epoch)
-        found.errors += errors
+        now_ms, with_epoch = self._ports.now().wall_ms, judgement.with_epoch
+        errors, accepted = judge(judgement.target, batch, self._image(), self._config, now_ms, with_epoch=with_epoch)
+        judgement.errors += errors
         version = EPOCH_VALUE if with_epoch else CLASSIC_VALUE
-        for one in accepted:
-            key = OffsetKey(some.group_id, one.topic, one.partition)
-            found.accepted[key] = one, (offset_key(*key), offset_value(one, version))
+        for commit in accepted:
+            key = OffsetKey(batch.group_id, commit.topic, commit.partition)
+            judgement.accepted[key] = commit, (offset_key(*key), offset_value(commit, version))
 
-    def _verify(self, found: Judgement, transaction: Transaction, respond: Committed, contain: Contain) -> None:
+    def _verify(self, judgement: Judgement, transaction: Transaction, respond: Committed, contain: Contain) -> None:
         """Verify that the transaction is open. Everything has been judged by then, so that the offsets are written in
         the event in which the transaction is known to be open. Otherwise a marker could come between (KIP-890)."""
         assert self.verifier is not None, "a transaction cannot be verified without a verifier"
-        if all(error is ErrorCode.unknown_topic_or_partition for error in found.errors):
-            respond(found.errors)
+        if all(error is ErrorCode.unknown_topic_or_partition for error in judgement.errors):
+            respond(judgement.errors)
             return
 
         def verified(error: Error) -> None:
             # Decision offset-commit-verified (X-9): not in the transaction | verified
             if error:
-                respond(found.refused(client_error(error)))
+                respond(judgement.refused(client_error(error)))
             else:
-                self._judge_again_and_write(found, respond)
+                self._judge_again_and_write(judgement, respond)
 
-        self.verifier.verify(found.target.led, transaction, lambda error: contain(partial(verified, error)))
+        self.verifier.verify(judgement.target.led, transaction, lambda error: contain(partial(verified, error)))
 
-    def _judge_again_and_write(self, found: Judgement, respond: Committed) -> None:
+    def _judge_again_and_write(self, judgement: Judgement, respond: Committed) -> None:
         """Judge again what was judged in earlier events, since other commits may have come between, and write."""
         image = self._image()
         # Decision metadata-epoch-switched-in-commit (M-14): judged again | as before
-        if found.with_epoch is not sends_metadata_epoch(image):
-            found = self._new_judgement(found.target, found.request)
-            self._judge(found, found.request)  # The feature was switched on or off, which is rare.
+        if judgement.with_epoch is not sends_metadata_epoch(image):
+            judgement = self._new_judgement(judgement.target, judgement.request)
+            self._judge(judgement, judgement.request)  # The feature was switched on or off, which is rare.
         else:
-            found.judge_again(image)
-        self._write(found, respond)
+            judgement.judge_again(image)
+        self._write(judgement, respond)
 
-    def _write(self, found: Judgement, respond: Committed) -> None:
+    def _write(self, judgement: Judgement, respond: Committed) -> None:
         """Write the accepted offsets, in one batch, if the member may commit at this moment."""
-        target, request = found.target, found.request
+        target, request = judgement.target, judgement.request
         # Decision offset-commit-at-coordinator (M-8): still led here | lost meanwhile
         error = membership_error(target, request) if target.is_led else ErrorCode.not_coordinator
         if error:
-            respond(found.refused(error))
+            respond(judgement.refused(error))
             return
         group = target.groups.get(request.group_id)
         is_heartbeat = request.transaction is None
         # Decision offset-commit-as-heartbeat (X-14): session is extended | no member or transactional
         if is_heartbeat and group is not None and group.state in _COUNTS_AS_HEARTBEAT:
             self._membership.extend_session(target, request.group_id, request.member_id)
-        if not found.accepted:
-            respond(found.errors)
+        if not judgement.accepted:
+            respond(judgement.errors)
             return
 
         def written(refused: Error) -> None:
-            respond([error or refused for error in found.errors])
+            respond([error or refused for error in judgement.errors])
 
-        self._metrics.commits.value += len(found.accepted)
-        target.commit(found.accepted, written, _producer_of(request.transaction))
+        self._metrics.commits.value += len(judgement.accepted)
+        target.commit(judgement.accepted, written, _producer_of(request.transaction))
         # Decision offset-commit-creates-group (M-8): group is served now | known group
         if group is None and target.is_led and request.group_id in target.groups:
             self._membership.serve(target, target.groups[request.group_id])
@@ -397,13 +397,13 @@ class Commits:
     def fetch(
         self,
         group_id: str,
-        wanted: Sequence[tuple[str, Sequence[int]]] | None,
+        requested: Sequence[tuple[str, Sequence[int]]] | None,
         respond: Fetched,
         *,
         requires_stable: bool = False,
     ) -> None:
-        """Respond with the committed and replicated offsets, for the ``wanted`` topics and partitions in their order,
-        or for all if it is None.
+        """Respond with the committed and replicated offsets: those of the ``requested`` topics and partitions, in their
+        order, or all if it is None.
 
         A coordinator that has just loaded waits until all that it loaded is replicated. If the client
         ``requires_stable`` offsets, it waits for the commits that are on their way, too, and marks the offsets that an
@@ -415,13 +415,13 @@ class Commits:
             return
         target.when_settled(
             requires_stable,
-            lambda error: respond(error, [] if error else _fetched(target, group_id, wanted, requires_stable)),
+            lambda error: respond(error, [] if error else _fetched(target, group_id, requested, requires_stable)),
         )
 
     # --- OffsetDelete -------------------------------------------------------------------------------------------------
 
     def delete(
-        self, group_id: str, wanted: Sequence[tuple[str, int]], respond: Deleted, contain: Contain = _call
+        self, group_id: str, requested: Sequence[tuple[str, int]], respond: Deleted, contain: Contain = _call
     ) -> None:
         """Respond with an error for all (GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, those of ``find`` and of the log) and one
         for each partition (GROUP_SUBSCRIBED_TO_TOPIC, UNKNOWN_TOPIC_OR_PARTITION). To remove a missing offset is no
@@ -431,33 +431,33 @@ class Commits:
         if isinstance(target, Error):
             respond(target, [])
             return
-        work = self._delete(target, group_id, wanted, respond)
-        if len(wanted) > DELETED_OFFSETS_PER_SLICE:
+        work = self._delete(target, group_id, requested, respond)
+        if len(requested) > DELETED_OFFSETS_PER_SLICE:
             self._work.add(contained_slices(contain, work))
         else:
             run_to_end(work)
 
     def _delete(
-        self, target: OffsetsPartition, group_id: str, wanted: Sequence[tuple[str, int]], respond: Deleted
+        self, target: OffsetsPartition, group_id: str, requested: Sequence[tuple[str, int]], respond: Deleted
     ) -> Sliced[None]:
         errors: list[Error] = []
         refusals: list[Error] = []
-        batches = list(in_batches(wanted, DELETED_OFFSETS_PER_SLICE)) or [[]]
+        batches = list(in_batches(requested, DELETED_OFFSETS_PER_SLICE)) or [[]]
 
         def removed(refused: Error) -> None:
             refusals.append(refused)
             if len(refusals) == len(batches):
                 respond(next((each for each in refusals if each), ErrorCode.none), errors)
 
-        for some in batches:
-            self._delete_some(target, group_id, some, errors, removed)
+        for batch in batches:
+            self._delete_batch(target, group_id, batch, errors, removed)
             yield
 
-    def _delete_some(
+    def _delete_batch(
         self,
         target: OffsetsPartition,
         group_id: str,
-        wanted: Sequence[tuple[str, int]],
+        requested: Sequence[tuple[str, int]],
         errors: list[Error],
         removed: ReplicatedCallback,
     ) -> None:
@@ -472,7 +472,7 @@ class Commits:
             return
         image = self._image()
         doomed: dict[OffsetKey, None] = {}
-        for topic, index in wanted:
+        for topic, index in requested:
             key = OffsetKey(group_id, topic, index)
             if not exists(image, topic, index):
                 errors.append(ErrorCode.unknown_topic_or_partition)
@@ -494,14 +494,17 @@ def _producer_of(transaction: Transaction | None) -> TransactionProducer:
 
 
 def _fetched(
-    target: OffsetsPartition, group_id: str, wanted: Sequence[tuple[str, Sequence[int]]] | None, requires_stable: bool
+    target: OffsetsPartition,
+    group_id: str,
+    requested: Sequence[tuple[str, Sequence[int]]] | None,
+    requires_stable: bool,
 ) -> list[FetchedOffset]:
     """As in Kafka, all offsets of a group do not include those that are only pending."""
     offsets = target.offsets
     pending = offsets.pending_of(group_id) if requires_stable else ()
-    if wanted is None:
-        wanted = [(topic, tuple(partitions)) for topic, partitions in offsets.of(group_id).items()]
-    keys = (OffsetKey(group_id, topic, index) for topic, indexes in wanted for index in indexes)
+    if requested is None:
+        requested = [(topic, tuple(partitions)) for topic, partitions in offsets.of(group_id).items()]
+    keys = (OffsetKey(group_id, topic, index) for topic, indexes in requested for index in indexes)
     return [
         # Decision fetched-offset-pending (X-8): unstable | stable
         FetchedOffset(key.topic, key.partition, None if key in pending else offsets.find(key), key in pending)

@@ -106,35 +106,35 @@ class OffsetsPartition(CoordinatorShard):
         Where there are many offsets, the rest is removed later. A new group of that name may exist by then. Its commits
         stay."""
         keys, boundary = self.offsets.keys_of(group_id), self.led.log.log_end_offset
-        first, *rest = list(in_batches(keys, DELETED_OFFSETS_PER_SLICE)) or [[]]
+        first_keys, *later_keys = list(in_batches(keys, DELETED_OFFSETS_PER_SLICE)) or [[]]
         errors: list[Error] = []
 
         def removed(error: Error) -> None:
             errors.append(error)
-            if len(errors) == 1 + len(rest):
-                written(next((one for one in errors if one), ErrorCode.none))
+            if len(errors) == 1 + len(later_keys):
+                written(next((each for each in errors if each), ErrorCode.none))
 
-        records: list[KeyAndValue] = [(offset_key(*key), None) for key in first]
+        records: list[KeyAndValue] = [(offset_key(*key), None) for key in first_keys]
         records.append((group_key(group_id), None))
         # Decision group-tombstone (M-8): not written | written
-        if not self._append(records, [(key, None) for key in first], removed):
-            if rest:
+        if not self._append(records, [(key, None) for key in first_keys], removed):
+            if later_keys:
                 written(errors[0])
             return False
-        if rest:
-            self._work.add(self._remove_rest(group_id, rest, boundary, removed))
+        if later_keys:
+            self._work.add(self._remove_later(group_id, later_keys, boundary, removed))
         return True
 
-    def _remove_rest(
+    def _remove_later(
         self, group_id: str, batches: Sequence[list[OffsetKey]], boundary: int, removed: ReplicatedCallback
     ) -> Sliced[None]:
-        for some in batches:
+        for keys in batches:
             # Decision group-removal-lost (M-8): partition is lost | goes on
             if not self.is_led:
                 removed(ErrorCode.not_coordinator)
                 continue
-            old = [key for key in some if self.offsets.is_older(key, boundary, counts_waiting=True)]
-            if not self.remove_offsets(old, removed) and group_id not in self.groups:
+            old_keys = [key for key in keys if self.offsets.is_older(key, boundary, counts_waiting=True)]
+            if not self.remove_offsets(old_keys, removed) and group_id not in self.groups:
                 self.add_group(Group(group_id, self._ports.now().wall_ms))  # So that it can be deleted again.
             yield
 
@@ -149,7 +149,7 @@ class OffsetsPartition(CoordinatorShard):
         """Append commits of one group, each with its record. A missing group, of consumers that assign
         themselves, is created once something is written. With a ``producer`` they are pending until its transaction
         ends."""
-        changes: list[Change] = [(key, one) for key, (one, _) in commits.items()]
+        changes: list[Change] = [(key, commit) for key, (commit, _) in commits.items()]
         self._append([record for _, record in commits.values()], changes, written, producer)
 
     def transaction_ended(self, producer_id: int, offset: int, *, is_commit: bool) -> None:

@@ -202,8 +202,8 @@ class ServedGroup:
         assert self.joins.keys() == joins, f"{name}: JoinGroups of {[*self.joins]} wait, marked are {joins}"
         syncs = {each.member_id for each in members.values() if each.awaits_sync}
         assert self.syncs.keys() == syncs, f"{name}: SyncGroups of {[*self.syncs]} wait, marked are {syncs}"
-        known = members.keys() | group.pending_joins.keys()
-        assert self.sessions.keys() <= known, f"{name}: an ID that is no member has a session"
+        ids = members.keys() | group.pending_joins.keys()
+        assert self.sessions.keys() <= ids, f"{name}: an ID that is no member has a session"
         silent = [each.member_id for each in members.values() if each.member_id not in self.sessions]
         assert all(members[each].is_excused for each in silent), f"{name}: no session expires for {silent}"
         is_waiting = state is GroupState.PREPARING_REBALANCE or bool(group.pending_syncs)

@@ -159,7 +159,7 @@ class Follower(RoleState):
         self._succeeded()
         # Decision fetched-metadata-written (T-8): disk refused them | written
         try:
-            taken = context.log.append_fetched(context.ports.now(), response.records, self.election.epoch)
+            appended_bytes = context.log.append_fetched(context.ports.now(), response.records, self.election.epoch)
         except DiskError as failure:  # The disk may be full for a while. What was written stays.
             context.ports.note("fetched_not_written", ("why", str(failure)))
             wait_us = min(RETRY_US << min(self._write_failures, 12), LONGEST_WRITE_RETRY_US)
@@ -170,7 +170,7 @@ class Follower(RoleState):
         context.high_watermark.advance(response.high_watermark)
         if not self.live:
             return
-        if len(response.records) and not taken:
+        if len(response.records) and not appended_bytes:
             self._retry()
         else:
             self._fetch_again()

@@ -201,10 +201,10 @@ class Leader(RoleState):
         """Return None for a consumer, for this node itself, and for an observer beyond MAX_OBSERVERS."""
         if replica_id < 0 or replica_id == self.context.node_id:
             return None
-        known = self.voters.get(replica_id) or self._observers.get(replica_id)
-        if known is None and len(self._observers) < MAX_OBSERVERS:
-            known = self._observers[replica_id] = ReplicaState(self.now_us)
-        return known
+        replica = self.voters.get(replica_id) or self._observers.get(replica_id)
+        if replica is None and len(self._observers) < MAX_OBSERVERS:
+            replica = self._observers[replica_id] = ReplicaState(self.now_us)
+        return replica
 
     def _record_fetch(self, replica: ReplicaState, offset: int) -> bool:
         """Record a fetch from ``offset``. Returns True if the replica's end moved."""

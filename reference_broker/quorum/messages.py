@@ -104,9 +104,9 @@ def read_vote(body: object) -> Vote | None:
     assert isinstance(body, vote_request.VoteRequest)
     if not names_metadata(body.topics):
         return None
-    one = body.topics[0].partitions[0]
-    end = OffsetAndEpoch(one.last_offset, one.last_offset_epoch)
-    return Vote(body.cluster_id, body.voter_id, one.replica_id, one.replica_epoch, end, one.pre_vote)
+    partition = body.topics[0].partitions[0]
+    end = OffsetAndEpoch(partition.last_offset, partition.last_offset_epoch)
+    return Vote(body.cluster_id, body.voter_id, partition.replica_id, partition.replica_epoch, end, partition.pre_vote)
 
 
 def voted(result: RaftResponse | Error) -> "vote_response.VoteResponse":
@@ -118,8 +118,10 @@ def read_voted(body: object) -> RaftResponse | None:
     """Return None for a response without the metadata partition, which is an error of the whole request."""
     if not isinstance(body, vote_response.VoteResponse) or body.error_code or not names_metadata(body.topics):
         return None
-    one = body.topics[0].partitions[0]
-    return RaftResponse(known_error(int(one.error_code)), one.leader_id, one.leader_epoch, one.vote_granted)
+    partition = body.topics[0].partitions[0]
+    return RaftResponse(
+        known_error(int(partition.error_code)), partition.leader_id, partition.leader_epoch, partition.vote_granted
+    )
 
 
 def begin_epoch(cluster_id: str, voter_id: int, leader_id: int, epoch: int) -> "begin_request.BeginQuorumEpochRequest":
@@ -136,8 +138,8 @@ def read_begin_epoch(body: object) -> EpochRequest | None:
     assert isinstance(body, begin_request.BeginQuorumEpochRequest)
     if not names_metadata(body.topics):
         return None
-    one = body.topics[0].partitions[0]
-    return EpochRequest(body.cluster_id, body.voter_id, one.leader_id, one.leader_epoch)
+    partition = body.topics[0].partitions[0]
+    return EpochRequest(body.cluster_id, body.voter_id, partition.leader_id, partition.leader_epoch)
 
 
 def begun(result: RaftResponse | Error) -> "begin_response.BeginQuorumEpochResponse":
@@ -163,9 +165,9 @@ def read_end_epoch(body: object) -> EpochRequest | None:
     assert isinstance(body, end_request.EndQuorumEpochRequest)
     if not names_metadata(body.topics):
         return None
-    one = body.topics[0].partitions[0]
-    successors = tuple(int(each.candidate_id) for each in one.preferred_candidates)
-    return EpochRequest(body.cluster_id, -1, one.leader_id, one.leader_epoch, successors)
+    partition = body.topics[0].partitions[0]
+    successors = tuple(int(each.candidate_id) for each in partition.preferred_candidates)
+    return EpochRequest(body.cluster_id, -1, partition.leader_id, partition.leader_epoch, successors)
 
 
 def ended(result: RaftResponse | Error) -> "end_response.EndQuorumEpochResponse":
@@ -178,8 +180,8 @@ def read_epoch_response(body: object) -> RaftResponse | None:
         return None
     if body.error_code or not names_metadata(body.topics):
         return None
-    one = body.topics[0].partitions[0]
-    return RaftResponse(known_error(int(one.error_code)), one.leader_id, one.leader_epoch)
+    partition = body.topics[0].partitions[0]
+    return RaftResponse(known_error(int(partition.error_code)), partition.leader_id, partition.leader_epoch)
 
 
 ResponseT = TypeVar(
@@ -211,7 +213,7 @@ def names_metadata(topics: Sequence[Any]) -> bool:
     own for the topics of each message."""
     if len(topics) != 1 or topics[0].topic_name != METADATA_TOPIC:
         return False
-    return [one.partition_index for one in topics[0].partitions] == [0]
+    return [partition.partition_index for partition in topics[0].partitions] == [0]
 
 
 MAX_FETCH_BYTES = 8 * 2**20

@@ -180,20 +180,24 @@ class MetadataLog:
         view, size = memoryview(data), len(data)
         if not size:
             return 0
-        taken, next_offset, epoch = 0, self.log.log_end_offset, self.end.epoch
+        good_bytes, next_offset, epoch = 0, self.log.log_end_offset, self.end.epoch
         try:
-            while taken < size:
-                header = checked(view, taken, size)
-                good = header.base_offset == next_offset and header.last_offset_delta >= 0
+            while good_bytes < size:
+                header = checked(view, good_bytes, size)
+                is_contiguous = header.base_offset == next_offset and header.last_offset_delta >= 0
                 # Decision fetched-metadata-batch-fits (T-8): gap or wrong epoch | follows the log
-                if not good or not epoch <= header.leader_epoch <= leader_epoch:
+                if not is_contiguous or not epoch <= header.leader_epoch <= leader_epoch:
                     break
-                taken, next_offset, epoch = taken + header.size_bytes, header.last_offset + 1, header.leader_epoch
+                good_bytes, next_offset, epoch = (
+                    good_bytes + header.size_bytes,
+                    header.last_offset + 1,
+                    header.leader_epoch,
+                )
         except InvalidRecords:
             pass  # The batches before the damage are good. The follower fetches the rest again.
-        if taken:
-            self.log.append_replicated(now, view[:taken])
-        return taken
+        if good_bytes:
+            self.log.append_replicated(now, view[:good_bytes])
+        return good_bytes
 
     def _append(self, now: Now, batch: bytes, epoch: int) -> Provenance:
         if len(batch) > MAX_BATCH_BYTES:
@@ -224,14 +228,14 @@ class MetadataLog:
         end = self.end
         if epoch >= end.epoch:
             return end
-        known = self.log.end_offset_for_epoch(epoch)
-        if known.epoch < 0:
+        end_of_epoch = self.log.end_offset_for_epoch(epoch)
+        if end_of_epoch.epoch < 0:
             return end
         oldest = self.snapshots.oldest
         # Decision epoch-ends-at-snapshot (S-10): ends at the oldest snapshot | ends in the log
-        if oldest is not None and known.end_offset == oldest.offset and known.epoch == epoch:
+        if oldest is not None and end_of_epoch.end_offset == oldest.offset and end_of_epoch.epoch == epoch:
             return oldest
-        return OffsetAndEpoch(known.end_offset, known.epoch)
+        return OffsetAndEpoch(end_of_epoch.end_offset, end_of_epoch.epoch)
 
     def validate(self, offset: int, epoch: int) -> Validity:
         """Compare the log with that of a replica that fetches from ``offset`` and whose last fetched epoch is

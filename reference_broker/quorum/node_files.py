@@ -104,21 +104,21 @@ def read_quorum_state(disk: Disk) -> QuorumState | None:
     if not disk.exists(QUORUM_STATE):
         return None
     try:
-        state = json.loads(disk.read(QUORUM_STATE, 0, disk.size(QUORUM_STATE)))
-        if state["data_version"] != QUORUM_STATE_VERSION:
+        fields = json.loads(disk.read(QUORUM_STATE, 0, disk.size(QUORUM_STATE)))
+        if fields["data_version"] != QUORUM_STATE_VERSION:
             raise StartRefused(
-                f"{QUORUM_STATE} has version {state['data_version']}, and only {QUORUM_STATE_VERSION} is known: use a "
+                f"{QUORUM_STATE} has version {fields['data_version']}, and only {QUORUM_STATE_VERSION} is known: use a "
                 "directory of a cluster whose voters are configured."
             )
-        voters = tuple(int(voter["voterId"]) for voter in state["currentVoters"])
-        kept = QuorumState(int(state["leaderId"]), int(state["leaderEpoch"]), int(state["votedId"]), voters)
+        voters = tuple(int(voter["voterId"]) for voter in fields["currentVoters"])
+        state = QuorumState(int(fields["leaderId"]), int(fields["leaderEpoch"]), int(fields["votedId"]), voters)
     except (ValueError, KeyError, TypeError) as error:
         raise StartRefused(f"{QUORUM_STATE} is damaged ({error}): restore it from another copy.") from error
-    if not 0 <= kept.leader_epoch <= MAX_EPOCH:
+    if not 0 <= state.leader_epoch <= MAX_EPOCH:
         raise StartRefused(
-            f"{QUORUM_STATE} has epoch {kept.leader_epoch}, which no node can have: restore it from another copy."
+            f"{QUORUM_STATE} has epoch {state.leader_epoch}, which no node can have: restore it from another copy."
         )
-    return kept
+    return state
 
 
 def write_quorum_state(disk: Disk, state: QuorumState) -> str:

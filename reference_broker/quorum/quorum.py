@@ -123,8 +123,8 @@ class Quorum:
             run=self._run,
             learn_leader=self.learn_leader,
         )
-        kept = ElectionState(self._synced.leader_epoch, NO_NODE, self._synced.voted_id)
-        self.state: RoleState = Unattached(self._context, kept)
+        election = ElectionState(self._synced.leader_epoch, NO_NODE, self._synced.voted_id)
+        self.state: RoleState = Unattached(self._context, election)
         """The object of the current role."""
 
     # State
@@ -351,20 +351,20 @@ class Quorum:
     def _persist(self, done: Callable[[], None]) -> None:
         """Sync epoch, vote and leader to disk, then call ``done``. If only the leader became unknown, the file stays as
         it is, because no other node relies on the leader in it."""
-        kept = self._synced
+        on_disk = self._synced
         epoch, leader_id, voted_id = self.state.election
-        is_kept = (kept.leader_epoch, kept.voted_id) == (epoch, voted_id)
-        if is_kept and leader_id in (NO_NODE, kept.leader_id):
+        is_same_vote = (on_disk.leader_epoch, on_disk.voted_id) == (epoch, voted_id)
+        if is_same_vote and leader_id in (NO_NODE, on_disk.leader_id):
             done()
             return
-        wanted = QuorumState(leader_id, epoch, voted_id, self.voters)
-        path = write_quorum_state(self._disk, wanted)
+        state = QuorumState(leader_id, epoch, voted_id, self.voters)
+        path = write_quorum_state(self._disk, state)
 
         def synced() -> None:
-            self._synced = wanted
-            is_new = (wanted.leader_epoch, wanted.voted_id) != (kept.leader_epoch, kept.voted_id)
-            if is_new and wanted.voted_id != NO_NODE:
-                self.ports.note("voted", ("epoch", wanted.leader_epoch), ("candidate", wanted.voted_id))
+            self._synced = state
+            is_new = (state.leader_epoch, state.voted_id) != (on_disk.leader_epoch, on_disk.voted_id)
+            if is_new and state.voted_id != NO_NODE:
+                self.ports.note("voted", ("epoch", state.leader_epoch), ("candidate", state.voted_id))
             done()
 
         put_in_place(self._disk, self.ports, path, synced)
@@ -372,32 +372,32 @@ class Quorum:
     def _recovered(self) -> QuorumState:
         """Return the state from the file, or a state of the log's epoch if that is newer, which means that the file was
         lost. Raise StartRefused."""
-        kept = read_quorum_state(self._disk)
-        if kept is not None and kept.voters and tuple(sorted(kept.voters)) != self.voters:
+        state = read_quorum_state(self._disk)
+        if state is not None and state.voters and tuple(sorted(state.voters)) != self.voters:
             raise StartRefused(
-                f"The directory belongs to a quorum of voters {_listed(kept.voters)}, not {_listed(self.voters)}: "
+                f"The directory belongs to a quorum of voters {_listed(state.voters)}, not {_listed(self.voters)}: "
                 "give controller.quorum.voters as it was, or another directory."
             )
         log_epoch = self.log.end.epoch
         # Decision kept-epoch-behind-log (T-7): epoch taken from the log | kept
-        if kept is None or kept.leader_epoch < log_epoch:
+        if state is None or state.leader_epoch < log_epoch:
             return QuorumState(NO_NODE, log_epoch, NO_NODE, self.voters)
-        return kept
+        return state
 
     def _begin(self) -> None:
         """Return to the epoch from before the restart, and follow its leader if that was another node. This node never
         leads or seeks that epoch again, because it may have lost records that it wrote in it."""
-        kept = self._synced
+        state = self._synced
         self.gate.closed = False
         if self.voters == (self.node_id,):
             self.become_prospective()
         # Decision start-follows-kept-leader (T-7): follows it | looks for a leader
-        elif kept.leader_id in self.others:
-            self.become_follower(kept.leader_epoch, kept.leader_id)
+        elif state.leader_id in self.others:
+            self.become_follower(state.leader_epoch, state.leader_id)
         else:
-            led = kept.leader_id == self.node_id
-            voted_id = self.node_id if led else kept.voted_id
-            self.become_unattached(kept.leader_epoch, voted_id=voted_id, starting=True)
+            led = state.leader_id == self.node_id
+            voted_id = self.node_id if led else state.voted_id
+            self.become_unattached(state.leader_epoch, voted_id=voted_id, starting=True)
 
     # Shutdown
 

@@ -225,8 +225,8 @@ class AddPartitionsToTxnManager:
         if error:
             # An error between brokers, which producers must not see.
             is_denied = error is ErrorCode.cluster_authorization_failed
-            shown: Error = ErrorCode.invalid_txn_state if is_denied else error
-            self._finished(coordinator, pending, [shown] * len(pending))
+            error_for_producers: Error = ErrorCode.invalid_txn_state if is_denied else error
+            self._finished(coordinator, pending, [error_for_producers] * len(pending))
             return
         by_id = {result.transactional_id: result for result in response.results_by_transaction}
         omitted = ErrorCode.network_exception  # A transaction that the response omits was not verified.
@@ -251,14 +251,14 @@ class AddPartitionsToTxnManager:
 
 def _next_of(waiting: dict[str, _Pending]) -> list[_Pending]:
     """Return the verifications that fit into one request, oldest first."""
-    taken: list[_Pending] = []
+    batch: list[_Pending] = []
     items = 0
     for pending in waiting.values():
         items += 1 + 2 * len(pending.request.partitions)
-        if taken and items > MOST_ITEMS:
+        if batch and items > MOST_ITEMS:
             break
-        taken.append(pending)
-    return taken
+        batch.append(pending)
+    return batch
 
 
 def _transaction(request: VerificationRequest) -> "AddPartitionsToTxnTransaction":

@@ -287,10 +287,11 @@ class TransactionCoordinator:
         refusal = judge_owner(entry.current, request.owner)
         if refusal:
             return refusal
-        known = entry.current.partitions
+        partitions = entry.current.partitions
         # Decision transaction-partition-verified: in the transaction | not in it
         return {
-            each: ErrorCode.none if each in known else ErrorCode.transaction_abortable for each in request.partitions
+            partition: ErrorCode.none if partition in partitions else ErrorCode.transaction_abortable
+            for partition in request.partitions
         }
 
     # --- EndTxn -------------------------------------------------------------------------------------------------------

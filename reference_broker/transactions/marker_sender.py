@@ -257,15 +257,15 @@ class MarkerSender:
 
     def _retry(self) -> None:
         """Retry the deliveries. Those without a leader are tried only with newer metadata."""
-        again, self._to_retry = self._to_retry, []
+        due, self._to_retry = self._to_retry, []
         # Decision leaderless-markers (X-3): tried with new leaders | same metadata
         if self._image() is not self._leaderless_image:
-            again, self._leaderless = [*again, *self._leaderless], []
+            due, self._leaderless = [*due, *self._leaderless], []
         elif self._leaderless:
             later(self._ports, RETRY_US, self._retry)
         self._waiting.value = len(self._leaderless)
-        if again:
-            self._work.add(self._distribute_all(again))
+        if due:
+            self._work.add(self._distribute_all(due))
 
 
 def _writable_marker(marker: Marker, partitions: Sequence[TopicPartition]) -> "WritableTxnMarker":

@@ -39,7 +39,7 @@ class Marker:
     """The version of the transaction, 0 if the request has none."""
 
 
-def refusal_of(marker: Marker, known: ProducerStateEntry | None) -> Error:
+def refusal_of(marker: Marker, producer: ProducerStateEntry | None) -> Error:
     """Judge a marker by what the partition knows of the producer. Returns one of these errors:
 
     - INVALID_REQUEST: no producer has a negative ID.
@@ -52,21 +52,21 @@ def refusal_of(marker: Marker, known: ProducerStateEntry | None) -> Error:
     """
     if marker.producer_id < 0:
         return ErrorCode.invalid_request
-    known = known or _UNKNOWN
+    producer = producer or _UNKNOWN
     # Decision marker-epoch (X-6): older or late, refused | current
-    if marker.producer_epoch < max(known.producer_epoch, 0) or _is_late(marker, known):
+    if marker.producer_epoch < max(producer.producer_epoch, 0) or _is_late(marker, producer):
         return ErrorCode.invalid_producer_epoch
     # Decision marker-coordinator (X-6): older coordinator, refused | current
-    if marker.coordinator_epoch < known.coordinator_epoch:
+    if marker.coordinator_epoch < producer.coordinator_epoch:
         return ErrorCode.transaction_coordinator_fenced
     return ErrorCode.none
 
 
-def _is_late(marker: Marker, known: ProducerStateEntry) -> bool:
+def _is_late(marker: Marker, producer: ProducerStateEntry) -> bool:
     return (
         marker.transaction_version >= EPOCH_RAISED_FROM
-        and marker.producer_epoch == known.producer_epoch != MAX_PRODUCER_EPOCH
-        and known.current_txn_first_offset >= 0
+        and marker.producer_epoch == producer.producer_epoch != MAX_PRODUCER_EPOCH
+        and producer.current_txn_first_offset >= 0
     )
 
 

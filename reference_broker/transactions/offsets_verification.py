@@ -77,9 +77,9 @@ class OffsetsVerifier:
             return
         offsets = _Offsets(transaction.producer_id, transaction.producer_epoch)
         log, now = led.log, self._ports.now()
-        known = log.producers.by_id.get(offsets.producer_id)
+        producer = log.producers.by_id.get(offsets.producer_id)
         try:
-            guard = log.verification.begin(known, offsets, raises_epoch=operation.adds, wall_ms=now.wall_ms)
+            guard = log.verification.begin(producer, offsets, raises_epoch=operation.adds, wall_ms=now.wall_ms)
         except InvalidRecords as refused:
             verified(refused.error)
             return

@@ -269,14 +269,14 @@ class TransactionsPlayback:
     def restore(self, skipped: Skipped) -> Sliced[None]:
         for number, (transactional_id, value) in enumerate(self._values.items(), 1):
             try:
-                found = read_transaction(transactional_id, value)
+                transaction = read_transaction(transactional_id, value)
             except DamagedRecord as damaged:
                 skipped(-1, f"transactional ID {transactional_id}: {damaged}")
                 continue
             # Decision restored-transaction: decided, markers are due | not decided
-            missing = dict(found.partitions) if found.state in DECIDED else {}
-            self.target.entries[transactional_id] = TransactionEntry(found, missing=missing)
-            self.target.schedule_checks(found)
+            missing = dict(transaction.partitions) if transaction.state in DECIDED else {}
+            self.target.entries[transactional_id] = TransactionEntry(transaction, missing=missing)
+            self.target.schedule_checks(transaction)
             if number % COORDINATOR_RECORDS_PER_SLICE == 0:
                 yield
 
@@ -367,7 +367,7 @@ def read_transaction(transactional_id: str, data: bytes) -> Transaction:
     partitions = _read_partitions(fields)
     updated_ms, started_ms = fields.int64(), fields.int64()
     tags = fields.tagged(_TAGS)
-    found = Transaction(
+    transaction = Transaction(
         transactional_id=transactional_id,
         producer_id=producer_id,
         timeout_ms=timeout_ms,
@@ -381,23 +381,23 @@ def read_transaction(transactional_id: str, data: bytes) -> Transaction:
         client_version=tags.get(_CLIENT_VERSION, 0),
     )
     try:
-        found.validate()
+        transaction.validate()
     except AssertionError as wrong:
         raise DamagedRecord(str(wrong)) from None
-    return found
+    return transaction
 
 
 def _read_partitions(fields: FieldReader) -> dict[TopicPartition, None]:
-    found: dict[TopicPartition, None] = {}
+    partitions: dict[TopicPartition, None] = {}
     for _ in range(fields.nullable_length() or 0):
         topic = fields.string()
         for _ in range(fields.length()):
             index = fields.int32()
             if index < 0:
                 raise DamagedRecord(f"a transaction has partition {index} of topic {topic}")
-            found[topic, index] = None
+            partitions[topic, index] = None
         fields.tagged({})
-    return found
+    return partitions
 
 
 def partition_count(image: MetadataImage, config: BrokerConfig) -> int:

@@ -105,7 +105,7 @@ def producer_ids_of_published_image(original: Function, self: Any, context: Any)
     yet is given to a second broker (P-6, X-1)."""
     records = original(self, context)
     if records:
-        self.found = context.published.next_producer_id
+        self.result = context.published.next_producer_id
     return records
 
 

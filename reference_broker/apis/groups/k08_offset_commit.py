@@ -28,7 +28,7 @@ from reference_broker.apis.call import Call, respond_later
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, topics_with_errors
 from reference_broker.groups.committed_offsets import NO_EPOCH
-from reference_broker.groups.offset_commits import BROKERS_RETENTION, CommitRequest, Committed, WantedOffset
+from reference_broker.groups.offset_commits import BROKERS_RETENTION, CommitRequest, Committed, RequestedOffset
 from reference_broker.ports.slicing import Sliced
 from reference_broker.wire.drafts import (
     OffsetCommitRequest1000,
@@ -59,7 +59,7 @@ def handle(broker: Broker, call: Call, body: OffsetCommitRequest | Draft) -> Non
         member_id=body.member_id,
         group_instance_id=body.group_instance_id,
         offsets=tuple(
-            WantedOffset(
+            RequestedOffset(
                 topic.name,
                 one.partition_index,
                 one.committed_offset,
@@ -92,7 +92,7 @@ def _commit_draft(broker: Broker, call: Call, body: Draft) -> None:
         member_id=body.member_id,
         group_instance_id=body.group_instance_id if isinstance(body, OffsetCommitRequest1001) else None,
         offsets=tuple(
-            WantedOffset(
+            RequestedOffset(
                 topic.name,
                 one.partition_index,
                 one.committed_offset,

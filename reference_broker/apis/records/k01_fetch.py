@@ -1,9 +1,10 @@
 """Fetch: reads from many partitions at once, in a fetch session or without one.
 
-* A newer request of a session ends a parked one: INVALID_FETCH_SESSION_EPOCH. So does closing or evicting the session:
-  FETCH_SESSION_ID_NOT_FOUND.
-* A request that forgets the last partitions closes the session. The partitions that it names are fetched all the same.
-* A partition whose next batch does not fit into the remaining bytes gets nothing, and they go to the next partition.
+* A parked request gets INVALID_FETCH_SESSION_EPOCH when a newer request of its session comes, and
+  FETCH_SESSION_ID_NOT_FOUND when the session is closed or evicted.
+* A request that forgets the last partitions of a session closes it. The partitions that the request names are fetched
+  all the same.
+* A partition whose next batch does not fit into the remaining bytes gets nothing. The bytes go to the next partition.
 * The aborted transactions of a response are those that have records in it.
 * With ``replica.selector.class``, a leader sends a consumer that names its rack to a follower there. The response has
   the preferred read replica and no records, for as long as that replica is preferred.

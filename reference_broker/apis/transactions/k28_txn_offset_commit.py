@@ -26,7 +26,7 @@ from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, respond_later
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, topics_with_errors
-from reference_broker.groups.offset_commits import CommitRequest, Transaction, WantedOffset
+from reference_broker.groups.offset_commits import CommitRequest, RequestedOffset, Transaction
 from reference_broker.ports.slicing import Sliced
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -41,7 +41,7 @@ def handle(broker: Broker, call: Call, body: TxnOffsetCommitRequest) -> None:
         member_id=body.member_id,
         group_instance_id=body.group_instance_id,
         offsets=tuple(
-            WantedOffset(
+            RequestedOffset(
                 topic.name,
                 one.partition_index,
                 one.committed_offset,

@@ -1,15 +1,15 @@
 """The life of a broker in the cluster: registration, fencing, unfencing, controlled shutdown, removal, and its
 blocks of producer IDs (BrokerRegistration, UnregisterBroker, AllocateProducerIds; KIP-631, KIP-730, KIP-858).
 
-A broker that goes leaves every ISR, and leads nothing. Another live member leads, or an eligible leader replica, or
-nobody. A broker that registers again goes first. If its last shutdown was unclean, it may have lost what it had
-acknowledged, so that it is no eligible leader either (KIP-966).
+A broker that goes leaves every ISR, and leads nothing. Another live member of the ISR leads instead, or an eligible
+leader replica, or no replica. A broker that registers again is treated as gone first. If its last shutdown was unclean,
+the broker may have lost records that it had acknowledged, so that it is no eligible leader either (KIP-966).
 
 Without eligible leader replicas the last member stays in the ISR. A partition without other replicas then names a
 broker that restarts as its leader until it is unfenced. Clients are not sent to a fenced broker.
 
-A registration takes two changes. The first passes on what an earlier incarnation holds, which may be much. The second
-is a single record, because its offset is the broker epoch.
+A registration takes two changes. The first takes an earlier incarnation out of the ISRs and of the leadership of its
+partitions, which may be many records. The second is a single record, because its offset is the broker epoch.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -49,15 +49,15 @@ BrokerPlan: TypeAlias = Callable[[PlanContext, BrokerImage], Sliced[list[Metadat
 
 
 def restarting(context: PlanContext, broker_id: int, uncleanly: bool) -> Sliced[list[MetadataRecord]]:
-    """Pass on what the broker holds, before a new incarnation of it is registered. After an unclean shutdown it is
-    no eligible leader either (E-4)."""
-    known = context.latest.brokers.get(broker_id)
+    """Take the broker out of the ISRs and the leadership, before its new incarnation is registered. After an unclean
+    shutdown it is no eligible leader either (E-4)."""
+    broker = context.latest.brokers.get(broker_id)
     if not keeps_eligible_leaders(context.latest):
-        if known is None or known.fenced:
+        if broker is None or broker.fenced:
             return []
         return (yield from _records_without_broker(context, broker_id, single_stay=True))
     # Decision broker-restart-clean (E-4): fenced and clean | unclean or unfenced
-    if known is not None and known.fenced and not uncleanly:
+    if broker is not None and broker.fenced and not uncleanly:
         return []
     return (yield from _records_without_broker(context, broker_id, uncleanly=uncleanly))
 
@@ -73,15 +73,14 @@ def fencing(context: PlanContext, broker: BrokerImage) -> Sliced[list[MetadataRe
 
 def leaving(context: PlanContext, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
     """Begin a controlled shutdown. The broker leads nothing and is in no ISR, but it is not fenced yet, so that it can
-    still serve clients that do not know of this yet. Return no records for a broker that is fenced or leaves
-    already."""
+    serve clients with older metadata. Return no records for a broker that is fenced or in controlled shutdown."""
     if broker.fenced or broker.in_controlled_shutdown:
         return []
     return [_change(broker, NO_CHANGE, 1), *(yield from _records_without_broker(context, broker.broker_id))]
 
 
 def shutting_down(context: PlanContext, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
-    """End a controlled shutdown: the broker is fenced, and the record says that it requested this."""
+    """End a controlled shutdown: the broker is fenced, and the record says that the broker itself requested this."""
     if is_shut_down(broker, broker.broker_epoch):
         return []
     records = [] if broker.fenced else (yield from _records_without_broker(context, broker.broker_id))
@@ -127,14 +126,14 @@ def _records_without_broker(
 def _changes(
     context: PlanContext, changed: Callable[[TopicImage, range, Election], Iterable[MetadataRecord]]
 ) -> Sliced[list[MetadataRecord]]:
-    """Return the records that ``changed`` makes for all topics. It gets a part of one topic at a time."""
+    """Return the records that ``changed`` makes for all topics. ``changed`` gets a part of one topic at a time."""
     records: list[MetadataRecord] = []
     for topic in context.latest.topics.values():
         election = election_of(context.latest, context.config, topic.name)
         for indexes in looks(topic):
-            found = list(changed(topic, indexes, election))
-            records += found
-            if context.spend(cost_of(indexes, found)):
+            records_of_part = list(changed(topic, indexes, election))
+            records += records_of_part
+            if context.spend(cost_of(indexes, records_of_part)):
                 yield
     return records
 
@@ -147,7 +146,7 @@ def looks(topic: TopicImage) -> Iterator[range]:
 
 
 def cost_of(indexes: range, changed: Sequence[object]) -> int:
-    """The cost of such a part, in units of about 10 us."""
+    """Return the cost of a part of a topic (``looks``), in units of about 10 us."""
     return 1 + len(indexes) // PARTITIONS_PER_UNIT + len(changed) // CHANGES_PER_UNIT
 
 
@@ -180,7 +179,7 @@ class BrokerStateChange(Change[Refusal | None]):
     broker_epoch: int
     plan_for: BrokerPlan
     unless_in_session: Sessions | None = None
-    """Given for a broker that is silent. Nothing is changed if it has a session again."""
+    """Set for the fencing of a silent broker. Nothing is changed if the broker has a session again."""
     has_records: bool = False
     """Whether the plan has changed anything."""
 
@@ -227,12 +226,14 @@ class Registration:
     previous_broker_epoch: int = NO_BROKER_EPOCH
     """The broker epoch at its last clean shutdown, or -1 if it ended otherwise (KIP-966)."""
 
-    def is_after_clean_shutdown(self, known: BrokerImage | None) -> bool:
-        """Whether nothing can be lost of what the replicas of the registration ``known`` had. A broker that was
-        unregistered, or that has other directories now, may have lost everything."""
+    def is_after_clean_shutdown(self, broker: BrokerImage | None) -> bool:
+        """Return whether the replicas have everything that they had under the earlier registration ``broker``. A broker
+        that was unregistered, or that has other directories now, may have lost everything."""
         # Decision clean-shutdown-proved (E-4): clean | unclean
         return (
-            known is not None and self.previous_broker_epoch == known.broker_epoch and known.log_dirs == self.log_dirs
+            broker is not None
+            and self.previous_broker_epoch == broker.broker_epoch
+            and broker.log_dirs == self.log_dirs
         )
 
 
@@ -255,8 +256,8 @@ def registration_problem(registration: Registration, cluster_id: str, image: Met
 
 def stale_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> Refusal | None:
     """The refusal of a request from a broker that is not registered with that epoch, or None."""
-    known = image.brokers.get(broker_id)
-    if known is not None and known.broker_epoch == broker_epoch:
+    broker = image.brokers.get(broker_id)
+    if broker is not None and broker.broker_epoch == broker_epoch:
         return None
     return Refusal(ErrorCode.stale_broker_epoch, "Not the epoch of a registered broker.")
 
@@ -282,8 +283,8 @@ def registering(registration: Registration, broker_epoch: int) -> RegisterBroker
 
 @dataclass(slots=True)
 class Restart(Change[None]):
-    """The first change of a registration. Without it a new incarnation would lead, and be in sync, with what the old
-    one may have lost."""
+    """The first change of a registration. Without it a new incarnation would lead, and be in the ISR, although it may
+    have lost records of the old one."""
 
     name = "a broker has restarted"
     atomic = False
@@ -298,10 +299,10 @@ class Restart(Change[None]):
 
     def plan(self, context: PlanContext) -> Sliced[Records]:
         self.judge(context.latest)
-        known = context.latest.brokers.get(self.requested.broker_id)
-        if self.problem is not None or (known is not None and known.incarnation_id == self.requested.incarnation_id):
+        broker = context.latest.brokers.get(self.requested.broker_id)
+        if self.problem is not None or (broker is not None and broker.incarnation_id == self.requested.incarnation_id):
             return ()
-        uncleanly = not self.requested.is_after_clean_shutdown(known)
+        uncleanly = not self.requested.is_after_clean_shutdown(broker)
         return (yield from restarting(context, self.requested.broker_id, uncleanly))
 
     def outcome(self, refused: Refusal | None) -> None:
@@ -320,17 +321,17 @@ class Restart(Change[None]):
                 "one, its session will end.",
             )
 
-    def _is_duplicate(self, known: BrokerImage | None) -> bool:
-        """Whether another incarnation lives, as far as this node knows: it has sent a heartbeat within its session,
-        and has not left. It may be fenced, as a broker is that starts. A replayed registration must not take its ID.
-        The active controller itself knows which incarnation of its own broker lives."""
+    def _is_duplicate(self, broker: BrokerImage | None) -> bool:
+        """Return whether another incarnation of the broker lives, as far as this node knows: its heartbeat came within
+        the session, and it has not left. An incarnation that starts is alive and fenced. A replayed registration must
+        not take the ID of a live incarnation. The active controller knows which incarnation of its own broker lives."""
         requested = self.requested
         if self.own is not None and requested.broker_id == self.own.broker_id:
             return requested.incarnation_id != self.own.incarnation_id
         return (
-            known is not None
-            and not has_left(known)
-            and known.incarnation_id != requested.incarnation_id
+            broker is not None
+            and not has_left(broker)
+            and broker.incarnation_id != requested.incarnation_id
             and self.sessions.has_session(requested.broker_id)
         )
 
@@ -342,8 +343,8 @@ def has_left(broker: BrokerImage) -> bool:
 
 @dataclass(slots=True)
 class BrokerRegistration(Change[int | Refusal]):
-    """The second change of a registration. Its outcome is the broker epoch. An incarnation that repeats its request
-    gets the epoch that it has, unless that registration has left."""
+    """The second change of a registration. The outcome is the broker epoch. An incarnation that repeats its request
+    gets the broker epoch that it has, unless it has left."""
 
     name = "register a broker"
 
@@ -355,10 +356,10 @@ class BrokerRegistration(Change[int | Refusal]):
         restart.judge(context.latest)
         if restart.problem is not None:
             return ()
-        known = context.latest.brokers.get(requested.broker_id)
+        broker = context.latest.brokers.get(requested.broker_id)
         # Decision broker-registration-repeated (E-4): same epoch again | new epoch
-        if known is not None and known.incarnation_id == requested.incarnation_id and not has_left(known):
-            self.epoch = known.broker_epoch
+        if broker is not None and broker.incarnation_id == requested.incarnation_id and not has_left(broker):
+            self.epoch = broker.broker_epoch
             return ()
         restart.sessions.forget(requested.broker_id)  # A session is that of one broker epoch.
         self.epoch = context.next_offset
@@ -370,7 +371,7 @@ class BrokerRegistration(Change[int | Refusal]):
 
 @dataclass(slots=True)
 class Unregistration(Change[Refusal | None]):
-    """Take a broker out. The outcome says why that was not done, and is None if it was."""
+    """Unregister a broker. The outcome is None, or why the broker was not unregistered."""
 
     name = "unregister a broker"
 
@@ -379,13 +380,13 @@ class Unregistration(Change[Refusal | None]):
     problem: Refusal | None = None
 
     def plan(self, context: PlanContext) -> Sliced[Records]:
-        known = context.latest.brokers.get(self.broker_id)
-        if known is None:
+        broker = context.latest.brokers.get(self.broker_id)
+        if broker is None:
             message = f"Broker ID {self.broker_id} is not currently registered"
             self.problem = Refusal(ErrorCode.broker_id_not_registered, message)
             return ()
         self.sessions.forget(self.broker_id)
-        return (yield from unregistering(context, known))
+        return (yield from unregistering(context, broker))
 
     def outcome(self, refused: Refusal | None) -> Refusal | None:
         return refused or self.problem
@@ -405,28 +406,28 @@ class ProducerIdBlock(Change[int | Refusal]):
 
     broker_id: int
     broker_epoch: int
-    found: int | Refusal | None = None
+    result: int | Refusal | None = None
 
     def plan(self, context: PlanContext) -> Records:
         latest = context.latest
         stale = stale_epoch(latest, self.broker_id, self.broker_epoch)
         if stale is not None:
-            self.found = stale
+            self.result = stale
             return ()
         if latest.next_producer_id > GREATEST_PRODUCER_ID - BLOCK_SIZE:
-            self.found = Refusal(ErrorCode.unknown_server_error, "There is no block of producer IDs left.")
+            self.result = Refusal(ErrorCode.unknown_server_error, "There is no block of producer IDs left.")
             return ()
-        self.found = latest.next_producer_id
+        self.result = latest.next_producer_id
         return (
             ProducerIdsRecord(
                 broker_id=self.broker_id,
                 broker_epoch=self.broker_epoch,
-                next_producer_id=self.found + BLOCK_SIZE,
+                next_producer_id=self.result + BLOCK_SIZE,
             ),
         )
 
     def outcome(self, refused: Refusal | None) -> int | Refusal:
         if refused is not None:
             return refused
-        assert self.found is not None, "a block of producer IDs is completed before it is planned"
-        return self.found
+        assert self.result is not None, "a block of producer IDs is completed before it is planned"
+        return self.result

@@ -78,7 +78,7 @@ class RequestedConfigs:
 
 
 ConfigOutcomes: TypeAlias = Sequence[Refusal | None]
-"""For each entry of the request why it was not done, or None if it was."""
+"""For each entry of the request why the resource was not changed, or None if it was."""
 
 
 @dataclass(slots=True)
@@ -89,22 +89,22 @@ class ConfigChange(Change[ConfigOutcomes]):
 
     requested: Sequence[RequestedConfigs]
     validate_only: bool
-    found: list[list[ConfigRecord | ClearElrRecord] | Refusal] = field(default_factory=list)
+    results: list[list[ConfigRecord | ClearElrRecord] | Refusal] = field(default_factory=list)
 
     def plan(self, context: PlanContext) -> Sliced[Records]:
-        times = Counter(one.resource for one in self.requested)
-        for one in self.requested:
-            found = DUPLICATE if times[one.resource] > 1 else _records(context, one)
-            self.found.append(found)
-            if context.spend(UNITS_PER_ENTRY if isinstance(found, Refusal) else 2 + 2 * len(found)):
+        times = Counter(requested.resource for requested in self.requested)
+        for requested in self.requested:
+            result = DUPLICATE if times[requested.resource] > 1 else _records(context, requested)
+            self.results.append(result)
+            if context.spend(UNITS_PER_ENTRY if isinstance(result, Refusal) else 2 + 2 * len(result)):
                 yield
-        good = [each for each in self.found if not isinstance(each, Refusal)]
+        good = [each for each in self.results if not isinstance(each, Refusal)]
         return () if self.validate_only else chain.from_iterable(good)
 
     def outcome(self, refused: Refusal | None) -> ConfigOutcomes:
         if refused is not None:
             return [refused] * len(self.requested)
-        return [each if isinstance(each, Refusal) else None for each in self.found]
+        return [each if isinstance(each, Refusal) else None for each in self.results]
 
 
 def _records(context: PlanContext, requested: RequestedConfigs) -> list[ConfigRecord | ClearElrRecord] | Refusal:

@@ -44,18 +44,18 @@ class FeatureUpdates(Change[Refusal | None]):
 
     def plan(self, context: PlanContext) -> Records:
         latest = context.latest
-        known = {name: (low, high) for name, low, high in supported_features(context.config)}
-        times = Counter(one.feature for one in self.requested)
-        problems = (_problem(latest, known, one, times[one.feature] > 1) for one in self.requested)
+        supported = {name: (low, high) for name, low, high in supported_features(context.config)}
+        times = Counter(update.feature for update in self.requested)
+        problems = (_problem(latest, supported, update, times[update.feature] > 1) for update in self.requested)
         self.problem = next((each for each in problems if each is not None), None) or _unmet(latest, self.requested)
         if self.problem is not None or self.validate_only:
             return ()
         records: list[MetadataRecord] = [
-            FeatureLevelRecord(name=one.feature, feature_level=one.level)
-            for one in self.requested
-            if _current(latest, one.feature) != one.level
+            FeatureLevelRecord(name=update.feature, feature_level=update.level)
+            for update in self.requested
+            if _current(latest, update.feature) != update.level
         ]
-        begins = any(one.feature == ELR_FEATURE and one.level for one in self.requested)
+        begins = any(update.feature == ELR_FEATURE and update.level for update in self.requested)
         if begins and MIN_ISR_KEY not in latest.configs.get(CLUSTER, {}):
             records.append(cluster_min_isr_record(context.config.min_insync_replicas))
         if begins:
@@ -67,28 +67,28 @@ class FeatureUpdates(Change[Refusal | None]):
 
 
 def _without_min_isr_of_brokers(latest: MetadataImage) -> Iterator[ConfigRecord]:
-    """Remove what single brokers have, since the cluster must have one min.insync.replicas (E-8)."""
+    """Remove the settings of single brokers, since the cluster must have one min.insync.replicas (E-8)."""
     for kind, name in latest.configs:
         if kind == BROKER_RESOURCE and name and MIN_ISR_KEY in latest.configs[kind, name]:
             yield ConfigRecord(resource_type=kind, resource_name=name, name=MIN_ISR_KEY, value=None)
 
 
 def _problem(
-    latest: MetadataImage, known: Mapping[str, tuple[int, int]], requested: RequestedLevel, is_twice: bool
+    latest: MetadataImage, supported: Mapping[str, tuple[int, int]], requested: RequestedLevel, is_twice: bool
 ) -> Refusal | None:
     name = requested.feature
     if is_twice:
         return Refusal(ErrorCode.invalid_request, f"Feature {name} is given twice.")
     if name in DRAFT_FEATURES:
-        known = {name: (DRAFT_LEVEL, DRAFT_LEVEL)}
+        supported = {name: (DRAFT_LEVEL, DRAFT_LEVEL)}
     if name in OFF_FEATURES and requested.level == 0:
         return None
-    if name not in known:
+    if name not in supported:
         reason: str | None = "The local controller does not support this feature."
     elif requested.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         reason = "The controller does not support the given upgrade type."
     else:
-        reason = _level_problem(latest, known[name], requested)
+        reason = _level_problem(latest, supported[name], requested)
     if reason is None:
         return None
     return Refusal(
@@ -101,8 +101,9 @@ def _current(latest: MetadataImage, feature: str) -> int:
 
 
 def _unmet(latest: MetadataImage, requested: Sequence[RequestedLevel]) -> Refusal | None:
-    """Why the levels cannot stand together: the records of eligible leader replicas need their metadata.version."""
-    levels = {**latest.features, **{one.feature: one.level for one in requested}}
+    """Return why the levels cannot be combined, or None: the records of eligible leader replicas need a
+    metadata.version."""
+    levels = {**latest.features, **{update.feature: update.level for update in requested}}
     if levels.get(ELR_FEATURE, 0) == 0 or levels.get(METADATA_VERSION_FEATURE, 0) >= ELR_FROM:
         return None
     return Refusal(
@@ -111,12 +112,12 @@ def _unmet(latest: MetadataImage, requested: Sequence[RequestedLevel]) -> Refusa
     )
 
 
-def _level_problem(latest: MetadataImage, known: tuple[int, int], requested: RequestedLevel) -> str | None:
-    """Why the level is not possible. What this node lacks comes before what other brokers lack."""
+def _level_problem(latest: MetadataImage, supported: tuple[int, int], requested: RequestedLevel) -> str | None:
+    """Return why the level is not possible, or None. A lack of this node is reported before a lack of other brokers."""
     name, level = requested.feature, requested.level
     current = _current(latest, name)
-    if not known[0] <= level <= known[1]:
-        return f"Local controller only supports versions {known[0]}-{known[1]}"
+    if not supported[0] <= level <= supported[1]:
+        return f"Local controller only supports versions {supported[0]}-{supported[1]}"
     if level < current and requested.upgrade_type == UPGRADE:
         return (
             "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe "
@@ -128,5 +129,5 @@ def _level_problem(latest: MetadataImage, known: tuple[int, int], requested: Req
         return "Can't downgrade to a newer version."
     if name in DRAFT_FEATURES:  # Brokers do not register them.
         return None
-    lacking = next((one for _, one in sorted(latest.brokers.items()) if not one.supports(name, level)), None)
+    lacking = next((broker for _, broker in sorted(latest.brokers.items()) if not broker.supports(name, level)), None)
     return None if lacking is None else f"Broker {lacking.broker_id} does not support it."

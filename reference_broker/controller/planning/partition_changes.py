@@ -33,7 +33,7 @@ class Election(IntEnum):
     UNCLEAN = 2
     """As ONLINE, but if no replica in sync can lead, a replica that may lack records does."""
     GIVING_UP = 3
-    """As UNCLEAN, but if no such replica can lead either, one that is in no directory does, with what is left of it."""
+    """As UNCLEAN, but if no such replica can lead either, a replica in no directory does, with its remaining records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,12 @@ def elect(
     live: Mapping[int, Directories],
     election: Election,
 ) -> Elected:
-    """``isr`` and ``elr`` are the in-sync and the eligible leader replicas as they will be. ``live`` holds the brokers
-    that may lead. The first replica is the preferred leader.
+    """Elect the leader. ``isr`` and ``elr`` are the in-sync and the eligible leader replicas after the change, and
+    ``live`` has the brokers that may lead. The first replica is the preferred leader.
 
-    The ELR counts only when the ISR is empty (E-3). When both are, the sole last known leader is elected, because no
-    replica is known to hold more than it (E-5). Each of these must have the replica's directory (E-6). Nobody leads a
-    replica that its broker has reported in no directory, unless its records are given up.
+    The ELR counts only when the ISR is empty (E-3). When both are empty, the sole last known leader is elected, because
+    no replica is known to have more records (E-5). The broker of each of these replicas must have the replica's
+    directory (E-6). A replica that its broker has reported in no directory is elected only by GIVING_UP.
     """
     eligible = isr or elr
 
@@ -93,8 +93,8 @@ def elect(
 
 
 def has_directory(partition: PartitionImage, replica: int, directories: Directories) -> bool:
-    """Whether a broker with these directories has that replica's. A directory that was never reported counts as
-    there."""
+    """Return whether a broker with these directories has the directory of the replica. A directory that was never
+    reported counts as one of them."""
     return is_online(directory_of(partition, replica), directories)
 
 
@@ -105,16 +105,16 @@ def is_active(image: MetadataImage, broker_id: int) -> bool:
 
 
 def active_brokers(image: MetadataImage, without: int = NO_LEADER, and_with: int = NO_LEADER) -> dict[int, Directories]:
-    """The brokers that may lead, when ``without`` is about to leave or ``and_with`` to come, with their directories. It
-    is a dict because it is read for each partition."""
-    found = {
+    """Return the brokers that may lead, when ``without`` is about to leave or ``and_with`` to come, with their
+    directories."""
+    directories = {
         broker_id: broker.log_dirs
         for broker_id, broker in image.brokers.items()
         if broker_id != without and is_active(image, broker_id)
     }
     if and_with != NO_LEADER:
-        found[and_with] = image.brokers[and_with].log_dirs
-    return found
+        directories[and_with] = image.brokers[and_with].log_dirs
+    return directories
 
 
 def only_directories(image: MetadataImage) -> dict[int, bytes]:
@@ -211,8 +211,8 @@ class PartitionChanges:
         uncleanly: bool = False,
         single_stay: bool = False,
     ) -> Iterator[PartitionChangeRecord]:
-        """Take a broker out of the ISR and the leadership of some partitions. If it has shut down ``uncleanly``, it is
-        not eligible either (E-4). With ``single_stay``, partitions without other replicas stay as they are."""
+        """Take a broker out of the ISR and the leadership of some partitions, and after an unclean shutdown out of the
+        eligible leader replicas, too (E-4). With ``single_stay``, partitions without other replicas stay as they are."""
         unclean = broker_id if uncleanly else NOBODY
         for index in indexes:
             partition = topic.partitions[index]
@@ -247,8 +247,8 @@ class PartitionChanges:
     def _eligible(
         self, topic: TopicImage, partition: PartitionImage, isr: tuple[int, ...], unclean: int
     ) -> tuple[int, ...]:
-        """The eligible leader replicas beside ``isr`` (E-1). An empty ISR never clears them, since only they can lead
-        without loss."""
+        """Return the eligible leader replicas beside ``isr`` (E-1). An empty ISR never clears the eligible replicas,
+        since only they can lead without loss."""
         # Decision elr-cleared (E-1): ISR is large enough | eligible ones stay
         if isr and (not self.keeps_elr or self._is_enough(topic, partition, isr)):
             return ()
@@ -278,9 +278,9 @@ class PartitionChanges:
     ) -> tuple[bytes, ...] | None:
         """The directories of the replicas, None if they stay as they are ``written`` (E-6).
 
-        A replica gets its broker's directory when it joins the ISR, because it has caught up there. An uncleanly
-        elected leader gets it, because whatever it has counts from now on. So does a replica whose directory was never
-        reported.
+        A replica gets its broker's directory when it joins the ISR, because it has caught up there. So does a leader
+        after an unclean election, because its records are the partition's from now on, and a replica whose directory
+        was never reported.
         """
         if not self.homes:
             return None
@@ -289,8 +289,8 @@ class PartitionChanges:
             each for each in isr if each not in partition.isr or (elected.unclean and each == elected.leader)
         )
         after = tuple(
-            self.homes.get(replica, known) if known == NO_DIRECTORY or replica in settled else known
-            for replica, known in zip(partition.replicas, before, strict=True)
+            self.homes.get(replica, directory) if directory == NO_DIRECTORY or replica in settled else directory
+            for replica, directory in zip(partition.replicas, before, strict=True)
         )
         return None if after == written else after
 
@@ -299,13 +299,16 @@ class PartitionChanges:
 
 
 def _at_home(partition: PartitionImage, broker_id: int, directory: bytes) -> PartitionImage:
-    known = partition.directories or (NO_DIRECTORY,) * len(partition.replicas)
-    moved = zip(partition.replicas, known, strict=True)
-    return replace(partition, directories=tuple(directory if one == broker_id else had for one, had in moved))
+    before = partition.directories or (NO_DIRECTORY,) * len(partition.replicas)
+    after = (
+        directory if replica == broker_id else earlier
+        for replica, earlier in zip(partition.replicas, before, strict=True)
+    )
+    return replace(partition, directories=tuple(after))
 
 
 def election_of(image: MetadataImage, config: BrokerConfig, topic: str) -> Election:
-    """The election that is allowed when all in-sync replicas are gone, by the topic's setting or else the
+    """Return the election that is allowed when all in-sync replicas are gone, by the topic's setting or else by the
     controller's."""
     own = image.topic_configs(topic).get(UNCLEAN_KEY)
     unclean = config.unclean_leader_election_enable if own is None else own.strip().lower() == "true"

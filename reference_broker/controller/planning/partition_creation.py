@@ -33,7 +33,7 @@ class NewPartitions:
 
     name: str
     count: int
-    """Their number in the end."""
+    """The number of partitions in the end."""
     assignments: tuple[tuple[int, ...], ...] | None = None
     """The replicas of each new partition, or None if the controller places them."""
 

@@ -41,7 +41,7 @@ class RequestedIsr:
 
     index: int
     leader_epoch: int
-    """The one that the leader knows, as is ``partition_epoch``."""
+    """The leader epoch that the leader knows, as is ``partition_epoch``."""
     partition_epoch: int
     isr: tuple[tuple[int, int], ...]
     """(broker ID, broker epoch) of each replica."""
@@ -65,7 +65,7 @@ class IsrChange(Change[IsrOutcomes | Refusal]):
     broker_epoch: int
     requested: RequestedIsrs
     stale: Refusal | None = None
-    found: list[list[PartitionImage | ErrorCode]] = field(default_factory=list)
+    results: list[list[PartitionImage | ErrorCode]] = field(default_factory=list)
 
     def plan(self, context: PlanContext) -> Sliced[Records]:
         records: list[MetadataRecord] = []
@@ -75,16 +75,16 @@ class IsrChange(Change[IsrOutcomes | Refusal]):
         changes = PartitionChanges.of(context.latest)
         for topic_id, partitions in self.requested:
             topic = None if topic_id is None else context.latest.topic_by_id(topic_id)
-            found: list[PartitionImage | ErrorCode] = []
-            self.found.append(found)
+            of_topic: list[PartitionImage | ErrorCode] = []
+            self.results.append(of_topic)
             for requested in partitions:
-                found.append(self._change(context.latest, changes, topic, requested, records))
+                of_topic.append(self._change(context.latest, changes, topic, requested, records))
                 if context.spend(UNITS_PER_ENTRY):
                     yield
         return records
 
     def outcome(self, refused: Refusal | None) -> IsrOutcomes | Refusal:
-        return refused or self.stale or self.found
+        return refused or self.stale or self.results
 
     def _change(
         self,
@@ -111,8 +111,8 @@ class IsrChange(Change[IsrOutcomes | Refusal]):
         return changed_partition(partition, record)
 
     def _stale_state(self, partition: PartitionImage, requested: RequestedIsr) -> ErrorCode | None:
-        """The error of a request that is older than the partition. If it is newer, this controller is no longer
-        active."""
+        """Return the error of a request that is older than the partition, or newer, which means that this controller is
+        no longer active."""
         # Decision isr-change-ahead (E-1): this controller lags | known state
         if requested.leader_epoch > partition.leader_epoch or requested.partition_epoch > partition.partition_epoch:
             return ErrorCode.not_controller
@@ -136,12 +136,12 @@ def _bad_isr(image: MetadataImage, partition: PartitionImage, requested: Request
     if state == RECOVERING and (len(isr) > 1 or partition.leader_recovery_state == RECOVERED):
         return ErrorCode.invalid_request
     for broker_id, broker_epoch in requested.isr:
-        known = image.brokers.get(broker_id)
+        broker = image.brokers.get(broker_id)
         # Decision isr-member-eligible (E-4): fenced or leaving | active
-        if known is None or known.fenced or known.in_controlled_shutdown:
+        if broker is None or broker.fenced or broker.in_controlled_shutdown:
             return ErrorCode.ineligible_replica
         # Decision isr-member-epoch (E-4): another life | same life
-        if broker_epoch not in (NO_CHECK, known.broker_epoch):
+        if broker_epoch not in (NO_CHECK, broker.broker_epoch):
             return ErrorCode.ineligible_replica
     return None
 
@@ -166,28 +166,28 @@ class RequestedElections(Change[ElectionOutcomes | Refusal]):
 
     election: Election
     requested: RequestedPartitions | None
-    """None for all partitions. Then those that need no election have no outcome."""
-    found: list[tuple[str, list[PartitionOutcome]]] = field(default_factory=list)
+    """None for all partitions. Partitions that need no election have no outcome then."""
+    results: list[tuple[str, list[PartitionOutcome]]] = field(default_factory=list)
 
     def plan(self, context: PlanContext) -> Sliced[Records]:
         latest = context.latest
         changes, records = PartitionChanges.of(latest), list[MetadataRecord]()
         for name, indexes in self._requested(latest):
-            found: list[PartitionOutcome] = []
-            self.found.append((name, found))
+            of_topic: list[PartitionOutcome] = []
+            self.results.append((name, of_topic))
             for index in indexes:
                 elected = _elect(changes, latest.topics.get(name), name, index, self.election)
                 if isinstance(elected, PartitionChangeRecord):
                     records.append(elected)
-                    found.append((index, None))
+                    of_topic.append((index, None))
                 elif self.requested is not None or elected is not NOT_NEEDED:
-                    found.append((index, elected))
+                    of_topic.append((index, elected))
                 if context.spend(UNITS_PER_ENTRY if elected is not NOT_NEEDED else 1):
                     yield
         return records
 
     def outcome(self, refused: Refusal | None) -> ElectionOutcomes | Refusal:
-        return refused or self.found
+        return refused or self.results
 
     def _requested(self, latest: MetadataImage) -> Iterable[tuple[str, Sequence[int]]]:
         if self.requested is not None:
@@ -214,7 +214,7 @@ def _elect(
     return record
 
 
-WantedDirectories: TypeAlias = Sequence[tuple[bytes, bytes, Sequence[int]]]
+RequestedDirectories: TypeAlias = Sequence[tuple[bytes, bytes, Sequence[int]]]
 """(directory ID, topic ID, partition indexes)."""
 
 _UNKNOWN_DIRECTORIES = Refusal(ErrorCode.unsupported_version, "Directory assignment is not supported yet.")
@@ -229,9 +229,9 @@ class DirectoryChange(Change[Sequence[Sequence[ErrorCode]] | Refusal]):
 
     broker_id: int
     broker_epoch: int
-    requested: WantedDirectories
+    requested: RequestedDirectories
     problem: Refusal | None = None
-    found: list[list[ErrorCode]] = field(default_factory=list)
+    results: list[list[ErrorCode]] = field(default_factory=list)
 
     def plan(self, context: PlanContext) -> Sliced[Records]:
         records: list[MetadataRecord] = []
@@ -245,11 +245,11 @@ class DirectoryChange(Change[Sequence[Sequence[ErrorCode]] | Refusal]):
         for directory, topic_id, indexes in self.requested:
             topic = latest.topic_by_id(topic_id)
             election = Election.ONLINE if topic is None else election_of(latest, context.config, topic.name)
-            found: list[ErrorCode] = []
-            self.found.append(found)
+            of_topic: list[ErrorCode] = []
+            self.results.append(of_topic)
             for index in indexes:
                 problem = self._problem(topic, index)
-                found.append(problem or ErrorCode.none)
+                of_topic.append(problem or ErrorCode.none)
                 if problem is None and topic is not None:
                     isr = topic.partitions[index].isr
                     # Decision replica-directory-online (E-6): directory is lost | online
@@ -263,7 +263,7 @@ class DirectoryChange(Change[Sequence[Sequence[ErrorCode]] | Refusal]):
         return records
 
     def outcome(self, refused: Refusal | None) -> Sequence[Sequence[ErrorCode]] | Refusal:
-        return refused or self.problem or self.found
+        return refused or self.problem or self.results
 
     def _problem(self, topic: TopicImage | None, index: int) -> ErrorCode | None:
         if topic is None:

@@ -131,11 +131,12 @@ def placement(
 
 
 def _endless(racks: _Racks, replication_factor: int) -> Iterator[tuple[int, ...]]:
-    """Equal tuples are one object, because tens of thousands of them live as long as their topics."""
-    known: dict[tuple[int, ...], tuple[int, ...]] = {}
+    """Yield the replicas of one partition after the other. Equal tuples are one object, because topics keep tens of
+    thousands of them."""
+    interned: dict[tuple[int, ...], tuple[int, ...]] = {}
     while True:
         replicas = racks.place(replication_factor)
-        yield known.setdefault(replicas, replicas)
+        yield interned.setdefault(replicas, replicas)
 
 
 def _racks(image: MetadataImage, random: RandomSource, existing: Sequence[PartitionImage]) -> _Racks:
@@ -167,7 +168,8 @@ def _racks(image: MetadataImage, random: RandomSource, existing: Sequence[Partit
 
 
 def _last_in_rack(existing: Sequence[PartitionImage], rack: _Rack, rack_of: dict[int, str | None]) -> int | None:
-    """The index, among the rack's unfenced brokers, of the broker that the topic used last."""
+    """Return the broker of the rack that the topic used last, as its index among the rack's unfenced brokers, or
+    None."""
     for partition in reversed(existing):
         for broker in partition.replicas:
             if broker in rack_of and rack_of[broker] == rack.name:

@@ -54,7 +54,7 @@ class PlannedTopic:
     partitions: int
     replication_factor: int
     replicas: Replicas
-    """``records`` uses them up, so it can be called once."""
+    """An iterator, which ``records`` uses up. So ``records`` can be called once."""
     image: MetadataImage
 
     def records(self) -> Iterator[MetadataRecord]:
@@ -103,8 +103,8 @@ class _Planner:
 
     context: PlanContext
     unified: dict[str, str] | None = None
-    """The names with '.' or '_', by what they become in the names of metrics, where two topics must not become the
-    same. None before it is needed."""
+    """The topics with '.' or '_' in their names, by the name in metrics, in which '.' is '_' and two topics must not be
+    the same. None before the first use."""
 
     def plan(self, requested: NewTopic) -> PlannedTopic | Refusal:
         config = self.context.config
@@ -114,10 +114,10 @@ class _Planner:
         configs = _checked_configs(self.context.config, requested)
         if isinstance(configs, Refusal):
             return configs
-        found = self._replicas(requested)
-        if isinstance(found, Refusal):
-            return found
-        partitions, factor, replicas = found
+        placed = self._replicas(requested)
+        if isinstance(placed, Refusal):
+            return placed
+        partitions, factor, replicas = placed
         topic_id = self._new_topic_id()
         if self.unified is not None and ("." in requested.name or "_" in requested.name):
             self.unified[_unify_collision_chars(requested.name)] = requested.name
@@ -131,8 +131,8 @@ class _Planner:
                 return topic_id
 
     def _name_refusal(self, name: str) -> Refusal | None:
-        """Why there cannot be a topic of this name. A topic whose removal is not published yet still exists, and so
-        does its directory."""
+        """Return why there cannot be a topic of this name, or None. A topic whose removal is not published yet still
+        exists, as does its directory."""
         latest = self.context.latest
         if name in latest.topics or name in self.context.published.topics:
             return Refusal(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
@@ -148,7 +148,7 @@ class _Planner:
         return None
 
     def _replicas(self, requested: NewTopic) -> tuple[int, int, Replicas] | Refusal:
-        """(number of partitions, number of replicas of each, the replicas)."""
+        """Return (number of partitions, replication factor, replicas of each partition)."""
         latest, config = self.context.latest, self.context.config
         if requested.assignments is not None:
             manual = _manual(latest, requested)
@@ -205,13 +205,13 @@ def _checked_configs(config: BrokerConfig, requested: NewTopic) -> Mapping[str, 
     without = [key for key, value in requested.configs if value is None]
     if without:
         return Refusal(ErrorCode.invalid_config, f"Null value not supported for topic configs: {','.join(without)}")
-    configs = {key: value for key, value in requested.configs if value is not None}
+    given = {key: value for key, value in requested.configs if value is not None}
     try:
-        found = normalised(configs)
-        check_topic(config, {}, found)
+        configs = normalised(given)
+        check_topic(config, {}, configs)
     except ConfigError as error:
         return Refusal(ErrorCode.invalid_config, str(error))
-    return found
+    return configs
 
 
 def _manual(image: MetadataImage, requested: NewTopic) -> list[tuple[int, ...]] | Refusal:

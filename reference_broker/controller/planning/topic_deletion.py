@@ -61,7 +61,8 @@ class TopicDeletion(Change[DeletionOutcomes]):
         return self.results if refused is None else [refused] * len(self.named)
 
     def _refuse_duplicates(self) -> None:
-        """A topic that is named twice, also once by its name and once by its ID, or a name or ID that no topic has."""
+        """Refuse the entries of a topic that is named twice, by its name, its ID or both, and repeated entries of
+        unknown topics."""
         keys = [_key(entry, topic) for entry, topic in zip(self.named, self.results, strict=True)]
         times = Counter(keys)
         self.results = [
@@ -70,10 +71,11 @@ class TopicDeletion(Change[DeletionOutcomes]):
         ]
 
 
-def _key(entry: NamedTopic, found: TopicImage | Refusal) -> bytes | str | None:
-    """Return the key of the topic that is meant, or None for an entry that means none."""
-    if isinstance(found, TopicImage):
-        return found.topic_id
+def _key(entry: NamedTopic, topic: TopicImage | Refusal) -> bytes | str | None:
+    """Return the topic's ID, or the entry's name or ID if no topic has it. Return None for an entry with neither or
+    both."""
+    if isinstance(topic, TopicImage):
+        return topic.topic_id
     return None if (entry.name is None) == (entry.topic_id is None) else entry.topic_id or entry.name
 
 
@@ -88,9 +90,9 @@ def _find(image: MetadataImage, entry: NamedTopic) -> TopicImage | Refusal:
     return image.topics.get(entry.name) or UNKNOWN_TOPIC
 
 
-def _kept_for_the_tier(context: PlanContext, found: TopicImage | Refusal) -> TopicImage | Refusal:
+def _kept_for_the_tier(context: PlanContext, topic: TopicImage | Refusal) -> TopicImage | Refusal:
     """Unlike Kafka, where whatever is in the tier is lost with the topic."""
     is_needed = context.config.remote_log_storage_system_enable
-    if is_needed and isinstance(found, TopicImage) and found.name == REMOTE_LOG_METADATA_TOPIC:
+    if is_needed and isinstance(topic, TopicImage) and topic.name == REMOTE_LOG_METADATA_TOPIC:
         return KEPT_FOR_THE_TIER
-    return found
+    return topic

@@ -16,8 +16,8 @@ from reference_broker.groups.offset_commits import (
     CommitRequest,
     CommitVerified,
     FetchedOffset,
+    RequestedOffset,
     Transaction,
-    WantedOffset,
 )
 from reference_broker.groups.offsets_partition import OffsetsPartition
 from reference_broker.log.config import LogConfig
@@ -144,7 +144,7 @@ class CoordinatorWorld(LeaderWorld):
     ) -> list[list[Error]]:
         """Commit partitions 0, 1 ... of the topic. The returned list gets the response once it is sent."""
         responses: list[list[Error]] = []
-        wanted = tuple(WantedOffset(topic, at, one, 3, metadata, epoch) for at, one in enumerate(offsets))
+        wanted = tuple(RequestedOffset(topic, at, one, 3, metadata, epoch) for at, one in enumerate(offsets))
         request = CommitRequest(group, generation, member, None, wanted, retention_ms=retention_ms)
         self.groups.commits.commit(request, responses.append)
         return responses
@@ -163,7 +163,7 @@ class CoordinatorWorld(LeaderWorld):
     ) -> list[list[Error]]:
         """Commit inside a transaction of this producer, otherwise as ``commit``."""
         responses: list[list[Error]] = []
-        wanted = tuple(WantedOffset(topic, at, one, 3, metadata) for at, one in enumerate(offsets))
+        wanted = tuple(RequestedOffset(topic, at, one, 3, metadata) for at, one in enumerate(offsets))
         transaction = Transaction(f"txn-{producer}", producer, epoch, 5)
         request = CommitRequest(group, generation, member, instance, wanted, transaction=transaction)
         self.groups.commits.commit(request, responses.append)

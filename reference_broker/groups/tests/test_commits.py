@@ -6,7 +6,7 @@ import pytest
 
 from reference_broker.groups.committed_offsets import OffsetKey
 from reference_broker.groups.group import Group
-from reference_broker.groups.offset_commits import CommitRequest, WantedOffset
+from reference_broker.groups.offset_commits import CommitRequest, RequestedOffset
 from reference_broker.groups.offsets_partition import OffsetsPartition
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reference_broker.groups.tests.test_group_coordinator import stable_group
@@ -70,7 +70,7 @@ def test_commit_of_replaced_instance_is_fenced() -> None:
     world, target, group = led()
     put(world, target, stable_group(group))
     responses: list[list[Error]] = []
-    wanted = (WantedOffset("t", 0, 5, 0, ""),)
+    wanted = (RequestedOffset("t", 0, 5, 0, ""),)
     world.groups.commits.commit(CommitRequest(group, 1, "m-old", "i-1", wanted), responses.append)
     assert responses == [[ErrorCode.fenced_instance_id]]
 
@@ -90,12 +90,12 @@ def test_invalid_partition_does_not_fail_others() -> None:
     world, _, group = led(offset_metadata_max_bytes="3")
     responses: list[list[Error]] = []
     wanted = (
-        WantedOffset("t", 0, 5, 0, "1234"),
-        WantedOffset("t", 3, 5, 0, ""),
-        WantedOffset("unknown", 0, 5, 0, ""),
-        WantedOffset("t", -1, 5, 0, ""),
-        WantedOffset("t", 1, 6, 0, "123"),
-        WantedOffset("t", 2, 7, 0, None),
+        RequestedOffset("t", 0, 5, 0, "1234"),
+        RequestedOffset("t", 3, 5, 0, ""),
+        RequestedOffset("unknown", 0, 5, 0, ""),
+        RequestedOffset("t", -1, 5, 0, ""),
+        RequestedOffset("t", 1, 6, 0, "123"),
+        RequestedOffset("t", 2, 7, 0, None),
     )
     world.groups.commits.commit(CommitRequest(group, -1, "", None, wanted), responses.append)
     unknown = ErrorCode.unknown_topic_or_partition

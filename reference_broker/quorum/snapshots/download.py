@@ -187,10 +187,10 @@ def read_partial(disk: Disk, snapshot: OffsetAndEpoch) -> Sliced[Partial | None]
 
 def _longest(disk: Disk, partial: Partial, part: str, journal: bytes) -> Sliced[int]:
     """Set the length and CRC of ``partial``. Returns how many bytes of the progress file lead up to that length."""
-    held = disk.size(part)
+    size_bytes = disk.size(part)
     position, crc, good = 0, 0, _ORIGIN_BYTES
     at = _ORIGIN_BYTES
-    while (entry := _read(_ENTRY, journal, at)) is not None and position < entry[0] <= held:
+    while (entry := _read(_ENTRY, journal, at)) is not None and position < entry[0] <= size_bytes:
         while position < entry[0]:
             piece = disk.read(part, position, min(SNAPSHOT_BYTES_PER_SLICE, entry[0] - position))
             crc = int(crc32c(piece, crc))
@@ -369,23 +369,23 @@ class SnapshotDownload:
         """Append the piece. A response for another position does not belong to this request and fails the transfer, so
         that every byte is written once."""
         partial = self._partial
-        held = 0 if partial is None else partial.length
+        length = 0 if partial is None else partial.length
         # Decision snapshot-piece-fits (S-8): wrong piece | follows what is held
-        if piece.position != held or piece.id not in (None, job.id) or (not piece.data and not piece.is_last):
+        if piece.position != length or piece.id not in (None, job.id) or (not piece.data and not piece.is_last):
             self._end(job, Failed())
             return
         if partial is not None and piece.size != partial.size:
             self._reject(job, "its size has changed")
             self._end(job, Rediscover())
             return
-        if 0 <= piece.size < held + len(piece.data):
+        if 0 <= piece.size < length + len(piece.data):
             self._reject(job, "more bytes than its size")
             self._end(job, Rediscover())
             return
         partial = self._begun(job, piece.size) if partial is None else partial
         if len(piece.data):
             partial.append(piece.data)
-            self._note("download_chunk", ("position", held), ("bytes", len(piece.data)), ("size", partial.size))
+            self._note("download_chunk", ("position", length), ("bytes", len(piece.data)), ("size", partial.size))
         job.has_last = piece.is_last
         job.progress()
         if self._job is job:

@@ -160,12 +160,12 @@ def _delimits(path: str, batch: SnapshotBatch, is_first: bool) -> bool:
             raise SnapshotDamaged(f"{path} begins without a snapshot header")
         return False
     try:
-        found = read_control(next(read_records(batch.data))).type
+        type_ = read_control(next(read_records(batch.data))).type
     except (InvalidRecords, StopIteration) as bad:
         raise SnapshotDamaged(f"{path} has a control batch that cannot be read") from bad
     expected = ControlType.SNAPSHOT_HEADER if is_first else ControlType.SNAPSHOT_FOOTER
-    if found != expected:
-        raise SnapshotDamaged(f"{path} has a control record of type {found} in place of {int(expected)}")
+    if type_ != expected:
+        raise SnapshotDamaged(f"{path} has a control record of type {type_} in place of {int(expected)}")
     return not is_first
 
 
@@ -173,17 +173,19 @@ def _whole_batches(disk: Disk, path: str, size: int) -> Iterator[SnapshotBatch]:
     position = 0
     chunk, start = b"", 0
     while position < size:
-        left = start + len(chunk) - position
-        wanted = HEADER_BYTES if left < HEADER_BYTES else _size_at(path, chunk, position - start, position, size)
-        if left < wanted:
-            chunk, start = disk.read(path, position, max(wanted, READ_BYTES)), position
-            if len(chunk) < wanted:
+        read_bytes = start + len(chunk) - position
+        needed_bytes = (
+            HEADER_BYTES if read_bytes < HEADER_BYTES else _size_at(path, chunk, position - start, position, size)
+        )
+        if read_bytes < needed_bytes:
+            chunk, start = disk.read(path, position, max(needed_bytes, READ_BYTES)), position
+            if len(chunk) < needed_bytes:
                 raise SnapshotDamaged(f"{path} is cut at byte {position + len(chunk)}")
-            wanted = _size_at(path, chunk, 0, position, size)
-            if len(chunk) < wanted:
+            needed_bytes = _size_at(path, chunk, 0, position, size)
+            if len(chunk) < needed_bytes:
                 continue
-        yield _checked(path, memoryview(chunk)[position - start : position - start + wanted], position)
-        position += wanted
+        yield _checked(path, memoryview(chunk)[position - start : position - start + needed_bytes], position)
+        position += needed_bytes
 
 
 def _size_at(path: str, chunk: bytes, index: int, position: int, size: int) -> int:

@@ -90,14 +90,14 @@ def read_requests(body: "request_schema.FetchSnapshotRequest") -> list[SnapshotR
             cluster_id=body.cluster_id,
             replica_id=body.replica_id,
             topic=topic.name,
-            partition=one.partition,
-            leader_epoch=one.current_leader_epoch,
-            id=OffsetAndEpoch(one.snapshot_id.end_offset, one.snapshot_id.epoch),
-            position=one.position,
+            partition=partition.partition,
+            leader_epoch=partition.current_leader_epoch,
+            id=OffsetAndEpoch(partition.snapshot_id.end_offset, partition.snapshot_id.epoch),
+            position=partition.position,
             max_bytes=body.max_bytes,
         )
         for topic in body.topics
-        for one in topic.partitions
+        for partition in topic.partitions
     ]
 
 
@@ -109,29 +109,29 @@ def refused(error: Error) -> "response_schema.FetchSnapshotResponse":
 
 
 def response_of(
-    served: Sequence[tuple[SnapshotRequest, Piece]], leader_address: tuple[str, int] | None
+    pieces: Sequence[tuple[SnapshotRequest, Piece]], leader_address: tuple[str, int] | None
 ) -> "response_schema.FetchSnapshotResponse":
     """``leader_address`` is where clients reach the leader, if known."""
     endpoints: tuple[response_schema.NodeEndpoint, ...] = ()
     if leader_address is not None:
         host, port = leader_address
-        leader_id = BrokerId(served[0][1].leader_id)
+        leader_id = BrokerId(pieces[0][1].leader_id)
         endpoints = (response_schema.NodeEndpoint(node_id=leader_id, host=host, port=u16(port)),)
     return response_schema.FetchSnapshotResponse(
         throttle_time=i32Timedelta.parse(timedelta(0)),
         error_code=ErrorCode.none,
         topics=tuple(
             response_schema.TopicSnapshot(name=TopicName(name), partitions=tuple(_partition(*each) for each in pairs))
-            for name, pairs in _by_topic(served)
+            for name, pairs in _by_topic(pieces)
         ),
         node_endpoints=endpoints,
     )
 
 
 def _by_topic(
-    served: Sequence[tuple[SnapshotRequest, Piece]],
+    pieces: Sequence[tuple[SnapshotRequest, Piece]],
 ) -> Iterator[tuple[str, Iterator[tuple[SnapshotRequest, Piece]]]]:
-    return groupby(served, lambda pair: pair[0].topic)
+    return groupby(pieces, lambda pair: pair[0].topic)
 
 
 def _partition(request: SnapshotRequest, piece: Piece) -> "response_schema.PartitionSnapshot":
@@ -153,11 +153,11 @@ def draft_refused(error: Error) -> FetchSnapshotResponse1000:
     return FetchSnapshotResponse1000(error_code=int(error), topics=())
 
 
-def draft_response_of(served: Sequence[tuple[SnapshotRequest, Piece]]) -> FetchSnapshotResponse1000:
+def draft_response_of(pieces: Sequence[tuple[SnapshotRequest, Piece]]) -> FetchSnapshotResponse1000:
     return FetchSnapshotResponse1000(
         topics=tuple(
             TopicSnapshots(name=name, partitions=tuple(_draft_partition(*each) for each in pairs))
-            for name, pairs in _by_topic(served)
+            for name, pairs in _by_topic(pieces)
         )
     )
 
@@ -182,20 +182,25 @@ def read_response(body: object) -> Piece:
         return Piece(known_error(int(body.error_code)))
     if len(body.topics) != 1 or body.topics[0].name != METADATA_TOPIC or len(body.topics[0].partitions) != 1:
         return Piece(ErrorCode.unknown_server_error)
-    one = body.topics[0].partitions[0]
-    error = known_error(int(one.error_code))
-    if isinstance(one, PartitionSnapshots):
+    partition = body.topics[0].partitions[0]
+    error = known_error(int(partition.error_code))
+    if isinstance(partition, PartitionSnapshots):
         return Piece(
-            error, size=-1, position=one.position, data=one.data, is_last=not one.more, media_type=one.media_type
+            error,
+            size=-1,
+            position=partition.position,
+            data=partition.data,
+            is_last=not partition.more,
+            media_type=partition.media_type,
         )
-    data = one.unaligned_records or b""
+    data = partition.unaligned_records or b""
     return Piece(
         error,
-        one.current_leader.leader_id,
-        one.current_leader.leader_epoch,
-        OffsetAndEpoch(one.snapshot_id.end_offset, one.snapshot_id.epoch),
-        one.size,
-        one.position,
+        partition.current_leader.leader_id,
+        partition.current_leader.leader_epoch,
+        OffsetAndEpoch(partition.snapshot_id.end_offset, partition.snapshot_id.epoch),
+        partition.size,
+        partition.position,
         data,
-        is_last=one.position + len(data) >= one.size,
+        is_last=partition.position + len(data) >= partition.size,
     )

@@ -119,40 +119,40 @@ def serve(request: SnapshotRequest, store: SnapshotStore, leadership: Leadership
 
 def refusal(request: SnapshotRequest, store: SnapshotStore, leadership: Leadership, is_draft: bool) -> Piece | None:
     """Return the response with the error, or None if the request is good. A damaged snapshot is KAFKA_STORAGE_ERROR."""
-    known = (leadership.leader_id, leadership.epoch)
+    leader = (leadership.leader_id, leadership.epoch)
     error = leadership.leader_check(request.cluster_id, request.leader_epoch)
     if request.cluster_id is None and request.replica_id >= 0 and not is_draft:
         error = ErrorCode.inconsistent_cluster_id
     if error is ErrorCode.inconsistent_cluster_id:
-        return Piece(error, *known)
+        return Piece(error, *leader)
     # Decision requested-snapshot-topic (S-13): another log, refused | metadata log
     if request.topic != METADATA_TOPIC or request.partition != 0:
-        return Piece(ErrorCode.unknown_topic_or_partition, *known)
+        return Piece(ErrorCode.unknown_topic_or_partition, *leader)
     if error is not None:
-        return Piece(error, *known)
+        return Piece(error, *leader)
     # Decision requested-snapshot-held (S-2, S-5): not found | held
     if not store.holds(request.id):
-        return Piece(ErrorCode.snapshot_not_found, *known)
+        return Piece(ErrorCode.snapshot_not_found, *leader)
     size = store.size(request.id)
     # Decision draft-snapshot-position (S-17): not within, refused | within or no draft
     if is_draft and not 0 <= request.position <= size:
-        return Piece(ErrorCode.offset_out_of_range, *known)
+        return Piece(ErrorCode.offset_out_of_range, *leader)
     # Decision snapshot-position (S-6): not within, refused | within or a draft
     if not is_draft and not 0 <= request.position < size:
-        return Piece(ErrorCode.position_out_of_range, *known)
-    return Piece(ErrorCode.kafka_storage_error, *known) if request.id in store.damaged else None
+        return Piece(ErrorCode.position_out_of_range, *leader)
+    return Piece(ErrorCode.kafka_storage_error, *leader) if request.id in store.damaged else None
 
 
-def _read(request: SnapshotRequest, store: SnapshotStore, known: tuple[int, int]) -> Piece:
+def _read(request: SnapshotRequest, store: SnapshotStore, leader: tuple[int, int]) -> Piece:
     size = store.size(request.id)
-    wanted = max(0, min(request.max_bytes, MOST_BYTES, size - request.position))
+    size_bytes = max(0, min(request.max_bytes, MOST_BYTES, size - request.position))
     try:
-        data = store.read(request.id, request.position, wanted) if wanted else b""
+        data = store.read(request.id, request.position, size_bytes) if size_bytes else b""
     except DiskError:
-        return Piece(ErrorCode.kafka_storage_error, *known)
+        return Piece(ErrorCode.kafka_storage_error, *leader)
     return Piece(
         ErrorCode.none,
-        *known,
+        *leader,
         id=request.id,
         size=size,
         position=request.position,

@@ -118,10 +118,10 @@ class SnapshotStore:
 
     def timestamp_ms(self, snapshot: OffsetAndEpoch) -> int:
         """When the last record that it contains was written. Raise SnapshotDamaged and DiskError."""
-        found = self._timestamps_ms.get(snapshot)
-        if found is None:
-            found = self._timestamps_ms[snapshot] = last_contained_timestamp_ms(self._disk, self.path(snapshot))
-        return found
+        timestamp_ms = self._timestamps_ms.get(snapshot)
+        if timestamp_ms is None:
+            timestamp_ms = self._timestamps_ms[snapshot] = last_contained_timestamp_ms(self._disk, self.path(snapshot))
+        return timestamp_ms
 
     def superseded_us(self, snapshot: OffsetAndEpoch, now_us: int) -> int:
         """Return since when there is a newer snapshot: the time of the first call, which ``SnapshotCleaner`` makes
@@ -143,7 +143,7 @@ class SnapshotStore:
         """Add a snapshot whose file and name are synced. Raise DiskError."""
         size = self._disk.size(self.path(snapshot))
         if snapshot not in self._sizes:
-            insort(self._ids, snapshot, key=lambda held: held.age)
+            insort(self._ids, snapshot, key=lambda each: each.age)
         self._sizes[snapshot] = size
         self.damaged.pop(snapshot, None)
         self.on_added()
@@ -173,27 +173,27 @@ class SnapshotStore:
     def _scan(self) -> None:
         names = self._disk.list(METADATA_DIRECTORY)
         for name in names:
-            found = read_name(name, SUFFIX)
+            snapshot = read_name(name, SUFFIX)
             # (0, 0) is the name of Kafka's bootstrap checkpoint, which is no snapshot of the log.
-            if found is not None and found.offset > 0:
-                insort(self._ids, found, key=lambda held: held.age)
-                self._sizes[found] = self._disk.size(self.path(found))
+            if snapshot is not None and snapshot.offset > 0:
+                insort(self._ids, snapshot, key=lambda each: each.age)
+                self._sizes[snapshot] = self._disk.size(self.path(snapshot))
         self.partial = self._resumable(names)
-        kept = () if self.partial is None else (part_path(self.partial), progress_path(self.partial))
+        partial_files = () if self.partial is None else (part_path(self.partial), progress_path(self.partial))
         for name in names:
             path = f"{METADATA_DIRECTORY}/{name}"
-            if is_stray(name) and path not in kept:
+            if is_stray(name) and path not in partial_files:
                 self._disk.delete(path)
 
     def _resumable(self, names: Sequence[str]) -> OffsetAndEpoch | None:
-        found = None
+        newest = None
         for name in names:
             snapshot = read_name(name, PART_SUFFIX)
             if snapshot is None or snapshot in self._sizes or not self._disk.exists(progress_path(snapshot)):
                 continue
-            if found is None or found.age < snapshot.age:
-                found = snapshot
-        return found
+            if newest is None or newest.age < snapshot.age:
+                newest = snapshot
+        return newest
 
 
 CHECK_US = 60_000_000

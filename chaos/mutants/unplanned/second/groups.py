@@ -79,17 +79,17 @@ def subscriptions_of_group_ignored(original: Function, self: Any, topic: str) ->
 
 @mutant("reference_broker.groups.offset_commits:_fetched")
 def first_pending_offset_is_stable(
-    original: Function, target: Any, group_id: str, wanted: Any, requires_stable: bool
+    original: Function, target: Any, group_id: str, requested: Any, requires_stable: bool
 ) -> list[Any]:
     """OffsetFetch with require_stable returns -1 for a partition that only an open transaction has committed so far,
     and not UNSTABLE_OFFSET_COMMIT (X-8, KIP-447)."""
-    found = original(target, group_id, wanted, requires_stable)
+    offsets = original(target, group_id, requested, requires_stable)
     visible = target.offsets.find
     return [
         replace(
             each, is_unstable=each.is_unstable and visible(OffsetKey(group_id, each.topic, each.partition)) is not None
         )
-        for each in found
+        for each in offsets
     ]
 
 
