@@ -46,9 +46,9 @@ def generation_not_advanced(original: Function, self: Any, now_ms: int) -> None:
 
 
 @mutant("reference_broker.groups.offset_commits:Commits._write")
-def commits_of_simple_consumers_dropped(original: Function, self: Any, found: Any, respond: Any) -> None:
+def commits_of_simple_consumers_dropped(original: Function, self: Any, judgement: Any, respond: Any) -> None:
     """A commit of a client that is no member of the group is acknowledged but not written."""
-    if found.request.generation < 0 and found.request.transaction is None:
-        respond(found.errors)
+    if judgement.request.generation < 0 and judgement.request.transaction is None:
+        respond(judgement.errors)
     else:
-        original(self, found, respond)
+        original(self, judgement, respond)

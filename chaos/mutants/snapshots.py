@@ -112,23 +112,23 @@ def snapshot_served_unread(original: Function, self: Any, snapshot: Any, positio
 
 
 @mutant(f"{SERVING}:_read")
-def newest_snapshot_served(original: Function, request: Any, store: Any, known: Any) -> Any:
+def newest_snapshot_served(original: Function, request: Any, store: Any, leader: Any) -> Any:
     """A leader sends bytes of its newest snapshot, whichever one was requested (S-1, S-2)."""
     newest = max(store.ids)
-    found = original(replace(request, id=newest, position=min(request.position, store.size(newest))), store, known)
+    found = original(replace(request, id=newest, position=min(request.position, store.size(newest))), store, leader)
     return replace(found, id=request.id, position=request.position)
 
 
 @mutant(f"{SERVING}:_read")
-def position_ignored_by_leader(original: Function, request: Any, store: Any, known: Any) -> Any:
+def position_ignored_by_leader(original: Function, request: Any, store: Any, leader: Any) -> Any:
     """A leader sends the first bytes of a snapshot, whatever position was requested (S-3)."""
-    return replace(original(replace(request, position=0), store, known), position=request.position)
+    return replace(original(replace(request, position=0), store, leader), position=request.position)
 
 
 @mutant(f"{SERVING}:_read")
-def each_chunk_marked_as_last(original: Function, request: Any, store: Any, known: Any) -> Any:
+def each_chunk_marked_as_last(original: Function, request: Any, store: Any, leader: Any) -> Any:
     """A leader marks each chunk as the last one (S-4, S-17)."""
-    piece = original(request, store, known)
+    piece = original(request, store, leader)
     return replace(piece, size=piece.position + len(piece.data), is_last=True)
 
 

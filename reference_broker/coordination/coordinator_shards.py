@@ -26,8 +26,8 @@ from reference_broker.wire.errors import Error, ErrorCode
 
 
 class CoordinatorShard:
-    """One partition of a coordinator's topic, whatever it stores: loaded, then served, then closed when another node
-    leads it. A partition whose log cannot be read is refused."""
+    """One partition of a coordinator's topic: loaded, then served, then closed when another node leads it. A partition
+    whose log cannot be read is refused. Subclasses have what the partition stores."""
 
     def __init__(self, led: Partition) -> None:
         self.led = led
@@ -37,7 +37,7 @@ class CoordinatorShard:
         self.is_refused = False
         """Whether its log cannot be read, so that its content is unknown."""
         self.is_led = True
-        """Whether no other node leads it, as far as this one knows."""
+        """Whether this node leads it, as far as it knows."""
         self.loaded_end = 0
         """The end of the log when it was loaded. The former coordinator may have acknowledged any record below it."""
 
@@ -223,8 +223,8 @@ class CoordinatorShards(Generic[P]):
     # --- roles --------------------------------------------------------------------------------------------------------
 
     def leads(self, partition: Partition) -> None:
-        """Called again with each newer state. A new epoch of the same leader changes nothing, since no other node has
-        written."""
+        """This node leads the partition. Called again with each newer state: a new epoch of the same leader changes
+        nothing, since no other node has written."""
         if partition.topic != self._topic:
             return
         shard = self._by_index.get(partition.index)

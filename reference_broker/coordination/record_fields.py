@@ -31,7 +31,7 @@ _NEVER = 1 << 15
 
 
 class DamagedRecord(Exception):  # noqa: N818 - a record that is no record, not a failure of this program
-    """The bytes do not hold what their version says, or the version is not known."""
+    """The bytes do not fit the layout of their version, or the version is unknown."""
 
 
 class TextTooLong(Exception):  # noqa: N818 - a text that has no place in a record, not a failure of this program

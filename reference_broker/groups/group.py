@@ -102,7 +102,7 @@ class Member:
         return b""
 
     def vote(self, candidates: dict[str, int]) -> str:
-        """Return the first of its protocols that is a candidate. Every member knows every candidate."""
+        """Return the first of its protocols that is a candidate. Every member supports every candidate."""
         return next(each.name for each in self.protocols if each.name in candidates)
 
 
@@ -119,13 +119,13 @@ class SupportedProtocols:
 
     def remove(self, protocols: tuple[MemberProtocol, ...]) -> None:
         for name in {each.name: None for each in protocols}:
-            left = self._counts[name] - 1
-            if left:
-                self._counts[name] = left
+            remaining = self._counts[name] - 1
+            if remaining:
+                self._counts[name] = remaining
             else:
                 del self._counts[name]
 
-    def known_by(self, name: str) -> int:
+    def count(self, name: str) -> int:
         """Return how many members support this protocol."""
         return self._counts.get(name, 0)
 
@@ -367,16 +367,16 @@ class Group:
 
     def supports(self, protocol_type: str, protocols: tuple[MemberProtocol, ...]) -> bool:
         """Return whether a member with these protocols may join. They must be of the group's type, and all members must
-        know one of them."""
+        support one of them."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         if self.protocol_type != protocol_type:
             return False
-        return any(self._supported.known_by(each.name) == len(self.members) for each in protocols)
+        return any(self._supported.count(each.name) == len(self.members) for each in protocols)
 
     def accepts(self, member_id: str, max_size: int) -> bool:
-        """Return whether there is room. While members join, those that wait are counted, so the last to rejoin are
-        refused."""
+        """Return whether the group has room for the member. During a rebalance only members that have joined count, so
+        that the last ones to join again are refused."""
         member = self.members.get(member_id)
         if self.state in (GroupState.EMPTY, GroupState.DEAD):
             return True
@@ -385,7 +385,7 @@ class Group:
         return member is not None or len(self.members) < max_size
 
     def select_protocol(self) -> str:
-        """Return the protocol with the most votes among those that all members know."""
+        """Return the protocol with the most votes among those that all members support."""
         return self._supported.select(self.members.values())
 
     def check_member(self, member_id: str, group_instance_id: str | None) -> Error:

@@ -22,7 +22,7 @@ from reference_broker.groups.classic_requests import (
     SyncRequest,
     SyncResponse,
 )
-from reference_broker.groups.group import Group, GroupState, Member, MemberProtocol
+from reference_broker.groups.group import Group, GroupState, Member
 from reference_broker.groups.metrics import GroupMetrics
 from reference_broker.groups.offsets_partition import OffsetsPartition
 from reference_broker.groups.rebalances import assignment_response, generation_response, joined_members
@@ -365,15 +365,15 @@ def _replace_static(served: ServedGroup, request: JoinRequest, member_id: str, r
     No rebalance is needed where the group is Stable and its protocol stays."""
     group = served.group
     assert request.group_instance_id is not None, "only static members are replaced"
-    old_id, old_leader = group.static_members[request.group_instance_id], group.leader
+    old_leader = group.leader or ""
+    old_member = replace(group.members[group.static_members[request.group_instance_id]])
     _rename(served, request.group_instance_id, member_id)
     member = group.members[member_id]
-    old = (member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
     group.update(member, request.protocols, request.rebalance_timeout_ms, request.session_timeout_ms)
     served.park_join(member_id, respond)
     # Decision static-member-keeps-generation (X-14): no rebalance | rebalances
     if group.state is GroupState.STABLE and group.protocol == group.select_protocol():
-        _keep_generation(served, request, member_id, old_id, old_leader or "", old)
+        _keep_generation(served, request, member_id, old_member, old_leader)
     else:
         rebalances.prepare_or_complete(served, f"static member {request.group_instance_id} joins again")
 
@@ -391,31 +391,27 @@ def _rename(served: ServedGroup, group_instance_id: str, member_id: str) -> None
 
 
 def _keep_generation(
-    served: ServedGroup,
-    request: JoinRequest,
-    member_id: str,
-    old_id: str,
-    old_leader: str,
-    old: tuple[tuple[MemberProtocol, ...], int, int],
+    served: ServedGroup, request: JoinRequest, member_id: str, old_member: Member, old_leader: str
 ) -> None:
     """Write the new ID, and then respond with the current generation. The session restarts then, because it may have
-    ended while the member was excused."""
-    group, generation, instance = served.group, served.group.generation, request.group_instance_id
+    ended while the member was excused. If the new ID cannot be written, restore the old member."""
+    group, generation, instance = served.group, served.group.generation, old_member.group_instance_id
 
     def written(error: Error) -> None:
         unchanged = group.state is GroupState.STABLE and group.generation == generation
         # Decision static-rejoin-overtaken (X-14): overtaken | still current
         if not served.partition.is_led or not unchanged or member_id not in served.joins:
             return
+        member = group.members[member_id]
         # Decision static-rejoin-stored (X-14): stored | former member restored
         if not error:
             served.respond_to_join(member_id, _response_of_kept_generation(served, request, member_id, old_leader))
-            served.restart_session(member_id, group.members[member_id].session_timeout_ms)
+            served.restart_session(member_id, member.session_timeout_ms)
             return
         served.respond_to_join(member_id, JoinResponse(error))
-        group.update(group.members[member_id], *old)
+        group.update(member, old_member.protocols, old_member.rebalance_timeout_ms, old_member.session_timeout_ms)
         assert instance is not None, "only static members are replaced"
-        _rename(served, instance, old_id)
+        _rename(served, instance, old_member.member_id)
 
     served.partition.write_group(group, written)
 

@@ -44,8 +44,8 @@ _DELIVERED: Final = (
     ErrorCode.unsupported_version,
 )
 """A partition with one of these errors needs no marker any more. INVALID_PRODUCER_EPOCH means that a newer epoch has
-ended the open transaction there. Unlike Kafka, which then leaves the transaction undone until another node coordinates
-it."""
+ended the open transaction there. Kafka stops at that error, and the transaction is not completed until another node
+coordinates it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -63,13 +63,13 @@ class Delivery:
     """Whether ``delivered`` was called or is about to be."""
 
     @property
-    def is_wanted(self) -> bool:
-        """Whether its markers are still to be written."""
+    def is_active(self) -> bool:
+        """Whether it has to go on: some markers are missing, and this node still coordinates the transaction."""
         return not self.is_delivered and self.is_coordinated()
 
 
 PartialDelivery: TypeAlias = tuple[Delivery, Sequence[TopicPartition]]
-"""A delivery, and those of its partitions that are meant."""
+"""A delivery, and some of its partitions."""
 
 
 @dataclass(slots=True)
@@ -125,10 +125,11 @@ class MarkerSender:
                     yield
 
     def _distribute(self, delivery: Delivery, partitions: Sequence[TopicPartition]) -> None:
-        """Queue the delivery for each leader. A partition that the metadata lacks is deleted, since this node knew it
-        before it was added. A node that takes over knows at least as much when it begins to lead."""
+        """Queue the delivery for each leader. A partition that is missing in the metadata was deleted: it was in the
+        metadata of this node before it was added to the transaction, and a node that takes over has at least that
+        metadata."""
         # Decision marker-wanted (X-3): ended or lost | still wanted
-        if not delivery.is_wanted:
+        if not delivery.is_active:
             return
         image = self._image()
         by_leader: dict[int, list[TopicPartition]] = {}
@@ -173,7 +174,7 @@ class MarkerSender:
         count = 0
         while broker.queue and count < PARTITIONS_A_REQUEST:
             delivery, partitions = broker.queue.popleft()
-            if delivery.is_wanted:
+            if delivery.is_active:
                 sent.append((delivery, partitions))
                 count += len(partitions)
         if not sent:
@@ -225,7 +226,7 @@ class MarkerSender:
     def _handle_errors(self, delivery: Delivery, errors: dict[TopicPartition, Error]) -> None:
         """Handle the errors of some partitions. A coordinator that is fenced by a newer one stops. All others are
         retried."""
-        if not delivery.is_wanted:
+        if not delivery.is_active:
             return
         refused = []
         for key, error in errors.items():
@@ -241,7 +242,7 @@ class MarkerSender:
     def _finish_if_delivered(self, delivery: Delivery) -> None:
         """Call ``delivered`` at the end of the event, if no partition misses the marker."""
         # Decision markers-complete (X-3): transaction completes | some are missing
-        if not delivery.missing and delivery.is_wanted:
+        if not delivery.missing and delivery.is_active:
             delivery.is_delivered = True
             self._deferred.add(delivery.delivered)
 

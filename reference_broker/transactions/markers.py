@@ -21,7 +21,7 @@ from reference_broker.replication.syncing import must_sync, nobody_waits, plan_t
 from reference_broker.wire.errors import Error, ErrorCode
 
 MAX_PRODUCER_EPOCH = 2**15 - 1
-_UNKNOWN = ProducerStateEntry(-1)
+_NO_PRODUCER = ProducerStateEntry(-1)
 EPOCH_RAISED_FROM = 2
 """The ``transaction.version`` from which the coordinator raises the producer's epoch before each marker."""
 
@@ -40,19 +40,20 @@ class Marker:
 
 
 def refusal_of(marker: Marker, producer: ProducerStateEntry | None) -> Error:
-    """Judge a marker by what the partition knows of the producer. Returns one of these errors:
+    """Judge a marker by the state of its producer in the partition. Return one of these errors, or NONE:
 
     - INVALID_REQUEST: no producer has a negative ID.
-    - INVALID_PRODUCER_EPOCH: its epoch is negative, or older than the producer's. From transaction version 2 on it must
-      be newer, since a marker of that version with the epoch of an open transaction is late and would end the next one.
+    - INVALID_PRODUCER_EPOCH: the marker's epoch is negative or older than the producer's. From transaction version 2 on
+      it must be newer if a transaction is open: a marker with the epoch of the open transaction is a late one of the
+      transaction before.
     - TRANSACTION_COORDINATOR_FENCED: a newer coordinator has written a marker here (X-6).
 
-    A marker of version 2 that comes again is no error: nothing is open, and it has the epoch that it has raised. Nor is
-    one with the last epoch that there is, which cannot be raised (KAFKA-19999).
+    A repeated marker of version 2 is no error: no transaction is open, and the first one has raised the producer's
+    epoch to that of the marker. Nor is a marker with the greatest epoch, which cannot be raised (KAFKA-19999).
     """
     if marker.producer_id < 0:
         return ErrorCode.invalid_request
-    producer = producer or _UNKNOWN
+    producer = producer or _NO_PRODUCER
     # Decision marker-epoch (X-6): older or late, refused | current
     if marker.producer_epoch < max(producer.producer_epoch, 0) or _is_late(marker, producer):
         return ErrorCode.invalid_producer_epoch
@@ -80,7 +81,7 @@ UNITS_PER_LOOKUP = 3
 
 
 class OffsetsMarkers(Protocol):
-    """A listener for the markers in partitions of ``__consumer_offsets``."""
+    """Listens to the markers in partitions of ``__consumer_offsets``."""
 
     def refuses_markers(self, index: int) -> bool:
         """Return whether the partition's offsets are not loaded yet. No marker is appended then, and the coordinator
@@ -123,8 +124,8 @@ class MarkerWriter:
         self.offsets: OffsetsMarkers = offsets or NoOffsets()
 
     def write(self, marker: Marker, partitions: Iterable[TopicPartition], written: MarkersWritten) -> None:
-        """Append the marker to each partition. One that is named twice gets one marker.
-        ``written`` is called once all are replicated or refused. The errors are Kafka's:
+        """Append the marker once to each partition. ``written`` is called when all of these markers are replicated or
+        refused. The errors are Kafka's:
 
         - those of ``refusal_of``, with which nothing is written
         - UNKNOWN_TOPIC_OR_PARTITION: this node has no replica. NOT_LEADER_OR_FOLLOWER: it does not lead it.

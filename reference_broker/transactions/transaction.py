@@ -1,11 +1,12 @@
 """One transactional ID as a value (Kafka's TransactionMetadata): states, steps, and verdicts on requests.
 
 A transaction is Ongoing from the first partition on. Its end is decided when PrepareCommit or PrepareAbort is
-replicated: then each partition gets its marker, whatever dies. When all have it, the transaction is complete, and the
-next one may begin. ``NEXT`` is the whole table; a step that is not in it is a bug of ours (KIP-98, KIP-890).
+replicated: from then on each partition gets its marker, whichever nodes fail. When all partitions have it, the
+transaction is complete, and the next one may begin. ``NEXT`` is the table of all steps; any other step is a bug of ours
+(KIP-98, KIP-890).
 
-A value is never changed. Each step is a function that returns the next value, as it is to be written. It takes effect
-once it is replicated (X-2).
+A ``Transaction`` is never changed. Each step is a function that returns the next value, which is written and takes
+effect once it is replicated (X-2).
 """
 
 from collections.abc import Collection, Mapping
@@ -97,8 +98,8 @@ class Transaction(NamedTuple):
     state: TransactionState = TransactionState.EMPTY
     producer_epoch: int = NO_PRODUCER_EPOCH
     last_producer_epoch: int = NO_PRODUCER_EPOCH
-    """The epoch before, if the producer itself requested the next one, so that it may repeat the request; else -1. It
-    is not written."""
+    """The epoch before, if the producer itself requested the next one, so that it may repeat the request; else -1. This
+    field is not in the record."""
     previous_producer_id: int = NO_PRODUCER_ID
     """The producer ID before the last step."""
     next_producer_id: int = NO_PRODUCER_ID
@@ -214,15 +215,15 @@ def fenced(current: Transaction, now_ms: int, *, version: int, next_producer_id:
     """The transaction is aborted with an epoch that no producer has, because it is too old (X-7) or another producer
     takes the ID (X-1). ``version`` is the finalized ``transaction.version``. From 2 on the abort itself raises the
     epoch."""
-    between = current._replace(state=_fence(current))
+    fence = current._replace(state=_fenced_state(current))
     if version < EPOCH_RAISED_FROM:
         epoch = min(current.producer_epoch + 1, MAX_PRODUCER_EPOCH)
-        between = between._replace(producer_epoch=epoch, last_producer_epoch=NO_PRODUCER_EPOCH)
+        fence = fence._replace(producer_epoch=epoch, last_producer_epoch=NO_PRODUCER_EPOCH)
         version = 0
-    return decided(between, now_ms, commits=False, client_version=version, next_producer_id=next_producer_id)
+    return decided(fence, now_ms, commits=False, client_version=version, next_producer_id=next_producer_id)
 
 
-def _fence(current: Transaction) -> TransactionState:
+def _fenced_state(current: Transaction) -> TransactionState:
     assert TransactionState.PREPARE_EPOCH_FENCE in NEXT[current.state], f"{current.state.value} cannot be fenced"
     return TransactionState.PREPARE_EPOCH_FENCE
 
@@ -274,7 +275,7 @@ def judge_init(current: Transaction, expected: ProducerIdAndEpoch | None, *, is_
     if is_changing:
         return ErrorCode.concurrent_transactions
     # Decision producer-init-fenced (X-1): not the owner | owner or new
-    if expected is not None and not _may_go_on(current, expected):
+    if expected is not None and not _may_continue(current, expected):
         return ErrorCode.producer_fenced
     if current.state is TransactionState.ONGOING:
         return InitVerdict.AFTER_ABORT
@@ -285,7 +286,7 @@ def judge_init(current: Transaction, expected: ProducerIdAndEpoch | None, *, is_
     return InitVerdict.SAME_EPOCH if expected[1] == current.last_producer_epoch else ErrorCode.producer_fenced
 
 
-def _may_go_on(current: Transaction, expected: ProducerIdAndEpoch) -> bool:
+def _may_continue(current: Transaction, expected: ProducerIdAndEpoch) -> bool:
     """Return whether the producer may continue. The transactional ID may be new, because it expired meanwhile. Or the
     response with a new producer ID was lost."""
     producer_id, epoch = expected
@@ -325,36 +326,37 @@ def judge_end(
     current: Transaction, owner: ProducerIdAndEpoch, *, commits: bool, client_version: int, is_changing: bool
 ) -> EndVerdict | Error:
     """Judge EndTxn: CONCURRENT_TRANSACTIONS, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, INVALID_TXN_STATE."""
-    judge = _judge_end if client_version >= EPOCH_RAISED_FROM else _judge_old_end
+    judge = _judge_end_of_version_2 if client_version >= EPOCH_RAISED_FROM else _judge_end_before_version_2
     return judge(current, owner, commits, is_changing)
 
 
-_OLD_ENDS: Final[Mapping[tuple[TransactionState, bool], EndVerdict]] = {
+_ENDS_BEFORE_VERSION_2: Final[Mapping[tuple[TransactionState, bool], EndVerdict]] = {
     (TransactionState.ONGOING, True): EndVerdict.DECIDE,
     (TransactionState.ONGOING, False): EndVerdict.DECIDE,
     (TransactionState.COMPLETE_COMMIT, True): EndVerdict.NOTHING,
     (TransactionState.COMPLETE_ABORT, False): EndVerdict.NOTHING,
 }
-"""By the state and whether the producer commits. All else is INVALID_TXN_STATE. The epoch stays the same, so a repeated
-EndTxn looks like the first."""
+"""The effect of EndTxn before version 2, by the state and whether the producer commits. All else is INVALID_TXN_STATE.
+The epoch stays the same, so a repeated EndTxn looks like the first one."""
 
-_AGAIN: Final[Mapping[tuple[TransactionState, bool], EndVerdict]] = {
+_REPEATED_ENDS: Final[Mapping[tuple[TransactionState, bool], EndVerdict]] = {
     (TransactionState.COMPLETE_COMMIT, True): EndVerdict.NOTHING,
     (TransactionState.COMPLETE_ABORT, False): EndVerdict.NOTHING,
 }
-"""The result of a repeated EndTxn, which has the epoch before the one that the first one returned (KIP-890)."""
-_ENDS: Final[Mapping[tuple[TransactionState, bool], EndVerdict]] = {
+"""The effect of a repeated EndTxn of version 2, whose epoch is the one before: the first EndTxn has raised the epoch
+(KIP-890)."""
+_ENDS_OF_VERSION_2: Final[Mapping[tuple[TransactionState, bool], EndVerdict]] = {
     (TransactionState.ONGOING, True): EndVerdict.DECIDE,
     (TransactionState.ONGOING, False): EndVerdict.DECIDE,
     (TransactionState.EMPTY, False): EndVerdict.DECIDE,
     (TransactionState.COMPLETE_COMMIT, False): EndVerdict.DECIDE,
     (TransactionState.COMPLETE_ABORT, False): EndVerdict.DECIDE,
 }
-"""The result of an EndTxn with the current epoch. A producer whose write failed may not know whether its transaction
+"""The effect of an EndTxn of version 2 with the current epoch. A producer whose write failed may not know whether its transaction
 has begun, so it may abort in any state at rest."""
 
 
-def _judge_old_end(
+def _judge_end_before_version_2(
     current: Transaction, owner: ProducerIdAndEpoch, commits: bool, is_changing: bool
 ) -> EndVerdict | Error:
     if current.producer_id != owner[0]:
@@ -364,10 +366,12 @@ def _judge_old_end(
     # Decision transaction-old-end-concurrent (X-3): a step is pending | at rest
     if is_changing:
         return ErrorCode.concurrent_transactions
-    return _OLD_ENDS.get((current.state, commits), ErrorCode.invalid_txn_state)
+    return _ENDS_BEFORE_VERSION_2.get((current.state, commits), ErrorCode.invalid_txn_state)
 
 
-def _judge_end(current: Transaction, owner: ProducerIdAndEpoch, commits: bool, is_changing: bool) -> EndVerdict | Error:
+def _judge_end_of_version_2(
+    current: Transaction, owner: ProducerIdAndEpoch, commits: bool, is_changing: bool
+) -> EndVerdict | Error:
     # Decision transaction-end-concurrent (X-3): a step is pending | at rest
     if is_changing:
         return ErrorCode.concurrent_transactions
@@ -382,5 +386,5 @@ def _judge_end(current: Transaction, owner: ProducerIdAndEpoch, commits: bool, i
     if not is_repeated and epoch != current.producer_epoch:
         return ErrorCode.producer_fenced
     # Decision transaction-end-repeated (X-3): retry of the last one | a new end
-    ends = _AGAIN if is_repeated else _ENDS
+    ends = _REPEATED_ENDS if is_repeated else _ENDS_OF_VERSION_2
     return ends.get((current.state, commits), ErrorCode.invalid_txn_state)

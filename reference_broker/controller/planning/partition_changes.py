@@ -33,7 +33,7 @@ class Election(IntEnum):
     UNCLEAN = 2
     """As ONLINE, but if no replica in sync can lead, a replica that may lack records does."""
     GIVING_UP = 3
-    """As UNCLEAN, but if no such replica can lead either, a replica in no directory does, with its remaining records."""
+    """As UNCLEAN, but if no such replica can lead either, a replica in no directory does, with what is left of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ class PartitionChanges:
         single_stay: bool = False,
     ) -> Iterator[PartitionChangeRecord]:
         """Take a broker out of the ISR and the leadership of some partitions, and after an unclean shutdown out of the
-        eligible leader replicas, too (E-4). With ``single_stay``, partitions without other replicas stay as they are."""
+        eligible leader replicas, too (E-4). With ``single_stay``, partitions without other replicas are not changed."""
         unclean = broker_id if uncleanly else NOBODY
         for index in indexes:
             partition = topic.partitions[index]

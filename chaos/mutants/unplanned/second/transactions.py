@@ -37,7 +37,7 @@ def lost_init_response_fences(
     return ErrorCode.producer_fenced if verdict is InitVerdict.SAME_EPOCH else verdict
 
 
-@mutant(f"{TRANSACTION}:_may_go_on")
+@mutant(f"{TRANSACTION}:_may_continue")
 def expected_producer_id_not_compared(original: Function, current: Transaction, expected: ProducerIdAndEpoch) -> bool:
     """InitProducerId compares the epoch that its producer expects, but not the producer ID, so that a producer of an
     older ID takes the transactional ID back (KIP-360, X-1)."""
@@ -143,7 +143,7 @@ def marker_acknowledged_unreplicated(
 
 
 @mutant(f"{MARKERS}:_is_late")
-def late_marker_ends_next_transaction(original: Function, marker: Any, known: Any) -> bool:
+def late_marker_ends_next_transaction(original: Function, marker: Any, producer: Any) -> bool:
     """A repeated marker of version 2 with the epoch of an open transaction is accepted, and ends that transaction
     (KIP-890, X-3)."""
     return False
