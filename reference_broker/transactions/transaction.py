@@ -352,8 +352,8 @@ _ENDS_OF_VERSION_2: Final[Mapping[tuple[TransactionState, bool], EndVerdict]] = 
     (TransactionState.COMPLETE_COMMIT, False): EndVerdict.DECIDE,
     (TransactionState.COMPLETE_ABORT, False): EndVerdict.DECIDE,
 }
-"""The effect of an EndTxn of version 2 with the current epoch. A producer whose write failed may not know whether its transaction
-has begun, so it may abort in any state at rest."""
+"""The effect of an EndTxn of version 2 with the current epoch. A producer whose write failed may not know whether its
+transaction has begun, so it may abort in any state at rest."""
 
 
 def _judge_end_before_version_2(
