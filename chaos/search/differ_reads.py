@@ -222,7 +222,7 @@ class ReadingClient(ClientRequests):
             isolation,
             0 if session is None else session.session_id,
             -1 if session is None else session.epoch,
-            [ForgottenTopic(*named, [partition]) for (_, partition), named in forgotten.items()],
+            [ForgottenTopic(*named, [index]) for (_, index), named in forgotten.items()],
         )
         response: FetchResponse | None = self.call(node, ApiKey.FETCH, request, self._fetch_version)
         if response is None or response.error_code:
@@ -237,9 +237,9 @@ class ReadingClient(ClientRequests):
         for of_topic in response.responses:
             named = ("", of_topic.topic_id) if self.by_id else (of_topic.topic, NO_TOPIC_ID)
             for data in of_topic.partitions:
-                each = followed.get((names.get(named, ""), data.partition))
-                if each is not None:
-                    each.last = data
+                partition = followed.get((names.get(named, ""), data.partition))
+                if partition is not None:
+                    partition.last = data
         return True
 
 

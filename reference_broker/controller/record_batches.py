@@ -47,7 +47,7 @@ class ChangeBatches:
     """The delta that has replayed all of the records."""
     batches: list[ChangeBatch] = field(default_factory=list)
     records: int = 0
-    """Their number."""
+    """The number of records in all batches."""
 
 
 def planned(plan: Callable[[], Records | Sliced[Records]]) -> Sliced[Records]:

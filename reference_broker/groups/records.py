@@ -56,7 +56,7 @@ class UnknownKey:
     """The key of a record that is not read here."""
 
     kind: int
-    """Its version number."""
+    """The version number of the key."""
 
 
 RecordKey: TypeAlias = OffsetKey | GroupKey | UnknownKey

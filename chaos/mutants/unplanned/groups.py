@@ -57,11 +57,12 @@ def late_write_stabilises_next_generation(original: Function, served: Any, assig
 
 @mutant(f"{MEMBERSHIP}:_keep_generation")
 def new_id_of_static_member_not_written(
-    original: Function, served: Any, request: Any, member_id: str, old_id: str, old_leader: str, old: Any
+    original: Function, served: Any, request: Any, member_id: str, old_member: Any, old_leader: str
 ) -> None:
     """A static member that restarts gets its new ID before that is written, and it never is. The next coordinator loads
     the old ID, and fences the member (KIP-345)."""
-    served.respond_to_join(member_id, membership._kept(served, request, member_id, old_leader))
+    response = membership._response_of_kept_generation(served, request, member_id, old_leader)
+    served.respond_to_join(member_id, response)
     served.restart_session(member_id, served.group.members[member_id].session_timeout_ms)
 
 
