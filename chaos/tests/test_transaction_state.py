@@ -180,21 +180,31 @@ def test_step_that_kafka_never_takes_is_a_violation_of_its_clause(step: str) -> 
 def test_value_is_read_as_it_is_written(level: int) -> None:
     written = Transaction(
         "x",
-        7,
-        1000,
-        9,
-        TransactionState.PREPARE_COMMIT,
-        3,
+        producer_id=7,
+        timeout_ms=1000,
+        updated_ms=9,
+        state=TransactionState.PREPARE_COMMIT,
+        producer_epoch=3,
         partitions=dict.fromkeys([T0, ("u", 5), T1]),
         started_ms=8,
         next_producer_id=11 if level else -1,
         client_version=2 if level else 0,
     )
-    found = read_value(4, transaction_key("x"), transaction_value(written, level))
-    assert found is not None
-    assert found._replace(at_us=0) == StateValue(
-        *(4, 0, "x", 7, 3, 1000, PREPARE_COMMIT, frozenset([T0, T1, ("u", 5)]), 9, 8),
-        *(written.next_producer_id, written.client_version),
+    value = read_value(4, transaction_key("x"), transaction_value(written, level))
+    assert value is not None
+    assert value._replace(at_us=0) == StateValue(
+        offset=4,
+        at_us=0,
+        transactional_id="x",
+        producer_id=7,
+        epoch=3,
+        timeout_ms=1000,
+        state=PREPARE_COMMIT,
+        partitions=frozenset([T0, T1, ("u", 5)]),
+        updated_ms=9,
+        started_ms=8,
+        next_producer_id=written.next_producer_id,
+        client_version=written.client_version,
     )
 
 

@@ -33,41 +33,52 @@ OLD_JOINS = PlayedRebalance(1_500_000, 1_620_000)
 OLD_LEAVES = PlayedRebalance(5_000_000, 5_200_000)
 LEAVE_US = 10_000
 """The time from the revocation of a leaving member's partitions to the end of its membership."""
+ROUND_TRIP_US = 900
+COORDINATOR_DIES_US = 3_000_000
+COORDINATOR_LOADED_US = 3_300_000
+"""When the next coordinator serves the group."""
 
 
 @dataclass
 class Groups:
-    """``position``: next offset of each partition's owner. ``committed``: offset and epoch as stored."""
+    """The group and the mirror as they are at a time of the history, and the tables that it is written to."""
 
     tables: Tables
     index: dict[str, int] = field(default_factory=dict)
+    """number of the last operation of each process"""
     owner: dict[int, str] = field(default_factory=dict)
+    """member of each partition"""
     position: dict[int, int] = field(default_factory=dict)
+    """next offset of each partition's owner"""
     committed: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """offset and metadata epoch of each partition, as stored"""
     generation: int = 0
     coordinator: int = 0
+    """node ID"""
     epoch: int = -1
+    """metadata epoch of the new client"""
     seq: int = 2_000_000
+    """sequence number of the last row of the trace"""
 
     def play(self) -> None:
         """Generation 1 has the new client alone; in 2 the old one has partition 2 and begins behind what was read but
         not committed; in 3 it has left. The coordinator dies at 3 s. One Metadata response is too old and dropped."""
-        self.metadata(0, 4, 240_000)
-        self.rebalance({0: NEW, 1: NEW, 2: NEW}, NEW_IS_ALONE)
-        self.work(NEW_IS_ALONE.until_us, 1_400_000)
-        self.poll(NEW, 2, 1_450_000)
-        self.rebalance({0: NEW, 1: NEW, 2: OLD}, OLD_JOINS)
-        self.work(OLD_JOINS.until_us, 2_900_000)
+        self.metadata(node=0, epoch=4, at_us=240_000)
+        self.rebalance(owners={0: NEW, 1: NEW, 2: NEW}, played=NEW_IS_ALONE)
+        self.work(from_us=NEW_IS_ALONE.until_us, until_us=1_400_000)
+        self.poll(NEW, partition=2, at_us=1_450_000)
+        self.rebalance(owners={0: NEW, 1: NEW, 2: OLD}, played=OLD_JOINS)
+        self.work(from_us=OLD_JOINS.until_us, until_us=COORDINATOR_DIES_US - 100_000)
         for partition in range(PARTITIONS):
-            self.commit(partition, 3_050_000 + partition, error="disconnected")
-        self.note(1, "coordinator_loaded", 3_300_000, partition=7, records=120)
+            self.commit(partition, at_us=COORDINATOR_DIES_US + 50_000 + partition, error="disconnected")
+        self.note(node=1, what="coordinator_loaded", at_us=COORDINATOR_LOADED_US, partition=7, records=120)
         self.coordinator = 1
-        self.metadata(1, 6, 3_350_000)
-        self.metadata(2, 5, 3_360_000)
-        self.work(3_450_000, 4_900_000)
-        self.left(OLD, OLD_LEAVES.from_us)
-        self.rebalance({0: NEW, 1: NEW, 2: NEW}, OLD_LEAVES)
-        self.work(OLD_LEAVES.until_us, 5_900_000)
+        self.metadata(node=1, epoch=6, at_us=COORDINATOR_LOADED_US + 50_000)
+        self.metadata(node=2, epoch=5, at_us=COORDINATOR_LOADED_US + 60_000)
+        self.work(from_us=COORDINATOR_LOADED_US + 150_000, until_us=4_900_000)
+        self.left(OLD, at_us=OLD_LEAVES.from_us)
+        self.rebalance(owners={0: NEW, 1: NEW, 2: NEW}, played=OLD_LEAVES)
+        self.work(from_us=OLD_LEAVES.until_us, until_us=5_900_000)
         self.mirror()
 
     def work(self, from_us: int, until_us: int) -> None:
@@ -82,18 +93,18 @@ class Groups:
         """Revoke eagerly: all partitions first."""
         from_us, until_us = played.from_us, played.until_us
         for partition, owner in self.owner.items():
-            self.member(owner, "revoked", partition, from_us)
+            self.member(owner, "revoked", partition, at_us=from_us)
             self.ended(owner, partition, from_us)
         self.generation += 1
         self.owner = dict(owners)
         for process in sorted(set(owners.values())):
-            self.member(process, "joined", -1, until_us, from_us)
+            self.member(process, "joined", at_us=until_us, since_us=from_us)
         for partition, owner in owners.items():
-            self.member(owner, "assigned", partition, until_us)
+            self.member(owner, "assigned", partition, at_us=until_us)
             self.fetched(owner, partition, until_us + 1_000)
             start = self.committed.get(partition, (-1, -1))[0]
             if start < 0:
-                self.reset(owner, partition, -1, 0, "no_offset", until_us + 3_000)
+                self.reset(owner, partition, from_offset=-1, to_offset=0, reason="no_offset", at_us=until_us + 3_000)
             self.position[partition] = max(0, start)
             self.tables["assignments"].append(
                 {
@@ -109,17 +120,18 @@ class Groups:
     def left(self, process: str, at_us: int) -> None:
         for partition, owner in list(self.owner.items()):
             if owner == process:
-                self.member(owner, "revoked", partition, at_us - LEAVE_US)
+                self.member(owner, "revoked", partition, at_us=at_us - LEAVE_US)
                 self.ended(owner, partition, at_us - LEAVE_US)
                 del self.owner[partition]
-        self.member(process, "left", -1, at_us)
+        self.member(process, "left", at_us=at_us)
 
     def ended(self, process: str, partition: int, at_us: int) -> None:
         for row in self.tables["assignments"]:
             if (row["process"], row["partition"], row["until_us"]) == (process, partition, 2**62):
                 row["until_us"] = at_us
 
-    def member(self, process: str, event: str, partition: int, at_us: int, since_us: int = -1) -> None:
+    def member(self, process: str, event: str, partition: int = -1, *, at_us: int, since_us: int | None = None) -> None:
+        """Add a row of a member, or of one of its partitions. ``since_us`` is when the request began."""
         self.tables["memberships"].append(
             {
                 "process": process,
@@ -130,7 +142,7 @@ class Groups:
                 "topic": TOPIC if partition >= 0 else "",
                 "partition": partition,
                 "at_us": at_us,
-                "since_us": since_us if since_us >= 0 else at_us,
+                "since_us": at_us if since_us is None else since_us,
             }
         )
 
@@ -138,15 +150,16 @@ class Groups:
 
     def operation(self, process: str, f: str, at_us: int, kind: str = "ok", node: int = 0) -> int:
         index = self.index[process] = self.index.get(process, -1) + 1
+        sent_us = at_us - ROUND_TRIP_US
         row = OperationRow(
-            process,
-            index,
-            f,
-            kind,
-            at_us - 900,
-            at_us - 900,
-            at_us,
-            node,
+            process=process,
+            index=index,
+            f=f,
+            type=kind,
+            intended_us=sent_us,
+            invoke_us=sent_us,
+            complete_us=at_us,
+            node=node,
             partitions_sent=1,
             partitions_returned=1 if f == "fetch" else -1,
             request_bytes=100,
@@ -161,7 +174,17 @@ class Groups:
             return
         index = self.operation(process, "fetch", at_us)
         self.position[partition] = end
-        row = PositionRow(process, index, TOPIC, partition, first, end, end, 0, None)
+        row = PositionRow(
+            process=process,
+            index=index,
+            topic=TOPIC,
+            partition=partition,
+            fetch_offset=first,
+            next_offset=end,
+            high_watermark=end,
+            log_start_offset=0,
+            error=None,
+        )
         self.tables["positions"].append(asdict(row))
         for position, run in enumerate(self.records(partition, first, end)):
             self.tables["runs"].append({**run, "process": process, "index": index, "position": position})
@@ -243,6 +266,7 @@ class Groups:
     # -- the log, as the final read shows it --------------------------------------------------------------------
 
     def end(self, partition: int, at_us: int) -> int:
+        """Return the end of what was sent to the partition and acknowledged by then."""
         done = {
             (row["process"], row["index"])
             for row in self.tables["operations"]
@@ -256,7 +280,8 @@ class Groups:
         return max((int_of(row, "first_offset") + int_of(row, "count") for row in sent), default=0)
 
     def records(self, partition: int, first: int, end: int) -> list[Row]:
-        found = []
+        """Return the runs of records from ``first`` to before ``end``."""
+        runs = []
         for row in self.tables["runs"]:
             if row["process"] != "final" or row["partition"] != partition:
                 continue
@@ -264,7 +289,7 @@ class Groups:
             high = min(end, int_of(row, "first_offset") + int_of(row, "count"))
             if low < high:
                 shift = low - int_of(row, "first_offset")
-                found.append(
+                runs.append(
                     {
                         **row,
                         "first_offset": low,
@@ -272,7 +297,7 @@ class Groups:
                         "first_sequence": int_of(row, "first_sequence") + shift,
                     }
                 )
-        return found
+        return runs
 
     def mirror(self) -> None:
         for partition in range(PARTITIONS):
@@ -303,7 +328,7 @@ class Groups:
         return max(first, end)
 
     def read_target(self, partition: int, end: int) -> None:
-        """Its offsets are those of the source."""
+        """Add the mirror's topic as it was read at the end. Its offsets are those of the source."""
         mark = {
             "topic": TOPIC,
             "partition": partition,
@@ -319,7 +344,9 @@ class Groups:
 
     def note(self, node: int, what: str, at_us: int, **detail: object) -> None:
         self.seq += 1
-        row = TraceRow(node, 0, self.seq, at_us, what, detail=json.dumps(detail, sort_keys=True))
+        row = TraceRow(
+            node=node, incarnation=0, seq=self.seq, at_us=at_us, what=what, detail=json.dumps(detail, sort_keys=True)
+        )
         self.tables["trace"].append(asdict(row))
 
 

@@ -22,10 +22,10 @@ from reference_broker.wire.errors import ErrorCode
 
 WHERE = tuple(TopicPartition("t", index) for index in range(4))
 LIMIT_S = 60.0
-
-
-class Refusal(Exception):  # noqa: N818
-    """The sink must close the connection, before or after it has taken the batch."""
+BATCH_RECORDS = 40
+PLANTED_BATCH = 20
+"""The number of the batch with which a planted violation begins."""
+DISK_DELAY_S = 0.02
 
 
 class Log(Sink):
@@ -86,14 +86,14 @@ def produced(sink: Sink, plan: LoadPlan, batches: int) -> list[Settled]:
 
 def test_each_batch_is_written_once_and_in_the_order_of_its_partition() -> None:
     log = Log()
-    ends = produced(log, LoadPlan("p", WHERE, batch_records=40), 200)
+    ends = produced(log, LoadPlan("p", WHERE, batch_records=BATCH_RECORDS), 200)
     assert {each.kind for each in ends} == {"ok"}
     for where in WHERE:
         settled = [(each.first_sequence, each.count) for each in ends if each.where == where]
         assert settled == log.spans[where]
         assert [first for first, _ in settled] == sorted(first for first, _ in settled)
         assert [first for first, _ in settled] == [
-            where.partition * SEQUENCES + 40 * number for number in range(len(settled))
+            where.partition * SEQUENCES + BATCH_RECORDS * number for number in range(len(settled))
         ]
 
 
@@ -110,7 +110,7 @@ def test_each_batch_is_written_once_and_in_the_order_of_its_partition() -> None:
 def test_failures_lose_repeat_and_reorder_nothing(faults: list[int | str]) -> None:
     chance = random.Random(5)
     log = Log(lambda _: chance.choice(faults) if chance.random() < 0.05 else 0)
-    ends = produced(log, LoadPlan("p", WHERE, batch_records=40), 150)
+    ends = produced(log, LoadPlan("p", WHERE, batch_records=BATCH_RECORDS), 150)
     assert {each.kind for each in ends} == {"ok"}
     assert len(ends) >= 150
     for where in WHERE:
@@ -121,7 +121,7 @@ def test_failures_lose_repeat_and_reorder_nothing(faults: list[int | str]) -> No
 
 def test_without_idempotence_a_lost_response_leaves_the_end_unknown() -> None:
     log = Log(lambda number: "after" if number == 50 else 0)
-    ends = produced(log, LoadPlan("p", WHERE, batch_records=40, idempotent=False), 100)
+    ends = produced(log, LoadPlan("p", WHERE, batch_records=BATCH_RECORDS, idempotent=False), 100)
     unknown = [each for each in ends if each.kind != "ok"]
     assert unknown
     assert {(each.kind, each.error, each.base_offset) for each in unknown} == {("info", "disconnected", -1)}
@@ -129,7 +129,7 @@ def test_without_idempotence_a_lost_response_leaves_the_end_unknown() -> None:
 
 def test_error_that_no_retry_cures_ends_a_batch() -> None:
     log = Log(lambda number: int(ErrorCode.message_too_large) if number == 30 else 0)
-    ends = produced(log, LoadPlan("p", WHERE, batch_records=40), 100)
+    ends = produced(log, LoadPlan("p", WHERE, batch_records=BATCH_RECORDS), 100)
     failed = [each for each in ends if each.kind != "ok"]
     assert [(each.kind, each.error) for each in failed][:1] == [("fail", "MESSAGE_TOO_LARGE")]
     assert ends[-1].kind == "ok"  # A new producer ID lets the others go on.
@@ -137,7 +137,7 @@ def test_error_that_no_retry_cures_ends_a_batch() -> None:
 
 def test_batch_fails_once_its_delivery_time_has_passed() -> None:
     log = Log(lambda _: int(ErrorCode.not_leader_or_follower))
-    ends = produced(log, LoadPlan("p", WHERE[:1], batch_records=40, delivery_timeout_us=300_000), 1)
+    ends = produced(log, LoadPlan("p", WHERE[:1], batch_records=BATCH_RECORDS, delivery_timeout_us=300_000), 1)
     assert (ends[0].kind, ends[0].error) == ("fail", "NOT_LEADER_OR_FOLLOWER")
     assert ends[0].end_us - ends[0].first_sent_us >= 300_000
 
@@ -160,7 +160,7 @@ def test_latency_starts_at_due_time_of_batch() -> None:
 
 
 def test_records_with_keys_and_compression_prove_themselves_too() -> None:
-    plan = LoadPlan("p", WHERE, batch_records=40, keys=7, compression=Compression.LZ4, padding=b"xyz")
+    plan = LoadPlan("p", WHERE, batch_records=BATCH_RECORDS, keys=7, compression=Compression.LZ4, padding=b"xyz")
     assert {each.kind for each in produced(Log(), plan, 40)} == {"ok"}
 
 
@@ -174,7 +174,7 @@ def test_producer_waits_for_its_bootstrap_server() -> None:
 
 
 def test_reader_verifies_all_values() -> None:
-    sink = Sink(SinkPlan(len(WHERE), batch_records=40, read_batches=3))
+    sink = Sink(SinkPlan(len(WHERE), batch_records=BATCH_RECORDS, read_batches=3))
     taken: list[Taken] = []
 
     def take(each: Taken) -> None:
@@ -189,10 +189,10 @@ def test_reader_verifies_all_values() -> None:
     for where in WHERE:
         spans = [span for each in taken if each.where == where for span in each.spans]
         assert {(span.writer, span.first_sequence, span.count, span.valid) for span in spans} == {
-            (READ_WRITER, 0, 40, True)
+            (READ_WRITER, 0, BATCH_RECORDS, True)
         }
-        assert [span.first_offset for span in spans] == [7 + 40 * number for number in range(len(spans))]
-        assert reader.position(where) == spans[-1].first_offset + 40
+        assert [span.first_offset for span in spans] == [7 + BATCH_RECORDS * number for number in range(len(spans))]
+        assert reader.position(where) == spans[-1].first_offset + BATCH_RECORDS
 
 
 @pytest.mark.live
@@ -241,22 +241,22 @@ class Store(Sink):
 
     def read(self, where: TopicPartition, offset: int) -> tuple[bytes, int]:
         with self._lock:
-            found = [each for each in self.logs[where] if read_header(each).last_offset >= offset]
-            return b"".join(found[:20]), self.end(where)
+            batches = [each for each in self.logs[where] if read_header(each).last_offset >= offset]
+            return b"".join(batches[:20]), self.end(where)
 
 
 def lost(store: Store, where: TopicPartition, batch: bytes, number: int) -> bool:  # noqa: ARG001
-    return number == 20
+    return number == PLANTED_BATCH
 
 
 def repeated(store: Store, where: TopicPartition, batch: bytes, number: int) -> bool:
-    if number == 20:
+    if number == PLANTED_BATCH:
         store.keep(where, batch)
     return False
 
 
 def reordered(store: Store, where: TopicPartition, batch: bytes, number: int) -> bool:
-    if where == WHERE[0] and number >= 20 and not store.held:
+    if where == WHERE[0] and number >= PLANTED_BATCH and not store.held:
         store.held.append(batch)
         return True
     if where == WHERE[0] and len(store.held) == 1:
@@ -268,7 +268,7 @@ def reordered(store: Store, where: TopicPartition, batch: bytes, number: int) ->
 
 
 def damaged(store: Store, where: TopicPartition, batch: bytes, number: int) -> bool:
-    if number != 20:
+    if number != PLANTED_BATCH:
         return False
     body = bytearray(batch[HEADER_BYTES:])
     body[40] ^= 1
@@ -295,7 +295,7 @@ def judged(store: Store, batches: int = 60) -> tuple[Findings, list[Settled]]:
             read.add(*each.where, span.writer, span.first_sequence, span.count, span.valid)
 
     with serving(store) as address:
-        producer = LoadProducer(LoadPlan("p", WHERE, batch_records=40), address, settled)
+        producer = LoadProducer(LoadPlan("p", WHERE, batch_records=BATCH_RECORDS), address, settled)
         reader = LoadReader(ReadPlan("r", WHERE), address, taken)
         reading = threading.Thread(target=reader.run)
         reading.start()
@@ -309,34 +309,35 @@ def judged(store: Store, batches: int = 60) -> tuple[Findings, list[Settled]]:
 
 
 @pytest.mark.parametrize(
-    ("plant", "counts"),
+    ("plant", "violations"),
     [
-        (healthy, (0, 0, 0, 0)),
-        (lost, (40, 0, 0, 0)),
-        (repeated, (0, 40, 0, 0)),
-        (reordered, (0, 0, 40, 0)),
-        (damaged, (1, 0, 0, 1)),
+        (healthy, {}),
+        (lost, {"lost": BATCH_RECORDS}),
+        (repeated, {"repeated": BATCH_RECORDS}),
+        (reordered, {"reordered": BATCH_RECORDS}),
+        (damaged, {"lost": 1, "damaged": 1}),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )
 def test_planted_violation_is_found(
-    plant: Callable[[Store, TopicPartition, bytes, int], bool], counts: tuple[int, int, int, int]
+    plant: Callable[[Store, TopicPartition, bytes, int], bool], violations: dict[str, int]
 ) -> None:
-    found, _ = judged(Store(plant))
-    assert (found.lost, found.repeated, found.reordered, found.damaged) == counts
-    assert found.acknowledged >= 60 * 40
+    findings, _ = judged(Store(plant))
+    counts = {name: getattr(findings, name) for name in ("lost", "repeated", "reordered", "damaged")}
+    assert {name: count for name, count in counts.items() if count} == violations
+    assert findings.acknowledged >= 60 * BATCH_RECORDS
 
 
 def test_disk_that_needs_20_ms_is_seen_in_the_latency() -> None:
-    _, ends = judged(Store(healthy, delay_s=0.02))
-    assert min(each.end_us - each.first_sent_us for each in ends) >= 20_000
+    _, ends = judged(Store(healthy, delay_s=DISK_DELAY_S))
+    assert min(each.end_us - each.first_sent_us for each in ends) >= DISK_DELAY_S * 1_000_000
 
 
 class LateFetches(Sink):
     """A sink whose responses to Fetch come after a reader's longest wait."""
 
     def __init__(self) -> None:
-        super().__init__(SinkPlan(1, batch_records=40, read_batches=1))
+        super().__init__(SinkPlan(1, batch_records=BATCH_RECORDS, read_batches=1))
 
     def read(self, where: TopicPartition, offset: int) -> tuple[bytes, int]:
         time.sleep(0.1)
@@ -344,7 +345,7 @@ class LateFetches(Sink):
 
 
 def test_response_that_was_requested_before_a_seek_is_dropped() -> None:
-    """A client that goes back after an abort must not skip what lies between."""
+    """A client that goes back after an abort must not skip the records between."""
     offsets: list[int] = []
 
     def taken(each: Taken) -> None:
@@ -361,9 +362,10 @@ def test_response_that_was_requested_before_a_seek_is_dropped() -> None:
 
         step_until(lambda: offsets == [0])
         step_until(lambda: any(link.sent is not None for link in reader._links.values()))
+
         reader._seek(WHERE[0], 0)
         reader._stale = True
         step_until(lambda: len(offsets) == 3)
         reader.stop()
         reader.run()
-    assert offsets == [0, 0, 40]
+    assert offsets == [0, 0, BATCH_RECORDS]

@@ -17,8 +17,8 @@ METERS = ("IsrShrinksPerSec", "IsrExpandsPerSec", "FailedIsrUpdatesPerSec")
 
 def shown(world: LeaderWorld, *names: str) -> tuple[int, ...]:
     values = {named.mbean: named.metric for named in world.metrics.rows()}
-    found = [values[f"kafka.server:type=ReplicaManager,name={name}"] for name in names]
-    return tuple(metric.value for metric in found)  # type: ignore[union-attr]
+    metrics = [values[f"kafka.server:type=ReplicaManager,name={name}"] for name in names]
+    return tuple(metric.value for metric in metrics)  # type: ignore[union-attr]
 
 
 def walked(led: list[Partition]) -> tuple[int, ...]:
@@ -34,82 +34,103 @@ def walked(led: list[Partition]) -> tuple[int, ...]:
     return len(led), under_replicated, under_min, at_min
 
 
+class RandomLeader:
+    """A leader whose partitions, in-sync replicas, logs and settings change at random."""
+
+    def __init__(self, seed: int) -> None:
+        self.random, self.world = Random(seed), LeaderWorld(min_isr=2)
+        self.led: list[Partition] = []
+        self.led_ever = 0
+        self.world.leaders.start()
+        self.lead()
+
+    def step(self) -> None:
+        """Do one of the things that can move a gauge."""
+        if not self.led:
+            self.lead()
+        steps: list[Callable[[], None]] = [
+            self.lead,
+            self.resign,
+            self.apply_newer_metadata,
+            self.fetch,
+            self.fetch,
+            self.respond_to_alter_partition,
+            self.respond_to_alter_partition,
+            self.reconfigure,
+            self.append,
+            self.pass_lag_time,
+        ]
+        self.random.choice(steps)()
+
+    def lead(self) -> None:
+        replicas = self.random.choice([(1,), (1, 2), (1, 2, 3)])
+        isr = replicas[: self.random.randint(1, 3)]
+        self.led.append(self.world.lead(self.led_ever, isr=isr, replicas=replicas))
+        self.led_ever += 1
+
+    def resign(self) -> None:
+        partition = self.led.pop(self.random.randrange(len(self.led)))
+        partition.is_topic_deleted = self.random.random() < 0.5
+        self.world.leaders.stops_leading(partition)
+
+    def apply_newer_metadata(self) -> None:
+        partition = self.random.choice(self.led)
+        if partition.followers is None:
+            return
+        replicas = self.random.choice([(1, 2), (1, 2, 3)])
+        partition_epoch = partition.partition_epoch + self.random.randint(0, 2)
+        leader_epoch = partition.leader_epoch + self.random.randint(0, 1)
+        isr = replicas[: self.random.randint(1, 3)]
+        self.world.state(partition, isr, replicas=replicas, leader_epoch=leader_epoch, partition_epoch=partition_epoch)
+
+    def fetch(self) -> None:
+        partition = self.random.choice(self.led)
+        self.world.fetch(self.random.choice((2, 3)), partition, self.random.randint(0, partition.log.log_end_offset))
+
+    def respond_to_alter_partition(self) -> None:
+        self.world.pass_ms(0)
+        if self.world.alter_requests:
+            errors = [ErrorCode.none, ErrorCode.none, ErrorCode.ineligible_replica]
+            self.world.respond(self.random.choice(errors))
+
+    def reconfigure(self) -> None:
+        partition = self.random.choice(self.led)
+        partition.log.config = replace(partition.log.config, min_insync_replicas=self.random.randint(1, 4))
+        self.world.leaders.reconfigured(partition)
+
+    def append(self) -> None:
+        self.world.append(self.random.choice(self.led))
+
+    def pass_lag_time(self) -> None:
+        self.world.pass_ms(LAG_MS)
+
+
+STEPS = 200
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(20))
 def test_gauges_are_exact_after_each_step(seed: int) -> None:
-    random, world = Random(seed), LeaderWorld(min_isr=2)
-    led: list[Partition] = []
-    world.leaders.start()
-    partition_epochs: dict[Partition, int] = {}
+    leader = RandomLeader(seed)
+    for _ in range(STEPS):
+        leader.step()
+        assert shown(leader.world, *GAUGES) == walked(leader.led)
 
-    def lead() -> None:
-        replicas = random.choice([(1,), (1, 2), (1, 2, 3)])
-        partition = world.lead(len(partition_epochs), isr=replicas[: random.randint(1, 3)], replicas=replicas)
-        partition_epochs[partition] = 0
-        led.append(partition)
 
-    def resign() -> None:
-        partition = led.pop(random.randrange(len(led)))
-        partition.is_topic_deleted = random.random() < 0.5
-        world.leaders.stops_leading(partition)
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(20))
+def test_each_gauge_is_above_zero_at_some_step_and_zero_at_the_end(seed: int) -> None:
+    leader = RandomLeader(seed)
+    largest = dict.fromkeys(GAUGES, 0)
+    for _ in range(STEPS):
+        leader.step()
+        for name, value in zip(GAUGES, shown(leader.world, *GAUGES), strict=True):
+            largest[name] = max(largest[name], value)
+    assert all(largest.values()), "otherwise the random steps show nothing about a gauge"
 
-    def newer_metadata() -> None:
-        partition = random.choice(led)
-        if partition.followers is None:
-            return
-        replicas = random.choice([(1, 2), (1, 2, 3)])
-        epoch = partition.partition_epoch + random.randint(0, 2)
-        leader_epoch = partition.leader_epoch + random.randint(0, 1)
-        world.state(
-            partition,
-            replicas[: random.randint(1, 3)],
-            replicas=replicas,
-            leader_epoch=leader_epoch,
-            partition_epoch=epoch,
-        )
-
-    def fetch() -> None:
-        partition = random.choice(led)
-        world.fetch(random.choice((2, 3)), partition, random.randint(0, partition.log.log_end_offset))
-
-    def respond() -> None:
-        world.pass_ms(0)
-        if world.alter_requests:
-            world.respond(random.choice([ErrorCode.none, ErrorCode.none, ErrorCode.ineligible_replica]))
-
-    def reconfigure() -> None:
-        partition = random.choice(led)
-        partition.log.config = replace(partition.log.config, min_insync_replicas=random.randint(1, 4))
-        world.leaders.reconfigured(partition)
-
-    def append() -> None:
-        world.append(random.choice(led))
-
-    steps: list[Callable[[], None]] = [
-        lead,
-        resign,
-        newer_metadata,
-        fetch,
-        fetch,
-        respond,
-        respond,
-        reconfigure,
-        append,
-        lambda: world.pass_ms(LAG_MS),
-    ]
-    lead()
-    seen = dict.fromkeys(GAUGES, 0)
-    for _ in range(200):
-        if not led:
-            lead()
-        random.choice(steps)()
-        assert shown(world, *GAUGES) == walked(led)
-        for name, value in zip(GAUGES, walked(led), strict=True):
-            seen[name] = max(seen[name], value)
-    assert all(seen.values())
-    while led:
-        resign()
-    assert shown(world, *GAUGES) == (0, 0, 0, 0)
+    while leader.led:
+        leader.resign()
+    assert shown(leader.world, *GAUGES) == (0, 0, 0, 0)
 
 
 def test_isr_expansion_is_counted_once_for_response_and_metadata() -> None:
