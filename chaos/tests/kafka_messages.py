@@ -1,4 +1,4 @@
-"""Messages of groups and transactions, as the checks of a coordinator see them in requests and replies.
+"""Messages of groups, transactions and in-sync replicas, as checks see them in requests and replies.
 
 They are Kafka's own classes. Each builder has parameters for the fields that checks compare. The defaults are those of
 a client that does nothing wrong: member a-1 of group g in generation 3, or producer 7 of the transactional ID x.
@@ -6,6 +6,7 @@ a client that does nothing wrong: member a-1 of group g in generation 3, or prod
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from uuid import UUID
 
 from kio.schema.add_partitions_to_txn.v5.request import (
     AddPartitionsToTxnRequest,
@@ -18,6 +19,12 @@ from kio.schema.add_partitions_to_txn.v5.response import (
     AddPartitionsToTxnResult,
     AddPartitionsToTxnTopicResult,
 )
+from kio.schema.alter_partition.v3.request import AlterPartitionRequest, BrokerState
+from kio.schema.alter_partition.v3.request import PartitionData as AlteredPartition
+from kio.schema.alter_partition.v3.request import TopicData as AlteredTopic
+from kio.schema.alter_partition.v3.response import AlterPartitionResponse
+from kio.schema.alter_partition.v3.response import PartitionData as AlteredPartitionResult
+from kio.schema.alter_partition.v3.response import TopicData as AlteredTopicResult
 from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
 from kio.schema.delete_groups.v2.response import DeletableGroupResult, DeleteGroupsResponse
 from kio.schema.end_txn.v5.request import EndTxnRequest
@@ -60,7 +67,7 @@ from kio.schema.offset_fetch.v9.response import (
 from kio.schema.sync_group.v5.request import SyncGroupRequest, SyncGroupRequestAssignment
 from kio.schema.sync_group.v5.response import SyncGroupResponse
 from kio.schema.txn_offset_commit.v5.request import TxnOffsetCommitRequest
-from kio.schema.types import GroupId, ProducerId, TopicName, TransactionalId
+from kio.schema.types import BrokerId, GroupId, ProducerId, TopicName, TransactionalId
 from kio.schema.write_txn_markers.v1.request import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
 from kio.static.primitive import i16, i32, i32Timedelta, i64
 
@@ -352,3 +359,39 @@ def add_partitions_to_txn_response(*indexes: int, error: int = ErrorCode.none) -
     return AddPartitionsToTxnResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, results_by_transaction=(of_transaction,)
     )
+
+
+def alter_partition_request(
+    topic_id: bytes,
+    *,
+    isr: Sequence[int] = (),
+    partition_epoch: int = 1,
+    index: int = 0,
+    leader_epoch: int = 0,
+    broker_epoch: int = 7,
+) -> AlterPartitionRequest:
+    """Return a leader's proposal of these in-sync replicas. All of them have the same broker epoch."""
+    members = tuple(BrokerState(broker_id=BrokerId(each), broker_epoch=i64(broker_epoch)) for each in isr)
+    partition = AlteredPartition(
+        partition_index=i32(index),
+        leader_epoch=i32(leader_epoch),
+        new_isr_with_epochs=members,
+        partition_epoch=i32(partition_epoch),
+    )
+    topic = AlteredTopic(topic_id=UUID(bytes=topic_id), partitions=(partition,))
+    return AlterPartitionRequest(broker_id=BrokerId(1), broker_epoch=i64(broker_epoch), topics=(topic,))
+
+
+def alter_partition_response(
+    topic_id: bytes, *, error: int = ErrorCode.none, partition_epoch: int = 2
+) -> AlterPartitionResponse:
+    """Return the controller's response for partition 0."""
+    partition = AlteredPartitionResult(
+        partition_index=i32(0),
+        error_code=ErrorCode(error),
+        leader_id=BrokerId(0),
+        leader_epoch=i32(0),
+        partition_epoch=i32(partition_epoch),
+    )
+    topic = AlteredTopicResult(topic_id=UUID(bytes=topic_id), partitions=(partition,))
+    return AlterPartitionResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, topics=(topic,))

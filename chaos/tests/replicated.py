@@ -1,22 +1,25 @@
 """A cluster as the checks of replicated partitions see it, for their tests."""
 
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from chaos.checks.check import CheckContext, ReplicaCheck, Settings
 from chaos.checks.fault_times import FaultTimes
 from chaos.checks.history import History
 from chaos.checks.quorum_view import QuorumView
 from chaos.checks.replica_view import ReplicaView
-from chaos.checks.replication import NoAckedLost
+from chaos.checks.replication import CHECKPOINT, NoAckedLost
 from chaos.checks.suite import check_kinds
+from chaos.tests.stub_node import StubBroker, StubImages, StubNode, StubPublisher, partitions_of
 from reference_broker.core.events import Reply, Request
 from reference_broker.log.config import LogConfig
-from reference_broker.metadata.delta import TopicChange
+from reference_broker.log.partition_log import PartitionLog
+from reference_broker.metadata.delta import MetadataDelta, TopicChange
 from reference_broker.metadata.image import TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage
+from reference_broker.ports.disk import MemoryDisk
 from reference_broker.quorum.values import Provenance
 from reference_broker.records.record import Record, build
+from reference_broker.replication.partitions import Partition
 from reference_broker.wire.produce import (
     ProducePartitionResponse,
     ProduceRequest,
@@ -123,7 +126,8 @@ class Cluster:
 
     def change(self, min_isr: int = 0, **fields: Any) -> None:
         """The metadata has a newer state of the partition, and another min.insync.replicas if one is given."""
-        before = self.image().topics["t"]
+        before_image = self.image()
+        before = before_image.topics["t"]
         self.offset += 1
         is_changed = bool(fields) or not min_isr
         if is_changed:
@@ -132,31 +136,25 @@ class Cluster:
             self.min_isr = min_isr
         after = self.image()
         changes = [TopicChange(before, after.topics["t"], (0,))] if is_changed else []
-        configs: dict[tuple[int, str], dict[str, str]] = {(TOPIC_RESOURCE, "t"): {}} if min_isr else {}
-        delta: Any = SimpleNamespace(topics=changes, brokers={}, configs=configs)
+        configs: dict[tuple[int, str], dict[str, str] | None] = {(TOPIC_RESOURCE, "t"): {}} if min_isr else {}
+        delta = MetadataDelta(before_image, topics=tuple(changes), configs=configs)
         self.view.image(self.now_us, 0, delta, after)
 
     def node(self, number: int) -> Any:
-        led = SimpleNamespace(leader_epoch=self.epochs[number], log=self.logs[number])
-        leads = self.epochs[number] >= 0
-        leader = next((each for each in range(3) if self.epochs[each] >= 0), -1)
-        followed = SimpleNamespace(followed_leader=leader)
-        partitions = SimpleNamespace(
-            by_id={KEY: led} if leads else {}, topic_ids={"t": TOPIC_ID}, followed={} if leads else {KEY: followed}
-        )
-        publisher = SimpleNamespace(
-            logs_not_led=lambda: [] if leads else [self.logs[number]],
-            log_of=lambda _: self.logs[number],
-            is_behind=False,
-        )
-        replica = SimpleNamespace(loader=SimpleNamespace(image=self.known.get(number) or self.image()))
-        disk = SimpleNamespace(
-            exists=lambda _: bool(self.checkpoint),
-            size=lambda _: len(self.checkpoint),
-            read=lambda _, __, size: self.checkpoint[:size],
-        )
-        broker = SimpleNamespace(node_id=number, partitions=partitions, quorum_node=replica, disk=disk)
-        return SimpleNamespace(broker=broker, _publisher=publisher, ready=False, listening=True)
+        """Return a node as it is now: it leads the partition, or follows the node that does."""
+        log, leads = self.logs[number], self.epochs[number] >= 0
+        partition = Partition("t", TOPIC_ID, 0, self.epochs[number], cast(PartitionLog, log))
+        if not leads:
+            partition.followed_leader = next((each for each in range(3) if self.epochs[each] >= 0), -1)
+        partitions = partitions_of(partition)
+        partitions.topic_ids["t"] = TOPIC_ID
+        disk = MemoryDisk()
+        if self.checkpoint:
+            disk.append(CHECKPOINT, [self.checkpoint])
+        images = StubImages(self.known.get(number) or self.image())
+        broker = StubBroker(number, partitions=partitions, controller=images, disk=disk)
+        publisher = StubPublisher(not_led=[] if leads else [log], log=log)
+        return StubNode(broker, ready=False, _publisher=publisher)
 
     def observe(self, *numbers: int) -> None:
         for number in numbers or (0, 1, 2):

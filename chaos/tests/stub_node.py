@@ -16,6 +16,7 @@ from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.image import EMPTY_IMAGE, BrokerImage, MetadataImage, PartitionImage, TopicImage
 from reference_broker.ports.disk import Disk, MemoryDisk
 from reference_broker.ports.node_ports import Now
+from reference_broker.remote_log.metadata.events import RemoteSegment
 from reference_broker.replication.leader.replicas import Followers, FollowerState
 from reference_broker.replication.partitions import Partition, Partitions
 from reference_broker.transactions.transactions_partition import TransactionEntry
@@ -100,6 +101,34 @@ class StubCoordinator:
 
 
 @dataclass
+class StubSegments:
+    """The node's copy of ``__remote_log_metadata``. Each partition has the same segments."""
+
+    listed_segments: Sequence[RemoteSegment] = ()
+    other_segments: Sequence[RemoteSegment] = ()
+    """copies that have begun, failed or been replaced by a newer one"""
+
+    def is_ready(self, *_: object) -> bool:
+        return True
+
+    def of(self, *_: object) -> "StubSegments":
+        return self
+
+    def listed(self) -> Sequence[RemoteSegment]:
+        return self.listed_segments
+
+    def unfinished(self) -> Sequence[RemoteSegment]:
+        return self.other_segments
+
+
+@dataclass
+class StubRemoteLog:
+    """The node's part in the remote tier."""
+
+    metadata: StubSegments = field(default_factory=StubSegments)
+
+
+@dataclass
 class StubSessions:
     """The cache of fetch sessions."""
 
@@ -113,9 +142,11 @@ class StubPublisher:
     is_behind: bool = False
     """whether a publication goes on in later events"""
     not_led: Sequence[Any] = ()
+    log: Any = None
+    """the log of each partition that is queried"""
 
-    def log_of(self, _: object) -> None:
-        return None
+    def log_of(self, _: object) -> Any:
+        return self.log
 
     def logs_not_led(self) -> Sequence[Any]:
         return self.not_led
@@ -136,7 +167,9 @@ class StubBroker:
     controller: StubImages = field(default_factory=StubImages)
     groups: StubCoordinator = field(default_factory=StubCoordinator)
     transactions: StubCoordinator = field(default_factory=StubCoordinator)
+    remote_log: StubRemoteLog = field(default_factory=StubRemoteLog)
     fetch_sessions: StubSessions = field(default_factory=StubSessions)
+    metrics: Any = None
 
     def __post_init__(self) -> None:
         self.loader = self.controller

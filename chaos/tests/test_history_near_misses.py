@@ -2,10 +2,10 @@
 
 import json
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from kio.schema.types import GroupId
 
 from chaos.checks.check import MAX_VIOLATIONS
 from chaos.checks.committed_offsets import CommitsFenced, NoCommittedLost
@@ -20,6 +20,8 @@ from chaos.checks.transaction_state import StatePartition
 from chaos.checks.transactions_in_partitions import CLEANUP_US, HangingTransaction
 from chaos.checks.writes import Duplicate, InconsistentOffsets, LostWrite, Unseen
 from chaos.tests.check_context import check_context
+from chaos.tests.kafka_messages import offset_commit_request, offset_commit_response
+from chaos.tests.stub_node import StubBroker, StubCoordinator, StubLog, StubNode, StubOffsetsPartition
 from chaos.tests.test_checks import (
     ASSIGNMENT,
     BASE,
@@ -36,9 +38,15 @@ from chaos.tests.test_checks import (
 )
 from chaos.tests.test_group_checks import A, B, assigned, commit, judged, note
 from reference_broker.core.events import Reply, Request
+from reference_broker.groups.committed_offsets import CommitOffset, OffsetKey
+from reference_broker.groups.group import Group, Member
 from reference_broker.metadata.image import PartitionImage
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.tags import Tag
 from reports.rows import EndRow, HistoryRow, MetadataEpochRow, ResetRow, SpanRow, TraceRow, TransactionRow
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
 
 REST: list[HistoryRow] = [*OPERATIONS, ASSIGNMENT, END]
 
@@ -222,7 +230,7 @@ def test_transaction_that_its_coordinator_lost_holds_back_readers(
         of_state = Replicated(f"__transaction_state-{number}", (b"s", number), state, Eligible.of(state, 2))
         context.replicas.partitions[b"s", number] = of_state
     context.transactions.owners[7] = StatePartition(0, (bytes(16), 0)), "x"
-    log: Any = SimpleNamespace(high_watermark=10)
+    log = StubLog(high_watermark=10).as_log()
     context.producers.logs[1, "hot-0"] = LogProducers(log, b"", 0, open=open_from)
     context.producers.logs[1, "hot-1"] = LogProducers(log, b"", 1, open={7: 9})
     check, history = FetchGap(context), History()
@@ -251,7 +259,7 @@ def test_only_an_open_transaction_of_the_producer_in_the_partition_may_hold_it_b
 ) -> None:
     """A step of the coordinator's clock delays the end of its transactions by as much."""
     context = check_context()
-    log: Any = SimpleNamespace(high_watermark=10)
+    log = StubLog(high_watermark=10).as_log()
     context.producers.logs[1, "hot-0"] = LogProducers(log, b"", 0, open={7: 9})
     row = TransactionRow("p", 0, "x", 7, 0, "commit", "unknown", None, 1, 0, 0, 5)
     sent = replace(send(0, 9, 0), topic=topic)
@@ -270,7 +278,7 @@ def test_transaction_holds_back_readers_by_a_step_of_its_coordinators_clock(
     steps_us: int, producer_id: int, is_red: bool
 ) -> None:
     context = check_context()
-    log: Any = SimpleNamespace(high_watermark=10)
+    log = StubLog(high_watermark=10).as_log()
     context.producers.logs[1, "hot-0"] = LogProducers(log, b"", 0, open={7: 9})
     check, history = FetchGap(context), History(clock_steps_us=steps_us)
     rest = [replace(row, last_stable_offset=9, end_us=1_000_000) if isinstance(row, EndRow) else row for row in REST]
@@ -351,10 +359,14 @@ def test_group_that_lost_its_log_is_not_judged_and_any_other_is() -> None:
         assert bool(judged(check, History())) is is_red
 
 
-def holding(offset: int | None) -> Any:
-    held = None if offset is None else SimpleNamespace(offset=offset)
-    coordinated = SimpleNamespace(offsets=SimpleNamespace(find=lambda _: held))
-    return SimpleNamespace(broker=SimpleNamespace(node_id=0, groups=SimpleNamespace(active=lambda: [coordinated])))
+def coordinator_with(offset: int | None) -> "Node":
+    """Return a coordinator whose committed offset of hot-0 in group g is ``offset``, or which has none."""
+    coordinated = StubOffsetsPartition()
+    if offset is not None:
+        commit = CommitOffset("hot", 0, offset, -1, "", 0)
+        coordinated.offsets.appended(1, [(OffsetKey("g", "hot", 0), commit)])
+        assert list(coordinated.offsets.replicated(1))
+    return StubNode(StubBroker(groups=StubCoordinator([coordinated]))).as_node()
 
 
 @pytest.mark.parametrize(
@@ -376,7 +388,7 @@ def test_coordinator_holds_what_was_committed_last_or_may_have_been(
 ) -> None:
     check = NoCommittedLost(check_context())
     check.trace(note("offset_committed", 100, group="g", partition="hot-0", offset=10, generation=1))
-    check.inspect(100, 0, holding(held), None, thorough=True)
+    check.inspect(100, 0, coordinator_with(held), None, thorough=True)
     assert bool(judged(check, History(commits=commits))) is is_red
     assert check.evidence == 1
 
@@ -387,11 +399,11 @@ def test_coordinator_holds_what_was_committed_last_or_may_have_been(
 )
 def test_commit_of_a_generation_without_members(generation: int, member: str, group: str, is_red: bool) -> None:
     check, tag = CommitsFenced(check_context()), Tag(8, 8, "f", 0, -1)
-    known = SimpleNamespace(groups={"g": SimpleNamespace(generation=5, members={"m": None})})
-    groups = SimpleNamespace(active=lambda: [known])
-    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, groups=groups))
-    body: Any = SimpleNamespace(generation_id_or_member_epoch=generation, group_id=group, member_id=member)
-    response: Any = SimpleNamespace(topics=[SimpleNamespace(partitions=[SimpleNamespace(error_code=0)])])
+    only_member = Member("m", None, "client", "host", 2000, 1000, ())
+    groups = {"g": Group.loaded("g", 5, "consumer", "range", "m", 0, (only_member,))}
+    node = StubNode(StubBroker(groups=StubCoordinator([StubOffsetsPartition(groups=groups)]))).as_node()
+    body = replace(offset_commit_request(member, generation), group_id=GroupId(group))
+    response = offset_commit_response(ErrorCode.none)
     check.acted(0, node, Request(1, 7, 8, 8, "f", body, tag), [Reply(1, 7, 8, 8, response, tag)])
     assert bool(check.violations) is is_red
 

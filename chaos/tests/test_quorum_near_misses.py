@@ -1,20 +1,27 @@
 """What excuses a breach by the quorum, and what does so by a hair no longer."""
 
-from types import SimpleNamespace
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
+from kio.schema.metadata.v13.response import MetadataResponse
+from kio.schema.types import BrokerId
 
 from chaos.checks.fetch_session_cache import FEW_SESSIONS, MetricsExact
 from chaos.checks.metadata_epoch import FEATURE, SwitchRespected
 from chaos.checks.partition_logs import DamageKept
 from chaos.sim.disk import SimDisk
 from chaos.tests.check_context import check_context
+from chaos.tests.kafka_messages import NO_THROTTLE
+from chaos.tests.stub_node import StubBroker, StubImages, StubNode, StubSessions, image_of, topic_image
 from chaos.tests.test_quorum_checks import BEGIN, SECOND_US, Quorum, batch, settled
-from reference_broker.core.events import Note, Reply, Send
+from reference_broker.core.events import Effect, Event, Note, Reply, Send, TimerFired
 from reference_broker.metadata.features import METADATA_VERSION_FEATURE
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.ports.node_ports import Channel
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.drafts import MetadataResponse1001, UpdateMetadataRequest1000
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.tags import Tag
 
 SETTLED_US, SESSION_US = 6 * SECOND_US, 12 * SECOND_US
@@ -120,14 +127,42 @@ def test_markers_are_allowed_from_metadata_version_13_on(quorum: Quorum, level: 
     assert quorum.broken() == ([] if right else ["markers-gated"])
 
 
+@dataclass
+class StubSession:
+    """A fetch session with one partition."""
+
+    partitions: tuple[None, ...] = (None,)
+    has_unfinished_fetch: bool = False
+
+
+@dataclass
+class StubMetric:
+    value: int
+
+
+@dataclass
+class StubMetrics:
+    """The metrics of the cache of fetch sessions."""
+
+    sessions: int
+    cached_partitions: int
+
+    def gauge(self, _type: str, _domain: str, name: str) -> StubMetric:
+        return StubMetric(self.cached_partitions if "Partitions" in name else self.sessions)
+
+    def counter(self, *_: str) -> StubMetric:
+        """Return that of evictions, of which there was none."""
+        return StubMetric(0)
+
+
 @pytest.mark.clause("F-21")
 @pytest.mark.parametrize("count", [FEW_SESSIONS, FEW_SESSIONS + 1])
 def test_partitions_of_many_sessions_are_counted_in_the_thorough_comparison(count: int) -> None:
-    values = [SimpleNamespace(value=each) for each in (count, count + 1, 0)]
-    metrics = SimpleNamespace(gauge=lambda *names: values["Partitions" in names[2]], counter=lambda *_: values[2])
-    sessions = {each: SimpleNamespace(partitions=[None], has_unfinished_fetch=False) for each in range(count)}
-    fetch_sessions = SimpleNamespace(sessions=sessions)
-    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, metrics=metrics, fetch_sessions=fetch_sessions))
+    """The gauge of cached partitions is one too high."""
+    sessions: dict[int, Any] = {each: StubSession() for each in range(count)}
+    metrics = StubMetrics(sessions=count, cached_partitions=count + 1)
+    broker = StubBroker(metrics=metrics, fetch_sessions=StubSessions(sessions))
+    node = StubNode(broker).as_node()
     check = MetricsExact(check_context())
     check.inspect(0, 0, node, None, thorough=False)
     assert bool(check.violations) is (count <= FEW_SESSIONS)
@@ -135,55 +170,97 @@ def test_partitions_of_many_sessions_are_counted_in_the_thorough_comparison(coun
     assert check.violations
 
 
+TIMER = TimerFired(1)
+UPDATE = Send(
+    1,
+    Channel(0),
+    0,
+    ApiKey.UPDATE_METADATA,
+    1000,
+    UpdateMetadataRequest1000(
+        controller_id=0, controller_epoch=1, metadata_epoch=7, partition_states=(), live_brokers=()
+    ),
+    Tag(ApiKey.UPDATE_METADATA, 1000, "node-0", 0, -1),
+    1000,
+    "node-0",
+)
+"""A request of KIP-232's draft to another node."""
+
+
+class NodeWithFeature:
+    """A node that has finalized the feature of the metadata epoch at a level, and the check that follows it."""
+
+    def __init__(self, level: int = 1, metadata_epoch: int = 7) -> None:
+        self.check = SwitchRespected(check_context())
+        self.node = StubNode()
+        self.metadata_epoch = metadata_epoch
+        self.at_us = 0
+        self.read_level(level)
+
+    def read_level(self, level: int) -> None:
+        self.node.publish(MetadataImage(features={FEATURE: level}, metadata_epoch=self.metadata_epoch))
+
+    def read_metadata_epoch(self, metadata_epoch: int) -> None:
+        self.node.publish(replace(self.node.image, metadata_epoch=metadata_epoch))
+
+    def act(self, *effects: Effect, event: Event | None = TIMER) -> None:
+        """Let the node handle an event. None is its start."""
+        self.at_us += 1
+        self.check.acted(self.at_us, self.node.as_node(), event, effects)
+
+    @property
+    def stories(self) -> list[str]:
+        return [each.story for each in self.check.violations]
+
+
 @pytest.mark.clause("M-14")
 @pytest.mark.parametrize("level", [0, 1])
 def test_drafts_are_sent_only_while_the_feature_is_finalized(level: int) -> None:
-    loader = SimpleNamespace(image=SimpleNamespace(features={FEATURE: level}, metadata_epoch=0))
-    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, loader=loader), listening=True)
-    check = SwitchRespected(check_context())
-    body: Any = None
-    check.acted(0, node, None, [Send(1, Channel(0), 0, 6, 1000, body, Tag(6, 1000, "node-0", 0, -1), 1000, "node-0")])
-    assert bool(check.violations) is not level
+    node = NodeWithFeature(level, metadata_epoch=0)
+    node.act(UPDATE, event=None)
+    assert bool(node.stories) is not level
 
 
 @pytest.mark.clause("M-14")
-def test_level_0_ends_updates_and_epochs() -> None:
-    image = SimpleNamespace(features={FEATURE: 1}, metadata_epoch=7)
-    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, loader=SimpleNamespace(image=image)), listening=True)
-    body: Any = None
-    update = Send(1, Channel(0), 0, 6, 1000, body, Tag(6, 1000, "node-0", 0, -1), 1000, "node-0")
-    check = SwitchRespected(check_context())
-    other: Any = SimpleNamespace()
-    check.acted(1, node, other, [update])
-    image.features = {FEATURE: 0}
-    check.acted(2, node, other, [update])
-    assert not check.violations, "it was sent before the node read the level"
-    check.acted(3, node, other, [])
-    assert not check.violations
-    check.acted(4, node, other, [update])
-    assert len(check.violations) == 1
-    image.metadata_epoch = 8
-    check.acted(5, node, other, [])
-    assert [each.story for each in check.violations[1:]] == [f"node 0 read metadata epoch 8 while {FEATURE} was at 0"]
+def test_level_0_ends_updates() -> None:
+    node = NodeWithFeature(level=1)
+    node.act(UPDATE)
+    node.read_level(0)
+    node.act(UPDATE)
+    assert node.stories == [], "it was sent before the node read the level"
+    node.act()
+    assert node.stories == []
+    node.act(UPDATE)
+    assert len(node.stories) == 1
+
+
+@pytest.mark.clause("M-14")
+def test_level_0_ends_metadata_epochs() -> None:
+    node = NodeWithFeature(level=1)
+    node.act()
+    node.read_level(0)
+    node.act()
+    node.read_metadata_epoch(8)
+    node.act()
+    assert node.stories == [f"node 0 read metadata epoch 8 while {FEATURE} was at 0"]
 
 
 @pytest.mark.clause("M-14")
 @pytest.mark.parametrize("is_on_again", [True, False])
 @pytest.mark.parametrize(("epoch", "right"), [(6, False), (7, False), (8, True)])
 def test_no_update_from_before_level_0_is_applied(epoch: int, right: bool, is_on_again: bool) -> None:
-    image = SimpleNamespace(features={FEATURE: 1}, metadata_epoch=7)
-    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, loader=SimpleNamespace(image=image)), listening=True)
-    check, event = SwitchRespected(check_context()), cast("Any", SimpleNamespace())
+    node = NodeWithFeature(level=1)
     applied = Note("update_metadata_applied", (("epoch", epoch), ("controller_epoch", 1), ("controller_id", 0)))
-    check.acted(1, node, event, [applied])
-    image.features = {FEATURE: 0}
-    check.acted(2, node, event, [applied])
-    assert not check.violations, "it was applied before the node read the level"
+    node.act(applied)
+    node.read_level(0)
+    node.act(applied)
+    assert node.stories == [], "it was applied before the node read the level"
+
     if is_on_again:
-        image.features = {FEATURE: 1}
-    check.acted(3, node, event, [])
-    check.acted(4, node, event, [applied])
-    assert ("(M-14)" not in " ".join(each.story for each in check.violations)) is right
+        node.read_level(1)
+    node.act()
+    node.act(applied)
+    assert ("(M-14)" not in " ".join(node.stories)) is right
 
 
 @pytest.mark.clause("M-4", "M-14")
@@ -191,23 +268,27 @@ def test_no_update_from_before_level_0_is_applied(epoch: int, right: bool, is_on
     ("epochs", "right"), [((-1, 4, 4, 5), True), ((4, None, 4), True), ((4, -1), False), ((4, 3), False)]
 )
 def test_node_that_has_sent_clients_an_epoch_sends_no_smaller_one(epochs: tuple[int | None, ...], right: bool) -> None:
-    """None: a response of one of Kafka's versions, which has no epoch."""
-    node: Any = SimpleNamespace(
-        broker=SimpleNamespace(
-            node_id=0,
-            loader=SimpleNamespace(image=SimpleNamespace(features={}, metadata_epoch=0)),
-            partitions=SimpleNamespace(),
-        ),
-        listening=True,
-    )
-    check, other_life = SwitchRespected(check_context()), SwitchRespected(check_context())
+    node = NodeWithFeature(level=0, metadata_epoch=0)
     for epoch in epochs:
-        body: Any = SimpleNamespace() if epoch is None else SimpleNamespace(metadata_epoch=epoch)
-        response = Reply(1, 7, 3, 1001, body, Tag(3, 1001, "member-0", 0, -1))
-        check.acted(0, node, SimpleNamespace(), [response])  # type: ignore[arg-type]
-        other_life.acted(0, node, None, [response])
-    assert (check.violations == []) is right
-    assert other_life.violations == [], "a node starts again with its process"
+        node.act(metadata_reply(epoch))
+    assert (node.stories == []) is right
+
+
+def test_node_that_starts_again_may_send_a_smaller_epoch() -> None:
+    node = NodeWithFeature(level=0, metadata_epoch=0)
+    for epoch in (4, 3):
+        node.act(metadata_reply(epoch), event=None)
+    assert node.stories == []
+
+
+def metadata_reply(epoch: int | None) -> Reply:
+    """Return a response to a client. Without an epoch it is one of Kafka's versions."""
+    body: object = MetadataResponse(
+        throttle_time=NO_THROTTLE, brokers=(), controller_id=BrokerId(0), topics=(), error_code=ErrorCode.none
+    )
+    if epoch is not None:
+        body = MetadataResponse1001(brokers=(), topics=(), metadata_epoch=epoch)
+    return Reply(1, 7, ApiKey.METADATA, 1001, body, Tag(ApiKey.METADATA, 1001, "member-0", 0, -1))
 
 
 @pytest.mark.parametrize(
@@ -220,8 +301,7 @@ def test_damage_is_kept_but_that_of_deleted_topics(path: str, kept: bool, right:
     disk.damaged.append((path, b"damaged"))
     if kept:
         disk.append("t-0/another", [b"damaged"])
-    controller = SimpleNamespace(image=SimpleNamespace(topics={"t": None}))
-    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, disk=disk, controller=controller), ready=True)
+    node = StubNode(StubBroker(disk=disk, controller=StubImages(image_of(topic_image("t"))))).as_node()
     check = DamageKept(check_context())
     check.inspect(0, 0, node, None, thorough=True)
     assert (check.violations == []) is right

@@ -4,7 +4,6 @@ from dataclasses import replace
 from random import Random
 from types import SimpleNamespace
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -33,14 +32,18 @@ from chaos.checks.replication import (
 )
 from chaos.sim.world import SimWorld
 from chaos.tests.check_context import note_row
+from chaos.tests.kafka_messages import alter_partition_request, alter_partition_response
 from chaos.tests.replicated import IN_SYNC_US, KEY, SECOND_US, TOPIC_ID, Cluster, batch, in_order
+from chaos.tests.stub_node import broker_image
+from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import PeerDown, PeerReply, Reply, Request, Send, TimerFired
 from reference_broker.log.config import LogConfig
-from reference_broker.metadata.delta import TopicChange
+from reference_broker.metadata.delta import MetadataDelta, TopicChange
 from reference_broker.metadata.identifiers import LOST_DIRECTORY, REMOTE_LOG_METADATA_TOPIC
 from reference_broker.metadata.image import NO_LEADER, MetadataImage
 from reference_broker.ports.node_ports import Channel
 from reference_broker.remote_log.metadata.topic import metadata_partition_of
+from reference_broker.replication.leader.replicas import Followers, FollowerState
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import (
     FetchPartition,
@@ -401,7 +404,7 @@ def test_acknowledged_batches_that_the_last_leader_lacks_are_a_violation(cluster
 
 def test_starting_node_sends_stale_state_of_deleted_topic(cluster: Cluster) -> None:
     old, before = cluster.image(), cluster.state
-    gone: Any = SimpleNamespace(topics=[TopicChange(old.topics["t"], None, ())], brokers={})
+    gone = MetadataDelta(old, topics=(TopicChange(old.topics["t"], None, ()),))
     cluster.view.image(cluster.now_us, 0, gone, MetadataImage())
     cluster.view.image(cluster.now_us, 0, None, old)
     cluster.change(isr=(0, 1))
@@ -483,12 +486,11 @@ class Leader:
         (self.check,) = (each for each in cluster.checks if isinstance(each, HighWatermarkByRequests))
         self.node = cluster.node(0)
         self.led = self.node.broker.partitions.by_id[KEY]
-        self.states = {each: SimpleNamespace(log_end_offset=3) for each in (1, 2)}
-        self.led.followers = SimpleNamespace(states=self.states, maximal_isr=(0, 1, 2), proposal=None)
-        self.led.topic, self.led.topic_id, self.led.index, self.led.is_removed = "t", *KEY, False
-        self.node.broker.config = SimpleNamespace(replica_lag_time_max_ms=1000)
+        self.states = {each: FollowerState(each, 0, log_end_offset=3) for each in (1, 2)}
+        self.led.followers = Followers(0, 0, 0, 3, isr=(0, 1, 2), states=self.states)
+        self.node.broker.config = replace(BrokerConfig(), replica_lag_time_max_ms=1000)
         self.check.acted(cluster.now_us, self.node, None, [])
-        self.brokers: dict[int, Any] = {each: SimpleNamespace(broker_epoch=7) for each in (1, 2)}
+        self.brokers = {each: broker_image(each, broker_epoch=7) for each in (1, 2)}
         self.node.broker.quorum_node.loader.image = replace(cluster.image(), brokers=self.brokers)
         self.fetch(1, 3)
         self.fetch(2, 3)
@@ -587,7 +589,7 @@ def test_requests_from_before_a_registration_do_not_count(cluster: Cluster) -> N
     leader = Leader(cluster)
     cluster.append(batch(3, 0))
     leader.fetch(1, 4)
-    leader.brokers[1].broker_epoch = 8
+    leader.brokers[1] = broker_image(1, broker_epoch=8)
     leader.fetch(2, 4, moves_to=4)
     assert ["registered in epoch 8" in each for each in leader.stories()] == [True]
 
@@ -606,8 +608,6 @@ def test_requests_from_before_a_registration_do_not_count(cluster: Cluster) -> N
 def test_follower_fetches_from_its_logs_end(cluster: Cluster, fields: dict[str, Any], story: str) -> None:
     (check,) = (each for each in cluster.checks if isinstance(each, FetchesFromLogEnd))
     node = cluster.node(1)
-    followed = SimpleNamespace(topic="t", topic_id=TOPIC_ID, index=0, log=cluster.logs[1], followed_leader=0)
-    node.broker.partitions.followed[KEY] = followed
     right = FetchPartition(0, 3, 1, current_leader_epoch=0, last_fetched_epoch=0, log_start_offset=0)
     topics = [FetchTopic("t", TOPIC_ID, [replace(right, **fields)])]
     body = FetchRequest(1, topics=topics)
@@ -618,8 +618,6 @@ def test_follower_fetches_from_its_logs_end(cluster: Cluster, fields: dict[str, 
 def test_follower_may_name_an_epoch_in_which_it_led_without_an_append(cluster: Cluster) -> None:
     (check,) = (each for each in cluster.checks if isinstance(each, FetchesFromLogEnd))
     node = cluster.node(1)
-    followed = SimpleNamespace(topic="t", topic_id=TOPIC_ID, index=0, log=cluster.logs[1], followed_leader=0)
-    node.broker.partitions.followed[KEY] = followed
     cluster.view.leaders["t-0", 2].add(1)
     each = FetchPartition(0, 3, 1, current_leader_epoch=0, last_fetched_epoch=2, log_start_offset=0)
     body = FetchRequest(1, topics=[FetchTopic("t", TOPIC_ID, [each])])
@@ -633,7 +631,7 @@ class Proposer(Leader):
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
         (self.proposals,) = (each for each in cluster.checks if isinstance(each, ProposalsHonest))
-        self.led.followers.maximal_isr = (0, 1)
+        self.led.followers.isr = (0, 1)
         self.commits((0, 1))
 
     def commits(self, isr: tuple[int, ...]) -> None:
@@ -652,24 +650,21 @@ class Proposer(Leader):
         index: int = 0,
         leader_epoch: int = 0,
     ) -> None:
-        members = [SimpleNamespace(broker_id=each, broker_epoch=broker_epoch) for each in isr]
-        one = SimpleNamespace(
-            partition_index=index,
-            leader_epoch=leader_epoch,
+        body = alter_partition_request(
+            TOPIC_ID,
+            isr=isr,
             partition_epoch=partition_epoch,
-            new_isr_with_epochs=members,
+            index=index,
+            leader_epoch=leader_epoch,
+            broker_epoch=broker_epoch,
         )
-        topic = SimpleNamespace(topic_id=UUID(bytes=TOPIC_ID), partitions=[one])
-        body: Any = SimpleNamespace(topics=[topic])
         if len(isr) > len(self.cluster.state.isr):
-            self.led.followers.maximal_isr = isr
+            self.led.followers.isr = isr
         send = Send(1, Channel.CONTROLLER, 5, 56, 3, body, Tag(56, 3, "f"), 1000, "f")
         self.happens(TimerFired(1), send)
 
     def gets_response(self, error: int, partition_epoch: int = 2) -> None:
-        one = SimpleNamespace(partition_index=0, error_code=error, partition_epoch=partition_epoch)
-        topic = SimpleNamespace(topic_id=UUID(bytes=TOPIC_ID), partitions=[one])
-        body: Any = SimpleNamespace(topics=[topic])
+        body = alter_partition_response(TOPIC_ID, error=error, partition_epoch=partition_epoch)
         self.happens(PeerReply(1, Channel.CONTROLLER, 5, body))
 
     def stories(self) -> list[str]:
@@ -810,7 +805,7 @@ def test_replica_at_rest_has_caught_up_with_each_request(
 def test_proposal_counts_until_it_is_settled(cluster: Cluster, error: int, *, may_end: bool) -> None:
     proposer = Proposer(cluster)
     proposer.proposes((0, 1, 2))
-    proposer.led.followers.maximal_isr = (0, 1)
+    proposer.led.followers.isr = (0, 1)
     proposer.gets_response(error)
     assert bool(proposer.stories()) == (not may_end)
 
@@ -826,7 +821,7 @@ def test_refusal_settles_a_proposal_unless_its_channel_broke(
     proposer = Proposer(cluster)
     proposer.proposes((0, 1, 2))
     proposer.happens(PeerDown(peer, channel))
-    proposer.led.followers.maximal_isr = (0, 1)
+    proposer.led.followers.isr = (0, 1)
     proposer.gets_response(107)
     assert bool(proposer.stories()) == (not may_end)
 
@@ -836,7 +831,7 @@ def test_active_controller_settles_its_own_proposals_without_a_message(cluster: 
     proposer = Proposer(cluster)
     proposer.proposes((0, 1, 2))
     proposer.proposals.trace(note_row(cluster.now_us, elected, "leader_elected", epoch=3))
-    proposer.led.followers.maximal_isr = (0, 1)
+    proposer.led.followers.isr = (0, 1)
     proposer.happens(PeerDown(1, Channel.CONTROLLER))
     assert bool(proposer.stories()) == (elected != 0)
 
@@ -857,7 +852,7 @@ def test_greater_partition_epoch_settles_a_proposal(cluster: Cluster) -> None:
     proposer = Proposer(cluster)
     proposer.proposes((0, 1, 2))
     proposer.commits((0, 1))
-    proposer.led.followers.maximal_isr = (0, 1)
+    proposer.led.followers.isr = (0, 1)
     proposer.happens(PeerDown(1, Channel.CONTROLLER))
     assert proposer.stories() == []
 
@@ -1088,18 +1083,15 @@ def test_controller_refuses_old_proposals(
     node = cluster.node(0)
     node.broker.quorum_node.loader.image = replace(
         cluster.image(),
-        brokers={1: SimpleNamespace(broker_epoch=7)},  # type: ignore[dict-item]
+        brokers={1: broker_image(1, broker_epoch=7)},
     )
     check = OldProposalsRefused(cluster.context)
-    one = SimpleNamespace(partition_index=0, leader_epoch=leader_epoch, partition_epoch=partition_epoch)
-    topics = [SimpleNamespace(topic_id=UUID(bytes=TOPIC_ID), partitions=[one])]
-    body: Any = SimpleNamespace(broker_id=1, broker_epoch=broker_epoch, topics=topics)
+    body = alter_partition_request(
+        TOPIC_ID, partition_epoch=partition_epoch, leader_epoch=leader_epoch, broker_epoch=broker_epoch
+    )
     tag = Tag(56, 3, "f", role="peer")
     check.acted(0, node, Request(1, 2, 56, 3, "f", body, tag), [])
-    result = SimpleNamespace(partition_index=0, error_code=error)
-    response: Any = SimpleNamespace(
-        error_code=0, topics=[SimpleNamespace(topic_id=UUID(bytes=TOPIC_ID), partitions=[result])]
-    )
+    response = alter_partition_response(TOPIC_ID, error=error)
     check.acted(1, node, TimerFired(1), [Reply(1, 2, 56, 3, response, tag)])
     assert (not check.violations) is right
     is_old = leader_epoch < 0 or partition_epoch < 0 or broker_epoch < 7

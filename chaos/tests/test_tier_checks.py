@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from struct import pack
-from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from crc32c import crc32c
@@ -23,15 +22,25 @@ from chaos.checks.tier import (
     UploadedProducers,
 )
 from chaos.tests.check_context import check_context
+from chaos.tests.stub_node import StubBroker, StubLog, StubNode, StubRemoteLog, StubSegments, partitions_of
+from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import Note
+from reference_broker.log.config import LogConfig
 from reference_broker.metadata.identifiers import REMOTE_LOG_METADATA_TOPIC
+from reference_broker.metadata.image import PartitionImage
+from reference_broker.ports.node_ports import Now
 from reference_broker.records.control import build_marker
 from reference_broker.records.record import Record, build
-from reference_broker.remote_log.metadata.events import SegmentState
+from reference_broker.remote_log.metadata.events import RemoteSegment, SegmentState
+from reference_broker.replication.partitions import Partition
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
 
 EXPIRES_MS = 10_000
 FOLDER = "hot-0-AAAAAAAAAAAAAAAAAAAAAA"
-KEY = (b"h" * 16, 0)
+HOT_ID = b"h" * 16
+KEY = (HOT_ID, 0)
 """topic ID and index of the partition"""
 IDS = {number: f"{number:022d}" for number in range(10)}
 
@@ -80,20 +89,22 @@ class Tiered:
         return b"".join(data for data, end in zip(self.batches, self.ends, strict=True) if offset < end <= end_offset)
 
     @property
-    def node(self) -> Any:
-        log = SimpleNamespace(
+    def node(self) -> "Node":
+        log = StubLog(
             directory="hot-0",
             topic_id=KEY[0],
             log_start_offset=self.log_start,
             local_log_start_offset=self.local_start,
             read=self.read,
-            config=SimpleNamespace(remote_storage_enable=True, producer_id_expiration_ms=EXPIRES_MS),
+            config=LogConfig(remote_storage_enable=True, producer_id_expiration_ms=EXPIRES_MS),
         )
-        partitions = SimpleNamespace(by_name={("hot", 0): SimpleNamespace(log=log)}, followed={})
-        config = SimpleNamespace(remote_log_storage_system_enable=True)
-        now = SimpleNamespace(wall_ms=self.ms)
-        broker = SimpleNamespace(node_id=self.node_id, now=now, config=config, partitions=partitions)
-        return SimpleNamespace(broker=broker, logs=lambda: [log])
+        broker = StubBroker(
+            self.node_id,
+            config=replace(BrokerConfig(), remote_log_storage_system_enable=True),
+            now=Now(0, self.ms),
+            partitions=partitions_of(Partition("hot", KEY[0], 0, 0, log.as_log())),
+        )
+        return StubNode(broker, all_logs=[log]).as_node()
 
     def copied(self, check: Check, copy: int, base: int, end: int) -> list[str]:
         fields: Sequence[tuple[str, int | str]] = (
@@ -234,7 +245,7 @@ def test_objects_whose_metadata_was_lost_may_be_deleted(lost: int | None, *, exc
 
 def loses_metadata(view: ReplicaView, lost: int | None) -> None:
     """``__remote_log_metadata`` has two partitions, of which one has lost committed records."""
-    state: Any = SimpleNamespace(isr=(0, 1), replicas=(0, 1), leader=0)
+    state = PartitionImage((0, 1), (0, 1), 0, 0, 0)
     for name, key in (
         ("hot-0", KEY),
         *((f"{REMOTE_LOG_METADATA_TOPIC}-{index}", (b"m" * 16, index)) for index in range(2)),
@@ -343,28 +354,41 @@ class Listing:
         self.check = NewerUploadCounts(check_context())
 
     def knows(self, *listed: tuple[int, int], others: Sequence[tuple[int, int, SegmentState]] = ()) -> list[str]:
-        known = SimpleNamespace(
-            listed=lambda: [_segment(*each, SegmentState.COPY_SEGMENT_FINISHED) for each in listed],
-            unfinished=lambda: tuple(_segment(*each) for each in others),
-        )
-        metadata = SimpleNamespace(is_ready=lambda *_: True, of=lambda *_: known)
-        partition = SimpleNamespace(topic_id=b"t" * 16, index=0)
-        partitions = SimpleNamespace(by_name={("hot", 0): partition}, followed={})
-        broker = SimpleNamespace(remote_log=SimpleNamespace(metadata=metadata), partitions=partitions)
+        finished = [_segment(*each, SegmentState.COPY_SEGMENT_FINISHED) for each in listed]
+        node = _node_with_segments(StubLog(), finished, [_segment(*each) for each in others])
         before = len(self.check.violations)
-        self.check.inspect(0, 0, SimpleNamespace(broker=broker), None, False)  # type: ignore[arg-type]
+        self.check.inspect(0, 0, node, None, False)
         return [each.story for each in self.check.violations[before:]]
 
 
-def _segment(copy: int, epoch: int, state: SegmentState) -> SimpleNamespace:
-    return SimpleNamespace(
-        segment_id=bytes([copy]) * 16,
-        uploader_epoch=epoch,
-        state=state,
+def _node_with_segments(log: StubLog, listed: Sequence[RemoteSegment], others: Sequence[RemoteSegment] = ()) -> "Node":
+    """Return a node that leads hot-0, with these segments in the tier. Its clock shows 4 s."""
+    partitions = partitions_of(Partition("hot", HOT_ID, 0, 0, log.as_log()))
+    tier = StubRemoteLog(StubSegments(listed, others))
+    return StubNode(StubBroker(now=Now(0, 4000), partitions=partitions, remote_log=tier)).as_node()
+
+
+def _segment(copy: int, epoch: int, state: SegmentState) -> RemoteSegment:
+    return replace(
+        _segment_of(10 * copy, 10 * copy + 9), segment_id=bytes([copy]) * 16, uploader_epoch=epoch, state=state
+    )
+
+
+def _segment_of(start_offset: int, end_offset: int) -> RemoteSegment:
+    return RemoteSegment(
+        topic_id=HOT_ID,
         topic="hot",
         partition=0,
-        start_offset=10 * copy,
-        end_offset=10 * copy + 9,
+        segment_id=bytes(16),
+        start_offset=start_offset,
+        end_offset=end_offset,
+        max_timestamp_ms=0,
+        broker_id=0,
+        event_timestamp_ms=0,
+        size_bytes=100,
+        leader_epochs=((0, 0),),
+        uploader_epoch=0,
+        has_transaction_index=False,
     )
 
 
@@ -388,7 +412,22 @@ def test_listed_segment_may_be_reported_late_and_again() -> None:
     assert not listing.knows((1, 4), (3, 4), (2, 5), (4, 5))
 
 
-def left_out(
+class LocalSegment(NamedTuple):
+    """One segment of a log, as far as retention is concerned."""
+
+    size_bytes: int
+    max_timestamp_ms: int
+
+
+@dataclass(eq=False)
+class SegmentedLog(StubLog):
+    """A log with segments. ``bases`` has their first offsets."""
+
+    bases: Sequence[int] = ()
+    segments: Sequence[LocalSegment] = ()
+
+
+def missing_in_tier(
     *listed: tuple[int, int],
     is_remote_copy_enabled: bool = True,
     stable_end: int = 25,
@@ -396,28 +435,23 @@ def left_out(
     kept_bytes: int = -2,
     kept_ms: int = -2,
 ) -> list[str]:
-    """What the check says of a leader whose segments begin at 0, 10, 20 and 30, of which ``listed`` offsets are. Each
-    has 100 bytes, and ``kept_bytes`` is ``local.retention.bytes``. Their newest records are 4000, 3000, 2000 and 1000
-    ms old, and ``kept_ms`` is ``local.retention.ms``."""
-    log = SimpleNamespace(
+    """Return what the check finds missing in the tier of a leader whose segments begin at 0, 10, 20 and 30, if it has
+    copies of the offsets ``listed``. Each has 100 bytes, and ``kept_bytes`` is ``local.retention.bytes``. Their newest
+    records are 4000, 3000, 2000 and 1000 ms old, and ``kept_ms`` is ``local.retention.ms``."""
+    log = SegmentedLog(
         directory="hot-0",
         bases=[0, 10, 20, 30],
+        segments=[LocalSegment(size_bytes=100, max_timestamp_ms=at * 1000) for at in range(4)],
         log_start_offset=log_start,
         high_watermark=40,
         last_stable_offset=stable_end,
-        segments=[SimpleNamespace(size_bytes=100, max_timestamp_ms=at * 1000) for at in range(4)],
-        config=SimpleNamespace(
-            is_remote_copy_enabled=is_remote_copy_enabled, local_retention_bytes=kept_bytes, local_retention_ms=kept_ms
+        config=LogConfig(
+            remote_storage_enable=is_remote_copy_enabled, local_retention_bytes=kept_bytes, local_retention_ms=kept_ms
         ),
     )
-    segments = [SimpleNamespace(start_offset=first, end_offset=after - 1) for first, after in listed]
-    metadata = SimpleNamespace(of=lambda *_: SimpleNamespace(listed=lambda: segments))
-    partition = SimpleNamespace(log=log, topic_id=b"t" * 16, index=0)
-    partitions = SimpleNamespace(by_name={("hot", 0): partition})
-    now, remote_log = SimpleNamespace(wall_ms=4000), SimpleNamespace(metadata=metadata)
-    broker = SimpleNamespace(node_id=0, now=now, remote_log=remote_log, partitions=partitions)
     check = ClosedSegmentsStored(check_context())
-    check.inspect(0, 0, SimpleNamespace(broker=broker), None, False)  # type: ignore[arg-type]
+    node = _node_with_segments(log, [_segment_of(first, after - 1) for first, after in listed])
+    check.inspect(0, 0, node, None, False)
     if not check.reached():
         check.overdue(0, 60_000_000)
     return [each.story.partition(" on ")[0] for each in check.violations]
@@ -425,26 +459,26 @@ def left_out(
 
 @pytest.mark.clause("P-14")
 def test_each_closed_segment_below_the_last_stable_offset_must_be_in_the_tier() -> None:
-    assert left_out((0, 10), (10, 20)) == []
-    assert left_out((5, 20), (0, 7)) == [], "copies may overlap"
-    assert left_out((0, 10)) == ["hot-0 from 10 to 20"]
-    assert left_out((0, 10), (11, 20)) == ["hot-0 from 10 to 20"]
-    assert left_out((0, 10), (10, 20), stable_end=30) == ["hot-0 from 20 to 30"]
-    assert left_out() == ["hot-0 from 0 to 10", "hot-0 from 10 to 20"]
+    assert missing_in_tier((0, 10), (10, 20)) == []
+    assert missing_in_tier((5, 20), (0, 7)) == [], "copies may overlap"
+    assert missing_in_tier((0, 10)) == ["hot-0 from 10 to 20"]
+    assert missing_in_tier((0, 10), (11, 20)) == ["hot-0 from 10 to 20"]
+    assert missing_in_tier((0, 10), (10, 20), stable_end=30) == ["hot-0 from 20 to 30"]
+    assert missing_in_tier() == ["hot-0 from 0 to 10", "hot-0 from 10 to 20"]
 
 
 @pytest.mark.clause("P-14")
 def test_segment_not_copied_or_below_log_start_need_not_be_in_tier() -> None:
-    assert left_out(is_remote_copy_enabled=False) == []
-    assert left_out((15, 20), log_start=15) == []
-    assert left_out((16, 20), log_start=15) == ["hot-0 from 10 to 20"]
+    assert missing_in_tier(is_remote_copy_enabled=False) == []
+    assert missing_in_tier((15, 20), log_start=15) == []
+    assert missing_in_tier((16, 20), log_start=15) == ["hot-0 from 10 to 20"]
 
 
 @pytest.mark.parametrize(("kept_bytes", "overdue"), [(-2, 0), (400, 0), (301, 0), (300, 1), (200, 2), (1, 2)])
 def test_tiered_segments_over_local_retention_bytes_are_deleted(kept_bytes: int, overdue: int) -> None:
     """KIP-405: the oldest segments go while the log is too large by one of them. The third one is not copied."""
     stories = ["hot-0 from 0 to 10", "hot-0 from 10 to 20"]
-    assert left_out((0, 20), kept_bytes=kept_bytes) == stories[:overdue]
+    assert missing_in_tier((0, 20), kept_bytes=kept_bytes) == stories[:overdue]
 
 
 def test_invalid_snapshot_is_refused() -> None:
@@ -458,4 +492,4 @@ def test_invalid_snapshot_is_refused() -> None:
 def test_tiered_segments_over_local_retention_ms_are_deleted(kept_ms: int, overdue: int) -> None:
     """KIP-405: the oldest segments go while their newest record is too old. The third one is not copied."""
     stories = ["hot-0 from 0 to 10", "hot-0 from 10 to 20"]
-    assert left_out((0, 20), kept_ms=kept_ms) == stories[:overdue]
+    assert missing_in_tier((0, 20), kept_ms=kept_ms) == stories[:overdue]
