@@ -303,9 +303,9 @@ def init_producer_id_response(
     )
 
 
-def end_txn_request(*, commits: bool = True) -> EndTxnRequest:
+def end_txn_request(transactional_id: str = TRANSACTIONAL_ID, *, commits: bool = True) -> EndTxnRequest:
     return EndTxnRequest(
-        transactional_id=TransactionalId(TRANSACTIONAL_ID),
+        transactional_id=TransactionalId(transactional_id),
         producer_id=ProducerId(7),
         producer_epoch=i16(0),
         committed=commits,

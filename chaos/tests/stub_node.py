@@ -16,6 +16,7 @@ from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.image import EMPTY_IMAGE, BrokerImage, MetadataImage, PartitionImage, TopicImage
 from reference_broker.ports.disk import Disk, MemoryDisk
 from reference_broker.ports.node_ports import Now
+from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.remote_log.metadata.events import RemoteSegment
 from reference_broker.replication.leader.replicas import Followers, FollowerState
 from reference_broker.replication.partitions import Partition, Partitions
@@ -48,6 +49,8 @@ class StubLog:
     epochs: StubEpochs = field(default_factory=StubEpochs)
     config: LogConfig = field(default_factory=LogConfig)
     is_offline: bool = False
+    bases: Sequence[int] = (0,)
+    """first offsets of its segments"""
     read: Callable[[int, int, int], bytes] = lambda _offset, _max_bytes, _end_offset: b""
     """returns the batches from an offset on"""
 
@@ -63,10 +66,50 @@ class StubImages:
 
 
 @dataclass
-class StubQuorumNode:
-    """The node's replica of the metadata log."""
+class StubQuorum:
+    """The role of a node in the quorum of the metadata log."""
 
-    loader: StubImages
+    epoch: int = 0
+    leader_id: int = -1
+    is_leader: bool = False
+    voted_id: int = -1
+    high_watermark: int = -1
+    node_id: int = 0
+    has_led: bool = False
+
+
+@dataclass
+class StubMetadataLog:
+    """The metadata log on the node's disk. ``end`` is the end of its log with the epoch of the last batch."""
+
+    log: StubLog = field(default_factory=lambda: StubLog("__cluster_metadata-0"))
+    end: OffsetAndEpoch = OffsetAndEpoch(0, 0)  # noqa: RUF009 - immutable
+    start_offset: int = 0
+
+
+@dataclass
+class StubSnapshotStore:
+    """The snapshots on the node's disk, by the offset and the epoch at their end."""
+
+    ids: list[OffsetAndEpoch] = field(default_factory=list)
+
+
+@dataclass
+class StubControllerState:
+    """The active controller's own state."""
+
+    is_writing_transaction: bool = False
+
+
+@dataclass
+class StubQuorumNode:
+    """The node's replica of the metadata log, and its part in the quorum."""
+
+    loader: StubImages = field(default_factory=StubImages)
+    quorum: StubQuorum = field(default_factory=StubQuorum)
+    log: StubMetadataLog = field(default_factory=StubMetadataLog)
+    store: StubSnapshotStore = field(default_factory=StubSnapshotStore)
+    controller: StubControllerState = field(default_factory=StubControllerState)
 
 
 @dataclass
@@ -170,10 +213,10 @@ class StubBroker:
     remote_log: StubRemoteLog = field(default_factory=StubRemoteLog)
     fetch_sessions: StubSessions = field(default_factory=StubSessions)
     metrics: Any = None
+    quorum_node: StubQuorumNode = field(default_factory=StubQuorumNode)
 
     def __post_init__(self) -> None:
-        self.loader = self.controller
-        self.quorum_node = StubQuorumNode(self.loader)
+        self.loader = self.quorum_node.loader = self.controller
 
 
 @dataclass(eq=False)

@@ -1,17 +1,21 @@
 """What an incremental fetch of a follower names and forgets: each near miss is red."""
 
-from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from chaos.checks.fetch_model import FIRST_REVISION
 from chaos.checks.fetch_requests import NAMES_AT_ONCE, NamesWhatChanged
 from chaos.tests.check_context import check_context
+from chaos.tests.stub_node import StubBroker, StubLog, StubNode
 from reference_broker.core.events import Send, TimerFired
 from reference_broker.ports.node_ports import Channel
+from reference_broker.replication.partitions import Partition, Partitions
 from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from reference_broker.wire.tags import Tag
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
 
 FINAL, LEADER = 12, 2
 
@@ -23,21 +27,15 @@ class Follower:
         self.check = NamesWhatChanged(check_context())
         self.version = version
         self.followed = {
-            (b"", index): SimpleNamespace(
-                leader_epoch=3,
-                followed_leader=LEADER,
-                log=SimpleNamespace(log_start_offset=0, log_end_offset=5),
-            )
+            (b"", index): Partition("t", b"", index, 3, StubLog(log_end_offset=5).as_log(), followed_leader=LEADER)
             for index in range(2)
         }
         self.node = self.process()
         self.number = 0
         self.fetch({0: 5, 1: 5})
 
-    def process(self) -> Any:
-        partitions = SimpleNamespace(followed=self.followed)
-        controller = SimpleNamespace(image=SimpleNamespace(topics={}))
-        return SimpleNamespace(broker=SimpleNamespace(node_id=1, partitions=partitions, controller=controller))
+    def process(self) -> "Node":
+        return StubNode(StubBroker(1, partitions=Partitions(followed=self.followed))).as_node()
 
     def fetch(self, named: dict[int, int], forget: tuple[int, ...] = (), number: int | None = None) -> None:
         number = self.number if number is None else number

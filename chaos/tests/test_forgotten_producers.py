@@ -1,15 +1,18 @@
 """The check of forgotten producers finds a producer that was believed and one that was forgotten too early."""
 
-from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import pytest
 
 from chaos.checks.producers import ForgottenProducerRefused
 from chaos.tests.check_context import check_context
+from chaos.tests.stub_node import StubBroker, StubLog, StubNode, partitions_of
+from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import Reply, Request
+from reference_broker.ports.node_ports import Now
 from reference_broker.records.record import Record, build
+from reference_broker.replication.partitions import Partition
 from reference_broker.wire.produce import (
     ProducePartition,
     ProducePartitionResponse,
@@ -20,13 +23,16 @@ from reference_broker.wire.produce import (
 )
 from reference_broker.wire.tags import Tag
 
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
 PRODUCE, VERSION, TOPIC_ID = 0, 12, b"t" * 16
 EXPIRES_MS, LOOKS_MS = 1000, 100
 UNKNOWN = 59
 
 
 @dataclass
-class Partition:
+class CheckedPartition:
     """A partition whose log keeps what was appended. ``ms`` is the node's wall clock, which was ``stepped_ms`` ahead
     of the steady one."""
 
@@ -56,20 +62,18 @@ class Partition:
         self.check.acted(at_us, self._node(), request, [Reply(1, 1, PRODUCE, VERSION, response, tag)])
         return [each.story for each in self.check.violations[before:]]
 
-    def _node(self) -> Any:
-        log = SimpleNamespace(
-            log_start_offset=0, local_log_start_offset=self.local_start, log_end_offset=self.end, read=self._read
+    def _node(self) -> "Node":
+        log = StubLog(
+            topic_id=TOPIC_ID, local_log_start_offset=self.local_start, log_end_offset=self.end, read=self._read
         )
-        partition = SimpleNamespace(topic_id=TOPIC_ID, index=0, log=log)
-        config = SimpleNamespace(
+        config = replace(
+            BrokerConfig(),
             producer_id_expiration_ms=EXPIRES_MS,
             producer_id_expiration_check_interval_ms=LOOKS_MS,
             crucible_unknown_producer_id_policy=self.policy,
         )
-        led = SimpleNamespace(by_name={("t", 0): partition}, by_id={(TOPIC_ID, 0): partition})
-        return SimpleNamespace(
-            broker=SimpleNamespace(node_id=0, now=SimpleNamespace(wall_ms=self.ms), config=config, partitions=led)
-        )
+        partitions = partitions_of(Partition("t", TOPIC_ID, 0, 0, log.as_log()))
+        return StubNode(StubBroker(config=config, now=Now(0, self.ms), partitions=partitions)).as_node()
 
     def _read(self, offset: int, max_bytes: int, end_offset: int) -> bytes:  # noqa: ARG002
         size = len(self.log) // max(1, self.end)
@@ -78,7 +82,7 @@ class Partition:
 
 @pytest.mark.clause("P-7")
 def test_busy_producer_is_known_and_an_idle_one_is_not() -> None:
-    known = Partition()
+    known = CheckedPartition()
     assert known.produces(0) == []
     known.ms += EXPIRES_MS - 1
     assert known.produces(1) == []
@@ -95,7 +99,7 @@ def test_busy_producer_is_known_and_an_idle_one_is_not() -> None:
 
 @pytest.mark.clause("P-7")
 def test_wall_clock_that_steps_leaves_the_node_an_interval_to_see_it() -> None:
-    known = Partition()
+    known = CheckedPartition()
     known.produces(0)
     known.ms += LOOKS_MS
     assert known.produces(0, producer=8) == []
@@ -105,36 +109,38 @@ def test_wall_clock_that_steps_leaves_the_node_an_interval_to_see_it() -> None:
 
 @pytest.mark.clause("P-5", "P-7")
 def test_only_an_expired_producer_may_be_refused_as_unknown() -> None:
-    idle = Partition()
+    idle = CheckedPartition()
     idle.produces(0)
     idle.ms += EXPIRES_MS
     assert idle.produces(1, UNKNOWN) == []
-    busy = Partition()
+    busy = CheckedPartition()
     busy.produces(0)
     busy.ms += EXPIRES_MS - 1
     assert busy.produces(1, UNKNOWN) == ["producer 7 with sequence 1 was called unknown 999 ms after its last record"]
-    assert Partition().produces(0, UNKNOWN) == ["producer 7 with sequence 0 was called unknown, and may begin at 0"]
+    assert CheckedPartition().produces(0, UNKNOWN) == [
+        "producer 7 with sequence 0 was called unknown, and may begin at 0"
+    ]
 
 
 @pytest.mark.clause("P-5")
 def test_unknown_producer_begins_at_0_where_the_policy_says_so() -> None:
-    assert Partition().produces(5, UNKNOWN) == []
-    assert Partition().produces(5) == [
+    assert CheckedPartition().produces(5, UNKNOWN) == []
+    assert CheckedPartition().produces(5) == [
         "producer 7 with sequence 5 was accepted, and the partition had no records of it"
     ]
-    assert Partition(policy="accept").produces(5) == []
+    assert CheckedPartition(policy="accept").produces(5) == []
 
 
 @pytest.mark.clause("P-7")
 def test_producer_whose_records_are_gone_may_be_called_unknown() -> None:
-    lost = Partition()
+    lost = CheckedPartition()
     lost.produces(0, is_kept=False)
     assert lost.produces(1, UNKNOWN) == []
 
 
 @pytest.mark.clause("P-7", "P-11")
 def test_producer_whose_records_are_in_the_remote_tier_only_is_known() -> None:
-    tiered = Partition()
+    tiered = CheckedPartition()
     tiered.produces(0, is_kept=False)
     tiered.local_start = 1
     assert tiered.produces(1, UNKNOWN) == ["producer 7 with sequence 1 was called unknown 0 ms after its last record"]

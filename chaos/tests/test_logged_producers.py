@@ -1,17 +1,18 @@
 """The checks of a log's producers and transactions: planted differences from a replay of its bytes, and near misses."""
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from chaos.checks import producer_view
 from chaos.checks.check import Check
+from chaos.checks.fetch_model import CompletedFetch, PendingFetch, Session, WantedPartition, WantedPartitions
 from chaos.checks.producers import AcksReplicated, ProducersEqualReplay, SequencesFollow
 from chaos.checks.replica_view import ReplicaView, TouchedLogs
 from chaos.checks.transactions import AbortedListed, StableOffsetExact
 from chaos.tests.check_context import check_context
+from chaos.tests.stub_node import StubBroker, StubNode, partitions_of
 from reference_broker.core.events import Reply, Request
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
@@ -21,6 +22,7 @@ from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.records.control import build_marker
 from reference_broker.records.record import Record, build
+from reference_broker.replication.partitions import Partition
 from reference_broker.wire.fetch import AbortedTransaction, PartitionData
 from reference_broker.wire.produce import (
     ProducePartition,
@@ -47,7 +49,7 @@ class CheckedLog:
 
     def __init__(self, **config: Any) -> None:
         self.disk = MemoryDisk()
-        self.one = SimpleNamespace()
+        self.process = StubNode()
         self.config = LogConfig(**config)
         self.ms = START_MS
         self.context = context = check_context()
@@ -112,12 +114,13 @@ class CheckedLog:
             self.log.advance_high_watermark(self.log.log_end_offset if offset is None else offset)
 
     def node(self) -> Any:
-        partition = SimpleNamespace(log=self.log)
-        by_id = {(TOPIC_ID, 0): partition, (b"", 0): partition}
-        partitions = SimpleNamespace(topic_ids={"t": TOPIC_ID}, by_id=by_id, followed={})
-        broker = SimpleNamespace(node_id=1, now=Now(0, self.ms), partitions=partitions, disk=self.disk)
-        vars(self.one).update(broker=broker, logs=lambda: [self.log], listening=True)
-        return self.one
+        """Return the node as it is now."""
+        partition = Partition("t", TOPIC_ID, 0, 0, self.log)
+        partitions = partitions_of(partition)
+        partitions.by_id[b"", 0] = partition
+        self.process.broker = StubBroker(1, now=Now(0, self.ms), partitions=partitions, disk=self.disk)
+        self.process.all_logs = [self.log]
+        return self.process
 
     def looked(self, *, thorough: bool = False) -> list[str]:
         """Let the checks follow the log, and return the guarantees that are violated."""
@@ -128,10 +131,9 @@ class CheckedLog:
         listed = [AbortedTransaction(*each) for each in aborted]
         records = self.log.read(0, 1 << 20, end)
         sent = PartitionData(0, 0, end, stable, 0, listed, records=records)
-        request = SimpleNamespace(reads_committed=True)
-        fetch: Any = SimpleNamespace(
-            node=self.node(), request=request, data={("t", 0): sent}, served=lambda _: SimpleNamespace(log=self.log)
-        )
+        wanted: WantedPartitions = {("t", 0): WantedPartition(0, 1 << 20, -1)}
+        request = PendingFetch(wanted, 0, -1, False, False, 1 << 20, reads_committed=True, named=wanted)
+        fetch = CompletedFetch(self.node(), "c", 0, Session(), request, False, {("t", 0): sent})
         for each in self.checks:
             if isinstance(each, AbortedListed):
                 each.fetched(7, fetch)
@@ -382,7 +384,7 @@ def test_batch_is_acknowledged_with_acks_all_when_it_is_replicated(
     world.checks = [AcksReplicated(world.context)]
     _acknowledged(world, 3, offset, acks)
     assert bool(world.checks[0].violations) is broken
-    world.one = SimpleNamespace()
+    world.process = StubNode()
     world.checks = [AcksReplicated(world.context)]
     node = world.node()
     node.broker.partitions.by_id.clear()

@@ -2,7 +2,6 @@
 
 import json
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from chaos.checks.quorum_safety import HighWatermarkOfLeaders
 from chaos.checks.quorum_view import QuorumView, Seen
 from chaos.checks.replica_view import ReplicaView
 from chaos.sim.disk import SimDisk
+from chaos.tests.stub_node import StubBroker, StubLog, StubMetadataLog, StubNode, StubQuorum, StubQuorumNode
 from chaos.tests.test_quorum_checks import Quorum, batch, settled
 from reference_broker.core.events import Note, Reply, Request, Send
 from reference_broker.ports.node_ports import Channel
@@ -46,18 +46,10 @@ class Voter:
         self.fetches = FetchFromDurableEnd(context)
         self.view = context.quorum
         self.disk = SimDisk(Random(1))
-        self.quorum = SimpleNamespace(
-            epoch=0, is_leader=False, leader_id=-1, voted_id=-1, high_watermark=-1, node_id=1, has_led=False
-        )
-        log = SimpleNamespace(
-            end=END,
-            log=SimpleNamespace(log_start_offset=10, log_end_offset=10, synced_offset=10, bases=[0]),
-            start_offset=10,
-        )
-        replica = SimpleNamespace(quorum=self.quorum, log=log)
-        self.node: Any = SimpleNamespace(
-            listening=True, broker=SimpleNamespace(node_id=1, disk=self.disk, quorum_node=replica)
-        )
+        self.quorum = StubQuorum(node_id=1)
+        log = StubLog(log_start_offset=10, log_end_offset=10, synced_offset=10)
+        replica = StubQuorumNode(quorum=self.quorum, log=StubMetadataLog(log, END, start_offset=10))
+        self.node: Any = StubNode(StubBroker(1, disk=self.disk, quorum_node=replica))
         self.restart(0)
 
     def write(self, epoch: int, voted_id: int, *, synced: bool = True) -> None:
@@ -114,7 +106,7 @@ class Voter:
         """Return what is wrong with a leader's response to a fetch. Its log begins at ``start``, after a snapshot if
         that is not 0. With ``appends_first`` the same event appends the first batch of its epoch."""
         replica, member = self.node.broker.quorum_node, self.view.nodes[1]
-        replica.store = SimpleNamespace(ids=[OffsetAndEpoch(start, 2)] if start else [])
+        replica.store.ids = [OffsetAndEpoch(start, 2)] if start else []
         replica.log.start_offset = replica.log.log.log_start_offset = start
         replica.log.log.log_end_offset = 20
         member.seen = Seen(0, 5, True, 1, 20, 10, 20, 20)
@@ -235,7 +227,7 @@ def test_voter_fetches_from_the_durable_end_of_its_log(
 def test_voter_fetches_from_the_end_of_the_snapshot_that_replaced_its_log(
     voter: Voter, epoch: int, right: bool
 ) -> None:
-    voter.node.broker.quorum_node.store = SimpleNamespace(ids=[OffsetAndEpoch(10, 4)])
+    voter.node.broker.quorum_node.store.ids = [OffsetAndEpoch(10, 4)]
     assert ("snapshots [(10, 4)]" in voter.fetch(OffsetAndEpoch(10, epoch))) is not right
 
 

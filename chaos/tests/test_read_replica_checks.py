@@ -1,8 +1,7 @@
 """What the checks say of consumers that read from followers (KIP-392): each near miss is red."""
 
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,38 +22,44 @@ from chaos.checks.fetch_responses import (
 )
 from chaos.tests.check_context import check_context
 from chaos.tests.replicated import KEY, TOPIC_ID, Cluster, batch, in_order
+from chaos.tests.stub_node import StubBroker, StubImages, StubLog, StubNode, broker_image, image_of, partitions_of
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.replication.leader.replicas import Followers, FollowerState
+from reference_broker.replication.partitions import Partition
 from reference_broker.wire.fetch import PartitionData
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
 
 NAMED: PartitionName = (TOPIC_ID, 0)
 LEADER, FOLLOWER = 0, 1
 RACKS = {0: "a", 1: "b", 2: "c"}
 
 
-def make_node(number: int = LEADER, high_watermark: int = 3, isr: tuple[int, ...] = (0, 1, 2), **changes: int) -> Any:
-    """A node with five records. The leader knows that all followers hold ``ends`` of them, from ``starts`` on."""
-    log = SimpleNamespace(
-        log_start_offset=0,
-        local_log_start_offset=0,
-        high_watermark=high_watermark,
-        log_end_offset=5,
-        last_stable_offset=3,
+def make_node(
+    number: int = LEADER, high_watermark: int = 3, isr: tuple[int, ...] = (0, 1, 2), **changes: int
+) -> "Node":
+    """Return a node with five records. The leader knows that followers have those from ``starts`` to ``ends``."""
+    log = StubLog(topic_id=TOPIC_ID, high_watermark=high_watermark, log_end_offset=5, last_stable_offset=3)
+    starts, ends = changes.get("starts", 0), changes.get("ends", 5)
+    states = {each: FollowerState(each, 0, log_start_offset=starts, log_end_offset=ends) for each in (1, 2)}
+    partition = Partition("t", TOPIC_ID, 0, 4, log.as_log())
+    if number == LEADER:
+        partition.followers = Followers(LEADER, 4, 0, 5, isr=isr, states=states)
+    else:
+        partition.followed_leader = LEADER
+    brokers = [broker_image(node, rack=rack, fenced=changes.get("fenced") == node) for node, rack in RACKS.items()]
+    broker = StubBroker(
+        number,
+        config=replace(BrokerConfig(), replica_selector_class="" if changes.get("off") else "rack-aware"),
+        partitions=partitions_of(partition),
+        controller=StubImages(image_of(brokers=brokers)),
     )
-    state = SimpleNamespace(log_start_offset=changes.get("starts", 0), log_end_offset=changes.get("ends", 5))
-    followers = SimpleNamespace(isr=isr, states={1: state, 2: state})
-    leads = number == LEADER
-    one = SimpleNamespace(
-        topic="t", topic_id=TOPIC_ID, index=0, leader_epoch=4, log=log, followers=followers if leads else None
-    )
-    brokers = {node: SimpleNamespace(rack=rack, fenced=changes.get("fenced") == node) for node, rack in RACKS.items()}
-    partitions = SimpleNamespace(by_id={KEY: one} if leads else {}, followed={} if leads else {KEY: one})
-    config = SimpleNamespace(replica_selector_class="" if changes.get("off") else "rack-aware")
-    controller = SimpleNamespace(image=SimpleNamespace(brokers=brokers))
-    broker = SimpleNamespace(node_id=number, partitions=partitions, config=config, controller=controller)
-    return SimpleNamespace(broker=broker)
+    return StubNode(broker).as_node()
 
 
 def make_fetch(
-    node: Any,
+    node: "Node",
     offset: int = 2,
     rack: str = "b",
     may_follow: bool = True,

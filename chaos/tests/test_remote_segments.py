@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from struct import pack_into
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from chaos.checks.remote_segments import RemoteSegmentStates, record_of
 from chaos.sim.disk import SimDisk
 from chaos.tests.check_context import check_context
+from chaos.tests.stub_node import StubBroker, StubLog, StubNode
 from reference_broker.core.events import StoreCall
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
@@ -31,6 +31,7 @@ from reference_broker.remote_log.metadata.events import (
     encode,
     update_of,
 )
+from reference_broker.replication.partitions import Partition
 
 TOPIC_ID, ID = b"t" * 16, b"s" * 16
 START = f"hot-0-{uuid_text(TOPIC_ID)}/{0:020d}-{uuid_text(ID)}."
@@ -65,6 +66,9 @@ def objects() -> dict[str, bytes]:
     return {**found, "leader-epoch-checkpoint": b"0\n2\n3 0\n4 4\n"}
 
 
+METADATA_DIRECTORY = f"{REMOTE_LOG_METADATA_TOPIC}-0"
+
+
 class Tier:
     """A committed log of remote log metadata, the store, and the check. Node 1 leads epoch 4, node 2 epoch 5."""
 
@@ -97,14 +101,12 @@ class Tier:
         for event in events:
             batch = bytes(build([Record(timestamp_ms=0, value=encode(event))]))
             self.batches.append(len(self.batches).to_bytes(8, "big") + batch[8:])
-        log: Any = SimpleNamespace(
-            directory=f"{REMOTE_LOG_METADATA_TOPIC}-0",
-            is_offline=False,
+        log = StubLog(
+            METADATA_DIRECTORY,
             high_watermark=len(self.batches),
             log_end_offset=len(self.batches),
-            local_log_start_offset=0,
             read=lambda offset, _max, end: b"".join(self.batches[offset:end]),
-        )
+        ).as_log()
         self.check.logs_touched(7, self.node(1), [log], False)
         return self
 
@@ -129,8 +131,7 @@ class Tier:
 
     @staticmethod
     def node(node_id: int) -> Any:
-        broker = SimpleNamespace(node_id=node_id, partitions=SimpleNamespace(by_id={}), disk=MemoryDisk())
-        return SimpleNamespace(broker=broker, logs=list)
+        return StubNode(StubBroker(node_id))
 
     @property
     def story(self) -> str:
@@ -222,8 +223,8 @@ def test_objects_go_once_the_log_start_behind_them_is_durable(
     if log_start > durable_start:
         disk.write(path, f"0\n1\nhot 0 {log_start}\n".encode())
     tier = Tier().begin().store().finish().move(DELETING, FINISHED)
-    log = SimpleNamespace(directory="hot-0", is_offline=False, log_start_offset=log_start)
-    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=1, disk=disk), logs=lambda: [log])
+    log = StubLog("hot-0", log_start_offset=log_start)
+    node = StubNode(StubBroker(1, disk=disk), all_logs=[log]).as_node()
     tier.check._judge_delete(7, node, START + "log")
     assert ("a power loss may take the log start" not in tier.story) is is_right
 
@@ -298,14 +299,8 @@ def test_finished_copy_that_differs_from_its_log(change: Callable[[Tier], Tier],
 
 def test_no_segment_is_judged_after_possible_loss_of_committed_records() -> None:
     tier = Tier().begin()
-    log: Any = SimpleNamespace(
-        directory=f"{REMOTE_LOG_METADATA_TOPIC}-0",
-        is_offline=False,
-        high_watermark=0,
-        log_end_offset=0,
-        local_log_start_offset=0,
-    )
+    log = StubLog(METADATA_DIRECTORY).as_log()
     node = tier.node(1)
-    node.broker.partitions.by_id[b"m", 0] = SimpleNamespace(log=log)
+    node.broker.partitions.by_id[b"m", 0] = Partition(REMOTE_LOG_METADATA_TOPIC, b"m", 0, 0, log)
     tier.check.logs_touched(7, node, [log], False)
     assert not tier.call(Delete((START + "log",))).story

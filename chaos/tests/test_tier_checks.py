@@ -421,9 +421,8 @@ class LocalSegment(NamedTuple):
 
 @dataclass(eq=False)
 class SegmentedLog(StubLog):
-    """A log with segments. ``bases`` has their first offsets."""
+    """A log with segments."""
 
-    bases: Sequence[int] = ()
     segments: Sequence[LocalSegment] = ()
 
 

@@ -1,45 +1,50 @@
 """The check of transactional IDs: silent while they are kept and forgotten in time, loud when not."""
 
 from collections.abc import Callable
-from datetime import timedelta
+from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from chaos.checks.transactional_ids import SLACK_MS, TransactionalIdsKept
 from chaos.tests.check_context import check_context
+from chaos.tests.kafka_messages import (
+    add_partitions_to_txn_request,
+    end_txn_request,
+    end_txn_response,
+    init_producer_id_request,
+    init_producer_id_response,
+)
+from chaos.tests.stub_node import StubBroker, StubLog, StubNode, partitions_of
+from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import Reply, Request
+from reference_broker.ports.node_ports import Now
+from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.tags import Tag
 
 INIT, END, ADD = 22, 26, 24
 EXPIRES_MS, TIMEOUT_MS, LONGEST_MS, INTERVALS_MS = 10_000, 1_000, 60_000, 150
 LATEST_MS = EXPIRES_MS + TIMEOUT_MS + INTERVALS_MS + SLACK_MS
-CONCURRENT_TRANSACTIONS = 51
 
 pytestmark = pytest.mark.clause("X-7", "X-10")
 
 
-class Talk:
-    """One node that coordinates, and its clients."""
+class CheckedCoordinator:
+    """A node that coordinates the transactional ID x, and its clients."""
 
     def __init__(self) -> None:
         self.check = TransactionalIdsKept(check_context())
-        self.led: dict[Any, Any] = {("__transaction_state", 0): SimpleNamespace(leader_epoch=3)}
-        config = SimpleNamespace(
+        self.led = Partition("__transaction_state", bytes(16), 0, 3, StubLog().as_log())
+        config = replace(
+            BrokerConfig(),
             transaction_max_timeout_ms=LONGEST_MS,
             transactional_id_expiration_ms=EXPIRES_MS,
             transaction_abort_timed_out_transaction_cleanup_interval_ms=100,
             transaction_remove_expired_transaction_cleanup_interval_ms=50,
         )
-        self.broker = SimpleNamespace(
-            node_id=0,
-            config=config,
-            now=SimpleNamespace(wall_ms=0),
-            partitions=SimpleNamespace(by_name=self.led),
-        )
+        self.node = StubNode(StubBroker(config=config, partitions=partitions_of(self.led)))
         self.now_ms = 0
         self.wall_ahead_ms = 0
 
@@ -47,21 +52,20 @@ class Talk:
         self.now_ms += time_ms
 
     def handle(self, api_key: int, body: Any, response: Any = None) -> None:
-        node: Any = SimpleNamespace(broker=self.broker)
-        self.broker.now.wall_ms = self.now_ms + self.wall_ahead_ms
+        self.node.broker.now = Now(0, self.now_ms + self.wall_ahead_ms)
         request = Request(1, 1, api_key, 5, "tx", body, Tag(1, 5, "tx", 0, -1))
         replies = [] if response is None else [Reply(1, 1, api_key, 5, response, Tag(1, 5, "tx", 0, -1))]
-        self.check.acted(self.now_ms * 1000, node, request, replies)
+        self.check.acted(self.now_ms * 1000, self.node.as_node(), request, replies)
 
     def take(self, producer_id: int, timeout_ms: int = TIMEOUT_MS, error: int = 0) -> None:
-        body = SimpleNamespace(transactional_id="id", transaction_timeout=timedelta(milliseconds=timeout_ms))
-        self.handle(INIT, body, SimpleNamespace(error_code=error, producer_id=producer_id, producer_epoch=0))
+        body = init_producer_id_request(timeout_ms=timeout_ms)
+        self.handle(INIT, body, init_producer_id_response(producer_id, error=error))
 
     def end(self) -> None:
-        self.handle(END, SimpleNamespace(transactional_id="id"), SimpleNamespace(error_code=0))
+        self.handle(END, end_txn_request(), end_txn_response())
 
     def add(self) -> None:
-        self.handle(ADD, SimpleNamespace(transactions=[SimpleNamespace(transactional_id="id")]))
+        self.handle(ADD, add_partitions_to_txn_request(0))
 
     @property
     def stories(self) -> list[str]:
@@ -69,16 +73,16 @@ class Talk:
 
 
 @pytest.fixture
-def talk() -> Talk:
-    return Talk()
+def coordinator() -> CheckedCoordinator:
+    return CheckedCoordinator()
 
 
-def test_timeout_above_the_maximum_must_be_refused(talk: Talk) -> None:
-    talk.take(7, LONGEST_MS)
-    talk.take(-1, LONGEST_MS + 1, error=ErrorCode.invalid_transaction_timeout)
-    assert talk.stories == []
-    talk.take(7, LONGEST_MS + 1)
-    assert talk.stories == [f"id was granted a timeout of {LONGEST_MS + 1} ms"]
+def test_timeout_above_the_maximum_must_be_refused(coordinator: CheckedCoordinator) -> None:
+    coordinator.take(7, LONGEST_MS)
+    coordinator.take(-1, LONGEST_MS + 1, error=ErrorCode.invalid_transaction_timeout)
+    assert coordinator.stories == []
+    coordinator.take(7, LONGEST_MS + 1)
+    assert coordinator.stories == [f"x was granted a timeout of {LONGEST_MS + 1} ms"]
 
 
 @pytest.mark.parametrize(
@@ -92,51 +96,60 @@ def test_timeout_above_the_maximum_must_be_refused(talk: Talk) -> None:
         (LATEST_MS + 1, 8, True),
     ],
 )
-def test_id_is_forgotten_in_time_and_not_before(talk: Talk, idle_ms: int, producer_id: int, right: bool) -> None:
-    talk.take(7)
-    talk.end()
-    talk.wait(idle_ms)
-    talk.take(producer_id)
-    assert (talk.stories == []) == right
+def test_id_is_forgotten_in_time_and_not_before(
+    coordinator: CheckedCoordinator, idle_ms: int, producer_id: int, right: bool
+) -> None:
+    coordinator.take(7)
+    coordinator.end()
+    coordinator.wait(idle_ms)
+    coordinator.take(producer_id)
+    assert (coordinator.stories == []) == right
 
 
 @pytest.mark.parametrize(
-    "handle", [Talk.add, partial(Talk.take, producer_id=-1, error=CONCURRENT_TRANSACTIONS), Talk.end]
+    "handle",
+    [
+        CheckedCoordinator.add,
+        partial(CheckedCoordinator.take, producer_id=-1, error=ErrorCode.concurrent_transactions),
+        CheckedCoordinator.end,
+    ],
 )
-def test_producer_that_sends_requests_is_not_idle(talk: Talk, handle: Callable[[Talk], None]) -> None:
-    talk.take(7)
-    talk.wait(LATEST_MS)
-    handle(talk)
-    talk.wait(LATEST_MS)
-    talk.take(7)
-    assert talk.stories == []
+def test_producer_that_sends_requests_is_not_idle(
+    coordinator: CheckedCoordinator, handle: Callable[[CheckedCoordinator], None]
+) -> None:
+    coordinator.take(7)
+    coordinator.wait(LATEST_MS)
+    handle(coordinator)
+    coordinator.wait(LATEST_MS)
+    coordinator.take(7)
+    assert coordinator.stories == []
 
 
 @pytest.mark.parametrize("producer_id", [7, 8])
-def test_step_of_the_clock_forgets_sooner_or_later(talk: Talk, producer_id: int) -> None:
-    talk.take(7)
-    talk.wait(1 if producer_id == 8 else LATEST_MS + 1)
-    talk.wall_ahead_ms = EXPIRES_MS if producer_id == 8 else -10
-    talk.take(producer_id)
-    assert talk.stories == []
+def test_step_of_the_clock_forgets_sooner_or_later(coordinator: CheckedCoordinator, producer_id: int) -> None:
+    coordinator.take(7)
+    coordinator.wait(1 if producer_id == 8 else LATEST_MS + 1)
+    coordinator.wall_ahead_ms = EXPIRES_MS if producer_id == 8 else -10
+    coordinator.take(producer_id)
+    assert coordinator.stories == []
 
 
 @pytest.mark.parametrize("producer_id", [7, 8])
-def test_another_node_may_have_coordinated_it_meanwhile(talk: Talk, producer_id: int) -> None:
-    talk.take(7)
-    talk.wait(1 if producer_id == 8 else LATEST_MS + 1)
-    talk.led["__transaction_state", 0] = SimpleNamespace(leader_epoch=4)
-    talk.take(producer_id)
-    assert talk.stories == []
+def test_another_node_may_have_coordinated_it_meanwhile(coordinator: CheckedCoordinator, producer_id: int) -> None:
+    coordinator.take(7)
+    coordinator.wait(1 if producer_id == 8 else LATEST_MS + 1)
+    coordinator.led.leader_epoch = 4
+    coordinator.take(producer_id)
+    assert coordinator.stories == []
 
 
-def test_fault_delays_forgetting_and_not_the_rest(talk: Talk) -> None:
-    fault_times = talk.check.context.quorum.fault_times
-    talk.take(7)
+def test_fault_delays_forgetting_and_not_the_rest(coordinator: CheckedCoordinator) -> None:
+    fault_times = coordinator.check.context.quorum.fault_times
+    coordinator.take(7)
     fault_times.node(2, 1000)
-    talk.wait(LATEST_MS + 1)
-    talk.take(7)
-    assert talk.stories == []
-    fault_times.node(0, talk.now_ms * 1000)
-    talk.take(8)
-    assert len(talk.stories) == 1
+    coordinator.wait(LATEST_MS + 1)
+    coordinator.take(7)
+    assert coordinator.stories == []
+    fault_times.node(0, coordinator.now_ms * 1000)
+    coordinator.take(8)
+    assert len(coordinator.stories) == 1

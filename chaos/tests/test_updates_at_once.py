@@ -1,15 +1,27 @@
 """The check of UpdateMetadata finds a broker that waits for another one's response, and nothing else."""
 
-from dataclasses import dataclass, field
-from types import SimpleNamespace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from chaos.checks.metadata_epoch import ACTIVATED, FEATURE, MOST_US, STILL_US, TAKEOVER_US, UpdatesSentAtOnce
 from chaos.tests.check_context import check_context
+from chaos.tests.stub_node import (
+    StubBroker,
+    StubImages,
+    StubLog,
+    StubMetadataLog,
+    StubNode,
+    StubQuorum,
+    StubQuorumNode,
+    broker_image,
+    image_of,
+)
 from reference_broker.core.events import Note, PeerDown, PeerReply, Send
 from reference_broker.ports.node_ports import Channel
+from reference_broker.wire.drafts import UpdateMetadataResponse1000
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.tags import Tag
 
 pytestmark = pytest.mark.clause("M-3")
@@ -23,15 +35,18 @@ class Controller:
 
     check: UpdatesSentAtOnce = field(default_factory=lambda: UpdatesSentAtOnce(check_context()))
     at_us: int = 0
-    brokers: dict[int, Any] = field(default_factory=lambda: {each: SimpleNamespace(fenced=False) for each in (1, 2)})
-    state: Any = field(default_factory=lambda: SimpleNamespace(is_writing_transaction=False))
 
     def __post_init__(self) -> None:
-        loader = SimpleNamespace(image=SimpleNamespace(brokers=self.brokers, features={FEATURE: 1}))
-        self.quorum = SimpleNamespace(is_leader=True, high_watermark=5)
-        log = SimpleNamespace(log=SimpleNamespace(log_end_offset=5))
-        replica = SimpleNamespace(controller=self.state, quorum=self.quorum, log=log, loader=loader)
-        self.node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, loader=loader, quorum_node=replica))
+        self.quorum = StubQuorum(is_leader=True, high_watermark=5)
+        log = StubMetadataLog(StubLog(log_end_offset=5))
+        image = image_of(brokers=map(broker_image, (1, 2)), features={FEATURE: 1})
+        broker = StubBroker(quorum_node=StubQuorumNode(quorum=self.quorum, log=log), controller=StubImages(image))
+        self.state = broker.quorum_node.controller
+        self.node: Any = StubNode(broker)
+
+    def set_fenced(self, broker_id: int, *, fenced: bool) -> None:
+        brokers = {**self.node.image.brokers, broker_id: broker_image(broker_id, fenced=fenced)}
+        self.node.publish(replace(self.node.image, brokers=brokers))
 
     def acts(self, event: Any = None, *effects: Any) -> bool:
         """Return whether the check finds a violation in it."""
@@ -53,7 +68,7 @@ class Controller:
         return self.acts(None, Send(broker, Channel.METADATA, token, 6, 1000, body, tag, 1000, "node-0"))
 
     def respond(self, broker: int, token: int) -> None:
-        self.acts(PeerReply(broker, Channel.METADATA, token, SimpleNamespace(error_code=0)))
+        self.acts(PeerReply(broker, Channel.METADATA, token, UpdateMetadataResponse1000(error_code=ErrorCode.none)))
 
 
 def test_broker_does_not_wait_for_another_one() -> None:
@@ -88,9 +103,9 @@ def test_controller_may_delay_an_update_for_each_of_these_reasons(why: str) -> N
     controller.sends(1, 1)
     controller.passes(MOST_US)
     if why == "fenced":
-        controller.brokers[2].fenced = True
+        controller.set_fenced(2, fenced=True)
         controller.content()
-        controller.brokers[2].fenced = False
+        controller.set_fenced(2, fenced=False)
         controller.content()
     elif why == "transaction":
         controller.state.is_writing_transaction = True

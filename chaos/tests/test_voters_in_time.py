@@ -1,7 +1,7 @@
 """A leader without a majority resigns in time, a voter without a leader seeks votes in time, and a log that diverges is
 cut where it diverges (KIP-595)."""
 
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +13,8 @@ from chaos.checks.quorum_liveness import LATE_US, LeaderKeepsMajority, VotesSoug
 from chaos.checks.quorum_promises import MOST_REPEATED, DivergenceCut
 from chaos.checks.quorum_view import QuorumView, Seen
 from chaos.checks.replica_view import ReplicaView
+from chaos.tests.stub_node import StubBroker, StubLog, StubMetadataLog, StubNode, StubQuorumNode
+from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import Effect, Event, Note, PeerReply, Request, Send, TimerFired
 from reference_broker.ports.node_ports import Channel
 from reference_broker.quorum.messages import Vote, begin_epoch, fetch, fetched, vote
@@ -38,14 +40,15 @@ class Voter:
         self.view = QuorumView(3, 0, self.fault_times)
         context = CheckContext(Settings(), self.view, ReplicaView(self.fault_times))
         self.leads, self.seeks, self.cuts = LeaderKeepsMajority(context), VotesSought(context), DivergenceCut(context)
-        config = SimpleNamespace(
+        config = replace(
+            BrokerConfig(),
             controller_quorum_fetch_timeout_ms=FETCH_MS,
             controller_quorum_election_timeout_ms=ELECTION_MS,
             controller_quorum_election_backoff_max_ms=BACKOFF_MS,
         )
-        self.log = SimpleNamespace(log_start_offset=0, log_end_offset=20, synced_offset=20)
-        replica = SimpleNamespace(log=SimpleNamespace(log=self.log, start_offset=0))
-        self.node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=1, config=config, quorum_node=replica))
+        self.log = StubLog(log_end_offset=20, synced_offset=20)
+        replica: Any = StubQuorumNode(log=StubMetadataLog(self.log))
+        self.node: Any = StubNode(StubBroker(1, config=config, quorum_node=replica))
         self.at_us = 0
         self.member = self.view.nodes[1]
         self.member.replica = replica
