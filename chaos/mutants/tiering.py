@@ -147,7 +147,7 @@ def aged_segments_unsynced(original: Function, self: Any) -> bool:
 
 @mutant("reference_broker.log.producer_replay:_find_coordinator_epochs")
 def older_coordinator_epoch_forgotten(
-    original: Function, segments: Segments, begin: int, states: Any, wanted: set[int], fresh: set[int]
+    original: Function, segments: Segments, begin: int, states: Any, unknown_ids: set[int], fresh: set[int]
 ) -> Generator[None, None, int]:
     """A rebuilt snapshot lacks the coordinator epoch of a marker before its replay (P-10, X-6)."""
     return 0

@@ -117,9 +117,9 @@ def _build_remote_tier(
     from reference_broker.remote_log.metadata.topic import MetadataContext, RemoteLogMetadataTopic
     from reference_broker.remote_log.reading.reader import RemoteStarts
 
-    def create(wanted: "NewTopic", over: Done) -> None:
+    def create(topic: "NewTopic", over: Done) -> None:
         if quorum_node.lifecycle.channel.has_leader:
-            request_creation(quorum_node.lifecycle.channel, wanted, over)
+            request_creation(quorum_node.lifecycle.channel, topic, over)
         else:
             over()
 

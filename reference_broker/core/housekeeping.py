@@ -88,9 +88,9 @@ class Housekeeping:
         done = 0
         while due := self._logs()[done : done + HOUSEKEPT_PARTITIONS_PER_SLICE]:
             for log in due:
-                known = log.files.durable_end
+                synced_end = log.files.durable_end
                 log.files.note_synced()
-                if log.files.durable_end != known:
+                if log.files.durable_end != synced_end:
                     paths.append(log.files.synced_note)
             done += len(due)
             yield

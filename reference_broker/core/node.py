@@ -315,8 +315,8 @@ class Node:
         if not self._opening:
             self._opening = True
             self.broker.replication.start()
-            known = read_high_watermarks(self.broker.disk)
-            opening = self._publisher.start(image, self._last_end.clean, known)
+            high_watermarks = read_high_watermarks(self.broker.disk)
+            opening = self._publisher.start(image, self._last_end.clean, high_watermarks)
             run_slices(self.broker.ports, opening, self._logs_are_open)
         # Decision node-ready (E-6): ready | fenced or behind
         elif lifecycle.is_unfenced and not self._publisher.is_behind:

@@ -259,13 +259,13 @@ class TransactionIndex:
         """Return the transactions that overlap [offset, end_offset). Raise DiskError."""
         if self.count == 0 or self.lowest_first >= end_offset:
             return []
-        found = []
+        entries = []
         for entry in self._from(disk, offset):
             if entry.first_offset < end_offset:
-                found.append(entry)
+                entries.append(entry)
             if entry.last_stable_offset >= end_offset:
                 break
-        return found
+        return entries
 
     def _from(self, disk: Disk, offset: int) -> Iterator[Aborted]:
         """The entries whose markers lie at ``offset`` or beyond."""
@@ -279,9 +279,9 @@ class TransactionIndex:
             (entry,) = self._read(disk, middle, 1)
             low, high = (middle + 1, high) if entry.last_offset < offset else (low, middle)
         while low < self.count:
-            some = self._read(disk, low, min(ENTRIES_PER_READ, self.count - low))
-            yield from some
-            low += len(some)
+            entries = self._read(disk, low, min(ENTRIES_PER_READ, self.count - low))
+            yield from entries
+            low += len(entries)
 
     def _read(self, disk: Disk, first: int, count: int) -> list[Aborted]:
         data = disk.read(self.path, first * TRANSACTION_ENTRY.size, count * TRANSACTION_ENTRY.size)

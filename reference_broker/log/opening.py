@@ -23,8 +23,8 @@ def open_log(disk: Disk, directory: str, config: LogConfig, now: Now, clean: boo
         # Decision log-damage (E-6, P-4): set aside, opened again | opened
         try:
             recovered = yield from recovery.run()
-        except LogDamaged as found:
-            set_aside(disk, directory, found.damage, recovery.checkpoints.durable_end)
+        except LogDamaged as failure:
+            set_aside(disk, directory, failure.damage, recovery.checkpoints.durable_end)
         else:
             return PartitionLog.of(config, recovered, now)
 

@@ -128,8 +128,8 @@ class PartitionLog:
         begin = recovered.local_start_offset
         # Decision recovered-in-tier (P-11): begins behind the tier | by its own start
         if begin > log.log_end_offset and begin > recovered.log_start_offset:
-            none, known = log.producers.emptied(), log.epochs.before(begin)
-            log.start_from_remote(now, begin, recovered.log_start_offset, known, encoded(none), none)
+            none, earlier_epochs = log.producers.emptied(), log.epochs.before(begin)
+            log.start_from_remote(now, begin, recovered.log_start_offset, earlier_epochs, encoded(none), none)
         elif begin > log.log_end_offset:
             log.truncate_fully_and_start_at(begin, now)
         log.files.snapshot_if_due(log.log_end_offset, log.log_start_offset, log.producers)
@@ -429,7 +429,7 @@ class PartitionLog:
         If the disk fails half-way, the log ends where it was truncated so far, and its state in memory agrees with
         that.
         """
-        segments, known = self.segments, self.producers
+        segments, producers = self.segments, self.producers
         if offset >= self.log_end_offset:
             return self.log_end_offset
         if not segments or offset < segments.bases[0]:
@@ -438,10 +438,10 @@ class PartitionLog:
             self._restart_at(offset, segments[0].created_ms if segments else 0)
             return offset
         end = segments.end_before(offset)
-        work = replay(segments, known, self.log_start_offset, offset)
+        work = replay(segments, producers, self.log_start_offset, offset)
         # Decision truncated-producers (P-10, X-13): replayed | none known
-        self.producers = run_to_end(work) if known.by_id else known.emptied()
-        self.producers.keep_completed(known, end)
+        self.producers = run_to_end(work) if producers.by_id else producers.emptied()
+        self.producers.keep_completed(producers, end)
         try:
             segments.snapshots.delete_beyond(end)
             first_touched = self.files.lower_checkpoints(offset)
@@ -451,7 +451,7 @@ class PartitionLog:
             segments.cut_from(offset)
         except DiskError:
             if segments[-1].next_offset > offset:
-                self.producers = known  # They may know of batches that are gone. The truncation is retried.
+                self.producers = producers  # They may know of batches that are gone. The truncation is retried.
             raise
         finally:
             self.log_end_offset = segments[-1].next_offset
@@ -508,8 +508,8 @@ class PartitionLog:
         try:
             self.files.checkpoints.local.begin()
             self._empty()
-            known = [(epoch, start) for epoch, start in epochs if start < offset]
-            self.files.begin_behind_remote(now, offset, log_start_offset, known, snapshot)
+            earlier_epochs = [(epoch, start) for epoch, start in epochs if start < offset]
+            self.files.begin_behind_remote(now, offset, log_start_offset, earlier_epochs, snapshot)
         except DiskError as failure:
             raise UndoFailed(*failure.args) from failure
         self.producers = self.producers.emptied()
@@ -613,9 +613,9 @@ class PartitionLog:
     def recreate_snapshot(self, now: Now, offset: int) -> Sliced[Recreated]:
         """Make the snapshot of producers at ``offset``, and write it (P-8, P-13). In slices. Raise Overtaken and
         DiskError."""
-        made = yield from self.recreated(now, offset)
-        self.segments.snapshots.put(offset, made.snapshot)
-        return made
+        recreated = yield from self.recreated(now, offset)
+        self.segments.snapshots.put(offset, recreated.snapshot)
+        return recreated
 
     # --- cleaning ---------------------------------------------------------------------------------------------------
 

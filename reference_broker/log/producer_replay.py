@@ -156,10 +156,10 @@ def _refill(segments: Segments, end_offset: int, states: ProducerStateManager) -
                 recent.setdefault(producer_id, []).append(batch_metadata_of(header, offset, header.max_timestamp_ms))
         if count % REPLAYED_BATCHES_PER_SLICE == 0:
             yield
-    for producer_id, found in recent.items():
+    for producer_id, batches in recent.items():
         producer = states.by_id[producer_id]
-        if producer.batch_metadata and found[-1].last_offset == producer.batch_metadata[-1].last_offset:
-            states.by_id[producer_id] = producer._replace(batch_metadata=tuple(found[-REMEMBERED_BATCHES:]))
+        if producer.batch_metadata and batches[-1].last_offset == producer.batch_metadata[-1].last_offset:
+            states.by_id[producer_id] = producer._replace(batch_metadata=tuple(batches[-REMEMBERED_BATCHES:]))
 
 
 def _before(segments: Segments, end_offset: int) -> tuple[Iterator[BatchHeader], bool]:
@@ -210,24 +210,24 @@ def recreate_from(
 ) -> Sliced[Recreated]:
     """Make the snapshot at ``offset`` by a replay from ``begin`` on, or from a newer snapshot that exists."""
     states = ProducerStateManager(expiration_ms, reject_unknown=False)
-    known = segments.snapshots.newest(begin, offset)
+    snapshot = segments.snapshots.newest(begin, offset)
     # Decision recreation-begin (P-9): newer snapshot | replay alone
-    if known is not None:
-        begin, producers = known
+    if snapshot is not None:
+        begin, producers = snapshot
         yield from restored(states, producers)
     snapshotted = frozenset(states.by_id)
     read_bytes, fresh = yield from _replay(segments, begin, offset, states)
     states.expire(now_ms)
-    wanted = {
+    unknown_ids = {
         producer_id
         for producer_id, producer in states.by_id.items()
         if producer.coordinator_epoch < 0
         and producer_id not in snapshotted
         and (producer_id not in live or live[producer_id].coordinator_epoch >= 0)
     }
-    if known is not None:
-        wanted -= fresh
-    read_bytes += yield from _find_coordinator_epochs(segments, begin, states, wanted, fresh)
+    if snapshot is not None:
+        unknown_ids -= fresh
+    read_bytes += yield from _find_coordinator_epochs(segments, begin, states, unknown_ids, fresh)
     return Recreated(b"".join((yield from pieces_of(states.by_id))), begin, read_bytes)
 
 
@@ -268,12 +268,12 @@ def _replay(segments: Segments, begin: int, offset: int, states: ProducerStateMa
 
 
 def _find_coordinator_epochs(
-    segments: Segments, begin: int, states: ProducerStateManager, wanted: set[int], fresh: set[int]
+    segments: Segments, begin: int, states: ProducerStateManager, unknown_ids: set[int], fresh: set[int]
 ) -> Sliced[int]:
     """Find the coordinator epochs of producers whose last marker lies before ``begin``: without it a marker of an old
-    coordinator would be taken (X-6). Goes back from segment to segment, until each of ``wanted`` has one or a snapshot
-    has it. A whole snapshot without a producer was made before its first batch, or when it had expired. Return how
-    many bytes were read."""
+    coordinator would be taken (X-6). Go back from segment to segment, until each of ``unknown_ids`` has one or a
+    snapshot has it. A whole snapshot without a producer was made before its first batch, or when it had expired. Return
+    the number of bytes that were read."""
     disk, cuts, count, read_bytes = segments.disk, segments.durability.last_cut, 0, 0
 
     def note_read(size: int) -> None:
@@ -281,15 +281,15 @@ def _find_coordinator_epochs(
         read_bytes += size
 
     for segment in reversed(segments.items[: segments.index_of(begin) + 1]):
-        if not wanted:
+        if not unknown_ids:
             break
-        found: dict[int, int] = {}
+        epochs: dict[int, int] = {}
         end = segment.position_of(disk, begin) if begin > segment.base_offset else 0
         for position, header in headers(disk, segment.path, 0, end, note_read=note_read):
-            if header.is_control and header.producer_id in wanted:
+            if header.is_control and header.producer_id in unknown_ids:
                 marker = read_marker(disk.read(segment.path, position, header.size_bytes), header)
                 if marker is not None:
-                    found[header.producer_id] = max(marker[1], found.get(header.producer_id, -1))
+                    epochs[header.producer_id] = max(marker[1], epochs.get(header.producer_id, -1))
             count += 1
             if count % RECREATED_BATCHES_PER_SLICE == 0:
                 yield
@@ -297,9 +297,9 @@ def _find_coordinator_epochs(
                     raise Overtaken(f"{segment.path} is not what it was")
         snapshot = segments.snapshots.newest(segment.base_offset, segment.base_offset)
         for producer_id, producer in snapshot[1] if snapshot is not None else ():
-            if producer_id in wanted:
-                found.setdefault(producer_id, producer.coordinator_epoch)
-        for producer_id, epoch in found.items():
+            if producer_id in unknown_ids:
+                epochs.setdefault(producer_id, producer.coordinator_epoch)
+        for producer_id, epoch in epochs.items():
             states.by_id[producer_id] = states.by_id[producer_id]._replace(coordinator_epoch=epoch)
-        wanted.difference_update(found, fresh if snapshot is not None else ())
+        unknown_ids.difference_update(epochs, fresh if snapshot is not None else ())
     return read_bytes

@@ -207,12 +207,12 @@ class ProducerStateManager:
         """Note a transaction marker: the transaction is over. If the marker raises the epoch, the next sequence is 0.
         Return the transaction if it was aborted."""
         assert type_ in (ControlType.ABORT, ControlType.COMMIT), f"control type {type_} ends no transaction"
-        known = self.by_id.get(header.producer_id) or ProducerStateEntry(header.producer_epoch)
+        entry = self.by_id.get(header.producer_id) or ProducerStateEntry(header.producer_epoch)
         self.by_id[header.producer_id] = ProducerStateEntry(
-            max(header.producer_epoch, known.producer_epoch),
-            () if header.producer_epoch > known.producer_epoch else known.batch_metadata,
+            max(header.producer_epoch, entry.producer_epoch),
+            () if header.producer_epoch > entry.producer_epoch else entry.batch_metadata,
             timestamp_ms,
-            max(known.coordinator_epoch, coordinator_epoch),
+            max(entry.coordinator_epoch, coordinator_epoch),
         )
         first = self.open_transactions.pop(header.producer_id, None)
         # Decision marker (X-3): ends nothing | ends a transaction
@@ -344,10 +344,10 @@ def pieces_of(producers: Mapping[int, ProducerStateEntry]) -> Sliced[list[bytes]
     pieces = [_COUNT.pack(len(producers))]
     crc = checksum(pieces[0])
     rest = iter(producers.items())
-    while some := list(islice(rest, PRODUCERS_PER_SLICE)):
+    while entries := list(islice(rest, PRODUCERS_PER_SLICE)):
         if len(pieces) > 1:
             yield
-        pieces.append(b"".join([_row(producer_id, producer) for producer_id, producer in some]))
+        pieces.append(b"".join([_row(producer_id, producer) for producer_id, producer in entries]))
         crc = checksum(pieces[-1], crc)
     pieces[0] = _HEAD.pack(SNAPSHOT_VERSION, crc) + pieces[0]
     return pieces
@@ -388,10 +388,10 @@ def _producer(row: tuple[int, ...]) -> tuple[int, ProducerStateEntry]:
 
 def restored(states: ProducerStateManager, producers: Iterator[tuple[int, ProducerStateEntry]]) -> Sliced[None]:
     """Fill an empty state with the producers of a file, in slices."""
-    while some := list(islice(producers, PRODUCERS_PER_SLICE)):
+    while entries := list(islice(producers, PRODUCERS_PER_SLICE)):
         if states.by_id:
             yield
-        states.restore(some)
+        states.restore(entries)
 
 
 def fits(crc: int, data: bytes) -> bool:
@@ -435,9 +435,9 @@ class ProducerSnapshots:
         self.offsets = sorted(offset for offset in map(offset_of, names) if offset is not None)
         self.delete_beyond(end_offset if bases else -1)
         self.delete_before(log_start_offset + 1)
-        known = set(bases)
+        base_offsets = set(bases)
         for offset in self.offsets[:-1]:
-            if offset not in known:
+            if offset not in base_offsets:
                 self.delete(offset)
 
     def newest(self, first_offset: int, end_offset: int) -> tuple[int, Iterator[tuple[int, ProducerStateEntry]]] | None:
@@ -450,8 +450,8 @@ class ProducerSnapshots:
             path = self.path(offset)
             try:
                 return offset, decoded(self.disk.read(path, 0, self.disk.size(path)))
-            except SnapshotDamaged as found:
-                self.damaged.append((path, str(found)))
+            except SnapshotDamaged as failure:
+                self.damaged.append((path, str(failure)))
                 self.delete(offset)
         return None
 
@@ -459,11 +459,11 @@ class ProducerSnapshots:
         """Fill an empty state from the newest whole snapshot in [first_offset, end_offset], in slices, and return its
         offset. Return None if there is none. Raise DiskError."""
         self._loaded = -1
-        found = self.newest(first_offset, end_offset)
+        snapshot = self.newest(first_offset, end_offset)
         # Decision producer-snapshot (P-4): none, replays all | loaded
-        if found is None:
+        if snapshot is None:
             return None
-        offset, producers = found
+        offset, producers = snapshot
         yield from restored(states, producers)
         self._loaded = offset if states.by_id else -1
         return offset

@@ -77,8 +77,8 @@ def set_aside(disk: Disk, directory: str, damage: Damage, durable_before: int) -
     first = int(damage.path.rpartition("/")[2][:NAME_DIGITS])
     bases = [base for base in sorted(int(name[:NAME_DIGITS]) for name in names if is_segment(name)) if base >= first]
     marker = Checkpoint(disk, f"{directory}/{FILE_NAME}")
-    known = read_quarantine(disk, directory, names)
-    until = max(durable_before, *bases, known.until if known is not None else 0)
+    earlier = read_quarantine(disk, directory, names)
+    until = max(durable_before, *bases, earlier.until if earlier is not None else 0)
     rows = [str(until), str(damage)]
     Checkpoint(disk, f"{directory}/{HISTORY_FILE_NAME}").put(rows)
     marker.put(rows)
@@ -110,8 +110,8 @@ def begin_lost(disk: Disk, directory: str, until: int) -> None:
 
 def _free(disk: Disk, path: str) -> str:
     """A name for the file that is kept aside. One from an earlier time stays."""
-    found, number = f"{path}{ASIDE_SUFFIX}", 1
-    while disk.exists(found):
+    aside, number = f"{path}{ASIDE_SUFFIX}", 1
+    while disk.exists(aside):
         number += 1
-        found = f"{path}.{number}{ASIDE_SUFFIX}"
-    return found
+        aside = f"{path}.{number}{ASIDE_SUFFIX}"
+    return aside

@@ -261,10 +261,10 @@ def whole_batches(
     chunk, chunk_at = memoryview(b""), position
 
     def read(size: int) -> memoryview:
-        found = memoryview(disk.read(path, position, min(max(size, chunk_bytes), end - position)))
+        chunk = memoryview(disk.read(path, position, min(max(size, chunk_bytes), end - position)))
         if note_read is not None:
-            note_read(len(found))
-        return found
+            note_read(len(chunk))
+        return chunk
 
     while position < end:
         if position + HEADER_BYTES > chunk_at + len(chunk):

@@ -83,14 +83,14 @@ class Segments(Sequence[Segment]):
     def aborted_between(self, offset: int, end_offset: int) -> list[Aborted]:
         """Return the aborted transactions that overlap [offset, end_offset), in the order of their markers. Those of
         closed segments come from their index files. Raise DiskError."""
-        found: list[Aborted] = []
+        aborted: list[Aborted] = []
         for segment in self.items[self.index_of(offset) :]:
             index = segment.aborted
             if index.count:
-                found += index.between(self.disk, offset, end_offset)
+                aborted += index.between(self.disk, offset, end_offset)
                 if index.last_stable >= end_offset:
                     break
-        return found
+        return aborted
 
     # --- growing ----------------------------------------------------------------------------------------------------
 

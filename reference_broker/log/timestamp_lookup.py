@@ -72,9 +72,9 @@ class LookUp:
                 yield from self._spend(segment, HEADER_COST_US)
                 if header.max_timestamp_ms < timestamp_ms or header.record_count == 0:
                     continue
-                found = yield from self._first_of(segment, position, header, timestamp_ms)
-                if found is not None:
-                    return found
+                record = yield from self._first_of(segment, position, header, timestamp_ms)
+                if record is not None:
+                    return record
         return None
 
     def largest(self) -> Sliced[FoundOffset]:
@@ -121,15 +121,15 @@ class LookUp:
         """Return the first record of a batch that reaches the timestamp. None only where the log starts inside the
         batch."""
         batch = self.segments.disk.read(segment.path, position, header.size_bytes)
-        found = yield from first_at(batch, header, timestamp_ms, self.log_start_offset, self.budget)
+        record = yield from first_at(batch, header, timestamp_ms, self.log_start_offset, self.budget)
         self._check(segment)
-        return None if found is None else FoundOffset(*found, header.leader_epoch)
+        return None if record is None else FoundOffset(*record, header.leader_epoch)
 
     def _largest_of_batch(self, segment: Segment, position: int, header: BatchHeader) -> Sliced[FoundOffset | None]:
         batch = self.segments.disk.read(segment.path, position, header.size_bytes)
-        found = yield from largest_from(batch, header, self.log_start_offset, self.budget)
+        record = yield from largest_from(batch, header, self.log_start_offset, self.budget)
         self._check(segment)
-        return None if found is None else FoundOffset(*found, header.leader_epoch)
+        return None if record is None else FoundOffset(*record, header.leader_epoch)
 
     def _spend(self, relied_on: Segment, cost_us: int) -> Sliced[None]:
         if self.budget.spend(cost_us):
@@ -196,10 +196,10 @@ def _times(plain: bytes, header: BatchHeader) -> Iterator[list[tuple[int, int]]]
     """(timestamp in ms, offset) of the records, RECORDS_AT_ONCE in each list. Keys and values are passed over. Raise
     InvalidRecords (CORRUPT_MESSAGE) where the bytes are no records, or are another number of records."""
     position = count = 0
-    size, wanted, last_delta = len(plain), header.record_count, header.last_offset_delta
+    size, expected, last_delta = len(plain), header.record_count, header.last_offset_delta
     append_ms = header.max_timestamp_ms if header.is_log_append_time else None
-    found: list[tuple[int, int]] = []
-    while position < size and count < wanted:
+    records: list[tuple[int, int]] = []
+    while position < size and count < expected:
         length, start = read_zigzag(plain, position)
         position = start + length
         if length < 1 or position > size:
@@ -211,11 +211,13 @@ def _times(plain: bytes, header: BatchHeader) -> Iterator[list[tuple[int, int]]]
         time_ms = header.base_timestamp_ms + timestamp_delta if append_ms is None else append_ms
         if not -INT64_END <= time_ms < INT64_END:
             time_ms = wrapped(time_ms)
-        found.append((time_ms, header.base_offset + offset_delta))
+        records.append((time_ms, header.base_offset + offset_delta))
         count += 1
-        if len(found) == RECORDS_AT_ONCE:
-            yield found
-            found = []
-    if position != size or count != wanted:
-        raise InvalidRecords(ErrorCode.corrupt_message, f"{count} records of {wanted}, {size - position} bytes follow")
-    yield found
+        if len(records) == RECORDS_AT_ONCE:
+            yield records
+            records = []
+    if position != size or count != expected:
+        raise InvalidRecords(
+            ErrorCode.corrupt_message, f"{count} records of {expected}, {size - position} bytes follow"
+        )
+    yield records

@@ -179,11 +179,11 @@ class RemoteLogManager:
 
     def _replica(self, topic: str, topic_id: bytes, index: int, log: PartitionLog) -> _Replica:
         key = topic_id, index
-        known = self._replicas.get(key)
-        if known is None or known.log is not log:
+        replica = self._replicas.get(key)
+        if replica is None or replica.log is not log:
             self._drop(key)
-            known = self._replicas[key] = _Replica(topic, log, CopiedEnd(log, self.metadata, *key))
-        return known
+            replica = self._replicas[key] = _Replica(topic, log, CopiedEnd(log, self.metadata, *key))
+        return replica
 
     def _drop(self, key: Key) -> None:
         replica = self._replicas.pop(key, None)

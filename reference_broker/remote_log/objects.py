@@ -68,7 +68,7 @@ def keys_of(segment: NamedSegment) -> tuple[str, ...]:
 
 def name_of(key: str) -> ObjectName | None:
     """Read a key. None if it is not that of a segment's object."""
-    found = _NAME.fullmatch(key.rpartition("/")[2])
-    if found is None or found[3] not in set(ObjectKind):
+    parts = _NAME.fullmatch(key.rpartition("/")[2])
+    if parts is None or parts[3] not in set(ObjectKind):
         return None
-    return ObjectName(int(found[1]), uuid_from_text(found[2]), ObjectKind(found[3]))
+    return ObjectName(int(parts[1]), uuid_from_text(parts[2]), ObjectKind(parts[3]))

@@ -22,12 +22,12 @@ FORGETTING_MS = 100
 
 def read_high_watermarks(disk: Disk) -> Mapping[tuple[str, int], int]:
     """The last written high watermarks by (topic, partition index); empty if there is no readable file."""
-    found = {}
+    high_watermarks = {}
     for row in Checkpoint(disk, FILE_NAME).read(disk.list("")) or ():
         fields = row.split(" ")
         if len(fields) == 3 and fields[1].isdecimal() and fields[2].isdecimal():
-            found[fields[0], int(fields[1])] = int(fields[2])
-    return found
+            high_watermarks[fields[0], int(fields[1])] = int(fields[2])
+    return high_watermarks
 
 
 class HighWatermarks:

@@ -130,16 +130,16 @@ class PartitionPublisher:
                     # What an earlier topic of that name left is cleared, and says nothing of this one's directory.
                     is_gone = not self.disk.exists(directory_of(topic.name, index))
                     directory = self._directory(topic, index)
-                    known = high_watermarks.get((topic.name, index), 0)
+                    high_watermark = high_watermarks.get((topic.name, index), 0)
                     # Decision directory-lost (E-6): begins in quarantine | there or new
-                    if clean and known > 0 and is_gone:
-                        begin_lost(self.disk, directory, known)
+                    if clean and high_watermark > 0 and is_gone:
+                        begin_lost(self.disk, directory, high_watermark)
                     log = yield from open_log(self.disk, directory, log_config, self.now(), clean)
                     log.topic_id = topic.topic_id
                     note_recovery(log, self.note)
-                    log.advance_high_watermark(known)
+                    log.advance_high_watermark(high_watermark)
                     # Decision watermark-beyond-log (E-7): forgotten | within the log
-                    if known > log.log_end_offset:  # It is of another topic of this name, or the tail is lost.
+                    if high_watermark > log.log_end_offset:  # It is of another topic of this name, or the tail is lost.
                         self.roles.forgets(log)
                     self._logs_not_led[topic.topic_id, index] = log
                     self.replica_count.value += 1
@@ -165,9 +165,9 @@ class PartitionPublisher:
     def misplaced(self) -> Mapping[tuple[bytes, int], bool]:
         """Return the replicas that were found damaged, or complete again, at the start, contrary to the metadata. True
         means that the replica cannot lead. Called once."""
-        found = {key: log.quarantine is not None for key, log in self._misplaced}
+        is_damaged = {key: log.quarantine is not None for key, log in self._misplaced}
         self._misplaced.clear()
-        return found
+        return is_damaged
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Carry out a publication of the metadata loader.
@@ -247,8 +247,8 @@ class PartitionPublisher:
                 elif is_reconfigured:
                     log_config = log_config or self._log_config(topic, image)
                     log.config = log_config
-                known = () if change.before is None else change.before.partitions
-                self._apply_role(topic, index, log, known[index] if index < len(known) else None)
+                states_before = () if change.before is None else change.before.partitions
+                self._apply_role(topic, index, log, states_before[index] if index < len(states_before) else None)
             elif log is not None:
                 self._close_replica(topic, index)
                 self._directories.delete()
@@ -363,10 +363,10 @@ class PartitionPublisher:
         directory = directory_of(topic.name, index)
         if self._directories.free(directory):
             return directory
-        found = read_partition_metadata(self.disk, directory)
-        if found in (None, topic.topic_id):
+        stored_id = read_partition_metadata(self.disk, directory)
+        if stored_id in (None, topic.topic_id):
             return directory
-        is_other = found in self._directories.deleted_topics or not is_damaged_copy(found, topic.topic_id)
+        is_other = stored_id in self._directories.deleted_topics or not is_damaged_copy(stored_id, topic.topic_id)
         # Decision leftover-directory (E-6): cleared | set aside in quarantine
         if is_other or self._is_expendable(topic.partitions[index], None):
             self._directories.clear(directory, topic.name, index)

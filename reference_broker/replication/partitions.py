@@ -104,28 +104,28 @@ class Partitions:
         self, topic: str, topic_id: bytes, index: int, log: PartitionLog, leader: int, leader_epoch: int
     ) -> None:
         """Register that this node follows ``leader`` in this epoch from now on. ``leader`` is -1 if there is none."""
-        known = self.followed.get((topic_id, index))
-        if known is None:
-            known = Partition(topic, topic_id, index, leader_epoch, log, followed_leader=leader)
-            self.followed[topic_id, index] = known
-            self._arrived(known)
-        elif known.leader_epoch != leader_epoch:
-            known.leader_epoch, known.followed_leader = leader_epoch, leader
-            known.changed()
+        followed = self.followed.get((topic_id, index))
+        if followed is None:
+            followed = Partition(topic, topic_id, index, leader_epoch, log, followed_leader=leader)
+            self.followed[topic_id, index] = followed
+            self._arrived(followed)
+        elif followed.leader_epoch != leader_epoch:
+            followed.leader_epoch, followed.followed_leader = leader_epoch, leader
+            followed.changed()
 
     def unfollow(self, topic_id: bytes, index: int) -> None:
         """Unregister a partition that this node leads from now on, or whose replica it cannot use. A partition that is
         not followed is no error."""
-        known = self.followed.pop((topic_id, index), None)
-        if known is not None:
-            known.is_removed = True
-            known.changed()
+        followed = self.followed.pop((topic_id, index), None)
+        if followed is not None:
+            followed.is_removed = True
+            followed.changed()
 
     def changed(self, topic_id: bytes, index: int) -> None:
         """Call the watchers of a followed partition. A partition that is not followed is no error."""
-        known = self.followed.get((topic_id, index))
-        if known is not None:
-            known.changed()
+        followed = self.followed.get((topic_id, index))
+        if followed is not None:
+            followed.changed()
 
     def remove(self, partition: Partition) -> None:
         """Remove the partition, then call its watchers, which find it ``is_removed``. Costs O(1) plus its watchers."""

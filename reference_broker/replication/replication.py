@@ -77,8 +77,8 @@ def replication_of(
 ) -> Replication:
     """Read the file of high watermarks. Raise DiskError."""
 
-    def changed(one: FollowedPartition) -> None:
-        partitions.changed(one.topic_id, one.name.partition)
+    def changed(followed: FollowedPartition) -> None:
+        partitions.changed(followed.topic_id, followed.name.partition)
 
     count_late_transactions(metrics, partitions, config.transaction_max_timeout_ms, lambda: ports.now().wall_ms)
     high_watermarks = HighWatermarks(disk, ports, config.replica_high_watermark_checkpoint_interval_ms)

@@ -273,12 +273,12 @@ Removed: TypeAlias = dict[PartitionKey, CachedPartition]
 
 
 class SessionFetch(DelayedFetch, Protocol):
-    """A fetch of one session (``apis.records.fetch.Fetch``), from its begin to its end."""
+    """A fetch that is parked on one session, or that takes several events (``apis.records.fetch.Fetch``)."""
 
     @property
     def is_active(self) -> bool:
-        """Whether the fetch is neither parked nor over: it goes on in this event or in the next ones. Meanwhile the
-        session accepts no other request."""
+        """Whether the fetch is neither parked nor over, and goes on in later events. Meanwhile the session accepts no
+        other request."""
         ...
 
     def queue(self, handle: Callable[[], None]) -> None:
@@ -362,7 +362,7 @@ class FetchSession:
     available_bytes: int = 0
     """The sum over all partitions that have data."""
     fetch: SessionFetch | None = None
-    """The fetch that is in progress or parked, else None."""
+    """The fetch that is parked, or unfinished at the end of an event, else None."""
     _with_data: DataQueue = field(default_factory=ListQueue)
     _last_order: int = 0
 
@@ -399,7 +399,7 @@ class FetchSession:
         """Count as last contacted when ``other`` was, in whose place a request goes on here."""
         self.contact_us = other.contact_us
 
-    # the fetch that is in progress or parked
+    # the fetch that is parked or unfinished
 
     def attach(self, fetch: SessionFetch) -> None:
         """Notify ``fetch`` of each partition that changes, until ``detach``."""
@@ -411,7 +411,7 @@ class FetchSession:
 
     @property
     def has_unfinished_fetch(self) -> bool:
-        """Whether a fetch is in progress, and not parked. Meanwhile it accepts no other request."""
+        """Whether a fetch goes on in later events without being parked. Meanwhile it accepts no other request."""
         return self.fetch is not None and self.fetch.is_active
 
     # partitions

@@ -142,13 +142,13 @@ class Fetch:
     def run(self, work: Sliced[None]) -> None:
         """Do the work: one of the ``serve`` methods, or what follows the wait. The session accepts no other request
         before its end, so that no request finds a session half changed."""
-        self.session.attach(self)
         run_now_or_later(self.broker, self.call, self._to_its_end(work))
 
     def _to_its_end(self, work: Sliced[None]) -> Sliced[None]:
         """Do the work. Then take the fetch off its session, unless it is parked."""
         try:
             for _ in work:
+                self.session.attach(self)
                 self._watch()
                 yield
                 # Decision fetch-work-void (F-20): session or connection gone | carried through
@@ -236,7 +236,6 @@ class Fetch:
         session.detach()  # So that closing the session does not end this fetch.
         self.session = candidate_of(self.broker, self.call, self.request)
         self.session.set_contact_of(session)
-        self.session.attach(self)
         self.broker.fetch_sessions.close(session.session_id, "no partition left")
         if not self.call.closed:
             yield from self._update_partitions()
@@ -343,6 +342,7 @@ class Fetch:
     def _park(self) -> None:
         self._watch()
         self._enter(PARKED)
+        self.session.attach(self)
         wait_ms = self.request.max_wait_ms
         if self.remote is not None and self.remote.is_pending:
             wait_ms = self.broker.config.remote_fetch_max_wait_ms
@@ -394,19 +394,20 @@ class Fetch:
         """Complete the fetch now with the data that there is: it timed out, or a follower must send its next one."""
         self.call.contain(lambda: self.run(self._complete()))
 
-    def _stop_timer(self) -> None:
+    def _unpark(self) -> None:
         if self.timer is not None:
             self.broker.ports.cancel_timer(self.timer)
             self.timer = None
             if self.params.is_follower:
                 self.broker.replication.leaders.waits.end(self.params.replica_id, self)
+        self.session.detach()
 
     # 4. and 5. the response, and what the session notes of it
 
     def _complete(self) -> Sliced[None]:
         """Respond, and prepare the session for the next request."""
         if self.stage.is_parked:
-            self._stop_timer()
+            self._unpark()
             self._enter(LOOKING_UP)
             yield from in_slices(self.lookups.items(), SESSION_PARTITIONS_PER_SLICE, self._refresh_problems)
         self._enter(RESPONDING)
@@ -533,8 +534,7 @@ class Fetch:
         response already."""
         self._enter(ABANDONED)
         self._end_remote()
-        self._stop_timer()
-        self.session.detach()
+        self._unpark()
         # Decision abandoned-fetch (F-9): connection closed | gets the error
         if self.call.closed:
             return False
@@ -550,8 +550,7 @@ class Fetch:
         if not self.stage.is_parked:
             return
         self._enter(ABANDONED)
-        self._stop_timer()
-        self.session.detach()
+        self._unpark()
         # Decision closed-connection-session (F-20): newcomer released | session stays
         if not self.session.session_id:
             self.broker.fetch_sessions.release(self.session)

@@ -221,9 +221,9 @@ def _followed_or_error(broker: Broker, cached: CachedPartition, may_follow: bool
     if followed is not None:
         cached.read_from(followed)
         return followed
-    known = topic.partitions[cached.index]
+    state = topic.partitions[cached.index]
     error = led_elsewhere(broker, topic, cached.index, _known_epoch(cached))
-    leader = LeaderIdAndEpoch(known.leader, known.leader_epoch)
+    leader = LeaderIdAndEpoch(state.leader, state.leader_epoch)
     return failed_lookup(cached.index, error, None if error == ErrorCode.unknown_leader_epoch else leader)
 
 

@@ -86,7 +86,7 @@ def _caches_all(session: FetchSession, request: FetchRequest) -> bool:
     cached, with_ids = session.partitions, session.uses_topic_ids
     for topic in request.topics:
         name = topic.topic_id if with_ids else topic.topic
-        for wanted in topic.partitions:
-            if (name, wanted.partition) not in cached:
+        for requested in topic.partitions:
+            if (name, requested.partition) not in cached:
                 return False
     return True

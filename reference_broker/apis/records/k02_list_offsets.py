@@ -158,20 +158,20 @@ def _build_response(
     for topic in body.topics:
         if work.spend(UNITS_PER_NAME):
             yield
-        for wanted in topic.partitions:
+        for query in topic.partitions:
             if work.spend(UNITS_PER_NAME):
                 yield
             partitions = topics.setdefault(topic.name, [])
-            times = named[topic.name, wanted.partition_index]
+            times = named[topic.name, query.partition_index]
             if times > 1:
-                named[topic.name, wanted.partition_index] = HAS_RESULT
-                partitions.append(_response(wanted, ErrorCode.invalid_request))
+                named[topic.name, query.partition_index] = HAS_RESULT
+                partitions.append(_response(query, ErrorCode.invalid_request))
             elif times == 1:
-                there = remote.get((topic.name, wanted.partition_index))
+                there = remote.get((topic.name, query.partition_index))
                 partitions.append(
                     (
                         yield from _partition_response(
-                            broker, call.api_version, isolation, topic.name, wanted, work, there
+                            broker, call.api_version, isolation, topic.name, query, work, there
                         )
                     )
                 )
@@ -188,24 +188,24 @@ def _partition_response(
     api_version: int,
     isolation: FetchIsolation,
     topic: str,
-    wanted: ListOffsetsPartition,
+    query: ListOffsetsPartition,
     work: Budget,
     remote: RemoteOffset | None = None,
 ) -> PartitionSearch:
-    if wanted.timestamp < 0 and api_version < SINCE_VERSION.get(wanted.timestamp, api_version + 1):
-        return _response(wanted, ErrorCode.unsupported_version)
-    partition = led_partition(broker, topic, wanted.partition_index, wanted.current_leader_epoch)
+    if query.timestamp < 0 and api_version < SINCE_VERSION.get(query.timestamp, api_version + 1):
+        return _response(query, ErrorCode.unsupported_version)
+    partition = led_partition(broker, topic, query.partition_index, query.current_leader_epoch)
     if isinstance(partition, Error):
-        return _response(wanted, partition)
+        return _response(query, partition)
     try:
-        found = yield from find(partition, wanted.timestamp, isolation, work, remote)
+        offset = yield from find(partition, query.timestamp, isolation, work, remote)
     except (DiskError, InvalidRecords) as failure:
-        return _response(wanted, read_error(failure))
-    if isinstance(found, Error) and found is ErrorCode.offset_not_available and api_version < NOT_AVAILABLE_FROM:
-        found = ErrorCode.leader_not_available
-    if isinstance(found, Error):
-        return _response(wanted, found)
-    return _response(wanted, ErrorCode.none, found)
+        return _response(query, read_error(failure))
+    if isinstance(offset, Error) and offset is ErrorCode.offset_not_available and api_version < NOT_AVAILABLE_FROM:
+        offset = ErrorCode.leader_not_available
+    if isinstance(offset, Error):
+        return _response(query, offset)
+    return _response(query, ErrorCode.none, offset)
 
 
 def find(
@@ -237,27 +237,27 @@ def find(
         # Decision tier-search-outdated (P-11): must retry | complete
         if remote is None or remote.end_offset < log.local_log_start_offset:
             return ErrorCode.offset_not_available
-        there = remote.found
+        remote_offset = remote.found
         # Decision time-found-in-tier (P-11): readable there | not there
-        if isinstance(there, FoundOffset) and log.log_start_offset <= there.offset < end_offset:
-            return ListedOffset(there.offset, there.timestamp_ms, there.leader_epoch)
-        if there is not None:
-            return ErrorCode.offset_not_available if isinstance(there, FoundOffset) else there
+        if isinstance(remote_offset, FoundOffset) and log.log_start_offset <= remote_offset.offset < end_offset:
+            return ListedOffset(remote_offset.offset, remote_offset.timestamp_ms, remote_offset.leader_epoch)
+        if remote_offset is not None:
+            return ErrorCode.offset_not_available if isinstance(remote_offset, FoundOffset) else remote_offset
     for _ in range(MAX_SEARCHES):
         # Decision time-search-overtaken (P-11): searches again | done
         try:
-            found = yield from _search(partition, timestamp_ms, work)
+            listed = yield from _search(partition, timestamp_ms, work)
         except Overtaken:
             continue
         if partition.is_removed:
             return ErrorCode.not_leader_or_follower
         # Decision time-beyond-readable (X-4): none readable | found
-        if found is None or found.offset >= end_offset:
+        if listed is None or listed.offset >= end_offset:
             return ErrorCode.offset_not_available if lags else ListedOffset()
-        if found.offset < 0:
+        if listed.offset < 0:
             return ListedOffset()
-        if found.offset >= log.log_start_offset:
-            return ListedOffset(found.offset, found.timestamp_ms, found.leader_epoch)
+        if listed.offset >= log.log_start_offset:
+            return ListedOffset(listed.offset, listed.timestamp_ms, listed.leader_epoch)
     return ErrorCode.not_leader_or_follower if partition.is_removed else ErrorCode.offset_not_available
 
 
@@ -273,15 +273,15 @@ def _search(partition: Partition, timestamp_ms: int, work: Budget) -> Sliced[Fou
 
 
 def _response(
-    wanted: ListOffsetsPartition, error: Error, found: ListedOffset | None = None
+    query: ListOffsetsPartition, error: Error, offset: ListedOffset | None = None
 ) -> ListOffsetsPartitionResponse:
-    found = found or ListedOffset()
+    offset = offset or ListedOffset()
     return ListOffsetsPartitionResponse(
-        partition_index=wanted.partition_index,
+        partition_index=query.partition_index,
         error_code=ErrorCode(error),
-        timestamp=i64(found.timestamp_ms),
-        offset=i64(found.offset),
-        leader_epoch=i32(found.leader_epoch),
+        timestamp=i64(offset.timestamp_ms),
+        offset=i64(offset.offset),
+        leader_epoch=i32(offset.leader_epoch),
     )
 
 
@@ -290,14 +290,14 @@ def _remote_queries(broker: Broker, body: ListOffsetsRequest) -> Iterator[Remote
     anyway."""
     queried: set[tuple[str, int]] = set()
     for topic in body.topics:
-        for wanted in topic.partitions:
-            where = (str(topic.name), int(wanted.partition_index))
+        for query in topic.partitions:
+            where = (str(topic.name), int(query.partition_index))
             partition = broker.partitions.by_name.get(where)
-            if wanted.timestamp < 0 or partition is None or where in queried:
+            if query.timestamp < 0 or partition is None or where in queried:
                 continue
             if partition.log.local_log_start_offset > partition.log.log_start_offset:
                 queried.add(where)
-                yield RemoteQuery(*where, partition.log, int(wanted.timestamp))
+                yield RemoteQuery(*where, partition.log, int(query.timestamp))
 
 
 @dataclass(slots=True, eq=False)

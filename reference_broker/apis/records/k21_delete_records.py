@@ -70,11 +70,16 @@ def _handled(broker: Broker, call: Call, body: DeleteRecordsRequest) -> Sliced[N
                 yield
     led = broker.partitions.by_name
     for results in done:  # A partition may have been led elsewhere, or deleted, since then.
-        for at, one in enumerate(results):
+        for at, result in enumerate(results):
             # Decision deletion-leader-changed (F-22): refused | still led
-            if one.partition is not None and led.get((one.partition.topic, one.partition.index)) is not one.partition:
+            if (
+                result.partition is not None
+                and led.get((result.partition.topic, result.partition.index)) is not result.partition
+            ):
                 results[at] = _Done(None, ErrorCode.not_leader_or_follower)
-    offsets = [(one.partition, one.offset) for results in done for one in results if one.partition is not None]
+    offsets = [
+        (result.partition, result.offset) for results in done for result in results if result.partition is not None
+    ]
 
     def respond(errors: dict[Partition, Error]) -> None:
         respond_later(broker, call, _response(broker, body, done, errors))
@@ -123,8 +128,8 @@ def _response(
         responses: list[DeleteRecordsPartitionResult] = []
         if work.spend(UNITS_PER_NAME):
             yield
-        for entry, one in zip(topic.partitions, results, strict=True):
-            responses.append(_result(broker, entry, one, errors))
+        for entry, result in zip(topic.partitions, results, strict=True):
+            responses.append(_result(broker, entry, result, errors))
             if work.spend(UNITS_PER_NAME):
                 yield
         topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=tuple(responses)))
@@ -140,14 +145,14 @@ def _refused(partition: Partition, offset: int) -> ErrorCode | None:
 
 
 def _result(
-    broker: Broker, entry: DeleteRecordsPartition, one: _Done, errors: dict[Partition, Error]
+    broker: Broker, entry: DeleteRecordsPartition, result: _Done, errors: dict[Partition, Error]
 ) -> DeleteRecordsPartitionResult:
-    error, low_watermark = one.error, _NO_LOW_WATERMARK
-    if one.partition is not None:
-        error = ErrorCode(errors.get(one.partition, ErrorCode.none))
-        low_watermark = one.partition.log.log_start_offset
-        if one.partition.followers is not None:
-            low_watermark = broker.replication.leaders.low_watermark(one.partition)
+    error, low_watermark = result.error, _NO_LOW_WATERMARK
+    if result.partition is not None:
+        error = ErrorCode(errors.get(result.partition, ErrorCode.none))
+        low_watermark = result.partition.log.log_start_offset
+        if result.partition.followers is not None:
+            low_watermark = broker.replication.leaders.low_watermark(result.partition)
     return DeleteRecordsPartitionResult(
         partition_index=i32(entry.partition_index), low_watermark=i64(low_watermark), error_code=error
     )

@@ -39,10 +39,10 @@ def _build_response(broker: Broker, body: OffsetForLeaderEpochRequest) -> Sliced
         ends: list[EpochEndOffset] = []
         if work.spend(UNITS_PER_NAME):
             yield
-        for wanted in topic.partitions:
+        for query in topic.partitions:
             if work.spend(UNITS_PER_NAME):
                 yield
-            ends.append(_end_offset(broker, topic.topic, wanted))
+            ends.append(_end_offset(broker, topic.topic, query))
         topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=tuple(ends)))
     return OffsetForLeaderEpochResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
 
@@ -50,14 +50,14 @@ def _build_response(broker: Broker, body: OffsetForLeaderEpochRequest) -> Sliced
 API = Api.of(OffsetForLeaderEpochRequest, handle)
 
 
-def _end_offset(broker: Broker, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
-    partition = led_partition(broker, topic, wanted.partition, wanted.current_leader_epoch)
+def _end_offset(broker: Broker, topic: str, query: OffsetForLeaderPartition) -> EpochEndOffset:
+    partition = led_partition(broker, topic, query.partition, query.current_leader_epoch)
     if isinstance(partition, Error):
-        return EpochEndOffset(error_code=ErrorCode(partition), partition=wanted.partition)
-    end = partition.log.end_offset_for_epoch(wanted.leader_epoch)
+        return EpochEndOffset(error_code=ErrorCode(partition), partition=query.partition)
+    end = partition.log.end_offset_for_epoch(query.leader_epoch)
     return EpochEndOffset(
         error_code=ErrorCode.none,
-        partition=wanted.partition,
+        partition=query.partition,
         leader_epoch=i32(end.epoch),
         end_offset=i64(end.end_offset),
     )

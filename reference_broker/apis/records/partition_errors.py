@@ -19,10 +19,10 @@ def led_partition(broker: Broker, topic: str, index: int, current_leader_epoch: 
     """
     partition = broker.partitions.by_name.get((topic, index))
     if partition is None:
-        known = broker.controller.image.topics.get(topic)
-        if known is None or not 0 <= index < len(known.partitions):
+        image = broker.controller.image.topics.get(topic)
+        if image is None or not 0 <= index < len(image.partitions):
             return ErrorCode.unknown_topic_or_partition
-        return led_elsewhere(broker, known, index, current_leader_epoch)
+        return led_elsewhere(broker, image, index, current_leader_epoch)
     return leader_epoch_error(partition.leader_epoch, current_leader_epoch) or partition
 
 
@@ -31,12 +31,12 @@ def led_elsewhere(broker: Broker, topic: TopicImage, index: int, request_epoch: 
 
     A follower compares the leader epoch first (KIP-320). If its own is the older one, it does not know the leader.
     """
-    known = topic.partitions[index]
+    state = topic.partitions[index]
     # Decision replica-offline (E-6): in quarantine | led elsewhere
     if (topic.topic_id, index) in broker.partitions.offline:
         return ErrorCode.kafka_storage_error
-    if broker.node_id in known.replicas:
-        return leader_epoch_error(known.leader_epoch, request_epoch) or ErrorCode.not_leader_or_follower
+    if broker.node_id in state.replicas:
+        return leader_epoch_error(state.leader_epoch, request_epoch) or ErrorCode.not_leader_or_follower
     return ErrorCode.not_leader_or_follower
 
 
@@ -51,5 +51,8 @@ def leader_epoch_error(leader_epoch: int, request_epoch: int) -> Error:
 def endpoints_of(broker: Broker, leaders: Iterable[int], listener: str) -> list[NodeEndpoint]:
     """Return the addresses of those leaders that are registered, on the listener that the client uses (KIP-951)."""
     brokers = broker.controller.image.brokers
-    known = [brokers[leader] for leader in leaders if leader in brokers]
-    return [NodeEndpoint(one.broker_id, *one.address(listener), one.rack) for one in known]
+    registrations = [brokers[leader] for leader in leaders if leader in brokers]
+    return [
+        NodeEndpoint(registration.broker_id, *registration.address(listener), registration.rack)
+        for registration in registrations
+    ]

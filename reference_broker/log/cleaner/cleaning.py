@@ -273,12 +273,12 @@ class Cleaning:
         self._check((segment,))
         position = count = 0
         while position < len(plain):
-            found, position = columns(plain, position, CLEANED_RECORDS_PER_SLICE)
-            check_offsets(header, found)
-            count += len(found.starts)
-            self._records += len(found.starts)
+            records, position = columns(plain, position, CLEANED_RECORDS_PER_SLICE)
+            check_offsets(header, records)
+            count += len(records.starts)
+            self._records += len(records.starts)
             # Decision key-map: full, rest next time | has room
-            if not noted.newest.put(*found.keyed(header.base_offset, self.part.first_dirty_offset)):
+            if not noted.newest.put(*records.keyed(header.base_offset, self.part.first_dirty_offset)):
                 return False
             if position < len(plain):
                 yield self._step()

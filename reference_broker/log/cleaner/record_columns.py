@@ -44,9 +44,9 @@ class Extent(NamedTuple):
 def columns(plain: bytes, position: int, limit: int) -> tuple[Columns, int]:
     """Read at most ``limit`` records from byte ``position`` on. Return them and the position of the next record.
     Raise InvalidRecords (CORRUPT_MESSAGE) if the bytes are no records."""
-    found = Columns([], [], [], [], [])
+    records = Columns([], [], [], [], [])
     try:
-        return found, _read(plain, position, limit, found)
+        return records, _read(plain, position, limit, records)
     except IndexError as error:
         raise _corrupt("a record ends inside a field") from error
 
@@ -101,11 +101,11 @@ def _read(plain: bytes, position: int, limit: int, found: Columns) -> int:
 
 def extents(plain: bytes, starts: Sequence[int]) -> list[Extent]:
     """The records that begin at these places. They have been read before, so nothing is checked."""
-    found = []
+    records = []
     for start in starts:
         length, position = read_zigzag(plain, start)
-        found.append(Extent(start, position + length, read_zigzag(plain, position + 1)[0]))
-    return found
+        records.append(Extent(start, position + length, read_zigzag(plain, position + 1)[0]))
+    return records
 
 
 def shifted(plain: bytes, record: Extent, timestamp_delta: int) -> bytes:

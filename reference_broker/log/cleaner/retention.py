@@ -86,11 +86,11 @@ class OffsetMap:
         return True
 
     def _put_while_room(self, names: list[bytes], offsets: Sequence[int]) -> bool:
-        known = self.offsets
+        newest_offsets = self.offsets
         for name, offset in zip(names, offsets, strict=True):
-            if len(known) >= self.capacity and name not in known:
+            if len(newest_offsets) >= self.capacity and name not in newest_offsets:
                 return False
-            known[name] = offset
+            newest_offsets[name] = offset
             self.latest_offset = offset
         return True
 
@@ -126,13 +126,13 @@ class Superseded:
         noted batch counts for the one before it, which is then decoded for nothing. Yield between two slices."""
         bases, has_newest = self._bases, bytearray(len(self._bases))
         self._has_newest = has_newest
-        rest = iter(newest) if bases else iter(())
-        some = list(islice(rest, INDEXED_OFFSETS_PER_SLICE))
-        while some:
-            for offset in some:
+        remaining = iter(newest) if bases else iter(())
+        offsets = list(islice(remaining, INDEXED_OFFSETS_PER_SLICE))
+        while offsets:
+            for offset in offsets:
                 has_newest[bisect_right(bases, offset) - 1] = 1
-            some = list(islice(rest, INDEXED_OFFSETS_PER_SLICE))
-            if some:
+            offsets = list(islice(remaining, INDEXED_OFFSETS_PER_SLICE))
+            if offsets:
                 yield
 
     def holds(self, header: BatchHeader) -> bool:
@@ -172,8 +172,8 @@ class LastBatches:
         """Note the next batch of the dirty part. A marker counts only if it begins a new epoch."""
         if header.producer_id < 0 or header.producer_id not in self.producers.by_id:
             return
-        known = self._last.get(header.producer_id)
-        if header.is_control and known is not None and header.producer_epoch <= known.producer_epoch:
+        entry = self._last.get(header.producer_id)
+        if header.is_control and entry is not None and header.producer_epoch <= entry.producer_epoch:
             return
         self._last[header.producer_id] = _Last(header.producer_epoch, header.last_offset, header.is_control)
 
@@ -346,12 +346,12 @@ class Retention:
         has_tombstone = False
         tombstones_go = horizon_ms is not None and self.now_ms >= horizon_ms
         while position < len(plain):
-            found, position = columns(plain, position, CLEANED_RECORDS_PER_SLICE)
-            check_offsets(header, found)
-            count += len(found.starts)
-            stay = self._newest_of(header.base_offset, found, tombstones_go)
-            kept += [found.starts[at] for at in stay]
-            has_tombstone = has_tombstone or not set(found.valueless).isdisjoint(stay)
+            records, position = columns(plain, position, CLEANED_RECORDS_PER_SLICE)
+            check_offsets(header, records)
+            count += len(records.starts)
+            stay = self._newest_of(header.base_offset, records, tombstones_go)
+            kept += [records.starts[at] for at in stay]
+            has_tombstone = has_tombstone or not set(records.valueless).isdisjoint(stay)
             if count > header.record_count:
                 break
             if position < len(plain):
@@ -366,29 +366,29 @@ class Retention:
             return batch
         return (yield from _rebuilt(header, plain, kept, self._horizon_ms if needs_horizon else None))
 
-    def _newest_of(self, base_offset: int, found: Columns, tombstones_go: bool) -> list[int]:
+    def _newest_of(self, base_offset: int, records: Columns, tombstones_go: bool) -> list[int]:
         """Return the indexes of the records that stay. As in Kafka, records without a key are removed. They can only
         come from a time at which the topic was not compacted."""
         latest = self.newest.latest_offset - base_offset
-        newest = map(self.newest.offsets.get, all_short(found.keys))
-        deltas = found.offset_deltas
+        newest = map(self.newest.offsets.get, all_short(records.keys))
+        deltas = records.offset_deltas
         stay = [
             at
             for at, (delta, known) in enumerate(zip(deltas, newest, strict=True))
             if known is None or known <= base_offset + delta or delta > latest
         ]
-        if found.keyless:
-            gone = {at for at in found.keyless if deltas[at] <= latest}
+        if records.keyless:
+            gone = {at for at in records.keyless if deltas[at] <= latest}
             stay = [at for at in stay if at not in gone]
-        if tombstones_go and found.valueless:
-            stay = self._without_tombstones(base_offset, found, stay)
+        if tombstones_go and records.valueless:
+            stay = self._without_tombstones(base_offset, records, stay)
         return stay
 
-    def _without_tombstones(self, base_offset: int, found: Columns, stay: list[int]) -> list[int]:
+    def _without_tombstones(self, base_offset: int, records: Columns, stay: list[int]) -> list[int]:
         """Take those tombstones away that are old enough, from the records that would stay."""
-        deltas = found.offset_deltas
+        deltas = records.offset_deltas
         end = min(self.newest.latest_offset + 1, self.tombstones_below) - base_offset
-        gone = {at for at in found.valueless if deltas[at] < end}.intersection(stay)
+        gone = {at for at in records.valueless if deltas[at] < end}.intersection(stay)
         # Decision tombstones (H-1): removed | none goes
         if gone:
             self.tombstones_gone = max(self.tombstones_gone, base_offset + max(deltas[at] for at in gone) + 1)
@@ -410,11 +410,11 @@ def check_count(header: BatchHeader, count: int) -> None:
         )
 
 
-def check_offsets(header: BatchHeader, found: Columns) -> None:
+def check_offsets(header: BatchHeader, records: Columns) -> None:
     """Check that all records have offsets inside their batch. A record with an offset beyond it would supersede
     records that come after it. Such records may be in the log, because records are only decoded when they are appended
     if the topic is compacted by then. Raise InvalidRecords (CORRUPT_MESSAGE)."""
-    deltas = found.offset_deltas
+    deltas = records.offset_deltas
     if deltas and (min(deltas) < 0 or max(deltas) > header.last_offset_delta):
         raise InvalidRecords(
             ErrorCode.corrupt_message,
@@ -435,12 +435,12 @@ def _rebuilt(header: BatchHeader, plain: bytes, starts: list[int], horizon_ms: i
     for first in range(0, len(starts), REBUILT_RECORDS_PER_SLICE):
         if first:
             yield
-        some = extents(plain, starts[first : first + REBUILT_RECORDS_PER_SLICE])
+        records = extents(plain, starts[first : first + REBUILT_RECORDS_PER_SLICE])
         if horizon_ms is None:
-            pieces += [plain[record.start : record.end] for record in some]
+            pieces += [plain[record.start : record.end] for record in records]
         else:
-            pieces += [shifted(plain, record, record.timestamp_delta + by) for record in some]
-        latest_ms = max(latest_ms, *(wrapped(record.timestamp_delta + header.base_timestamp_ms) for record in some))
+            pieces += [shifted(plain, record, record.timestamp_delta + by) for record in records]
+        latest_ms = max(latest_ms, *(wrapped(record.timestamp_delta + header.base_timestamp_ms) for record in records))
     body: list[bytes] = []
     for piece in compressed_pieces(Compression(header.compression), b"".join(pieces)):
         if body:

@@ -192,13 +192,13 @@ class MetadataReader:
                 is_any_left = True
                 continue
             by_leader.setdefault(leader, []).append(each)
-        for leader, some in by_leader.items():
+        for leader, watched in by_leader.items():
             self._busy.add(leader)
-            lost = [each for each in some if each.is_out_of_range]
+            lost = [each for each in watched if each.is_out_of_range]
             if lost:
                 self._list_start_offsets(leader, lost)
             else:
-                self._fetch(leader, some)
+                self._fetch(leader, watched)
         if is_any_left and not by_leader:
             later(self._leaders.ports, RETRY_US, self.send_next)
 
@@ -246,10 +246,10 @@ class MetadataReader:
 
     def _fetched(self, leader: int, sent: dict[int, _FetchInFlight], response: object) -> None:
         assert isinstance(response, FetchResponse), f"Fetch got {type(response).__name__}"
-        found = {each.partition: each for topic in response.responses for each in topic.partitions}
+        results = {each.partition: each for topic in response.responses for each in topic.partitions}
         if response.error_code:
-            found.clear()
-        applying = self._apply_all([(each, found.get(index)) for index, each in sent.items()])
+            results.clear()
+        applying = self._apply_all([(each, results.get(index)) for index, each in sent.items()])
         run_slices(self._leaders.ports, applying, lambda: self._request_over(leader))
 
     def _apply_all(self, results: Iterable[tuple[_FetchInFlight, PartitionData | None]]) -> Sliced[None]:

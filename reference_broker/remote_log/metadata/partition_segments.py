@@ -55,8 +55,8 @@ class OffsetOwners:
     def find(self, offset: int) -> OwnedRange | None:
         """Return the range that holds the offset."""
         at = bisect_right(self._ranges, offset, key=_start) - 1
-        found = self._ranges[at] if at >= 0 else None
-        return found if found is not None and offset < found.end else None
+        owned = self._ranges[at] if at >= 0 else None
+        return owned if owned is not None and offset < owned.end else None
 
     def add(self, new: OwnedRange, is_newer: Callable[[bytes], bool]) -> set[bytes]:
         """Give ``new.owner`` those offsets of the range that no newer segment owns. ``is_newer`` returns whether an
@@ -198,22 +198,22 @@ class PartitionSegments:
         return ErrorCode.none
 
     def _update(self, update: SegmentUpdate) -> Error:
-        known = self._known.get(update.segment_id)
-        if known is None:
+        current = self._known.get(update.segment_id)
+        if current is None:
             return ErrorCode.resource_not_found
-        if update.state is known.state:
+        if update.state is current.state:
             return ErrorCode.none
         # Decision segment-state (P-11): changed meanwhile, refused | as its writer knew
-        if update.expected_state not in (None, known.state):
+        if update.expected_state not in (None, current.state):
             return ErrorCode.invalid_request
         is_finished = update.state is SegmentState.COPY_SEGMENT_FINISHED
         # Decision finished-copy (P-11): former leader's, refused | valid
-        if is_finished and (self.delete_state is not None or update.uploader_epoch != known.uploader_epoch):
+        if is_finished and (self.delete_state is not None or update.uploader_epoch != current.uploader_epoch):
             return ErrorCode.invalid_request
-        if update.state not in NEXT_SEGMENT_STATES[known.state]:
+        if update.state not in NEXT_SEGMENT_STATES[current.state]:
             return ErrorCode.invalid_request
         segment = replace(
-            known, state=update.state, broker_id=update.broker_id, event_timestamp_ms=update.event_timestamp_ms
+            current, state=update.state, broker_id=update.broker_id, event_timestamp_ms=update.event_timestamp_ms
         )
         self._known[segment.segment_id] = segment
         if is_finished:
@@ -267,8 +267,8 @@ class PartitionSegments:
                     del self._owners[epoch]
 
     def _is_newer(self, other: bytes, than: RemoteSegment) -> bool:
-        known = self._known[other]
-        return (known.uploader_epoch, known.attempt) > (than.uploader_epoch, than.attempt)
+        segment = self._known[other]
+        return (segment.uploader_epoch, segment.attempt) > (than.uploader_epoch, than.attempt)
 
     def _owns_any(self, segment: RemoteSegment) -> bool:
         return any(
@@ -298,8 +298,8 @@ class PartitionSegments:
         return (self._known[segment_id] for *_, segment_id in tuple(self._listed))
 
     def is_listed(self, segment_id: bytes) -> bool:
-        known = self._known.get(segment_id)
-        return known is not None and self._owns_any(known)
+        segment = self._known.get(segment_id)
+        return segment is not None and self._owns_any(segment)
 
     def unfinished(self) -> tuple[RemoteSegment, ...]:
         """Return the segments that may have objects and are not listed, in the order of their first events: copies in
@@ -312,13 +312,13 @@ class PartitionSegments:
         """Return the listed segment that has this offset under this leader epoch, which is that of the record at the
         offset, as the leader's log knows it."""
         owners = self._owners.get(leader_epoch)
-        found = None if owners is None else owners.find(offset)
-        return None if found is None else self._known[found.owner]
+        owned = None if owners is None else owners.find(offset)
+        return None if owned is None else self._known[owned.owner]
 
     def segment_at(self, lineage: LeaderEpochStarts, offset: int) -> RemoteSegment | None:
         """Return the listed segment that has this offset in a log with these leader epochs (``log.leader_epochs``)."""
-        found = self._owned_at(lineage, offset)
-        return None if found is None else self._known[found.owner]
+        owned = self._owned_at(lineage, offset)
+        return None if owned is None else self._known[owned.owner]
 
     def after(self, segment: RemoteSegment, lineage: LeaderEpochStarts) -> RemoteSegment | None:
         """Return the listed segment with the offset that follows ``segment``, in a log with these leader epochs."""
@@ -333,10 +333,10 @@ class PartitionSegments:
         """Return the first offset from ``offset`` on that is not listed, in a log with these leader epochs. After
         MAX_SEGMENTS_EXAMINED segments it returns an offset that may itself be listed: continue there."""
         for _ in range(MAX_SEGMENTS_EXAMINED):
-            found = self._owned_at(lineage, offset)
-            if found is None:
+            owned = self._owned_at(lineage, offset)
+            if owned is None:
                 break
-            offset = min(found.end, _end_of_epoch_at(lineage, offset))
+            offset = min(owned.end, _end_of_epoch_at(lineage, offset))
         return offset
 
     def _owned_at(self, lineage: LeaderEpochStarts, offset: int) -> OwnedRange | None:

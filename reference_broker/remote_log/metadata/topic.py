@@ -63,9 +63,9 @@ class RemoteLogMetadataTopic:
 
     def watch(self, topic_id: bytes, topic: str, partition: int) -> None:
         key = topic_id, partition
-        known = self._watched.get(key)
-        if known is not None:
-            known.count += 1
+        watched = self._watched.get(key)
+        if watched is not None:
+            watched.count += 1
             return
         self._watched[key] = Watched(topic)
         self._unassigned[key] = None
@@ -73,11 +73,11 @@ class RemoteLogMetadataTopic:
 
     def unwatch(self, topic_id: bytes, partition: int) -> None:
         key = topic_id, partition
-        known = self._watched.get(key)
-        if known is None:
+        watched = self._watched.get(key)
+        if watched is None:
             return
-        known.count -= 1
-        if not known.count:
+        watched.count -= 1
+        if not watched.count:
             del self._watched[key]
             if key in self._unassigned:
                 del self._unassigned[key]
@@ -86,12 +86,12 @@ class RemoteLogMetadataTopic:
             self._writes.forget(topic_id, partition)
 
     def is_ready(self, topic_id: bytes, partition: int) -> bool:
-        known = self._watched.get((topic_id, partition))
-        return known is not None and known.is_ready
+        watched = self._watched.get((topic_id, partition))
+        return watched is not None and watched.is_ready
 
     def of(self, topic_id: bytes, partition: int) -> PartitionSegments:
-        known = self._watched.get((topic_id, partition))
-        return PartitionSegments() if known is None else known.segments
+        watched = self._watched.get((topic_id, partition))
+        return PartitionSegments() if watched is None else watched.segments
 
     def write(self, event: RemoteLogEvent, done: Applied) -> None:
         key = event.topic_id, event.partition
@@ -198,10 +198,10 @@ def new_topic(config: BrokerConfig, image: MetadataImage, node_id: int) -> NewTo
     )
 
 
-def numbered(event: RemoteLogEvent, known: PartitionSegments, metadata_offset: int = 0) -> RemoteLogEvent:
+def numbered(event: RemoteLogEvent, segments: PartitionSegments, metadata_offset: int = 0) -> RemoteLogEvent:
     """Return the event as it is written: a segment with the number that follows the last copy that is known, and with
     the offset up to which the cluster's metadata is known here."""
     if not isinstance(event, RemoteSegment):
         return event
-    is_newer = event.uploader_epoch > known.newest_epoch
-    return replace(event, attempt=1 if is_newer else known.last_attempt + 1, metadata_offset=metadata_offset)
+    is_newer = event.uploader_epoch > segments.newest_epoch
+    return replace(event, attempt=1 if is_newer else segments.last_attempt + 1, metadata_offset=metadata_offset)

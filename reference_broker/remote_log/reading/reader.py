@@ -168,11 +168,11 @@ class RemoteReader:
     def _records(
         self, log: PartitionLog, partition: int, offset: int, max_bytes: int, at_least_one: bool, is_committed: bool
     ) -> Reading[RemoteRecords | Error]:
-        known = self._known(log, partition)
-        if not isinstance(known, PartitionSegments):
-            return known
+        segments = self._known(log, partition)
+        if not isinstance(segments, PartitionSegments):
+            return segments
         lineage = lineage_of(log)
-        segment = known.segment_at(lineage, offset)
+        segment = segments.segment_at(lineage, offset)
         only_empty: RemoteRecords | None = None
         while segment is not None:
             end_offset = common_end(segment, lineage, log.log_end_offset)
@@ -191,7 +191,7 @@ class RemoteReader:
             if offset >= log.local_log_start_offset:
                 local = _local(log, max_bytes, at_least_one, is_committed)
                 return local if local.records or only_empty is None else only_empty
-            segment = known.segment_at(lineage, offset)
+            segment = segments.segment_at(lineage, offset)
         else:
             return only_empty or ErrorCode.offset_out_of_range
         is_whole = len(records) == len(batches.records)
@@ -199,7 +199,7 @@ class RemoteReader:
         if not is_committed or not records:
             return RemoteRecords(records, () if is_committed else None, batches.end_offset, layout)
         first, end = batches.first_offset, batches.end_offset
-        remote = yield from aborted_in_segments(known, segment, lineage, first, end, log.local_log_start_offset)
+        remote = yield from aborted_in_segments(segments, segment, lineage, first, end, log.local_log_start_offset)
         aborted = {(each.first_offset, each.producer_id) for each in remote.found}
         if not remote.is_complete:
             aborted |= {(each.first_offset, each.producer_id) for each in log.aborted_transactions(first, end)}
@@ -215,22 +215,22 @@ class RemoteReader:
     def _first_of_time(
         self, log: PartitionLog, partition: int, timestamp_ms: int
     ) -> Reading[FoundOffset | Error | None]:
-        known = self._known(log, partition)
-        if not isinstance(known, PartitionSegments):
-            return known
+        segments = self._known(log, partition)
+        if not isinstance(segments, PartitionSegments):
+            return segments
         start, end = log.log_start_offset, log.local_log_start_offset
-        return (yield from first_of_time(known, lineage_of(log), timestamp_ms, start, end))
+        return (yield from first_of_time(segments, lineage_of(log), timestamp_ms, start, end))
 
     def _auxiliary(
         self, log: PartitionLog, partition: int, leader_epoch: int, offset: int
     ) -> Reading[Auxiliary | Error]:
-        known = self._known(log, partition)
-        if not isinstance(known, PartitionSegments):
-            return known
-        segment = known.segment_for(leader_epoch, offset - 1)
+        segments = self._known(log, partition)
+        if not isinstance(segments, PartitionSegments):
+            return segments
+        segment = segments.segment_for(leader_epoch, offset - 1)
         if segment is None:
             return ErrorCode.offset_out_of_range
-        return (yield from auxiliary_of(known, segment, offset, log.producers.emptied()))
+        return (yield from auxiliary_of(segments, segment, offset, log.producers.emptied()))
 
     def _known(self, log: PartitionLog, partition: int) -> PartitionSegments | Error:
         if not self._metadata.is_ready(log.topic_id, partition):
@@ -262,11 +262,15 @@ class RemoteReader:
         if isinstance(failure, DiskError):
             return ErrorCode.kafka_storage_error
         name = name_of(failure.wanted.key)
-        known = self._known(log, partition)
-        if name is None or failure.failure.kind is not FailureKind.MISSING or not isinstance(known, PartitionSegments):
+        segments = self._known(log, partition)
+        if (
+            name is None
+            or failure.failure.kind is not FailureKind.MISSING
+            or not isinstance(segments, PartitionSegments)
+        ):
             return ErrorCode.unknown_server_error
         # Decision missing-object (P-11): listed, store fails | segment deleted
-        return ErrorCode.unknown_server_error if known.is_listed(name.segment_id) else ErrorCode.offset_out_of_range
+        return ErrorCode.unknown_server_error if segments.is_listed(name.segment_id) else ErrorCode.offset_out_of_range
 
 
 def _local(log: PartitionLog, max_bytes: int, at_least_one: bool, is_committed: bool) -> RemoteRecords:
@@ -290,10 +294,10 @@ class RemoteStarts:
         offset: int,
         done: Callable[[TierState | Error], None],
     ) -> None:
-        def looked_up(found: Auxiliary | Error) -> None:
-            if isinstance(found, Auxiliary):
-                done(TierState(found.offset, found.epochs, found.snapshot, found.producers))
+        def looked_up(result: Auxiliary | Error) -> None:
+            if isinstance(result, Auxiliary):
+                done(TierState(result.offset, result.epochs, result.snapshot, result.producers))
             else:
-                done(found)
+                done(result)
 
         self._reader.auxiliary(log, partition, leader_epoch, offset, looked_up)

@@ -57,16 +57,16 @@ class Gets:
         """By key: how long the pause is, and when it ends, on the monotonic clock in microseconds."""
         self.under_way = 0
 
-    def get(self, wanted: Range, got: Got, failed: Failed) -> Callable[[], bool]:
+    def get(self, byte_range: Range, got: Got, failed: Failed) -> Callable[[], bool]:
         """Get a range. Exactly one of the two callbacks is called, in a later event.
 
         Return a function that cancels the get. It returns False if the get is in flight, and so continues."""
         number, timer = next(self._numbers), None
-        _, until_us = self._pauses.get(wanted.key, (0, 0))
+        _, until_us = self._pauses.get(byte_range.key, (0, 0))
         if until_us > self._ports.now().mono_us:
-            timer = self._ports.set_timer(until_us, lambda: self._enqueue(number, wanted, got, failed))
+            timer = self._ports.set_timer(until_us, lambda: self._enqueue(number, byte_range, got, failed))
         else:
-            self._enqueue(number, wanted, got, failed)
+            self._enqueue(number, byte_range, got, failed)
 
         def cancel() -> bool:
             if timer is not None and self._ports.now().mono_us < until_us:
@@ -76,30 +76,30 @@ class Gets:
 
         return cancel
 
-    def _enqueue(self, number: int, wanted: Range, got: Got, failed: Failed) -> None:
-        self._waiting[number] = wanted, got, failed
+    def _enqueue(self, number: int, byte_range: Range, got: Got, failed: Failed) -> None:
+        self._waiting[number] = byte_range, got, failed
         self._begin_some()
 
     def _begin_some(self) -> None:
         while self._waiting and self.under_way < MOST_GETS:
-            _, (wanted, got, failed) = self._waiting.popitem(last=False)
-            self._begin(wanted, got, failed)
+            _, (byte_range, got, failed) = self._waiting.popitem(last=False)
+            self._begin(byte_range, got, failed)
 
-    def _begin(self, wanted: Range, got: Got, failed: Failed) -> None:
+    def _begin(self, byte_range: Range, got: Got, failed: Failed) -> None:
         def received(data: bytes) -> None:
             self.under_way -= 1
-            self._pauses.pop(wanted.key, None)
+            self._pauses.pop(byte_range.key, None)
             got(data)
             self._begin_some()
 
         def refused(failure: StoreFailure) -> None:
             self.under_way -= 1
-            self._pause(wanted.key)
+            self._pause(byte_range.key)
             failed(failure)
             self._begin_some()
 
         self.under_way += 1
-        self._ports.store(Get(wanted.key, wanted.position, wanted.length), received, refused)
+        self._ports.store(Get(byte_range.key, byte_range.position, byte_range.length), received, refused)
 
     def _pause(self, key: str) -> None:
         before_us, _ = self._pauses.pop(key, (0, 0))
@@ -130,42 +130,44 @@ class RangeCache:
         self._kept: OrderedDict[Range, bytes] = OrderedDict()
         self._in_flight: dict[Range, _Fetching] = {}
 
-    def find(self, wanted: Range) -> bytes | None:
+    def find(self, byte_range: Range) -> bytes | None:
         """Return the bytes, or None if they are not cached."""
-        found = self._kept.get(wanted)
-        if found is not None:
-            self._kept.move_to_end(wanted)
-        return found
+        data = self._kept.get(byte_range)
+        if data is not None:
+            self._kept.move_to_end(byte_range)
+        return data
 
-    def get(self, wanted: Range, got: Got, failed: Failed) -> Withdraw:
+    def get(self, byte_range: Range, got: Got, failed: Failed) -> Withdraw:
         """Fetch a range that is not cached. Exactly one of the two callbacks is called, in a later event, unless the
         returned function withdraws the request before."""
-        fetching = self._in_flight.get(wanted)
+        fetching = self._in_flight.get(byte_range)
         # Decision store-range (P-11): fetched | joins a get
         if fetching is None:
-            fetching = self._in_flight[wanted] = _Fetching()
-            fetching.cancel = self._gets.get(wanted, partial(self._fetched, wanted), partial(self._failed, wanted))
+            fetching = self._in_flight[byte_range] = _Fetching()
+            fetching.cancel = self._gets.get(
+                byte_range, partial(self._fetched, byte_range), partial(self._failed, byte_range)
+            )
         waiter = got, failed
         fetching.waiting.append(waiter)
 
         def withdraw() -> None:
             fetching.waiting.remove(waiter)
-            if not fetching.waiting and fetching.cancel() and self._in_flight.get(wanted) is fetching:
-                del self._in_flight[wanted]
+            if not fetching.waiting and fetching.cancel() and self._in_flight.get(byte_range) is fetching:
+                del self._in_flight[byte_range]
 
         return withdraw
 
-    def read_ahead(self, wanted: Range) -> None:
+    def read_ahead(self, byte_range: Range) -> None:
         """Fetch a range that will be needed soon, if it is not cached. A failure has no effect."""
-        if wanted not in self._kept and wanted not in self._in_flight:
-            self.get(wanted, lambda _: None, lambda _: None)
+        if byte_range not in self._kept and byte_range not in self._in_flight:
+            self.get(byte_range, lambda _: None, lambda _: None)
 
-    def _fetched(self, wanted: Range, data: bytes) -> None:
+    def _fetched(self, byte_range: Range, data: bytes) -> None:
         if len(data) <= self.limit_bytes:
-            self._kept[wanted] = data
+            self._kept[byte_range] = data
             self.size_bytes += len(data)
             self._drop_oldest()
-        for got, _ in tuple(self._in_flight.pop(wanted).waiting):
+        for got, _ in tuple(self._in_flight.pop(byte_range).waiting):
             got(data)
 
     def resize(self, limit_bytes: int) -> None:
@@ -177,8 +179,8 @@ class RangeCache:
             _, dropped = self._kept.popitem(last=False)
             self.size_bytes -= len(dropped)
 
-    def _failed(self, wanted: Range, failure: StoreFailure) -> None:
-        for _, failed in tuple(self._in_flight.pop(wanted).waiting):
+    def _failed(self, byte_range: Range, failure: StoreFailure) -> None:
+        for _, failed in tuple(self._in_flight.pop(byte_range).waiting):
             failed(failure)
 
 
@@ -187,11 +189,11 @@ Reading: TypeAlias = Generator[Range | None, bytes, FoundT]
 
 
 class ReadFailed(Exception):  # noqa: N818 - says what happened
-    """The store failed to return the range ``wanted``, which a reading needs."""
+    """The store failed to return a range that a reading needs."""
 
-    def __init__(self, wanted: Range, failure: StoreFailure) -> None:
+    def __init__(self, byte_range: Range, failure: StoreFailure) -> None:
         super().__init__(failure.reason)
-        self.wanted = wanted
+        self.wanted = byte_range
         self.failure = failure
 
 
@@ -222,8 +224,8 @@ class Readings:
         self._ports.at_end(running.go_on)
         return running.abandon
 
-    def cache_for(self, wanted: Range) -> RangeCache:
-        return self.blocks if wanted.kind is ObjectKind.LOG else self.indexes
+    def cache_for(self, byte_range: Range) -> RangeCache:
+        return self.blocks if byte_range.kind is ObjectKind.LOG else self.indexes
 
 
 class _Running:
@@ -257,42 +259,42 @@ class _Running:
     def go_on(self, data: bytes | None = None) -> None:
         self._step(lambda: self._walk(data))
 
-    def _refused(self, wanted: Range, failure: StoreFailure) -> None:
-        self._step(lambda: self._reading.throw(ReadFailed(wanted, failure)))
+    def _refused(self, byte_range: Range, failure: StoreFailure) -> None:
+        self._step(lambda: self._reading.throw(ReadFailed(byte_range, failure)))
 
     def _walk(self, data: bytes | None) -> Range | None:
         """Send the reading the ranges that are cached. Return the range that it waits for, or None at the end of a
         slice."""
-        wanted = next(self._reading) if data is None else self._reading.send(data)
+        byte_range = next(self._reading) if data is None else self._reading.send(data)
         for _ in range(REMOTE_RANGES_PER_EVENT):
-            if wanted is None:
+            if byte_range is None:
                 return None
-            known = self._readings.cache_for(wanted).find(wanted)
-            if known is None:
-                return wanted
-            wanted = self._reading.send(known)
-        return wanted
+            cached = self._readings.cache_for(byte_range).find(byte_range)
+            if cached is None:
+                return byte_range
+            byte_range = self._reading.send(cached)
+        return byte_range
 
     def _step(self, walk: Callable[[], Range | None]) -> None:
         self._withdraw = None
         if self._is_abandoned:
             return
         try:
-            wanted = walk()
+            byte_range = walk()
         except StopIteration as end:
             self._found(end.value)
         except (ReadFailed, InvalidRecords, DiskError) as failure:
             self._failed(failure)
         else:
-            self._wait(wanted)
+            self._wait(byte_range)
 
-    def _wait(self, wanted: Range | None) -> None:
-        if wanted is None:
+    def _wait(self, byte_range: Range | None) -> None:
+        if byte_range is None:
             later(self._ports, 0, self.go_on)
             return
-        cache = self._readings.cache_for(wanted)
-        known = cache.find(wanted)
-        if known is None:
-            self._withdraw = cache.get(wanted, self.go_on, partial(self._refused, wanted))
+        cache = self._readings.cache_for(byte_range)
+        cached = cache.find(byte_range)
+        if cached is None:
+            self._withdraw = cache.get(byte_range, self.go_on, partial(self._refused, byte_range))
         else:
-            later(self._ports, 0, lambda: self.go_on(known))
+            later(self._ports, 0, lambda: self.go_on(cached))

@@ -92,11 +92,13 @@ def log_bytes(segment: RemoteSegment, position: int, end: int) -> Reading[bytes]
     """The bytes of the log object in [position, end), inside the segment. Raise InvalidRecords if it is shorter."""
     pieces = []
     for number in range(position // BLOCK_BYTES, -(-end // BLOCK_BYTES)):
-        wanted = block(segment, number)
-        data = yield wanted
-        if len(data) < wanted.length:
-            raise InvalidRecords(ErrorCode.corrupt_message, f"{wanted.key} ends at byte {wanted.position + len(data)}")
-        pieces.append(data[max(position - wanted.position, 0) : end - wanted.position])
+        byte_range = block(segment, number)
+        data = yield byte_range
+        if len(data) < byte_range.length:
+            raise InvalidRecords(
+                ErrorCode.corrupt_message, f"{byte_range.key} ends at byte {byte_range.position + len(data)}"
+            )
+        pieces.append(data[max(position - byte_range.position, 0) : end - byte_range.position])
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
@@ -248,7 +250,7 @@ def aborted_in_segments(
 ) -> Reading[AbortedSoFar]:
     """The aborted transactions that overlap [offset, end_offset), in ``first`` and the remote segments after it that
     begin before ``local_start_offset``."""
-    found: list[Aborted] = []
+    aborted: list[Aborted] = []
     segment: RemoteSegment | None = first
     steps = 0
     while segment is not None:
@@ -259,14 +261,14 @@ def aborted_in_segments(
                 if steps % REMOTE_STEPS_PER_SLICE == 0:
                     yield None
                 if each.first_offset < end_offset:
-                    found.append(each)
+                    aborted.append(each)
                 if each.last_stable_offset >= end_offset:
-                    return AbortedSoFar(tuple(found), True)
+                    return AbortedSoFar(tuple(aborted), True)
         steps += 1
         if steps % REMOTE_STEPS_PER_SLICE == 0:
             yield None
         segment = segments.after(segment, lineage) if segment.next_offset < local_start_offset else None
-    return AbortedSoFar(tuple(found), False)
+    return AbortedSoFar(tuple(aborted), False)
 
 
 def first_of_time(
@@ -282,9 +284,9 @@ def first_of_time(
     while offset < end_offset and (segment := segments.segment_at(lineage, offset)) is not None:
         until = min(common_end(segment, lineage, end_offset), end_offset)
         if segment.max_timestamp_ms >= timestamp_ms:
-            found = yield from _first_in(segment, timestamp_ms, offset, until, budget)
-            if found is not None:
-                return found
+            record = yield from _first_in(segment, timestamp_ms, offset, until, budget)
+            if record is not None:
+                return record
         elif budget.spend(1):
             yield None
         if until <= offset:
@@ -311,9 +313,9 @@ def _first_in(
             if header.max_timestamp_ms < timestamp_ms or header.last_offset < start_offset or not header.record_count:
                 continue
             batch = yield from log_bytes(segment, position, position + header.size_bytes)
-            found = yield from first_at(batch, header, timestamp_ms, start_offset, budget)
-            if found is not None:
-                return FoundOffset(*found, header.leader_epoch)
+            record = yield from first_at(batch, header, timestamp_ms, start_offset, budget)
+            if record is not None:
+                return FoundOffset(*record, header.leader_epoch)
         position += header.size_bytes
     return None
 
@@ -331,7 +333,7 @@ class Auxiliary(NamedTuple):
 
 
 def auxiliary_of(
-    known: PartitionSegments, segment: RemoteSegment, offset: int, empty: ProducerStateManager
+    segments: PartitionSegments, segment: RemoteSegment, offset: int, empty: ProducerStateManager
 ) -> Reading[Auxiliary | Error]:
     """``segment`` has the record before ``offset``. ``empty`` has the settings of the log. OFFSET_OUT_OF_RANGE: records
     that are needed are not listed any more. Raise InvalidRecords (CORRUPT_MESSAGE) if an object is damaged."""
@@ -340,7 +342,7 @@ def auxiliary_of(
     if segment.next_offset == offset:
         snapshot = yield from _restored_from(segment, empty)
         return Auxiliary(offset, epochs, snapshot, empty)
-    if not (yield from _replayed(known, segment, epochs, offset, empty)):
+    if not (yield from _replayed(segments, segment, epochs, offset, empty)):
         return ErrorCode.offset_out_of_range
     return Auxiliary(offset, epochs, b"".join((yield from pieces_of(empty.by_id))), empty)
 
@@ -367,7 +369,7 @@ def _restored_from(segment: RemoteSegment, states: ProducerStateManager) -> Read
 
 
 def _replayed(
-    known: PartitionSegments,
+    segments: PartitionSegments,
     segment: RemoteSegment,
     lineage: LeaderEpochStarts,
     offset: int,
@@ -375,15 +377,15 @@ def _replayed(
 ) -> Reading[bool]:
     """Fill ``states`` from the last snapshot that is not behind ``offset``, and from the batches that follow it.
     Returns False if these are not listed. If there is no such snapshot, the first segment is all there is."""
-    first, before = segment, known.segment_at(lineage, segment.start_offset - 1)
+    first, before = segment, segments.segment_at(lineage, segment.start_offset - 1)
     while before is not None and before.next_offset > offset:
-        first, before = before, known.segment_at(lineage, before.start_offset - 1)
+        first, before = before, segments.segment_at(lineage, before.start_offset - 1)
     at = first.start_offset
     if before is not None:
         yield from _restored_from(before, states)
         at = before.next_offset
     while at < offset:
-        here = known.segment_at(lineage, at)
+        here = segments.segment_at(lineage, at)
         if here is None:
             return False
         end = min(common_end(here, lineage, offset), offset)

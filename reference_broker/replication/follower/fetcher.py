@@ -232,11 +232,11 @@ class Fetcher:
 
     def _handle_versions(self, response: object) -> None:
         self._busy = self._must_request_versions = False
-        wanted = self._wanted_draft
+        draft = self._wanted_draft
         # Decision fetch-draft (D-3): served by the leader | released version
-        self._draft = wanted if announces(wanted, response) else 0
+        self._draft = draft if announces(draft, response) else 0
         if not self._draft:
-            self._setting.ports.note("fetch_draft_not_served", ("leader", self.leader_id), ("version", wanted))
+            self._setting.ports.note("fetch_draft_not_served", ("leader", self.leader_id), ("version", draft))
         revision = FIRST if self._draft == FETCH_FIRST_REVISION_REPLICAS else FINAL
         if revision != self._handler.revision:
             self._handler = make_session_handler(revision)
@@ -289,7 +289,7 @@ class Fetcher:
         changed: dict[TopicPartition, Wanted] = {}
         forgotten: list[TopicPartition] = []
         has_newcomers = False
-        max_bytes, held = self._setting.config.replica_fetch_max_bytes, self._handler.partitions
+        max_bytes, cached = self._setting.config.replica_fetch_max_bytes, self._handler.partitions
         # The first revision names all partitions again when one comes or goes, so it sends all changes at once.
         limit = NAMED_PER_FETCH if self._handler.revision == FINAL else len(self._to_name)
         for name in list(islice(self._to_name, limit)):
@@ -298,7 +298,7 @@ class Fetcher:
             if followed is not None and followed.resumes_us == 0:
                 has_newcomers = has_newcomers or followed.requested is None
                 followed.requested = changed[name] = followed.wanted(max_bytes)
-            elif name in held:
+            elif name in cached:
                 forgotten.append(name)
         return changed, forgotten, has_newcomers
 
@@ -454,11 +454,11 @@ class Fetchers:
     def follows(self, topic: TopicImage, index: int, state: PartitionImage, log: PartitionLog) -> None:
         """The partition follows ``state.leader`` from now on. The call is repeated with each newer ``state``."""
         key = (topic.topic_id, index)
-        known = self._followed.get(key)
-        if known is not None and known.leader_id == state.leader:
-            if known.leader_epoch != state.leader_epoch:
-                known.leader_epoch = state.leader_epoch
-                self._fetchers[known.leader_id].follow(known)
+        current = self._followed.get(key)
+        if current is not None and current.leader_id == state.leader:
+            if current.leader_epoch != state.leader_epoch:
+                current.leader_epoch = state.leader_epoch
+                self._fetchers[current.leader_id].follow(current)
             return
         self.stops_following(*key)
         if self._halted:

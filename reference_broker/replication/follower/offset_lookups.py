@@ -117,14 +117,14 @@ class Lookups:
         (self._resume_fetching if outcome is ApplyOutcome.APPLIED else self._retry_later)(followed)
 
     def _current(
-        self, waiting: dict[TopicPartition, FollowedPartition], chunk: Chunk, found: Mapping[TopicPartition, int]
+        self, waiting: dict[TopicPartition, FollowedPartition], chunk: Chunk, offsets: Mapping[TopicPartition, int]
     ) -> Iterator[tuple[FollowedPartition, int]]:
         """Yield the partitions that still wait under the same leader epoch. Retry those without a result later."""
         for followed, epoch in chunk:
             if waiting.get(followed.name) is not followed or followed.leader_epoch != epoch:
                 continue
             del waiting[followed.name]
-            offset = found.get(followed.name)
+            offset = offsets.get(followed.name)
             if offset is None:
                 self._retry_later(followed)
             else:
@@ -255,11 +255,11 @@ class TierStarts:
         if self._wanted.get(followed.name) is not followed or followed.leader_epoch != epoch:
             return
         del self._wanted[followed.name]
-        found = offset_results(response).get(followed.name)
-        if found is None:
+        result = offset_results(response).get(followed.name)
+        if result is None:
             self._retry_later(followed)
             return
-        local = _Local(int(found.offset), int(found.leader_epoch))
+        local = _Local(int(result.offset), int(result.leader_epoch))
         if local.epoch > 0:
             self._locals[followed.name] = followed, local
         else:
@@ -288,12 +288,12 @@ class TierStarts:
             return
         del self._locals[followed.name]
         assert isinstance(response, epoch_response.OffsetForLeaderEpochResponse), type(response).__name__
-        (found,) = (each for topic in response.topics for each in topic.partitions)
-        if found.error_code:
+        (result,) = (each for topic in response.topics for each in topic.partitions)
+        if result.error_code:
             self._retry_later(followed)
             return
-        is_earlier = found.end_offset > local.offset - 1
-        self._read_tier(followed, int(found.leader_epoch) if is_earlier else local.epoch, local.offset)
+        is_earlier = result.end_offset > local.offset - 1
+        self._read_tier(followed, int(result.leader_epoch) if is_earlier else local.epoch, local.offset)
 
     def _read_tier(self, followed: FollowedPartition, leader_epoch: int, offset: int) -> None:
         tier = self._tier()

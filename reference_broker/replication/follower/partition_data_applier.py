@@ -113,8 +113,8 @@ class PartitionDataApplier:
         where = ("partition", followed.trace_name)
         # Decision truncation-of-committed (E-7): below the watermark | uncommitted only
         if offset < log.high_watermark:
-            known = ("high_watermark", log.high_watermark)
-            self.ports.note("truncated_below_high_watermark", where, ("offset", offset), known)
+            high_watermark = ("high_watermark", log.high_watermark)
+            self.ports.note("truncated_below_high_watermark", where, ("offset", offset), high_watermark)
         if offset < log.log_end_offset:
             known_high_watermark = log.high_watermark
             log.truncate_to(offset)

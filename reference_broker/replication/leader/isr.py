@@ -204,11 +204,13 @@ class IsrProposals:
             self._ports.note("isr_proposal_failed", ("error", int(response.error_code)))
             self._send_soon(RETRY_MS)
             return
-        by_id = {(topic.topic_id, one.partition_index): one for topic in response.topics for one in topic.partitions}
+        by_id = {
+            (topic.topic_id, result.partition_index): result for topic in response.topics for result in topic.partitions
+        }
         retried = False
         for partition, proposal in sent.items():
-            one = by_id.get((UUID(bytes=partition.topic_id), i32(partition.index)))
-            retried = not self._settled(partition, proposal, one) or retried
+            result = by_id.get((UUID(bytes=partition.topic_id), i32(partition.index)))
+            retried = not self._settled(partition, proposal, result) or retried
         self._send_soon(RETRY_MS if retried else 0)
 
     def _settled(

@@ -76,10 +76,10 @@ class BrokerStates:
         return broker is not None and not broker.fenced
 
     def has_replica_here(self, topic: str, index: int) -> bool:
-        known = self._quorum_node.controller.image.topics.get(topic)
-        if known is None or index >= len(known.partitions):
+        image = self._quorum_node.controller.image.topics.get(topic)
+        if image is None or index >= len(image.partitions):
             return False
-        return self._node_id in known.partitions[index].replicas
+        return self._node_id in image.partitions[index].replicas
 
 
 class Leaders:
@@ -193,7 +193,7 @@ class Leaders:
             self.high_watermarks.moved(log)
         else:
             followers.begin_epoch(state.leader_epoch, end, state.isr, now_us)
-        self.waits.expect(partition, [one for one in state.replicas if one != self._node_id])
+        self.waits.expect(partition, [replica_id for replica_id in state.replicas if replica_id != self._node_id])
         self._ports.note(
             "leads",
             ("partition", log.directory),
@@ -372,9 +372,9 @@ class Leaders:
 
     def _error_after_append(self, partition: Partition, followers: Followers) -> Error:
         """Return the error of requests that are committed now: there may be too few replicas since their append."""
-        wanted = min(partition.log.config.min_insync_replicas, len(followers.states) + 1)
+        required = min(partition.log.config.min_insync_replicas, len(followers.states) + 1)
         # Decision committed-isr (E-7): has the minimum | too few after append
-        return ErrorCode.none if len(followers.maximal_isr) >= wanted else ErrorCode.not_enough_replicas_after_append
+        return ErrorCode.none if len(followers.maximal_isr) >= required else ErrorCode.not_enough_replicas_after_append
 
     def _complete_deletions(self, partition: Partition, followers: Followers) -> None:
         self._deletions.reached(partition, followers.deletions, self.low_watermark(partition), ErrorCode.none)
@@ -448,7 +448,12 @@ class Leaders:
         lagging = followers.lagging(self._now_us(), self._max_lag_ms) if shrinks and followers.proposal is None else ()
         # Decision isr-shrinks (E-1): proposed | nobody lags
         if lagging:
-            self._propose(partition, followers, tuple(one for one in followers.isr if one not in lagging), None)
+            self._propose(
+                partition,
+                followers,
+                tuple(replica_id for replica_id in followers.isr if replica_id not in lagging),
+                None,
+            )
         if self._advance(partition, followers):
             partition.changed()
         if followers.deletions:

@@ -54,13 +54,13 @@ def _standing(partition: Partition) -> int:
     """Classify by the committed in-sync replicas. The wanted minimum is capped at the number of replicas."""
     followers = partition.followers
     replicas, isr = (1, 1) if followers is None else (len(followers.states) + 1, len(followers.isr))
-    wanted = min(partition.log.config.min_insync_replicas, replicas)
+    min_isr = min(partition.log.config.min_insync_replicas, replicas)
     standing = _LED
     if isr < replicas:
         standing |= _UNDER_REPLICATED
-    if isr < wanted:
+    if isr < min_isr:
         standing |= _UNDER_MIN_ISR
-    elif isr == wanted:
+    elif isr == min_isr:
         standing |= _AT_MIN_ISR
     return standing
 
