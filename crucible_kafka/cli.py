@@ -25,6 +25,7 @@ STOP_AGAIN_S = 0.05
 COLLECTED = {
     "bench": "crucible_kafka.commands.bench",
     "clauses": "crucible_kafka.commands.scenarios",
+    "client": "crucible_kafka.commands.client",
     "compare": "crucible_kafka.commands.compare",
     "completion": "crucible_kafka.commands.tools",
     "demo": "crucible_kafka.commands.runs",

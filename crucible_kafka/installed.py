@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import click
 
-COMMANDS = ("broker", "cluster", "probe", "proxy", "serve")
+COMMANDS = ("broker", "client", "cluster", "probe", "proxy", "serve")
 """Those that work without a clone."""
 ROOMS = Path(__file__).resolve().parent / "_rooms"
 """The modules of other rooms that they need (``tools/wheel_rooms.py``). They have common names such as ``bench``. So
@@ -61,8 +61,8 @@ def _adapted(text: str | None) -> str:
     return "\n".join(kept).replace("./crucible", "crucible")
 
 
-HELP = """A reference broker for the Kafka protocol, alone or as a cluster; a conformance probe; a proxy that injects
-faults; a cluster for tests of any language.
+HELP = """A reference broker for the Kafka protocol, alone or as a cluster; conformance suites for brokers (probe) and
+clients (client); a proxy that injects faults; a cluster for tests of any language.
 
 Start with `crucible broker --listen 127.0.0.1:9092 --data data`. Benchmarks, chaos tests and the simulator need a clone
 of the repository.

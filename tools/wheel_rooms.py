@@ -18,7 +18,7 @@ COMMANDS: Final = (
     "chaos.live.cluster_command",
     "chaos.live.kill",
 )
-"""The modules that ``crucible broker | cluster | probe | proxy`` import. ``serve`` needs none."""
+"""The modules that ``crucible broker | cluster | probe | proxy`` import. ``client`` and ``serve`` need none."""
 IMPORTED_BY_NAME: Final = ("bench/probe/cases/*.py",)
 DATA: Final = ("bench/probe/kafka_responses/*", "bench/targets/reference.toml", "reports/page/style.css")
 

@@ -18,6 +18,7 @@ from crucible_kafka.library.judging import Guarantee, Sent, Violation, assert_de
 from crucible_kafka.library.node_handle import LIMIT_S, NodeHandle
 from crucible_kafka.library.observation import Frame, GroupView, SessionView, StoredRecord, TransactionView
 from crucible_kafka.library.requests import wait_for
+from crucible_kafka.library.response_changes import ResponseChange
 from crucible_kafka.library.rule_spec import RuleSpec, Session
 from crucible_kafka.library.rules import API_KEYS, Counts, Matcher, MatchFields, Rule, api_key_of
 from crucible_kafka.library.stored_records import LogReader
@@ -129,13 +130,17 @@ class Cluster(ClusterVerbs):
             self.node(node)
         return matcher
 
-    def _add_rule(self, wanted: RuleSpec, text: str, optional: bool) -> Rule:
+    def _add_rule(self, wanted: RuleSpec, text: str, optional: bool, change: ResponseChange | None) -> Rule:
         self.check_usable()
+        if change is not None and self.has_processes:
+            raise NotPossible(
+                f"A node in a process of its own cannot call the function of {wanted.act}: give processes=False."
+            )
         self._last_rule += 1
         spec = replace(wanted, id=self._last_rule)
         counts = HitCounts(self._rule_folder(spec.id))
         counts.create()
-        rule = Rule(spec, text, optional, counts, self._what_came, self._remove_rule)
+        rule = Rule(spec, text, optional, counts, self._what_came, self._remove_rule, change)
         self._rules[spec.id] = rule
         self._hold_rules()
         return rule

@@ -18,6 +18,7 @@ from crucible_kafka.library.error_responses import merged, refused, refused_item
 from crucible_kafka.library.frame_recorder import FrameRecorder, RecordedFrame
 from crucible_kafka.library.hit_counts import ACTS, MATCHES, HitCounts
 from crucible_kafka.library.message_facts import Facts, TopicName, facts_of
+from crucible_kafka.library.response_changes import changed
 from crucible_kafka.library.rule_spec import AT_RESPONSE, RuleSpec
 from reference_broker.core.events import Close, Closed, Effect, Event, Opened, Reply, Request
 from reference_broker.wire.apis import api_name
@@ -319,6 +320,24 @@ class RuleEngine:
             return (reply,), ""
         return (reply._replace(body=body),), self._note(pending.rule, reply, f"throttle time {time_ms} ms")
 
+    def _change_response(self, pending: Pending, reply: Reply) -> tuple[Sequence[Effect], str]:
+        body = changed(pending.rule.spec.change, reply.body)
+        if body is reply.body:
+            pending.rule.counts.give_back(self._node)
+            return (reply,), ""
+        if body is None:
+            return self._drop_response(pending, reply)
+        return (reply._replace(body=body),), self._note(pending.rule, reply, "response changed")
+
+    def _change_bytes(self, pending: Pending, reply: Reply) -> tuple[Sequence[Effect], str]:
+        frame = _bytes_of(reply)
+        sent = changed(pending.rule.spec.change, frame)
+        if sent is frame:
+            pending.rule.counts.give_back(self._node)
+            return (reply,), ""
+        self._actions.reply_bytes(reply, sent)
+        return (), self._note(pending.rule, reply, f"{len(sent)} bytes instead of {len(frame)}")
+
     def _change_error(self, pending: Pending, reply: Reply) -> tuple[Sequence[Effect], str]:
         spec = pending.rule.spec
         if pending.more is not None:
@@ -375,6 +394,8 @@ _AT_RESPONSE: Final[dict[str, Callable[[RuleEngine, Pending, Reply], tuple[Seque
     "truncate_response": RuleEngine._truncate_response,
     "damage_response": RuleEngine._damage_response,
     "throttle": RuleEngine._throttle,
+    "change_response": RuleEngine._change_response,
+    "change_bytes": RuleEngine._change_bytes,
     "respond_error": RuleEngine._change_error,
 }
 

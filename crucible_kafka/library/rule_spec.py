@@ -25,7 +25,11 @@ AT_RESPONSE: Final = (
     "truncate_response",
     "damage_response",
     "throttle",
+    "change_response",
+    "change_bytes",
 )
+BY_FUNCTION: Final = ("change_response", "change_bytes")
+"""Acts of a function of the test, which only nodes in the test's process can call."""
 SESSIONS: Final = ("new", "incremental", "closing")
 SENDERS: Final = ("client", "node", "any")
 Session: TypeAlias = "bool | str | int | None"
@@ -66,6 +70,8 @@ class RuleSpec:
     position: int = 0
     """For ``truncate_response`` the number of bytes, for ``damage_response`` the position of the byte."""
     milliseconds: int = 0
+    change: int = 0
+    """For ``BY_FUNCTION``: the number of the ``ResponseChange``."""
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)

@@ -12,6 +12,7 @@ from crucible_kafka.library.errors import CrucibleTimeout, RuleNeverFired, no_at
 from crucible_kafka.library.hit_counts import HitCounts
 from crucible_kafka.library.message_facts import WHERE_NAMED
 from crucible_kafka.library.requests import wait_for
+from crucible_kafka.library.response_changes import ResponseChange
 from crucible_kafka.library.rule_spec import SENDERS, SESSIONS, RuleSpec, Session
 from reference_broker.apis.registry import SERVED
 from reference_broker.transactions.transaction import TransactionState
@@ -82,8 +83,10 @@ class Rule:
         counts: HitCounts,
         what_came: Callable[[tuple[int, ...] | None], str],
         remove: Callable[[int], None],
+        change: ResponseChange | None = None,
     ) -> None:
         self.spec = spec
+        self.change = change
         self.optional = optional
         self._text = text
         self._counts = counts
@@ -108,6 +111,8 @@ class Rule:
 
     def assert_fired(self, times: int | None = None) -> None:
         """Raise RuleNeverFired, which is an AssertionError, unless it has acted: ``times`` times, or at least once."""
+        if self.change is not None:
+            self.change.check()
         fired = self.fired
         if fired != times if times is not None else fired == 0:
             wanted = "" if times is None else f", not {times}"
@@ -137,7 +142,7 @@ class Matcher:
 
     def __init__(
         self,
-        add: Callable[[RuleSpec, str, bool], Rule],
+        add: Callable[[RuleSpec, str, bool, ResponseChange | None], Rule],
         api: str | Sequence[str],
         match: MatchFields,
         counts: Counts,
@@ -235,19 +240,37 @@ class Matcher:
                 raise ValueError(f"A response of {api_name(key)} has no throttle time: use delay_response.")
         return self._rule("throttle", counts, milliseconds=int(_at_least_0("milliseconds", milliseconds)))
 
+    def change_response(self, change: Callable[[Any], Any], **counts: Unpack[Counts]) -> Rule:
+        """Send what ``change`` makes of the response's body: a dataclass with the fields of the newest version.
+
+        It returns another body, None to lose the response with its connection, or the same body to let it pass, which
+        does not count. The node calls it on its thread, so this works with nodes in the test's process only. Raise
+        NotPossible for others.
+
+        >>> kafka.on("Metadata").change_response(lambda body: replace(body, brokers=()), times=1)
+        """
+        return self._rule("change_response", counts, change=ResponseChange(change))
+
+    def change_bytes(self, change: Callable[[bytes], bytes], **counts: Unpack[Counts]) -> Rule:
+        """Send what ``change`` makes of the whole response as bytes. The first 4 are the length, the next 4 the
+        correlation ID. As ``change_response``, it works with nodes in the test's process only."""
+        return self._rule("change_bytes", counts, change=ResponseChange(change))
+
     if not TYPE_CHECKING:  # A type checker that saw it would take every name for an attribute.
 
         def __getattr__(self, name: str) -> NoReturn:
             raise no_attribute(self, name)
 
-    def _rule(self, act: str, counts: Counts, **fields: Any) -> Rule:
+    def _rule(self, act: str, counts: Counts, *, change: ResponseChange | None = None, **fields: Any) -> Rule:
         merged: dict[str, Any] = {**self._counts, **counts}
         optional = merged.pop("optional", False)
         if not isinstance(optional, bool):
             raise TypeError(f"optional is {optional!r}: give True or False.")
         _check_counts(merged)
-        spec = RuleSpec(id=NOT_NUMBERED, apis=self._apis, act=act, **self._match, **merged, **fields)
-        return self._add(spec, self._text(act, {**fields, **merged}), optional)
+        number = 0 if change is None else change.number
+        spec = RuleSpec(id=NOT_NUMBERED, apis=self._apis, act=act, change=number, **self._match, **merged, **fields)
+        shown = fields if change is None else {"change": change, **fields}
+        return self._add(spec, self._text(act, {**shown, **merged}), optional, change)
 
     def _text(self, act: str, fields: dict[str, Any]) -> str:
         """Return the rule as it could be written in a test."""

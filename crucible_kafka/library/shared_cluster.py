@@ -13,6 +13,7 @@ from crucible_kafka.library.errors import CrucibleError
 from crucible_kafka.library.node_handle import LIMIT_S, NodeHandle
 from crucible_kafka.library.observation import Frame
 from crucible_kafka.library.requests import TransportError, request
+from crucible_kafka.library.response_changes import ResponseChange
 from crucible_kafka.library.rule_spec import RuleSpec
 from crucible_kafka.library.rules import Rule
 from reference_broker.metadata.identifiers import INTERNAL_TOPICS
@@ -88,8 +89,8 @@ class SharedCluster(Cluster):
             if rule in self.rules_of_test and not rule.optional:
                 rule.assert_fired()
 
-    def _add_rule(self, wanted: RuleSpec, text: str, optional: bool) -> Rule:
-        rule = super()._add_rule(wanted, text, optional)
+    def _add_rule(self, wanted: RuleSpec, text: str, optional: bool, change: ResponseChange | None) -> Rule:
+        rule = super()._add_rule(wanted, text, optional, change)
         self.rules_of_test.append(rule)
         return rule
 

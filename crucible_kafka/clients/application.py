@@ -1,0 +1,387 @@
+"""The application of a case: its producers, consumers and admin clients, each behind an adapter.
+
+Every operation has a limit that comes from the client's own settings. One that does not return in time is a violation
+of progress, since the control case ``ordinary/write-and-read`` shows that the adapter works.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+
+from crucible_kafka.clients import protocol
+from crucible_kafka.clients.adapter import AdapterProcess, ReplyMissing
+from crucible_kafka.clients.case import Violated
+from crucible_kafka.clients.protocol import Failure, Place, Setting
+
+if TYPE_CHECKING:
+    from crucible_kafka.library import Frame, Rule
+
+SLACK_S: Final = 6.0
+"""Added to each bound that comes from settings: a loaded machine is slow. It costs time in red cases only."""
+POLL_MS: Final = 150
+COMMON: Final[dict[str, Setting]] = {"request_timeout_ms": 3000, "retry_backoff_ms": 100, "reconnect_backoff_ms": 50}
+OF_CONSUMER: Final[dict[str, Setting]] = {
+    "reset": "earliest",
+    "auto_commit": False,
+    "fetch_max_wait_ms": 200,
+    "session_timeout_ms": 6000,
+    "heartbeat_interval_ms": 500,
+    "max_poll_interval_ms": 30_000,
+}
+OF_PRODUCER: Final[dict[str, Setting]] = {
+    "acks": "all",
+    "linger_ms": 0,
+    "delivery_timeout_ms": 10_000,
+}
+"""The settings that a case's clients have unless it gives others. Times are short, so that waiting cases are, too."""
+
+
+class Surrounds(Protocol):
+    """What a client needs of its case."""
+
+    def note(self, line: str) -> None:
+        """Add a line to the conversation."""
+
+    def left_s(self) -> float:
+        """Return the time that the case has left, in seconds."""
+
+    def drain(self) -> None:
+        """Deliver the events that have come to their clients."""
+
+    def frames(self, client_id: str) -> "list[Frame]":
+        """Return the frames of one client at all clusters of the case, by time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A request of a client, and its response if one was made. A response that a rule dropped is there, too."""
+
+    request: "Frame"
+    response: "Frame | None"
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The request's fields."""
+        return dict(self.request.body or {})
+
+
+@dataclass(frozen=True, slots=True)
+class ClientError:
+    """An error that the application received."""
+
+    operation: str
+    failure: Failure
+
+    def __str__(self) -> str:
+        words = [
+            word for word, holds in (("retriable", self.failure.retriable), ("fatal", self.failure.fatal)) if holds
+        ]
+        return f"{self.operation}: {self.failure.name}{f' ({chr(44).join(words)})' if words else ''}"
+
+
+class Client:
+    """One client of the case. Operations that fail add to ``errors``; the application goes on, as most would."""
+
+    ROLE = ""
+    DEFAULTS: ClassVar[dict[str, Setting]] = {}
+
+    def __init__(self, at: Surrounds, process: AdapterProcess, name: str, settings: dict[str, Setting]) -> None:
+        self._at = at
+        self.process = process
+        self.name = name
+        """The name in the protocol, and the client ID."""
+        self.settings = {**COMMON, **self.DEFAULTS, **settings}
+        self.errors: list[ClientError] = []
+        """What the application received, in order."""
+        self.ignored: list[str] = []
+        """Settings that this client does not have."""
+        self.is_closed = False
+
+    def open(self, bootstrap: str) -> bool:
+        """Let the adapter make the client. Return whether it could; the error is in ``errors``."""
+        settings = self.settings
+        reply = self._call(
+            protocol.Open, role=self.ROLE, bootstrap=bootstrap, client_id=self.name, settings=settings, shown=bootstrap
+        )
+        self.ignored = list(reply.result.get("ignored", []))
+        return reply.error is None
+
+    # Bounds
+
+    def bound_s(self, timeouts: float = 1, also_ms: float = 0) -> float:
+        """Return the time that a client with these settings needs at most, in seconds: so many request timeouts with
+        their backoffs, and ``also_ms``."""
+        each_ms = int(self.settings["request_timeout_ms"]) + 2 * int(self.settings["retry_backoff_ms"])
+        return (timeouts * each_ms + also_ms) / 1000 + SLACK_S
+
+    # Frames
+
+    def exchanges(self, api: str, after: "Rule | float" = 0.0) -> list[Exchange]:
+        """Return this client's requests of an API with their responses, by time. ``after`` is a Unix time, or a rule:
+        then only requests that came after it last fired."""
+        since_s = after if isinstance(after, int | float) else max((each.at_s for each in after.hits), default=0.0)
+        frames = [each for each in self._at.frames(self.name) if each.api == api]
+        responses = {(each.node, each.connection, each.correlation_id): each for each in frames if not each.is_request}
+        return [
+            Exchange(each, responses.get((each.node, each.connection, each.correlation_id)))
+            for each in frames
+            if each.is_request and each.at_s > since_s
+        ]
+
+    # Operations
+
+    @property
+    def fatal(self) -> ClientError | None:
+        """The first error after which this client is of no more use."""
+        return next((each for each in self.errors if each.failure.fatal), None)
+
+    def close(self) -> None:
+        """Close the client, as at the end of an application."""
+        if not self.is_closed:
+            self.is_closed = True
+            self._call(protocol.Close)
+
+    def kill(self) -> None:
+        """End the adapter's process at once, as the end of the machine would. It ends all clients in it."""
+        self._at.note(f"{self.name}: the process is killed")
+        self.is_closed = True
+        self.process.kill()
+
+    def _call(self, kind: Any, limit_s: float | None = None, shown: str = "", **fields: Any) -> protocol.Reply:
+        """Send a request and return the reply. Raise Violated if none comes in time."""
+        op = kind.__struct_config__.tag
+        limit_s = self.bound_s(3) if limit_s is None else limit_s
+        began = time.monotonic()
+        request = kind(id=self.process.next_id(), client=self.name, **fields)
+        if op != "poll":
+            self._at.note(f"{self.name}: {op} {shown}".rstrip())
+        try:
+            reply = self.process.call(request, min(limit_s, max(0.1, self._at.left_s())))
+        except ReplyMissing:
+            self._at.drain()
+            raise Violated(
+                "progress",
+                f"{op} of {self.name} has not returned within {limit_s:g} s: the client hangs, or its adapter",
+            ) from None
+        self._at.drain()
+        if reply.error is not None:
+            self.errors.append(ClientError(op, reply.error))
+            took = time.monotonic() - began
+            self._at.note(f"{self.name}: {op} failed after {took:.2f} s: {reply.error.name} {reply.error.message}")
+        return reply
+
+    def receive(self, event: protocol.AnyEvent) -> None:
+        """Take an event of this client."""
+        if isinstance(event, protocol.Failed):
+            self.errors.append(ClientError("record" if event.record is not None else "client", event.error))
+            self._at.note(f"{self.name}: failed: {event.error.name} {event.error.message}")
+        elif isinstance(event, protocol.CommitDone) and event.error is not None:
+            self.errors.append(ClientError("commit", event.error))
+
+
+class Consumer(Client):
+    """A consumer. ``poll`` and ``read`` let it work."""
+
+    ROLE = "consumer"
+    DEFAULTS: ClassVar = OF_CONSUMER
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.records: list[protocol.Record] = []
+        """All that the application has got, in order."""
+        self.assigned: list[tuple[str, int]] = []
+        """The partitions of a member now, by its events."""
+        self.changes: list[tuple[str, list[tuple[str, int]]]] = []
+        """Its events assigned, revoked and lost, in order."""
+
+    @property
+    def values(self) -> list[str | None]:
+        return [each.value for each in self.records]
+
+    def assign(self, topic: str, *partitions: int, offset: int | None = None) -> None:
+        """Read these partitions (default: the first one) from an offset, or from where the reset policy says."""
+        wanted = [Place(topic=topic, partition=each, offset=offset) for each in partitions or (0,)]
+        self._call(protocol.Assign, partitions=wanted, shown=", ".join(map(_shown, wanted)))
+
+    def subscribe(self, *topics: str) -> None:
+        self._call(protocol.Subscribe, topics=list(topics), shown=", ".join(topics))
+
+    def seek(self, topic: str, offset: int, partition: int = 0) -> None:
+        place = Place(topic=topic, partition=partition, offset=offset)
+        self._call(protocol.Seek, partition=place, shown=_shown(place))
+
+    def pause(self, topic: str, *partitions: int) -> None:
+        self._call(protocol.Pause, partitions=[Place(topic=topic, partition=each) for each in partitions or (0,)])
+
+    def resume(self, topic: str, *partitions: int) -> None:
+        self._call(protocol.Resume, partitions=[Place(topic=topic, partition=each) for each in partitions or (0,)])
+
+    def poll(self, timeout_ms: int = POLL_MS) -> list[protocol.Record]:
+        """Poll once, and return the records that came."""
+        before = len(self.records)
+        self._call(protocol.Poll, self.bound_s(3, also_ms=timeout_ms), timeout_ms=timeout_ms)
+        return self.records[before:]
+
+    def read(self, count: int, within_s: float | None = None) -> list[protocol.Record]:
+        """Poll until ``count`` more records have come, the client fails for good, or the time is over (default: three
+        request timeouts). Return what came."""
+        before = len(self.records)
+        self.poll_until(lambda: len(self.records) - before >= count, within_s)
+        return self.records[before:]
+
+    def poll_until(self, is_done: Callable[[], object], within_s: float | None = None) -> bool:
+        """Poll until a condition holds, and return whether it does."""
+        deadline = time.monotonic() + (self.bound_s(3) if within_s is None else within_s)
+        while not is_done():
+            if time.monotonic() >= deadline or self.fatal is not None or self._at.left_s() <= 0:
+                return bool(is_done())
+            began, errors = time.monotonic(), len(self.errors)
+            self.poll()
+            if len(self.errors) > errors and time.monotonic() - began < 0.05:
+                time.sleep(0.05)  # An application that polls again at once after an error would be the busy loop.
+        return True
+
+    def commit(self, *offsets: Place) -> bool:
+        """Commit these offsets, or what was read so far. Return whether the client says that they are committed."""
+        shown = ", ".join(map(_shown, offsets))
+        return self._call(protocol.Commit, offsets=list(offsets) or None, shown=shown).error is None
+
+    def committed(self, topic: str, partition: int = 0) -> int | None:
+        """Return the committed offset as the client sees it, None if there is none."""
+        return self._place(protocol.Committed, topic, partition)
+
+    def position(self, topic: str, partition: int = 0) -> int | None:
+        """Return the next offset to read, None if the client does not say."""
+        return self._place(protocol.Position, topic, partition)
+
+    def _place(self, kind: Any, topic: str, partition: int) -> int | None:
+        reply = self._call(kind, partitions=[Place(topic=topic, partition=partition)])
+        places = reply.result.get("partitions", [])
+        return next((each.get("offset") for each in places if each.get("partition") == partition), None)
+
+    def receive(self, event: protocol.AnyEvent) -> None:
+        super().receive(event)
+        if isinstance(event, protocol.Record):
+            self.records.append(event)
+            self._at.note(f"{self.name}: record {event.topic}-{event.partition}@{event.offset} {event.value}")
+        elif isinstance(event, protocol.Assigned | protocol.Revoked | protocol.Lost):
+            kind = type(event).__name__.lower()
+            partitions = [(each.topic, each.partition) for each in event.partitions]
+            self.changes.append((kind, partitions))
+            if kind == "assigned":
+                self.assigned += [each for each in partitions if each not in self.assigned]
+            else:
+                self.assigned = [each for each in self.assigned if each not in partitions]
+            self._at.note(f"{self.name}: {kind} {', '.join(f'{topic}-{index}' for topic, index in partitions)}")
+
+
+@dataclass(slots=True)
+class Sending:
+    """A record that the application has sent, and its outcome."""
+
+    number: int
+    topic: str
+    partition: int | None
+    value: str | None
+    acknowledged: protocol.Acknowledged | None = None
+    failure: Failure | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        return self.acknowledged is not None or self.failure is not None
+
+
+class Producer(Client):
+    """A producer. With ``transactional_id`` in its settings it is initialised when it is made."""
+
+    ROLE = "producer"
+    DEFAULTS: ClassVar = OF_PRODUCER
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.sent: list[Sending] = []
+        """All that it has sent, in order."""
+
+    def send(self, topic: str, *values: str | None, partition: int | None = 0, key: str | None = None) -> list[Sending]:
+        """Send records, and return them at once."""
+        sendings = []
+        for value in values:
+            sending = Sending(len(self.sent), topic, partition, value)
+            self.sent.append(sending)
+            sendings.append(sending)
+            reply = self._call(
+                protocol.Send,
+                record=sending.number,
+                topic=topic,
+                partition=partition,
+                key=key,
+                value=value,
+                shown=f"{topic}-{partition} {value}",
+            )
+            sending.failure = sending.failure or reply.error
+        return sendings
+
+    def flush(self, within_s: float | None = None) -> bool:
+        """Wait until every record has its outcome, at most for the delivery timeout. Return whether each has one."""
+        limit_ms = int(self.settings["delivery_timeout_ms"]) if within_s is None else int(within_s * 1000)
+        self._call(protocol.Flush, self.bound_s(2, also_ms=limit_ms), timeout_ms=limit_ms + 1000)
+        deadline = time.monotonic() + 1.0
+        while not self.is_settled and time.monotonic() < deadline:
+            time.sleep(0.01)
+            self._at.drain()
+        return self.is_settled
+
+    @property
+    def is_settled(self) -> bool:
+        return all(each.is_settled for each in self.sent)
+
+    @property
+    def acknowledged(self) -> list[str | None]:
+        """The values that were acknowledged, in the order of sending."""
+        return [each.value for each in self.sent if each.acknowledged is not None]
+
+    def begin(self) -> bool:
+        return self._call(protocol.Begin).error is None
+
+    def send_offsets(self, consumer: Consumer, *offsets: Place) -> bool:
+        """Make offsets part of the transaction. The consumer must be in the same process (``beside``)."""
+        return self._call(protocol.SendOffsets, consumer=consumer.name, offsets=list(offsets)).error is None
+
+    def commit_transaction(self, within_s: float | None = None) -> bool:
+        """Commit, and return whether the client says that it is committed."""
+        return self._call(protocol.CommitTransaction, within_s).error is None
+
+    def abort_transaction(self, within_s: float | None = None) -> bool:
+        return self._call(protocol.AbortTransaction, within_s).error is None
+
+    def receive(self, event: protocol.AnyEvent) -> None:
+        super().receive(event)
+        number = getattr(event, "record", None)
+        if isinstance(event, protocol.Acknowledged | protocol.Failed) and number is not None:
+            sending = self.sent[number] if 0 <= number < len(self.sent) else None
+            if sending is None:
+                return
+            if isinstance(event, protocol.Acknowledged):
+                sending.acknowledged = event
+                self._at.note(
+                    f"{self.name}: acknowledged {sending.topic}-{event.partition}@{event.offset} {sending.value}"
+                )
+            else:
+                sending.failure = event.error
+
+
+class Admin(Client):
+    """An admin client."""
+
+    ROLE = "admin"
+
+    def create_topic(self, topic: str, partitions: int = 1) -> bool:
+        return self._call(protocol.CreateTopic, topic=topic, partitions=partitions, shown=topic).error is None
+
+
+def _shown(place: Place) -> str:
+    return f"{place.topic}-{place.partition}" + (f"@{place.offset}" if place.offset is not None else "")
+
+
+__all__ = ["Admin", "Client", "ClientError", "Consumer", "Exchange", "Producer", "Sending"]

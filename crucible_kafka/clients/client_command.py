@@ -1,0 +1,96 @@
+"""``crucible client``: plays cases against a client through its adapter, and reports the results."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from crucible_kafka.clients.adapter import meet
+from crucible_kafka.clients.bundled import find
+from crucible_kafka.clients.case import CaseResult, ClientVerdict
+from crucible_kafka.clients.cases import chosen
+from crucible_kafka.clients.play import play_all
+from crucible_kafka.clients.protocol import AboutAdapter
+from crucible_kafka.clients.report import (
+    case_line,
+    in_full,
+    json_document,
+    junit_document,
+    read_baseline,
+    result_line,
+    section_lines,
+    summary,
+    worse,
+)
+
+PASSED: Final = 0
+FAILED: Final = 1
+
+
+class UsageError(Exception):
+    """The words of the command do not fit together."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """The options of the command line."""
+
+    adapter: str | None
+    sections: Sequence[str] = ()
+    cases: Sequence[str] = ()
+    strict: bool = False
+    lists: bool = False
+    baseline: Path | None = None
+    json: Path | None = None
+    junit: Path | None = None
+    page: Path | None = None
+
+
+def run(options: ClientOptions, say: Callable[[str], None]) -> int:
+    """Return the exit code: 0 if no MUST failed (with ``strict`` also no SHOULD, and each case was shown), else 1. With
+    a baseline it is 1 if something got worse. It is 1 if an adapter or a case failed by itself, too. ``say`` takes a
+    line for people.
+
+    Raise UsageError, UnknownCase, NoAdapter, NoBaseline and AdapterFailed, which are one sentence each.
+    """
+    cases = chosen(options.sections, options.cases)
+    if options.lists:
+        for case in cases:
+            say(case_line(case))
+        say(f"{len(cases)} cases")
+        return PASSED
+    if options.adapter is None:
+        raise UsageError("ADAPTER is missing: give a bundled name or the path of an executable, or --list.")
+    before = read_baseline(options.baseline) if options.baseline else None
+    command = find(options.adapter, say)
+    about = meet(command)
+    say(f"{about.name} {about.version}, {len(cases)} cases")
+    began = time.monotonic()
+    results = play_all(cases, command, about, lambda result: say(result_line(result)))
+    seconds = time.monotonic() - began
+    red = [each for each in results if each.is_red(options.strict)] if before is None else worse(before, results)
+    red += [each for each in results if each.verdict is ClientVerdict.OUR_ERROR and each not in red]
+    for each in results:
+        if each in red or each.case.id in options.cases:
+            say("")
+            for line in in_full(each, options.adapter):
+                say(line)
+    say("")
+    for line in section_lines(results):
+        say(line)
+    say(summary(about, results, seconds) + ("" if before is None else f"; {len(red)} worse than {options.baseline}"))
+    _write(options, about, results)
+    return FAILED if red else PASSED
+
+
+def _write(
+    options: ClientOptions,
+    about: AboutAdapter,
+    results: Sequence[CaseResult],
+) -> None:
+    assert options.adapter is not None, "cases were played"
+    if options.json is not None:
+        options.json.write_text(json_document(options.adapter, about, results), encoding="utf-8")
+    if options.junit is not None:
+        options.junit.write_text(junit_document(options.adapter, results, options.strict), encoding="utf-8")

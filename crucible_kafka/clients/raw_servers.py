@@ -1,0 +1,55 @@
+"""Servers that are no brokers: an address that is silent, refuses, or responds with bytes that are no response."""
+
+import socket
+import threading
+from contextlib import suppress
+from typing import Final
+
+MOST_WAITING: Final = 64
+READ_BYTES: Final = 65_536
+
+
+class RawServer:
+    """A server on loopback. It counts connections, so that a case can show that the client came."""
+
+    def __init__(self, response: bytes | None = None, is_listening: bool = True) -> None:
+        """``response`` is sent whenever bytes have come. Without it the server reads and is silent. One that does not
+        listen has its port to itself, and connections to it are refused."""
+        self._response = response
+        self._socket = socket.socket()
+        self._socket.bind(("127.0.0.1", 0))
+        self._connections: list[socket.socket] = []
+        self.accepted = 0
+        """The number of connections so far."""
+        if is_listening:
+            self._socket.listen(MOST_WAITING)
+            threading.Thread(target=self._accept, name="raw-server", daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        return int(self._socket.getsockname()[1])
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # It wakes the thread that accepts.
+        for each in (self._socket, *self._connections):
+            with suppress(OSError):
+                each.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._socket.accept()
+                self.accepted += 1
+                self._connections.append(connection)
+                threading.Thread(target=self._serve, args=(connection,), name="raw-server", daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with suppress(OSError), connection:
+            while connection.recv(READ_BYTES):
+                if self._response is not None:
+                    connection.sendall(self._response)
