@@ -81,7 +81,8 @@ class Export:
         return f"[{' '.join(map(str, self.lists[key][:length]))}]"
 
     def _events(self) -> list[tuple[int, str, int, Operation]]:
-        """What begins at the moment at which something else ends is concurrent with it, so it comes first."""
+        """Return the events in order. One that begins at the moment at which another ends is concurrent with it, so it
+        comes first."""
         events = []
         for process, operation in _with_processes(self.operations):
             events.append((operation.begun_us, 0, "invoke", process, operation))

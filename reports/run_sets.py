@@ -353,7 +353,8 @@ def _run_row(run: RunCompared, folder: Path) -> dict[str, str]:
 
 
 def differences(old: Sequence[RunCompared], new: Sequence[RunCompared]) -> list[Difference]:
-    """What the manifests of the sides do not share. Seeds do not count, since runs of one set have several."""
+    """Return the fields that differ between the manifests of the sides. Seeds do not count, since runs of one set have
+    several."""
     facts_of = [[dict(_facts(run)) for run in side] for side in (old, new)]
     names = dict.fromkeys(name for side in facts_of for facts in side for name in facts)
     different = []

@@ -246,7 +246,7 @@ _PATIENCE: Final = {
 
 
 def spark_settings() -> dict[str, str]:
-    """What Spark needs to read s3a, if its jars are there and S3 is meant."""
+    """Return the settings with which Spark reads s3a, if its jars are there and S3 is meant."""
     endpoint = os.environ.get(ENDPOINT, "")
     own = {
         "spark.hadoop.fs.s3a.endpoint": endpoint,

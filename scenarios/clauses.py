@@ -72,7 +72,7 @@ class Clause:
 
     @property
     def fault(self) -> str:
-        """What is wrong with the clause's proof, as one sentence, or nothing."""
+        """Return what is wrong with the clause's proof in one sentence, or nothing."""
         if self.open and self.mutants:
             return f"{self.id} is listed as open, but the mutant {self.mutants[0]} lacks it"
         if self.open == NOT_BUILT and (self.code or self.tests):

@@ -43,7 +43,8 @@ def negotiate(bootstrap: Sequence[Address], patience_s: float) -> dict[str, int]
 
 
 def announces(bootstrap: Sequence[Address], feature: str, patience_s: float) -> bool:
-    """Whether the first node that responds supports this feature. Drafts of this project are announced as features.
+    """Return whether the first node that responds supports this feature. Drafts of this project are announced as
+    features.
 
     :raises UnreachableError: no response within ``patience_s``.
     """

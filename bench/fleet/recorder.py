@@ -88,7 +88,7 @@ class MemorySink:
         """All can be read at any time."""
 
     def close(self) -> None:
-        """Nothing is kept anywhere else."""
+        """Do nothing, because no records are buffered elsewhere."""
 
 
 @dataclass(slots=True)

@@ -201,7 +201,7 @@ class ColumnReader:
 
     @property
     def remembered(self) -> int:
-        """How many layouts are remembered."""
+        """Number of remembered layouts."""
         return len(self._layouts)
 
     def read(self, header: BatchHeader, batch: memoryview) -> ValueSpan | None:

@@ -131,7 +131,7 @@ def read_row(
 
 
 def joins(span: ValueSpan, count: int, after: ValueSpan) -> bool:
-    """Whether ``after`` continues exactly where ``span`` ends, if that has grown to ``count`` records."""
+    """Return whether ``after`` continues exactly where ``span`` ends, if that has grown to ``count`` records."""
     return (
         after.first_offset == span.first_offset + count
         and after.writer == span.writer

@@ -49,7 +49,7 @@ def used_by_this_thread() -> Used:
 
 
 def used_by_event_loops(pids: Iterable[int]) -> dict[int, Used]:
-    """By process. A node's event loop runs in the first thread."""
+    """Return the processor time of event loops by process. A node's event loop runs in the first thread."""
     return {pid: used_by(pid, pid) for pid in pids}
 
 

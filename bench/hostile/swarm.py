@@ -108,7 +108,7 @@ class SwarmProcess:
 
 @contextmanager
 def swarming(process: SwarmProcess) -> Iterator[SwarmProcess]:
-    """No peer outlives the block."""
+    """Run the peers for the time of a block, which no peer outlives."""
     try:
         yield process
     finally:

@@ -259,7 +259,7 @@ class Estimate:
 
     @property
     def word(self) -> str:
-        """What the ratio shows. Empty without one."""
+        """The conclusion from the ratio, empty without one."""
         if self.ratio is None:
             return ""
         word = self.ratio.word(self.figure.less_is_better)

@@ -72,7 +72,7 @@ class ConnectionMaker:
 
     @property
     def held(self) -> int:
-        """How many idle connections are open."""
+        """Number of open idle connections."""
         return len(self._held)
 
     def stop(self) -> None:

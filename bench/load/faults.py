@@ -59,7 +59,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     @property
     def gone_s(self) -> float:
-        """How long the node does nothing, without the time of its start."""
+        """Time for which the node does nothing, without the time of its start."""
         return self.restart_after_s if self.kind == KILLED else self.duration_s
 
 
@@ -121,7 +121,7 @@ class FaultPlayer:
 
     @property
     def next_s(self) -> float:
-        """When ``do_due`` has something to do next, infinity if never."""
+        """Time at which ``do_due`` has something to do next, infinity if never."""
         return self._due[0][0] if self._due else float("inf")
 
     def do_due(self, now_s: float) -> None:

@@ -160,7 +160,7 @@ class LoadHistory:
         self._rows.clear()
 
     def _work(self) -> None:
-        """Only this thread imports pyarrow."""
+        """Write batches to Parquet. Only this thread imports pyarrow."""
         failure: BaseException | None = None
         part = 0
         name = f"worker-{self._worker}"

@@ -66,7 +66,7 @@ class _Sender:
         return True
 
     def serve(self) -> None:
-        """Its own thread, which is a greenlet in Locust, runs the callbacks."""
+        """Run the callbacks, in a thread of its own, which is a greenlet in Locust."""
 
     def close(self) -> None:
         self._producer.close(CLOSE_S)

@@ -198,7 +198,7 @@ class LotReader:
 
     @property
     def lag(self) -> int:
-        """How many records the partitions have beyond the positions. A partition of which nothing is known counts
+        """Number of records that the partitions have beyond the positions. A partition of which nothing is known counts
         1."""
         fetcher = self._fetcher
         if fetcher is None:

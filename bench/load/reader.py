@@ -136,8 +136,7 @@ class LoadReader:
 
     @property
     def lag(self) -> int:
-        """How many records the partitions have beyond the positions, by the last responses. A partition without one
-        counts 1."""
+        """Number of records beyond the positions, by the last responses. A partition without one counts 1."""
         positions = [self._state.positions[each] for each in self.assigned]
         return sum(1 if each.high_watermark < 0 else max(0, each.high_watermark - each.offset) for each in positions)
 

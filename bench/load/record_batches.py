@@ -55,7 +55,7 @@ class MessageSizes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     @property
     def complaint(self) -> str:
-        """Why no size can be drawn; empty if some can."""
+        """Reason why no size can be drawn, empty if one can."""
         if bool(self.weights) == bool(self.max):
             return "have min and max, or weights: give one of both"
         if not self.weights:
@@ -97,7 +97,7 @@ class RecordHeaders(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     @property
     def size_bytes(self) -> int:
-        """What they add to each record, without the varints."""
+        """Bytes that the headers add to each record, without the varints."""
         return sum(len(name) + self.size for name, _ in self.pairs)
 
 

@@ -83,13 +83,13 @@ class LoadSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def members(self) -> int:
-        """How many clients are members of groups."""
+        """Number of clients that are members of groups."""
         readers = len(self.topics) * self.subscriptions * self.consumers if self.groups else 0
         return readers + self.transformers
 
     @property
     def assigned_by_groups(self) -> int:
-        """How many partitions groups assign, each once for each of its groups."""
+        """Number of partitions that groups assign, counted once for each group."""
         groups = self.subscriptions * self.groups + (self.transform is not None)
         return len(self.topics) * self.partitions * groups
 

@@ -68,7 +68,7 @@ class _Source(GroupLoadReader):
 
     @property
     def unplaced(self) -> int:
-        """How many of its partitions have no position yet."""
+        """Number of its partitions without a position."""
         return sum(where not in self.assigned for where in self._consumer.partitions.held)
 
     def step(self) -> None:
@@ -138,7 +138,7 @@ class Transformer(TransactionalLoadProducer):
 
     @property
     def lag(self) -> int:
-        """How much is left to do: records to read, batches to write, partitions without a position, and whether a
+        """Amount of work left: records to read, batches to write, partitions without a position, and whether a
         transaction is open."""
         queued = sum(map(len, self._queues.values()))
         return self.source.lag + self.source.unplaced + queued + bool(self._first_us)

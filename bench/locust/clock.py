@@ -33,7 +33,7 @@ class Round(NamedTuple):
 
     @property
     def offset_us(self) -> int:
-        """How far the master's clock is ahead of the own one."""
+        """Offset of the master's clock from the local one."""
         return self.master_us - (self.sent_us + self.received_us) // 2
 
     @property

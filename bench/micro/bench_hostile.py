@@ -127,7 +127,7 @@ LONGER_MS = {"as many batches as a Produce may hold": 45}
 
 
 def _array(key: int, version: int, *path: str) -> Callable[[], tuple[NodeWorld, memoryview]]:
-    """As many items as the API may hold."""
+    """Return a case of a request whose array has as many items as the API may hold."""
 
     def prepared() -> tuple[NodeWorld, memoryview]:
         world = coordinated()
@@ -209,7 +209,7 @@ def _topics(world: NodeWorld, partitions: int) -> list[tuple[str, range]]:
 def _fetch_frame(
     version: int, topics: Sequence[tuple[str, range]], session_id: int, epoch: int, *, offset: int = 0, **limits: int
 ) -> memoryview:
-    """What follows the length."""
+    """Return the frame without its length."""
     wanted = [
         FetchTopic(name, NO_TOPIC_ID, [FetchPartition(index, offset, 1000) for index in indexes])
         for name, indexes in topics

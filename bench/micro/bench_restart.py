@@ -63,13 +63,13 @@ def bench_restart(benchmark: BenchmarkFixture, written: Path, snapshots: bool) -
 
 @pytest.mark.benchmark(group=f"snapshot of {PRODUCERS} producers")
 def bench_snapshot(benchmark: BenchmarkFixture, written: Path) -> None:
-    """What it costs in all. Where there are many producers, the appends that follow the roll share it."""
+    """Measure the whole snapshot. Where there are many producers, the appends that follow the roll share it."""
     log = _opened(written)
     benchmark(lambda: log.segments.snapshots.write(log.log_end_offset, log.producers))
 
 
 @pytest.mark.benchmark(group=f"snapshot of {PRODUCERS} producers")
 def bench_snapshot_begun(benchmark: BenchmarkFixture, written: Path) -> None:
-    """What a roll waits for."""
+    """Measure the part of a snapshot for which a roll waits."""
     log = _opened(written)
     benchmark(lambda: log.segments.snapshots.begin(log.log_end_offset, log.producers))

@@ -36,7 +36,7 @@ class PeerCluster:
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes that run now."""
+        """Process IDs of the nodes that run now."""
         running = [member.process for member in self.members if member.process is not None]
         return [process.pid for process in running if process.poll() is None]
 

@@ -81,7 +81,7 @@ def offsets(connection: Connection, topic: str, partitions: int, at: int) -> lis
 
 
 def closed_segments(home: Path, topic: str, partitions: int) -> list[tuple[int, int]]:
-    """For each partition, one past the last offset of its closed segments, and how many bytes they have. ``home`` is
+    """Return for each partition the end offset of its closed segments and their bytes. ``home`` is
     the folder of a cluster of one node. It is read from the files, in the same way for both brokers."""
     return [_closed(home, f"{topic}-{index}") for index in range(partitions)]
 

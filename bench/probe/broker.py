@@ -88,7 +88,7 @@ def _readable_metadata(broker: ProbedBroker, conversation: Conversation) -> Any:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether all addresses of the host are this machine's own."""
+    """Return whether all addresses of the host are this machine's own."""
     try:
         found = {str(each[4][0]) for each in socket.getaddrinfo(host, None)}
     except (OSError, UnicodeError):

@@ -130,8 +130,8 @@ class CaseOutcome:
         return self.verdict is CaseVerdict.OUR_ERROR
 
     def is_red(self, strict: bool) -> bool:
-        """Whether the broker fails the case. With ``strict``, a SHOULD counts like a MUST. The end of a broker always
-        counts."""
+        """Return whether the broker fails the case. With ``strict``, a SHOULD counts like a MUST. The end of a broker
+        always counts."""
         broken = self.verdict in (CaseVerdict.FAIL, CaseVerdict.DIFFERS, CaseVerdict.INCONSISTENT)
         return broken and (strict or self.ended or self.case.level is Level.MUST)
 

@@ -66,7 +66,7 @@ def _responses(outcome: CaseOutcome) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _counts(path: str, value: object) -> bool:
-    """Whether a field is compared. An empty list and null are the same, and so is a missing field."""
+    """Return whether a field is compared. An empty list and null are the same, and so is a missing field."""
     is_empty = value is None or (path.endswith(".count") and value == 0)
     return not is_empty and LEFT_OUT.isdisjoint(_INDEX.sub("", path).split("."))
 

@@ -313,7 +313,8 @@ class ProbeContext:
         return single(response, "topics")
 
     def _is_served(self, name: str, partitions: int) -> bool:
-        """Whether the leader serves the topic. In Apache Kafka it does so a moment after the metadata has the topic."""
+        """Return whether the leader serves the topic. In Apache Kafka it does so a moment after the metadata has the
+        topic."""
         if ApiKey.LIST_OFFSETS not in self.broker.versions:
             return True
         wanted = [{"partition_index": each, "timestamp": -1} for each in range(partitions)]

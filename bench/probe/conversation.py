@@ -247,7 +247,7 @@ class Conversation:
             raise Closed(f"the broker closed the connection instead of responding to {what}") from None
 
     def is_closed(self, within_s: float = 5.0) -> bool:
-        """Whether the broker closes the connection within that time, without another response."""
+        """Return whether the broker closes the connection within that time, without another response."""
         self._connection.sock.settimeout(self._limit_us(within_s) / 1e6)
         try:
             came = self._connection.sock.recv(1)

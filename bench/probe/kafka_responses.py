@@ -35,7 +35,7 @@ def recorded(release: str) -> dict[str, tuple[str, str]]:
 
 
 def in_words() -> Mapping[str, str]:
-    """What each release responds, by the case's ID, in words."""
+    """Return the response of each release in words, by the case's ID."""
     words: dict[str, list[str]] = {}
     for release in releases():
         for name, (verdict, decided) in recorded(release).items():

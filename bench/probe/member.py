@@ -122,7 +122,7 @@ class ProbeMember:
         self.at.expect("error code of the group", response.error_code, ErrorCode.none)
 
     def described(self, unseen: bool = False) -> Any:
-        """What DescribeGroups returns for the group."""
+        """Return the group from the response of DescribeGroups."""
         call = self.at.call_unseen if unseen else self.at.call
         return single(call(DESCRIBE, {"groups": [self.group_id]}, on=self.on), "groups")
 

@@ -93,7 +93,7 @@ class _Run:
         return done, deaths[0] if deaths else None
 
     def one_by_one(self, cases: Sequence[ProbeCase]) -> None:
-        """After each case the broker must still respond."""
+        """Play cases one by one. After each of them the broker must still respond."""
         for case in cases:
             if self.gone:
                 return
@@ -153,7 +153,7 @@ def _ended(outcome: CaseOutcome, why: str) -> CaseOutcome:
 
 
 def _place(error: Exception) -> str:
-    """Where it happened, in a file of the probe."""
+    """Return the place of the error in a file of the probe."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{Path(last.filename).name}:{last.lineno}"
 

@@ -72,7 +72,8 @@ def _produce(bench: BenchRun, clusters: Sequence[PeerCluster]) -> None:
 
 
 def _one_record(bench: BenchRun, clusters: Sequence[PeerCluster]) -> None:
-    """By librdkafka, from the begin of a transaction to its acknowledged commit, one after the other."""
+    """Measure librdkafka's transactions of one record, from the begin of a transaction to its acknowledged commit, one
+    after the other."""
     names, nodes = [each.name for each in clusters], len(clusters[0].members)
     block = max(1, bench.options.sizes.transactions // BLOCKS)
     times, costs = Samples(names, "ms"), Samples(names, "ms of processor time, all nodes")

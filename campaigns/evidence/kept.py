@@ -30,7 +30,7 @@ class EvidenceTarget:
 
 
 def seen(chosen: Chosen, folder: Path = DATA) -> EvidenceTarget:
-    """What is kept of a target; nothing yet if there is no file."""
+    """Return the stored results of a target, none if there is no file."""
     path = _path(chosen.text, folder)
     return read(path) if path.exists() else EvidenceTarget(chosen.text, chosen.file.title, chosen.version)
 

@@ -114,7 +114,7 @@ def played(
 
 
 def as_play(target: str, scenario: str, outcomes: Sequence[Outcome]) -> Play:
-    """What several plays of one scenario say together."""
+    """Return the common result of several plays of one scenario."""
     command = f"./crucible run {scenario} --target {target}"
     verdict, reason = outcomes[-1]
     failures = [why for each, why in outcomes if each == FAILED]

@@ -148,7 +148,7 @@ class FetchMeter(Check):
 
 
 def _counts(tag: Tag) -> bool:
-    """Whether it is a fetcher's fetch. The request that only closes its session is none."""
+    """Return whether it is a fetcher's fetch. The request that only closes its session is none."""
     closes = tag.session_id != 0 and tag.session_epoch < 0
     return tag.api_key == ApiKey.FETCH and tag.client_id.startswith(FETCHERS) and not closes
 

@@ -49,7 +49,7 @@ class Standing:
 
     @property
     def seed_s(self) -> float | None:
-        """How long a seed takes, as far as that is known."""
+        """Return the time that a seed takes, as far as it is known."""
         return self.played_s / self.seeds if self.seeds else None
 
     def take(self, played: Played) -> None:
@@ -101,7 +101,7 @@ class Standings:
         return self.known[scenario].seeds + FEW_SEEDS * busy.get(scenario, 0)
 
     def _covered(self, busy: Mapping[str, int]) -> dict[str, float]:
-        """How well each scenario is covered, in turns. One that names no clause has its own turns only."""
+        """Return how well each scenario is covered, in turns. One that names no clause has its own turns only."""
         turns = {each: one.turns + busy.get(each, 0) for each, one in self.known.items()}
         by_clause: defaultdict[str, float] = defaultdict(float)
         for scenario, clauses in self.clauses.items():
@@ -114,7 +114,7 @@ class Standings:
 
 
 def seeds_at_once(seed_s: float | None, left_s: float, most: int = 32) -> int:
-    """How many seeds one turn plays. As long as nobody knows how long one takes, it is one."""
+    """Return the number of seeds of one turn: one as long as the time of a seed is unknown."""
     if seed_s is None:
         return 1
     return max(1, min(most, int(min(TURN_S, left_s) / max(seed_s, 1e-3))))

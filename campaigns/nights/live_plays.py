@@ -102,7 +102,7 @@ def play(
 
 
 def _verdict(folder: Path) -> dict[str, Any]:
-    """What the judge wrote; nothing if it did not come to that."""
+    """Return the verdict that the judge wrote, None if there is none."""
     path = folder / VERDICT
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 

@@ -97,7 +97,7 @@ class NightJournal:
 
 
 def is_left(folder: Path) -> bool:
-    """Whether the night was stopped before all of its rows were written as tables."""
+    """Return whether the night was stopped before all of its rows were written as tables."""
     return (folder / NAME).exists()
 
 
@@ -197,7 +197,7 @@ def plays_of(folder: Path) -> list[PlayRow]:
 
 
 def is_control(play: PlayRow) -> bool:
-    """Whether the play must pass: our own broker without a planted defect."""
+    """Return whether the play must pass: our own broker without a planted defect."""
     return not play.mutant and play.target == OURS
 
 
@@ -216,13 +216,13 @@ def sums_of(plays: Iterable[PlayRow]) -> list[Sum]:
 
 
 def played(sums: Iterable[Sum], nights_ago: int) -> list[Played]:
-    """What a night's controls in the simulator come to, scenario by scenario."""
+    """Return the sums of a night's controls in the simulator, by scenario."""
     controls = [each for each in sums if each.world == "sim" and each.is_control]
     return [Played(each.scenario, nights_ago, each.seeds, each.reds, each.wall_us / 1e6) for each in controls]
 
 
 def _sums_in(folder: Path) -> list[Sum]:
-    """What ``sums_of`` says of a night's plays, by Arrow: none of them becomes an object."""
+    """Return the same as ``sums_of`` for a night's plays, computed by Arrow without an object for each play."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
@@ -283,7 +283,8 @@ def next_seed(first: int, played: Sequence[int]) -> int:
 
 
 def share_s(stage: str, to_come: Sequence[str], left_s: float) -> float:
-    """How long the stage may take. ``to_come`` are the stages that are still to be played, with this one."""
+    """Return the time that the stage may take. ``to_come`` are the stages that are still to be played, with this
+    one."""
     return left_s * SHARES[stage] / sum(SHARES[each] for each in to_come)
 
 
@@ -399,7 +400,7 @@ def _unfinished(options: NightOptions, night: Night, now_s: float) -> tuple[Path
 
 
 def _what(night: Night) -> tuple[object, ...]:
-    """What makes two nights the same."""
+    """Return what must be equal for an interrupted night to be continued."""
     return night.budget_s, night.commit, [each.name for each in night.stages]
 
 
@@ -424,7 +425,7 @@ def _java() -> str:
 
 
 def _commit_time_us() -> int:
-    """When the commit was made; 0 outside a repository."""
+    """Return the time of the commit, 0 outside a repository."""
     words = ["git", "-C", str(processes.ROOT), "show", "--no-patch", "--format=%ct", "HEAD"]
     try:
         result = subprocess.run(words, capture_output=True, text=True, check=True, timeout=10)
@@ -481,14 +482,14 @@ class Work:
 
     @property
     def left_s(self) -> float:
-        """What is left of the budget."""
+        """Remaining time of the budget."""
         return self.night.budget_s - sum(each.spent_s for each in self.night.stages)
 
     def stage(self, name: str) -> NightStage:
         return next(each for each in self.night.stages if each.name == name)
 
     def tried_before(self, stage: str) -> list[Sequence[str]]:
-        """What this stage tried in each earlier night, and tonight so far."""
+        """Return the tries of this stage in each earlier night, and tonight so far."""
         nights = [*(each.night for each in self.earlier), self.night]
         return [one.tried for night in nights for one in night.stages if one.name == stage]
 

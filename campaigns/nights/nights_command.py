@@ -128,7 +128,7 @@ def _points_of(folder: Path) -> PointCounts | None:
 
 
 def reasons_of(work: Work) -> tuple[Reason, ...]:
-    """Why the night is red; nothing if it is green."""
+    """Return the reasons why the night is red, none if it is green."""
     earlier = [each.plays for each in work.earlier if each.night.finished]
     drawn = sum(not each.is_replay for each in work.plays)
     return why_red(work.night, drawn, control_outcomes(work.plays), earlier)

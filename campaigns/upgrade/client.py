@@ -47,7 +47,7 @@ def make_tiered(port: int, topics: Sequence[str]) -> None:
 
 
 def are_led(port: int, topics: Mapping[str, int]) -> bool:
-    """Whether all partitions have a leader. Raise UpgradeError."""
+    """Return whether all partitions have a leader. Raise UpgradeError."""
     found = _call(port, ApiKey.METADATA, METADATA_VERSION, metadata_request(list(topics))).topics
     return all(
         each.error_code == 0

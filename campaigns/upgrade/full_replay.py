@@ -67,7 +67,7 @@ def replayed(folder: Path) -> list[ReplayedSegment]:
 
 
 def after(known: Known | None, batch: FileBatch) -> Known:
-    """What is known of a producer after a batch of it, or after a marker for it (P-1)."""
+    """Return the state of a producer after a batch of it, or after a marker for it (P-1)."""
     who, epoch, newest = batch.producer_id, batch.producer_epoch, batch.max_timestamp_ms
     old, own_ms = known or Known(ProducerRow(who, epoch, -1, -1, 0, -1, -1, -1), -1)
     if batch.is_end:
@@ -120,8 +120,8 @@ def _same(found: ProducerRow, one: Known, expired_ms: int) -> bool:
 def first_needed(
     replay: Sequence[ReplayedSegment], snapshots: Iterable[int], offset: int, now_ms: int, expiration_ms: int
 ) -> int:
-    """Where the replay for a snapshot at ``offset`` may begin: nothing before that is to be read (P-9). ``snapshots``
-    are the offsets of the whole ones that are there."""
+    """Return where the replay for a snapshot at ``offset`` may begin. Nothing before that is to be read (P-9).
+    ``snapshots`` are the offsets of the whole ones that are there."""
     before = [each for each in replay if each.next_offset <= offset]
     young = next((at for at, each in enumerate(before) if each.max_timestamp_ms > now_ms - expiration_ms), len(before))
     begin = before[young].base_offset if young < len(before) else offset

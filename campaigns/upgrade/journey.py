@@ -55,7 +55,7 @@ class Journey:
 
 
 def eligible_segments(replay: Sequence[ReplayedSegment]) -> list[ReplayedSegment]:
-    """Those that may be uploaded: closed, and with nothing undecided in them or before them."""
+    """Return the segments that may be uploaded: closed, and with nothing undecided in them or before them."""
     return [each for each in replay[:-1] if each.next_offset <= stable_end(replay)]
 
 

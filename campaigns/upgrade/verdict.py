@@ -124,7 +124,7 @@ def _is_too_early(journey: Journey, offset: int) -> bool:
 
 
 def _is_whole(journey: Journey, segment: ReplayedSegment) -> bool:
-    """Whether the object equals the old file byte for byte, but for leader epochs that were changed to 0."""
+    """Return whether the object equals the old file byte for byte, but for leader epochs that were changed to 0."""
     old, copy = journey.old.folder / file_name(segment.base_offset, ".log"), _object(journey, segment, ".log")
     assert copy is not None, "it was uploaded"
     wanted = bytearray(old.read_bytes())

@@ -295,7 +295,7 @@ class _Order:
         return self._timed(ENDED, operation.process, operation.index, operation.complete_us)
 
     def _reads(self) -> None:
-        """Of those that read up to the same offset the first is enough."""
+        """Return the reads to compare. Of those that read up to the same offset the first is enough."""
         first: dict[tuple[TopicPartition, int], OperationRow] = {}
         for span, operation in reads(self._history):
             if span.valid and span.writer:

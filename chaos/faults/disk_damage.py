@@ -42,8 +42,8 @@ class Flip(NamedTuple):
 
 
 def is_aimed_at(path: str) -> bool:
-    """Whether the file holds records of a client's topic, or the ID of that topic. The path is relative to the node's
-    folder."""
+    """Return whether the file holds records of a client's topic, or the ID of that topic. The path is relative to the
+    node's folder."""
     folder, _, name = path.rpartition("/")
     is_wanted = name.endswith(".log") or name == PARTITION_METADATA
     return is_wanted and bool(folder) and not folder.startswith("__") and "." not in folder

@@ -87,7 +87,7 @@ def _is_number(text: str) -> bool:
 
 
 def _is_local(host: str) -> bool:
-    """Whether the header ``Host`` names an address, or this machine."""
+    """Return whether the header ``Host`` names an address, or this machine."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
         return name == "localhost" or bool(ip_address(name))
@@ -195,7 +195,7 @@ def _handler(proxy: FrameProxy, loop: asyncio.AbstractEventLoop, token: str) -> 
                 self._json(status, found)
 
         def _is_gone(self) -> bool:
-            """Whether the client has closed the connection."""
+            """Return whether the client has closed the connection."""
             try:
                 readable = select.select([self.connection], [], [], 0)[0]
                 return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)

@@ -132,7 +132,7 @@ class Conversation:
         self._held_up = True
 
     def release_request(self) -> None:
-        """What was held is given again by its holder; what waited behind it may go on."""
+        """Release a request that its holder returns, and those that waited behind it."""
         self._held_up = False
         self._pump_up()
 

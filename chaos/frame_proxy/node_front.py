@@ -117,7 +117,7 @@ class NodeFront:
     # Connections
 
     def accept(self) -> asyncio.Protocol:
-        """For ``create_server``."""
+        """Accept a connection, as the callback of ``create_server``."""
         return ClientSide(self)
 
     def begin(self, client: asyncio.Transport) -> Conversation:

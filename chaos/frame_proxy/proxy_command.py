@@ -117,7 +117,7 @@ def _processes_of(processes: Mapping[int, int], nodes: Sequence[AdvertisedNode])
 
 
 def _runs(process: "psutil.Process") -> bool:
-    """Whether it is still that process, and not only its exit status that nobody has collected."""
+    """Return whether it is still that process, and not only its exit status that nobody has collected."""
     import psutil
 
     try:

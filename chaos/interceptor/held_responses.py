@@ -26,7 +26,7 @@ LostKeys: TypeAlias = list[tuple[str, int, str]]
 
 
 def pass_none() -> None:
-    """For a sender whose other responses wait here."""
+    """Pass nothing, for a sender whose other responses wait here."""
 
 
 class HeldResponses:

@@ -83,7 +83,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def _is_readable(manifest: Path) -> bool:
-    """Whether the manifest can be read. One that is not written yet is no damaged one."""
+    """Return whether the manifest can be read. One that is not written yet is no damaged one."""
     try:
         return not manifest.exists() or isinstance(json.loads(manifest.read_text(encoding="utf-8")), dict)
     except (OSError, ValueError):

@@ -97,7 +97,7 @@ class NodeUnderTest(BrokerLauncher):
             self.process.send_command(load_from_us=at_us)
 
     def disarm(self) -> None:
-        """No fault at a state fires any more."""
+        """Let no further fault at a state fire."""
         self._load_from_us = NOT_YET
         if self.process is not None:
             self.process.send_command(disarm=True)

@@ -239,7 +239,7 @@ class TargetProcess(Child):
 
     @property
     def killed_by(self) -> int:
-        """What a frame proxy does to kill it: the process group, as a negative number."""
+        """The process group as a negative number, with which a frame proxy kills it."""
         return -self.pid
 
     def send(self, number: signal.Signals) -> None:
@@ -306,7 +306,7 @@ class ShellProcess:
 
     @property
     def killed_by(self) -> str:
-        """What a frame proxy does to kill it: the shell command."""
+        """The shell command with which a frame proxy kills it."""
         return self.command("kill")
 
     def kill(self) -> str:

@@ -57,8 +57,8 @@ class RunFolder:
 
     @property
     def hit_counts(self) -> Path:
-        """What nodes share during the run: the numbers of hits (``FileHitCounter``) and requests of nodes. It is
-        removed when the trace is collected."""
+        """Folder that nodes share during the run, with the numbers of hits (``FileHitCounter``) and requests of nodes.
+        It is removed when the trace is collected."""
         return self.path / "trace" / "hit-counts"
 
     def producer_expiration_us(self) -> int | None:

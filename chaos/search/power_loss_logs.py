@@ -724,7 +724,8 @@ class TieredLog(LogScript):
         self.log.enforce_retention(NOW)
 
     def begin_behind_tier(self) -> None:
-        """Its leader's log goes on at the end of the tier, which has all of this replica's records by now."""
+        """Begin at the end of the tier, which has all of this replica's records by now, and where its leader's log goes
+        on."""
         log = self.log
         self.tier_end = offset = log.log_end_offset
         self.durable.clear()

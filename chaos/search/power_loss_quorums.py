@@ -487,7 +487,7 @@ def _compare_image(replica: Replica, owed: OwedSnapshots) -> None:
 
 
 def _expected(replica: Replica, owed: OwedSnapshots) -> Content | None:
-    """What a replay of all records gives, with the setting that a resumed node has made last."""
+    """Return the result of a replay of all records, with the setting that a resumed node has made last."""
     image = replica.image
     resource = 2, "t0"
     value = image.configs.get(resource, {}).get("retention.ms", "")

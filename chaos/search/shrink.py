@@ -61,7 +61,7 @@ def shrink(
 
 
 def _is_loadable(scenario: Scenario) -> bool:
-    """Whether the scenario can be kept as a file. A load may be too short for a fault, for example."""
+    """Return whether the scenario can be kept as a file. A load may be too short for a fault, for example."""
     try:
         loader.parse(tomllib.loads(text_of(scenario)), Path(scenario.path))
     except loader.ScenarioError:

@@ -346,11 +346,11 @@ class Losses(Protocol):
     """Decides what a power loss keeps of what was not synced. Every outcome is one that a real disk may have."""
 
     def keeps_change(self) -> bool:
-        """Whether the next change of a name is kept."""
+        """Return whether the next change of a name is kept."""
         ...
 
     def undoes_rewrite(self) -> bool:
-        """Whether the next file gets the durable content back that a truncation or rewrite has replaced."""
+        """Return whether the next file gets the durable content back that a truncation or rewrite has replaced."""
         ...
 
     def kept_size(self, durable: int, size: int) -> int:
@@ -595,7 +595,7 @@ class SimDisk:
         return [(path, bytes(file.content)) for path, file in sorted(self._names.files.items())]
 
     def _read_again(self, file: File) -> None:
-        """Where a sync failed, the file has what the disk has: a part of what was written, and then zeros or what was
+        """Read a file from the disk after a failed sync: a part of what was written, and then zeros or what was
         there before. It is shorter if nothing behind the failure became durable."""
         random = self._random
         for start, end in file.failed:

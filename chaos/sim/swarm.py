@@ -440,7 +440,8 @@ class SwarmDrawing:
         return replace(self._duration(fault), delay_ms=Range(low, low), names_only=names_only)
 
     def _bit_flipped(self, fault: Fault) -> Fault:
-        """Only one node's disk decays: what is damaged on all replicas is lost, and no guarantee says otherwise."""
+        """Draw bit flips for the disk of one node only: what is damaged on all replicas is lost, and no guarantee says
+        otherwise."""
         return replace(self._killed(fault), node=self._decays)
 
     def _damaged(self, fault: Fault) -> Fault:

@@ -233,7 +233,7 @@ class SimWorld:
             self._after_heal.record_missing(self.agenda.now_us, fleet.final_describer.missed)
 
     def _read_local_logs(self, reader: FinalReader) -> None:
-        """Where remote segments are unreadable (E-7), read the partition from the start of its local log. That start
+        """Read a partition whose remote segments are unreadable (E-7) from the start of its local log. That start
         moves when retention deletes local segments meanwhile, so the read is repeated then."""
         before: dict[protocol.TopicPartition, int] = {}
         for number in range(MOST_LOCAL_READS):

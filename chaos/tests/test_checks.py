@@ -362,7 +362,7 @@ def test_client_that_deletes_records_is_found_by_any_name_of_the_api(code: str) 
 
 
 def names_delete_records(code: str) -> bool:
-    """Whether code names the request anywhere but in comments and documentation."""
+    """Return whether code names the request anywhere but in comments and documentation."""
     named = re.compile("delete_?records", re.IGNORECASE)
     return bool(named.search(code) and named.search(ast.dump(Undocumented().visit(ast.parse(code)))))
 

@@ -142,7 +142,7 @@ class Life:
         assert self.world.node.stopped
 
     def check(self, records_are_durable: bool) -> None:
-        """After the crash: a new start serves, and every acknowledgement holds."""
+        """Assert that a new start after the crash serves, and that every acknowledgement holds."""
         world = self.world = NodeWorld(self.disk, seed=2, **self.config)
         assert world.node.ready, "it does not start"
         image = world.node.broker.controller.image

@@ -80,7 +80,7 @@ class MortalDisk(SimDisk):
         super().delete(path)
 
     def finish_sync(self, synced: Synced) -> None:
-        """No event of the node's: it dies beside it."""
+        """Finish the sync outside the node's events, because the node dies beside it."""
         try:
             self._live_on()
         except ProcessKilled as death:

@@ -87,7 +87,7 @@ class Crowd:
                 self.sequences[client, topic] = what + 1
 
     def check(self, world: NodeWorld) -> int:
-        """How many acknowledged records were looked at."""
+        """Return the number of acknowledged records that were compared."""
         assert world.node.ready
         image = world.node.broker.controller.image
         looked = 0

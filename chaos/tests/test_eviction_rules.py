@@ -66,7 +66,7 @@ class Fetchers:
 
     @property
     def waiting(self) -> int:
-        """How many requests the check believes to be under way."""
+        """Number of requests that the check takes to be in flight."""
         return sum(map(len, self.check._nodes[0].pending.values()))
 
     def opens(self, session_id: int, partitions: int = 1, evicting: int = 0, **how: int) -> None:

@@ -120,8 +120,8 @@ Place: TypeAlias = tuple[Any, str]
 
 @pytest.fixture(scope="module")
 def places() -> dict[int, list[Place]]:
-    """Where the broker, its client and the fleet's behaviours hold each function, also one with a cache: (module or
-    class, name), by ``id`` of the function."""
+    """Return where the broker, its client and the fleet's behaviours hold each function, also one with a cache: (module
+    or class, name), by ``id`` of the function."""
     found: dict[int, list[Place]] = {}
     modules = [*_modules(reference_broker), *_modules(bench.fleet.behaviours)]
     for owner in (*modules, *(each for one in modules for each in vars(one).values() if inspect.isclass(each))):

@@ -55,7 +55,7 @@ PART = int(ledger.head()[:8] or "0", 16) % PARTS
 
 
 def _is_due(name: str, mutant: str) -> bool:
-    """Whether the test of this commit plays the mutant in this scenario."""
+    """Return whether the test of this commit plays the mutant in this scenario."""
     if mutant in SLOW:
         return False
     if mutant not in FASTEST:

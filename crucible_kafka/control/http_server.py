@@ -166,7 +166,7 @@ class _Handler(BaseHTTPRequestHandler):
         return found.status, {} if result is None else result
 
     def _is_gone(self) -> bool:
-        """Whether the client has closed the connection, or the server ends."""
+        """Return whether the client has closed the connection, or the server ends."""
         if self.server.is_closing:
             return True
         try:
@@ -228,7 +228,7 @@ def _status(failure: Exception) -> int:
 
 
 def _is_local(host: str) -> bool:
-    """Whether the header ``Host`` names an address, or this machine."""
+    """Return whether the header ``Host`` names an address, or this machine."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
         return name == "localhost" or bool(ip_address(name))

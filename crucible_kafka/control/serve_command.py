@@ -74,6 +74,7 @@ def _wait(parent: int | None) -> None:
 
 
 def _is_pipe(descriptor: int) -> bool:
-    """Whether its end means that the process at the other end is gone. The null device has ended from the start."""
+    """Return whether its end means that the process at the other end is gone. The null device has ended from the
+    start."""
     mode = os.fstat(descriptor).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)

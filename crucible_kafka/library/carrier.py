@@ -40,7 +40,7 @@ class Carrier(Protocol):
 
     @property
     def why_ended(self) -> str:
-        """Why the node has ended by itself; empty if it runs, or if a test has ended it."""
+        """Reason why the node has ended by itself, empty if it runs or if a test has ended it."""
         ...
 
     @property

@@ -279,13 +279,13 @@ class ClusterLife:
         )
 
     def isolate(self, node: int) -> None:
-        """As ``NodeHandle.isolate``."""
+        """Isolate a node, as ``NodeHandle.isolate`` does."""
         self.need_others("isolated")
         self._isolated.add(node)
         self._apply_cuts()
 
     def heal(self, node: int) -> None:
-        """As ``NodeHandle.heal``."""
+        """Heal a node, as ``NodeHandle.heal`` does."""
         self._isolated.discard(node)
         self._apply_cuts()
 

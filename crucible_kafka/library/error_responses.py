@@ -84,7 +84,7 @@ def response_class(api_key: int) -> type:
 
 
 def names_in_requests(api_key: int, fields: set[str]) -> bool:
-    """Whether requests of an API have one of these fields."""
+    """Return whether requests of an API have one of these fields."""
     if api_key == ApiKey.PRODUCE:
         return bool(fields & {"topic", "partition", "transactional_id"})
     if api_key == ApiKey.FETCH:
@@ -100,7 +100,7 @@ def _field_names(struct: type) -> Iterator[str]:
 
 
 def has_place(api_key: int, versions: tuple[int, int], of_partition: bool) -> bool:
-    """Whether responses of some of these versions have an error code: any, or that of a partition."""
+    """Return whether responses of some of these versions have an error code: any, or that of a partition."""
     if api_key in (ApiKey.PRODUCE, ApiKey.FETCH):
         return True
     if not of_partition and any(has_error_code(api_key, version) for version in range(versions[0], versions[1] + 1)):
@@ -125,7 +125,7 @@ def has_throttle_time(api_key: int) -> bool:
 
 
 def _is_at_top_level(api_key: int, version: int, code: int) -> bool:
-    """Whether a broker would put the error at the top level of the response, not into its items."""
+    """Return whether a broker would put the error at the top level of the response, not into its items."""
     if api_key == ApiKey.METADATA:  # The top level is there for this error alone (KIP-1102).
         return code == ErrorCode.rebootstrap_required and has_error_code(api_key, version)
     is_of_items = api_key == ApiKey.FETCH and code in OF_FETCHED_PARTITIONS

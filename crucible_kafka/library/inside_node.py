@@ -467,7 +467,7 @@ class InsideNode:
         return done
 
     def do_coordinates(self, group: str | None, transactional_id: str | None) -> Plain:
-        """Whether this node coordinates the group or the transactional ID, with all of its past loaded."""
+        """Return whether this node coordinates the group or the transactional ID, with all of its past loaded."""
         broker = self._node.broker
         if group is not None:
             shard = broker.groups.find(group)

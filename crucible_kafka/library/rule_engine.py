@@ -108,7 +108,7 @@ class RuleEngine:
         return _AT_REQUEST[rule.spec.act](self, rule, request, frame)
 
     def is_late(self, request: Request) -> bool:
-        """Whether this is a delayed request that comes now. ``arrived_late`` must follow."""
+        """Return whether this is a delayed request that comes now. ``arrived_late`` must follow."""
         return self._held.get(request.connection) is request
 
     def arrived_late(self, request: Request) -> Sequence[Event]:
@@ -401,7 +401,7 @@ _AT_RESPONSE: Final[dict[str, Callable[[RuleEngine, Pending, Reply], tuple[Seque
 
 
 def _has_response(spec: RuleSpec, request: Request) -> bool:
-    """Whether the rule can act: a Produce without acknowledgements (acks=0) has no response."""
+    """Return whether the rule can act: a Produce without acknowledgements (acks=0) has no response."""
     no_response = isinstance(request.body, ProduceRequest) and request.body.acks == 0
     return not no_response or spec.act in (
         "drop_request",

@@ -83,7 +83,7 @@ class RuleSpec:
         return cls(**values)
 
     def matches(self, node: int, request: Request) -> bool:
-        """Whether the header of the request matches. ``matches_facts`` judges its body."""
+        """Return whether the header of the request matches. ``matches_facts`` judges its body."""
         return (
             (self.apis is None or request.api_key in self.apis)
             and (self.versions is None or self.versions[0] <= request.api_version <= self.versions[1])
@@ -107,7 +107,7 @@ class RuleSpec:
         return any(each is not None for each in wanted)
 
     def matches_facts(self, facts: Facts) -> bool:
-        """Whether what the body names matches. A topic and a partition must be those of one item.
+        """Return whether what the body names matches. A topic and a partition must be those of one item.
 
         A request that names partitions must name the one that an error is about.
         """
@@ -124,14 +124,15 @@ class RuleSpec:
         return self.topic is None or _any_fits(facts.topics, self.topic)
 
     def acts_on(self, number: int) -> bool:
-        """Whether it acts on this matching request, counted from 1 over the cluster. ``times`` is counted apart."""
+        """Return whether it acts on this matching request, counted from 1 over the cluster. ``times`` is counted
+        apart."""
         if self.nth is not None and number < self.nth:
             return False
         return self.probability is None or Random(f"{self.seed}-{number}").random() < self.probability
 
     @property
     def most(self) -> int | None:
-        """How often it acts at most, None for no limit."""
+        """Largest number of times that it acts, None for no limit."""
         return 1 if self.times is None and self.nth is not None else self.times
 
 

@@ -36,7 +36,7 @@ class SharedCluster(Cluster):
         versions: str | Mapping[str, int] | None = None,
         start_limit_s: float = START_LIMIT_S,
     ) -> None:
-        """As of ``Cluster``."""
+        """Take the parameters of ``Cluster``."""
         super().__init__(nodes, processes, config, versions, start_limit_s)
         self._usual_versions = versions
         self._last_name = 0

@@ -51,7 +51,7 @@ def refused(result: Result) -> str:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Where a folder is wanted."""
+    """Return a path to a file, where a command requires a folder."""
     path = tmp_path / "a-file"
     path.write_text("")
     return path

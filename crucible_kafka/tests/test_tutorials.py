@@ -150,7 +150,7 @@ class Reader:
 
 
 def is_alive(group: int) -> bool:
-    """Whether a process group has a process."""
+    """Return whether a process group has a process."""
     with suppress(ProcessLookupError):
         os.killpg(group, 0)
         return True

@@ -282,7 +282,7 @@ class BrokerConfig(ControllerSettings, CoordinationSettings, TierSettings, IdleS
 
 
 def _finer_given(name: str, values: Mapping[str, Value]) -> bool:
-    """Whether ``name`` is a setting in hours that was also given in minutes. As in Kafka, milliseconds win over
+    """Return whether ``name`` is a setting in hours that was also given in minutes. As in Kafka, milliseconds win over
     minutes, and minutes over hours."""
     return name.endswith(".hours") and name.removesuffix(".hours") + ".minutes" in values
 

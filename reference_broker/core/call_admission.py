@@ -73,8 +73,8 @@ class Admission:
         return ""
 
     def _serves(self, request: Request) -> bool:
-        """Whether the version is served. ApiVersions responds to an unknown version itself (KIP-511); the body is
-        None."""
+        """Return whether the version is served. ApiVersions responds to an unknown version itself (KIP-511); the body
+        is None."""
         return request.api_key == ApiKey.API_VERSIONS or (
             request.body is not None
             and serves(request.api_key, request.api_version)
@@ -83,7 +83,7 @@ class Admission:
 
 
 def is_taken_before_ready(request: Request) -> bool:
-    """Whether a node serves the request as soon as it takes part in the quorum, and while it leaves."""
+    """Return whether a node serves the request as soon as it takes part in the quorum, and while it leaves."""
     return _is_for_controller(request) or _is_of_a_follower(request)
 
 

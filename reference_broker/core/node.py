@@ -193,7 +193,8 @@ class Node:
         return None if broker is None else broker.address(self._inter_broker)
 
     def awaits(self, timer: int) -> bool:
-        """Whether the timer was neither cancelled nor has fired. The passing of any other timer changes nothing."""
+        """Return whether the timer was neither cancelled nor has fired. The passing of any other timer changes
+        nothing."""
         return timer in self._timers.armed
 
     def start(self, now: Now) -> Sequence[Effect]:
@@ -387,7 +388,7 @@ class Node:
         return ""
 
     def is_registered(self, client_id: str) -> bool:
-        """Whether a node is registered that sends its requests with this client ID."""
+        """Return whether a node is registered that sends its requests with this client ID."""
         return is_registered_node(client_id, self.broker.loader.image)
 
     def _request_failed(self, call: ActiveCall, request: Request, bug: Exception) -> None:

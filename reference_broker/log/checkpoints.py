@@ -349,7 +349,7 @@ def write_partition_metadata(disk: Disk, directory: str, topic_id: bytes) -> str
 
 
 def is_damaged_copy(found: bytes, topic_id: bytes) -> bool:
-    """Whether an ID that was read is the topic's, with some bits turned over. The file has no checksum. IDs of
+    """Return whether an ID that was read is the topic's, with some bits turned over. The file has no checksum. IDs of
     different topics are random, and so differ in about half of their bits."""
     differing = int.from_bytes(found, "big") ^ int.from_bytes(topic_id, "big")
     return differing.bit_count() <= MOST_DAMAGED_BITS

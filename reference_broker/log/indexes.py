@@ -116,7 +116,7 @@ class OffsetIndex(_Index):
         return self.positions[at] if at >= 0 else 0
 
     def has_entry(self, number: int, position: int) -> bool:
-        """Whether the entry with this number is about the batch at this byte position."""
+        """Return whether the entry with this number is about the batch at this byte position."""
         return number < len(self.positions) and self.positions[number] == position
 
     def truncate(self, disk: Disk, size: int) -> None:

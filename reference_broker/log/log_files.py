@@ -111,7 +111,7 @@ class LogFiles:
     # --- rolling ----------------------------------------------------------------------------------------------------
 
     def is_roll_due(self, now: Now) -> bool:
-        """Whether the active segment is older than ``segment.ms`` or ``max.compaction.lag.ms``."""
+        """Return whether the active segment is older than ``segment.ms`` or ``max.compaction.lag.ms``."""
         active = self.segments.items[-1] if self.segments.items else None
         return active is not None and active.is_due(self._due_ms(active), now.wall_ms)
 
@@ -254,9 +254,9 @@ class LogFiles:
         return self.checkpoints.durable_end
 
     def awaits_sync(self) -> bool:
-        """Whether something waits for the next sync: files to be deleted after it, or a segment that a roll has closed,
-        which is neither deleted locally nor behind the recovery point before it is durable (Kafka syncs after each
-        roll)."""
+        """Return whether something waits for the next sync: files to be deleted after it, or a segment that a roll has
+        closed, which is neither deleted locally nor behind the recovery point before it is durable (Kafka syncs after
+        each roll)."""
         durability, items = self.durability, self.segments.items
         if not durability.dirty or not items:
             return self.has_retired

@@ -395,7 +395,7 @@ def restored(states: ProducerStateManager, producers: Iterator[tuple[int, Produc
 
 
 def fits(crc: int, data: bytes) -> bool:
-    """Whether the CRC is that of the file's producers."""
+    """Return whether the CRC is that of the file's producers."""
     return crc == checksum(memoryview(data)[_HEAD.size :])
 
 
@@ -539,12 +539,12 @@ class ProducerSnapshots:
             insort(self.offsets, offset)
 
     def is_whole_and_durable(self, offset: int) -> bool:
-        """Whether a start is sure to find the state before ``offset``. Raise DiskError."""
+        """Return whether a start is sure to find the state before ``offset``. Raise DiskError."""
         is_there = offset in self.offsets and self.path(offset) not in self.durability.dirty
         return is_there and self.newest(offset, offset) is not None
 
     def is_due(self, offset: int, log_start_offset: int) -> bool:
-        """Whether the state before ``offset`` has no file yet. As in Kafka, that at the log start needs none."""
+        """Return whether the state before ``offset`` has no file yet. As in Kafka, that at the log start needs none."""
         return offset > (self.offsets[-1] if self.offsets else log_start_offset)
 
     # --- deletion ---------------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def read_quarantine(disk: Disk, directory: str, names: Sequence[str]) -> Quarant
 
 
 def was_quarantined(disk: Disk, directory: str) -> bool:
-    """Whether the log in this directory was in quarantine once, or still is. Raise DiskError."""
+    """Return whether the log in this directory was in quarantine once, or still is. Raise DiskError."""
     return disk.exists(f"{directory}/{HISTORY_FILE_NAME}")
 
 

@@ -260,8 +260,8 @@ class Recovery:
         }
 
     def _was_durable(self, offset: int) -> bool:
-        """Whether the record was on the disk. Then its loss is damage. Otherwise it may be lost with the power, as the
-        end of the log."""
+        """Return whether the record was on the disk. Then its loss is damage. Otherwise it may be lost with the power,
+        as the end of the log."""
         return self.clean or offset < self.checkpoints.durable_end
 
     def _lost_start(self, base: int) -> int | None:
@@ -279,8 +279,9 @@ class Recovery:
         return begins[0] if begins and begins[0] < base else None
 
     def _is_unused(self, segment: Segment) -> bool:
-        """Whether a file without records lies inside the segment before it. The disk failed when the file was made, and
-        the log went on in that segment with a batch that still fitted into it. All records there are whole."""
+        """Return whether a file without records lies inside the segment before it. The disk failed when the file was
+        made, and the log went on in that segment with a batch that still fitted into it. All records there are
+        whole."""
         before = self.segments.items[-1] if self.segments.items else None
         is_inside = before is not None and before.base_offset < segment.base_offset < before.next_offset
         return is_inside and self.disk.size(segment.path) == 0

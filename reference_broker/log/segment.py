@@ -106,16 +106,16 @@ class Segment:
             self.times.add(self.max_timestamp_ms, self.max_timestamp_offset - self.base_offset)
 
     def must_roll_for(self, size: int, last_offset: int, segment_bytes: int, segment_index_bytes: int) -> bool:
-        """Whether ``size`` more bytes, with offsets up to ``last_offset``, need a new segment. An empty segment takes
-        any number of bytes."""
+        """Return whether ``size`` more bytes, with offsets up to ``last_offset``, need a new segment. An empty segment
+        takes any number of bytes."""
         return last_offset - self.base_offset > MAX_RELATIVE_OFFSET or (
             self.size_bytes > 0
             and (self.size_bytes + size > segment_bytes or (len(self.offsets.keys) + 1) * 8 > segment_index_bytes)
         )
 
     def is_due(self, segment_ms: int, wall_ms: int, timestamp_ms: int = -1) -> bool:
-        """Whether the segment is older than ``segment_ms``. Its age is the time from the timestamp of its first batch
-        to ``timestamp_ms``. If one of them is -1, its age is the time since it was created, by the wall clock."""
+        """Return whether the segment is older than ``segment_ms``. Its age is the time from the timestamp of its first
+        batch to ``timestamp_ms``. If one of them is -1, its age is the time since it was created, by the wall clock."""
         if self.size_bytes == 0:
             return False
         if self.first_timestamp_ms >= 0 and timestamp_ms >= 0:

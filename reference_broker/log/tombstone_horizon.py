@@ -58,7 +58,7 @@ class TombstoneHorizon:
             self.offset, self._is_there = self._prepared, True
 
     def must_empty(self, position: int, leader_horizon: int) -> bool:
-        """Whether a follower whose log ends at ``position`` must empty it, because of its leader's marker
+        """Return whether a follower whose log ends at ``position`` must empty it, because of its leader's marker
         (H-4, H-6). ``begin`` follows once it is empty. Raise DiskError."""
         remembered = remembered_after(position, leader_horizon)
         # Decision horizon-passed (H-4, H-6): starts again | fills on

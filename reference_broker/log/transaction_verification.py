@@ -125,7 +125,7 @@ class VerificationStates:
 
 
 def _is_open(known: ProducerStateEntry | None, batch: TransactionalBatch) -> bool:
-    """Whether the batch belongs to the transaction that is open here. That of a newer epoch is another one."""
+    """Return whether the batch belongs to the transaction that is open here. That of a newer epoch is another one."""
     return known is not None and known.current_txn_first_offset >= 0 and known.producer_epoch == batch.producer_epoch
 
 

@@ -188,7 +188,7 @@ def refusal(update: Request, cache: MetadataCache, broker_epoch: int) -> Error:
 
 
 def is_overtaken(update: Request, cache: MetadataCache) -> bool:
-    """Whether an update must be ignored. This is so if the same update or a newer one of the same controller was
+    """Return whether an update must be ignored. This is so if the same update or a newer one of the same controller was
     applied before, or if the metadata epoch has been switched off since."""
     # Decision metadata-update-overtaken (M-3): overtaken | newer
     return update.metadata_epoch <= cache.overtaken_epoch or (
@@ -207,7 +207,8 @@ class _Topic:
 
 
 def is_full(request: Request, cache: MetadataCache) -> bool:
-    """Whether a request replaces all that the broker was sent before. In version 1000 a controller's first one does."""
+    """Return whether a request replaces all that the broker was sent before. In version 1000 a controller's first one
+    does."""
     if isinstance(request, UpdateMetadataRequest1001):
         return request.type == FULL_UPDATE
     return cache.metadata_epoch == NO_EPOCH or request.controller_epoch != cache.controller_epoch

@@ -84,12 +84,12 @@ def check_levels(image: MetadataImage, config: BrokerConfig) -> None:
 
 
 def sends_metadata_epoch(image: MetadataImage) -> bool:
-    """Whether level 1 of the metadata epoch feature is finalized."""
+    """Return whether level 1 of the metadata epoch feature is finalized."""
     return image.features.get(METADATA_EPOCH_FEATURE, 0) >= METADATA_EPOCH_LEVEL
 
 
 def keeps_eligible_leaders(image: MetadataImage) -> bool:
-    """Whether level 1 of eligible leader replicas is finalized."""
+    """Return whether level 1 of eligible leader replicas is finalized."""
     return image.features.get(ELR_FEATURE, 0) >= ELR_LEVEL
 
 
@@ -99,7 +99,7 @@ def transaction_version(image: MetadataImage) -> int:
 
 
 def knows_directories(image: MetadataImage) -> bool:
-    """Whether partitions say in which log directory each replica is (KIP-858)."""
+    """Return whether partitions say in which log directory each replica is (KIP-858)."""
     return metadata_version(image) >= DIRECTORIES_FROM
 
 

@@ -103,8 +103,8 @@ def named_listeners(endpoints: Iterable[tuple[str, str, int]]) -> tuple[tuple[st
 
 
 def includes(features: Iterable[tuple[str, int, int]], feature: str, level: int) -> bool:
-    """Whether that level lies between the lowest and the highest in ``features``. A feature that is not there has level
-    0 only."""
+    """Return whether that level lies between the lowest and the highest in ``features``. A feature that is not there
+    has level 0 only."""
     lowest, highest = next(((low, high) for name, low, high in features if name == feature), (0, 0))
     return lowest <= level <= highest
 

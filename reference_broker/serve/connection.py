@@ -175,15 +175,16 @@ class Connection(asyncio.Protocol):
             self._read_again()
 
     def _may_serve_now(self) -> bool:
-        """Whether a request that has just arrived, and is the only one of this connection, is served at once."""
+        """Return whether a request that has just arrived, and is the only one of this connection, is served at once."""
         if self.of_node:
             return not self.must_wait
         driver = self._driver
         return self._is_short() and not driver.memory.is_full(self, is_small=True) and driver.scheduler.may_serve_now()
 
     def _is_short(self) -> bool:
-        """Whether the next request is likely to be served in little time: its connection was served before, nothing
-        about it was large, and it does not begin to fetch now. A first fetch may request all records of a topic."""
+        """Return whether the next request is likely to be served in little time: its connection was served before,
+        nothing about it was large, and it does not begin to fetch now. A first fetch may request all records of a
+        topic."""
         is_light = self._was_served and self._weight_bytes <= HEAVY_BYTES >= self._reader.buffered_bytes
         if not is_light or self._fetches_little:
             return is_light

@@ -259,7 +259,7 @@ class Driver:
             self.memory.changed(connection)
 
     def _is_of_node(self, request: Request) -> bool:
-        """Whether a node that is registered under this client ID may come to this listener. If brokers have a
+        """Return whether a node that is registered under this client ID may come to this listener. If brokers have a
         listener of their own, they have no reason to."""
         plan = self.listeners
         return plan.inter_broker not in plan.of_nodes and self._node.is_registered(request.client_id)

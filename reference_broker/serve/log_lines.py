@@ -70,7 +70,7 @@ class LogLines:
             self._write(level, event, facts)
 
     def _is_allowed(self, what: str, burst: int, lines_per_second: float, facts: dict[str, object]) -> bool:
-        """Whether a line may be written. Adds to ``facts`` the number of lines omitted before it."""
+        """Return whether a line may be written. Adds to ``facts`` the number of lines omitted before it."""
         now_s = self._now_s()
         allowance = self._allowances.get(what)
         if allowance is None:

@@ -68,7 +68,7 @@ class MemoryBudget:
         self._shares[holder.of_node].changed(holder)
 
     def is_full(self, holder: Holder, is_small: bool = False) -> bool:
-        """Whether a new request must wait, because connections that were closed still hold what they held.
+        """Return whether a new request must wait, because connections that were closed still hold what they held.
         ``is_small`` says that the request and its response are small, so that it may come out of the reserve.
 
         Otherwise, all requests that arrive in one turn of the event loop could be served before any memory is free

@@ -93,7 +93,8 @@ def plan_descriptors(limit: int, wanted_files: int = 0) -> DescriptorPlan:
 
 
 def is_out_of_descriptors(failure: BaseException) -> bool:
-    """Whether something failed only because the process, or the machine, has no free descriptor at the moment."""
+    """Return whether something failed only because the process, or the machine, has no free descriptor at the
+    moment."""
     return isinstance(failure, OSError) and failure.errno in (errno.EMFILE, errno.ENFILE)
 
 

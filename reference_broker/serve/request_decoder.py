@@ -55,8 +55,8 @@ def decode_in_slices(connection: int, frame: memoryview, versions: Mapping[int, 
 
 
 def begins_at_once(frame: memoryview) -> bool:
-    """Whether the first step of a large request need not wait for other large ones. It is the whole of nearly all
-    fetches and produces, whose codecs are fast."""
+    """Return whether the first step of a large request need not wait for other large ones. It is the whole of nearly
+    all fetches and produces, whose codecs are fast."""
     return int.from_bytes(frame[:2], "big") in (_FETCH, _PRODUCE)
 
 
@@ -67,7 +67,8 @@ def sender_of(client_id: str) -> tuple[str, str]:
 
 
 def _is_served(header: RequestHeader, versions: Mapping[int, tuple[int, int]]) -> bool:
-    """Whether the version is served. Raise ProtocolError unless an unserved request has a response (ApiVersions)."""
+    """Return whether the version is served. Raise ProtocolError unless an unserved request has a response
+    (ApiVersions)."""
     key, version = header.api_key, header.api_version
     served = versions.get(key)
     if served is not None and (served[0] <= version <= served[1] or (key, version) in DRAFTS):

@@ -82,7 +82,7 @@ class RequestScheduler:
         """The processor time at which LIGHT_S is over for this turn. None before its first arrival."""
 
     def may_serve_now(self) -> bool:
-        """Whether a request that has just arrived on a light connection is served before the next pass.
+        """Return whether a request that has just arrived on a light connection is served before the next pass.
 
         The event loop calls back for all sockets that are readable before it runs what ``call_soon`` was given. So that
         ends the turn. (uvloop's ``time`` cannot distinguish turns: it goes on while sockets are called back.)

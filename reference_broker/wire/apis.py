@@ -225,11 +225,11 @@ _NONE: Final = (0, -1, FIRST_DRAFT_VERSION)
 
 
 def is_flexible(api_key: int, version: int) -> bool:
-    """Whether a version has compact lengths and tagged fields (and so request header v2)."""
+    """Return whether a version has compact lengths and tagged fields (and so request header v2)."""
     return _VERSIONS.get(api_key, _NONE)[2] <= version < FIRST_DRAFT_VERSION
 
 
 def is_known(api_key: int, version: int) -> bool:
-    """Whether messages of this version can be encoded and decoded here."""
+    """Return whether messages of this version can be encoded and decoded here."""
     least, greatest, _ = _VERSIONS.get(api_key, _NONE)
     return least <= version <= greatest or (api_key, version) in DRAFTS

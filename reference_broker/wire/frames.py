@@ -77,7 +77,7 @@ class FrameReader:
             self._position = 0
 
     def has_frame(self) -> bool:
-        """Whether ``next_frame`` would return a frame, or raise."""
+        """Return whether ``next_frame`` would return a frame, or raise."""
         if self._frame_bytes < 0:
             if self.buffered_bytes < 4:
                 return False
@@ -205,8 +205,8 @@ def write_request_header(header: RequestHeader) -> bytes:
 
 
 def has_tagged_response_header(api_key: int, api_version: int) -> bool:
-    """Whether the response header is v1. ApiVersions always has v0, because a client whose version the broker does not
-    know must be able to read the response (KIP-511)."""
+    """Return whether the response header is v1. ApiVersions always has v0, because a client whose version the broker
+    does not know must be able to read the response (KIP-511)."""
     return api_key != _API_VERSIONS and is_flexible(api_key, api_version)
 
 

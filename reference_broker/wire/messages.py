@@ -221,7 +221,8 @@ def body_class(api_key: int, direction: Direction) -> type:
 
 
 def has_error_code(api_key: int, version: int) -> bool:
-    """Whether a response of this version has an error code of its own, beside those of single topics and the like.
+    """Return whether a response of this version has an error code of its own, beside those of single topics and the
+    like.
 
     It must have it on the wire and in the body that handlers fill.
     """

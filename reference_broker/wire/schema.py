@@ -87,7 +87,7 @@ def schema_fields(entity: type) -> tuple[SchemaField, ...]:
 
 
 def is_flexible_entity(entity: type) -> bool:
-    """Whether the struct has compact lengths and a tag buffer. It has if its class does not say otherwise."""
+    """Return whether the struct has compact lengths and a tag buffer. It has if its class does not say otherwise."""
     return getattr(entity, "__flexible__", True)
 
 

@@ -121,8 +121,7 @@ class Rate:
 
 
 def red_rates(lines: Sequence[Line]) -> list[Rate]:
-    """Of what was red sometimes, and of all that is played live, which is a few times a night. The greatest comes
-    first."""
+    """Return the red rates of what was red sometimes, and of all that is played live, the greatest first."""
     uncertain = [line for line in lines if line.plays and (0 < line.reds < line.plays or line.world == "live")]
     rates = [Rate(line, line.reds / line.plays, *wilson(line.reds, line.plays)) for line in uncertain]
     return sorted(rates, key=lambda rate: (-rate.rate, -rate.high, rate.line.scenario, rate.line.target))

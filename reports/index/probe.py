@@ -93,6 +93,6 @@ def _cell(row: Row | None) -> ProbeCell | None:
 
 
 def changes(every: Sequence[ProbeLine]) -> list[Changed]:
-    """What got worse comes first."""
+    """Return the changes, with those for the worse first."""
     changed = [change for line in every for cell in line.cells if cell is not None for change in cell.changed]
     return sorted(changed, key=lambda change: (_ORDER.index(change.word), change.target, change.case_id))

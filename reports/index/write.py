@@ -65,7 +65,7 @@ def _page(nights: Path, out: Path | None) -> Path:
 def context_of(
     collected: Collected, every: Sequence[NightSummary], notes: Sequence[Note], nights: Path, beside: Path
 ) -> dict[str, Any]:
-    """What the template shows. Links are relative to ``beside``, the folder of the page."""
+    """Return the values that the template shows. Links are relative to ``beside``, the folder of the page."""
 
     def file(night: str, path: str) -> str:
         target = nights / night / path
@@ -113,7 +113,7 @@ def context_of(
 
 
 def _cells(lines: Sequence[matrix.Line], nights: Sequence[NightSummary]) -> dict[str, Any]:
-    """What the page's script shows of a cell, by the places of its line and its night."""
+    """Return what the page's script shows of each cell, by the places of its line and its night."""
     return {
         "nights": [f"{summary.started:%-d %b %Y}" for summary in nights],
         "lines": [asdict(line) for line in lines],

@@ -29,7 +29,7 @@ UNKNOWN_OFFSET: Final = 2**62
 
 
 def has_keyed(tables: Tables) -> bool:
-    """Whether any run wrote to compacted topics. Frames over nothing cost their planning, too."""
+    """Return whether any run wrote to compacted topics. Frames over nothing cost their planning, too."""
     return bool(tables.runs_with("keyed_writes"))
 
 

@@ -85,7 +85,7 @@ _SELDOM = (
 
 
 def evidence_facts(tables: Tables) -> DataFrame:
-    """How much evidence there is: one number for each fact of each run. A guarantee without evidence was not judged.
+    """Amount of evidence: one number for each fact of each run. A guarantee without evidence was not judged.
 
     Columns: run, fact, value.
     """

@@ -15,7 +15,7 @@ _COSTS = ("request_bytes", "response_bytes", "record_bytes", "named", "sent", "s
 
 
 def fetch_costs(tables: Tables) -> DataFrame:
-    """What fetches cost the nodes that served them: by revision, full or incremental, client or follower.
+    """Cost of fetches for the nodes that served them, by revision, full or incremental, client or follower.
 
     Columns: run, follower, revision, full, fetches, the sums of _SUMS, p50_us, p99_us (of the service time).
 
@@ -57,7 +57,7 @@ _FETCHER_AT_NODE = ("run", "process", "node")
 
 
 def fetch_recoveries(tables: Tables) -> DataFrame:
-    """What a lost response costs its fetcher: the time until the next good response from that node, and the bytes.
+    """Cost of a lost response for its fetcher: the time until the next good response from that node, and the bytes.
 
     A fetch whose end is unknown opens an episode. The next fetch at the same node that ends ok closes it, and the
     requests in between belong to it. Full fetches beyond a fetcher's first at a node bring partitions that were sent

@@ -48,7 +48,8 @@ def subtracted(left: DataFrame, right: DataFrame, keys: Sequence[str]) -> DataFr
 
 
 def _bounds(frame: DataFrame, keys: Sequence[str], left: int, right: int) -> DataFrame:
-    """Where intervals begin or end (``at``), and by how many more or fewer lie there on the left and on the right."""
+    """Return where intervals begin or end (``at``), and the change of their number there on the left and on the
+    right."""
     begin = frame.select(*keys, F.col("first").alias("at"), F.lit(left).alias("left"), F.lit(right).alias("right"))
     end = frame.select(*keys, F.col("last") + 1, F.lit(-left), F.lit(-right))
     return begin.union(end)

@@ -159,7 +159,8 @@ def controller_failovers(tables: Tables) -> DataFrame:
 
 
 def _ends(tables: Tables) -> DataFrame:
-    """When a node may have lost its office: run, node, ended_us, until_us, cause, for_good."""
+    """Return the times at which a node may have lost its office. Columns: run, node, ended_us, until_us, cause,
+    for_good."""
     resigned = notes(tables, LEADER_RESIGNED).select(
         "run",
         "node",

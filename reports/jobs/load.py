@@ -63,7 +63,7 @@ def completed_operations(tables: Tables) -> DataFrame:
 
 
 def worker_effort(tables: Tables) -> DataFrame:
-    """How hard each load worker worked, and for how long it was itself the limit.
+    """Effort of each load worker, and the time for which it was itself the limit.
 
     A second counts as limited when the worker's loop wanted a processor nearly all the time, had one for at least half
     of it, and its own timer came late. Then it was the worker's own fault that it sent late. A worker that waits for

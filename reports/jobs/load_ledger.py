@@ -129,7 +129,7 @@ def behind(taken: DataFrame) -> DataFrame:
 
 
 def _read_before(taken: DataFrame) -> DataFrame:
-    """What of those parts the same reader had read already, of whatever partition. Such records are repeated."""
+    """Return those parts that the same reader had read before, of whatever partition. Such records are repeated."""
     late = behind(taken).select(*_READER, F.col("number").alias("late"), "first", "last")
     earlier = taken.select(*_READER, "number", F.col("first").alias("from"), F.col("last").alias("to"))
     pairs = late.join(earlier, list(_READER)).where("number < late and from <= last and to >= first")

@@ -147,7 +147,8 @@ def written(tables: Tables) -> DataFrame:
 
 
 def jumped_over(tables: Tables) -> DataFrame:
-    """Those that a fetcher's read has omitted already. Readers with read_committed may omit aborted records."""
+    """Return the values that a fetcher's read has omitted already. Readers with read_committed may omit aborted
+    records."""
     steps = tables.once(steps_between_operations).unionByName(tables.once(steps_inside_operations))
     jumps = with_log_start(tables, steps.where("first_offset > expected and isolation = 0"))
     low = F.greatest("expected", "log_start_offset").alias("low")
@@ -244,7 +245,7 @@ reads overtook are lost for sure."""
 
 
 def lost_record_counts(tables: Tables) -> DataFrame:
-    """How much was lost of what was acknowledged: the figures of the verdict's first sentence.
+    """Numbers of acknowledged records and of lost ones: the figures of the verdict's first sentence.
 
     Columns: run, topic, is_gone (all that is lost is beyond the end of its log), records.
     """

@@ -62,8 +62,8 @@ def no_fetch_before_epoch(tables: Tables) -> DataFrame:
 
 
 def _client_steps(tables: Tables) -> DataFrame:
-    """What happened to each client. Columns: run, process, step, at_us, and, where they apply, index, topic, partition,
-    metadata_epoch."""
+    """Return the steps of each client. Columns: run, process, step, at_us, and, where they apply, index, topic,
+    partition, metadata_epoch."""
     learnt = tables.commits.where("kind in ('fetched', 'loaded') and error is null and metadata_epoch >= 0")
     fetched = tables.positions.join(F.broadcast(learnt.select(*_CONSUMER).distinct()), _CONSUMER, "left_semi")
     fetches = with_operation(fetched, tables, "f", "invoke_us").where("f = 'fetch'")
@@ -176,7 +176,7 @@ def rewinds(tables: Tables) -> DataFrame:
 
 
 def _with_epoch(moved: DataFrame, tables: Tables) -> DataFrame:
-    """Those of the resets before which the client had last learnt an offset with an epoch, or none."""
+    """Return the resets before which the client had last learnt an offset with an epoch, or none."""
     learnt = tables.commits.where("kind in ('fetched', 'loaded') and error is null")
     learnt = learnt.select(*READER, F.struct("at_us", "metadata_epoch", "offset").alias("learnt"))
     earlier = [F.col(f"reset.{name}") == F.col(f"learned.{name}") for name in READER]
@@ -190,7 +190,8 @@ def _with_epoch(moved: DataFrame, tables: Tables) -> DataFrame:
 
 
 def _first_reached(moved: DataFrame, tables: Tables) -> DataFrame:
-    """When a fetch first came to each of these positions. Columns: PARTITION, from_offset, reached_us."""
+    """Return the time at which a fetch first came to each of these positions. Columns: PARTITION, from_offset,
+    reached_us."""
     places = moved.select(*PARTITION, "from_offset").distinct()
     came = tables.positions.where("error is null").join(F.broadcast(places), PARTITION)
     ended = with_operation(came.where("next_offset >= from_offset"), tables, "complete_us")

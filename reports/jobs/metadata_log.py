@@ -79,7 +79,8 @@ def _requested_changes(tables: Tables) -> DataFrame:
 
 
 def _described_topics(tables: Tables) -> DataFrame:
-    """What readers saw of each topic: when it was gone, whether it came back, and what each node has at the end."""
+    """Return the observations of each topic: when it was gone, whether it came back, and what each node has at the
+    end."""
     reads = with_operation(tables.metadata_reads, tables, "complete_us")
     there = F.col("present")
     until_now = so_far(Window.partitionBy(*_TOPIC, "process", "node").orderBy("complete_us", "index"))

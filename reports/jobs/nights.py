@@ -66,7 +66,7 @@ def _read(spark: SparkSession, folders: Sequence[Path], table: Table, nights: in
 
 
 def plays_by_outcome(tables: NightTables) -> DataFrame:
-    """How many plays each night had, and how they ended.
+    """Number of plays of each night, by outcome.
 
     Columns: night, is_control (our own broker without a mutant, which must pass), outcome, plays.
     """
@@ -80,8 +80,8 @@ _RANK = "CASE outcome WHEN 'CRASHED' THEN 0 WHEN 'FAILED' THEN 1 WHEN 'INVALID' 
 
 
 def worst_of_scenarios(tables: NightTables) -> DataFrame:
-    """What came of each scenario in each world on each target, night by night. Plays with a mutant do not count here,
-    and neither do replays, because their seeds were not drawn.
+    """Worst outcome of each scenario in each world on each target, night by night. Plays with a mutant do not count
+    here, and neither do replays, because their seeds were not drawn.
 
     Columns: KEYS, passed, failed, invalid, crashed, wall_us, first_seed and last_seed; outcome, seed, guarantee,
     detail, command of the worst play (of several the latest); runs: the folders that were kept, the worst first.
@@ -178,7 +178,7 @@ UNJUDGED = ("not advertised", "not played", "not judged")
 
 
 def probe_sections(tables: NightTables) -> DataFrame:
-    """What the probe last found on each target, section by section, and which cases changed since the probe before.
+    """Last results of the probe on each target, section by section, and which cases changed since the probe before.
 
     Columns: target, section, night (of the last probe), cases, passed, unjudged, must (that did not pass), should
     (alike), changed: what each case (case_id) was (was; empty: it is new) and is (now; empty: it is gone), and failed:

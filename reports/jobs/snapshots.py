@@ -63,7 +63,7 @@ def download_steps(tables: Tables) -> DataFrame:
 
 
 def _another(columns: tuple[str, ...], in_order: WindowSpec) -> Column:
-    """Whether the row before has other values. True for the first row of all, too."""
+    """Return whether the row before has other values. True for the first row of all, too."""
     here = F.struct(*columns)
     return ~here.eqNullSafe(F.lag(here).over(in_order))
 

@@ -196,8 +196,8 @@ def _before_what_was_there(tables: Tables) -> DataFrame:
 
 
 def _cycle_bounds(tables: Tables) -> DataFrame:
-    """When an operation began whose records begin at ``offset``, and when the records up to ``offset`` were there, by
-    the end of which operation (``process``, ``index``)."""
+    """Return when an operation began whose records begin at ``offset``, and when the records up to ``offset`` were
+    there, by the end of which operation (``process``, ``index``)."""
     reads = ours(ok_reads(tables))
     transactional = tables.once(effective_sends)
     plain = tables.sends.where("f != 'transaction' and invoke_us >= 0").withColumn("from_us", F.col("invoke_us"))

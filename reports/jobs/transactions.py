@@ -64,7 +64,7 @@ def _committed(tables: Tables) -> DataFrame:
 
 
 def parts(tables: Tables) -> DataFrame:
-    """How much of each transaction that may be committed is there. Columns: OPERATION, transactional_id, fate,
+    """Return how much of each transaction that may be committed is there. Columns: OPERATION, transactional_id, fate,
     until_us, ``there`` and ``missing`` (numbers of values), and of one value that is missing: topic, partition, offset,
     sequence, writer.
 

@@ -120,7 +120,7 @@ def target_of(row: Row) -> Target:
 
 
 def _role(tokens: list[str], state: str) -> str:
-    """What the node was for what it did at that state. A node has several roles at a time."""
+    """Return the role in which the node acted at that state. A node has several roles at a time."""
     roles = [token for token in tokens if token in _ROLES]
     if state.startswith(("transaction_", "group_", "offset_")):
         return "a coordinator"
@@ -147,7 +147,7 @@ def _of_frames(row: Row) -> str:
 
 
 def _requests(api_key: int) -> tuple[str, str]:
-    """What one request of this kind is called, and what several are."""
+    """Return the words for one request of this kind and for several."""
     if api_key == FETCH:
         return "a fetch", "fetches"
     wants = f" to {_APIS[api_key]}" if api_key in _APIS else ""

@@ -48,7 +48,7 @@ class Contrast:
 
 
 def contrasts(percentiles: Rows) -> list[Contrast]:
-    """Only operations of which there were enough for a median. Those of which there were most come first."""
+    """Return the operations of which there were enough for a median, the most frequent first."""
     by_window = {
         (row["operation"], row["window"]): row
         for row in percentiles

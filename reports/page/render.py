@@ -172,7 +172,7 @@ def _tiles(findings: Findings, costs: Sequence[Impact]) -> list[tuple[str, str, 
 
 
 def _is_idle(result: GuaranteeResult) -> bool:
-    """Whether the guarantee says nothing about this run, and need not."""
+    """Return whether the guarantee says nothing about this run, and need not."""
     return not result.required and result.status in ("nothing to judge", "not checked")
 
 

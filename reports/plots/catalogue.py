@@ -95,8 +95,8 @@ def _forget_drawing_process() -> None:
 
 
 def drawn_by_two(makers: Makers, captions: Mapping[str, str], folder: Path) -> dict[str, Drawing]:
-    """As ``drawn``. A second process draws from the first figure on and this one from the last, until they meet, since
-    a dozen figures take six seconds. The makers must be such as can be sent to a process."""
+    """Do the same as ``drawn`` in two processes. The second draws from the first figure on and this one from the last,
+    until they meet, since a dozen figures take six seconds. The makers must be such as can be sent to a process."""
     waiting = deque(makers)
     drawings: dict[str, Drawing | None] = {}
 

@@ -65,7 +65,7 @@ def _members(count: int, wide: bool) -> str:
 
 
 def _without_owner(axes: Axes, ownerless: Rows, seconds: int) -> None:
-    """How many partitions of all groups had no owner, counted only between two owners."""
+    """Return the number of partitions without an owner in all groups, counted only between two owners."""
     begun = [(row["from_us"] / 1e6, 1) for row in ownerless]
     ended = [(row["until_us"] / 1e6, -1) for row in ownerless]
     moves = sorted(begun + ended)

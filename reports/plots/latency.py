@@ -122,7 +122,7 @@ _LIGHT = {"fetch": ("#b9dcf2", "#0072b2", "#012a44"), "produce": ("#fbd3b4", "#d
 
 
 def draw_heatmap(heatmap: Rows, hits: Rows, seconds: int) -> Figure | None:
-    """How many operations took how long, second by second. It shows the modes that quantile lines hide."""
+    """Draw how many operations took how long, second by second. It shows the modes that quantile lines hide."""
     kinds = [
         kind
         for kind in _HEATMAP_OPERATIONS

@@ -66,7 +66,7 @@ def _draw_partition(axes: Axes, place: int, rows: list[Row], nodes: Sequence[int
 
 
 def isr_members(row: dict[str, Any]) -> int:
-    """How many members the in-sync set has; 0 if the note did not say."""
+    """Return the number of in-sync replicas, 0 if the note does not have it."""
     return len(row["isr"].split(",")) if row["isr"] else 0
 
 

@@ -146,7 +146,7 @@ _BETTER_FIRST = (0, 1, 3, 2)
 
 
 def draw_availability(throughput: Rows, hits: Rows, seconds: int) -> Figure | None:
-    """For each kind of operation, second by second: did one succeed, did all fail, or did none end?"""
+    """Draw for each kind of operation and each second whether one succeeded, all failed, or none ended."""
     kinds = [kind for kind in _AVAILABILITY_OPERATIONS if any(row["f"] == kind for row in throughput)]
     if not kinds or seconds < timeline.LEAST_SECONDS:
         return None
@@ -177,7 +177,7 @@ def _spans(states: Sequence[int], wanted: int, width: int) -> list[tuple[float, 
 
 
 def _availability_states(throughput: Rows, kind: str, seconds: int) -> list[int]:
-    """For each bucket an index of _STATES, that of its worst second."""
+    """Return for each bucket the index in _STATES of its worst second."""
     good, bad = Counter[int](), Counter[int]()
     for row in throughput:
         if row["f"] == kind:

@@ -190,7 +190,8 @@ def _own_ids(text: str, name: str) -> str:
 
 
 def png(figure: Figure, path: Path) -> None:
-    """Also settles where everything is, so that the figure need not be laid out again for its SVG."""
+    """Return the figure as PNG. This settles the layout, too, so that the figure need not be laid out again for its
+    SVG."""
     with mpl.rc_context(_SETTINGS):
         figure.savefig(path, format="png", dpi=110, facecolor="white")
     figure.set_layout_engine("none")

@@ -89,7 +89,7 @@ def remember(measured: Measured, folder: Path) -> None:
 
 
 def remembered(folder: Path) -> list[Measured]:
-    """What was measured, the last time for each size."""
+    """Return the last measurement of each size."""
     lines = (folder / "measured.jsonl").read_text(encoding="utf-8").splitlines()
     last = {each.operations: each for each in (Measured(**json.loads(line)) for line in lines)}
     return sorted(last.values(), key=lambda measured: measured.operations)

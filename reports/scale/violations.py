@@ -97,7 +97,7 @@ def _left_out(read: Fetches, _: Numbers, place: int) -> Fetches:
 
 
 def _read_again(read: Fetches, partition: Numbers, place: int) -> Fetches:
-    """After the append the fetcher reads the one before it in its partition, and then this one again."""
+    """Plant a read of the record before this one in its partition, and of this one again after it."""
     (where,) = np.flatnonzero(read.events == place)
     before = np.flatnonzero(partition[:place] == partition[place])[-1]
     at_us = read.at_us[where]

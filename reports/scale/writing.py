@@ -164,7 +164,7 @@ class _Fetcher:
 
 
 def _begin(writer: Writer) -> None:
-    """What each client does before the load: three operations, and each fetcher takes all partitions."""
+    """Write the operations of each client before the load: three operations, and each fetcher takes all partitions."""
     clients = np.repeat(np.arange(len(_NAMES)), FIRST_INDEX)
     index = np.tile(np.arange(FIRST_INDEX), len(_NAMES))
     at_us = 500_000 + index * 10_000 + clients * 100

@@ -90,7 +90,7 @@ def _best(series: Floats) -> tuple[Floats, NDArray[Any]]:
 
 
 def _difference(sums: Floats, split: int, ends: NDArray[Any]) -> Floats:
-    """How far the values before ``split`` differ from those up to each of ``ends``: their energy distance, weighted."""
+    """Return the weighted energy distance between the values before ``split`` and those up to each of ``ends``."""
     left, right = split, ends - split
     within_left = sums[:, split, split][:, np.newaxis]
     between = sums[:, split, ends] - within_left

@@ -23,7 +23,7 @@ _TIMES = {
 
 
 def part_of(history: History, moment: Moment, traced_us: int) -> History:
-    """What is there of the history. The nodes have traced up to ``traced_us``."""
+    """Return the part of the history that is written by then. The nodes have traced up to ``traced_us``."""
     part = History(history.shape, history.seed, config=history.config)
     part.tables["operations"] = [row for row in history.tables["operations"] if _is_known(row, "complete_us", moment)]
     ended = {(row["process"], row["index"]) for row in part.tables["operations"]}

@@ -250,8 +250,8 @@ def _where_read(random: Random, part: Part) -> Part:
 
 
 def serial(random: Random, steps: int = 60) -> History:
-    """What clients record of a broker that does one thing after the other. Transactions interleave, requests take
-    effect at any time until their response, and some responses are lost."""
+    """Return what clients record of a broker that does one thing after the other. Transactions interleave, requests
+    take effect at any time until their response, and some responses are lost."""
     return _Serial(random).play(steps)
 
 

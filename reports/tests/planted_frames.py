@@ -101,7 +101,7 @@ class Wire:
 
 
 def goes_on(wire: Wire) -> None:
-    """What happens in a session if all is well."""
+    """Return the frames of a session without any violation."""
     wire.opens()
     wire.fetch(1, {0: (6, 10)})
     wire.fetch(2)
@@ -131,7 +131,7 @@ def wrong_epoch_refused(wire: Wire) -> None:
 
 
 def epoch_after_lost_response(wire: Wire) -> None:
-    """Whether the node has applied the request of the closed connection is unknown."""
+    """Return whether the node has applied the request of the closed connection is unknown."""
     goes_on(wire)
     wire.fetch(8, what=NOW_NONE)
     wire.fetch(8, error=WRONG_EPOCH, connection=3)

@@ -15,7 +15,7 @@ def _operation(history: History, row: Row) -> Row:
 
 
 def _more(history: History) -> Groups:
-    """To add what one more member does; its operations get numbers of their own."""
+    """Add what one more member does. Its operations get numbers of their own."""
     numbers = dict.fromkeys((NEW, OLD, MIRROR), 10_000)
     return Groups(history.tables, index=numbers, epoch=6, seq=3_000_000, generation=3)
 

@@ -15,7 +15,7 @@ def legal_leader_that_returns_in_a_new_epoch(history: History) -> None:
 
 
 def with_acks(plant: Callable[[History], None], acks: int) -> Callable[[History], None]:
-    """What ``plant`` does; all sends had these acks."""
+    """Do what ``plant`` does, in a history in which all sends had these acks."""
 
     def planted(history: History) -> None:
         for row in history.rows("runs", kind="send"):

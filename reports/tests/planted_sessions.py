@@ -28,7 +28,8 @@ def plant_session_refused(history: History) -> None:
 
 
 def _first_revision(history: History, shift: int) -> list[Row]:
-    """Its longest session in that revision; from the fifth fetch on each number is ``shift`` more."""
+    """Turn the longest session into one of the first revision, with each number from the fifth fetch on raised by
+    ``shift``."""
     mine = _session(history)
     for row in mine:
         row["api_version"] = 1000

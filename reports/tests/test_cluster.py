@@ -139,6 +139,7 @@ def _broken(run: Path) -> tuple[str, list[str]]:
 
 
 def _executors(log: Path) -> set[str]:
-    """Where tasks ended, by the event log of the application. Tasks of a local master would end at "driver"."""
+    """Return the executors on which tasks ended, by the event log of the application. Tasks of a local master would end
+    at "driver"."""
     events = map(json.loads, log.read_text(encoding="utf-8").splitlines())
     return {one["Task Info"]["Executor ID"] for one in events if one["Event"] == "SparkListenerTaskEnd"}

@@ -414,7 +414,7 @@ def plant_view_in_the_middle(history: History) -> None:
 
 
 def legal_tombstone_of_unknown_end(history: History) -> None:
-    """Whether a tombstone of the key was written is unknown."""
+    """Return whether a tombstone of the key was written is unknown."""
     history.tables["runs"] = [each for each in history.tables["runs"] if each["process"] != "unknown"]
     table = Table(history, now_us=NEWER_US + 2_000_000)
     table.send("produce", "info", Sent("unknown", 0, -1, "a", True))

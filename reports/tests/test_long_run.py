@@ -23,7 +23,8 @@ OPERATIONS = ("produce", "fetch", "create_topics", "metadata_read", "commit", "t
 
 
 def rows_of(seconds: int) -> dict[str, list[Row]]:
-    """What the jobs find in a run with everything: a kill, a rebalance and a failover each ten seconds."""
+    """Return the rows that the jobs find in a run with everything: a kill, a rebalance and a failover each ten
+    seconds."""
     drawn = Random(1)
     each = range(seconds)
     kills = range(5, seconds, 10)

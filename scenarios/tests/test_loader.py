@@ -367,7 +367,8 @@ def test_refusals_of_what_a_quorum_adds(old: str, new: str, words: list[str]) ->
 
 
 def combinations(scenario: Scenario) -> int:
-    """How many seeds in a row play all alternatives and sweeps, if each alternative has the widest sweep."""
+    """Return the number of seeds in a row that play all alternatives and sweeps, if each alternative has the widest
+    sweep."""
     groups: dict[str, list[Fault]] = {}
     for fault in scenario.faults:
         groups.setdefault(fault.either or f"alone/{fault.name}", []).append(fault)

@@ -36,7 +36,7 @@ def names_in_lists(text: str) -> Iterator[str]:
 
 
 def is_there(folder: Path, name: str) -> bool:
-    """Whether there is such a file or folder, or a module of this name."""
+    """Return whether there is such a file or folder, or a module of this name."""
     return any(folder.glob(name)) or (folder / name).exists() or (folder / f"{name}.py").exists()
 
 

@@ -54,7 +54,7 @@ def _default(value: str) -> str:
 
 
 def unknown(words: list[str]) -> str:
-    """What is wrong with a command, or nothing."""
+    """Return what is wrong with a command, or nothing."""
     if words[:1] == ["./crucible"]:
         return _unknown_of_crucible(words[1:])
     if words[:2] == [".venv/bin/python", "-m"]:

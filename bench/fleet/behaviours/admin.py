@@ -414,7 +414,7 @@ class Admin(ClusterScript):
 
     @staticmethod
     def _is_done(task: Task, code: int) -> bool:
-        """Whether the change is done. An earlier attempt of unknown end may have done it."""
+        """Return whether the change is done. An earlier attempt of unknown end may have done it."""
         before = {"create": TOPIC_ALREADY_EXISTS, "delete": UNKNOWN_TOPIC}.get(task.change, 0)
         return code == 0 or (task.uncertain and code == before)
 

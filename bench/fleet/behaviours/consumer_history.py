@@ -333,7 +333,7 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
                 self._record_member("left", event.generation)
 
     def released(self, event: Revoked) -> None:
-        """Revoked partitions are released, except those that were lost or assigned again meanwhile."""
+        """Release revoked partitions, except those that were lost or assigned again meanwhile."""
         self._take_away([each for each in event.partitions if each in self._revoked], "revoked", event.generation)
 
     def cut_off(self) -> None:

@@ -175,7 +175,7 @@ class ClientLanes(Generic[C]):
             self._request(lane, request.api_key, request.api_version, request.body, request.timeout_us)
 
     def _negotiates_first(self, lane: Lane, request: GroupRequest) -> bool:  # noqa: ARG002
-        """Whether this lane sends ApiVersions on a new connection, before it sends the request."""
+        """Return whether this lane sends ApiVersions on a new connection, before it sends the request."""
         return True
 
     def _learn(self, lane: Lane, node: NodeAddress, versions: object) -> None:

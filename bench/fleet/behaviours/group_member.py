@@ -303,7 +303,7 @@ class GroupMember:
 
     @property
     def identity(self) -> MemberIdentity | None:
-        """As whom offsets are committed now. None while the client is no member."""
+        """The identity with which offsets are committed now, None while the client is no member."""
         consumer = self._life.consumer if self._life is not None else None
         known = consumer is not None and consumer.membership is not None and consumer.membership.generation >= 0
         return consumer.identity if consumer is not None and known else None
@@ -384,7 +384,7 @@ class GroupMember:
         return not life.offsets.busy
 
     def _close(self, life: MemberLife) -> None:
-        """Only closes the fetch sessions once the life has ended (F-8), and waits for what is in flight. If it has left
+        """Close the fetch sessions once the life has ended (F-8), and wait for what is in flight. If it has left
         the group it waits for fetches only."""
         if life.closing_by_us < 0:
             if not self._has_ended(life):
@@ -510,8 +510,8 @@ class GroupMember:
 
     @staticmethod
     def _has_share(life: MemberLife) -> bool:
-        """Whether it is no member, or a stable one. If it left while it joins, the others would wait for its session's
-        end."""
+        """Return whether it is no member, or a stable one. If it left while it joins, the others would wait for its
+        session's end."""
         membership = life.consumer.membership
         return membership is None or membership.state is MemberState.STABLE
 

@@ -35,11 +35,11 @@ class RecordSink(Protocol):
         ...
 
     def is_full(self, where: TopicPartition) -> bool:
-        """Whether reading of this partition must pause."""
+        """Return whether reading of this partition must pause."""
         ...
 
     def holds(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Whether records of these partitions are not processed yet."""
+        """Return whether records of these partitions are not processed yet."""
         ...
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:

@@ -312,7 +312,7 @@ class SessionFetcher(ClusterScript):
             yield from self.call(ApiKey.FETCH, version, plan.request(version, 0, 0, 0), 0)
 
     def _done(self) -> bool:
-        """Whether the fetcher has ended. All strands get the same result."""
+        """Return whether the fetcher has ended. All strands get the same result."""
         if self.stopping and not self._caught_up:
             polled = [self.sessions[each].quiet_polls for each in self._leaders() if each in self.sessions]
             quiet = len(polled) == len(self._by_leader) and min(polled, default=0) >= QUIET_POLLS

@@ -105,7 +105,7 @@ class GroupsBroker(FakeBroker):
         self.member_error = 0
 
     def grow_old(self, node: int) -> None:
-        """From now on it learns nothing; what it leads it keeps as it is."""
+        """Let the node learn nothing from now on. What it leads stays as it is."""
         logs = {where: self._copy(where) for where, leader in self.leaders.items() if leader == node}
         self.old[node] = OldView(self.epoch, dict(self.leaders), logs)
 
@@ -205,7 +205,7 @@ class GroupWorld(FleetWorld):
             super().respond(behaviour, body, lane)
 
     def run(self, seconds: float) -> None:
-        """In small steps, between which rebalances may end."""
+        """Run the members in small steps, between which rebalances may end."""
         end_us = self.now_us + int(seconds * 1_000_000)
         while self.now_us < end_us:
             super().run(min(0.02, (end_us - self.now_us) / 1e6))

@@ -67,7 +67,7 @@ def finish(world: GroupWorld, load: KeyedProducer, *members: GroupMember) -> Non
 
 
 def all_read(world: GroupWorld, broker: GroupsBroker, members: list[GroupMember]) -> dict[TopicPartition, list[int]]:
-    """By partition: who read which offsets, in order of time."""
+    """Return by partition which member read which offsets, in order of time."""
     found: dict[TopicPartition, list[int]] = {}
     for each in members:
         for where, offsets in read_offsets(world, each.process).items():

@@ -41,7 +41,7 @@ def node(tmp_path_factory: pytest.TempPathFactory, metrics: Metrics) -> Iterator
 
 @pytest.fixture
 def eventually() -> Callable[[Callable[[], bool]], bool]:
-    """Whether something comes true within 15 s."""
+    """Return whether a condition becomes true within 15 s."""
     import time
 
     def waits(is_true: Callable[[], bool]) -> bool:

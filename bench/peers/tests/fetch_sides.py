@@ -79,7 +79,7 @@ class FetchSide:
         return topic or next(label for label, each in self.topic_ids.items() if each == topic_id)
 
     def create(self, name: str, partitions: int) -> None:
-        """With a replica on each node."""
+        """Create a topic with a replica on each node."""
         nodes = tuple(BrokerId(each) for each in range(len(self.connections)))
         placed = tuple(
             CreatableReplicaAssignment(partition_index=i32(index), broker_ids=nodes) for index in range(partitions)
@@ -162,7 +162,7 @@ class FetchReply:
     rows: tuple[PartitionRow, ...]
 
     def order_of_data(self) -> list[tuple[str, int]]:
-        """Where the byte limit is spent first: the order that matters."""
+        """Return the partitions with records in the order in which they use up the byte limit."""
         return [(row.topic, row.partition) for row in self.rows if row.batches]
 
 

@@ -85,7 +85,7 @@ class Walk:
     # What happens
 
     def change(self) -> str:
-        """Something happens to one partition or topic; what, in words."""
+        """Change one partition or topic, and return the change in words."""
         gone = [name for name in TOPICS if name not in self.topics]
         if gone and self.random.random() < 0.2:
             return self._create(self.random.choice(gone))

@@ -62,19 +62,19 @@ class GroupMemberThread(threading.Thread, ABC):
             self.failure = failure
 
     def stop(self) -> None:
-        """It leaves the group."""
+        """Leave the group."""
         self._ends.set()
         self.join(STOP_LIMIT_S)
         assert not self.is_alive(), f"{self.name} hangs"
 
     def note(self, records: list[tuple[int, int]]) -> dict[int, int]:
-        """They have been read; what to commit by partition."""
+        """Note records that were read, and return the offsets to commit by partition."""
         self.read += records
         return {partition: offset + 1 for partition, offset in records}
 
     @abstractmethod
     def work(self) -> None:
-        """Until ``ending``."""
+        """Read and commit until ``ending``."""
 
 
 class LibrdkafkaMember(GroupMemberThread):

@@ -81,7 +81,7 @@ class ConsumedRecord:
 
 
 def run_tool(main_class: str, *words: str, stdin: str = "") -> str:
-    """What the tool printed on standard output.
+    """Run a tool, and return its standard output.
 
     Raise ToolError when it failed or hung, PeerError when there is no Java or no jars.
     """
@@ -142,7 +142,7 @@ class JavaTools:
         self.run(PRODUCER, "--topic", topic, "--compression-codec", compression, *words, stdin=stdin)
 
     def consume(self, topic: str, partition: int, offset: str, *words: str) -> list[ConsumedRecord]:
-        """From ``offset`` (a number, ``earliest``, ``latest``); ``words`` say when to end, and more."""
+        """Consume from ``offset`` (a number, ``earliest``, ``latest``); ``words`` say when to end, and more."""
         return _consumed(self.run(CONSUMER, *_consumer_words(topic, partition, offset), *words))
 
     def consume_as_group(self, topic: str, group: str, count: int) -> list[str]:
@@ -275,13 +275,13 @@ def _consumed(shown: str) -> list[ConsumedRecord]:
 
 
 def _record(line: str) -> ConsumedRecord:
-    """Of ``CreateTime:1700000000000 <tab> Offset:17 <tab> value``."""
+    """Parse a line such as ``CreateTime:1700000000000 <tab> Offset:17 <tab> value``."""
     timestamp, offset, value = line.rstrip("\n").split("\t", 2)
     return ConsumedRecord(int(offset.rpartition(":")[2]), int(timestamp.rpartition(":")[2]), value)
 
 
 def _described(shown: str) -> DescribedTopic:
-    """Of the first line for the topic and one for each partition, fields apart by tabs."""
+    """Parse the line of the topic and one for each partition, with tabs between fields."""
     head, *rows = [
         dict(field.split(": ", 1) for field in line.strip().split("\t") if ": " in field) for line in shown.splitlines()
     ]

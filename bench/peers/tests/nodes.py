@@ -31,7 +31,7 @@ class ThreeNodes:
         return self.cluster.bootstrap
 
     def create(self, topic: str, partitions: int, config: Mapping[str, str] = SAFE) -> dict[int, LedPartition]:
-        """With three replicas, all in sync when this returns."""
+        """Create a topic with three replicas, which are all in sync when this returns."""
         self.client.create_topic(topic, partitions, NODES, LIMIT_S, config)
         return self.whole(topic, partitions)
 

@@ -44,7 +44,7 @@ def test_api_versions_and_cluster_are_shown(tools: JavaTools) -> None:
 
 
 def _features(tools: JavaTools) -> dict[str, tuple[str, str, str]]:
-    """By feature the supported range and the finalized level, as ``kafka-features describe`` prints them."""
+    """Return by feature the supported range and the finalized level, as ``kafka-features describe`` prints them."""
     printed = run_tool(FEATURES, "--bootstrap-server", tools.bootstrap, "describe")
     row = r"^Feature: (\S+)\tSupportedMinVersion: (\S+)\tSupportedMaxVersion: (\S+)\tFinalizedVersionLevel: (\S+)\t"
     return {name: (low, high, level) for name, low, high, level in re.findall(row, printed, re.M)}

@@ -44,7 +44,8 @@ def rows_of(node: BrokerNode, *words: str) -> list[dict[str, str]]:
 
 
 def read_committed(raw: Connection) -> tuple[int, list[tuple[int, int]]]:
-    """How far a reader of committed records gets, and which aborted transactions it gets."""
+    """Return the offset up to which a reader of committed records reads, and the aborted transactions of its
+    responses."""
     wanted = FetchTopic(TOPIC, NO_TOPIC_ID, [FetchPartition(0, 0, 1 << 20)])
     response: Any = raw.call(ApiKey.FETCH, 12, FetchRequest(max_wait_ms=0, isolation_level=1, topics=[wanted]))
     data = response.responses[0].partitions[0]

@@ -88,7 +88,7 @@ def test_snapshot_equals_log_before_its_end(folder: Path, log: Dump) -> None:
 
 
 def live(records: Iterable[DumpedRecord]) -> dict[str, object]:
-    """What is left at the end, by Kafka's meaning of the records."""
+    """Return the state after all records, by Kafka's meaning of them."""
     topics: dict[str, str] = {}
     partitions: dict[str, dict[int, tuple[int, int, int]]] = {}
     configs: dict[tuple[int, str, str], str] = {}

@@ -31,7 +31,7 @@ def writes(made: confluent_kafka.Producer, topic: str, *values: bytes, commits: 
 
 
 def reads(bootstrap: str, topic: str, count: int, isolation: str = "read_committed") -> list[bytes]:
-    """At least ``count`` values, and what more there is within a second."""
+    """Return at least ``count`` values, and those that follow within a second."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,

@@ -168,7 +168,7 @@ def _await_commits(writers: list[WriterThread]) -> None:
 
 
 def _judge(found: readers.Found, writers: list[WriterThread]) -> None:
-    """What was committed is in each partition once and in order, what was aborted in none, and the rest in all or
+    """Assert that committed values are in each partition once and in order, aborted ones in none, and others in all or
     none."""
     values = {partition: [value for _, value in rows] for partition, rows in found.items()}
     for writer in writers:
@@ -186,7 +186,7 @@ def _judge(found: readers.Found, writers: list[WriterThread]) -> None:
 
 
 def _all_complete(nodes: ThreeNodes, ids: set[str]) -> None:
-    """By ``kafka-transactions``."""
+    """Assert that ``kafka-transactions`` lists all of these IDs, without an open transaction."""
     printed = run_tool(TRANSACTIONS, "--bootstrap-server", nodes.bootstrap, "list")
     rows = {line.split()[0]: line.split()[-1] for line in printed.splitlines()[1:]}
     assert set(rows) == ids

@@ -113,7 +113,7 @@ def aiokafka_(bootstrap: str, topic: str, partitions: int, isolation: str) -> Fo
 
 
 def reference(bootstrap: str, topic: str, partitions: int, isolation: str) -> Found:
-    """This project's own client."""
+    """Read with this project's own client."""
     nodes = tuple(NodeAddress(-1, host, int(port)) for host, port in (each.split(":") for each in bootstrap.split(",")))
     settings = FetchSettings(read_committed=isolation == COMMITTED)
     with BlockingConsumer(ConsumerConfig(nodes, metadata_epoch=False, fetch=settings)) as consumer:

@@ -52,7 +52,7 @@ class Producer(ABC):
 
     @abstractmethod
     def send_offset(self, topic: str, partition: int, offset: int, group: str) -> None:
-        """As a consumer that assigns its partitions itself."""
+        """Send an offset as a consumer that assigns its partitions itself."""
 
     @abstractmethod
     def commit(self) -> None: ...
@@ -61,7 +61,7 @@ class Producer(ABC):
     def abort(self) -> None: ...
 
     def close(self) -> None:  # noqa: B027
-        """Nothing is waited for."""
+        """Close the writer without waiting."""
 
 
 class LibrdkafkaProducer(Producer):

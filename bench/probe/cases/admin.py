@@ -42,7 +42,7 @@ def _placed(name: str, *assignments: tuple[int, list[int]], **more: object) -> d
 
 
 def _create(at: ProbeContext, *topics: Mapping[str, object], validate_only: bool = False) -> dict[str, Any]:
-    """What CreateTopics returns for each topic, by name. A name that is returned twice fails a case."""
+    """Return the result of CreateTopics for each topic, by name. A name that is returned twice fails a case."""
     response = _controller(at, CREATE, {"topics": topics, "validate_only": validate_only})
     results = {str(each.name): each for each in response.topics}
     at.expect("names that are returned twice", len(response.topics) - len(results), 0)
@@ -234,7 +234,7 @@ def id_in_response(at: ProbeContext) -> None:
 
 
 def _delete(at: ProbeContext, *topics: Mapping[str, object]) -> list[Any]:
-    """What DeleteTopics returns for each topic."""
+    """Return the result of DeleteTopics for each topic."""
     return list(_controller(at, DELETE, {"topics": topics}).responses)
 
 
@@ -302,8 +302,8 @@ def beside_unknown(at: ProbeContext) -> None:
 
 
 def _grow(at: ProbeContext, *topics: tuple[str, int, object], validate_only: bool = False) -> dict[str, Any]:
-    """What CreatePartitions returns for each topic, by name. A topic has its name, its new number of partitions, and
-    the brokers of each new one, or None."""
+    """Return the result of CreatePartitions for each topic, by name. A topic has its name, its new number of
+    partitions, and the brokers of each new one, or None."""
     rows = [
         {"name": name, "count": count, "assignments": None if brokers is None else [{"broker_ids": brokers}]}
         for name, count, brokers in topics

@@ -41,7 +41,7 @@ TYPES = {
 
 
 def _describe(at: ProbeContext, name: str, keys: Sequence[str] | None = None, kind: int = TOPIC, **more: Any) -> Any:
-    """What DescribeConfigs returns for one resource."""
+    """Return the result of DescribeConfigs for one resource."""
     wanted = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
     return single(at.call(DESCRIBE, {"resources": [wanted], **more}), "results")
 

@@ -317,7 +317,7 @@ def unknown_rack(at: ProbeContext) -> None:
 
 
 def _took_s(at: ProbeContext, topic: Topic, *partitions: object, **fields: object) -> float:
-    """How long the response to a fetch takes."""
+    """Return the time until the response to a fetch."""
     began = time.monotonic()
     fetch(at, topic, *partitions, **fields)  # type: ignore[arg-type]
     return time.monotonic() - began

@@ -174,7 +174,7 @@ def heartbeat_in_rebalance(at: ProbeContext) -> None:
 
 
 def _leave(at: ProbeContext, member: ProbeMember, *leaving: str) -> list[Any]:
-    """What is returned for each member."""
+    """Return the response's part of each member."""
     request = {"group_id": member.group_id, "members": [{"member_id": each} for each in leaving]}
     response = at.call(LEAVE, request, on=member.on)
     at.expect("error code of the group", response.error_code, ErrorCode.none)

@@ -48,7 +48,7 @@ def commits(member: ProbeMember, topic: Topic, partition: int = 0, **more: Any) 
 def fetched_group(
     member: ProbeMember, topics: Sequence[tuple[str, Sequence[int]]] | None, version: int | None = None, **more: object
 ) -> Any:
-    """What OffsetFetch returns for the member's group. None means all topics."""
+    """Return the member's group from the response of OffsetFetch. None means all topics."""
     wanted = None if topics is None else [{"name": name, "partition_indexes": list(each)} for name, each in topics]
     groups = [{"group_id": member.group_id, "topics": wanted}]
     result = single(member.at.call(FETCH, {"groups": groups, **more}, version, member.on), "groups")
@@ -57,7 +57,7 @@ def fetched_group(
 
 
 def fetched(member: ProbeMember, topic: str, partition: int = 0, **more: Any) -> Any:
-    """What OffsetFetch returns for one partition, which must be no error."""
+    """Return one partition from the response of OffsetFetch, which must be no error."""
     result = single(fetched_group(member, [(topic, [partition])], **more), "topics", "partitions")
     member.at.expect("error code of the partition", result.error_code, ErrorCode.none)
     return result

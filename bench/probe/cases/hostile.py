@@ -56,7 +56,8 @@ def _is_served(at: ProbeContext) -> bool:
 
 
 def end_of(connection: Conversation, api_key: int = API_VERSIONS, version: int = 0) -> str:
-    """What came of a connection that has sent a bad request: closed, an error, a response without one, or silence."""
+    """Return the end of a connection that has sent a bad request: closed, an error, a response without one, or
+    silence."""
     try:
         frame = connection.receive_frame(ENDED_WITHIN_S)
     except Closed:

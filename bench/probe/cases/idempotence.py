@@ -237,7 +237,7 @@ def unknown_id(at: ProbeContext) -> None:
 
 
 def _refusals(at: ProbeContext) -> tuple[ErrorCode, ...]:
-    """How an unknown producer may be refused: not at all if the broker is as Kafka 4.1."""
+    """Return the errors with which an unknown producer may be refused: none if the broker is as Kafka 4.1."""
     return () if at.version(PRODUCE) >= OF_KAFKA_4_1 else (ErrorCode.unknown_producer_id,)
 
 

@@ -37,7 +37,8 @@ def _log(at: ProbeContext, compression: Compression = Compression.NONE) -> Topic
 def offset_at(
     at: ProbeContext, topic: Topic, timestamp: int, partition: int = 0, *, seen: bool = True, **more: object
 ) -> Any:
-    """What ListOffsets returns for a timestamp, or for one of the kinds above. ``seen``: see ``call_unseen``."""
+    """Return the result of ListOffsets for a timestamp, or for one of the kinds above. ``seen``: see
+    ``call_unseen``."""
     body = {"partition_index": partition, "timestamp": timestamp, **more}
     request = {"replica_id": -1, "timeout": TIER_LIMIT_MS, "topics": [{"name": topic.name, "partitions": [body]}]}
     response = at.call(LIST, request) if seen else at.call_unseen(LIST, request, at.main)

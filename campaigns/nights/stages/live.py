@@ -41,7 +41,7 @@ def play(work: Work, until: float) -> tuple[Outcome, str]:
 
 
 def plan(scenarios: Mapping[str, Scenario], tried: Sequence[Sequence[str]], turn: int) -> list[str]:
-    """What a live world can play, in the order of this night: ``SCENARIO`` or ``SCENARIO MUTANT``."""
+    """Return the plays of live worlds in the order of this night: ``SCENARIO`` or ``SCENARIO MUTANT``."""
     playable = [name for name, each in scenarios.items() if _is_playable(each)]
     planted = [
         f"{name} {mutant}"

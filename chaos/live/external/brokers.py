@@ -141,7 +141,8 @@ class ExternalTarget(RunTarget):
 
     @property
     def guarantees(self) -> tuple[str, ...]:
-        """Those of fetch sessions are due only if the target gives sessions, which no broker must."""
+        """Return the guarantees to judge. Those of fetch sessions are due only if the target gives sessions, which no
+        broker must."""
         seen = promised_on_the_wire(self.scenario) if gave_sessions(self._plan.folder.path) else ()
         of_nodes = (STAYS_UP,) if self.cluster.nodes else ()
         of_tier = () if self.segments is None else (CLOSED_SEGMENTS,)

@@ -191,7 +191,7 @@ def test_killed_node_is_restarted_behind_the_same_proxy_and_sigterm_ends_all(tmp
 
 
 def killed(data: Path, *words: str) -> dict[str, Any]:
-    """What ``crucible cluster kill`` printed."""
+    """Return the output of ``crucible cluster kill``."""
     command = [sys.executable, str(LAUNCHER), "cluster", "--data", str(data), "kill", *words]
     done = subprocess.run(command, capture_output=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

@@ -63,7 +63,7 @@ def look(checks: ChecksInside, event: object = None, effects: tuple[object, ...]
 def judged_log(
     guarantee: str, values: tuple[bytes, ...], features: dict[str, int] | None = None, noted: TraceRow | None = None
 ) -> tuple[CheckResult, ...]:
-    """What a node with these records says, which commits them one by one and writes the note at the end."""
+    """Return the results of a node that commits these records one by one and writes the note at the end."""
     pipe, log = FakePipe(), FakeLog()
     outlet: Any = pipe
     checks = ChecksInside(0, 1000, (guarantee,), outlet)

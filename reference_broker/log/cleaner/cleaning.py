@@ -54,8 +54,8 @@ class Cleanable:
         return self.dirty_bytes * 100 // max(self.clean_bytes + self.dirty_bytes, 1)
 
     def is_due(self, min_dirty_ratio: float) -> bool:
-        """Whether to clean the log now. As in Kafka, the dirty share must exceed ``min.cleanable.dirty.ratio``, or a
-        record must be overdue."""
+        """Return whether to clean the log now. As in Kafka, the dirty share must exceed ``min.cleanable.dirty.ratio``,
+        or a record must be overdue."""
         dirty, total = self.dirty_bytes, self.clean_bytes + self.dirty_bytes
         # Decision cleaning-due (X-11): due | too little is dirty
         return dirty > 0 and (self.overdue or dirty > min_dirty_ratio * total)
@@ -420,7 +420,7 @@ def _end_of(log: PartitionLog, segment: Segment) -> int:
 
 
 def _fits(config: LogConfig, group: Sequence[Segment], cleaned: Segment, last_bytes: int, segment: Segment) -> bool:
-    """Whether ``segment`` may join the group, of which ``cleaned`` and a last batch stay.
+    """Return whether ``segment`` may join the group, of which ``cleaned`` and a last batch stay.
 
     How little of a full segment will stay is unknown. So where little has stayed so far, the new segment may become
     larger than ``segment.bytes`` by an eighth. An empty file does not join, because its name alone keeps where it ends.

@@ -136,7 +136,7 @@ class Superseded:
                 yield
 
     def holds(self, header: BatchHeader) -> bool:
-        """Whether the batch was noted, and no record of it is the newest of its key."""
+        """Return whether the batch was noted, and no record of it is the newest of its key."""
         at = bisect_left(self._bases, header.base_offset)
         return at < len(self._bases) and self._bases[at] == header.base_offset and not self._has_newest[at]
 

@@ -62,7 +62,7 @@ def read_name(name: str, suffix: str) -> OffsetAndEpoch | None:
 
 
 def is_stray(name: str) -> bool:
-    """Whether the file is an unfinished or deleted snapshot that a stopped process left behind."""
+    """Return whether the file is an unfinished or deleted snapshot that a stopped process left behind."""
     return name.endswith((PART_SUFFIX, PROGRESS_SUFFIX, DELETED_SUFFIX))
 
 
@@ -154,7 +154,8 @@ def header_timestamp_ms(batch: bytes | memoryview) -> int:
 
 
 def _delimits(path: str, batch: SnapshotBatch, is_first: bool) -> bool:
-    """Whether the batch is the footer. Raise SnapshotDamaged for a control batch that is neither first nor last."""
+    """Return whether the batch is the footer. Raise SnapshotDamaged for a control batch that is neither first nor
+    last."""
     if not batch.header.is_control:
         if is_first:
             raise SnapshotDamaged(f"{path} begins without a snapshot header")
