@@ -217,6 +217,7 @@ class StubBroker:
 
     def __post_init__(self) -> None:
         self.loader = self.quorum_node.loader = self.controller
+        self.quorum = self.quorum_node.quorum
 
 
 @dataclass(eq=False)

@@ -27,9 +27,11 @@ from chaos.checks.reads import ResponsesAfterHeal
 from chaos.checks.replica_view import ReplicaView
 from chaos.sim.world import STUCK_WITHOUT_FAULT_US, RunStuckError, SimWorld
 from chaos.tests.check_context import check_context
+from chaos.tests.stub_node import StubBroker, StubImages, StubLog, StubNode, image_of, partitions_of, topic_image
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import Close, Closed, Event, Reply, Request, TimerFired
 from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from reference_broker.replication.partitions import Partition
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.tags import Tag
@@ -63,16 +65,14 @@ class CheckedNode:
 
     def new_node(self, config: BrokerConfig) -> Any:
         """Return a node that is the controller and leads partition 0 of each topic."""
-        led = SimpleNamespace(followed_leader=None, log=SimpleNamespace(high_watermark=3, log_end_offset=3))
-        topics = {name: SimpleNamespace(partitions=(0,)) for name in ("__consumer_offsets", "__transaction_state")}
-        broker = SimpleNamespace(
-            node_id=0,
-            config=config,
-            quorum=SimpleNamespace(is_leader=True),
-            loader=SimpleNamespace(image=SimpleNamespace(topics=topics, topic_names={TOPIC_ID: "hot"})),
-            partitions=SimpleNamespace(by_name={(name, 0): led for name in ("hot", *topics)}),
-        )
-        return SimpleNamespace(broker=broker, ready=True)
+        coordinated = ("__consumer_offsets", "__transaction_state")
+        self.logs = {name: StubLog(high_watermark=3, log_end_offset=3) for name in ("hot", *coordinated)}
+        ids = {"hot": TOPIC_ID, **{name: name[:16].encode() for name in coordinated}}
+        topics = [topic_image(name, topic_id=topic_id) for name, topic_id in ids.items()]
+        led = [Partition(name, topic_id, 0, 0, self.logs[name].as_log()) for name, topic_id in ids.items()]
+        broker = StubBroker(config=config, controller=StubImages(image_of(*topics)), partitions=partitions_of(*led))
+        broker.quorum.is_leader = True
+        return StubNode(broker)
 
     def resign(self) -> None:
         self.node.broker.quorum.is_leader = False
@@ -256,7 +256,7 @@ OFFSET_FETCHES = (body(groups=[body(group_id="g")], require_stable=True), body(g
 def test_offset_fetch_waits_only_for_what_is_not_replicated_when_it_comes(sent: Any) -> None:
     for end, waits_us, late_us in ((4, 5 * SECOND_US, 0), (4, 5 * SECOND_US, 1), (3, 0, 0), (3, 0, 1)):
         world = CheckedNode()
-        log = world.node.broker.partitions.by_name["__consumer_offsets", 0].log
+        log = world.logs["__consumer_offsets"]
         log.log_end_offset = end
         request = world.request(0, ApiKey.OFFSET_FETCH, sent)
         log.log_end_offset = 9  # What comes later holds nothing up.
@@ -268,7 +268,7 @@ def test_offset_fetch_waits_only_for_what_is_not_replicated_when_it_comes(sent: 
 def test_no_offset_fetch_waits_at_a_node_that_coordinates_its_group_no_more(sent: Any) -> None:
     for resigned in (True, False):
         world = CheckedNode()
-        world.node.broker.partitions.by_name["__consumer_offsets", 0].log.log_end_offset = 9
+        world.logs["__consumer_offsets"].log_end_offset = 9
         world.request(0, ApiKey.OFFSET_FETCH, sent)
         if resigned:
             world.resign()

@@ -1,14 +1,23 @@
 """A controller fences no broker that gets responses in time, and gives its ID to no other. A silent session excuses."""
 
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import pytest
+from kio.schema.broker_heartbeat.v1.request import BrokerHeartbeatRequest
+from kio.schema.broker_heartbeat.v1.response import BrokerHeartbeatResponse
+from kio.schema.broker_registration.v4.request import BrokerRegistrationRequest
+from kio.schema.broker_registration.v4.response import BrokerRegistrationResponse
+from kio.schema.types import BrokerId
+from kio.static.primitive import i64
 
 from chaos.checks.quorum_liveness import ACTIVATION_US, SessionKept
 from chaos.tests.check_context import check_context, note_row
-from reference_broker.core.events import Closed, Note, Reply, Request, TimerFired
+from chaos.tests.kafka_messages import NO_THROTTLE
+from chaos.tests.stub_node import StubBroker, StubImages, StubNode, broker_image, image_of
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.core.events import Closed, Effect, Event, Note, Reply, Request, TimerFired
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.tags import Tag
@@ -23,35 +32,64 @@ class Controller:
 
     def __init__(self) -> None:
         self.check = SessionKept(check_context(alone=True))
-        image = SimpleNamespace(brokers={BROKER: SimpleNamespace(incarnation_id=THIS.bytes, fenced=False)})
-        config = SimpleNamespace(broker_session_timeout_ms=SESSION_MS)
-        self.node: Any = SimpleNamespace(
-            broker=SimpleNamespace(node_id=0, config=config, controller=SimpleNamespace(image=image))
+        broker = StubBroker(
+            config=replace(BrokerConfig(), broker_session_timeout_ms=SESSION_MS),
+            controller=StubImages(image_of(brokers=[broker_image(BROKER, incarnation_id=THIS.bytes)])),
         )
+        self.node = StubNode(broker)
         self.at_us = 0
         for _ in range(20):
             self.beat()
 
-    def request(self, api_key: int, response: dict[str, object], *, closed: bool = False, **fields: object) -> None:
-        tag = Tag(api_key, 1, "node-2")
-        body = SimpleNamespace(broker_id=BROKER, **fields)
-        self.check.acted(self.at_us, self.node, Request(7, 1, api_key, 1, "node-2", body, tag), ())
-        if closed:
-            self.check.acted(self.at_us, self.node, Closed(7), ())
-        reply = Reply(7, 1, api_key, 1, SimpleNamespace(**{"error_code": 0, **response}), tag)
-        self.check.acted(self.at_us, self.node, TimerFired(1), [reply])
+    def act(self, event: Event | None, *effects: Effect) -> None:
+        self.check.acted(self.at_us, self.node.as_node(), event, effects)
 
-    def beat(self, response: dict[str, object] | None = None, *, leaves: bool = False) -> None:
+    def request(self, api_key: int, body: object, response: object, *, closed: bool = False) -> None:
+        """Handle a request of the broker and respond, in an event after its connection was closed if that is so."""
+        tag = Tag(api_key, 1, "node-2")
+        self.act(Request(7, 1, api_key, 1, "node-2", body, tag))
+        if closed:
+            self.act(Closed(7))
+        self.act(TimerFired(1), Reply(7, 1, api_key, 1, response, tag))
+
+    def beat(self, *, error: int = ErrorCode.none, is_fenced: bool = False, leaves: bool = False) -> None:
         self.at_us += EVERY_US
-        sent = {"is_fenced": False, **(response or {})}
-        self.request(ApiKey.BROKER_HEARTBEAT, sent, want_fence=False, want_shut_down=leaves)
+        self.heartbeat(error=error, is_fenced=is_fenced, want_shut_down=leaves)
+
+    def heartbeat(
+        self,
+        *,
+        error: int = ErrorCode.none,
+        is_fenced: bool = False,
+        want_fence: bool = False,
+        want_shut_down: bool = False,
+    ) -> None:
+        """Handle a heartbeat of the broker and respond."""
+        body = BrokerHeartbeatRequest(
+            broker_id=BrokerId(BROKER),
+            current_metadata_offset=i64(0),
+            want_fence=want_fence,
+            want_shut_down=want_shut_down,
+        )
+        response = BrokerHeartbeatResponse(
+            throttle_time=NO_THROTTLE, error_code=ErrorCode(error), is_fenced=is_fenced, should_shut_down=False
+        )
+        self.request(ApiKey.BROKER_HEARTBEAT, body, response)
+
+    def register(self, incarnation: UUID, *, error: int = ErrorCode.none, closed: bool = False) -> None:
+        """Handle a registration with the broker's ID and respond."""
+        body = BrokerRegistrationRequest(
+            broker_id=BrokerId(BROKER), cluster_id="c", incarnation_id=incarnation, listeners=(), features=(), rack=None
+        )
+        response = BrokerRegistrationResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode(error))
+        self.request(ApiKey.BROKER_REGISTRATION, body, response, closed=closed)
 
     def is_wrong_to_fence(self) -> bool:
         self.check.trace(note_row(self.at_us, 0, "broker_fenced", broker=BROKER))
         return bool(self.check.violations)
 
     def is_wrong_to_register(self, incarnation: UUID, error: int = 0) -> bool:
-        self.request(ApiKey.BROKER_REGISTRATION, {"error_code": error}, incarnation_id=incarnation)
+        self.register(incarnation, error=error)
         return bool(self.check.violations)
 
 
@@ -64,7 +102,8 @@ def test_broker_with_timely_responses_keeps_session_and_id() -> None:
 
 def test_another_start_of_a_broker_that_another_controller_has_fenced_may_register() -> None:
     controller = Controller()
-    controller.node.broker.controller.image.brokers[BROKER].fenced = True
+    fenced_broker = broker_image(BROKER, incarnation_id=THIS.bytes, fenced=True)
+    controller.node.publish(image_of(brokers=[fenced_broker]))
     assert not controller.is_wrong_to_register(OTHER)
 
 
@@ -80,7 +119,7 @@ def just_back(controller: Controller) -> None:
 def refused(controller: Controller) -> None:
     """The broker's heartbeats are refused."""
     for _ in range(7):
-        controller.beat({"error_code": 77})
+        controller.beat(error=ErrorCode.stale_broker_epoch)
 
 
 def leaving(controller: Controller) -> None:
@@ -88,12 +127,12 @@ def leaving(controller: Controller) -> None:
 
 
 def fenced(controller: Controller) -> None:
-    controller.beat({"is_fenced": True})
+    controller.beat(is_fenced=True)
 
 
 def restarted(controller: Controller) -> None:
     """The controller's process remembers no session."""
-    controller.check.acted(controller.at_us, controller.node, None, ())
+    controller.act(None)
 
 
 @pytest.mark.parametrize("excuse", [silent, just_back, refused, leaving, fenced, restarted])
@@ -106,7 +145,7 @@ def test_excused_controller_may_fence_a_broker_and_give_its_id_away(excuse: Any)
 
 def test_response_to_a_connection_that_is_gone_does_not_count() -> None:
     controller = Controller()
-    controller.request(ApiKey.BROKER_REGISTRATION, {}, closed=True, incarnation_id=OTHER)
+    controller.register(OTHER, closed=True)
     assert not controller.check.violations
 
 
@@ -125,10 +164,9 @@ def test_new_controller_gives_each_broker_a_whole_session(waited_us: int, wish: 
     controller = Controller()
     restarted(controller)
     controller.at_us += 60_000_000
-    controller.check.acted(controller.at_us, controller.node, TimerFired(1), [Note("controller_activated", ())])
+    controller.act(TimerFired(1), Note("controller_activated", ()))
     if wish:
-        wishes = {"want_fence": False, "want_shut_down": False, wish: True}
-        controller.request(ApiKey.BROKER_HEARTBEAT, {"is_fenced": False}, **wishes)
+        controller.heartbeat(want_fence=wish == "want_fence", want_shut_down=wish == "want_shut_down")
     controller.at_us += waited_us
     assert controller.is_wrong_to_fence() is not right
 
@@ -136,5 +174,5 @@ def test_new_controller_gives_each_broker_a_whole_session(waited_us: int, wish: 
 def test_wish_of_an_earlier_term_excuses_no_fencing() -> None:
     controller = Controller()
     leaving(controller)
-    controller.check.acted(controller.at_us, controller.node, TimerFired(1), [Note("controller_activated", ())])
+    controller.act(TimerFired(1), Note("controller_activated", ()))
     assert controller.is_wrong_to_fence()

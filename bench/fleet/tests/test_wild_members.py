@@ -2,10 +2,19 @@
 
 from collections import Counter
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
+from kio.schema.leave_group.v5.response import LeaveGroupResponse, MemberResponse
+from kio.schema.offset_commit.v9.response import (
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from kio.schema.types import TopicName
+from kio.static.primitive import i32
+
 from bench.fleet.behaviours.wild_members import COMMITTED_OFFSET, MOST_IDENTITIES, WildMembers, WildRequest, error_in
+from reference_broker.client.tests.group_world import NOTHING, heartbeat_response, join_response
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
@@ -14,15 +23,13 @@ def joined(request: WildRequest, number: int) -> Any:
     body: Any = request.body
     member_id = body.member_id or f"m-{number}"
     is_new = not body.member_id and body.group_instance_id is None
-    members = [SimpleNamespace(member_id=member_id, group_instance_id=None, metadata=b"")]
-    return SimpleNamespace(
-        error_code=79 if is_new else 0,
-        generation_id=-1 if is_new else number,
-        protocol_name="range",
-        member_id=member_id,
+    return join_response(
+        error=ErrorCode.member_id_required if is_new else ErrorCode.none,
+        generation=-1 if is_new else number,
+        protocol="range",
         leader=member_id,
-        skip_assignment=False,
-        members=() if is_new else members,
+        member_id=member_id,
+        members=() if is_new else [(member_id, None, b"")],
     )
 
 
@@ -75,15 +82,21 @@ def test_leader_assigns_to_the_members_of_its_generation() -> None:
     assert any(body.assignments and body.assignments[0].assignment for body in bodies)
 
 
-def test_error_of_each_response() -> None:
-    one = next(each for each in played(50) if each.api_key is ApiKey.HEARTBEAT)
-    assert error_in(one, SimpleNamespace(error_code=ErrorCode.rebalance_in_progress)) == ErrorCode.rebalance_in_progress
+def test_error_of_a_heartbeat_is_that_of_its_response() -> None:
+    beat = next(each for each in played(50) if each.api_key is ApiKey.HEARTBEAT)
+    assert error_in(beat, heartbeat_response(ErrorCode.rebalance_in_progress)) == ErrorCode.rebalance_in_progress
+
+
+def test_error_of_a_commit_is_that_of_its_partitions() -> None:
     commit = next(each for each in played(200) if each.api_key is ApiKey.OFFSET_COMMIT)
-    partitions = [SimpleNamespace(error_code=ErrorCode.illegal_generation)]
-    assert (
-        error_in(commit, SimpleNamespace(topics=[SimpleNamespace(partitions=partitions)]))
-        == ErrorCode.illegal_generation
-    )
+    refused = OffsetCommitResponsePartition(partition_index=i32(0), error_code=ErrorCode.illegal_generation)
+    topic = OffsetCommitResponseTopic(name=TopicName("hot"), partitions=(refused,))
+    response = OffsetCommitResponse(throttle_time=NOTHING, topics=(topic,))
+    assert error_in(commit, response) == ErrorCode.illegal_generation
+
+
+def test_error_of_a_leave_is_that_of_its_member() -> None:
     leave = next(each for each in played(500) if each.api_key is ApiKey.LEAVE_GROUP)
-    members = [SimpleNamespace(error_code=ErrorCode.unknown_member_id)]
-    assert error_in(leave, SimpleNamespace(error_code=0, members=members)) == ErrorCode.unknown_member_id
+    unknown = MemberResponse(member_id="m-1", group_instance_id=None, error_code=ErrorCode.unknown_member_id)
+    response = LeaveGroupResponse(throttle_time=NOTHING, error_code=ErrorCode.none, members=(unknown,))
+    assert error_in(leave, response) == ErrorCode.unknown_member_id

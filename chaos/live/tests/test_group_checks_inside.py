@@ -1,6 +1,5 @@
 """Checks of groups and of the metadata epoch in a live node, which sees itself and no other."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,9 +8,23 @@ from chaos.checks.metadata_epoch import SwitchRespected
 from chaos.live.node_side.checks_inside import ChecksInside
 from chaos.live.tests.test_checks_inside import FakePipe
 from chaos.tests.check_context import check_context, note_row
+from chaos.tests.kafka_messages import offset_commit_request, offset_commit_response
+from chaos.tests.stub_node import (
+    StubBroker,
+    StubCoordinator,
+    StubImages,
+    StubNode,
+    StubOffsetsPartition,
+    StubQuorum,
+    StubQuorumNode,
+    image_of,
+    partitions_of,
+)
 from reference_broker.core.events import Reply, Request
+from reference_broker.groups.group import Group, Member
 from reference_broker.ports.node_ports import Now
 from reference_broker.records.record import Record, build
+from reference_broker.replication.partitions import Partition
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.tags import Tag
@@ -49,11 +62,6 @@ class FakeLog:
         return b"".join(self.batches[offset:end])
 
 
-def node_of(**broker: object) -> Any:
-    partitions = SimpleNamespace(by_name={}, by_id={}, topic_ids={})
-    return SimpleNamespace(broker=SimpleNamespace(**{"node_id": 1, "partitions": partitions} | broker), listening=True)
-
-
 def look(checks: ChecksInside, event: object = None, effects: tuple[object, ...] = ()) -> None:
     seen: Any = event
     done: Any = list(effects)
@@ -67,9 +75,11 @@ def judged_log(
     pipe, log = FakePipe(), FakeLog()
     outlet: Any = pipe
     checks = ChecksInside(0, 1000, (guarantee,), outlet)
-    quorum = SimpleNamespace(high_watermark=0, epoch=1, leader_id=1, is_leader=True)
-    loader = SimpleNamespace(image=SimpleNamespace(features=features or {}))
-    node = node_of(quorum_node=SimpleNamespace(quorum=quorum, log=log, loader=loader))
+    quorum = StubQuorum(high_watermark=0, epoch=1, leader_id=1, is_leader=True)
+    metadata_log: Any = log
+    replica = StubQuorumNode(quorum=quorum, log=metadata_log)
+    images = StubImages(image_of(features=features or {}))
+    node: Any = StubNode(StubBroker(1, controller=images, quorum_node=replica))
     checks.built(node)
     for value in values:
         log.append(value)
@@ -123,15 +133,15 @@ def test_marker_below_its_level_is_seen_in_the_nodes_own_image(level: int, break
 
 
 @pytest.mark.parametrize(("error", "breaks"), [(ErrorCode.none, True), (ErrorCode.illegal_generation, False)])
-def test_commit_of_an_earlier_generation_may_not_be_acknowledged(error: int, breaks: bool) -> None:
+def test_commit_of_an_earlier_generation_may_not_be_acknowledged(error: ErrorCode, breaks: bool) -> None:
     pipe = FakePipe()
     outlet: Any = pipe
     checks = ChecksInside(0, 1000, (FENCED,), outlet)
-    group = SimpleNamespace(generation=5, members={"m": None})
-    node = node_of(groups=SimpleNamespace(active=lambda: [SimpleNamespace(groups={"g": group})]))
+    member = Member("m", None, "client", "host", 2000, 1000, ())
+    groups = {"g": Group.loaded("g", 5, "consumer", "range", "m", 0, (member,))}
+    node: Any = StubNode(StubBroker(1, groups=StubCoordinator([StubOffsetsPartition(groups=groups)])))
     checks.built(node)
-    request: Any = SimpleNamespace(generation_id_or_member_epoch=4, group_id="g", member_id="m")
-    response: Any = SimpleNamespace(topics=[SimpleNamespace(partitions=[SimpleNamespace(error_code=error)])])
+    request, response = offset_commit_request("m", 4), offset_commit_response(error)
     tag, key = Tag(1, 8, "member-0", 0, -1), int(ApiKey.OFFSET_COMMIT)
     look(checks, Request(1, 7, key, 8, "member-0", request, tag))
     look(checks, None, (Reply(1, 7, key, 8, response, tag),))
@@ -142,14 +152,9 @@ def test_commit_of_an_earlier_generation_may_not_be_acknowledged(error: int, bre
 @pytest.mark.clause("M-14")
 def test_records_of_another_leader_are_no_violation_on_single_node() -> None:
     log, key = FakeLog(), b"\x00\x01key"
-    led = SimpleNamespace(leader_epoch=3, log=log)
-    loader = SimpleNamespace(image=SimpleNamespace(features={}, metadata_epoch=0))
-    node = node_of(
-        partitions=SimpleNamespace(
-            by_name={("__consumer_offsets", 0): led}, topic_ids={"__consumer_offsets": bytes(16)}
-        ),
-        loader=loader,
-    )
+    led_log: Any = log
+    led = Partition("__consumer_offsets", bytes(16), 0, 3, led_log)
+    node: Any = StubNode(StubBroker(1, partitions=partitions_of(led)))
     log.append(b"\x00\x04of another", key)
     alone, all_seeing = SwitchRespected(check_context(alone=True)), SwitchRespected(check_context())
     for check in (alone, all_seeing):
