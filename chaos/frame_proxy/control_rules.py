@@ -58,6 +58,16 @@ ONLY_INSIDE: Final = (
     "milliseconds",
 )
 """Fields that only a node of ``crucible serve`` can play."""
+IN_BODIES: Final = (
+    "group",
+    "topic",
+    "partition",
+    "transactional_id",
+    "transaction",
+    "error_topic",
+    "error_partition",
+)
+"""Those of them for which the body of the request must be decoded."""
 BAD_REQUEST, NOT_FOUND, METHOD_NOT_ALLOWED, VIOLATED, LATE = 400, 404, 405, 422, 504
 
 
@@ -248,7 +258,12 @@ def _wanted(body: bytes) -> RuleWanted:
     plain = msgspec.json.decode(body)
     for name in ONLY_INSIDE:
         if isinstance(plain, Mapping) and plain.get(name) is not None:
-            raise Refusal(BAD_REQUEST, f"{name} needs what a proxy does not see: leave it out, or use crucible serve.")
+            why = "is matched in the decoded body" if name in IN_BODIES else "needs more than the header"
+            raise Refusal(
+                BAD_REQUEST,
+                f"{name} {why} of a request, which a proxy does not read: match by api, client_id, node, session, or "
+                "use crucible serve.",
+            )
     return msgspec.convert(plain, RuleWanted)
 
 

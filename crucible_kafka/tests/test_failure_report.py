@@ -2,8 +2,8 @@
 
 import json
 
-from crucible_kafka.library.failure_report import MOST_CHARACTERS, conversation, error_lines
-from crucible_kafka.library.observation import Frame
+from crucible_kafka.library.failure_report import MOST_CHARACTERS, conversation
+from crucible_kafka.library.observation import Frame, error_lines
 
 
 def frame(api: str, at_s: float = 0.0, body: object = None, fault: str = "", direction: str = "request") -> Frame:

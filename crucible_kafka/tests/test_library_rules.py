@@ -691,3 +691,78 @@ def sent_and_read(api_key: int, version: int, request: object) -> Any:
 def read_back(api_key: int, version: int, body: object) -> Any:
     frame = b"".join(bytes(part) for part in encode_response(api_key, version, 1, body))
     return decode_response(api_key, version, memoryview(frame)[4:])[1]
+
+
+# Stock clients at APIs that few tests think of
+
+
+def transactional(kafka: Cluster, transactional_id: str) -> Producer:
+    settings = {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": transactional_id}
+    producer = Producer({**settings, "retry.backoff.ms": 10})
+    producer.init_transactions(LIMIT_S)
+    producer.begin_transaction()
+    return producer
+
+
+def test_lost_coordinator_at_the_end_of_a_transaction_is_retried(kafka: Cluster) -> None:
+    producer = transactional(kafka, "ender")
+    producer.produce(TOPIC, b"ended", partition=2)
+    rule = kafka.on("EndTxn", transactional_id="ender").respond_error("NOT_COORDINATOR", times=1)
+    producer.commit_transaction(LIMIT_S)
+    rule.assert_fired(1)
+    assert [each.committed for each in kafka.records(TOPIC, 2) if each.value == b"ended"] == [True]
+    assert len(kafka.frames(api="EndTxn", direction="request")) >= 2
+
+
+def test_fenced_end_of_a_transaction_is_fatal_and_commits_nothing(kafka: Cluster) -> None:
+    producer = transactional(kafka, "fenced-ender")
+    producer.produce(TOPIC, b"fenced", partition=2)
+    rule = kafka.on("EndTxn", transactional_id="fenced-ender").respond_error("PRODUCER_FENCED", times=1)
+    with pytest.raises(KafkaException) as failure:
+        producer.commit_transaction(LIMIT_S)
+    assert failure.value.args[0].fatal()
+    rule.assert_fired(1)
+    assert [each.committed for each in kafka.records(TOPIC, 2) if each.value == b"fenced"] == [False]
+
+
+@pytest.mark.parametrize(("error", "commits"), [("COORDINATOR_LOAD_IN_PROGRESS", True), ("ILLEGAL_GENERATION", False)])
+def test_offsets_of_a_transaction_are_refused(kafka: Cluster, error: str, commits: bool) -> None:
+    group = f"of-{error}"
+    producer = transactional(kafka, f"mover-{error}")
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": group})
+    rule = kafka.on("TxnOffsetCommit", group=group).respond_error(error, times=1)
+    offsets = [TopicPartition(TOPIC, 0, 5)]
+    try:
+        metadata = consumer.consumer_group_metadata()
+        if commits:
+            producer.send_offsets_to_transaction(offsets, metadata, LIMIT_S)
+            producer.commit_transaction(LIMIT_S)
+        else:
+            with pytest.raises(KafkaException) as failure:
+                producer.send_offsets_to_transaction(offsets, metadata, LIMIT_S)
+            assert failure.value.args[0].txn_requires_abort()
+            producer.abort_transaction(LIMIT_S)
+    finally:
+        consumer.close()
+    rule.assert_fired(1)
+    deadline = time.monotonic() + LIMIT_S
+    wanted = {(TOPIC, 0): 5} if commits else {}
+    while kafka.committed(group) != wanted and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert kafka.committed(group) == wanted
+
+
+def test_member_that_its_coordinator_forgot_joins_again(kafka: Cluster) -> None:
+    settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "forgotten", "client.id": "member"}
+    consumer = Consumer({**settings, "heartbeat.interval.ms": 50, "session.timeout.ms": 500})
+    rule = kafka.on("Heartbeat", group="forgotten").respond_error("UNKNOWN_MEMBER_ID", times=1)
+    assigned: list[int] = []
+    try:
+        consumer.subscribe([TOPIC], on_assign=lambda _, partitions: assigned.append(len(partitions)))
+        deadline = time.monotonic() + LIMIT_S
+        while len(assigned) < 2 and time.monotonic() < deadline:
+            consumer.poll(0.02)
+    finally:
+        consumer.close()
+    rule.assert_fired(1)
+    assert assigned == [3, 3]

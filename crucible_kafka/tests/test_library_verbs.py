@@ -260,13 +260,14 @@ def test_consumer_that_was_ahead_of_a_truncation_finds_out(single: Cluster) -> N
         single.truncate("lossy", 0, to=1)
         produce(single, "lossy", "d", "e")
         deadline = time.monotonic() + LIMIT_S
-        errors: list[KafkaError] = []
+        errors: list[KafkaError | None] = []
         while not errors and time.monotonic() < deadline:
             message = consumer.poll(0.2)
             errors = [message.error()] if message is not None and message.error() else []
     finally:
         consumer.close()
     (error,) = errors
+    assert error is not None
     assert error.code() == KafkaError._AUTO_OFFSET_RESET
     assert "truncat" in str(error)
 

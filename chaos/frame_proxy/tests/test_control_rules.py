@@ -87,8 +87,9 @@ def test_rule_lives_as_in_the_control_api() -> None:
     ("body", "sentence"),
     [
         ({"act": "hang"}, "A proxy cannot carry out 'hang'"),
-        ({"act": "drop_request", "group": "g"}, "group needs what a proxy does not see"),
-        ({"act": "drop_request", "probability": 0.5}, "probability needs what a proxy does not see"),
+        ({"act": "drop_request", "group": "g"}, "group is matched in the decoded body of a request"),
+        ({"act": "drop_request", "transactional_id": "t"}, "match by api, client_id, node, session, or use"),
+        ({"act": "drop_request", "probability": 0.5}, "probability needs more than the header of a request"),
         ({"act": "drop_request", "colour": "red"}, "colour"),
         ({"act": "drop_request", "api": "Produces"}, "did you mean Produce"),
         ({"act": "drop_request", "api": ["Produce", "Fetch"]}, "add a rule for each"),
