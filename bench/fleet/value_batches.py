@@ -11,6 +11,7 @@ A CRC is linear over GF(2): the CRC of a value with the sequence s differs from 
 that depends on s alone. It is the exclusive or of eight numbers, one for each byte of s, from tables of 256.
 """
 
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -138,20 +139,17 @@ def layout_of(value: bytes, count: int, key_bytes: int | None) -> BatchLayout:
     )
 
 
-class BatchMaker:
-    """Makes batches of ``count`` records of one writer.
+class ValueBatches(ABC):
+    """Makes batches of ``count`` records of one writer."""
 
-    Keys take turns by sequence. They must be equally long; without any, records have none.
-    """
+    __slots__ = ("count",)
 
-    __slots__ = ("_keys", "_layout", "count")
-
-    def __init__(self, values: ValueMaker, count: int, keys: Sequence[bytes] = ()) -> None:
-        if len({len(key) for key in keys}) > 1:
-            raise ValueError("the keys of a layout must be equally long")
+    def __init__(self, count: int) -> None:
         self.count = count
-        self._layout = layout_of(values.make(0), count, len(keys[0]) if keys else None)
-        self._keys = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), -1) if keys else None
+
+    @abstractmethod
+    def plain(self, first_sequence: int) -> bytes:
+        """Return the records of a batch with the values from ``first_sequence`` on, not compressed."""
 
     def make(
         self,
@@ -168,10 +166,6 @@ class BatchMaker:
 
         All records have the timestamp ``wall_ms``. ``base_sequence`` is the producer's, which Kafka knows.
         """
-        keys = None
-        if self._keys is not None:
-            keys = self._keys[np.arange(first_sequence, first_sequence + self.count) % len(self._keys)]
-        self._layout.write(first_sequence, keys)
         header = BatchHeader(
             base_offset=0,
             batch_length=0,
@@ -187,7 +181,30 @@ class BatchMaker:
             base_sequence=base_sequence,
             record_count=self.count,
         )
-        return sealed(header, compress(compression, self._layout.plain.tobytes()))
+        return sealed(header, compress(compression, self.plain(first_sequence)))
+
+
+class BatchMaker(ValueBatches):
+    """Makes batches of ``count`` records of one writer.
+
+    Keys take turns by sequence. They must be equally long; without any, records have none.
+    """
+
+    __slots__ = ("_keys", "_layout")
+
+    def __init__(self, values: ValueMaker, count: int, keys: Sequence[bytes] = ()) -> None:
+        if len({len(key) for key in keys}) > 1:
+            raise ValueError("the keys of a layout must be equally long")
+        super().__init__(count)
+        self._layout = layout_of(values.make(0), count, len(keys[0]) if keys else None)
+        self._keys = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), -1) if keys else None
+
+    def plain(self, first_sequence: int) -> bytes:
+        keys = None
+        if self._keys is not None:
+            keys = self._keys[np.arange(first_sequence, first_sequence + self.count) % len(self._keys)]
+        self._layout.write(first_sequence, keys)
+        return self._layout.plain.tobytes()
 
 
 class ColumnReader:

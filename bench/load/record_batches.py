@@ -19,10 +19,8 @@ from typing import Annotated, Final
 import msgspec
 from crc32c import crc32c
 
+from bench.fleet.value_batches import ValueBatches
 from bench.fleet.values import HEAD, MAGIC, smallest_size_bytes
-from reference_broker.records import batch as batches
-from reference_broker.records.batch import BatchHeader, sealed
-from reference_broker.records.compression import Compression, compress
 from reference_broker.records.record import HeaderPair, zigzag
 
 DRAWS: Final = 4096
@@ -101,7 +99,7 @@ class RecordHeaders(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         return sum(len(name) + self.size for name, _ in self.pairs)
 
 
-class RecordBatchMaker:
+class RecordBatchMaker(ValueBatches):
     """Makes batches of ``count`` records of one writer, as ``BatchMaker``. Sizes take turns by sequence, and begin
     elsewhere in each writer and partition."""
 
@@ -117,7 +115,7 @@ class RecordBatchMaker:
         least = smallest_size_bytes(writer)
         if min(sizes) < least:
             raise ValueError(f"a value of {writer} needs {least} bytes, {min(sizes)} were given")
-        self.count = count
+        super().__init__(count)
         self._sizes = sizes
         self._first_size = crc32c(writer.encode())
         name, pattern, room = writer.encode(), padding or b".", max(sizes) - least
@@ -132,36 +130,7 @@ class RecordBatchMaker:
             zigzag(len(text)) + text for name, value in headers for text in (name.encode(), value or b"")
         )
 
-    def make(
-        self,
-        first_sequence: int,
-        wall_ms: int,
-        *,
-        producer_id: int = batches.NO_PRODUCER_ID,
-        producer_epoch: int = batches.NO_PRODUCER_EPOCH,
-        base_sequence: int = batches.NO_SEQUENCE,
-        compression: Compression = Compression.NONE,
-        is_transactional: bool = False,
-    ) -> bytes:
-        """Return a whole batch with the values ``first_sequence`` to ``first_sequence + count - 1``."""
-        header = BatchHeader(
-            base_offset=0,
-            batch_length=0,
-            leader_epoch=batches.NO_LEADER_EPOCH,
-            magic=batches.MAGIC,
-            crc=0,
-            attributes=int(compression) | (batches.TRANSACTIONAL if is_transactional else 0),
-            last_offset_delta=self.count - 1,
-            base_timestamp_ms=wall_ms,
-            max_timestamp_ms=wall_ms,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            base_sequence=base_sequence,
-            record_count=self.count,
-        )
-        return sealed(header, compress(compression, self._plain(first_sequence)))
-
-    def _plain(self, first_sequence: int) -> bytes:
+    def plain(self, first_sequence: int) -> bytes:
         sizes, keys, tail, headers = self._sizes, self._keys, self._tail, self._headers
         parts: list[bytes | memoryview] = []
         place = self._first_size + first_sequence + (first_sequence >> SEQUENCE_BITS) * _APART

@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,8 @@ import click
 from crucible_kafka.commands.ci_options import GITHUB
 
 if TYPE_CHECKING:
+    from bench.load.driver import Driver
+    from bench.load.options import LoadOptions
     from bench.rows.options import Options
     from bench.rows.results import Results
 
@@ -160,7 +162,7 @@ def bench(
             raise click.UsageError("--peer, --row, --nodes and --calibrate measure without a workload: leave them out.")
         if "joining" in given and "workers" not in given:
             load["workers"] = 0
-        _play_workloads(workloads, quick, out, **load)
+        _play_workloads(WorkloadOptions(workloads=workloads, quick=quick, out=out, **load))
     elif given:
         raise click.UsageError(f"--{sorted(given)[0]} goes with a WORKLOAD, such as one of docs/workloads.")
     elif calibrate:
@@ -194,60 +196,83 @@ def _measure_rows(peer: str | None, rows: Sequence[str], nodes: Sequence[str], q
     sys.exit(USAGE_ERROR if results.missing else 0)
 
 
-def _play_workloads(
-    workloads: Sequence[Path],
-    quick: bool,
-    out: Path | None,
-    targets: Sequence[str],
-    search: bool,
-    p99_limit_ms: float,
-    rates: tuple[float, ...],
-    seconds: float | None,
-    warmup: float | None,
-    workers: int,
-    joining: int | None,
-    listen: tuple[str, int] | None,
-    repeat: int,
-    driver_file: Path | None,
-    replication: int | None,
-    acks: str | None,
-    compression: str | None,
-    client: str | None,
-    published: Sequence[Path],
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadOptions:
+    """What the command line says about workloads, as click converts it."""
+
+    workloads: Sequence[Path]
+    quick: bool
+    out: Path | None
+    targets: Sequence[str]
+    search: bool
+    p99_limit_ms: float
+    rates: tuple[float, ...]
+    seconds: float | None
+    warmup: float | None
+    workers: int
+    joining: int | None
+    listen: tuple[str, int] | None
+    repeat: int
+    driver_file: Path | None
+    replication: int | None
+    acks: str | None
+    compression: str | None
+    client: str | None
+    published: Sequence[Path]
+
+    def check(self) -> None:
+        """Raise click.UsageError for options that do not go together."""
+        if self.listen and not self.joining:
+            raise click.UsageError("--listen is where workers join: say with --expect-workers how many.")
+        if self.search and self.rates:
+            raise click.UsageError("--max searches a rate by itself: leave --rates out.")
+
+    def load(self, driver: "Driver") -> "LoadOptions":
+        """Return the options of each run. Those of the command line come before the driver file's."""
+        from bench.load.options import LoadOptions
+
+        acks = int(self.acks.replace("all", "-1")) if self.acks else -1 if driver.acks is None else driver.acks
+        return LoadOptions(
+            seconds=QUICK_S if self.quick and self.seconds is None else self.seconds,
+            warmup_s=QUICK_WARMUP_S if self.quick and self.warmup is None else self.warmup,
+            workers=self.workers,
+            joining=self.joining or 0,
+            listen=(self.listen or LISTEN) if self.joining else None,
+            replication=self.replication or driver.replication or 1,
+            acks=acks,
+            idempotent=driver.idempotent is not False and acks != 0,
+            compression=self.compression or driver.compression or "none",
+            client=self.client,
+            driver=driver,
+        )
+
+
+def _play_workloads(wanted: WorkloadOptions) -> None:
     from bench.load.calibration import CalibrationError
     from bench.load.command import BenchOptions, exit_code, imported, play, remarks, store, table_of
     from bench.load.driver import Driver, DriverError, read_driver
     from bench.load.openmessaging import PublishedError
-    from bench.load.options import LoadError, LoadOptions
+    from bench.load.options import LoadError
     from bench.load.workload import WorkloadError
     from crucible_kafka.bench_links import toxiproxy_links
     from crucible_kafka.terminal import USAGE_ERROR, one_sentence, print_table, progress, shown
 
-    if listen and not joining:
-        raise click.UsageError("--listen is where workers join: say with --expect-workers how many.")
-    if search and rates:
-        raise click.UsageError("--max searches a rate by itself: leave --rates out.")
+    wanted.check()
     with one_sentence(DriverError):
-        driver = Driver() if driver_file is None else read_driver(driver_file)
+        driver = Driver() if wanted.driver_file is None else read_driver(wanted.driver_file)
     for note in driver.notes:
         click.echo(f"  {note}", err=True)
-    awaited = int(acks.replace("all", "-1")) if acks else -1 if driver.acks is None else driver.acks
-    load = LoadOptions(
-        seconds=QUICK_S if quick and seconds is None else seconds,
-        warmup_s=QUICK_WARMUP_S if quick and warmup is None else warmup,
-        workers=workers,
-        joining=joining or 0,
-        listen=(listen or LISTEN) if joining else None,
-        replication=replication or driver.replication or 1,
-        acks=awaited,
-        idempotent=driver.idempotent is not False and awaited != 0,
-        compression=compression or driver.compression or "none",
-        client=client,
-        driver=driver,
+    options = BenchOptions(
+        wanted.workloads,
+        wanted.targets or ("reference",),
+        wanted.load(driver),
+        wanted.rates,
+        wanted.search,
+        wanted.p99_limit_ms,
+        wanted.repeat,
+        wanted.published,
     )
-    options = BenchOptions(workloads, targets or ("reference",), load, rates, search, p99_limit_ms, repeat, published)
-    options = replace(options, make_links=toxiproxy_links, out=options.out if out is None else out)
+    options = replace(options, make_links=toxiproxy_links, out=wanted.out or options.out)
     try:
         options.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
