@@ -52,6 +52,13 @@ def without(ranges: Sequence[Range], others: Sequence[Range]) -> list[Range]:
     return left
 
 
+def _joined(ranges: Sequence[Range], others: Sequence[Range]) -> list[Range]:
+    joined = list(ranges)
+    for first, end in others:
+        add(joined, first, end)
+    return joined
+
+
 def not_superseded(missing: Sequence[Range], ok: Sequence[Range], keys: int) -> list[Range]:
     """Return what of ``missing`` has no later sequence with the same key in ``ok``. Sequences of a key are ``keys``
     apart, and partitions are further apart than their records."""
@@ -133,7 +140,7 @@ def judge(
     """Compare what was sent with what each subscription's readers took.
 
     ``compacted_keys`` is how many keys take turns in each partition of compacted topics, and 0 for others. There, a
-    record may be missing once a later one with its key was acknowledged.
+    record may be missing once a later one with its key was acknowledged, or is perhaps written.
 
     ``exactly_once`` says that producers are idempotent, so a record read twice is a violation. Otherwise it is not
     counted: a batch without a sequence may be written again.
@@ -154,7 +161,7 @@ def judge(
             acknowledged += count(own.ok)
             missing = without(own.ok, taken)
             if compacted_keys and missing:
-                missing = not_superseded(missing, own.ok, compacted_keys)
+                missing = not_superseded(missing, _joined(own.ok, own.info), compacted_keys)
             lost += count(missing)
             unknown += count(own.info)
             unread += count(without(own.info, taken))

@@ -13,6 +13,8 @@ from bench.locust.processes import LocustProcesses
 WAIT_REPORTED_S: Final = 5.0
 """How often a wait for the clients is reported."""
 POLL_S: Final = 0.05
+MESSAGE: Final = "MESSAGE_TOO_LARGE"
+LIST: Final = "RECORD_LIST_TOO_LARGE"
 
 
 class LateError(Exception):
@@ -20,7 +22,7 @@ class LateError(Exception):
 
 
 class TooLargeError(Exception):
-    """A broker has refused a batch as too large, so it refuses all of the load."""
+    """A broker has refused a batch as too large, so it refuses all of the load. The message is the error's name."""
 
 
 class LoadWorkers:
@@ -87,6 +89,7 @@ class LoadWorkers:
 
     def _report(self) -> dict[str, int] | None:
         report = self._locust.report()
-        if report is not None and report.get("too_large"):
-            raise TooLargeError
+        for key, error in (("too_large", MESSAGE), ("list_too_large", LIST)):
+            if report is not None and report.get(key):
+                raise TooLargeError(error)
         return report

@@ -59,6 +59,7 @@ class WorkerResult(msgspec.Struct):
     clock: ClockOffset = SAME_CLOCK
     rebalances: int = 0  # assignments of members during the load
     catch_ups: list[CatchUp] = []  # of each reader that has caught up
+    incomplete: str = ""  # why the run has not all of the worker; empty if it has
 
 
 def result_path(folder: Path, index: int) -> Path:
@@ -90,6 +91,7 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
     findings: Findings
     errors: dict[str, int]  # batches and fetches by error
     unfinished: str  # why not all was read; empty if it was
+    incomplete: str = ""  # why the run has not all of a worker; empty if it has
     wanted_records_per_s: float  # by the schedule; 0: as much as responses allow
     brokers_cpu_s: float  # in the seconds that count; -1: not known
     brokers_rss_bytes: int  # at their end; -1: not known
@@ -234,7 +236,8 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
             return UNVERIFIED if self.stated.sent and self.has_fired else "INVALID"
         if not self.findings.is_clean:
             return "FAILED"
-        if self.generator_was_the_limit or self.unfinished or not self.written_rate or not self.has_fired:
+        is_invalid = self.generator_was_the_limit or self.unfinished or self.incomplete
+        if is_invalid or not self.written_rate or not self.has_fired:
             return "INVALID"
         return "PASSED" if self.workload.subscriptions_per_topic else UNVERIFIED
 
@@ -268,6 +271,8 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
             return "Nothing proves that all faults fired."
         if self.unfinished:
             return f"Not all was read: {self.unfinished}."
+        if self.incomplete:
+            return f"{self.incomplete[0].upper()}{self.incomplete[1:]}."
         if not self.written_rate:
             worst = max(self.errors, key=self.errors.__getitem__, default="no response")
             return f"No record was acknowledged in the seconds that count ({worst})."
@@ -323,6 +328,7 @@ class Collected(msgspec.Struct, frozen=True, kw_only=True):
     clocks: list[ClockOffset]
     rebalances: int
     catch_up: CatchUp | None
+    incomplete: str
 
 
 def collect(folder: Path, workers: int, exactly_once: bool, compacted_keys: int = 0) -> Collected:
@@ -354,6 +360,7 @@ def collect(folder: Path, workers: int, exactly_once: bool, compacted_keys: int 
         rss_bytes=sum(each.rss_bytes for each in results),
         clocks=[each.clock for each in results],
         rebalances=rebalances,
+        incomplete="; ".join(each.incomplete for each in results if each.incomplete),
         catch_up=CatchUp(max(each.seconds for each in ups), sum(each.records for each in ups)) if ups else None,
     )
 

@@ -16,7 +16,7 @@ from bench.load.clients import JAVA
 from bench.load.faults import KILLED, FaultPlayer, LinkError
 from bench.load.history import write_judged
 from bench.load.ledger import Findings
-from bench.load.load_workers import LateError, LoadWorkers, TooLargeError
+from bench.load.load_workers import LIST, MESSAGE, LateError, LoadWorkers, TooLargeError
 from bench.load.measures import Measures
 from bench.load.options import (
     LoadError,
@@ -67,25 +67,29 @@ def run(workload: Workload, target: LoadTarget, options: LoadOptions, out_dir: P
         raise LoadError(f"{target.name}: {error}.") from error
     except TooLargeError as error:
         shutil.rmtree(out_dir)  # It has nothing that anybody could use.
-        raise LoadError(_too_large(workload, target, spec, config)) from error
+        raise LoadError(_too_large(workload, target, spec, config, str(error))) from error
     except (WorkerDiedError, PeerError, LinkError) as error:
         raise LoadError(str(error)) from error
 
 
-def _too_large(workload: Workload, target: LoadTarget, spec: LoadSpec, config: dict[str, str]) -> str:
-    """Return the sentence for a target that refuses the batches as too large."""
+def _too_large(workload: Workload, target: LoadTarget, spec: LoadSpec, config: dict[str, str], error: str) -> str:
+    """Return the sentence for a target that refuses the batches as too large, with Kafka's name of the error."""
+    setting, default = BATCH_LIMITS[error]
     records = "record" if spec.batch_records == 1 else "records"
     size = f"{'' if workload.crucible.message_sizes is None else 'up to '}{workload.largest_value_bytes:,} bytes"
-    limit = f", which is {config[MAX_MESSAGE_BYTES]}" if MAX_MESSAGE_BYTES in config else ""
+    limit = f", which is {config[setting]}" if setting in config else ""
     return (
         f"{workload.name}: {target.name} refuses batches of {spec.batch_records:,} {records} of {size} "
-        f"with MESSAGE_TOO_LARGE: raise {MAX_MESSAGE_BYTES} under crucible.topicConfig{limit} (the brokers' "
-        "message.max.bytes is its default), or lower messageSize or the driver's batch.size."
+        f"with {error}: raise {setting} under crucible.topicConfig{limit} (the brokers' {default} is its default), or "
+        "lower messageSize or the driver's batch.size."
     )
 
 
-MAX_MESSAGE_BYTES: Final = "max.message.bytes"
-"""The setting of topics that limits a batch."""
+BATCH_LIMITS: Final = {
+    MESSAGE: ("max.message.bytes", "message.max.bytes"),
+    LIST: ("segment.bytes", "log.segment.bytes"),
+}
+"""The setting of topics that limits a batch, and that of brokers which is its default, by the error."""
 
 
 def spec_of(workload: Workload, target: LoadTarget, options: LoadOptions, topics: list[str], out_dir: Path) -> LoadSpec:
@@ -311,6 +315,7 @@ class _WorkloadRun:
             errors=collected.errors,
             rebalances=collected.rebalances,
             catch_up=collected.catch_up,
+            incomplete=collected.incomplete,
             unfinished=measured.unfinished,
             wanted_records_per_s=spec.records_per_s,
             brokers_cpu_s=measured.brokers_cpu_s,

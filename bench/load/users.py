@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from socket import gethostname
 from typing import Any, Final
 
 import gevent
@@ -39,6 +40,8 @@ from bench.locust.messages import REPORT, tick_until
 REPORT_INTERVAL_S: Final = 0.5
 TOO_LARGE: Final = ("MESSAGE_TOO_LARGE", "MSG_SIZE_TOO_LARGE", "MESSAGE_SIZE_TOO_LARGE")
 """The names of Kafka's error 10: Kafka's own, librdkafka's and kafka-python's. No attempt can cure it."""
+LIST_TOO_LARGE: Final = "RECORD_LIST_TOO_LARGE"
+"""Kafka's error 18: a batch is larger than a segment may be. All libraries have this name."""
 AnyClient = ProducerClient | ReaderClient | ConnectionMaker
 PRODUCE: Final = ("PRODUCE", "batch")
 CONSUME: Final = ("CONSUME", "fetch")
@@ -132,18 +135,32 @@ class WorkerLoad:
         reads = [(number, each.writers, each.repeated, each.reordered, each.damaged) for number, each in self._reads]
         cpu_s = time.process_time() - self._cpu_start_s
         rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        clock = SAME_CLOCK
+        clock, incomplete, name = SAME_CLOCK, "", f"worker {self.index} on {gethostname()}"
         if self._clock is not None:
-            clock = offset_of(self._clock, self.environment.exchange.measure_clock() or self._clock)
-        errors = dict(self._read_errors)
-        result = WorkerResult(
-            self._measures, sent, reads, errors, cpu_s, rss_bytes, clock, self._rebalances, self._catch_ups
-        )
+            try:
+                last = self.environment.exchange.measure_clock()
+            except TimeoutError as failure:
+                last, incomplete = None, f"the clock of {name} could not be compared at the end: {failure}"
+            clock = offset_of(self._clock, last or self._clock)
         try:
             self._history.close(self._measures)
         except (OSError, TimeoutError) as failure:
-            self.failure = f"the history of worker {self.index} cannot be kept: {failure}"
-            return
+            if isinstance(self._history, LoadHistory):
+                self.failure = f"the history of worker {self.index} cannot be kept: {failure}"
+                return
+            incomplete = f"the history of {name} could not be copied here: {failure}"
+        result = WorkerResult(
+            self._measures,
+            sent,
+            reads,
+            dict(self._read_errors),
+            cpu_s,
+            rss_bytes,
+            clock,
+            self._rebalances,
+            self._catch_ups,
+            incomplete,
+        )
         self.environment.exchange.send_result(self.index, msgspec.json.encode(result))
         self.closed = True
 
@@ -175,6 +192,7 @@ class WorkerLoad:
                 measures.second(at).failed += records
                 totals["failed"] += records
                 totals["too_large"] += each.error in TOO_LARGE
+                totals["list_too_large"] += each.error == LIST_TOO_LARGE
                 return
             measures.second(at).acknowledged += records
             totals["acknowledged"] += records
@@ -291,6 +309,7 @@ class WorkerLoad:
             "unacknowledged": self._totals["unacknowledged"],
             "failed": self._totals["failed"],
             "too_large": self._totals["too_large"],
+            "list_too_large": self._totals["list_too_large"],
             "read": self._totals["read"],
             "lag": sum(each.lag for each in self._readers),
             "to_transform": sum(each.lag for each in self._transformers),

@@ -1,6 +1,7 @@
 """Workers that join a benchmark from elsewhere, with clocks of their own."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -102,6 +103,16 @@ def test_spark_judges_the_history_of_workers_on_other_machines(spark: "SparkSess
     judged, counts = judge_load(spark, tmp_path / "run")
     assert counts.acknowledged == counts.read == found.findings.read > 3 * 3 * 2_000
     assert {name: judged.found[name] for name in asdict(counts)} == asdict(counts)
+
+
+@pytest.mark.live
+@pytest.mark.rotated(2)
+def test_run_whose_worker_cannot_send_its_history_is_invalid_and_names_it(tmp_path: Path) -> None:
+    (tmp_path / "history").write_text("a file where the folder should be")
+    found = played(tmp_path, [{OWN_DISK_VARIABLE: "1"}])
+    assert found.findings.is_clean
+    assert found.outcome == "INVALID"
+    assert re.match(r"The history of worker 0 on .+ could not be copied here: .+ cannot be written there", found.reason)
 
 
 def test_worker_knows_whether_it_has_the_disk_of_the_benchmark(tmp_path: Path) -> None:

@@ -103,6 +103,19 @@ def test_record_that_a_later_one_skips_is_superseded_by_the_next() -> None:
     assert judge(written, [read((20, 30))], exactly_once=True, compacted_keys=10).is_clean
 
 
+def test_record_that_is_perhaps_written_supersedes_those_of_its_key_alone() -> None:
+    """A cleaner may have removed a record for one whose producer never learned that it was written."""
+    written = sent((0, 10), info=((10, 20),))
+    assert judge(written, [read((10, 20))], exactly_once=True, compacted_keys=10).is_clean
+    assert judge(written, [read((5, 10))], exactly_once=True, compacted_keys=10).is_clean
+    near_miss = sent((0, 10), info=((10, 14),))
+    found = judge(near_miss, [read((5, 10))], exactly_once=True, compacted_keys=10)
+    assert found.lost == 1
+    assert found.first_lost == "subscription 0 never read the sequences 4 to 4 of p0"
+    earlier = sent((10, 20), info=((0, 10),))
+    assert judge(earlier, [read((0, 10))], exactly_once=True, compacted_keys=10).lost == 10
+
+
 def test_each_subscription_must_read_all() -> None:
     found = judge(sent((0, 30)), [read((0, 30)), read((0, 10))], exactly_once=True)
     assert found.lost == 20

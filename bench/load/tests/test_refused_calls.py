@@ -100,28 +100,31 @@ def topics_of(target: LoadTarget) -> list[str]:
     return [topic.name for topic in body.topics if not topic.is_internal]
 
 
+OF_MESSAGES, OF_SEGMENTS = {"max.message.bytes": 4_000}, {"segment.bytes": 4_000}
+
+
 @pytest.mark.live
 @pytest.mark.parametrize(
-    "extensions",
-    [{}, {"transactions": {"records": 5}}, {"client": "librdkafka"}, {"client": "kafka-python"}],
-    ids=["native", "transactions", "librdkafka", "kafka-python"],
+    ("extensions", "limit", "sentence"),
+    [
+        ({}, OF_MESSAGES, "MESSAGE_TOO_LARGE: raise max.message.bytes"),
+        ({}, OF_SEGMENTS, "RECORD_LIST_TOO_LARGE: raise segment.bytes"),
+        ({"transactions": {"records": 5}}, OF_MESSAGES, "MESSAGE_TOO_LARGE: raise max.message.bytes"),
+        ({"client": "librdkafka"}, OF_MESSAGES, "MESSAGE_TOO_LARGE: raise max.message.bytes"),
+        ({"client": "librdkafka"}, OF_SEGMENTS, "RECORD_LIST_TOO_LARGE: raise segment.bytes"),
+        ({"client": "kafka-python"}, OF_MESSAGES, "MESSAGE_TOO_LARGE: raise max.message.bytes"),
+    ],
+    ids=["native", "native-segment", "transactions", "librdkafka", "librdkafka-segment", "kafka-python"],
 )
 def test_batches_that_are_too_large_end_the_run_at_once(
-    extensions: dict[str, object], broker: LoadTarget, tmp_path: Path
+    extensions: dict[str, object], limit: dict[str, int], sentence: str, broker: LoadTarget, tmp_path: Path
 ) -> None:
-    table = {
-        "messageSize": 5_000,
-        "producerRate": 100,
-        "crucible": {"topicConfig": {"max.message.bytes": 4_000}, **extensions},
-    }
+    table = {"messageSize": 5_000, "producerRate": 100, "crucible": {"topicConfig": limit, **extensions}}
     (address,) = broker.bootstrap
     out, start_s = tmp_path / "run", time.monotonic()
     with started(f"{address[0]}:{address[1]}", lambda _: None) as target, pytest.raises(LoadError) as refused:
         run(workload_of(table, "w", "w"), target, LoadOptions(seconds=120, warmup_s=60), out, lambda _: None)
-    assert (
-        "of 5,000 bytes with MESSAGE_TOO_LARGE: raise max.message.bytes under crucible.topicConfig, which is 4000"
-        in (str(refused.value))
-    )
+    assert f"of 5,000 bytes with {sentence} under crucible.topicConfig, which is 4000" in str(refused.value)
     assert time.monotonic() - start_s < 60
     assert not out.exists()
     assert topics_of(broker) == []
