@@ -26,17 +26,17 @@ LOADED = "reference_broker.transactions.transactions_partition:read_transaction"
 
 
 @mutant("reference_broker.transactions.transaction_completion:TransactionCompletion._write")
-def markers_before_prepare(original: Function, self: Any, target: Any, entry: Any, step: Any, done: Any) -> None:
+def markers_before_prepare(original: Function, self: Any, shard: Any, entry: Any, step: Any, done: Any) -> None:
     """Markers are sent as soon as the end is requested, before the decision is durable (X-2, X-3)."""
     marker = Marker(
         step.producer_id,
         step.producer_epoch,
-        target.coordinator_epoch,
+        shard.coordinator_epoch,
         DECIDED[step.state],
         step.client_version,
     )
-    self._sender.deliver(Delivery(marker, dict(step.partitions), lambda: target.is_led, lambda: None))
-    original(self, target, entry, step, done)
+    self._sender.deliver(Delivery(marker, dict(step.partitions), lambda: shard.is_led, lambda: None))
+    original(self, shard, entry, step, done)
 
 
 @mutant(LOADED)
@@ -78,34 +78,34 @@ def any_timeout_granted(original: Function, self: Any, request: Any, respond: An
 
 
 @mutant(f"{TIMEOUTS}._time_out")
-def timed_out_stays_open(original: Function, self: Any, target: Any, entry: Any, now_ms: int) -> None:
+def timed_out_stays_open(original: Function, self: Any, shard: Any, entry: Any, now_ms: int) -> None:
     """A transaction whose producer is gone is never aborted (X-7)."""
 
 
 @mutant("reference_broker.transactions.transaction_completion:TransactionCompletion.fence")
-def timed_out_not_fenced(original: Function, self: Any, target: Any, entry: Any, done: Any) -> None:
+def timed_out_not_fenced(original: Function, self: Any, shard: Any, entry: Any, done: Any) -> None:
     """A transaction that timed out is aborted, and its producer keeps its epoch (X-7)."""
-    self.decide(target, entry, 0, done, commits=False)
+    self.decide(shard, entry, 0, done, commits=False)
 
 
 @mutant(f"{TIMEOUTS}._expire")
-def idle_ids_never_forgotten(original: Function, self: Any, target: Any, entry: Any, now_ms: int) -> None:
+def idle_ids_never_forgotten(original: Function, self: Any, shard: Any, entry: Any, now_ms: int) -> None:
     """Transactional IDs never expire (X-10)."""
 
 
 @mutant(f"{TIMEOUTS}._expire")
-def ids_forgotten_too_early(original: Function, self: Any, target: Any, entry: Any, now_ms: int) -> None:
+def ids_forgotten_too_early(original: Function, self: Any, shard: Any, entry: Any, now_ms: int) -> None:
     """A transactional ID expires after an eighth of ``transactional.id.expiration.ms`` (X-10)."""
     early_ms = self._config.transactional_id_expiration_ms * 7 // 8
-    original(self, target, entry, now_ms + early_ms)
+    original(self, shard, entry, now_ms + early_ms)
 
 
 @mutant(f"{TIMEOUTS}._expire")
-def open_transactions_expire(original: Function, self: Any, target: Any, entry: Any, now_ms: int) -> None:
+def open_transactions_expire(original: Function, self: Any, shard: Any, entry: Any, now_ms: int) -> None:
     """An ID with an open transaction expires like an idle one, so the transaction is never ended (X-10)."""
     if entry.current.state is TransactionState.ONGOING:
         entry.current = entry.current._replace(state=TransactionState.EMPTY, partitions={})
-    original(self, target, entry, now_ms)
+    original(self, shard, entry, now_ms)
 
 
 # --- partitions -----------------------------------------------------------------------------------------------------

@@ -66,12 +66,12 @@ def epoch_not_returned(original: Function, found: Any) -> Any:
 
 @mutant("reference_broker.groups.offset_commits:judge")
 def epoch_outlives_older_commit(
-    original: Function, target: Any, request: Any, image: Any, config: Any, now_ms: int, with_epoch: bool
+    original: Function, shard: Any, request: Any, image: Any, config: Any, now_ms: int, with_epoch: bool
 ) -> Any:
     """A commit in a version without the metadata epoch keeps the stored one (M-11)."""
-    errors, accepted = original(target, request, image, config, now_ms, with_epoch=with_epoch)
+    errors, accepted = original(shard, request, image, config, now_ms, with_epoch=with_epoch)
     if all(each.metadata_epoch is None for each in request.offsets):
-        last = [target.offsets.latest(OffsetKey(request.group_id, each.topic, each.partition)) for each in accepted]
+        last = [shard.offsets.latest(OffsetKey(request.group_id, each.topic, each.partition)) for each in accepted]
         accepted = [
             each if known is None else replace(each, metadata_epoch=known.metadata_epoch)
             for each, known in zip(accepted, last, strict=True)

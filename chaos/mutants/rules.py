@@ -330,11 +330,11 @@ def session_timeout_written_as_rebalance_timeout(original: Function, group: Any)
 
 @mutant("reference_broker.groups.offset_commits:_fetched")
 def open_transactions_look_stable(
-    original: Function, target: Any, group_id: str, requested: Any, requires_stable: bool
+    original: Function, shard: Any, group_id: str, requested: Any, requires_stable: bool
 ) -> Any:
     """OffsetFetch with require_stable returns the offset before an open transaction instead of
     UNSTABLE_OFFSET_COMMIT (X-8)."""
-    return original(target, group_id, requested, False)
+    return original(shard, group_id, requested, False)
 
 
 # --- snapshots -----------------------------------------------------------------------------------------------------

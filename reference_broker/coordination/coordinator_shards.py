@@ -79,7 +79,7 @@ class Loading:
     """One load of a partition. It ends early if another node leads the partition by then."""
 
     ports: Ports
-    target: CoordinatorShard
+    shard: CoordinatorShard
     playback: Playback
     records: int = 0
     skipped: int = 0
@@ -88,7 +88,7 @@ class Loading:
 
     def run(self) -> Sliced[None]:
         """Raise InvalidRecords and DiskError where the log cannot be read on."""
-        for header_and_record in self._records(self.target.led.log):
+        for header_and_record in self._records(self.shard.led.log):
             if header_and_record is None:
                 yield
                 continue
@@ -98,20 +98,20 @@ class Loading:
                 self.playback.batch_replayed()
                 yield
                 # Decision coordinator-load (X-2): another leads, abandoned | goes on
-                if not self.target.is_led:
+                if not self.shard.is_led:
                     return
-        self.target.loaded_end = self.target.led.log.log_end_offset
+        self.shard.loaded_end = self.shard.led.log.log_end_offset
         self.playback.batch_replayed()
         yield from self.playback.restore(self._skip)
-        if self.target.is_led and self.skipped:
-            where = ("partition", self.target.led.log.directory)
+        if self.shard.is_led and self.skipped:
+            where = ("partition", self.shard.led.log.directory)
             self.ports.note("coordinator_loaded_in_part", where, ("skipped", self.skipped))
 
     def _records(self, log: PartitionLog) -> Iterator[tuple[BatchHeader, Record] | None]:
         """Yield each record, and None after each chunk. Ends early once another node leads the partition, since its
         files may be gone. Raise InvalidRecords and DiskError where the log cannot be read on."""
         offset = log.log_start_offset
-        while self.target.is_led and offset < log.log_end_offset:
+        while self.shard.is_led and offset < log.log_end_offset:
             try:
                 chunk = log.read(max(offset, log.log_start_offset), CHUNK_BYTES, log.log_end_offset)
             except OffsetOutOfRange:
@@ -130,7 +130,7 @@ class Loading:
             yield None
 
     def _replay(self, header: BatchHeader, record: Record) -> None:
-        self._end_offset = min(max(self._end_offset, record.offset + 1), self.target.led.log.log_end_offset)
+        self._end_offset = min(max(self._end_offset, record.offset + 1), self.shard.led.log.log_end_offset)
         # Decision coordinator-record (X-2): damaged, skipped | replayed
         try:
             self.playback.replay(header, record, self._end_offset)
@@ -139,7 +139,7 @@ class Loading:
 
     def _skip(self, offset: int, reason: str) -> None:
         self.skipped += 1
-        directory = self.target.led.log.directory
+        directory = self.shard.led.log.directory
         self.ports.note("coordinator_record_skipped", ("partition", directory), ("offset", offset), ("reason", reason))
 
 

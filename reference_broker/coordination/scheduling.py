@@ -103,8 +103,8 @@ class DueTimes:
         """Return whether some key may be due."""
         return bool(self._heap) and self._heap[0][0] <= now_ms
 
-    def due(self, now_ms: int) -> str | None:
-        """Return a key that is due, which is no longer scheduled then. Return None if there is none."""
+    def pop(self, now_ms: int) -> str | None:
+        """Remove and return a key that is due, or return None."""
         while self.is_due(now_ms):
             due_ms, key = heappop(self._heap)
             # Decision due-key (X-7, X-10): due | rescheduled since

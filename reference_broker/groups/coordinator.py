@@ -44,11 +44,11 @@ class GroupCoordinator:
         self._leaders = leaders
         self._image = image
         self.metrics = GroupMetrics(metrics)
-        self._led: CoordinatorShards[OffsetsPartition] = CoordinatorShards(
+        self._shards: CoordinatorShards[OffsetsPartition] = CoordinatorShards(
             ports, OFFSETS_TOPIC, self, self.metrics.loading, self.metrics.load_time_ms, "coordinator"
         )
-        self.leads = self._led.leads
-        self.stops_leading = self._led.stops_leading
+        self.leads = self._shards.leads
+        self.stops_leading = self._shards.stops_leading
         self.membership = Membership(ports, config, self.find, self.metrics, random)
         self.commits = Commits(ports, config, self.find, self.membership, image, self.metrics)
         self._cleanup = OffsetCleanup(ports, config, self.active, self.membership, self.metrics)
@@ -66,30 +66,30 @@ class GroupCoordinator:
         INVALID_GROUP_ID for an ID that no record can hold. Where Kafka refuses the empty ID, the caller does."""
         if not fits(group_id):
             return ErrorCode.invalid_group_id
-        return self._led.find(partition_of(group_id, partition_count(self._image(), self._config)))
+        return self._shards.find(partition_of(group_id, partition_count(self._image(), self._config)))
 
     def active(self) -> Iterable[OffsetsPartition]:
         """Return every loaded partition, by index."""
-        return self._led.active()
+        return self._shards.active()
 
     def loading(self) -> bool:
         """Return whether a partition that is led here is not loaded yet."""
-        return self._led.is_loading()
+        return self._shards.is_loading()
 
     def validate(self) -> None:
         """Assert the invariants. It looks at all groups, so only tests and the simulator call it."""
-        self._led.validate()
+        self._shards.validate()
         self.membership.validate()
 
     # --- transactions -------------------------------------------------------------------------------------------------
 
     def refuses_markers(self, index: int) -> bool:
         """Return whether the partition is not loaded here. Implements ``transactions.markers.OffsetsMarkers``."""
-        return isinstance(self._led.find(index), Error)
+        return isinstance(self._shards.find(index), Error)
 
     def marker_appended(self, index: int, producer_id: int, producer_epoch: int, offset: int, is_commit: bool) -> None:  # noqa: ARG002 - the listener's form
         """The log of the partition has a transaction marker at ``offset``, which need not be replicated."""
-        shard = self._led.find(index)
+        shard = self._shards.find(index)
         assert not isinstance(shard, Error), f"a marker was written to partition {index}, which is not loaded"
         shard.transaction_ended(producer_id, offset, is_commit=is_commit)
 
@@ -121,5 +121,5 @@ class GroupCoordinator:
             for change in delta.topics
             if change.before is not None and (change.after is None or change.after.topic_id != change.before.topic_id)
         ]
-        if gone and self._led:
+        if gone and self._shards:
             self._cleanup.forget_topics(gone)

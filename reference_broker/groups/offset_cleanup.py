@@ -47,60 +47,60 @@ class OffsetCleanup:
 
     def _check(self) -> None:
         now_ms = self._ports.now().wall_ms
-        for target in self._active():
+        for shard in self._active():
             # Decision offsets-check-due (M-8): checked | nothing is due
-            if target.retention.is_due(now_ms):
-                self._work.add(self._expire(target, now_ms))
+            if shard.retention.is_due(now_ms):
+                self._work.add(self._expire(shard, now_ms))
         self.start()
 
-    def _expire(self, target: OffsetsPartition, now_ms: int) -> Sliced[None]:
-        while target.is_led:
-            group_id = target.retention.due(now_ms)
+    def _expire(self, shard: OffsetsPartition, now_ms: int) -> Sliced[None]:
+        while shard.is_led:
+            group_id = shard.retention.pop(now_ms)
             if group_id is None:
                 return
-            yield from self._expire_group(target, group_id)
+            yield from self._expire_group(shard, group_id)
             yield
 
-    def _expire_group(self, target: OffsetsPartition, group_id: str) -> Sliced[None]:
-        group = target.groups.get(group_id)
+    def _expire_group(self, shard: OffsetsPartition, group_id: str) -> Sliced[None]:
+        group = shard.groups.get(group_id)
         if group is None:
             return
         now_ms = self._ports.now().wall_ms
-        expired, next_ms = _expired(target, group, now_ms)
+        expired, next_ms = _expired(shard, group, now_ms)
         if expired:
-            boundary = target.led.log.log_end_offset
+            boundary = shard.led.log.log_end_offset
             self._metrics.expirations.value += len(expired)
-            yield from self._remove(target, expired, boundary)
-            if not target.is_led:
+            yield from self._remove(shard, expired, boundary)
+            if not shard.is_led:
                 return
             next_ms = now_ms + 1  # The next check sees whether they are gone, and the group with them.
         # Decision group-in-transaction (X-8): stays, transaction is open | no pending offsets
-        if target.offsets.has_pending(group_id):
-            target.retention.schedule(group_id, now_ms + 1)  # Its transaction ends soon, as a rule.
-        elif target.offsets.has_any(group_id):
-            target.retention.schedule(group_id, next_ms)
+        if shard.offsets.has_pending(group_id):
+            shard.retention.schedule(group_id, now_ms + 1)  # Its transaction ends soon, as a rule.
+        elif shard.offsets.has_any(group_id):
+            shard.retention.schedule(group_id, next_ms)
         # Decision group-without-offsets (M-8): somebody may still join | deleted or has members
-        elif not self._membership.delete_unused(target, group) and not group.members:
-            target.retention.schedule(group_id, now_ms + 1)  # A client has a member ID and may still join.
+        elif not self._membership.delete_unused(shard, group) and not group.members:
+            shard.retention.schedule(group_id, now_ms + 1)  # A client has a member ID and may still join.
 
     # --- offsets of deleted topics ------------------------------------------------------------------------------------
 
     def forget_topics(self, topics: Sequence[str]) -> None:
         """Remove the offsets of deleted topics. Later commits belong to new topics of these names, and stay."""
-        for target in self._active():
-            self._work.add(self._forget(target, topics, target.led.log.log_end_offset))
-            hidden = target.offsets.hidden_of(frozenset(topics))
+        for shard in self._active():
+            self._work.add(self._forget(shard, topics, shard.led.log.log_end_offset))
+            hidden = shard.offsets.hidden_of(frozenset(topics))
             if hidden:
-                self._work.add(self._remove(target, hidden, target.led.log.log_end_offset, of_topics=True))
+                self._work.add(self._remove(shard, hidden, shard.led.log.log_end_offset, of_topics=True))
 
-    def _forget(self, target: OffsetsPartition, topics: Sequence[str], boundary: int) -> Sliced[None]:
+    def _forget(self, shard: OffsetsPartition, topics: Sequence[str], boundary: int) -> Sliced[None]:
         for number, topic in enumerate(topics, 1):
-            for group_id in target.offsets.groups_of(topic):
-                keys = [OffsetKey(group_id, topic, index) for index in target.offsets.of(group_id).get(topic, ())]
-                target.retention.schedule(group_id, self._ports.now().wall_ms)
+            for group_id in shard.offsets.groups_of(topic):
+                keys = [OffsetKey(group_id, topic, index) for index in shard.offsets.of(group_id).get(topic, ())]
+                shard.retention.schedule(group_id, self._ports.now().wall_ms)
                 self._metrics.deletions.value += len(keys)
-                yield from self._remove(target, keys, boundary, of_topics=True)
-                if not target.is_led:
+                yield from self._remove(shard, keys, boundary, of_topics=True)
+                if not shard.is_led:
                     return
             if number % EXPIRY_TOPICS_PER_SLICE == 0:
                 yield
@@ -108,7 +108,7 @@ class OffsetCleanup:
     # --- removing -----------------------------------------------------------------------------------------------------
 
     def _remove(
-        self, target: OffsetsPartition, keys: Sequence[OffsetKey], boundary: int, *, of_topics: bool = False
+        self, shard: OffsetsPartition, keys: Sequence[OffsetKey], boundary: int, *, of_topics: bool = False
     ) -> Sliced[None]:
         """Remove the offsets that were written below ``boundary`` and not again since then. With ``of_topics``, commits
         that are on their way or pending are removed, too."""
@@ -117,36 +117,36 @@ class OffsetCleanup:
                 key
                 for key in keys[at : at + EXPIRED_OFFSETS_PER_SLICE]
                 # Decision removed-offset-older (M-8): removed | newer commit stays
-                if target.offsets.is_older(key, boundary, counts_waiting=of_topics)
+                if shard.offsets.is_older(key, boundary, counts_waiting=of_topics)
             ]
             if old_keys:
-                removal = partial(self._remove, target, old_keys, boundary, of_topics=of_topics)
-                target.remove_offsets(old_keys, partial(self._removed, target, removal))
+                removal = partial(self._remove, shard, old_keys, boundary, of_topics=of_topics)
+                shard.remove_offsets(old_keys, partial(self._removed, shard, removal))
             yield
-            if not target.is_led:
+            if not shard.is_led:
                 return
 
-    def _removed(self, target: OffsetsPartition, removal: Callable[[], Sliced[None]], error: Error) -> None:
+    def _removed(self, shard: OffsetsPartition, removal: Callable[[], Sliced[None]], error: Error) -> None:
         """Retry after an error, which may come before the tombstones are written or after. What is written is not
         written again."""
         # Decision offset-removal (M-8): done or lost | retried
-        if not error or not target.is_led:
+        if not error or not shard.is_led:
             return
 
         def retry() -> None:
-            if target.is_led:
+            if shard.is_led:
                 self._work.add(removal())
 
         later(self._ports, RETRY_US, retry)
 
 
-def _expired(target: OffsetsPartition, group: Group, now_ms: int) -> tuple[list[OffsetKey], int]:
+def _expired(shard: OffsetsPartition, group: Group, now_ms: int) -> tuple[list[OffsetKey], int]:
     """Return the offsets of the group that are too old, and the Unix time of the next check if there are none. An
     offset that an open transaction commits again does not expire."""
-    retention_ms = target.retention.retention_ms
+    retention_ms = shard.retention.retention_ms
     expired: list[OffsetKey] = []
     next_ms, kept_ms = now_ms + retention_ms, now_ms + retention_ms // CHECKS_PER_RETENTION
-    for topic, partitions in target.offsets.of(group.group_id).items():
+    for topic, partitions in shard.offsets.of(group.group_id).items():
         # Decision expiry-of-subscribed (M-8): kept | may expire
         if group.is_subscribed_to(topic):
             next_ms = min(next_ms, kept_ms)
@@ -157,7 +157,7 @@ def _expired(target: OffsetsPartition, group: Group, now_ms: int) -> tuple[list[
                 next_ms = min(next_ms, kept_ms)
             # Decision offset-expired (M-8): expired | not yet
             elif expires_ms <= now_ms:
-                if not target.offsets.is_pending(key):
+                if not shard.offsets.is_pending(key):
                     expired.append(key)
             else:
                 next_ms = min(next_ms, expires_ms)

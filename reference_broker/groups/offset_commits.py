@@ -128,7 +128,7 @@ Deleted: TypeAlias = Callable[[Error, list[Error]], None]
 class Judgement:
     """The verdicts on the offsets of one request so far: an error for each, and records of the accepted ones."""
 
-    target: OffsetsPartition
+    shard: OffsetsPartition
     request: CommitRequest
     image: MetadataImage
     """The metadata when the request came."""
@@ -167,7 +167,7 @@ class Judgement:
         for at, requested in enumerate(self.request.offsets):
             if requested.metadata_epoch is not None and not self.errors[at]:
                 key = OffsetKey(self.request.group_id, requested.topic, requested.partition)
-                error = epoch_refusal(requested.metadata_epoch, self.target.offsets.latest(key))
+                error = epoch_refusal(requested.metadata_epoch, self.shard.offsets.latest(key))
                 # Decision offset-commit-overtaken (M-7): overtaken meanwhile | still the newest
                 if error:
                     self._refuse(at, error)
@@ -178,9 +178,9 @@ class Judgement:
         self.accepted.pop(OffsetKey(self.request.group_id, requested.topic, requested.partition), None)
 
 
-def membership_error(target: OffsetsPartition, request: CommitRequest) -> Error:
+def membership_error(shard: OffsetsPartition, request: CommitRequest) -> Error:
     """Return the error if the member may not commit now."""
-    group = target.groups.get(request.group_id)
+    group = shard.groups.get(request.group_id)
     if group is None:
         if request.generation < 0:
             return ErrorCode.none
@@ -191,7 +191,7 @@ def membership_error(target: OffsetsPartition, request: CommitRequest) -> Error:
 
 
 def judge(
-    target: OffsetsPartition,
+    shard: OffsetsPartition,
     request: CommitRequest,
     image: MetadataImage,
     config: BrokerConfig,
@@ -208,7 +208,7 @@ def judge(
         epoch = requested.metadata_epoch if with_epoch else None
         error = _refusal(image, config, requested)
         if not error and epoch is not None:
-            error = epoch_refusal(epoch, accepted.get(key) or target.offsets.latest(key))
+            error = epoch_refusal(epoch, accepted.get(key) or shard.offsets.latest(key))
         errors.append(error)
         if not error:
             accepted[key] = _commit(requested, epoch, now_ms, request.retention_ms)
@@ -304,11 +304,11 @@ class Commits:
         replaces UNKNOWN_TOPIC_OR_PARTITION. Offsets that are written become visible when the transaction is
         committed."""
         has_group = request.group_id or request.transaction is None
-        target = self._find(request.group_id) if has_group else ErrorCode.invalid_group_id
-        if isinstance(target, Error):
-            respond([target] * len(request.offsets))
+        shard = self._find(request.group_id) if has_group else ErrorCode.invalid_group_id
+        if isinstance(shard, Error):
+            respond([shard] * len(request.offsets))
             return
-        work = self._commit(self._new_judgement(target, request), respond, contain)
+        work = self._commit(self._new_judgement(shard, request), respond, contain)
         if len(request.offsets) > COMMITTED_OFFSETS_PER_SLICE:
             self._work.add(contained_slices(contain, work))
         else:
@@ -324,14 +324,14 @@ class Commits:
         else:
             self._verify(judgement, request.transaction, respond, contain)
 
-    def _new_judgement(self, target: OffsetsPartition, request: CommitRequest) -> Judgement:
+    def _new_judgement(self, shard: OffsetsPartition, request: CommitRequest) -> Judgement:
         image = self._image()
-        return Judgement(target, request, image, sends_metadata_epoch(image))
+        return Judgement(shard, request, image, sends_metadata_epoch(image))
 
     def _judge(self, judgement: Judgement, batch: CommitRequest) -> None:
         """Add the verdicts on these offsets of the request, and the records of the accepted ones."""
         now_ms, with_epoch = self._ports.now().wall_ms, judgement.with_epoch
-        errors, accepted = judge(judgement.target, batch, self._image(), self._config, now_ms, with_epoch=with_epoch)
+        errors, accepted = judge(judgement.shard, batch, self._image(), self._config, now_ms, with_epoch=with_epoch)
         judgement.errors += errors
         version = EPOCH_VALUE if with_epoch else CLASSIC_VALUE
         for commit in accepted:
@@ -353,14 +353,14 @@ class Commits:
             else:
                 self._judge_again_and_write(judgement, respond)
 
-        self.verifier.verify(judgement.target.led, transaction, lambda error: contain(partial(verified, error)))
+        self.verifier.verify(judgement.shard.led, transaction, lambda error: contain(partial(verified, error)))
 
     def _judge_again_and_write(self, judgement: Judgement, respond: Committed) -> None:
         """Judge again what was judged in earlier events, since other commits may have come between, and write."""
         image = self._image()
         # Decision metadata-epoch-switched-in-commit (M-14): judged again | as before
         if judgement.with_epoch is not sends_metadata_epoch(image):
-            judgement = self._new_judgement(judgement.target, judgement.request)
+            judgement = self._new_judgement(judgement.shard, judgement.request)
             self._judge(judgement, judgement.request)  # The feature was switched on or off, which is rare.
         else:
             judgement.judge_again(image)
@@ -368,17 +368,17 @@ class Commits:
 
     def _write(self, judgement: Judgement, respond: Committed) -> None:
         """Write the accepted offsets, in one batch, if the member may commit at this moment."""
-        target, request = judgement.target, judgement.request
+        shard, request = judgement.shard, judgement.request
         # Decision offset-commit-at-coordinator (M-8): still led here | lost meanwhile
-        error = membership_error(target, request) if target.is_led else ErrorCode.not_coordinator
+        error = membership_error(shard, request) if shard.is_led else ErrorCode.not_coordinator
         if error:
             respond(judgement.refused(error))
             return
-        group = target.groups.get(request.group_id)
+        group = shard.groups.get(request.group_id)
         is_heartbeat = request.transaction is None
         # Decision offset-commit-as-heartbeat (X-14): session is extended | no member or transactional
         if is_heartbeat and group is not None and group.state in _COUNTS_AS_HEARTBEAT:
-            self._membership.extend_session(target, request.group_id, request.member_id)
+            self._membership.extend_session(shard, request.group_id, request.member_id)
         if not judgement.accepted:
             respond(judgement.errors)
             return
@@ -387,10 +387,10 @@ class Commits:
             respond([error or refused for error in judgement.errors])
 
         self._metrics.commits.value += len(judgement.accepted)
-        target.commit(judgement.accepted, written, _producer_of(request.transaction))
+        shard.commit(judgement.accepted, written, _producer_of(request.transaction))
         # Decision offset-commit-creates-group (M-8): group is served now | known group
-        if group is None and target.is_led and request.group_id in target.groups:
-            self._membership.serve(target, target.groups[request.group_id])
+        if group is None and shard.is_led and request.group_id in shard.groups:
+            self._membership.serve(shard, shard.groups[request.group_id])
 
     # --- OffsetFetch --------------------------------------------------------------------------------------------------
 
@@ -409,13 +409,13 @@ class Commits:
         ``requires_stable`` offsets, it waits for the commits that are on their way, too, and marks the offsets that an
         open transaction may change. The errors are those of ``find``, and COORDINATOR_NOT_AVAILABLE if that takes
         longer than ``offsets.commit.timeout.ms``."""
-        target = self._find(group_id)
-        if isinstance(target, Error):
-            respond(target, [])
+        shard = self._find(group_id)
+        if isinstance(shard, Error):
+            respond(shard, [])
             return
-        target.when_settled(
+        shard.when_settled(
             requires_stable,
-            lambda error: respond(error, [] if error else _fetched(target, group_id, requested, requires_stable)),
+            lambda error: respond(error, [] if error else _fetched(shard, group_id, requested, requires_stable)),
         )
 
     # --- OffsetDelete -------------------------------------------------------------------------------------------------
@@ -427,18 +427,18 @@ class Commits:
         for each partition (GROUP_SUBSCRIBED_TO_TOPIC, UNKNOWN_TOPIC_OR_PARTITION). To remove a missing offset is no
         error. Many offsets take several events, as in ``commit``. An error for all may come when some of them are
         removed already. A retry is harmless."""
-        target = self._find(group_id) if group_id else ErrorCode.invalid_group_id
-        if isinstance(target, Error):
-            respond(target, [])
+        shard = self._find(group_id) if group_id else ErrorCode.invalid_group_id
+        if isinstance(shard, Error):
+            respond(shard, [])
             return
-        work = self._delete(target, group_id, requested, respond)
+        work = self._delete(shard, group_id, requested, respond)
         if len(requested) > DELETED_OFFSETS_PER_SLICE:
             self._work.add(contained_slices(contain, work))
         else:
             run_to_end(work)
 
     def _delete(
-        self, target: OffsetsPartition, group_id: str, requested: Sequence[tuple[str, int]], respond: Deleted
+        self, shard: OffsetsPartition, group_id: str, requested: Sequence[tuple[str, int]], respond: Deleted
     ) -> Sliced[None]:
         errors: list[Error] = []
         refusals: list[Error] = []
@@ -450,12 +450,12 @@ class Commits:
                 respond(next((each for each in refusals if each), ErrorCode.none), errors)
 
         for batch in batches:
-            self._delete_batch(target, group_id, batch, errors, removed)
+            self._delete_batch(shard, group_id, batch, errors, removed)
             yield
 
     def _delete_batch(
         self,
-        target: OffsetsPartition,
+        shard: OffsetsPartition,
         group_id: str,
         requested: Sequence[tuple[str, int]],
         errors: list[Error],
@@ -463,9 +463,9 @@ class Commits:
     ) -> None:
         """Add an error for each of these partitions, and remove the offsets of the others. The group may have changed
         meanwhile."""
-        group = target.groups.get(group_id)
+        group = shard.groups.get(group_id)
         refused: Error = ErrorCode.group_id_not_found if group is None else group.check_offset_delete()
-        if not target.is_led:
+        if not shard.is_led:
             refused = ErrorCode.not_coordinator
         if group is None or refused:
             removed(refused)
@@ -480,11 +480,11 @@ class Commits:
                 errors.append(ErrorCode.group_subscribed_to_topic)
             else:
                 errors.append(ErrorCode.none)
-                if target.offsets.has_commit(key):
+                if shard.offsets.has_commit(key):
                     doomed[key] = None
         self._metrics.deletions.value += len(doomed)
-        target.retention.schedule(group_id, self._ports.now().wall_ms)
-        target.remove_offsets(list(doomed), removed)
+        shard.retention.schedule(group_id, self._ports.now().wall_ms)
+        shard.remove_offsets(list(doomed), removed)
 
 
 def _producer_of(transaction: Transaction | None) -> TransactionProducer:
@@ -494,13 +494,13 @@ def _producer_of(transaction: Transaction | None) -> TransactionProducer:
 
 
 def _fetched(
-    target: OffsetsPartition,
+    shard: OffsetsPartition,
     group_id: str,
     requested: Sequence[tuple[str, Sequence[int]]] | None,
     requires_stable: bool,
 ) -> list[FetchedOffset]:
     """As in Kafka, all offsets of a group do not include those that are only pending."""
-    offsets = target.offsets
+    offsets = shard.offsets
     pending = offsets.pending_of(group_id) if requires_stable else ()
     if requested is None:
         requested = [(topic, tuple(partitions)) for topic, partitions in offsets.of(group_id).items()]

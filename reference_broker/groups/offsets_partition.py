@@ -285,7 +285,7 @@ class OffsetsPlayback:
     """Implements ``coordination.coordinator_shards.Playback``."""
 
     ports: Ports
-    target: OffsetsPartition
+    shard: OffsetsPartition
     _groups: dict[str, bytes] = field(default_factory=dict)
     """The last value of each group."""
 
@@ -298,7 +298,7 @@ class OffsetsPlayback:
             commit = None if record.value is None else read_offset_value(key, record.value)
             is_pending = header.is_transactional and commit is not None
             producer_id = header.producer_id if is_pending else NO_PRODUCER_ID
-            self.target.offsets.appended(end_offset, ((key, commit),), producer_id)
+            self.shard.offsets.appended(end_offset, ((key, commit),), producer_id)
         elif isinstance(key, GroupKey):
             self._groups.pop(key.group, None)
             if record.value is not None:
@@ -310,42 +310,42 @@ class OffsetsPlayback:
         except InvalidRecords as invalid:
             raise DamagedRecord(invalid.message) from None
         if type_ in (ControlType.ABORT, ControlType.COMMIT):
-            self.target.offsets.ended(end_offset, header.producer_id, is_commit=type_ == ControlType.COMMIT)
+            self.shard.offsets.ended(end_offset, header.producer_id, is_commit=type_ == ControlType.COMMIT)
 
     def batch_replayed(self) -> None:
-        self.target.make_visible()
+        self.shard.make_visible()
 
     def restore(self, skipped: Skipped) -> Sliced[None]:
         """Create the groups from their last records, and then the groups that only have offsets: their consumers assign
         themselves. A group with pending offsets is checked like one without offsets: its transaction may be aborted."""
-        target, now_ms = self.target, self.ports.now().wall_ms
+        shard, now_ms = self.shard, self.ports.now().wall_ms
         # Decision restore-waits-for-decision (X-8): long transaction is decided | nothing to decide
-        while target.is_led and target.offsets.is_behind(target.led.log.high_watermark):
+        while shard.is_led and shard.offsets.is_behind(shard.led.log.high_watermark):
             yield  # A long transaction is being decided.
         for number, (group_id, value) in enumerate(self._groups.items(), 1):
             try:
-                target.add_group(read_group(group_id, value))
+                shard.add_group(read_group(group_id, value))
             except DamagedRecord as damaged:
                 skipped(-1, f"group {group_id}: {damaged}")
             if number % COORDINATOR_RECORDS_PER_SLICE == 0:
                 yield
-        for number, group_id in enumerate(target.offsets.all_groups(), 1):
-            if group_id not in target.groups:
-                target.add_group(Group(group_id, now_ms))
+        for number, group_id in enumerate(shard.offsets.all_groups(), 1):
+            if group_id not in shard.groups:
+                shard.add_group(Group(group_id, now_ms))
             if number % COORDINATOR_RECORDS_PER_SLICE == 0:
                 yield
-        for number, group_id in enumerate(target.groups, 1):
-            target.retention.schedule(group_id, self._earliest_ms(group_id, now_ms))
+        for number, group_id in enumerate(shard.groups, 1):
+            shard.retention.schedule(group_id, self._earliest_ms(group_id, now_ms))
             if number % COORDINATOR_RECORDS_PER_SLICE == 0:
                 yield
 
     def _earliest_ms(self, group_id: str, now_ms: int) -> int:
         """Return the earliest Unix time at which the group could lose an offset, which is now if it has none."""
-        if self.target.offsets.pending_of(group_id):
+        if self.shard.offsets.pending_of(group_id):
             return now_ms
         times = [
-            stored.commit.due_ms(self.target.retention.retention_ms)
-            for partitions in self.target.offsets.of(group_id).values()
+            stored.commit.due_ms(self.shard.retention.retention_ms)
+            for partitions in self.shard.offsets.of(group_id).values()
             for stored in partitions.values()
         ]
         return min(times, default=now_ms)

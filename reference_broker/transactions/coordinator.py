@@ -129,15 +129,15 @@ class TransactionCoordinator:
         self._image = image
         self.producer_ids = producer_ids
         self.metrics = TransactionMetrics(metrics)
-        self._led: CoordinatorShards[TransactionsPartition] = CoordinatorShards(
+        self._shards: CoordinatorShards[TransactionsPartition] = CoordinatorShards(
             ports, TRANSACTION_TOPIC, self, self.metrics.loading, self.metrics.load_time_ms, "transactions"
         )
-        self.leads = self._led.leads
-        self.stops_leading = self._led.stops_leading
+        self.leads = self._shards.leads
+        self.stops_leading = self._shards.stops_leading
         self._deferred = DeferredCallbacks(ports)
         sender = MarkerSender(ports, node_id, image, writer, self._deferred, self.metrics.waiting_markers)
         self._completion = TransactionCompletion(ports, image, producer_ids, sender, self.metrics.waiting_completions)
-        self._timeouts = Timeouts(ports, config, self._led.active, self._completion)
+        self._timeouts = Timeouts(ports, config, self._shards.active, self._completion)
         self.is_creating = False
         """A request to create the topic is in flight."""
 
@@ -154,30 +154,30 @@ class TransactionCoordinator:
         INVALID_REQUEST for an ID that is empty or that no record can hold."""
         if not transactional_id or not fits(transactional_id):
             return ErrorCode.invalid_request
-        target = self._led.find(partition_of(transactional_id, partition_count(self._image(), self._config)))
+        shard = self._shards.find(partition_of(transactional_id, partition_count(self._image(), self._config)))
         # Decision transaction-coordinator-settled (X-2): not replicated yet | settled
-        if isinstance(target, TransactionsPartition) and not target.is_settled:
-            return client_error(ErrorCode.not_enough_replicas) if target.lacks_replicas else _LOADING
-        return target
+        if isinstance(shard, TransactionsPartition) and not shard.is_settled:
+            return client_error(ErrorCode.not_enough_replicas) if shard.lacks_replicas else _LOADING
+        return shard
 
     def entry(self, transactional_id: str) -> TransactionEntry | Error:
         """Return the ID, an error of ``find``, or TRANSACTIONAL_ID_NOT_FOUND."""
-        target = self.find(transactional_id)
-        if isinstance(target, Error):
-            return target
-        return target.entries.get(transactional_id, ErrorCode.transactional_id_not_found)
+        shard = self.find(transactional_id)
+        if isinstance(shard, Error):
+            return shard
+        return shard.entries.get(transactional_id, ErrorCode.transactional_id_not_found)
 
     def active(self) -> Sequence[TransactionsPartition]:
         """Return every loaded partition, by index."""
-        return self._led.active()
+        return self._shards.active()
 
     def loading(self) -> bool:
         """Return whether a partition that is led here is not served yet."""
-        return self._led.is_loading() or any(not each.is_settled for each in self._led.active())
+        return self._shards.is_loading() or any(not each.is_settled for each in self._shards.active())
 
     def validate(self) -> None:
         """Assert the invariants. It looks at all IDs, so only tests and the simulator call it."""
-        self._led.validate()
+        self._shards.validate()
 
     # --- InitProducerId -----------------------------------------------------------------------------------------------
 
@@ -185,17 +185,17 @@ class TransactionCoordinator:
         """Give the producer the ID with the next epoch, after an open transaction is aborted (X-1). Errors: those of
         ``find`` and of ``judge_init``, INVALID_TRANSACTION_TIMEOUT, CONCURRENT_TRANSACTIONS also where an abort came
         first, and COORDINATOR_LOAD_IN_PROGRESS while there is no producer ID."""
-        target = self.find(request.transactional_id)
+        shard = self.find(request.transactional_id)
         if not 0 < request.timeout_ms <= self._config.transaction_max_timeout_ms and request.transactional_id:
             respond(ErrorCode.invalid_transaction_timeout, NO_OWNER)
-        elif isinstance(target, Error):
-            respond(target, NO_OWNER)
-        elif request.transactional_id in target.entries:
-            self._init(target, target.entries[request.transactional_id], request, respond)
+        elif isinstance(shard, Error):
+            respond(shard, NO_OWNER)
+        elif request.transactional_id in shard.entries:
+            self._init(shard, shard.entries[request.transactional_id], request, respond)
         else:
-            self._init_new(target, request, respond)
+            self._init_new(shard, request, respond)
 
-    def _init_new(self, target: TransactionsPartition, request: InitRequest, respond: OwnerCallback) -> None:
+    def _init_new(self, shard: TransactionsPartition, request: InitRequest, respond: OwnerCallback) -> None:
         """The producer ID may come in a later event. Another producer may own the transactional ID by then."""
 
         def generated(producer_id: int | Error) -> None:
@@ -203,19 +203,19 @@ class TransactionCoordinator:
                 respond(producer_id, NO_OWNER)
                 return
             # Decision producer-id-after-lost-partition (X-1): partition is lost | still led
-            if not target.is_led:
+            if not shard.is_led:
                 respond(ErrorCode.not_coordinator, NO_OWNER)
                 return
-            entry = target.entries.get(request.transactional_id)
+            entry = shard.entries.get(request.transactional_id)
             if entry is None:
                 now_ms = self._ports.now().wall_ms
-                entry = target.add(Transaction(request.transactional_id, producer_id, request.timeout_ms, now_ms))
-            self._init(target, entry, request, respond)
+                entry = shard.add(Transaction(request.transactional_id, producer_id, request.timeout_ms, now_ms))
+            self._init(shard, entry, request, respond)
 
         self.producer_ids.generate(generated)
 
     def _init(
-        self, target: TransactionsPartition, entry: TransactionEntry, request: InitRequest, respond: OwnerCallback
+        self, shard: TransactionsPartition, entry: TransactionEntry, request: InitRequest, respond: OwnerCallback
     ) -> None:
         current, now_ms, timeout_ms = entry.current, self._ports.now().wall_ms, request.timeout_ms
         verdict = judge_init(current, request.expected, is_changing=entry.is_changing)
@@ -226,7 +226,7 @@ class TransactionCoordinator:
         elif verdict is InitVerdict.AFTER_ABORT:
             # The client retries when the markers are written.
             self._completion.fence(
-                target, entry, lambda error: respond(error or ErrorCode.concurrent_transactions, NO_OWNER)
+                shard, entry, lambda error: respond(error or ErrorCode.concurrent_transactions, NO_OWNER)
             )
         elif verdict is InitVerdict.NEW_PRODUCER_ID:
             producer_id = self.producer_ids.take()
@@ -234,18 +234,18 @@ class TransactionCoordinator:
                 respond(NO_BLOCK, NO_OWNER)
                 return
             step = with_producer_id(current, producer_id, timeout_ms, now_ms, is_requested_by_owner=is_owner)
-            self._write_owner(target, entry, step, respond)
+            self._write_owner(shard, entry, step, respond)
         elif verdict is InitVerdict.SAME_EPOCH:
-            self._write_owner(target, entry, with_same_epoch(current, timeout_ms, now_ms), respond)
+            self._write_owner(shard, entry, with_same_epoch(current, timeout_ms, now_ms), respond)
         else:
             step = with_next_epoch(current, timeout_ms, now_ms, is_requested_by_owner=is_owner)
-            self._write_owner(target, entry, step, respond)
+            self._write_owner(shard, entry, step, respond)
 
     def _write_owner(
-        self, target: TransactionsPartition, entry: TransactionEntry, step: Transaction, respond: OwnerCallback
+        self, shard: TransactionsPartition, entry: TransactionEntry, step: Transaction, respond: OwnerCallback
     ) -> None:
         owner = step.producer_id, step.producer_epoch
-        target.write(entry, step, lambda error: respond(error, NO_OWNER if error else owner), partial(self._note, step))
+        shard.write(entry, step, lambda error: respond(error, NO_OWNER if error else owner), partial(self._note, step))
 
     def _note(self, step: Transaction) -> None:
         self._ports.note(
@@ -260,11 +260,11 @@ class TransactionCoordinator:
     def add_partitions(self, request: AddRequest, respond: ReplicatedCallback) -> None:
         """Add the partitions, all or none, and begin the transaction with the first ones. Errors: those of ``find``
         and of ``judge_adding``, INVALID_PRODUCER_ID_MAPPING for an unknown ID, and those of the log."""
-        target = self.find(request.transactional_id)
-        if isinstance(target, Error):
-            respond(target)
+        shard = self.find(request.transactional_id)
+        if isinstance(shard, Error):
+            respond(shard)
             return
-        entry = target.entries.get(request.transactional_id)
+        entry = shard.entries.get(request.transactional_id)
         if entry is None:
             respond(ErrorCode.invalid_producer_id_mapping)
             return
@@ -274,7 +274,7 @@ class TransactionCoordinator:
             respond(verdict)
             return
         now_ms = self._ports.now().wall_ms
-        target.write(entry, with_partitions(entry.current, request.partitions, request.client_version, now_ms), respond)
+        shard.write(entry, with_partitions(entry.current, request.partitions, request.client_version, now_ms), respond)
 
     def verify_partitions(self, request: AddRequest) -> Error | Mapping[TopicPartition, Error]:
         """Return whether each partition belongs to the open transaction: NONE or TRANSACTION_ABORTABLE (KIP-890).
@@ -301,11 +301,11 @@ class TransactionCoordinator:
         response to a client of version 2 has the producer ID and epoch for its next transaction. Errors: those of
         ``find`` and of ``judge_end``, INVALID_PRODUCER_ID_MAPPING for an unknown ID, COORDINATOR_LOAD_IN_PROGRESS, and
         those of the log."""
-        target = self.find(request.transactional_id)
-        if isinstance(target, Error):
-            respond(target, NO_OWNER)
+        shard = self.find(request.transactional_id)
+        if isinstance(shard, Error):
+            respond(shard, NO_OWNER)
             return
-        entry = target.entries.get(request.transactional_id)
+        entry = shard.entries.get(request.transactional_id)
         if entry is None:
             respond(ErrorCode.invalid_producer_id_mapping, NO_OWNER)
             return
@@ -325,7 +325,7 @@ class TransactionCoordinator:
                 has_owner = returns_owner and not error
                 respond(error, _owner(completed(entry.current, 0)) if has_owner else NO_OWNER)
 
-            self._completion.decide(target, entry, version, respond_when_decided, commits=request.commits)
+            self._completion.decide(shard, entry, version, respond_when_decided, commits=request.commits)
 
     # --- partitions ---------------------------------------------------------------------------------------------------
 

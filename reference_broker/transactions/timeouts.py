@@ -44,35 +44,35 @@ class Timeouts:
         later(self._ports, interval_ms * 1000, self._check_expired)
 
     def _check_timeouts(self) -> None:
-        for target in self._active():
-            self._check(target, target.timeouts, self._time_out)
+        for shard in self._active():
+            self._check(shard, shard.timeouts, self._time_out)
         self._schedule_timeout_check()
 
     def _check_expired(self) -> None:
-        for target in self._active():
-            self._check(target, target.expiries, self._expire)
+        for shard in self._active():
+            self._check(shard, shard.expiries, self._expire)
         self._schedule_expiry_check()
 
-    def _check(self, target: TransactionsPartition, due: DueTimes, handle: _Handler) -> None:
+    def _check(self, shard: TransactionsPartition, due: DueTimes, handle: _Handler) -> None:
         now_ms = self._ports.now().wall_ms
-        if target.is_settled and due.is_due(now_ms):
-            self._work.add(self._handle_due(target, due, handle, now_ms))
+        if shard.is_settled and due.is_due(now_ms):
+            self._work.add(self._handle_due(shard, due, handle, now_ms))
 
-    def _handle_due(self, target: TransactionsPartition, due: DueTimes, handle: _Handler, now_ms: int) -> Sliced[None]:
+    def _handle_due(self, shard: TransactionsPartition, due: DueTimes, handle: _Handler, now_ms: int) -> Sliced[None]:
         """Handle the due IDs. One that cannot be handled now is scheduled after ``now_ms``, for the next
         check."""
         count = 0
-        while target.is_led and (transactional_id := due.due(now_ms)) is not None:
-            entry = target.entries.get(transactional_id)
+        while shard.is_led and (transactional_id := due.pop(now_ms)) is not None:
+            entry = shard.entries.get(transactional_id)
             if entry is not None:
-                handle(target, entry, now_ms)
+                handle(shard, entry, now_ms)
             count += 1
             if count % DUE_TRANSACTIONS_PER_SLICE == 0:
                 yield
 
     # --- open for too long --------------------------------------------------------------------------------------------
 
-    def _time_out(self, target: TransactionsPartition, entry: TransactionEntry, now_ms: int) -> None:
+    def _time_out(self, shard: TransactionsPartition, entry: TransactionEntry, now_ms: int) -> None:
         current = entry.current
         # Decision transaction-ended-before-timeout (X-7): not open any more | open
         if current.state is not TransactionState.ONGOING:
@@ -80,31 +80,31 @@ class Timeouts:
         due_ms = current.started_ms + current.timeout_ms + 1
         # Decision transaction-timed-out (X-7): alive or changing | timed out
         if due_ms > now_ms or entry.is_changing:
-            target.timeouts.schedule(current.transactional_id, max(due_ms, now_ms + 1))
+            shard.timeouts.schedule(current.transactional_id, max(due_ms, now_ms + 1))
             return
         self._note("transaction_timed_out", current)
-        self._completion.fence(target, entry, partial(self._fenced, target, current.transactional_id, now_ms))
+        self._completion.fence(shard, entry, partial(self._fenced, shard, current.transactional_id, now_ms))
 
-    def _fenced(self, target: TransactionsPartition, transactional_id: str, now_ms: int, error: Error) -> None:
+    def _fenced(self, shard: TransactionsPartition, transactional_id: str, now_ms: int, error: Error) -> None:
         # Decision transaction-timeout-abort (X-7): retried later | decided
         if error:
-            target.timeouts.schedule(transactional_id, now_ms + 1)
+            shard.timeouts.schedule(transactional_id, now_ms + 1)
 
     # --- idle for too long --------------------------------------------------------------------------------------------
 
-    def _expire(self, target: TransactionsPartition, entry: TransactionEntry, now_ms: int) -> None:
+    def _expire(self, shard: TransactionsPartition, entry: TransactionEntry, now_ms: int) -> None:
         current = entry.current
         due_ms = current.updated_ms + self._config.transactional_id_expiration_ms
         # Decision transactional-id-expired (X-10): kept | expired
         if due_ms > now_ms or entry.is_changing or current.state not in EXPIRING:
-            target.expiries.schedule(current.transactional_id, max(due_ms, now_ms + 1))
+            shard.expiries.schedule(current.transactional_id, max(due_ms, now_ms + 1))
             return
         self._note("transactional_id_expired", current)
-        target.write(entry, dead(current, now_ms), partial(self._expired, target, current.transactional_id, now_ms))
+        shard.write(entry, dead(current, now_ms), partial(self._expired, shard, current.transactional_id, now_ms))
 
-    def _expired(self, target: TransactionsPartition, transactional_id: str, now_ms: int, error: Error) -> None:
+    def _expired(self, shard: TransactionsPartition, transactional_id: str, now_ms: int, error: Error) -> None:
         if error:
-            target.expiries.schedule(transactional_id, now_ms + 1)
+            shard.expiries.schedule(transactional_id, now_ms + 1)
 
     def _note(self, what: str, current: Transaction) -> None:
         self._ports.note(

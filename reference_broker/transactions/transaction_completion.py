@@ -39,7 +39,7 @@ class TransactionCompletion:
 
     def decide(
         self,
-        target: TransactionsPartition,
+        shard: TransactionsPartition,
         entry: TransactionEntry,
         client_version: int,
         done: Callable[[Error], None],
@@ -55,9 +55,9 @@ class TransactionCompletion:
             return
         now_ms = self._ports.now().wall_ms
         step = decided(entry.current, now_ms, commits=commits, client_version=client_version, next_producer_id=next_id)
-        self._write(target, entry, step, done)
+        self._write(shard, entry, step, done)
 
-    def fence(self, target: TransactionsPartition, entry: TransactionEntry, done: Callable[[Error], None]) -> None:
+    def fence(self, shard: TransactionsPartition, entry: TransactionEntry, done: Callable[[Error], None]) -> None:
         """Abort an open transaction with an epoch that no producer has. The errors are those of ``decide``."""
         version = transaction_version(self._image())
         next_id = self._next_id(entry.current, version)
@@ -65,7 +65,7 @@ class TransactionCompletion:
             done(NO_BLOCK)
             return
         step = fenced(entry.current, self._ports.now().wall_ms, version=version, next_producer_id=next_id)
-        self._write(target, entry, step, done)
+        self._write(shard, entry, step, done)
 
     def _next_id(self, current: Transaction, client_version: int) -> int | None:
         """Return the producer ID after this transaction, -1 where no new one is needed, or None while there is none."""
@@ -74,26 +74,26 @@ class TransactionCompletion:
         return self._producer_ids.take()
 
     def _write(
-        self, target: TransactionsPartition, entry: TransactionEntry, step: Transaction, done: Callable[[Error], None]
+        self, shard: TransactionsPartition, entry: TransactionEntry, step: Transaction, done: Callable[[Error], None]
     ) -> None:
-        target.write(entry, step, done, lambda: self._send(target, entry))
+        shard.write(entry, step, done, lambda: self._send(shard, entry))
 
-    def resume(self, target: TransactionsPartition) -> None:
+    def resume(self, shard: TransactionsPartition) -> None:
         """Continue what the former coordinator has decided."""
-        run_slices(self._ports, self._resume(target))
+        run_slices(self._ports, self._resume(shard))
 
-    def _resume(self, target: TransactionsPartition) -> Sliced[None]:
-        open_ends = [each for each in target.entries.values() if each.current.state in DECIDED and each.pending is None]
+    def _resume(self, shard: TransactionsPartition) -> Sliced[None]:
+        open_ends = [each for each in shard.entries.values() if each.current.state in DECIDED and each.pending is None]
         for number, entry in enumerate(open_ends, 1):
-            if not target.is_led:
+            if not shard.is_led:
                 return
             # Decision transaction-ending-resumed (X-3): markers are sent again | ended meanwhile
             if entry.current.state in DECIDED and entry.pending is None:
-                self._send(target, entry)
+                self._send(shard, entry)
             if number % RESUMED_TRANSACTIONS_PER_SLICE == 0:
                 yield
 
-    def _send(self, target: TransactionsPartition, entry: TransactionEntry) -> None:
+    def _send(self, shard: TransactionsPartition, entry: TransactionEntry) -> None:
         """Send the markers, once: a transaction may be decided while the loaded ones are continued. Both would complete
         it."""
         if entry.is_sent:
@@ -111,7 +111,7 @@ class TransactionCompletion:
         marker = Marker(
             producer_id=current.producer_id,
             producer_epoch=current.producer_epoch,
-            coordinator_epoch=target.coordinator_epoch,
+            coordinator_epoch=shard.coordinator_epoch,
             is_commit=DECIDED[current.state],
             transaction_version=current.client_version,
         )
@@ -119,20 +119,20 @@ class TransactionCompletion:
             Delivery(
                 marker,
                 entry.begin_delivery(),
-                is_coordinated=lambda: target.is_led and entry.current is current,
-                delivered=lambda: run_coroutine(self._complete(target, entry)),
+                is_coordinated=lambda: shard.is_led and entry.current is current,
+                delivered=lambda: run_coroutine(self._complete(shard, entry)),
             )
         )
 
-    async def _complete(self, target: TransactionsPartition, entry: TransactionEntry) -> None:
+    async def _complete(self, shard: TransactionsPartition, entry: TransactionEntry) -> None:
         """Write the completion, since every partition has its marker. A completion that is in the log already is
         replicated by itself; one that is not is written again."""
         # Decision transaction-completion-lost (X-3): still led | partition is lost
-        while target.is_led:
+        while shard.is_led:
             step = completed(entry.current, self._ports.now().wall_ms)
-            error = await Wait[Error](partial(target.write, entry, step))
+            error = await Wait[Error](partial(shard.write, entry, step))
             # Decision transaction-completion-failed (X-3): written | retried
-            if not (error and target.is_led and entry.pending is None):
+            if not (error and shard.is_led and entry.pending is None):
                 return
             self._unwritten.value += 1
             await pause(self._ports, COMPLETION_RETRY_US)

@@ -251,7 +251,7 @@ class TransactionsPartition(CoordinatorShard):
 class TransactionsPlayback:
     """Implements ``coordination.coordinator_shards.Playback``."""
 
-    target: TransactionsPartition
+    shard: TransactionsPartition
     _values: dict[str, bytes] = field(default_factory=dict)
     """The last value of each transactional ID."""
 
@@ -275,8 +275,8 @@ class TransactionsPlayback:
                 continue
             # Decision restored-transaction (X-3): decided, markers are due | not decided
             missing = dict(transaction.partitions) if transaction.state in DECIDED else {}
-            self.target.entries[transactional_id] = TransactionEntry(transaction, missing=missing)
-            self.target.schedule_checks(transaction)
+            self.shard.entries[transactional_id] = TransactionEntry(transaction, missing=missing)
+            self.shard.schedule_checks(transaction)
             if number % COORDINATOR_RECORDS_PER_SLICE == 0:
                 yield
 

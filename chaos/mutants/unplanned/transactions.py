@@ -40,21 +40,21 @@ def resumed_before_replicated(original: Function, self: Any, shard: Any) -> None
 
 
 @mutant("reference_broker.transactions.timeouts:Timeouts._time_out")
-def timeout_not_scheduled_again(original: Function, self: Any, target: Any, entry: Any, now_ms: int) -> None:
+def timeout_not_scheduled_again(original: Function, self: Any, shard: Any, entry: Any, now_ms: int) -> None:
     """A transaction that is not due when its ID is checked is not checked again. The check may have been scheduled for
     the ID's transaction before that (X-7)."""
     current = entry.current
     is_due = current.started_ms + current.timeout_ms + 1 <= now_ms
     if current.state is not TransactionState.ONGOING or (is_due and not entry.is_changing):
-        original(self, target, entry, now_ms)
+        original(self, shard, entry, now_ms)
 
 
 @mutant("reference_broker.transactions.transaction_completion:TransactionCompletion._complete")
-async def completion_not_repeated(original: Function, self: Any, target: Any, entry: Any) -> None:
+async def completion_not_repeated(original: Function, self: Any, shard: Any, entry: Any) -> None:
     """A completion that could not be written, for want of replicas in sync, is not retried, and the transactional
     ID stays busy (X-3)."""
-    if target.is_led:
-        target.write(entry, completed(entry.current, self._ports.now().wall_ms), lambda _: None)
+    if shard.is_led:
+        shard.write(entry, completed(entry.current, self._ports.now().wall_ms), lambda _: None)
 
 
 @mutant("reference_broker.transactions.transactions_partition:TransactionsPartition._apply_late")

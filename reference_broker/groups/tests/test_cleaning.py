@@ -125,7 +125,7 @@ def test_expired_groups_are_removed_without_walking_others() -> None:
     world, target, group_id = led()
     world.commit(group_id, 5)
     world.pass_ms(CHECK_MS)
-    while target.retention.due(world.now().wall_ms) is not None:
+    while target.retention.pop(world.now().wall_ms) is not None:
         pass
     before = world.events
     world.pass_ms(10 * CHECK_MS)

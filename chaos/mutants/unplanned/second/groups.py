@@ -79,12 +79,12 @@ def subscriptions_of_group_ignored(original: Function, self: Any, topic: str) ->
 
 @mutant("reference_broker.groups.offset_commits:_fetched")
 def first_pending_offset_is_stable(
-    original: Function, target: Any, group_id: str, requested: Any, requires_stable: bool
+    original: Function, shard: Any, group_id: str, requested: Any, requires_stable: bool
 ) -> list[Any]:
     """OffsetFetch with require_stable returns -1 for a partition that only an open transaction has committed so far,
     and not UNSTABLE_OFFSET_COMMIT (X-8, KIP-447)."""
-    offsets = original(target, group_id, requested, requires_stable)
-    visible = target.offsets.find
+    offsets = original(shard, group_id, requested, requires_stable)
+    visible = shard.offsets.find
     return [
         replace(
             each, is_unstable=each.is_unstable and visible(OffsetKey(group_id, each.topic, each.partition)) is not None

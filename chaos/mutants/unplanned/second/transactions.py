@@ -72,7 +72,7 @@ def loaded_transactions_never_time_out(original: Function, self: Any, skipped: A
     """A coordinator that takes over does not schedule the timeouts of the transactions that it loads, which hold back
     the last stable offset if their producers are gone (X-7)."""
     yield from original(self, skipped)
-    self.target.timeouts = DueTimes()
+    self.shard.timeouts = DueTimes()
 
 
 # --- transactions that end --------------------------------------------------------------------------------------------
@@ -99,15 +99,15 @@ def epoch_not_raised_by_end(
 
 
 @mutant(f"{COMPLETION}:TransactionCompletion._resume")
-def prepared_aborts_not_resumed(original: Function, self: Any, target: Any) -> Sliced[None]:
+def prepared_aborts_not_resumed(original: Function, self: Any, shard: Any) -> Sliced[None]:
     """A coordinator that takes over sends the markers of prepared commits only. Prepared aborts keep their transactions
     open (X-3)."""
-    commits = [each for each in target.entries.values() if each.pending is None and DECIDED.get(each.current.state)]
+    commits = [each for each in shard.entries.values() if each.pending is None and DECIDED.get(each.current.state)]
     for number, entry in enumerate(commits, 1):
-        if not target.is_led:
+        if not shard.is_led:
             return
         if entry.current.state in DECIDED and entry.pending is None:
-            self._send(target, entry)
+            self._send(shard, entry)
         if number % RESUMED_TRANSACTIONS_PER_SLICE == 0:
             yield
 
