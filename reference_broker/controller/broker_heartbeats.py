@@ -103,9 +103,9 @@ class BrokerHeartbeats:
         self.left_at.pop(broker_id, None)
 
     def heartbeat(self, beat: Heartbeat) -> HeartbeatResult | Refusal:
-        """Take a heartbeat. It is refused if this is not the active controller, or if the registration is not the
-        latest. So is that of a broker that has left and does not want to: a heartbeat may have been damaged on its way,
-        and a registration that has left is never unfenced."""
+        """Handle a heartbeat. It is refused if this node is not the active controller, or if it does not belong to the
+        broker's latest registration. A heartbeat without ``want_shut_down`` is also refused after a controlled
+        shutdown: it may have been damaged on its way, and a registration that has left is never unfenced."""
         if not self.controller.is_active:
             return NOT_CONTROLLER
         broker = self.controller.latest.brokers.get(beat.broker_id)

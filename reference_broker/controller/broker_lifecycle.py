@@ -317,9 +317,9 @@ class DirectoryAssignment:
 
     def report(self, replicas: Mapping[ReplicaKey, bool], done: Callable[[], None]) -> None:
         """Report of each replica whether it is lost, in requests of MOST_REPLICAS, one after the other. Retry until an
-        active controller has made all changes, and then call ``done``. A cluster whose metadata.version is too low for
-        directories refuses, and that ends it, too. So does a controller whose ApiVersions does not name this API: it
-        closes the connection of the sender."""
+        active controller has made all changes, and then call ``done``. The report also ends if the metadata.version is
+        too low for directories, or if the ApiVersions of the controller do not name this API, in which case the
+        controller would close the connection."""
         if not replicas:
             done()
             return

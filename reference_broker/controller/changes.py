@@ -1,11 +1,10 @@
-"""A change of the metadata: what a caller wants, and its place in the queue of the active controller.
+"""A change of the metadata: the request for it, and its place in the queue of the active controller.
 
-There are two notions:
-
-* ``Change``: what a caller wants, as values of the controller's own. ``plan`` returns the records for it, and
-  ``outcome`` returns what the caller gets.
+* ``Change``: one request, without any version of an API. ``plan`` returns the records, and ``outcome`` the result for
+  the caller.
 * ``QueuedChange``: a change in the queue. When its turn comes, the controller calls ``plan`` with the ``PlanContext``
-  of that moment, and writes the records. When they are published, or the change is refused, it calls ``outcome`` once.
+  of that moment, and writes the records. When the records are published, or the change is refused, the controller calls
+  ``outcome`` once.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -26,8 +25,8 @@ class Refusal:
 
     error: ErrorCode
     message: str
-    """One sentence for people. Some APIs have no field for it. It is cut where a request made it too long, so that
-    every version of a response can hold it."""
+    """One sentence for people, for APIs with a field for it. A message that is too long for some version of a response
+    is cut."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "message", bounded_message(self.message))

@@ -342,8 +342,8 @@ class MetadataBroadcast:
     # Sending to brokers
 
     def _refresh_brokers(self, content: Content) -> None:
-        """Drop brokers that are no longer registered, and add live ones. A fenced broker is kept, because it may
-        still have what it was sent."""
+        """Drop brokers that are no longer registered, and add live ones. A fenced broker is not dropped, because it may
+        still have the content of the last update."""
         registered = content.image.brokers
         for recipient in list(self._recipients.values()):
             broker = registered.get(recipient.broker_id)

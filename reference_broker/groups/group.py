@@ -273,7 +273,7 @@ class Group:
         self._assert_leader()
 
     def remove(self, member_id: str) -> Member | None:
-        """Remove a member, or an ID that has not joined. If the member led, the longest member of the others leads."""
+        """Remove a member, or an ID that has not joined. If the leader is removed, the oldest member leads."""
         member = self.members.get(member_id)
         if member is not None:
             self._supported.remove(member.protocols)

@@ -103,7 +103,7 @@ class OffsetsPartition(CoordinatorShard):
         """Append tombstones of the group and of all its committed offsets. Returns whether they are in the log: only
         then the caller drops the group from ``groups``.
 
-        Where there are many offsets, the rest is removed later. A new group of that name may exist by then. Its commits
+        Of many offsets, those after the first batch are removed in later events. Commits of a new group with that ID
         stay."""
         keys, boundary = self.offsets.keys_of(group_id), self.led.log.log_end_offset
         first_keys, *later_keys = list(in_batches(keys, DELETED_OFFSETS_PER_SLICE)) or [[]]

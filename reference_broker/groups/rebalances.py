@@ -132,8 +132,8 @@ def _remove_absent(served: ServedGroup) -> None:
 
 
 def _announce_generation(served: ServedGroup) -> Sliced[None]:
-    """Respond to the JoinGroups. A member without a response when the next rebalance begins has joined that one
-    already."""
+    """Respond to the JoinGroups. When the next rebalance begins, the JoinGroups that are still parked count as joins of
+    that rebalance."""
     group, generation = served.group, served.group.generation
     for number, member in enumerate(tuple(group.members.values()), 1):
         if group.members.get(member.member_id) is member:

@@ -49,7 +49,8 @@ def refusal_of(marker: Marker, producer: ProducerStateEntry | None) -> Error:
     - TRANSACTION_COORDINATOR_FENCED: a newer coordinator has written a marker here (X-6).
 
     A repeated marker of version 2 is no error: no transaction is open, and the first one has raised the producer's
-    epoch to that of the marker. Nor is a marker with the greatest epoch, which cannot be raised (KAFKA-19999).
+    epoch to that of the marker. A marker with the greatest epoch, which cannot be raised, is no error either
+    (KAFKA-19999).
     """
     if marker.producer_id < 0:
         return ErrorCode.invalid_request

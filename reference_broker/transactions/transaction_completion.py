@@ -26,8 +26,8 @@ COMPLETION_RETRY_US = 1_000_000
 class TransactionCompletion:
     """Ends transactions: they are decided, their partitions get the markers, and they are complete.
 
-    A decision counts once it is replicated. From then on the rest follows by itself, also on a node that takes over
-    (X-3): markers are sent until each partition has one, and then the completion is written until it is replicated.
+    A decision is final once it is replicated. From then on this node, or one that takes over, ends the transaction
+    (X-3): it sends markers until each partition has one, and then writes the completion until that is replicated.
     """
 
     _ports: Ports

@@ -39,7 +39,7 @@ def handle(broker: Broker, call: Call, body: ListTransactionsRequest) -> ListTra
     if broker.transactions.loading():
         return _response(ErrorCode.coordinator_load_in_progress, (), [])
     unknown = tuple(each for each in dict.fromkeys(body.state_filters) if each not in _STATES)
-    wanted = tuple(_STATES[each] for each in body.state_filters if each in _STATES)
+    states = tuple(_STATES[each] for each in body.state_filters if each in _STATES)
     producer_ids = frozenset(body.producer_id_filters)
     now_ms, duration_ms = broker.now.wall_ms, int(body.duration_filter)
 
@@ -48,21 +48,21 @@ def handle(broker: Broker, call: Call, body: ListTransactionsRequest) -> ListTra
     except re2.error:
         return _response(ErrorCode.invalid_regular_expression, (), [])
 
-    def is_wanted(one: Transaction) -> bool:
+    def matches(transaction: Transaction) -> bool:
         return (
-            (not producer_ids or one.producer_id in producer_ids)
-            and (not body.state_filters or one.state in wanted)
-            and (duration_ms < 0 or now_ms - one.started_ms > duration_ms)
-            and (pattern is None or pattern.fullmatch(one.transactional_id) is not None)
+            (not producer_ids or transaction.producer_id in producer_ids)
+            and (not body.state_filters or transaction.state in states)
+            and (duration_ms < 0 or now_ms - transaction.started_ms > duration_ms)
+            and (pattern is None or pattern.fullmatch(transaction.transactional_id) is not None)
         )
 
-    known = (entry.current for each in broker.transactions.active() for entry in tuple(each.entries.values()))
+    transactions = (entry.current for each in broker.transactions.active() for entry in tuple(each.entries.values()))
 
     def list_all() -> Sliced[None]:
         listed: list[TransactionState] = []
         while not call.closed:
-            batch = tuple(islice(known, LISTED_PER_SLICE if pattern is None else MATCHED_TRANSACTIONS_PER_SLICE))
-            listed += [_listed(each) for each in batch if is_wanted(each)]
+            batch = tuple(islice(transactions, LISTED_PER_SLICE if pattern is None else MATCHED_TRANSACTIONS_PER_SLICE))
+            listed += [_listed(each) for each in batch if matches(each)]
             if not batch:
                 call.respond(_response(ErrorCode.none, unknown, listed))
                 return

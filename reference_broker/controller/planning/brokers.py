@@ -99,7 +99,7 @@ def unfencing(context: PlanContext, broker: BrokerImage) -> Sliced[list[Metadata
 
 
 def unregistering(context: PlanContext, broker: BrokerImage) -> Sliced[list[MetadataRecord]]:
-    """Remove the broker. Others lead what it led."""
+    """Remove the broker. Other replicas lead its partitions."""
     records = [] if broker.fenced else (yield from _records_without_broker(context, broker.broker_id))
     records.append(UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch))
     return records
@@ -116,8 +116,8 @@ def is_shut_down(broker: BrokerImage | None, broker_epoch: int) -> bool:
 def _records_without_broker(
     context: PlanContext, broker_id: int, *, uncleanly: bool = False, single_stay: bool = False
 ) -> Sliced[list[MetadataRecord]]:
-    """Return the records that take the broker out of all ISRs with another member, and give what it leads to other
-    replicas."""
+    """Return the records that take the broker out of all ISRs with another member, and elect other leaders for its
+    partitions."""
     changes = PartitionChanges.of(context.latest, without=broker_id)
     without = partial(changes.leaving, broker_id=broker_id, uncleanly=uncleanly, single_stay=single_stay)
     return (yield from _changes(context, without))
