@@ -186,7 +186,8 @@ class TransactionCoordinator:
         ``find`` and of ``judge_init``, INVALID_TRANSACTION_TIMEOUT, CONCURRENT_TRANSACTIONS also where an abort came
         first, and COORDINATOR_LOAD_IN_PROGRESS while there is no producer ID."""
         shard = self.find(request.transactional_id)
-        if not 0 < request.timeout_ms <= self._config.transaction_max_timeout_ms and request.transactional_id:
+        is_timeout_valid = 0 < request.timeout_ms <= self._config.transaction_max_timeout_ms
+        if request.transactional_id and not is_timeout_valid:
             respond(ErrorCode.invalid_transaction_timeout, NO_OWNER)
         elif isinstance(shard, Error):
             respond(shard, NO_OWNER)
