@@ -30,7 +30,8 @@ class Wait(Generic[T]):
 
 
 def run_coroutine(coroutine: Coroutine[Wait[Any], Any, None]) -> None:
-    """Run the coroutine up to its first ``Wait``, and go on with it each time a result comes."""
+    """Run the coroutine up to its first ``Wait``. Each result resumes it, up to the next one. There is no event loop of
+    Python."""
 
     def resume(result: object) -> None:
         try:

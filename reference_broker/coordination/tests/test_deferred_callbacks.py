@@ -1,9 +1,10 @@
-"""Deferred callbacks run in their order, after the rest of the event, and a bounded number in each event."""
+"""Deferred callbacks run in their order, after the rest of the event, and a bounded number in each event. A coroutine
+goes on with each result of its waits."""
 
 from collections.abc import Callable
 from typing import Any
 
-from reference_broker.coordination.scheduling import DeferredCallbacks
+from reference_broker.coordination.scheduling import DeferredCallbacks, Wait, pause, run_coroutine
 from reference_broker.ports.slicing import COORDINATOR_STEPS_PER_EVENT
 from reference_broker.replication.tests.timed_ports import TimedPorts
 
@@ -60,3 +61,28 @@ def test_many_steps_take_several_events_and_keep_their_order() -> None:
     event.pass_ms(0)
     assert done == [*range(2 * COORDINATOR_STEPS_PER_EVENT), -1]
     assert (event.events, event.timers) == (2, {})
+
+
+def test_coroutine_goes_on_with_each_result_at_once_or_later() -> None:
+    event, steps, done = world()
+    ports: Any = event
+    waiting: list[Callable[[int], None]] = []
+
+    async def work() -> None:
+        done.append(await Wait[int](lambda resume: resume(1)))
+        done.append(await Wait[int](waiting.append))
+        await steps.end_of_event()
+        done.append(3)
+        await pause(ports, 5_000)
+        done.append(4)
+
+    run_coroutine(work())
+    assert done == [1]
+    waiting.pop()(2)
+    assert done == [1, 2]
+    event.end()
+    assert done == [1, 2, 3]
+    event.pass_ms(4)
+    assert done == [1, 2, 3]
+    event.pass_ms(1)
+    assert (done, event.timers) == ([1, 2, 3, 4], {})
