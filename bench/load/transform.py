@@ -1,10 +1,11 @@
 """A client that consumes, transforms and produces exactly once, as a stream thread of Kafka Streams does (KIP-447).
 
-It reads an input topic as a member of a group, with read_committed, and writes what it has read to the same partition
-of an output topic. Each interval is one transaction: the records and the group's offsets take effect together, or not
-at all (AddOffsetsToTxn and TxnOffsetCommit). After an abort the client goes back to the committed offsets, which it
-fetches from the group's coordinator, and writes the output again. Before partitions are revoked, the client commits
-what it has written for them. Where partitions are lost, another member may own them already, so the client aborts.
+The client reads an input topic as a member of a group, with read_committed, and writes each record to the same
+partition of an output topic. Each interval is one transaction: the records and the group's offsets take effect
+together, or not at all (AddOffsetsToTxn and TxnOffsetCommit). After an abort the client fetches the committed offsets
+from the group's coordinator, goes back to them, and writes the output again. Before partitions are revoked, the
+client commits the transaction. When partitions are lost, the client aborts it, because another member may own them
+already.
 
 Records keep their values, timestamps and sizes, so that readers of the output verify each input record, and measure
 its latency from the time at which the input was due (``LoadPlan.stamps_due_time``). A batch is not decoded: its header

@@ -68,11 +68,17 @@ class CachedPartition:
     index: int
     order: int
     """The place in the session's list."""
+
+    # the entry in the latest request that named the partition
+    named_by_request: int = -1
+    """The session's ``accepted_requests`` at that request, -1 before the first one."""
     max_bytes: int = 0
     fetch_offset: int = 0
     current_leader_epoch: int = -1
     last_fetched_epoch: int = -1
     log_start_offset: int = -1
+
+    # the state last sent
     sent_high_watermark: int = UNSENT
     sent_log_start_offset: int = UNSENT
     sent_error: int = 0
@@ -80,8 +86,8 @@ class CachedPartition:
     """The diverging epoch or the preferred read replica last sent (``direction``)."""
     dirty_sequence_number: int = 0
     """The last response that must have the partition's changes. Set in the first revision only."""
-    named_by_request: int = -1
-    """The session's ``accepted_requests`` when a request last named the partition, -1 before the first one did."""
+
+    # what can be sent
     available_bytes: int = 0
     """The bytes that were readable from ``fetch_offset`` at the last lookup, at most ``max_bytes``. Above 0 exactly
     while the partition has data to send, and then it is ``queued``."""
@@ -91,6 +97,8 @@ class CachedPartition:
     """A limit that was too small for the next batch at the last read, or 0."""
     queued: bool = False
     """Whether the partition is in the session's queue of partitions with data."""
+
+    # the session that caches it, and the partition that is read
     cached_in: "dict[PartitionKey, CachedPartition] | None" = field(init=False)
     """The dictionary of the session to which the partition was added, None once it was forgotten. A session that is
     closed or replaced gets another dictionary, so all its cached partitions leave at once. The partitions of a closed
@@ -126,7 +134,7 @@ class CachedPartition:
         """Overwrite the partition's entry with that of a request."""
         # Decision cached-topic-replaced (F-13): another topic of that name | the same topic
         if topic_id != self.topic_id:
-            self._unbind()  # The session is by name.
+            self._unbind()  # The session is by topic name, which another topic has now.
             self.topic_id = topic_id
         self.max_bytes = max(requested.partition_max_bytes, 0)
         self.fetch_offset = requested.fetch_offset
@@ -136,7 +144,7 @@ class CachedPartition:
         self.is_of_partition = True
 
     def remember_sent(self, sent: PartitionData) -> None:
-        """Note the partition's part of a response. After an error the next state is always sent (F-14), also where the
+        """Note what a response had of the partition. After an error the next state is always sent (F-14), even if the
         error came with offsets, as OFFSET_MOVED_TO_TIERED_STORAGE does."""
         self.sent_high_watermark = UNSENT if sent.error_code else sent.high_watermark
         self.sent_log_start_offset = UNSENT if sent.error_code else sent.log_start_offset
@@ -157,7 +165,7 @@ class CachedPartition:
         self.topic = topic
 
     def may_be(self, topic_id: bytes) -> bool:
-        """Whether its request named this topic ID, or none."""
+        """Whether the request that named the partition had this topic ID, or none."""
         return self.topic_id in (NO_TOPIC_ID, topic_id)
 
     def _unbind(self) -> None:
@@ -215,8 +223,8 @@ class CachedPartition:
 
 
 def is_lasting(sent: PartitionData) -> bool:
-    """Return whether a partition's state is an error, a divergence or a preferred read replica. These are sent for as
-    long as they last."""
+    """Return whether a partition's state is an error, a divergence or a preferred read replica, which are in each
+    response for as long as they last."""
     return sent.error_code != 0 or sent.diverging_epoch is not None or sent.preferred_read_replica >= 0
 
 
@@ -309,7 +317,7 @@ class DataQueue(Protocol):
 
 @dataclass(slots=True)
 class ListQueue:
-    """A heap by ``order``, lowest first. Stale entries, of partitions that left or moved, are dropped when met."""
+    """A heap by ``order``, lowest first. Entries of partitions that left or moved are dropped when they are taken."""
 
     _entries: list[tuple[int, CachedPartition]] = field(default_factory=list)
 
@@ -339,21 +347,28 @@ class FetchSession:
     replica_id: int = -1
     session_id: int = 0
     """0 for a candidate."""
+
+    # its requests
     epoch: int = 1
     """The epoch that the next incremental request must have."""
     accepted_requests: int = 0
     """Number of incremental requests accepted so far."""
     created_ms: int = 0
-    """Wall-clock time, as is ``last_used_ms``."""
+    """The wall-clock time of the creation."""
     last_used_ms: int = 0
+    """The wall-clock time of the last accepted request."""
     contact_us: int = 0
     """The monotonic time of the last accepted request, which counts for every cached partition."""
     isolation: FetchIsolation | None = None
     """How far the last request could read, None before the first one."""
     rack: str | None = None
     """The rack of a consumer that may read from followers, as of the last request."""
+    fetch: SessionFetch | None = None
+    """The fetch that is parked, or unfinished at the end of an event, else None."""
+
+    # its partitions
     counted: int = 0
-    """The number of partitions that the cache of sessions counts for it."""
+    """The number of partitions that the cache of sessions counts for this one."""
     partitions: dict[PartitionKey, CachedPartition] = field(default_factory=dict)
     closed_partitions: dict[PartitionKey, CachedPartition] | None = None
     """The dictionary that was ``partitions`` when the session was closed or evicted."""
@@ -361,14 +376,12 @@ class FetchSession:
     """The marked partitions, to be looked up before the next response. All others watch their Partition."""
     available_bytes: int = 0
     """The sum over all partitions that have data."""
-    fetch: SessionFetch | None = None
-    """The fetch that is parked, or unfinished at the end of an event, else None."""
     _with_data: DataQueue = field(default_factory=ListQueue)
     _last_order: int = 0
 
     @property
     def made_by(self) -> str:
-        """The client that created it, for people to read."""
+        """The client that created the session, for people to read."""
         return f"follower {self.replica_id}" if self.privileged else f"consumer {self.client_id!r}"
 
     # requests
@@ -396,7 +409,7 @@ class FetchSession:
         self.last_used_ms = now.wall_ms
 
     def set_contact_of(self, other: "FetchSession") -> None:
-        """Count as last contacted when ``other`` was, in whose place a request goes on here."""
+        """Take over the contact time of ``other``, a closed session whose request goes on here."""
         self.contact_us = other.contact_us
 
     # the fetch that is parked or unfinished
@@ -411,7 +424,7 @@ class FetchSession:
 
     @property
     def has_unfinished_fetch(self) -> bool:
-        """Whether a fetch goes on in later events without being parked. Meanwhile it accepts no other request."""
+        """Whether a fetch goes on in later events without being parked. Meanwhile the session accepts no request."""
         return self.fetch is not None and self.fetch.is_active
 
     # partitions
@@ -420,7 +433,7 @@ class FetchSession:
         return (topic_id if self.uses_topic_ids else topic, index)
 
     def update_partitions(self, topics: Sequence[FetchTopic], *, with_ids: bool) -> Iterable[None]:
-        """Apply the partitions that a request names. Its topic IDs count only in a version that has them."""
+        """Add or update the partitions that a request names. Its topic IDs count only in a version that has them."""
         if len(topics) == 1 and len(topics[0].partitions) == 1:  # As most requests that name any.
             (topic,) = topics
             self.add_or_update(topic.topic, topic.topic_id if with_ids else NO_TOPIC_ID, topic.partitions[0])
@@ -434,7 +447,7 @@ class FetchSession:
         return in_slices(entries, SESSION_PARTITIONS_PER_SLICE, update)
 
     def forget_all(self, topics: Iterable[ForgottenTopic]) -> Iterable[None]:
-        """Drop the partitions that a request forgets."""
+        """Remove the partitions that a request forgets."""
 
         def forget(entries: Iterable[tuple[ForgottenTopic, int]]) -> None:
             for topic, index in entries:
@@ -458,7 +471,7 @@ class FetchSession:
         return cached
 
     def forget(self, topic: str, topic_id: bytes, indexes: Iterable[int]) -> None:
-        """Drop partitions. A partition that the session does not cache is no error."""
+        """Remove partitions. A partition that the session does not cache is no error."""
         for index in indexes:
             cached = self.partitions.pop(self.key(topic, topic_id, index), None)
             if cached is not None:
@@ -477,12 +490,12 @@ class FetchSession:
         self.changed[cached] = None
 
     def read_as(self, isolation: FetchIsolation, rack: str | None = None) -> Sliced[None]:
-        """Set how far the fetcher may read: another isolation level, or a follower instead of a consumer, reads to
-        another end. A consumer with another rack may have to read elsewhere; ``rack`` is None for fetchers that read
+        """Set up to which offset the fetcher may read, and from which rack. ``rack`` is None for fetchers that read
         from leaders only.
 
-        Then all partitions must be looked up. This is the only walk over all cached partitions, and no client makes
-        such a change within a session.
+        Mark all partitions, since each must be looked up again: another isolation reads to another end, and a consumer
+        in another rack may have to read elsewhere. This is the only walk over all cached partitions, and no client
+        makes such a change within a session.
         """
         self.isolation, self.rack = isolation, rack
 

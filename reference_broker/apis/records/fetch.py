@@ -1,18 +1,19 @@
 """One accepted Fetch request, step by step.
 
-1. ``serve_full`` or ``serve_incremental`` applies to the session what the request names and forgets.
-2. ``serve`` looks up the session's marked partitions, and only these. A follower's fetch offsets are its progress.
+1. ``serve_full`` or ``serve_incremental`` updates the session: the partitions that the request names are added or
+   changed, and forgotten ones are removed.
+2. ``serve`` looks up the session's marked partitions, and only these. The fetch offsets of a follower are its progress.
 3. If fewer than ``min.bytes`` can be read and nothing is urgent, the fetch is parked on its session until enough
    arrives or ``max.wait.ms`` is over (Kafka's DelayedFetch). A full fetch is parked on the candidate that may become a
-   session. A partition that changes meanwhile marks itself in the session, and ``partition_marked`` looks it up again.
+   session. A partition that changes meanwhile is marked in the session, and ``partition_marked`` looks it up again.
 4. ``_complete`` collects the partitions of the response: those with records (``_read_records``) within the limits, and
    those of which something else is new (``_add_news_of``). It responds, unless the connection has closed.
-5. The session notes what was sent, for the next request (``FetchSession.response_sent``).
+5. ``FetchSession.response_sent`` records what was sent, for the next request.
 
-The class has a section for each step. ``FetchStage`` and ``NEXT_STAGES`` are this as a table. A response costs what is
-marked plus what is sent.
+``Fetch`` has a section for each step, and ``NEXT_STAGES`` is the table of its stages. A fetch costs in proportion to
+the partitions that are marked and those that are sent.
 
-``run`` does all of this. A fetch of up to 1,000 partitions takes one event, and a larger one yields in between
+``Fetch.run`` takes these steps in one event for up to 1,000 partitions. A larger fetch yields in between
 (``ports.slicing``). Then other requests are served, and partitions change. Comments below say what follows from that.
 """
 
@@ -49,16 +50,16 @@ from reference_broker.wire.errors import ErrorCode, known_error
 from reference_broker.wire.fetch import FetchRequest, FetchResponse, PartitionData
 
 MAX_SKIPPED_BATCHES = 256
-"""Limits how many batch headers one response reads only to find that the batch does not fit. That takes some 5 ms. Tens
-of thousands of partitions would hold up all other clients for a second."""
+"""Number of batch headers that one response reads only to find that the batch does not fit: about 5 ms. Without this
+limit, a fetch of tens of thousands of partitions would hold up all other clients for a second."""
 TOPIC_IDS_FROM = 13
 """The version from which topics are named by ID (KIP-516)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FetchStage:
-    """A stage of a fetch: what it does next, and what a change of one of its partitions leads to meanwhile. The
-    partition is marked in each stage."""
+    """A stage of a fetch: what the fetch does, and what a change of one of its partitions leads to meanwhile. A
+    partition that changes is marked in each stage."""
 
     name: str
     is_parked: bool = False
@@ -68,7 +69,7 @@ class FetchStage:
 
     @property
     def is_active(self) -> bool:
-        """Whether the fetch does something now or, if that takes several events, in the next ones."""
+        """Whether the fetch is at work, in this event or over several ones."""
         return not (self.is_parked or self.is_over)
 
 
@@ -115,15 +116,15 @@ class Fetch:
     lookups: dict[CachedPartition, Lookup] = field(default_factory=dict, init=False)
     """The latest lookup of each partition that was marked."""
     remote: RemoteReads | None = field(default=None, init=False)
-    """Its reads in the remote tier, None if there are none yet."""
+    """The fetch's reads in the remote tier, None if there are none yet."""
     is_urgent: bool = field(default=False, init=False)
-    """Whether an error, a divergence or a preferred read replica is new, has changed, or was named by this request. One
-    that lasts is in each response but ends no wait."""
+    """Whether an error, a divergence or a preferred read replica must be sent at once: it is new or has changed, or
+    this request named its partition. A lasting one is in each response, but ends no wait."""
 
-    # how far it is
+    # progress
     stage: FetchStage = field(default=UPDATING, init=False)
     timer: int | None = field(default=None, init=False)
-    """The timeout while it is parked, else None."""
+    """The timer of ``max.wait.ms`` while the fetch is parked, else None."""
     watches: bool = field(default=False, init=False)
     """Whether the partitions that were looked up are watched for changes, since other events come before the
     response."""
@@ -137,18 +138,18 @@ class Fetch:
         assert stage in NEXT_STAGES[self.stage], f"a fetch went from {self.stage.name} to {stage.name}"
         self.stage = stage
 
-    # from its begin to its end
+    # the whole
 
     def run(self, work: Sliced[None]) -> None:
-        """Do the work: one of the ``serve`` methods, or what follows the wait. The session accepts no other request
-        before its end, so that no request finds a session half changed."""
+        """Do the work: one of the ``serve`` methods, or ``_complete`` after the wait. The session accepts no other
+        request until the work is done, so that no request finds a session half changed."""
         run_now_or_later(self.broker, self.call, self._to_its_end(work))
 
     def _to_its_end(self, work: Sliced[None]) -> Sliced[None]:
-        """Do the work. Then take the fetch off its session, unless it is parked."""
+        """Do the work. Then detach the fetch from its session, unless it is parked."""
         try:
             for _ in work:
-                self.session.attach(self)
+                self.session.attach(self)  # For changes of partitions, and for requests that must wait.
                 self._watch()
                 yield
                 # Decision fetch-work-void (F-20): session or connection gone | carried through
@@ -179,13 +180,13 @@ class Fetch:
             later(self.broker.ports, 0, handle)
 
     def _is_void(self) -> bool:
-        """Whether its session is closed, or its connection while there is no session. A session applies what it has
-        accepted also after the connection has closed. Nothing is sent then, so every mark stays (``put_back``)."""
+        """Whether the session is closed, or there is none yet and the connection is closed. A session carries out what
+        it has accepted even if the connection has closed. Nothing is sent then, so every mark stays (``put_back``)."""
         return self.stage is ABANDONED or (self.call.closed and not self.session.session_id)
 
     def _close_half_changed_session(self) -> None:
-        """End the fetch in the middle of its work. Close its session, whose marks are unknown then. The client opens a
-        new one."""
+        """End the fetch in the middle of its work. Close the session, since its marks are unknown then. The client
+        opens a new session."""
         if self.stage is not ABANDONED:
             self._enter(ABANDONED)
             self.session.detach()
@@ -195,14 +196,14 @@ class Fetch:
     # 1. the partitions that the request names and forgets
 
     def serve_full(self) -> Sliced[None]:
-        """Serve the partitions that the request names, beside those of its session."""
+        """Serve the partitions that the request names, and those that the session caches already."""
         yield from self._update_partitions()
         if self.session.session_id:
             self.broker.fetch_sessions.resized(self.session)
         yield from self.serve()
 
     def serve_incremental(self) -> Sliced[None]:
-        """Serve what changed in the session, after the changes of its partitions that the request names and forgets."""
+        """Update the session by the partitions that the request names and forgets. Then serve what changed in it."""
         sessions, session, request = self.broker.fetch_sessions, self.session, self.request
         if request.topics:
             yield from self._update_partitions()
@@ -265,22 +266,28 @@ class Fetch:
         if self.watches:
             for cached in marked:
                 cached.watch(self.broker.partitions)
-        # Decision progress-cost-session (F-18): session evicted meanwhile | goes on
-        if self.params.is_follower and not self._count_progress(marked):
-            self.abandon(self.session.revision.unknown_id)
+        if self.params.is_follower:
+            self._count_progress(marked)
+            # Decision progress-cost-session (F-18): session evicted meanwhile | goes on
+            if self._has_lost_session():
+                self.abandon(self.session.revision.unknown_id)
 
-    def _count_progress(self, marked: Collection[CachedPartition]) -> bool:
+    def _has_lost_session(self) -> bool:
+        """Whether another session has taken the slot."""
+        session_id = self.session.session_id
+        return session_id != 0 and self.broker.fetch_sessions.sessions.get(session_id) is not self.session
+
+    def _count_progress(self, marked: Collection[CachedPartition]) -> None:
         """Report a follower's progress in these marked partitions to the leader. A follower has all records below its
         fetch offset (F-22).
 
-        All partitions that the request named are marked. For the others the leader uses the session's contact time,
-        and so the progress counts as of the time at which the session accepted the request, in whichever slice the
-        lookup comes. If a high watermark moves, other fetches are completed, and may take this session's slot. Return
-        False then.
+        All partitions that the request named are marked. For the others the leader uses the session's contact time, so
+        the progress counts as of the time at which the session accepted the request, however late the lookup is. If a
+        high watermark moves, other fetches are completed, and may take this session's slot.
         """
         replicated = [cached for cached in marked if cached.partition and cached.partition.followers is not None]
         if not replicated:
-            return True
+            return
         leaders, request = self.broker.replication.leaders, self.request
         for cached in replicated:
             partition = cached.partition
@@ -294,15 +301,13 @@ class Fetch:
             else:
                 self.lookups[cached].offsets = offsets_of(partition.log)
         leaders.notify_watchers()
-        session_id = self.session.session_id
-        return not session_id or self.broker.fetch_sessions.sessions.get(session_id) is self.session
 
     def _look_up(self, cached: CachedPartition) -> None:
         lookup = look_up(self.broker, cached, self.params)
         self._note(cached, lookup if lookup.remote is None else self._look_up_remote(cached, lookup))
 
     def _look_up_remote(self, cached: CachedPartition, lookup: Lookup) -> Lookup:
-        """Return the lookup with the records from the tier, if they have arrived. Otherwise begin to read them."""
+        """Return the lookup with the records from the remote tier if these have arrived. Otherwise begin to read."""
         manager, partition = self.broker.remote_log, cached.partition
         if manager is None or partition is None:  # The node no longer has a tier.
             return failed_lookup(cached.index, ErrorCode.offset_out_of_range)
@@ -321,7 +326,7 @@ class Fetch:
         self.partition_marked(cached)
 
     def _note(self, cached: CachedPartition, lookup: Lookup) -> None:
-        """Note the latest lookup of a partition, in the session also how much it can send."""
+        """Store the latest lookup of a partition. The session notes how many bytes are readable."""
         self.session.assess(cached, lookup.available_bytes)
         cached.remember_readable(lookup.unlimited_bytes)
         self.lookups[cached] = lookup
@@ -331,7 +336,7 @@ class Fetch:
             self.is_urgent = is_new or cached.is_requested
 
     def _is_completable(self) -> bool:
-        """Whether there is enough to send, so that the fetch need not wait (any longer)."""
+        """Whether there is enough to send, so that the wait is over or need not begin."""
         # Decision fetch-awaits-tier (P-11): read pending | nothing pending
         if self.remote is not None and self.remote.is_pending:
             return False
@@ -352,7 +357,7 @@ class Fetch:
         self.call.on_closed(self._connection_closed)
 
     def _watch(self) -> None:
-        """Watch the partitions that were looked up. From now on each other one is watched right after its lookup."""
+        """Watch the partitions that were looked up. From now on each further one is watched right after its lookup."""
         if not self.watches:
             self.watches = True
             for cached in self.lookups:
@@ -378,20 +383,22 @@ class Fetch:
             self.broker.ports.at_end(self._complete_due)
 
     def _is_refused(self, cached: CachedPartition) -> bool:
-        """Whether a follower named the partition, and its progress did not count. It must get that error even if the
-        partition has recovered by now: it names a partition again only after an error, or when its offset moves."""
+        """Whether a follower named the partition, and its progress did not count. The follower must get that error even
+        if the partition has recovered by now: it names a partition again only after an error, or when its offset
+        moves."""
         lookup = self.lookups.get(cached)
         is_refused = lookup is not None and lookup.problem is not None
         return is_refused and cached.is_requested and self.params.is_follower
 
     def _complete_due(self) -> None:
-        """Complete the fetch at the end of the event in which enough arrived, as Kafka's action queue does. So no
-        response has the state after the event for some partitions, and the state before it for others."""
+        """Complete the fetch at the end of the event in which enough arrived, as Kafka's action queue does. So a
+        response does not mix the states of partitions before the event with those after it."""
         if self.stage is DUE:
             self.respond()
 
     def respond(self) -> None:
-        """Complete the fetch now with the data that there is: it timed out, or a follower must send its next one."""
+        """Complete the parked fetch now with the data that there is: ``max.wait.ms`` is over, or the fetcher must send
+        its next request."""
         self.call.contain(lambda: self.run(self._complete()))
 
     def _unpark(self) -> None:
@@ -402,7 +409,7 @@ class Fetch:
                 self.broker.replication.leaders.waits.end(self.params.replica_id, self)
         self.session.detach()
 
-    # 4. and 5. the response, and what the session notes of it
+    # 4. and 5. the response, and what the session records of it
 
     def _complete(self) -> Sliced[None]:
         """Respond, and prepare the session for the next request."""
@@ -433,16 +440,16 @@ class Fetch:
             sessions.release(session)
 
     def _refresh_problems(self, lookups: Collection[tuple[CachedPartition, Lookup]]) -> None:
-        """Look up again the partitions in error, or with a preferred read replica. A change of a leader elsewhere, or
-        of a broker, marks no partition."""
+        """Look up again the partitions in error, or with a preferred read replica. They are not marked when a leader
+        elsewhere changes, or a broker."""
         for cached, lookup in lookups:
             problem = lookup.problem
             if problem is not None and (problem.error_code or problem.preferred_read_replica >= 0):
                 self._look_up(cached)
 
     def _collect(self, marked: dict[CachedPartition, None]) -> Sliced[dict[CachedPartition, PartitionData]]:
-        """Return the partitions of the response in its order: those with records, and the marked ones of which
-        something else is new."""
+        """Return the partitions of the response, in order: those with records, and the marked ones of which something
+        else is new."""
         if self.remote is not None:
             self._release_remote()
         data: dict[CachedPartition, PartitionData] = {}
@@ -464,9 +471,9 @@ class Fetch:
     def _read_records(self, data: dict[CachedPartition, PartitionData]) -> Sliced[None]:
         """Read in list order until the limit is reached. The first partition with data may exceed both limits.
 
-        A partition whose next batch does not fit gets nothing, and the reading goes on behind it. It is not read again
-        before there is more room for it, or it has changed. So the next response gets further, where this one had
-        MAX_SKIPPED_BATCHES.
+        A partition whose next batch does not fit is skipped, and not read again before there is more room for it, or
+        it has changed. So a response that ends after MAX_SKIPPED_BATCHES does not keep the next one from getting
+        further.
         """
         session, remaining, unread = self.session, self.params.max_bytes, self.session.available_bytes
         is_first, reads = True, 0
@@ -500,8 +507,8 @@ class Fetch:
             session.queue(cached)
 
     def _lookup_to_read(self, cached: CachedPartition) -> Lookup:
-        """Return the lookup of a partition that is to be read now. One that changed since this response was started is
-        looked up again: its log may have been truncated."""
+        """Return the lookup of a partition that is to be read now. A partition that changed since this response was
+        started is looked up again, because its log may have been truncated."""
         lookup, changed = self.lookups.get(cached), self.session.changed
         # Decision read-partition-changed (F-14): looked up again | as looked up
         if lookup is None or (changed and cached in changed and lookup.remote is None):
@@ -524,14 +531,14 @@ class Fetch:
     def _record_sent(
         self, data: dict[CachedPartition, PartitionData], marked: dict[CachedPartition, None]
     ) -> Iterable[None]:
-        """Let the session note what was sent, for the next request."""
+        """Have the session record what was sent, for the next request."""
         return self.session.response_sent(data, marked, self.broker.partitions)
 
-    # an end without that response
+    # an end without a response, or with an error
 
     def abandon(self, error_code: int) -> bool:
-        """Respond with a top-level error, since the session can no longer serve this fetch. Return False if it has its
-        response already."""
+        """Respond with a top-level error, since the session can no longer serve this fetch. Return False if the fetch
+        has its response already."""
         self._enter(ABANDONED)
         self._end_remote()
         self._unpark()
@@ -556,7 +563,8 @@ class Fetch:
             self.broker.fetch_sessions.release(self.session)
 
     def _end_remote(self) -> None:
-        """Drop the reads. They refer to this fetch, so the records would stay in memory with it."""
+        """Drop the reads in the remote tier, which refer to this fetch. Otherwise their records would stay in memory as
+        long as the fetch."""
         if self.remote is not None:
             self.remote.end()
             self.remote = None

@@ -159,8 +159,8 @@ def _fetch_incremental(broker: Broker, call: Call, request: FetchRequest) -> Fet
 
 
 def _queue_behind(unfinished: SessionFetch, broker: Broker, call: Call, request: FetchRequest) -> None:
-    """Handle a request after the unfinished fetch of its session, as if it arrived then. If its connection closes
-    before that, it counts only if it ends its session."""
+    """Handle a request after the unfinished fetch of its session, as if it arrived then. If the connection closes
+    first, nothing of the request is carried out but the end of the session."""
 
     def drop_partitions() -> None:
         """Release the memory of a request that gets no response."""

@@ -30,7 +30,7 @@ def parked_errors_not_looked_up_again(original: Function, self: Any, lookups: Co
 
 
 @mutant(f"{FETCH}._count_progress")
-def own_progress_missing_from_response(original: Function, self: Any, marked: Collection[Any]) -> bool:
+def own_progress_missing_from_response(original: Function, self: Any, marked: Collection[Any]) -> None:
     """A follower whose fetch moves the high watermark gets the one from before in its response, and the new one only
     with the partition's next change (F-14, F-22)."""
     leaders, request = self.broker.replication.leaders, self.request
@@ -43,8 +43,6 @@ def own_progress_missing_from_response(original: Function, self: Any, marked: Co
         if error:
             self._note(cached, failed_lookup(cached.index, error))
     leaders.notify_watchers()
-    session_id = self.session.session_id
-    return not session_id or self.broker.fetch_sessions.sessions.get(session_id) is self.session
 
 
 @mutant(f"{PARTITION}:_error_beyond_the_end")
