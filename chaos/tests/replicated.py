@@ -10,7 +10,7 @@ from chaos.checks.quorum_view import QuorumView
 from chaos.checks.replica_view import ReplicaView
 from chaos.checks.replication import CHECKPOINT, NoAckedLost
 from chaos.checks.suite import check_kinds
-from chaos.tests.stub_node import StubBroker, StubImages, StubNode, StubPublisher, partitions_of
+from chaos.tests.stub_node import StubBroker, StubImages, StubNode, StubPublisher, node_partitions
 from reference_broker.core.events import Reply, Request
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog
@@ -146,7 +146,7 @@ class Cluster:
         partition = Partition("t", TOPIC_ID, 0, self.epochs[number], cast(PartitionLog, log))
         if not leads:
             partition.followed_leader = next((each for each in range(3) if self.epochs[each] >= 0), -1)
-        partitions = partitions_of(partition)
+        partitions = node_partitions(partition)
         partitions.topic_ids["t"] = TOPIC_ID
         disk = MemoryDisk()
         if self.checkpoint:

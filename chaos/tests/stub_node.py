@@ -63,6 +63,8 @@ class StubImages:
     """Has the image that the node has published last: the metadata loader, and the handle of the controller."""
 
     image: MetadataImage = EMPTY_IMAGE
+    last_offset: int = -1
+    """offset of the last record that was replayed"""
 
 
 @dataclass
@@ -85,6 +87,9 @@ class StubMetadataLog:
     log: StubLog = field(default_factory=lambda: StubLog("__cluster_metadata-0"))
     end: OffsetAndEpoch = OffsetAndEpoch(0, 0)  # noqa: RUF009 - immutable
     start_offset: int = 0
+
+    def read(self, offset: int, max_bytes: int, end: int) -> bytes:
+        return self.log.read(offset, max_bytes, end)
 
 
 @dataclass
@@ -227,6 +232,7 @@ class StubNode:
     broker: StubBroker = field(default_factory=StubBroker)
     ready: bool = True
     listening: bool = True
+    stopped: bool = False
     all_logs: Sequence[Any] = ()
     _publisher: StubPublisher = field(default_factory=StubPublisher)
 
@@ -268,7 +274,7 @@ def _followers(ids: Sequence[int], leader_epoch: int) -> Followers | None:
     return Followers(0, leader_epoch, 0, 0, isr=(0, *ids), states=states)
 
 
-def partitions_of(*partitions: Partition) -> Partitions:
+def node_partitions(*partitions: Partition) -> Partitions:
     """Return the node's partitions: those that it leads, and those that it follows."""
     registered = Partitions()
     for each in partitions:

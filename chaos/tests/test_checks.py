@@ -18,8 +18,10 @@ from chaos.checks.partition_logs import LogConsistent
 from chaos.checks.suite import all_checks
 from chaos.sim.disk import SimDisk
 from chaos.tests.check_context import check_context
+from chaos.tests.stub_node import StubBroker, StubLog, StubNode, node_partitions
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.node import Node
+from reference_broker.replication.partitions import Partition
 from reports.rows import END_OF_RUN_US, AssignmentRow, EndRow, HistoryRow, OperationRow, PositionRow, SpanRow, TraceRow
 
 NONE, UNKNOWN, WRONG = 0, 70, 71
@@ -179,13 +181,9 @@ def test_session_metrics_that_are_off_by_one_are_a_violation(which: int) -> None
 
 
 def test_high_watermark_that_goes_back_violates_log_consistent() -> None:
-    from types import SimpleNamespace
-    from typing import Any
-
-    log = SimpleNamespace(log_start_offset=0, high_watermark=5, log_end_offset=5)
-    partition = SimpleNamespace(log=log, topic=TOPIC, topic_id=bytes(16), index=0)
-    broker = SimpleNamespace(node_id=0, partitions=SimpleNamespace(by_name={(TOPIC, 0): partition}))
-    subject: Any = SimpleNamespace(broker=broker)
+    log = StubLog(high_watermark=5, log_end_offset=5)
+    partitions = node_partitions(Partition(TOPIC, bytes(16), 0, 0, log.as_log()))
+    subject = StubNode(StubBroker(partitions=partitions)).as_node()
     check = LogConsistent(check_context())
     check.inspect(0, 0, subject, None, thorough=True)
     log.high_watermark = 4

@@ -27,7 +27,7 @@ from chaos.checks.reads import ResponsesAfterHeal
 from chaos.checks.replica_view import ReplicaView
 from chaos.sim.world import STUCK_WITHOUT_FAULT_US, RunStuckError, SimWorld
 from chaos.tests.check_context import check_context
-from chaos.tests.stub_node import StubBroker, StubImages, StubLog, StubNode, image_of, partitions_of, topic_image
+from chaos.tests.stub_node import StubBroker, StubImages, StubLog, StubNode, image_of, node_partitions, topic_image
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import Close, Closed, Event, Reply, Request, TimerFired
 from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
@@ -70,7 +70,7 @@ class CheckedNode:
         ids = {"hot": TOPIC_ID, **{name: name[:16].encode() for name in coordinated}}
         topics = [topic_image(name, topic_id=topic_id) for name, topic_id in ids.items()]
         led = [Partition(name, topic_id, 0, 0, self.logs[name].as_log()) for name, topic_id in ids.items()]
-        broker = StubBroker(config=config, controller=StubImages(image_of(*topics)), partitions=partitions_of(*led))
+        broker = StubBroker(config=config, controller=StubImages(image_of(*topics)), partitions=node_partitions(*led))
         broker.quorum.is_leader = True
         return StubNode(broker)
 

@@ -1,7 +1,6 @@
 """The checks of what files say is durable: claims ahead of the disk, and near misses."""
 
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
 
@@ -11,6 +10,7 @@ from chaos.checks.check import Check
 from chaos.checks.durable_claims import CLEAN_SHUTDOWN, ClaimsDurable, CleanShutdownHonest
 from chaos.sim.disk import SimDisk
 from chaos.tests.check_context import check_context
+from chaos.tests.stub_node import StubBroker, StubNode
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
 from reference_broker.ports.node_ports import Now
@@ -34,9 +34,7 @@ class Claims:
         context = check_context()
         self.claims, self.marks = ClaimsDurable(context), CleanShutdownHonest(context)
         self.incarnation = 0
-        self.node: Any = SimpleNamespace(
-            broker=SimpleNamespace(node_id=1, disk=self.disk), ready=True, stopped=False, logs=lambda: [self.log]
-        )
+        self.node: Any = StubNode(StubBroker(1, disk=self.disk), all_logs=[self.log])
         self.append(5)
         self.sync()
         self.append(3)

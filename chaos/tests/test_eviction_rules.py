@@ -1,14 +1,16 @@
 """The check of evictions finds each violation of F-17 and F-18, and nothing where they hold."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from chaos.checks.fetch_session_cache import EvictionRules
 from chaos.tests.check_context import check_context
+from chaos.tests.stub_node import StubBroker, StubNode
+from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import Close, Closed, Note, Reply, Request
+from reference_broker.ports.node_ports import Now
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import (
     INCREMENTAL_FETCH_OK,
@@ -33,19 +35,20 @@ class Fetchers:
         context = check_context()
         self.check = EvictionRules(replace(context, settings=replace(context.settings, slices_us=slices_us)))
         self.ms = 1_000_000
-        config = SimpleNamespace(
+        config = replace(
+            BrokerConfig(),
             max_incremental_fetch_session_cache_slots=slots,
             min_incremental_fetch_session_eviction_ms=min_eviction_ms,
             crucible_fetch_session_cache_partitions=most_partitions,
         )
-        self._broker = SimpleNamespace(node_id=0, now=SimpleNamespace(wall_ms=0), config=config)
+        self._broker = StubBroker(config=config)
         self._requests = 0
         self._node: Any = None
         self.start()
 
     def start(self) -> None:
         """Another process of the node begins."""
-        self._node = SimpleNamespace(broker=self._broker)
+        self._node = StubNode(self._broker)
         self.check.acted(0, self._node, None, ())
 
     def leaves(self) -> None:
@@ -61,7 +64,7 @@ class Fetchers:
     def is_closed_on(self, session_id: int) -> None:
         """An incremental fetch finds its connection closed instead of a response."""
         request = self._request(session_id, 1, 3)
-        self._broker.now.wall_ms = self.ms
+        self._broker.now = Now(0, self.ms)
         self.check.acted(0, self._node, request, [Close(request.connection, "the node is shutting down")])
 
     @property
@@ -127,7 +130,7 @@ class Fetchers:
         version: int = VERSION,
         flags: int = INCREMENTAL_FETCH_OK,
     ) -> None:
-        self._node.broker.now.wall_ms = self.ms
+        self._broker.now = Now(0, self.ms)
         request = self._request(session_id, epoch, partitions, replica, version)
         body = FetchResponse(error_code=error, session_id=response_session_id, response_flags=flags)
         reply = Reply(self._requests, 1, FETCH, version, body, request.tag)

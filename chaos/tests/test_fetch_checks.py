@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from chaos.checks.fetch_model import FIRST_REVISION, FIRST_REVISIONS, FetchModel
 from chaos.checks.fetch_responses import FullResponseExact, NoEmptyResponse, NoStarvation, StaleLeaderEpochFenced
 from chaos.checks.fetch_sessions import INVALID_FETCH_SESSION, SequenceOrder, SessionLost
 from chaos.tests.check_context import check_context
+from chaos.tests.stub_node import StubBroker, StubLog, StubNode, led_partition, node_partitions
 from reference_broker.core.events import Reply, Request
 from reference_broker.records.record import Record, build
 from reference_broker.wire.fetch import (
@@ -38,12 +38,11 @@ class Talk:
         self.check = check
         self.model = FetchModel()
         self.held = build([Record(value=b"v")])
-        log = SimpleNamespace(local_log_start_offset=0, high_watermark=10, read=lambda *_: self.held)
-        self.led = {
-            ("t", index): SimpleNamespace(topic="t", index=index, leader_epoch=3, log=log) for index in range(2)
-        }
-        partitions = SimpleNamespace(by_name=self.led, by_id={})
-        self.node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, partitions=partitions))
+        self.log = StubLog(high_watermark=10, read=lambda *_: self.held)
+        led = [led_partition(index, self.log, leader_epoch=3) for index in range(2)]
+        broker = StubBroker(partitions=node_partitions(*led))
+        self.led = broker.partitions.by_name
+        self.node: Any = StubNode(broker)
         self.correlation = 0
 
     def fetch(
@@ -186,7 +185,7 @@ def test_response_of_empty_batches_alone_is_a_violation(
     """The last stable offset is 1. Only the first batch is below it."""
     stored = [batch(offset, records) for offset, records in enumerate((*sent, *follow))]
     talk = Talk(NoEmptyResponse(check_context()))
-    talk.led["t", 0].log.read = lambda offset, *_: b"".join(stored[offset:])
+    talk.log.read = lambda offset, *_: b"".join(stored[offset:])
     talk.fetch(
         0, {0: 0}, {}, data=[PartitionData(0, 0, 10, 1, records=b"".join(stored[: len(sent)]))], committed=committed
     )

@@ -25,7 +25,7 @@ from chaos.tests.stub_node import (
     broker_image,
     image_of,
     led_partition,
-    partitions_of,
+    node_partitions,
     topic_image,
 )
 from reference_broker.configuration.broker_config import BrokerConfig
@@ -88,7 +88,7 @@ class CheckedNode:
             for index, log in enumerate((self.log, _log()))
         ]
         config = replace(BrokerConfig(), fetch_max_bytes=10_000, replica_fetch_response_max_bytes=20_000)
-        broker = StubBroker(config=config, partitions=partitions_of(*led), controller=StubImages(_image()))
+        broker = StubBroker(config=config, partitions=node_partitions(*led), controller=StubImages(_image()))
         self.sessions = broker.fetch_sessions.sessions
         self.node = StubNode(broker).as_node()
         self.session = Session()

@@ -11,7 +11,7 @@ from chaos.checks.fetch_responses import IncrementalExact
 from chaos.checks.fetch_waits import CLOSED, SOON_US, FetchWaits, diverges
 from chaos.checks.metadata_transactions import PUBLISHED_WITHIN_US
 from chaos.tests.check_context import check_context
-from chaos.tests.stub_node import StubBroker, StubEpochs, StubLog, StubNode, led_partition, partitions_of
+from chaos.tests.stub_node import StubBroker, StubEpochs, StubLog, StubNode, led_partition, node_partitions
 from reference_broker.core.events import Closed, Event, Note, Reply, Request, TimerFired
 from reference_broker.records.record import Record, build
 from reference_broker.replication.partitions import Partition
@@ -51,7 +51,7 @@ class ObservedNode:
         self.partitions = [
             led_partition(index, log, leader_epoch=3, followers=[FOLLOWER]) for index, log in enumerate(self.logs)
         ]
-        self.node = StubNode(StubBroker(partitions=partitions_of(*self.partitions)))
+        self.node = StubNode(StubBroker(partitions=node_partitions(*self.partitions)))
         opening = self.fetch({0: 5, 1: 5}, number=0)
         self.respond(opening, self.line(0), self.line(1))
 

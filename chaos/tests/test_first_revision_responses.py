@@ -1,19 +1,17 @@
 """The check of the first revision's responses finds each wrong flag, ID and text."""
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
 from chaos.checks.fetch_sessions import FirstRevisionResponses
 from chaos.tests.check_context import check_context
+from chaos.tests.stub_node import StubNode
 from reference_broker.core.events import Effect, Note, Reply, Request
 from reference_broker.wire.fetch import FetchRequest, FetchResponse
 from reference_broker.wire.tags import Tag
 
 FETCH, VERSION = 1, 1000
 INCREMENTAL, MAY_FOLLOW = 1, 2
-NODE: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0))
+NODE = StubNode()
 
 
 class Session:
@@ -32,7 +30,7 @@ class Session:
         tag = Tag(FETCH, VERSION, "me", session_id, kind)
         body = FetchRequest(session_id=session_id, session_epoch=kind, fetch_type=kind)
         request = Request(1, 1, FETCH, VERSION, "me", body, tag)
-        self.check.acted(0, NODE, request, [*notes, Reply(1, 1, FETCH, VERSION, response, tag)])
+        self.check.acted(0, NODE.as_node(), request, [*notes, Reply(1, 1, FETCH, VERSION, response, tag)])
         return [each.story.partition(": ")[2] for each in self.check.violations[before:]]
 
 
@@ -83,7 +81,7 @@ def test_bit_1_says_whether_incremental_requests_may_follow() -> None:
 @pytest.mark.clause("G-9")
 def test_process_that_begins_to_end_keeps_its_sessions_and_another_one_has_none() -> None:
     session, served = Session(), FetchResponse(0, 7, response_flags=INCREMENTAL | MAY_FOLLOW)
-    session.check.acted(0, NODE, None, ())
+    session.check.acted(0, NODE.as_node(), None, ())
     assert session.fetches(1, served) == []
-    session.check.acted(0, SimpleNamespace(broker=NODE.broker), None, ())  # type: ignore[arg-type]
+    session.check.acted(0, StubNode().as_node(), None, ())
     assert session.fetches(1, served) == ["session ID 7, and there is no such session"]

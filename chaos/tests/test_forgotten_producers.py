@@ -7,7 +7,7 @@ import pytest
 
 from chaos.checks.producers import ForgottenProducerRefused
 from chaos.tests.check_context import check_context
-from chaos.tests.stub_node import StubBroker, StubLog, StubNode, partitions_of
+from chaos.tests.stub_node import StubBroker, StubLog, StubNode, node_partitions
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import Reply, Request
 from reference_broker.ports.node_ports import Now
@@ -72,7 +72,7 @@ class CheckedPartition:
             producer_id_expiration_check_interval_ms=LOOKS_MS,
             crucible_unknown_producer_id_policy=self.policy,
         )
-        partitions = partitions_of(Partition("t", TOPIC_ID, 0, 0, log.as_log()))
+        partitions = node_partitions(Partition("t", TOPIC_ID, 0, 0, log.as_log()))
         return StubNode(StubBroker(config=config, now=Now(0, self.ms), partitions=partitions)).as_node()
 
     def _read(self, offset: int, max_bytes: int, end_offset: int) -> bytes:  # noqa: ARG002

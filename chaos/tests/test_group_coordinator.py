@@ -42,7 +42,7 @@ from chaos.tests.stub_node import (
     StubNode,
     StubOffsetsPartition,
     image_of,
-    partitions_of,
+    node_partitions,
     topic_image,
 )
 from reference_broker.configuration.broker_config import BrokerConfig
@@ -109,7 +109,7 @@ class CheckedGroupCoordinator:
             node_id=1,
             disk=self.disk,
             config=replace(BrokerConfig(), offsets_retention_minutes=1),
-            partitions=partitions_of(led),
+            partitions=node_partitions(led),
             controller=StubImages(image_of(topic_image("__consumer_offsets"), topic_image("t"))),
             groups=StubCoordinator([self.target]),
         )

@@ -1,7 +1,6 @@
 """What the checks of the tombstone horizon say: of markers, of replicas that were away, and of who begins again."""
 
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ from chaos.checks.history import History
 from chaos.checks.tombstone_horizon import OneBootstrapPerMarker, TombstonesMarked
 from chaos.tests.check_context import check_context
 from chaos.tests.replicated import Cluster
+from chaos.tests.stub_node import StubBroker, StubNode
 from chaos.tests.test_compacted_replica_checks import CompactedLog, keyed
 from reference_broker.core.events import Note
 from reports.rows import OperationRow, PositionRow, ResetRow, ViewRow
@@ -18,10 +18,17 @@ MARKED, DELETED = "tombstones-marked", "deleted-stays-deleted"
 
 
 @dataclass
+class Horizon:
+    """The marker of a log below which tombstones may be gone."""
+
+    offset: int = 0
+
+
+@dataclass
 class MarkedLog(CompactedLog):
     """Tombstones below ``horizon.offset`` may be gone."""
 
-    horizon: Any = field(default_factory=lambda: SimpleNamespace(offset=0))
+    horizon: Horizon = field(default_factory=lambda: Horizon())
 
     def clean(self, *gone: int, marker: int = 0) -> None:
         super().clean(*gone)
@@ -200,7 +207,7 @@ def test_only_a_log_that_was_emptied_for_the_marker_loses_its_high_watermark(
 
 def bootstrap_started(check: OneBootstrapPerMarker, position: int, marker: int) -> None:
     fields: Any = (("partition", "t-0"), ("position", position), ("horizon", marker))
-    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=2))
+    node = StubNode(StubBroker(2)).as_node()
     check.acted(1, node, None, [Note("unsafe_bootstrap", fields)])
 
 

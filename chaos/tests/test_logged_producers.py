@@ -12,7 +12,7 @@ from chaos.checks.producers import AcksReplicated, ProducersEqualReplay, Sequenc
 from chaos.checks.replica_view import ReplicaView, TouchedLogs
 from chaos.checks.transactions import AbortedListed, StableOffsetExact
 from chaos.tests.check_context import check_context
-from chaos.tests.stub_node import StubBroker, StubNode, partitions_of
+from chaos.tests.stub_node import StubBroker, StubNode, node_partitions
 from reference_broker.core.events import Reply, Request
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
@@ -116,7 +116,7 @@ class CheckedLog:
     def node(self) -> Any:
         """Return the node as it is now."""
         partition = Partition("t", TOPIC_ID, 0, 0, self.log)
-        partitions = partitions_of(partition)
+        partitions = node_partitions(partition)
         partitions.by_id[b"", 0] = partition
         self.process.broker = StubBroker(1, now=Now(0, self.ms), partitions=partitions, disk=self.disk)
         self.process.all_logs = [self.log]

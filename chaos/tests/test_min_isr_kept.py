@@ -1,13 +1,14 @@
 """The check of min.insync.replicas finds a cluster without it, a broker with its own, and lists that outlive it."""
 
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from chaos.checks.isr import FEATURE, MIN_ISR, MinIsrKept
 from chaos.tests.check_context import check_context
+from chaos.tests.stub_node import StubBroker, StubImages, StubNode
+from reference_broker.core.events import TimerFired
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
 
 CLUSTER, BROKER, TOPIC = (4, ""), (4, "1"), (2, "t")
@@ -23,11 +24,9 @@ def image(configs: Configs, *, level: int = 1, **partition: Any) -> MetadataImag
 def stories(*images: MetadataImage) -> list[str]:
     check = MinIsrKept(check_context())
     for number, each in enumerate(images):
-        loader = SimpleNamespace(image=each)
-        node: Any = SimpleNamespace(
-            listening=True, broker=SimpleNamespace(node_id=0, quorum_node=SimpleNamespace(loader=loader))
-        )
-        check.inspect(number, 0, node, None if number == 0 else SimpleNamespace(), False)  # type: ignore[arg-type]
+        node = StubNode(StubBroker(controller=StubImages(each))).as_node()
+        event = None if number == 0 else TimerFired(1)
+        check.inspect(number, 0, node, event, False)
     return [each.story for each in check.violations]
 
 

@@ -1,15 +1,29 @@
 """The check of a clean stop finds the log that has no snapshot of its producers at its end."""
 
+from dataclasses import dataclass, field
 from random import Random
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from chaos.checks.producers import ProducersKeptAtStop
 from chaos.sim.disk import SimDisk
 from chaos.tests.check_context import check_context
+from chaos.tests.stub_node import StubBroker, StubLog, StubNode
 from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE
+
+
+@dataclass
+class Producers:
+    """The producers of a log, by producer ID."""
+
+    by_id: dict[int, None]
+
+
+@dataclass(eq=False)
+class LogWithProducers(StubLog):
+    """A log with the state of its producers."""
+
+    producers: Producers = field(default_factory=lambda: Producers({}))
 
 
 @pytest.mark.clause("P-3")
@@ -30,9 +44,8 @@ def test_clean_stop_leaves_a_snapshot_at_the_end(
     disk.append(f"t-0/{snapshot:020d}.snapshot", [b"x"])
     if clean:
         disk.append(CLEAN_SHUTDOWN_FILE, [b"x"])
-    known = SimpleNamespace(by_id={1: None} if producers else {})
-    log = SimpleNamespace(log_end_offset=7, directory="t-0", producers=known)
-    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, disk=disk), stopped=stopped, logs=lambda: [log])
+    log = LogWithProducers("t-0", log_end_offset=7, producers=Producers({1: None} if producers else {}))
+    node = StubNode(StubBroker(disk=disk), stopped=stopped, all_logs=[log]).as_node()
     check = ProducersKeptAtStop(check_context())
     check.inspect(0, 0, node, None, thorough=False)
     assert (check.violations == []) is right

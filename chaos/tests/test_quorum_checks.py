@@ -1,7 +1,6 @@
 """Each check of the quorum stays silent on a right history of replicas and speaks on one that breaks its guarantee."""
 
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from chaos.checks.replica_view import ReplicaView
 from chaos.checks.suite import CheckSuite, check_kinds
 from chaos.hooks.metadata_digest import ROW as PUBLISHED
 from chaos.tests.check_context import note_row
+from chaos.tests.stub_node import StubBroker, StubImages, StubMetadataLog, StubNode, StubQuorumNode, StubSnapshotStore
 from reference_broker.core.events import Note, TimerFired
 from reference_broker.metadata.features import METADATA_VERSION, METADATA_VERSION_FEATURE
 from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
@@ -29,7 +29,7 @@ from reference_broker.metadata.records import (
     NoOpRecord,
     encode,
 )
-from reference_broker.quorum.values import Provenance
+from reference_broker.quorum.values import OffsetAndEpoch, Provenance
 from reference_broker.records.record import Record, build
 
 BASE_OFFSET_BYTES = 8
@@ -77,12 +77,16 @@ class Replica:
 
     @property
     def node(self) -> Any:
-        log = SimpleNamespace(log=self, read=self.read, start_offset=self.start_offset)
+        member: Any = self
         last = self.high_watermark - 1
         image = replace(self.image, provenance=Provenance(last if self.published is None else self.published))
-        loader = SimpleNamespace(last_offset=last, image=image)
-        replica = SimpleNamespace(quorum=self, log=log, loader=loader, store=SimpleNamespace(ids=self.snapshots))
-        return SimpleNamespace(listening=True, broker=SimpleNamespace(node_id=self.node_id, quorum_node=replica))
+        replica = StubQuorumNode(
+            quorum=member,
+            log=StubMetadataLog(member, start_offset=self.start_offset),
+            store=StubSnapshotStore([OffsetAndEpoch(*each) for each in self.snapshots]),
+        )
+        broker = StubBroker(self.node_id, controller=StubImages(image, last_offset=last), quorum_node=replica)
+        return StubNode(broker)
 
 
 class Quorum:

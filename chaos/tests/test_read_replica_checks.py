@@ -22,7 +22,7 @@ from chaos.checks.fetch_responses import (
 )
 from chaos.tests.check_context import check_context
 from chaos.tests.replicated import KEY, TOPIC_ID, Cluster, batch, in_order
-from chaos.tests.stub_node import StubBroker, StubImages, StubLog, StubNode, broker_image, image_of, partitions_of
+from chaos.tests.stub_node import StubBroker, StubImages, StubLog, StubNode, broker_image, image_of, node_partitions
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.replication.leader.replicas import Followers, FollowerState
 from reference_broker.replication.partitions import Partition
@@ -52,7 +52,7 @@ def make_node(
     broker = StubBroker(
         number,
         config=replace(BrokerConfig(), replica_selector_class="" if changes.get("off") else "rack-aware"),
-        partitions=partitions_of(partition),
+        partitions=node_partitions(partition),
         controller=StubImages(image_of(brokers=brokers)),
     )
     return StubNode(broker).as_node()

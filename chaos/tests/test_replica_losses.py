@@ -1,6 +1,5 @@
 """What the checks of replicated partitions excuse after a loss (E-7), and what they judge again."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,7 +7,10 @@ import pytest
 from chaos.checks.isr import IsrHonest
 from chaos.checks.partition_logs import LogConsistent
 from chaos.tests.replicated import KEY, Cluster, batch, in_order
+from chaos.tests.stub_node import StubBroker, StubNode, node_partitions
+from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import BrokerImage
+from reference_broker.replication.partitions import Partition
 
 MONOTONIC = "high-watermark-monotonic"
 
@@ -79,8 +81,8 @@ def test_log_consistent_forgives_an_excused_loss_until_the_replica_is_in_sync(cl
 
     def looked(high_watermark: int) -> list[str]:
         cluster.logs[0].high_watermark = high_watermark
-        led = SimpleNamespace(log=cluster.logs[0], topic="t", topic_id=KEY[0], index=0)
-        node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, partitions=SimpleNamespace(by_name={KEY: led})))
+        log: Any = cluster.logs[0]
+        node = StubNode(StubBroker(partitions=node_partitions(Partition("t", KEY[0], 0, 0, log)))).as_node()
         check.inspect(cluster.now_us, 5, node, None, thorough=True)
         return [each.story for each in check.violations]
 
@@ -158,7 +160,7 @@ def test_eligible_leader_that_lacks_records_or_registered_uncleanly(cluster: Clu
     check.violations.clear()
     cluster.restart(1)
     cluster.view.started(1)
-    news: Any = SimpleNamespace(topics=[], brokers={1: BrokerImage(1, 9, bytes(16), "h", 1, True)})
+    news = MetadataDelta(cluster.image(), brokers={1: BrokerImage(1, 9, bytes(16), "h", 1, True)})
     cluster.view.image(cluster.now_us, 0, news, cluster.image())
     cluster.change()
     assert "registered after an unclean shutdown" in check.violations[0].story

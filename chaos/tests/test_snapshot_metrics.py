@@ -2,18 +2,29 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from chaos.checks.metadata_snapshots import DAMAGED, LOADED, STARTED, SnapshotMetricsExact
 from chaos.tests.check_context import check_context
+from chaos.tests.stub_node import StubBroker, StubNode, StubQuorumNode
 from reference_broker.core.events import Note, TimerFired
 from reference_broker.metrics.metrics import Metrics
 
 NAMES = ("kafka.controller", "KafkaController")
 MS = 1000
+
+
+@dataclass
+class StoreOfSizes:
+    """The snapshots with these IDs. Each has 100 bytes for each of its records."""
+
+    ids: list[tuple[int, int]]
+
+    def size(self, snapshot_id: tuple[int, int]) -> int:
+        end_offset, _ = snapshot_id
+        return end_offset * 100
 
 
 @dataclass
@@ -23,13 +34,11 @@ class Watched:
     check: SnapshotMetricsExact = field(default_factory=lambda: SnapshotMetricsExact(check_context()))
     metrics: Metrics = field(default_factory=Metrics)
     held: list[tuple[int, int]] = field(default_factory=list)
-    process: Any = field(default_factory=SimpleNamespace)
+    process: Any = field(default_factory=StubNode)
 
     def __post_init__(self) -> None:
-        store = SimpleNamespace(ids=self.held, size=lambda each: each[0] * 100)
-        replica = SimpleNamespace(store=store)
-        broker = SimpleNamespace(node_id=0, metrics=self.metrics, quorum_node=replica)
-        self.process.listening, self.process.broker = True, broker
+        store: Any = StoreOfSizes(self.held)
+        self.process.broker = StubBroker(metrics=self.metrics, quorum_node=StubQuorumNode(store=store))
         self.check.acted(0, self.process, None, ())
         self.sees(0)
 

@@ -1,14 +1,13 @@
 """The check of responses about snapshots finds each error that does not fit, and bytes that are not the snapshot's."""
 
-from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import pytest
 from kio.schema.types import TopicName
 
 from chaos.checks.metadata_snapshots import SnapshotResponses
 from chaos.tests.check_context import check_context
+from chaos.tests.stub_node import StubBroker, StubNode, StubQuorum, StubQuorumNode, StubSnapshotStore
 from reference_broker.core.events import Reply, Request
 from reference_broker.quorum.snapshots.messages import (
     Piece,
@@ -27,13 +26,24 @@ REQUEST = SnapshotRequest("c", 3, "__cluster_metadata", 0, 5, HELD, 4, 3)
 GOOD = Piece(ErrorCode.none, 0, 5, HELD, 10, 4, b"456")
 
 
+@dataclass
+class StoreOfOneSnapshot(StubSnapshotStore):
+    """The store with the snapshot ``HELD``, whose content is ``BYTES``."""
+
+    ids: list[OffsetAndEpoch] = field(default_factory=lambda: [HELD])
+
+    def size(self, _: OffsetAndEpoch) -> int:
+        return len(BYTES)
+
+    def read(self, _: OffsetAndEpoch, position: int, size: int) -> bytes:
+        return BYTES[position : position + size]
+
+
 def story(wanted: SnapshotRequest, piece: Piece, *, leads: bool = True, version: int = VERSION) -> str:
     """What the check says of one response, from the first words that are not about the request."""
-    store = SimpleNamespace(ids=(HELD,), size=lambda _: len(BYTES), read=lambda _, at, size: BYTES[at : at + size])
-    quorum = SimpleNamespace(epoch=5, is_leader=leads)
-    node: Any = SimpleNamespace(
-        broker=SimpleNamespace(node_id=0, quorum_node=SimpleNamespace(store=store, quorum=quorum))
-    )
+    quorum = StubQuorum(epoch=5, is_leader=leads)
+    replica = StubQuorumNode(quorum=quorum, store=StoreOfOneSnapshot())
+    node = StubNode(StubBroker(quorum_node=replica)).as_node()
     body = request_for(
         wanted.cluster_id, wanted.replica_id, wanted.leader_epoch, wanted.id, wanted.position, wanted.max_bytes
     )

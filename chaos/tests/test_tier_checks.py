@@ -22,7 +22,7 @@ from chaos.checks.tier import (
     UploadedProducers,
 )
 from chaos.tests.check_context import check_context
-from chaos.tests.stub_node import StubBroker, StubLog, StubNode, StubRemoteLog, StubSegments, partitions_of
+from chaos.tests.stub_node import StubBroker, StubLog, StubNode, StubRemoteLog, StubSegments, node_partitions
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import Note
 from reference_broker.log.config import LogConfig
@@ -102,7 +102,7 @@ class Tiered:
             self.node_id,
             config=replace(BrokerConfig(), remote_log_storage_system_enable=True),
             now=Now(0, self.ms),
-            partitions=partitions_of(Partition("hot", KEY[0], 0, 0, log.as_log())),
+            partitions=node_partitions(Partition("hot", KEY[0], 0, 0, log.as_log())),
         )
         return StubNode(broker, all_logs=[log]).as_node()
 
@@ -363,7 +363,7 @@ class Listing:
 
 def _node_with_segments(log: StubLog, listed: Sequence[RemoteSegment], others: Sequence[RemoteSegment] = ()) -> "Node":
     """Return a node that leads hot-0, with these segments in the tier. Its clock shows 4 s."""
-    partitions = partitions_of(Partition("hot", HOT_ID, 0, 0, log.as_log()))
+    partitions = node_partitions(Partition("hot", HOT_ID, 0, 0, log.as_log()))
     tier = StubRemoteLog(StubSegments(listed, others))
     return StubNode(StubBroker(now=Now(0, 4000), partitions=partitions, remote_log=tier)).as_node()
 

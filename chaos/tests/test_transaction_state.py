@@ -57,7 +57,7 @@ from chaos.tests.stub_node import (
     StubTransactionsPartition,
     broker_image,
     image_of,
-    partitions_of,
+    node_partitions,
     topic_image,
 )
 from reference_broker.configuration.broker_config import BrokerConfig
@@ -264,7 +264,7 @@ class CheckedTransactionCoordinator:
             NODE_ID,
             config=config,
             disk=disk,
-            partitions=partitions_of(state, data),
+            partitions=node_partitions(state, data),
             transactions=StubCoordinator([self.target]),
         )
         self._node = StubNode(self.broker, all_logs=[self.state, self.data])

@@ -16,7 +16,7 @@ from chaos.tests.kafka_messages import (
     init_producer_id_request,
     init_producer_id_response,
 )
-from chaos.tests.stub_node import StubBroker, StubLog, StubNode, partitions_of
+from chaos.tests.stub_node import StubBroker, StubLog, StubNode, node_partitions
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import Reply, Request
 from reference_broker.ports.node_ports import Now
@@ -44,7 +44,7 @@ class CheckedCoordinator:
             transaction_abort_timed_out_transaction_cleanup_interval_ms=100,
             transaction_remove_expired_transaction_cleanup_interval_ms=50,
         )
-        self.node = StubNode(StubBroker(config=config, partitions=partitions_of(self.led)))
+        self.node = StubNode(StubBroker(config=config, partitions=node_partitions(self.led)))
         self.now_ms = 0
         self.wall_ahead_ms = 0
 

@@ -18,7 +18,7 @@ from chaos.tests.stub_node import (
     StubQuorum,
     StubQuorumNode,
     image_of,
-    partitions_of,
+    node_partitions,
 )
 from reference_broker.core.events import Reply, Request
 from reference_broker.groups.group import Group, Member
@@ -154,7 +154,7 @@ def test_records_of_another_leader_are_no_violation_on_single_node() -> None:
     log, key = FakeLog(), b"\x00\x01key"
     led_log: Any = log
     led = Partition("__consumer_offsets", bytes(16), 0, 3, led_log)
-    node: Any = StubNode(StubBroker(1, partitions=partitions_of(led)))
+    node: Any = StubNode(StubBroker(1, partitions=node_partitions(led)))
     log.append(b"\x00\x04of another", key)
     alone, all_seeing = SwitchRespected(check_context(alone=True)), SwitchRespected(check_context())
     for check in (alone, all_seeing):
