@@ -76,34 +76,43 @@ class BatchLayout:
 
     def write(self, first_sequence: int, keys: Bytes | None = None) -> None:
         """Write ascending sequences, the CRCs of their values, and keys, which have one row for each record."""
-        count = self.runs[-1].end
-        numbers = np.arange(first_sequence, first_sequence + count, dtype=np.int64)
-        sequences = numbers.astype(">i8").view(np.uint8).reshape(count, 8)
-        crcs = self._crcs(sequences).astype(">u4").view(np.uint8).reshape(count, 4)
+        self.write_all(self.plain[np.newaxis], np.array([first_sequence], dtype=np.int64))
+        for run in self.runs if keys is not None else ():
+            columns = slice(run.key_at, run.key_at + self.key_bytes)
+            self.rows(self.plain[np.newaxis], run)[0, :, columns] = keys[run.first : run.end]  # type: ignore[index]
+
+    def write_all(self, batches: Bytes, first_sequences: NDArray[np.int64]) -> None:
+        """Write the sequences and CRCs of several batches of this layout. ``batches`` has a row for each, and
+        ``first_sequences`` what the sequences of each ascend from."""
+        count, several = self.runs[-1].end, len(batches)
+        numbers = first_sequences[:, np.newaxis] + np.arange(count, dtype=np.int64)
+        sequences = numbers.astype(">i8").view(np.uint8).reshape(several, count, 8)
+        firsts = first_sequences.tolist()
+        crcs = self._crcs(sequences, min(firsts), max(firsts) + count - 1)
+        crc_bytes = crcs.astype(">u4").view(np.uint8).reshape(several, count, 4)
         for run in self.runs:
-            rows = self.rows(self.plain, run)
+            rows = self.rows(batches, run)
             crc_at, sequence_at = run.value_at + _CRC_AT, run.value_at + _SEQUENCE_AT
-            rows[:, crc_at : crc_at + 4] = crcs[run.first : run.end]
-            rows[:, sequence_at : sequence_at + 8] = sequences[run.first : run.end]
-            if keys is not None:
-                rows[:, run.key_at : run.key_at + self.key_bytes] = keys[run.first : run.end]
+            rows[:, :, crc_at : crc_at + 4] = crc_bytes[:, run.first : run.end]
+            rows[:, :, sequence_at : sequence_at + 8] = sequences[:, run.first : run.end]
 
     @staticmethod
-    def rows(records: Bytes, run: RecordRun) -> Bytes:
-        """Return a view with a row for each record of a run."""
+    def rows(batches: Bytes, run: RecordRun) -> Bytes:
+        """Return a view of batches, which have a row each, with a row for each record of a run."""
         size = (run.end - run.first) * run.record_bytes
-        return records[run.start : run.start + size].reshape(-1, run.record_bytes)
+        return batches[:, run.start : run.start + size].reshape(len(batches), -1, run.record_bytes)
 
-    def _crcs(self, sequences: Bytes) -> NDArray[np.uint32]:
-        """Return the CRCs of values whose sequences ascend by one."""
-        # All sequences of a batch mostly share their upper bytes.
+    def _crcs(self, sequences: Bytes, least: int, greatest: int) -> NDArray[np.uint32]:
+        """Return the CRCs of the values with these sequences, of which ``least`` and ``greatest`` are the bounds."""
+        # What both bounds have in common in front, all in between have. Mostly these are the upper bytes.
+        low, high = (each.to_bytes(8, signed=True) for each in (least, greatest))
         crc, tables, shared = self.zero_crc, self.tables, 0
-        while shared < 8 and sequences[0, shared] == sequences[-1, shared]:
-            crc ^= int(tables[shared, sequences[0, shared]])
+        while shared < 8 and low[shared] == high[shared]:
+            crc ^= int(tables[shared, low[shared]])
             shared += 1
-        crcs = np.full(len(sequences), crc, dtype=np.uint32)
+        crcs = np.full(sequences.shape[:2], crc, dtype=np.uint32)
         for place in range(shared, 8):
-            crcs ^= tables[place].take(sequences[:, place])
+            crcs ^= tables[place].take(sequences[:, :, place])
         return crcs
 
 
@@ -210,10 +219,13 @@ class BatchMaker(ValueBatches):
 class ColumnReader:
     """Reads batches by column. It remembers the layouts that it met last."""
 
-    __slots__ = ("_capacity", "_layouts")
+    __slots__ = ("_buffers", "_capacity", "_layouts")
 
     def __init__(self, capacity: int = CACHED_LAYOUTS) -> None:
         self._capacity = capacity
+        self._buffers = [np.empty(0, dtype=np.uint8)] * 3
+        """What was read, what it should be, and where both are equal. The system hands out large new buffers page by
+        page, which costs more than all the rest."""
         self._layouts: OrderedDict[tuple[bytes, int, int | None], BatchLayout] = OrderedDict()
 
     @property
@@ -228,28 +240,55 @@ class ColumnReader:
 
         :raises InvalidRecords: the records cannot be decompressed.
         """
-        count = header.record_count
-        if count < 2 or header.is_control or count != header.last_offset_delta + 1:
-            return None
         plain = decompress(header.compression, batch[HEADER_BYTES : header.size_bytes])
+        return self._read([header], np.frombuffer(plain, dtype=np.uint8)[np.newaxis])[0]
+
+    def read_alike(self, headers: Sequence[BatchHeader], batches: Sequence[memoryview]) -> list[ValueSpan | None]:
+        """Return what ``read`` returns for each of several batches of one size, one number of records and no
+        compression, or None for one that ``read`` must read by itself. That costs a fraction of as many calls."""
+        found = self._buffer(0, len(headers), headers[0].size_bytes - HEADER_BYTES)
+        for row, header, batch in zip(found, headers, batches, strict=True):
+            row[:] = np.frombuffer(batch[HEADER_BYTES : header.size_bytes], dtype=np.uint8)
+        return self._read(headers, found)
+
+    def _buffer(self, number: int, rows: int, size: int) -> Bytes:
+        if len(self._buffers[number]) < rows * size:
+            self._buffers[number] = np.empty(rows * size, dtype=np.uint8)
+        return self._buffers[number][: rows * size].reshape(rows, size)
+
+    def _read(self, headers: Sequence[BatchHeader], found: Bytes) -> list[ValueSpan | None]:
+        """Read batches that have the layout of the first one. ``found`` has a row for the records of each."""
+        count, nothing = headers[0].record_count, list[ValueSpan | None]([None] * len(headers))
+        if count < 2 or any(each.is_control or count != each.last_offset_delta + 1 for each in headers):
+            return nothing
         try:
-            first, key_bytes = _first_value(memoryview(plain))
+            first, key_bytes = _first_value(memoryview(found[0]))
         except InvalidRecords:
-            return None
+            return nothing
         value = read_value(first)
-        if not value.valid or value.sequence > _MAX_SEQUENCE - count:
-            return None
+        if not value.valid:
+            return nothing
         layout = self._layout(bytes(first), count, key_bytes)
-        if len(layout.plain) != len(plain):
-            return None
-        found = np.frombuffer(plain, dtype=np.uint8)
-        layout.write(value.sequence)
+        if len(layout.plain) != found.shape[1]:
+            return nothing
+        sequence_at = layout.runs[0].value_at + _SEQUENCE_AT
+        sequences = found[:, sequence_at : sequence_at + 8].copy().view(">i8")[:, 0].astype(np.int64)
+        if sequences.max() > _MAX_SEQUENCE - count:
+            return nothing
+        expected = self._buffer(1, *found.shape)
+        expected[:] = layout.plain
+        layout.write_all(expected, sequences)
         for run in layout.runs if key_bytes else ():
             columns = slice(run.key_at, run.key_at + layout.key_bytes)
-            layout.rows(layout.plain, run)[:, columns] = layout.rows(found, run)[:, columns]
-        if not np.array_equal(layout.plain, found):
-            return None
-        return ValueSpan(header.base_offset, count, header.producer_id, value.writer, value.sequence, valid=True)
+            layout.rows(expected, run)[:, :, columns] = layout.rows(found, run)[:, :, columns]
+        same = self._buffer(2, *found.shape).view(np.bool_)
+        equal: list[bool] = np.equal(expected, found, out=same).all(axis=1).tolist()
+        return [
+            ValueSpan(header.base_offset, count, header.producer_id, value.writer, sequence, valid=True)
+            if is_equal
+            else None
+            for header, sequence, is_equal in zip(headers, sequences.tolist(), equal, strict=True)
+        ]
 
     def _layout(self, value: bytes, count: int, key_bytes: int | None) -> BatchLayout:
         key = (value[HEAD.size : _SEQUENCE_AT] + value[NAME_AT:], count, key_bytes)

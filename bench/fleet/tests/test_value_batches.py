@@ -1,13 +1,17 @@
 """Batches by column are those that are made and read record by record."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.fleet.batch_reader import spans_of_batch
+from bench.fleet.batch_reader import BatchReader, spans_of_batch
 from bench.fleet.value_batches import BatchMaker, ColumnReader
 from bench.fleet.values import ValueMaker, ValueSpan, smallest_size_bytes
-from reference_broker.records.batch import HEADER_BYTES, read_header, sealed
+from reference_broker.client.consumer import TakenBatch
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.records.batch import HEADER_BYTES, BatchHeader, read_header, sealed
 from reference_broker.records.compression import Compression
 from reference_broker.records.record import Record, build
 
@@ -133,3 +137,48 @@ def test_reader_forgets_layouts_that_were_not_met_for_long() -> None:
     for count in (2, 3, 4, 2):
         assert column(build(by_record(ValueMaker("p", 60), 0, count, [])), reader) is not None
     assert reader.remembered == 2
+
+
+@given(makers(), st.lists(SEQUENCES, min_size=2, max_size=5), st.integers(16, 70), st.booleans(), st.data())
+def test_batches_read_together_are_those_that_are_read_one_by_one(
+    values: ValueMaker, firsts: list[int], count: int, has_keys: bool, data: st.DataObject
+) -> None:
+    maker = BatchMaker(values, count, [b"abc", b"abd"] if has_keys else ())
+    batches = [bytearray(maker.make(first, 7)) for first in firsts]
+    for _ in range(data.draw(st.integers(0, 3))):
+        damaged = data.draw(st.sampled_from(batches))
+        damaged[data.draw(st.integers(HEADER_BYTES, len(damaged) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    views, headers = [memoryview(bytes(each)) for each in batches], [read_header(each) for each in batches]
+    reader = ColumnReader()
+    for view, header, together in zip(views, headers, reader.read_alike(headers, views), strict=True):
+        alone = ColumnReader().read(header, view)
+        assert together in (alone, None)
+    if all(each == maker.make(first, 7) for each, first in zip(batches, firsts, strict=True)):
+        spans = [(each.first_sequence, each.count, each.valid) for each in reader.read_alike(headers, views) if each]
+        assert spans == [(first, count, True) for first in firsts]
+
+
+def test_reader_of_batches_verifies_neighbours_together() -> None:
+    maker = BatchMaker(ValueMaker("w", 100), 20)
+    where, batches = TopicPartition("t", 0), [bytearray(maker.make(number * 20, 7)) for number in range(40)]
+    batches[7][-2] ^= 1
+    for number, each in enumerate(batches):
+        header = read_header(each)._replace(base_offset=number * 20)
+        batches[number] = bytearray(sealed(header, bytes(each[HEADER_BYTES:])))
+    batches[9][-1] ^= 1  # Its CRC shows it, that of the batch above not.
+    taken = [TakenBatch(read_header(each), memoryview(each), 0) for each in batches]
+    counts: list[int] = []
+
+    class CountingReader(ColumnReader):
+        def read_alike(self, headers: Sequence[BatchHeader], batches: Sequence[memoryview]) -> list[ValueSpan | None]:
+            counts.append(len(headers))
+            return super().read_alike(headers, batches)
+
+    reader = BatchReader()
+    reader._columns = CountingReader()
+    valid = [(each.first_offset, each.count) for each in reader.read(where, taken) if each.valid]
+    assert counts == [39]
+    assert sum(count for _, count in valid) == 20 * 38 + 19
+    assert (0, 140 + 19) in valid
+    assert reader.read(where, taken) == BatchReader().read(where, taken)
+    assert counts == [39], "what is remembered is not read again"
