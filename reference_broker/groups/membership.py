@@ -39,9 +39,8 @@ MEMBER_ID_SUFFIX_BYTES = 37
 
 
 class Membership:
-    """The served groups of the led partitions, and the requests to them. A group is served from the moment it is
-    loaded, or first named in a request, until its partition is lost or it is deleted. ``find`` is
-    ``GroupCoordinator.find``."""
+    """The served groups of the led partitions, and the requests to them. A group is served from when it is loaded, or
+    first named in a request, until it is deleted or its partition is lost. ``find`` is ``GroupCoordinator.find``."""
 
     def __init__(
         self,
@@ -54,7 +53,7 @@ class Membership:
         self._context = GroupContext(ports, config, metrics, random, rebalances.expired)
         self._find = find
         self._served: dict[OffsetsPartition, dict[str, ServedGroup]] = {}
-        """By ID, for each partition that is led and loaded."""
+        """The groups by their IDs, for each partition that is led and loaded."""
 
     # --- requests of members ------------------------------------------------------------------------------------------
 
@@ -106,9 +105,9 @@ class Membership:
             return ErrorCode.none, (group_or_error,) * len(members)
         return group_or_error, ()
 
-    def extend_session(self, partition: OffsetsPartition, group_id: str, member_id: str) -> None:
+    def extend_session(self, shard: OffsetsPartition, group_id: str, member_id: str) -> None:
         """Extend the session of a member whose commit was accepted, which counts as a heartbeat."""
-        served = self._served.get(partition, {}).get(group_id)
+        served = self._served.get(shard, {}).get(group_id)
         member = served.group.members.get(member_id) if served is not None else None
         if served is not None and member is not None:
             served.restart_session(member_id, member.session_timeout_ms)
@@ -120,11 +119,11 @@ class Membership:
         so that it has no members."""
         if not group_id:
             return ErrorCode.invalid_group_id
-        partition = self._find(group_id)
-        if isinstance(partition, Error):
-            return partition
-        group = partition.groups.get(group_id)
-        return ErrorCode.unknown_member_id if group is None else self.serve(partition, group)
+        shard = self._find(group_id)
+        if isinstance(shard, Error):
+            return shard
+        group = shard.groups.get(group_id)
+        return ErrorCode.unknown_member_id if group is None else self.serve(shard, group)
 
     def _find_or_create(self, request: JoinRequest) -> ServedGroup | Error:
         """Return the group to join, or an error. A client without a member ID creates the group if there is none."""
@@ -132,74 +131,74 @@ class Membership:
         is_missing = group_or_error is ErrorCode.unknown_member_id
         if not is_missing or request.member_id != UNKNOWN_MEMBER:
             return group_or_error
-        partition = self._find(request.group_id)
-        if isinstance(partition, Error):
-            return partition
+        shard = self._find(request.group_id)
+        if isinstance(shard, Error):
+            return shard
         group = Group(request.group_id, self._context.ports.now().wall_ms)
         if not group.supports(request.protocol_type, request.protocols):
             return ErrorCode.inconsistent_group_protocol
-        return self.serve(partition, partition.add_group(group))
+        return self.serve(shard, shard.add_group(group))
 
     # --- deletion -----------------------------------------------------------------------------------------------------
 
     def delete(self, group_id: str, respond: Callable[[Error], None]) -> None:
         """DeleteGroups: delete the group with its offsets. Responds with NONE once that is written, or NON_EMPTY_GROUP,
         GROUP_ID_NOT_FOUND or an error of ``find``."""
-        partition = self._find(group_id)
-        if isinstance(partition, Error):
-            respond(partition)
+        shard = self._find(group_id)
+        if isinstance(shard, Error):
+            respond(shard)
             return
-        group = partition.groups.get(group_id)
+        group = shard.groups.get(group_id)
         error = ErrorCode.group_id_not_found if group is None else group.check_delete()
         if group is None or error:
             respond(error)
             return
-        self._delete(partition, group, respond)
+        self._delete(shard, group, respond)
 
-    def delete_unused(self, partition: OffsetsPartition, group: Group) -> bool:
+    def delete_unused(self, shard: OffsetsPartition, group: Group) -> bool:
         """Delete a group without members whose last offset is gone. Returns False if it has members or pending member
         IDs, or if it cannot be written now."""
         # Decision unused-group (M-8): in use, stays | may be deleted
         if group.state is not GroupState.EMPTY or group.pending_joins:
             return False
-        return self._delete(partition, group, _ignore_result)
+        return self._delete(shard, group, _ignore_result)
 
-    def _delete(self, partition: OffsetsPartition, group: Group, respond: Callable[[Error], None]) -> bool:
+    def _delete(self, shard: OffsetsPartition, group: Group, respond: Callable[[Error], None]) -> bool:
         """Delete the group once the tombstones are in the log. Otherwise it would be back with the next coordinator."""
-        served = self.serve(partition, group)
-        if not partition.remove_group(group.group_id, respond):
+        served = self.serve(shard, group)
+        if not shard.remove_group(group.group_id, respond):
             return False
         served.enter(group.die)
-        del partition.groups[group.group_id]
-        del self._served[partition][group.group_id]
+        del shard.groups[group.group_id]
+        del self._served[shard][group.group_id]
         self._end(served)
         return True
 
     # --- partitions ---------------------------------------------------------------------------------------------------
 
-    def loaded(self, partition: OffsetsPartition) -> None:
+    def loaded(self, shard: OffsetsPartition) -> None:
         """Begin the sessions of all members of a partition that is led here and loaded. A group that is named in a
         request before its turn is served at once."""
-        assert partition not in self._served, f"partition {partition.index} is loaded twice"
-        self._served[partition] = {}
-        run_slices(self._context.ports, self._serve_all(partition))
+        assert shard not in self._served, f"partition {shard.index} is loaded twice"
+        self._served[shard] = {}
+        run_slices(self._context.ports, self._serve_all(shard))
 
-    def unloaded(self, partition: OffsetsPartition) -> None:
+    def unloaded(self, shard: OffsetsPartition) -> None:
         """End the service of the groups of a closed partition: all parked requests get NOT_COORDINATOR."""
-        assert not partition.is_led, f"partition {partition.index} is unloaded and led"
-        run_slices(self._context.ports, self._drop(self._served.pop(partition, {})))
+        assert not shard.is_led, f"partition {shard.index} is unloaded and led"
+        run_slices(self._context.ports, self._drop(self._served.pop(shard, {})))
 
-    def serve(self, partition: OffsetsPartition, group: Group) -> ServedGroup:
+    def serve(self, shard: OffsetsPartition, group: Group) -> ServedGroup:
         """Return the group as it is served. If it was not, the sessions of its members begin.
 
         There may be too many members, if group.max.size was lowered. They have to join again, so that the surplus is
         refused."""
-        assert partition.is_led, f"group {group.group_id} is served in partition {partition.index}, which is lost"
-        groups = self._served.setdefault(partition, {})
+        assert shard.is_led, f"group {group.group_id} is served in partition {shard.index}, which is lost"
+        groups = self._served.setdefault(shard, {})
         served = groups.get(group.group_id)
         if served is not None:
             return served
-        served = groups[group.group_id] = ServedGroup(self._context, partition, group)
+        served = groups[group.group_id] = ServedGroup(self._context, shard, group)
         self._context.metrics.count(group.state, 1)
         for member in group.members.values():
             served.restart_session(member.member_id, member.session_timeout_ms)
@@ -208,12 +207,12 @@ class Membership:
             rebalances.prepare(served, f"{len(group.members)} members are more than group.max.size")
         return served
 
-    def _serve_all(self, partition: OffsetsPartition) -> Sliced[None]:
-        groups = iter(tuple(partition.groups.values()))
-        while partition.is_led and (batch := _batch_of(groups)):
+    def _serve_all(self, shard: OffsetsPartition) -> Sliced[None]:
+        groups = iter(tuple(shard.groups.values()))
+        while shard.is_led and (batch := _batch_of(groups)):
             for group in batch:
-                if partition.groups.get(group.group_id) is group:
-                    self.serve(partition, group)
+                if shard.groups.get(group.group_id) is group:
+                    self.serve(shard, group)
             yield
 
     def _drop(self, served: dict[str, ServedGroup]) -> Sliced[None]:
@@ -235,8 +234,8 @@ class Membership:
 
     def validate(self) -> None:
         """Assert the invariants. This walks over every member, so only tests and the simulator call it."""
-        for partition, groups in self._served.items():
-            assert partition.is_led, f"partition {partition.index} is served and lost"
+        for shard, groups in self._served.items():
+            assert shard.is_led, f"partition {shard.index} is served and lost"
             for served in groups.values():
                 served.validate()
 
@@ -400,7 +399,7 @@ def _keep_generation(
     def written(error: Error) -> None:
         unchanged = group.state is GroupState.STABLE and group.generation == generation
         # Decision static-rejoin-overtaken (X-14): overtaken | still current
-        if not served.partition.is_led or not unchanged or member_id not in served.joins:
+        if not served.shard.is_led or not unchanged or member_id not in served.joins:
             return
         member = group.members[member_id]
         # Decision static-rejoin-stored (X-14): stored | former member restored
@@ -413,7 +412,7 @@ def _keep_generation(
         assert instance is not None, "only static members are replaced"
         _rename(served, instance, old_member.member_id)
 
-    served.partition.write_group(group, written)
+    served.shard.write_group(group, written)
 
 
 def _response_of_kept_generation(
@@ -473,7 +472,7 @@ def _assign(served: ServedGroup, assignments: dict[str, bytes]) -> None:
         served.assigned = 0 if served.assigned == generation else served.assigned
         current = group.state is GroupState.COMPLETING_REBALANCE and group.generation == generation
         # Decision group-assignment-overtaken (X-14): overtaken | still wanted
-        if not served.partition.is_led or not current:
+        if not served.shard.is_led or not current:
             return
         # Decision group-assignment-stored (X-14): stored, group is stable | refused, rebalances
         if not error:
@@ -482,7 +481,7 @@ def _assign(served: ServedGroup, assignments: dict[str, bytes]) -> None:
             rebalances.fail_syncs(served, error)
             rebalances.prepare_or_complete(served, f"assignment not stored: {error_name(error)}")
 
-    served.partition.write_group(group, written)
+    served.shard.write_group(group, written)
 
 
 def _differs(requested: str | None, current: str | None) -> bool:

@@ -115,7 +115,7 @@ def complete(served: ServedGroup) -> None:
         return
     served.enter(group.begin_generation)
     if group.state is GroupState.EMPTY:
-        served.partition.write_group(group, _ignore_result)
+        served.shard.write_group(group, _ignore_result)
         return
     served.set_timer(group.rebalance_timeout_ms, lambda: _sync_over(served))
     run_slices(served.context.ports, _announce_generation(served))
@@ -144,7 +144,7 @@ def _announce_generation(served: ServedGroup) -> Sliced[None]:
             yield
             is_over = group.generation != generation or group.state is GroupState.PREPARING_REBALANCE
             # Decision group-generation-overtaken: overtaken or lost | still current
-            if is_over or not served.partition.is_led:
+            if is_over or not served.shard.is_led:
                 return
 
 
@@ -187,7 +187,7 @@ def _send_assignments(served: ServedGroup) -> Sliced[None]:
             yield
             is_over = group.generation != generation or group.state is not GroupState.STABLE
             # Decision group-assignments-overtaken: overtaken or lost | still current
-            if is_over or not served.partition.is_led:
+            if is_over or not served.shard.is_led:
                 return
 
 
@@ -228,7 +228,7 @@ def expired(served: ServedGroup, member_id: str) -> None:
     group = served.group
     member = group.members.get(member_id)
     # Decision group-member-expiry-excused: stays, its request is parked | expired
-    if not served.partition.is_led or (member is not None and member.is_excused):
+    if not served.shard.is_led or (member is not None and member.is_excused):
         return
     remove(served, member_id, "expired")
     if member is not None and group.state is not GroupState.EMPTY:

@@ -47,7 +47,7 @@ class ServedGroup:
     """One coordinated group. The dictionaries are by member ID. Each parked request gets exactly one response."""
 
     context: GroupContext
-    partition: OffsetsPartition
+    shard: OffsetsPartition
     group: Group
     joins: dict[str, JoinCallback] = field(default_factory=dict)
     syncs: dict[str, SyncCallback] = field(default_factory=dict)
@@ -146,7 +146,7 @@ class ServedGroup:
         """Call ``fire`` later, unless the partition is lost by then."""
 
         def fired() -> None:
-            if self.partition.is_led:
+            if self.shard.is_led:
                 fire()
 
         return later(self.context.ports, delay_ms * 1000, fired)
@@ -194,7 +194,7 @@ class ServedGroup:
         group, members = self.group, self.group.members
         name, state = f"group {group.group_id}", group.state
         group.validate()
-        assert self.partition.groups.get(group.group_id) is group, f"{name} is not the one of its partition"
+        assert self.shard.groups.get(group.group_id) is group, f"{name} is not the one of its partition"
         without = (GroupState.EMPTY, GroupState.PREPARING_REBALANCE)
         assert members or state in without, f"{name} is {state.value} without members"
         assert not members or state is not GroupState.EMPTY, f"{name} is Empty with {len(members)} members"

@@ -44,7 +44,7 @@ def late_write_stabilises_next_generation(original: Function, served: Any, assig
 
     def written(error: Error) -> None:
         served.assigned = 0 if served.assigned == generation else served.assigned
-        if not served.partition.is_led or group.state is not GroupState.COMPLETING_REBALANCE:
+        if not served.shard.is_led or group.state is not GroupState.COMPLETING_REBALANCE:
             return
         if not error:
             rebalances.stabilise(served)
@@ -52,7 +52,7 @@ def late_write_stabilises_next_generation(original: Function, served: Any, assig
             rebalances.fail_syncs(served, error)
             rebalances.prepare_or_complete(served, f"assignment not stored: {error_name(error)}")
 
-    served.partition.write_group(group, written)
+    served.shard.write_group(group, written)
 
 
 @mutant(f"{MEMBERSHIP}:_keep_generation")
@@ -88,11 +88,11 @@ def retention_counts_from_the_commit(original: Function, self: Any, commit_times
 
 
 @mutant(f"{MEMBERSHIP}:Membership.serve")
-def no_sessions_at_takeover(original: Function, self: Any, partition: Any, group: Any) -> Any:
+def no_sessions_at_takeover(original: Function, self: Any, shard: Any, group: Any) -> Any:
     """The members of a group that is loaded have no sessions. One that died with the former coordinator keeps its
     partitions (KIP-62)."""
-    is_new = group.group_id not in self._served.get(partition, {})
-    served = original(self, partition, group)
+    is_new = group.group_id not in self._served.get(shard, {})
+    served = original(self, shard, group)
     if is_new:
         for member_id in group.members:
             served.end_session(member_id)
