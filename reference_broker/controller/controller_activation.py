@@ -83,7 +83,7 @@ class ControllerActivation:
         for each in self._upkeep:
             each.activated()
         term.begin(first)
-        if self.term is term:  # It ends at once if the disk refuses its first records.
+        if self.term is term:  # The term ends at once if the disk refuses its first records.
             self._activated()
 
     def _activation_records(self, image: MetadataImage, in_transaction: bool) -> ActivationRecords:

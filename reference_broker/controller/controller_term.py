@@ -165,7 +165,7 @@ class ControllerTerm:
     def _write_first_records(self, first: ActivationRecords) -> Sliced[None]:
         # Decision open-metadata-transaction-aborted (T-7): aborted first | none was open
         if first.abort is not None:
-            self.in_transaction = True  # It was opened by an earlier controller.
+            self.in_transaction = True  # An earlier controller has opened it.
             # Decision metadata-abort-at-activation (T-7): disk refused it | written
             try:
                 self._append([encode(AbortTransactionRecord(reason=first.abort))], AppendKind.ABORT, 0, 0)

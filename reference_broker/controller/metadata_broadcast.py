@@ -421,7 +421,7 @@ class MetadataBroadcast:
             self._failed(recipient)  # A newer controller has reached it. This node will soon learn of that.
         # Decision metadata-update-refused (M-2): everything next time | applied
         elif response.error_code != ErrorCode.none:
-            recipient.known = recipient.target = None  # It cannot use a difference. It gets everything next time.
+            recipient.known = recipient.target = None  # The next update has everything.
             self._failed(recipient)
         else:
             recipient.known, recipient.target, recipient.in_flight = target, None, False

@@ -33,11 +33,11 @@ class CoordinatorShard:
         self.led = led
         self.index = led.index
         self.is_loaded = False
-        """Whether its content is served."""
+        """Whether the content of the partition is served."""
         self.is_refused = False
-        """Whether its log cannot be read, so that its content is unknown."""
+        """Whether the log cannot be read, so that the content is unknown."""
         self.is_led = True
-        """Whether this node leads it, as far as it knows."""
+        """Whether this node leads the partition, as far as it knows."""
         self.loaded_end = 0
         """The end of the log when it was loaded. The former coordinator may have acknowledged any record below it."""
 

@@ -108,7 +108,7 @@ class GroupCoordinator:
         self.membership.loaded(shard)
         missing = [topic for topic in shard.offsets.topics() if topic not in self._image().topics]
         # Decision offsets-of-deleted-topics (M-8): removed after loading | none
-        if missing:  # They were deleted before their coordinator could remove the offsets.
+        if missing:  # A former coordinator had no time to remove their offsets.
             self._cleanup.forget_topics(missing)
 
     def unloaded(self, shard: OffsetsPartition) -> None:

@@ -35,7 +35,7 @@ class ReplicaState:
     """Another node as its fetches show it (Kafka's ReplicaState); -1 means not known in this epoch."""
 
     contact_us: int
-    """When it last sent a request."""
+    """When the replica last sent a request."""
     end_offset: int = -1
     """The offset of its last fetch."""
     last_fetch_ms: int = -1

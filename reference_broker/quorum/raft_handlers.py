@@ -141,7 +141,7 @@ def _end_epoch(quorum: Quorum, request: EpochRequest | None, responder: RaftResp
     # Decision resignation-of-known-leader (T-7): known | learned with it
     if (request.epoch, request.leader_id) == (quorum.epoch, quorum.leader_id):
         leader_resigned()
-    else:  # This node did not know that leader. It follows it, and then considers it gone.
+    else:  # This node did not know the leader that resigns: it follows that leader, and then takes it for gone.
         quorum.become_follower(request.epoch, request.leader_id, then=leader_resigned)
 
 
@@ -156,7 +156,8 @@ def handle_fetch(quorum: Quorum, request: FetchRequest, respond: Callable[[Fetch
 
 def _fetch(quorum: Quorum, request: FetchRequest, respond: Callable[[FetchResponse], None]) -> None:
     partition = messages.fetched_partition(request)
-    is_consumer = request.replica_id < 0 and request.cluster_id is None  # It changes nothing, and knows no cluster ID.
+    # A consumer changes nothing and has no cluster ID.
+    is_consumer = request.replica_id < 0 and request.cluster_id is None
     refused = _whole_error(quorum, quorum.cluster_id if is_consumer else request.cluster_id, partition is not None)
     if partition is None or refused is not None:
         respond(messages.fetch_refused(refused or ErrorCode.invalid_request))

@@ -57,7 +57,7 @@ def operation_of_produce(api_version: int) -> SupportedOperation:
 
 @dataclass(frozen=True, slots=True)
 class VerificationRequest:
-    """Whether this producer may write to these partitions in its ongoing transaction."""
+    """A request to verify that a producer may write to these partitions in its ongoing transaction."""
 
     transactional_id: str
     producer_id: int
@@ -110,7 +110,7 @@ class _Pending:
     request: VerificationRequest
     verified: VerificationCallback
     since_us: int
-    """When it was requested."""
+    """When the verification was requested."""
 
 
 @dataclass(slots=True)

@@ -45,7 +45,7 @@ class TransactionEntry:
     missing: dict[TopicPartition, None] = field(default_factory=dict)
     """The partitions of a decided transaction that have no marker yet."""
     is_sent: bool = False
-    """Whether its markers are on their way from this node."""
+    """Whether the markers of the transaction are on their way from this node."""
 
     def begin_delivery(self) -> dict[TopicPartition, None]:
         """Note that its markers are on their way. Return the partitions that miss them, from which the delivery removes

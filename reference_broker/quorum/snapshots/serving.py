@@ -63,7 +63,7 @@ class SnapshotChecks:
                 if budget.spend(batch.header.size_bytes):
                     yield
         except (SnapshotDamaged, DiskError) as damage:
-            if self._store.holds(snapshot):  # It may have been deleted meanwhile.
+            if self._store.holds(snapshot):  # The snapshot may have been deleted meanwhile.
                 self._found_damaged(snapshot, str(damage))
         else:
             self._good_us = {each: at for each, at in self._good_us.items() if self._store.holds(each)}
