@@ -282,7 +282,8 @@ class ColumnReader:
             columns = slice(run.key_at, run.key_at + layout.key_bytes)
             layout.rows(expected, run)[:, :, columns] = layout.rows(found, run)[:, :, columns]
         same = self._buffer(2, *found.shape).view(np.bool_)
-        equal: list[bool] = np.equal(expected, found, out=same).all(axis=1).tolist()
+        np.equal(expected, found, out=same)
+        equal = np.logical_and.reduce(same, axis=1).tolist()
         return [
             ValueSpan(header.base_offset, count, header.producer_id, value.writer, sequence, valid=True)
             if is_equal

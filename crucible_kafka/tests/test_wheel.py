@@ -259,6 +259,18 @@ def test_containers_command_serves_a_client(environment: Path, tmp_path: Path) -
 
 
 @pytest.mark.nightly
+def test_service_with_the_control_api_needs_no_port_but_those_of_the_machine(environment: Path, tmp_path: Path) -> None:
+    service = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]["serve"]
+    assert service["network_mode"] == "host"
+    assert service["profiles"] == ["serve"]
+    with serving(command(environment, *service["command"]), tmp_path) as ready:
+        assert ready["bootstrap_servers"].count(",") == 2
+        headers = {"Authorization": f"Bearer {ready['token']}"}
+        with urlopen(Request(ready["control"] + "/v1/nodes", None, headers), timeout=LIMIT_S) as found:
+            assert [each["serving"] for each in json.loads(found.read())] == [True] * 3
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("profile", [None, "cluster"])
 def test_services_of_compose_serve_a_client(environment: Path, tmp_path: Path, profile: str | None) -> None:
     """Each has two ports: that of other services, and the published one. Its name is this machine."""
