@@ -79,12 +79,14 @@ class TransactionCompletion:
         shard.write(entry, step, done, lambda: self._send(shard, entry))
 
     def resume(self, shard: TransactionsPartition) -> None:
-        """Continue what the former coordinator has decided."""
+        """Continue the transactions that the former coordinator has decided."""
         run_slices(self._ports, self._resume(shard))
 
     def _resume(self, shard: TransactionsPartition) -> Sliced[None]:
-        open_ends = [each for each in shard.entries.values() if each.current.state in DECIDED and each.pending is None]
-        for number, entry in enumerate(open_ends, 1):
+        decided_entries = [
+            each for each in shard.entries.values() if each.current.state in DECIDED and each.pending is None
+        ]
+        for number, entry in enumerate(decided_entries, 1):
             if not shard.is_led:
                 return
             # Decision transaction-ending-resumed (X-3): markers are sent again | ended meanwhile
@@ -94,8 +96,8 @@ class TransactionCompletion:
                 yield
 
     def _send(self, shard: TransactionsPartition, entry: TransactionEntry) -> None:
-        """Send the markers, once: a transaction may be decided while the loaded ones are continued. Both would complete
-        it."""
+        """Send the markers, unless they are on their way: a transaction that is decided while the loaded ones are
+        resumed comes here twice."""
         if entry.is_sent:
             return
         current = entry.current
@@ -132,7 +134,7 @@ class TransactionCompletion:
             step = completed(entry.current, self._ports.now().wall_ms)
             error = await Wait[Error](partial(shard.write, entry, step))
             # Decision transaction-completion-failed (X-3): written | retried
-            if not (error and shard.is_led and entry.pending is None):
+            if not error or not shard.is_led or entry.pending is not None:
                 return
             self._unwritten.value += 1
             await pause(self._ports, COMPLETION_RETRY_US)
