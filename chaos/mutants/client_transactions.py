@@ -120,7 +120,7 @@ def older_epoch_appended(original: Function, self: Any, producer: Any, header: A
 
 
 @mutant("reference_broker.log.transaction_verification:_check_epoch", partner=older_epoch_appended)
-def producer_epoch_not_checked(original: Function, known: Any, batch: Any) -> None:
+def producer_epoch_not_checked(original: Function, entry: Any, batch: Any) -> None:
     """A partition appends batches of a fenced producer (X-1)."""
 
 
@@ -230,8 +230,8 @@ def moved_partition_gets_no_marker(original: Function, self: Any, delivery: Any,
 
 
 @mutant("reference_broker.log.transaction_verification:VerificationStates.check")
-def voided_wait_accepted(original: Function, self: Any, known: Any, batch: Any, guard: Any) -> None:
+def voided_wait_accepted(original: Function, self: Any, entry: Any, batch: Any, guard: Any) -> None:
     """A batch may be appended after its verification although a marker has voided its wait meanwhile (X-9)."""
     if guard is not None:
         self.guards.setdefault(batch.producer_id, guard)
-    original(self, known, batch, guard)
+    original(self, entry, batch, guard)

@@ -71,7 +71,7 @@ def topics_with_errors(
 
     ``topic`` and ``partition`` are the classes of the response. The errors come in the request's order.
     """
-    remaining, found, count = iter(errors), list[TopicT](), 0
+    remaining, failed_topics, count = iter(errors), list[TopicT](), 0
     for each in requested:
         partitions = []
         for one in each.partitions:
@@ -79,5 +79,5 @@ def topics_with_errors(
             count += 1
             if count % ERRORS_PER_SLICE == 0:
                 yield
-        found.append(topic(name=each.name, partitions=tuple(partitions)))
-    return tuple(found)
+        failed_topics.append(topic(name=each.name, partitions=tuple(partitions)))
+    return tuple(failed_topics)

@@ -225,10 +225,10 @@ class LogCleaner:
         due_us = self.broker.now.mono_us + int(step.io_bytes * 1_000_000 / rate)
         ports = self.broker.ports
 
-        def rest() -> None:
+        def resume_when_due() -> None:
             ports.set_timer(max(due_us, self.broker.now.mono_us), self._go_on)
 
-        ports.sync(step.sync, rest)
+        ports.sync(step.sync, resume_when_due)
 
     def _cleaned(self, job: _Job) -> None:
         now_us, done, metrics = self.broker.now.mono_us, job.cleaning.done, self.metrics

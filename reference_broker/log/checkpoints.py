@@ -348,10 +348,10 @@ def write_partition_metadata(disk: Disk, directory: str, topic_id: bytes) -> str
     return path
 
 
-def is_damaged_copy(found: bytes, topic_id: bytes) -> bool:
+def is_damaged_copy(stored_id: bytes, topic_id: bytes) -> bool:
     """Return whether an ID that was read is the topic's, with some bits turned over. The file has no checksum. IDs of
     different topics are random, and so differ in about half of their bits."""
-    differing = int.from_bytes(found, "big") ^ int.from_bytes(topic_id, "big")
+    differing = int.from_bytes(stored_id, "big") ^ int.from_bytes(topic_id, "big")
     return differing.bit_count() <= MOST_DAMAGED_BITS
 
 

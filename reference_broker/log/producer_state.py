@@ -133,12 +133,12 @@ class ProducerStateManager:
         staged: dict[int, ProducerStateEntry] = {}
         duplicates = []
         for header in batches:
-            known = staged.get(header.producer_id) or self.by_id.get(header.producer_id)
-            duplicate = self._check_one(known, header) if header.producer_id >= 0 else None
+            entry = staged.get(header.producer_id) or self.by_id.get(header.producer_id)
+            duplicate = self._check_one(entry, header) if header.producer_id >= 0 else None
             if duplicate is not None:
                 duplicates.append(duplicate)
                 continue
-            staged[header.producer_id] = _advanced(known, header, header.base_offset, NO_TIMESTAMP)
+            staged[header.producer_id] = _advanced(entry, header, header.base_offset, NO_TIMESTAMP)
         if duplicates and len(duplicates) != len(batches):
             raise _out_of_order(batches[0], "some of the batches were written before, others were not")
         return duplicates or None
@@ -241,11 +241,11 @@ class ProducerStateManager:
             return NO_TIMESTAMP
         return self.by_id[min(self.open_transactions, key=self.open_transactions.__getitem__)].last_timestamp_ms
 
-    def keep_completed(self, known: "ProducerStateManager", end_offset: int) -> None:
+    def keep_completed(self, former: "ProducerStateManager", end_offset: int) -> None:
         """Copy the completed transactions that were known before the log was truncated at ``end_offset``. A snapshot
         does not have them."""
-        self.completed = [each for each in known.completed if each[1] < end_offset]
-        self.completed_from = min(known.completed_from, end_offset)
+        self.completed = [each for each in former.completed if each[1] < end_offset]
+        self.completed_from = min(former.completed_from, end_offset)
 
     def expire(self, wall_ms: int) -> int:
         """Remove producers that have no open transaction and whose last record is old enough (P-7). Return how
@@ -289,9 +289,9 @@ class ProducerStateManager:
 
 
 def _advanced(
-    known: ProducerStateEntry | None, header: BatchHeader, first_offset: int, timestamp_ms: int
+    entry: ProducerStateEntry | None, header: BatchHeader, first_offset: int, timestamp_ms: int
 ) -> ProducerStateEntry:
-    epoch, batch_metadata, _, coordinator_epoch, begun = known or ProducerStateEntry(header.producer_epoch)
+    epoch, batch_metadata, _, coordinator_epoch, begun = entry or ProducerStateEntry(header.producer_epoch)
     if header.producer_epoch != epoch:
         batch_metadata = ()
     if begun < 0 and header.is_transactional:
@@ -343,8 +343,8 @@ def pieces_of(producers: Mapping[int, ProducerStateEntry]) -> Sliced[list[bytes]
     """Return the pieces of the file: its head, and the producers. Yield between two pieces."""
     pieces = [_COUNT.pack(len(producers))]
     crc = checksum(pieces[0])
-    rest = iter(producers.items())
-    while entries := list(islice(rest, PRODUCERS_PER_SLICE)):
+    remaining = iter(producers.items())
+    while entries := list(islice(remaining, PRODUCERS_PER_SLICE)):
         if len(pieces) > 1:
             yield
         pieces.append(b"".join([_row(producer_id, producer) for producer_id, producer in entries]))

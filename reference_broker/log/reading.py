@@ -132,9 +132,9 @@ def first_with_records(segments: Segments, offset: int, end_offset: int) -> int:
         if segment.base_offset >= end_offset:
             break
         first = max(offset, segment.base_offset)
-        found = segment.past_empty(first)
-        if found < segment.next_offset:
-            return found if found < end_offset else last
+        position = segment.past_empty(first)
+        if position < segment.next_offset:
+            return position if position < end_offset else last
         if first < segment.next_offset:
             last = first
     return last

@@ -84,9 +84,9 @@ class LookUp:
             if segment.max_timestamp_ms <= best.timestamp_ms:
                 continue
             yield from self._spend(segment, READ_COST_US)
-            found = yield from self._largest_of_segment(segment)
-            if found is not None and found.timestamp_ms > best.timestamp_ms:
-                best = found
+            record = yield from self._largest_of_segment(segment)
+            if record is not None and record.timestamp_ms > best.timestamp_ms:
+                best = record
         return best
 
     def _largest_of_segment(self, segment: Segment) -> Sliced[FoundOffset | None]:

@@ -60,12 +60,12 @@ class VerificationStates:
     """By producer ID."""
 
     def begin(
-        self, known: ProducerStateEntry | None, batch: TransactionalBatch, *, raises_epoch: bool, wall_ms: int
+        self, entry: ProducerStateEntry | None, batch: TransactionalBatch, *, raises_epoch: bool, wall_ms: int
     ) -> VerificationGuard | None:
         """Return the guard with which a producer's transactional batch may be appended once it is verified, or None if
         the transaction is open here already. Raise InvalidRecords (INVALID_PRODUCER_EPOCH) for an older epoch."""
-        _check_epoch(known, batch)
-        if _is_open(known, batch):
+        _check_epoch(entry, batch)
+        if _is_open(entry, batch):
             return None
         guard = self.guards.get(batch.producer_id)
         # Decision verification-wait (X-9): begins | joined
@@ -77,7 +77,7 @@ class VerificationStates:
         return guard
 
     def check_client(
-        self, known: ProducerStateEntry | None, header: BatchHeader, guard: VerificationGuard | None
+        self, entry: ProducerStateEntry | None, header: BatchHeader, guard: VerificationGuard | None
     ) -> None:
         """Validate a client's transactional batch that is to be appended now, unless it is a retry. Raise
         InvalidRecords with one of these errors:
@@ -87,21 +87,21 @@ class VerificationStates:
         - OUT_OF_ORDER_SEQUENCE_NUMBER: an earlier batch still waits, or a transaction of version 2 of a producer
           without batches does not begin with sequence 0.
         """
-        if known is not None and known.find_duplicate_batch(header) is not None:
+        if entry is not None and entry.find_duplicate_batch(header) is not None:
             return
-        self.check(known, header, guard)
+        self.check(entry, header, guard)
         there = self.guards.get(header.producer_id)
         if there is not None:
-            _check_sequence(known, header, there)
+            _check_sequence(entry, header, there)
 
     def check(
-        self, known: ProducerStateEntry | None, batch: TransactionalBatch, guard: VerificationGuard | None
+        self, entry: ProducerStateEntry | None, batch: TransactionalBatch, guard: VerificationGuard | None
     ) -> None:
         """Validate a transactional batch of the node itself, which has no sequence. Raise InvalidRecords as
         ``check_client`` does."""
-        if _is_open(known, batch):
+        if _is_open(entry, batch):
             return
-        _check_epoch(known, batch)
+        _check_epoch(entry, batch)
         # Decision transaction-verified (X-9): not here, refused | verified
         if self.is_demanded and (guard is None or guard is not self.guards.get(batch.producer_id)):
             raise InvalidRecords(
@@ -124,23 +124,23 @@ class VerificationStates:
             del self.guards[producer_id]
 
 
-def _is_open(known: ProducerStateEntry | None, batch: TransactionalBatch) -> bool:
+def _is_open(entry: ProducerStateEntry | None, batch: TransactionalBatch) -> bool:
     """Return whether the batch belongs to the transaction that is open here. That of a newer epoch is another one."""
-    return known is not None and known.current_txn_first_offset >= 0 and known.producer_epoch == batch.producer_epoch
+    return entry is not None and entry.current_txn_first_offset >= 0 and entry.producer_epoch == batch.producer_epoch
 
 
-def _check_epoch(known: ProducerStateEntry | None, batch: TransactionalBatch) -> None:
-    if known is not None and batch.producer_epoch < known.producer_epoch:
+def _check_epoch(entry: ProducerStateEntry | None, batch: TransactionalBatch) -> None:
+    if entry is not None and batch.producer_epoch < entry.producer_epoch:
         raise InvalidRecords(
             ErrorCode.invalid_producer_epoch,
-            f"producer {batch.producer_id} has epoch {known.producer_epoch}, but the batch has epoch "
+            f"producer {batch.producer_id} has epoch {entry.producer_epoch}, but the batch has epoch "
             f"{batch.producer_epoch}",
         )
 
 
-def _check_sequence(known: ProducerStateEntry | None, header: BatchHeader, there: VerificationGuard) -> None:
+def _check_sequence(entry: ProducerStateEntry | None, header: BatchHeader, there: VerificationGuard) -> None:
     first = header.base_sequence
-    begins_late = there.raises_epoch and first != 0 and (known is None or not known.batch_metadata)
+    begins_late = there.raises_epoch and first != 0 and (entry is None or not entry.batch_metadata)
     # Decision earlier-batch-waits (X-9): refused | first in order
     if begins_late or first > there.lowest_sequence:
         expected = 0 if begins_late else there.lowest_sequence

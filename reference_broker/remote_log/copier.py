@@ -398,20 +398,20 @@ class CopiedEnd:
     def advance(self) -> bool:
         """Go on with the search. Return False if it needs another slice."""
         self.reset_if_discarded()
-        log, known = self.log, self.metadata.of(self.topic_id, self.index)
+        log, segments = self.log, self.metadata.of(self.topic_id, self.index)
         lineage, start = lineage_of(log), max(log.copied_end_offset, log.local_log_start_offset)
-        log.note_copied(known.listed_until(lineage, start))
-        return log.copied_end_offset == start or known.segment_at(lineage, log.copied_end_offset) is None
+        log.note_copied(segments.listed_until(lineage, start))
+        return log.copied_end_offset == start or segments.segment_at(lineage, log.copied_end_offset) is None
 
     def advance_unfenced(self, leader_epoch: int) -> None:
         """Go on with the search once an event of the current leader is applied, since no former leader can revoke it
         then. The current leader may remove any segment, so the search begins again after a removal."""
-        known = self.metadata.of(self.topic_id, self.index)
-        if self.removals != known.removals:
-            self.removals = known.removals
+        segments = self.metadata.of(self.topic_id, self.index)
+        if self.removals != segments.removals:
+            self.removals = segments.removals
             self.reset()
         # Decision followers-copied-end (P-11): current leader's events known | not yet
-        if self.metadata.is_ready(self.topic_id, self.index) and known.newest_epoch >= leader_epoch:
+        if self.metadata.is_ready(self.topic_id, self.index) and segments.newest_epoch >= leader_epoch:
             self.advance()
 
 

@@ -111,14 +111,14 @@ def producer_ids_of_published_image(original: Function, self: Any, context: Any)
 
 @mutant("reference_broker.log.producer_state:_advanced")
 def batches_of_older_epoch_remembered(
-    original: Function, known: Any, header: Any, first_offset: int, timestamp_ms: int
+    original: Function, entry: Any, header: Any, first_offset: int, timestamp_ms: int
 ) -> Any:
     """A producer with a new epoch keeps the batches of its older one, whose sequences recur. A new batch with the
     sequences of an old one is taken for its retry, and not written (P-6)."""
-    after = original(known, header, first_offset, timestamp_ms)
-    if known is None or known.producer_epoch == header.producer_epoch:
+    after = original(entry, header, first_offset, timestamp_ms)
+    if entry is None or entry.producer_epoch == header.producer_epoch:
         return after
-    return after._replace(batch_metadata=(*known.batch_metadata, *after.batch_metadata)[-REMEMBERED_BATCHES:])
+    return after._replace(batch_metadata=(*entry.batch_metadata, *after.batch_metadata)[-REMEMBERED_BATCHES:])
 
 
 @mutant("reference_broker.log.producer_replay:_refill")
@@ -149,7 +149,7 @@ def retry_acknowledged_at_once(
     original: Function,
     progress: Any,
     partition: Any,
-    wanted: Any,
+    entry: Any,
     records: Any,
     guard: Any,
     written: Any,
@@ -159,7 +159,7 @@ def retry_acknowledged_at_once(
     """The retry of a batch that is in the leader's log is acknowledged although the batch is not replicated yet (P-6,
     E-7)."""
     count = len(written)
-    response = original(progress, partition, wanted, records, guard, written, is_validated=is_validated)
+    response = original(progress, partition, entry, records, guard, written, is_validated=is_validated)
     if len(written) > count and not written[-1][1]:
         written.pop()
     return response

@@ -38,15 +38,15 @@ def handle(broker: Broker, call: Call, body: AlterPartitionRequest) -> None:
             AlterPartitionResponse(
                 throttle_time=NO_THROTTLE,
                 error_code=verdict(outcomes)["error_code"],
-                topics=tuple(_topic_result(entry, found) for entry, found in topics),
+                topics=tuple(_topic_result(entry, images) for entry, images in topics),
             )
         )
 
-    wanted = [
+    requested_topics = [
         (None if entry.topic_id is None else entry.topic_id.bytes, [_wanted(one) for one in entry.partitions])
         for entry in body.topics
     ]
-    broker.controller.propose(IsrChange(body.broker_id, body.broker_epoch, wanted), contained(call, respond))
+    broker.controller.propose(IsrChange(body.broker_id, body.broker_epoch, requested_topics), contained(call, respond))
 
 
 API = Api.of(AlterPartitionRequest, handle)
@@ -62,24 +62,25 @@ def _wanted(partition: Wanted) -> RequestedIsr:
     )
 
 
-def _topic_result(entry: TopicData, found: Sequence[PartitionImage | ErrorCode]) -> TopicResult:
-    results = zip(entry.partitions, found, strict=True)
+def _topic_result(entry: TopicData, outcomes: Sequence[PartitionImage | ErrorCode]) -> TopicResult:
+    results = zip(entry.partitions, outcomes, strict=True)
     return TopicResult(
-        topic_id=entry.topic_id, partitions=tuple(_partition_result(wanted, outcome) for wanted, outcome in results)
+        topic_id=entry.topic_id,
+        partitions=tuple(_partition_result(requested, outcome) for requested, outcome in results),
     )
 
 
-def _partition_result(wanted: Wanted, outcome: PartitionImage | ErrorCode) -> PartitionData:
+def _partition_result(requested: Wanted, outcome: PartitionImage | ErrorCode) -> PartitionData:
     if isinstance(outcome, ErrorCode):
         return PartitionData(
-            partition_index=wanted.partition_index,
+            partition_index=requested.partition_index,
             error_code=outcome,
             leader_id=BrokerId(0),
             leader_epoch=i32(0),
             partition_epoch=i32(0),
         )
     return PartitionData(
-        partition_index=wanted.partition_index,
+        partition_index=requested.partition_index,
         error_code=ErrorCode.none,
         leader_id=BrokerId(outcome.leader),
         leader_epoch=i32(outcome.leader_epoch),

@@ -33,13 +33,13 @@ LAST_WITH_RESULTS = 1
 
 def handle(broker: Broker, call: Call, body: UpdateFeaturesRequest) -> None:
     """Respond once the levels are committed and published."""
-    wanted = [RequestedLevel(one.feature, one.max_version_level, one.upgrade_type) for one in body.feature_updates]
+    levels = [RequestedLevel(one.feature, one.max_version_level, one.upgrade_type) for one in body.feature_updates]
     forward_or_propose(
         broker,
         call,
         ApiKey.UPDATE_FEATURES,
         body,
-        FeatureUpdates(wanted, body.validate_only),
+        FeatureUpdates(levels, body.validate_only),
         lambda problem: _response(body, problem, call.api_version),
     )
 

@@ -27,7 +27,7 @@ NO_TOPIC_ID = bytes(16)
 
 def handle(broker: Broker, call: Call, body: AssignReplicasToDirsRequest) -> None:
     """Respond later, with one entry for each entry of the request, in its order."""
-    wanted = [
+    assignments = [
         (
             NO_DIRECTORY if directory.id_ is None else directory.id_.bytes,
             NO_TOPIC_ID if topic.topic_id is None else topic.topic_id.bytes,
@@ -36,7 +36,7 @@ def handle(broker: Broker, call: Call, body: AssignReplicasToDirsRequest) -> Non
         for directory in body.directories
         for topic in directory.topics
     ]
-    change = DirectoryChange(body.broker_id, body.broker_epoch, wanted)
+    change = DirectoryChange(body.broker_id, body.broker_epoch, assignments)
     broker.controller.propose(change, lambda outcome: call.respond(_build_response(body, outcome)))
 
 
@@ -46,7 +46,7 @@ API = Api.of(AssignReplicasToDirsRequest, handle)
 def _build_response(body: AssignReplicasToDirsRequest, outcome: object) -> AssignReplicasToDirsResponse:
     directories = () if isinstance(outcome, Refusal) else body.directories
     assert isinstance(outcome, list | Refusal), "a change of directories has an error code for each partition"
-    found = iter(() if isinstance(outcome, Refusal) else outcome)
+    codes = iter(() if isinstance(outcome, Refusal) else outcome)
     return AssignReplicasToDirsResponse(
         throttle_time=NO_THROTTLE,
         error_code=verdict(outcome)["error_code"],
@@ -58,7 +58,7 @@ def _build_response(body: AssignReplicasToDirsRequest, outcome: object) -> Assig
                         topic_id=topic.topic_id,
                         partitions=tuple(
                             PartitionData(partition_index=one.partition_index, error_code=code)
-                            for one, code in zip(topic.partitions, next(found), strict=True)
+                            for one, code in zip(topic.partitions, next(codes), strict=True)
                         ),
                     )
                     for topic in directory.topics

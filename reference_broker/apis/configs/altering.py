@@ -44,10 +44,10 @@ def alter(
     """
     is_passed_on = comes_from_node(broker, call)
     refusals = [None if is_passed_on else _refusal(broker.node_id, one) for one in body.resources]
-    rest = tuple(one for one, refusal in zip(body.resources, refusals, strict=True) if refusal is None)
+    accepted = tuple(one for one, refusal in zip(body.resources, refusals, strict=True) if refusal is None)
 
     def merged(others: Any) -> Any:
-        if len(rest) == len(refusals):
+        if len(accepted) == len(refusals):
             return others
         results: Iterator[ResultT] = iter(others.responses)
         return response(
@@ -58,13 +58,13 @@ def alter(
         )
 
     def response_of(outcomes: ConfigOutcomes) -> Any:
-        return merged(response([result(one, why) for one, why in zip(rest, outcomes, strict=True)]))
+        return merged(response([result(one, why) for one, why in zip(accepted, outcomes, strict=True)]))
 
-    if len(rest) == 0 < len(refusals):
+    if len(accepted) == 0 < len(refusals):
         call.respond(merged(response([])))
         return
-    change = ConfigChange([wanted(one) for one in rest], body.validate_only)
-    forward_or_propose(broker, call, api_key, replace(body, resources=rest), change, response_of, merged)
+    change = ConfigChange([wanted(one) for one in accepted], body.validate_only)
+    forward_or_propose(broker, call, api_key, replace(body, resources=accepted), change, response_of, merged)
 
 
 def _refusal(node_id: int, resource: Any) -> Refusal | None:

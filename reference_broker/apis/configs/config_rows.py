@@ -51,11 +51,11 @@ class ConfigRow:
 
 
 def topic_rows(
-    config: BrokerConfig, topic_configs: Mapping[str, str], wanted: Collection[str] | None, layers: Layers
+    config: BrokerConfig, topic_configs: Mapping[str, str], names: Collection[str] | None, layers: Layers
 ) -> list[ConfigRow]:
-    """All settings of a topic, or those named in ``wanted``. ``layers`` are what the metadata sets for this broker."""
+    """All settings of a topic, or those in ``names``. ``layers`` are what the metadata sets for this broker."""
     rows = []
-    for name, key in _chosen(TOPIC_KEYS, wanted):
+    for name, key in _chosen(TOPIC_KEYS, names):
         if key.is_internal and name not in topic_configs:
             continue
         own = (Synonym(name, _plain(key, topic_configs[name]), Source.TOPIC),) if name in topic_configs else ()
@@ -71,40 +71,40 @@ def _plain(key: ConfigKey, text: str) -> str:
     return key.text(key.parse(text))
 
 
-def broker_rows(config: BrokerConfig, wanted: Collection[str] | None, layers: Layers) -> list[ConfigRow]:
-    """All settings of this node, or those named in ``wanted``."""
+def broker_rows(config: BrokerConfig, names: Collection[str] | None, layers: Layers) -> list[ConfigRow]:
+    """All settings of this node, or those in ``names``."""
     rows = [
         ConfigRow(key, _broker_synonyms(config, name, layers), read_only=name not in DYNAMIC)
-        for name, key in _chosen(BROKER_KEYS, wanted)
+        for name, key in _chosen(BROKER_KEYS, names)
     ]
-    return rows + _custom_rows(layers, wanted)
+    return rows + _custom_rows(layers, names)
 
 
-def cluster_rows(cluster: Mapping[str, str], wanted: Collection[str] | None) -> list[ConfigRow]:
+def cluster_rows(cluster: Mapping[str, str], names: Collection[str] | None) -> list[ConfigRow]:
     """The settings that the metadata sets for all brokers."""
     rows = [
         ConfigRow(key, (Synonym(name, cluster[name], Source.CLUSTER),), read_only=name not in DYNAMIC)
-        for name, key in _chosen(BROKER_KEYS, wanted)
+        for name, key in _chosen(BROKER_KEYS, names)
         if name in cluster
     ]
-    return rows + _custom_rows(Layers(NONE_SET, cluster), wanted)
+    return rows + _custom_rows(Layers(NONE_SET, cluster), names)
 
 
-def _custom_rows(layers: Layers, wanted: Collection[str] | None) -> list[ConfigRow]:
+def _custom_rows(layers: Layers, names: Collection[str] | None) -> list[ConfigRow]:
     """Settings whose names Kafka does not know. They may be secrets, so nobody sees their values."""
     custom = {
         name: ConfigKey(name, Kind.UNKNOWN, "", "") for name in {**layers.own, **layers.cluster} if is_custom(name)
     }
     return [
         ConfigRow(key, tuple(_dynamic_synonyms(name, layers, is_secret=True)), read_only=True, is_sensitive=True)
-        for name, key in _chosen(custom, wanted)
+        for name, key in _chosen(custom, names)
     ]
 
 
-def _chosen(keys: Mapping[str, ConfigKey], wanted: Collection[str] | None) -> Iterator[tuple[str, ConfigKey]]:
-    """All settings if ``wanted`` is empty or None."""
-    wanted = frozenset(wanted or ())
-    return ((name, key) for name, key in keys.items() if not wanted or name in wanted)
+def _chosen(keys: Mapping[str, ConfigKey], names: Collection[str] | None) -> Iterator[tuple[str, ConfigKey]]:
+    """All settings if ``names`` is empty or None."""
+    names = frozenset(names or ())
+    return ((name, key) for name, key in keys.items() if not names or name in names)
 
 
 def _broker_synonyms(config: BrokerConfig, name: str, layers: Layers) -> tuple[Synonym, ...]:

@@ -52,11 +52,11 @@ API = Api.of(DescribeConfigsRequest, handle)
 
 def _response(broker: Broker, body: DescribeConfigsRequest) -> Sliced[DescribeConfigsResponse]:
     results: dict[tuple[int, str, tuple[str, ...]], DescribeConfigsResult] = {}
-    made: dict[ConfigRow, DescribeConfigsResourceResult] = {}
+    built_rows: dict[ConfigRow, DescribeConfigsResourceResult] = {}
     for number, resource in enumerate(body.resources, 1):
         key = resource.resource_type, resource.resource_name, tuple(resource.configuration_keys or ())
         if key not in results:
-            results[key] = _result(broker, body, resource, made)
+            results[key] = _result(broker, body, resource, built_rows)
         if number % DESCRIBED_RESOURCES_PER_SLICE == 0:
             yield
     return DescribeConfigsResponse(throttle_time=NO_THROTTLE, results=tuple(results.values()))
@@ -66,15 +66,15 @@ def _result(
     broker: Broker,
     body: DescribeConfigsRequest,
     resource: DescribeConfigsResource,
-    made: dict[ConfigRow, DescribeConfigsResourceResult],
+    built_rows: dict[ConfigRow, DescribeConfigsResourceResult],
 ) -> DescribeConfigsResult:
-    """``made`` has the settings that were built already: most topics have those of the broker."""
+    """``built_rows`` has the settings that were built already: most topics have those of the broker."""
     rows = _rows(broker, resource)
     configs: list[DescribeConfigsResourceResult] = []
     for row in () if isinstance(rows, Refusal) else rows:
-        built = made.get(row)
+        built = built_rows.get(row)
         if built is None:
-            built = made[row] = _row(row, body)
+            built = built_rows[row] = _row(row, body)
         configs.append(built)
     return DescribeConfigsResult(
         resource_type=i8(resource.resource_type),

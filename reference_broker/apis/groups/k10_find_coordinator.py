@@ -58,17 +58,17 @@ def _build_response(broker: Broker, call: Call, body: FindCoordinatorRequest) ->
     work = Budget(LOOKUP_US_PER_SLICE)
     if body.key_type not in KEY_TYPES:
         problem = f"Unknown key type {body.key_type}."
-        found = [_nobody(key, ErrorCode.invalid_request, problem) for key in body.coordinator_keys]
+        coordinators = [_nobody(key, ErrorCode.invalid_request, problem) for key in body.coordinator_keys]
     elif body.key_type == SHARE:
-        found = [_of_share_group(key, call.api_version) for key in body.coordinator_keys]
+        coordinators = [_of_share_group(key, call.api_version) for key in body.coordinator_keys]
     else:
         message = MESSAGE_OF_SUCCESS if call.api_version < SEVERAL_KEYS_FROM else ""
-        found = []
+        coordinators = []
         for key in body.coordinator_keys:
-            found.append(_coordinator(broker, body.key_type, key, call.listener, message))
+            coordinators.append(_coordinator(broker, body.key_type, key, call.listener, message))
             if work.spend(KEY_COST_US + len(key) // CHARACTERS_PER_US):
                 yield
-    return FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=tuple(found))
+    return FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=tuple(coordinators))
 
 
 API = Api.of(FindCoordinatorRequest, handle)
@@ -76,8 +76,13 @@ API = Api.of(FindCoordinatorRequest, handle)
 
 def _of_share_group(key: str, api_version: int) -> Coordinator:
     """Kafka's SharePartitionKey.validate."""
-    group, *rest = key.split(":")
-    is_key = len(rest) == 2 and group.strip() and _TOPIC_ID.fullmatch(rest[0]) and _PARTITION.fullmatch(rest[1])
+    group, *topic_and_partition = key.split(":")
+    is_key = (
+        len(topic_and_partition) == 2
+        and group.strip()
+        and _TOPIC_ID.fullmatch(topic_and_partition[0])
+        and _PARTITION.fullmatch(topic_and_partition[1])
+    )
     if not is_key or api_version < SHARE_KEYS_FROM:
         return _nobody(key, ErrorCode.invalid_request, "This is no key of a share group's partition.")
     return _nobody(key, ErrorCode.coordinator_not_available, NOT_AVAILABLE)

@@ -64,10 +64,10 @@ API = Api.of(DescribeGroupsRequest, handle)
 
 
 def _described(broker: Broker, group_id: GroupId, operations: int, version: int) -> DescribedGroup:
-    found = broker.groups.find(group_id)
-    if isinstance(found, Error):
-        return _group(group_id, "", error=found)
-    group = found.groups.get(group_id)
+    offsets_partition = broker.groups.find(group_id)
+    if isinstance(offsets_partition, Error):
+        return _group(group_id, "", error=offsets_partition)
+    group = offsets_partition.groups.get(group_id)
     if group is not None:
         return _existing(group, operations)
     if version < NOT_FOUND_FROM:

@@ -24,7 +24,7 @@ from reference_broker.wire.errors import Error, ErrorCode
 
 def handle(broker: Broker, call: Call, body: OffsetDeleteRequest) -> None:
     """Respond later: an error for all, or one for each partition in the request's order."""
-    wanted = [(topic.name, one.partition_index) for topic in body.topics for one in topic.partitions]
+    partitions = [(topic.name, one.partition_index) for topic in body.topics for one in topic.partitions]
 
     def build_response(error: Error, errors: list[Error]) -> Sliced[OffsetDeleteResponse]:
         requested = () if error else body.topics
@@ -36,7 +36,7 @@ def handle(broker: Broker, call: Call, body: OffsetDeleteRequest) -> None:
     def respond(error: Error, errors: list[Error]) -> None:
         respond_later(broker, call, build_response(error, errors))
 
-    broker.groups.commits.delete(body.group_id, wanted, respond, call.contain)
+    broker.groups.commits.delete(body.group_id, partitions, respond, call.contain)
 
 
 API = Api.of(OffsetDeleteRequest, handle)

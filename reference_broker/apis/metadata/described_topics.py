@@ -60,10 +60,12 @@ class DescribedTopics:
     """The last description of each topic that exists."""
 
     def find(self, cache: MetadataCache, topic: TopicImage, operations: int) -> Sliced[MetadataResponseTopic]:
-        known = self.by_name.get(topic.name)
-        if known is not None and known.topic is topic and known.brokers is cache.brokers:
-            same = known.operations == operations
-            return known.response if same else replace(known.response, topic_authorized_operations=i32(operations))
+        described = self.by_name.get(topic.name)
+        if described is not None and described.topic is topic and described.brokers is cache.brokers:
+            same = described.operations == operations
+            return (
+                described.response if same else replace(described.response, topic_authorized_operations=i32(operations))
+            )
         response = yield from _described(cache, topic, operations)
         self.by_name[topic.name] = _Description(topic, cache.brokers, operations, response)
         if len(self.by_name) > len(cache.topics):
@@ -72,22 +74,22 @@ class DescribedTopics:
 
     def find_draft(self, topic: MetadataResponseTopic, version: int) -> Sliced[Draft]:
         """Return the description in the layout of a draft. It is built once, because 10,000 partitions take 20 ms."""
-        known = self.by_name.get(topic.name or "")
-        if known is None or known.response.partitions is not topic.partitions:
+        described = self.by_name.get(topic.name or "")
+        if described is None or described.response.partitions is not topic.partitions:
             return (yield from _in_draft_layout(topic, version))
-        if version not in known.drafts:
-            known.drafts[version] = yield from _in_draft_layout(topic, version)
-        return known.drafts[version]
+        if version not in described.drafts:
+            described.drafts[version] = yield from _in_draft_layout(topic, version)
+        return described.drafts[version]
 
 
-def _in_slices(made: Iterator[PartitionT]) -> Sliced[tuple[PartitionT, ...]]:
+def _in_slices(partitions: Iterator[PartitionT]) -> Sliced[tuple[PartitionT, ...]]:
     """Return the items as a tuple."""
-    some = list(islice(made, DESCRIBED_TOPICS_PER_SLICE))
-    for one in made:
-        if len(some) % DESCRIBED_TOPICS_PER_SLICE == 0:
+    described = list(islice(partitions, DESCRIBED_TOPICS_PER_SLICE))
+    for one in partitions:
+        if len(described) % DESCRIBED_TOPICS_PER_SLICE == 0:
             yield
-        some.append(one)
-    return tuple(some)
+        described.append(one)
+    return tuple(described)
 
 
 def _in_draft_layout(topic: MetadataResponseTopic, version: int) -> Sliced[Draft]:

@@ -29,7 +29,7 @@ def handle(broker: Broker, call: Call, body: DescribeClusterRequest) -> Describe
         return _refused(ErrorCode.mismatched_endpoint_type, "This is a broker's endpoint, not a controller's.")
     if body.endpoint_type != BROKERS:
         return _refused(ErrorCode.unsupported_endpoint_type, f"Unsupported endpoint type {body.endpoint_type}.")
-    known = _registered(broker) if body.include_fenced_brokers else broker.metadata.live_brokers()
+    brokers = _registered(broker) if body.include_fenced_brokers else broker.metadata.live_brokers()
     wants_operations = body.include_cluster_authorized_operations
     return DescribeClusterResponse(
         throttle_time=NO_THROTTLE,
@@ -44,7 +44,7 @@ def handle(broker: Broker, call: Call, body: DescribeClusterRequest) -> Describe
                 rack=one.rack,
                 is_fenced=one.fenced,
             )
-            for one in known
+            for one in brokers
             for host, port in (one.address(call.listener),)
         ),
         cluster_authorized_operations=i32(CLUSTER_OPERATIONS if wants_operations else OPERATIONS_NOT_REQUESTED),

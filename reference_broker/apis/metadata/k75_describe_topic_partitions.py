@@ -129,11 +129,11 @@ def _partitions(
     cache: MetadataCache, topic: TopicImage, own: TopicImage | None, first: int
 ) -> Iterator[DescribeTopicPartitionsResponsePartition]:
     """``own`` is the topic in the node's own image."""
-    known = () if own is None else own.partitions
+    led_partitions = () if own is None else own.partitions
     for index in range(max(first, 0), len(topic.partitions)):
         partition = topic.partitions[index]
-        if index < len(known) and known[index].partition_epoch == partition.partition_epoch:
-            partition = known[index]
+        if index < len(led_partitions) and led_partitions[index].partition_epoch == partition.partition_epoch:
+            partition = led_partitions[index]
         yield _partition(cache, index, partition)
 
 

@@ -79,5 +79,5 @@ def _build_response(
 
 def _address(broker: Broker, leader_id: int) -> tuple[str, int] | None:
     """Where clients reach the leader, or None if it has never registered."""
-    known = broker.loader.image.brokers.get(leader_id)
-    return None if known is None else known.address("")
+    registration = broker.loader.image.brokers.get(leader_id)
+    return None if registration is None else registration.address("")

@@ -188,9 +188,9 @@ def append_batches(
     responses = []
     for topic in request.topics:
         if is_internal(topic_name(broker, topic)):
-            results = [_internal(broker, topic, wanted.partition) for wanted in topic.partitions]
+            results = [_internal(broker, topic, entry.partition) for entry in topic.partitions]
         else:
-            results = [_append_or_postpone(progress, topic, wanted) for wanted in topic.partitions]
+            results = [_append_or_postpone(progress, topic, entry) for entry in topic.partitions]
         responses.append(ProduceTopicResponse(topic.topic, topic.topic_id, results))
     if not progress.postponed:
         return _respond_when_acknowledged(broker, call, request, responses, progress.written, progress.written)
@@ -204,20 +204,20 @@ def _key(topic: ProduceTopic | ProduceTopicResponse, index: int) -> PartitionKey
 
 
 def _append_or_postpone(
-    progress: ProduceInProgress, topic: ProduceTopic, wanted: ProducePartition
+    progress: ProduceInProgress, topic: ProduceTopic, entry: ProducePartition
 ) -> ProducePartitionResponse:
     """Append one batch, or return why not. Return a result without error for a batch that is postponed,
     which is replaced later."""
-    guard, records = None, wanted.records or b""
+    guard, records = None, entry.records or b""
     if progress.verifications:
-        verification = progress.verifications.get((topic_name(progress.broker, topic), wanted.partition))
+        verification = progress.verifications.get((topic_name(progress.broker, topic), entry.partition))
         if isinstance(verification, ProducePartitionResponse):
             return verification
         guard = verification
     if progress.call.api_version < ZSTD_FROM and _codec(records) == Compression.ZSTD:
         error = ErrorCode.unsupported_compression_type
-        return _refused(wanted.partition, error, f"zstd needs Produce {ZSTD_FROM} or newer")
-    partition = _writable(progress, topic, wanted)
+        return _refused(entry.partition, error, f"zstd needs Produce {ZSTD_FROM} or newer")
+    partition = _writable(progress, topic, entry)
     if isinstance(partition, ProducePartitionResponse):
         return partition
     progress.units -= 1 + len(records) // UNIT_BYTES
@@ -228,9 +228,9 @@ def _append_or_postpone(
             progress.units -= _units_to_decode(records)
     # Decision batch-postponed (P-6): appended later | now
     if progress.units < 0 or is_large:
-        progress.postponed.append(_Postponed(topic, wanted, partition, guard))
-        return ProducePartitionResponse(wanted.partition, ErrorCode.none)
-    return _append(progress, partition, wanted, records, guard, progress.written)
+        progress.postponed.append(_Postponed(topic, entry, partition, guard))
+        return ProducePartitionResponse(entry.partition, ErrorCode.none)
+    return _append(progress, partition, entry, records, guard, progress.written)
 
 
 def _append_postponed_then_respond(progress: ProduceInProgress, responses: list[ProduceTopicResponse]) -> Sliced[None]:
@@ -274,8 +274,8 @@ def _decode_and_append(
     if batch.partition.log.must_decode_records:
         try:
             records = yield from batch.partition.log.validate_records(progress.broker.now, records)
-        except RecordsRefused as found:
-            refused = found
+        except RecordsRefused as refusal:
+            refused = refusal
     partition = _writable(progress, batch.topic, batch.wanted)
     if isinstance(partition, ProducePartitionResponse):
         return partition
@@ -285,10 +285,10 @@ def _decode_and_append(
 
 
 def _writable(
-    progress: ProduceInProgress, topic: ProduceTopic, wanted: ProducePartition
+    progress: ProduceInProgress, topic: ProduceTopic, entry: ProducePartition
 ) -> Partition | ProducePartitionResponse:
     """Return the partition that the batch may be appended to, or why not."""
-    broker, request, index = progress.broker, progress.request, wanted.partition
+    broker, request, index = progress.broker, progress.request, entry.partition
     if request.acks not in (-1, 0, 1):
         return _refused(index, ErrorCode.invalid_required_acks, f"acks must be -1, 0 or 1, not {request.acks}")
     if topic.topic_id != NO_TOPIC_ID:
@@ -298,7 +298,7 @@ def _writable(
     # Decision produced-partition-led (E-7): not led here | led
     if partition is None:
         return _not_led(broker, topic, index)
-    records = wanted.records
+    records = entry.records
     if not records:
         return _refused(index, ErrorCode.invalid_record, "each partition needs a record batch")
     # The size of the first batch is in its length field. The log checks whether that is right.
@@ -319,7 +319,7 @@ def _writable(
 def _append(
     progress: ProduceInProgress,
     partition: Partition,
-    wanted: ProducePartition,
+    entry: ProducePartition,
     records: bytes | memoryview,
     guard: VerificationGuard | None,
     written: list[WrittenBatch],
@@ -336,9 +336,9 @@ def _append(
     except RecordsRefused as refused:
         return _refused_by_log(progress, partition, refused)
     except DiskError as failure:
-        name = f"{partition.topic}-{wanted.partition}"
+        name = f"{partition.topic}-{entry.partition}"
         broker.ports.note("append_failed", ("partition", name), ("reason", str(failure)))
-        return _refused(wanted.partition, ErrorCode.kafka_storage_error, str(failure))
+        return _refused(entry.partition, ErrorCode.kafka_storage_error, str(failure))
     written.append((partition, not appended.duplicate, appended.last_offset + 1))
     # Decision produced-batch (P-6): new | written before
     if not appended.duplicate:
@@ -352,10 +352,10 @@ def _append(
         if appended.rolled:
             sync_led_then(broker.ports, [partition], nobody_waits)
         traffic = broker.traffic
-        traffic.bytes_in.value += len(wanted.records or b"")
+        traffic.bytes_in.value += len(entry.records or b"")
         traffic.messages_in.value += appended.last_offset - appended.first_offset + 1
     return ProducePartitionResponse(
-        wanted.partition,
+        entry.partition,
         ErrorCode.none,
         appended.first_offset,
         appended.log_append_time_ms,
@@ -511,10 +511,10 @@ def _leader_of(broker: Broker, topic: str, topic_id: bytes, index: int) -> Leade
     """Return the partition's leader, as far as this node knows. ``topic_id`` is NO_TOPIC_ID if the request names
     topics."""
     image = broker.controller.image
-    known = image.topics.get(topic) if topic_id == NO_TOPIC_ID else image.topic_by_id(topic_id)
-    if known is None or not 0 <= index < len(known.partitions):
+    topic_image = image.topics.get(topic) if topic_id == NO_TOPIC_ID else image.topic_by_id(topic_id)
+    if topic_image is None or not 0 <= index < len(topic_image.partitions):
         return None
-    return LeaderIdAndEpoch(known.partitions[index].leader, known.partitions[index].leader_epoch)
+    return LeaderIdAndEpoch(topic_image.partitions[index].leader, topic_image.partitions[index].leader_epoch)
 
 
 def _internal(broker: Broker, topic: ProduceTopic, index: int) -> ProducePartitionResponse:
@@ -527,8 +527,8 @@ def _not_led(broker: Broker, topic: ProduceTopic, index: int) -> ProducePartitio
     """Return the error of a partition that is not led here: its log is damaged, another node leads it, or it does not
     exist."""
     image = broker.controller.image
-    known = image.topics.get(topic.topic) if topic.topic_id == NO_TOPIC_ID else image.topic_by_id(topic.topic_id)
-    if known is not None and (known.topic_id, index) in broker.partitions.offline:
+    topic_image = image.topics.get(topic.topic) if topic.topic_id == NO_TOPIC_ID else image.topic_by_id(topic.topic_id)
+    if topic_image is not None and (topic_image.topic_id, index) in broker.partitions.offline:
         return _refused(index, ErrorCode.kafka_storage_error, "the partition's log is damaged, and kept aside")
     leader = _leader_of(broker, topic.topic, topic.topic_id, index)
     if leader is not None:

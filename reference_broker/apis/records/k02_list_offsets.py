@@ -322,13 +322,13 @@ class RemoteSearches:
         for one in queries:
             end_offset = one.log.local_log_start_offset
             self.results[one.topic, one.partition] = RemoteOffset(end_offset, ErrorCode.request_timed_out)
-            found = partial(self._found, (one.topic, one.partition), end_offset)
-            self.abandons.append(reader.first_of_time(one.log, one.partition, one.timestamp_ms, found))
+            store_result = partial(self._found, (one.topic, one.partition), end_offset)
+            self.abandons.append(reader.first_of_time(one.log, one.partition, one.timestamp_ms, store_result))
         self.timer = self.broker.ports.set_timer(self.broker.now.mono_us + wait_ms * 1000, self._time_out)
         self.call.on_closed(self._connection_closed)
 
-    def _found(self, where: tuple[str, int], end_offset: int, found: FoundOffset | Error | None) -> None:
-        self.results[where] = RemoteOffset(end_offset, found)
+    def _found(self, where: tuple[str, int], end_offset: int, offset: FoundOffset | Error | None) -> None:
+        self.results[where] = RemoteOffset(end_offset, offset)
         self.remaining -= 1
         if self.remaining == 0 and self.timer is not None:
             self.broker.ports.cancel_timer(self.timer)

@@ -95,11 +95,11 @@ def _transactional_headers(broker: Broker, body: ProduceRequest) -> dict[TopicPa
         name = topic_name(broker, topic)
         if is_internal(name):
             continue
-        for wanted in topic.partitions:
-            if wanted.records is not None and is_transactional(wanted.records):
-                header = read_header(wanted.records)
+        for entry in topic.partitions:
+            if entry.records is not None and is_transactional(entry.records):
+                header = read_header(entry.records)
                 if header.producer_id >= 0:
-                    headers[name, wanted.partition] = header
+                    headers[name, entry.partition] = header
     return headers
 
 
@@ -118,10 +118,10 @@ def _begin_verifications(
         if partition is None:
             continue
         log = partition.log
-        known = log.producers.by_id.get(header.producer_id)
+        entry = log.producers.by_id.get(header.producer_id)
         # Decision transactional-batch-epoch: fenced | current
         try:
-            guard = log.verification.begin(known, header, raises_epoch=operation.adds, wall_ms=broker.now.wall_ms)
+            guard = log.verification.begin(entry, header, raises_epoch=operation.adds, wall_ms=broker.now.wall_ms)
         except InvalidRecords as refused:
             verifications[key] = ProducePartitionResponse(key[1], refused.error, error_message=refused.message)
         else:
@@ -145,9 +145,9 @@ def _not_verified(index: int, operation: SupportedOperation, error: Error) -> Pr
 def _refuse_all(broker: Broker, body: ProduceRequest) -> VerificationResults:
     error, text = ErrorCode.invalid_producer_id_mapping, "the transactional batches are of more than one producer"
     return {
-        (topic_name(broker, topic), wanted.partition): ProducePartitionResponse(
-            wanted.partition, error, error_message=text
+        (topic_name(broker, topic), entry.partition): ProducePartitionResponse(
+            entry.partition, error, error_message=text
         )
         for topic in body.topics
-        for wanted in topic.partitions
+        for entry in topic.partitions
     }

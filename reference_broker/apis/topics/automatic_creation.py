@@ -26,17 +26,17 @@ else:
     request_schema = LazySchema("create_topics.v7.request")
 
 
-def request_creation(channel: ControllerChannel, wanted: NewTopic, over: Callable[[], None]) -> None:
+def request_creation(channel: ControllerChannel, new_topic: NewTopic, over: Callable[[], None]) -> None:
     """Request a topic. ``over`` is called when the request has a response or has failed. The topic may exist then.
 
     The active controller must be known (``channel.has_leader``).
     """
     topic = request_schema.CreatableTopic(
-        name=TopicName(wanted.name),
-        num_partitions=i32(wanted.partitions),
-        replication_factor=i16(wanted.replication_factor),
+        name=TopicName(new_topic.name),
+        num_partitions=i32(new_topic.partitions),
+        replication_factor=i16(new_topic.replication_factor),
         assignments=(),
-        configs=tuple(request_schema.CreatableTopicConfig(name=name, value=value) for name, value in wanted.configs),
+        configs=tuple(request_schema.CreatableTopicConfig(name=name, value=value) for name, value in new_topic.configs),
     )
     body = request_schema.CreateTopicsRequest(topics=(topic,), timeout=NO_THROTTLE, validate_only=False)
     version = VERSIONS[ApiKey.CREATE_TOPICS][1]
@@ -64,13 +64,13 @@ def request_coordinator_topic(broker: Broker, name: str) -> None:
     request_creation(broker.lifecycle.channel, _wanted(broker, name, image), over)
 
 
-def replicas_of(wanted: int, image: MetadataImage, voters: int) -> int:
-    """Return the replication factor that was ``wanted``, but no more than there are brokers.
+def replicas_of(replication_factor: int, image: MetadataImage, voters: int) -> int:
+    """Return ``replication_factor``, but no more than there are brokers.
 
     The voters count as brokers that will register, so that a cluster whose nodes still start does not get a topic on
     one node only.
     """
-    return min(wanted, max(len(image.brokers), voters, 1))
+    return min(replication_factor, max(len(image.brokers), voters, 1))
 
 
 def _wanted(broker: Broker, name: str, image: MetadataImage) -> NewTopic:

@@ -147,8 +147,8 @@ def _response(results: Mapping[str, Mapping[TopicPartition, Error]]) -> Sliced[A
             AddPartitionsToTxnResult(
                 transactional_id=TransactionalId(transactional_id),
                 topic_results=tuple(
-                    AddPartitionsToTxnTopicResult(name=TopicName(name), results_by_partition=tuple(found))
-                    for name, found in by_topic.items()
+                    AddPartitionsToTxnTopicResult(name=TopicName(name), results_by_partition=tuple(topic_results))
+                    for name, topic_results in by_topic.items()
                 ),
             )
         )

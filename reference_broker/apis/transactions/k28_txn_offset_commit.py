@@ -59,8 +59,8 @@ def handle(broker: Broker, call: Call, body: TxnOffsetCommitRequest) -> None:
         return TxnOffsetCommitResponse(throttle_time=NO_THROTTLE, topics=(yield from topics))
 
     def committed(errors: list[Error]) -> None:
-        known = [_known(error, call.api_version) for error in errors]
-        respond_later(broker, call, build_response(known))
+        known_errors = [_known(error, call.api_version) for error in errors]
+        respond_later(broker, call, build_response(known_errors))
 
     broker.groups.commits.commit(request, committed, call.contain)
 

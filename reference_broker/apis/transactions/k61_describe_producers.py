@@ -65,10 +65,10 @@ def _describe_partition(broker: Broker, topic: str, index: int, work: Budget) ->
     log = _log_of(broker, topic, index)
     if isinstance(log, Error):
         return _refused(index, log)
-    known = log.producers.by_id
+    by_id = log.producers.by_id
     producers = []
-    for producer_id in tuple(known):
-        producer = known.get(producer_id)
+    for producer_id in tuple(by_id):
+        producer = by_id.get(producer_id)
         if producer is not None:
             producers.append(
                 ProducerState(
@@ -86,12 +86,12 @@ def _describe_partition(broker: Broker, topic: str, index: int, work: Budget) ->
 
 
 def _log_of(broker: Broker, topic: str, index: int) -> PartitionLog | Error:
-    found = led_partition(broker, topic, index, ANY_EPOCH)
-    if not isinstance(found, Error):
-        return found.log
+    led = led_partition(broker, topic, index, ANY_EPOCH)
+    if not isinstance(led, Error):
+        return led.log
     image = broker.controller.image.topics.get(topic)
     followed = None if image is None else broker.partitions.followed.get((image.topic_id, index))
-    return found if followed is None else followed.log
+    return led if followed is None else followed.log
 
 
 def _refused(index: int, error: Error, message: str | None = None) -> PartitionResponse:

@@ -40,12 +40,12 @@ def _response(broker: Broker, body: DescribeTransactionsRequest) -> Sliced[Descr
     for each in dict.fromkeys(body.transactional_ids):
         if work.spend(KEY_COST_US + len(each) // CHARACTERS_PER_US):
             yield
-        found = broker.transactions.entry(each)
-        if isinstance(found, Error):
-            states.append(_unknown(each, found))
+        entry = broker.transactions.entry(each)
+        if isinstance(entry, Error):
+            states.append(_unknown(each, entry))
             continue
-        states.append(_described(each, found))
-        work.spend(len(found.current.partitions))
+        states.append(_described(each, entry))
+        work.spend(len(entry.current.partitions))
     return DescribeTransactionsResponse(throttle_time=NO_THROTTLE, transaction_states=tuple(states))
 
 

@@ -352,8 +352,8 @@ class Cleaning:
             try:
                 next(judging)
             except StopIteration as end:
-                found: FoundT = end.value
-                return found
+                result: FoundT = end.value
+                return result
             yield self._step()
 
     def _add(self, cleaned: Segment, header: BatchHeader) -> None:

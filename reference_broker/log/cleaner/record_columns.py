@@ -51,11 +51,11 @@ def columns(plain: bytes, position: int, limit: int) -> tuple[Columns, int]:
         raise _corrupt("a record ends inside a field") from error
 
 
-def _read(plain: bytes, position: int, limit: int, found: Columns) -> int:
+def _read(plain: bytes, position: int, limit: int, records: Columns) -> int:
     """This is the cleaner's inner loop. So numbers of one and two bytes, as most are, are read without a call, and
     nothing is made of a record but its key."""
     size = len(plain)
-    add_start, add_delta, add_key = found.starts.append, found.offset_deltas.append, found.keys.append
+    add_start, add_delta, add_key = records.starts.append, records.offset_deltas.append, records.keys.append
     for at in range(limit):
         if position >= size:
             break
@@ -90,11 +90,11 @@ def _read(plain: bytes, position: int, limit: int, found: Columns) -> int:
             add_key(plain[key_at:position])
         else:
             add_key(b"")
-            found.keyless.append(at)
+            records.keyless.append(at)
         if position >= end:
             raise _corrupt(f"the key of a record ends at byte {position}, but the record ends at {end}")
         if plain[position] & 1:
-            found.valueless.append(at)
+            records.valueless.append(at)
         position = end
     return position
 
@@ -112,8 +112,8 @@ def shifted(plain: bytes, record: Extent, timestamp_delta: int) -> bytes:
     """Return the record's bytes with another timestamp delta. A delta beyond int64 wraps around, as sums of timestamps
     do."""
     _, position = read_zigzag(plain, record.start)
-    _, rest = read_zigzag(plain, position + 1)
-    body = plain[position : position + 1] + zigzag(wrapped(timestamp_delta)) + plain[rest : record.end]
+    _, delta_end = read_zigzag(plain, position + 1)
+    body = plain[position : position + 1] + zigzag(wrapped(timestamp_delta)) + plain[delta_end : record.end]
     return zigzag(len(body)) + body
 
 

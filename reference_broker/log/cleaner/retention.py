@@ -374,8 +374,8 @@ class Retention:
         deltas = records.offset_deltas
         stay = [
             at
-            for at, (delta, known) in enumerate(zip(deltas, newest, strict=True))
-            if known is None or known <= base_offset + delta or delta > latest
+            for at, (delta, newest_offset) in enumerate(zip(deltas, newest, strict=True))
+            if newest_offset is None or newest_offset <= base_offset + delta or delta > latest
         ]
         if records.keyless:
             gone = {at for at in records.keyless if deltas[at] <= latest}

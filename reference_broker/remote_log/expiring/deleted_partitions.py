@@ -187,9 +187,9 @@ class _Sweep:
         if not objects:
             self.over(self.key)
             return
-        some, rest = objects[:KEYS_A_DELETE], objects[KEYS_A_DELETE:]
-        keys = tuple(each.key for each in some)
-        self.ports.store(Delete(keys), lambda _: self._delete(rest), lambda _: self.over(self.key))
+        batch, remaining = objects[:KEYS_A_DELETE], objects[KEYS_A_DELETE:]
+        keys = tuple(each.key for each in batch)
+        self.ports.store(Delete(keys), lambda _: self._delete(remaining), lambda _: self.over(self.key))
 
 
 @dataclass(slots=True)
@@ -248,8 +248,10 @@ class _Removal:
         if not objects:
             self._write(DeleteState.DELETE_PARTITION_FINISHED)
             return
-        some, rest = objects[:KEYS_A_DELETE], objects[KEYS_A_DELETE:]
-        self.ports.store(Delete(tuple(each.key for each in some)), lambda _: self._delete(rest), self._store_failed)
+        batch, remaining = objects[:KEYS_A_DELETE], objects[KEYS_A_DELETE:]
+        self.ports.store(
+            Delete(tuple(each.key for each in batch)), lambda _: self._delete(remaining), self._store_failed
+        )
 
     def _store_failed(self, failure: StoreFailure) -> None:
         self._end(f"{failure.kind}: {failure.reason}")

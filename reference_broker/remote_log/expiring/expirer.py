@@ -328,9 +328,9 @@ class Expirer:
         self._gauged = (now[0], now[1], now[2], now[3])
 
     def _update_gauges(self) -> None:
-        known, queue = self._known, self._queue
-        listed_bytes = sum(each.size_bytes for each in known.listed())
-        self._set_gauges(len(known), listed_bytes, len(queue), sum(each.size_bytes for each in queue))
+        segments, queue = self._known, self._queue
+        listed_bytes = sum(each.size_bytes for each in segments.listed())
+        self._set_gauges(len(segments), listed_bytes, len(queue), sum(each.size_bytes for each in queue))
 
     def _end(self, reason: str = "") -> None:
         self._is_busy = self._has_slot = False
@@ -362,9 +362,11 @@ class Expirer:
 
     def _find_due(self) -> Sliced[None]:
         """Queue garbage first, then what has expired. The new log start is made durable before any deletion."""
-        log, known = self._partition.log, self._known
-        copied_now, listed = self._copied_now(), tuple(known.listed())
-        self._queue.extend(each for each in known.unfinished() if each.segment_id != copied_now and self._is_over(each))
+        log, segments = self._partition.log, self._known
+        copied_now, listed = self._copied_now(), tuple(segments.listed())
+        self._queue.extend(
+            each for each in segments.unfinished() if each.segment_id != copied_now and self._is_over(each)
+        )
         if not self._is_tiered:
             self._queue.extend(listed)
             self._update_gauges()
@@ -376,23 +378,23 @@ class Expirer:
         if not self._may_go_on():
             return
         of_log = LeaderLog(log.log_start_offset, lineage, local_only, config.retention_ms, config.retention_bytes)
-        found = yield from due(listed, of_log, self._setting.ports.now().wall_ms)
+        expired = yield from due(listed, of_log, self._setting.ports.now().wall_ms)
         if not self._may_go_on():
             return
-        start = found.log_start_offset
+        start = expired.log_start_offset
         # Decision tier-events (P-11): missing, log start stays | known
         if self._lacks_events:
             self._note_loss()
-        elif start >= log.local_log_start_offset or known.segment_at(lineage, start) is not None:
+        elif start >= log.local_log_start_offset or segments.segment_at(lineage, start) is not None:
             pass
-        elif start not in known.copied:
+        elif start not in segments.copied:
             self._note_loss()
         else:  # A former leader deleted more than this log knows. No record before the next segment can be read.
-            gone = {each.segment_id for each in found.segments}
+            gone = {each.segment_id for each in expired.segments}
             first = yield from shares.first([each for each in listed if each.segment_id not in gone], start)
             start = log.local_log_start_offset if first is None else min(first, log.local_log_start_offset)
         if self._may_go_on():
-            self._queue.extend(found.segments)
+            self._queue.extend(expired.segments)
             self._update_gauges()
             self._start_log_at(start)
 
@@ -449,14 +451,17 @@ class Expirer:
     def _local_only_bytes(self, listed: Sequence[RemoteSegment], lineage: LeaderEpochStarts) -> Sliced[int]:
         """Return the number of bytes that only the log has. Segments before the first listed one do not count: they are
         older, so they would go first."""
-        log, known = self._partition.log, self._known
+        log, segments = self._partition.log, self._known
         first = yield from Shares(lineage).first(listed, log.log_start_offset)
         if first is None:
             return log.size_bytes
         local = tuple(zip(log.segments, [*log.bases[1:], log.log_end_offset], strict=False))
         size_bytes = 0
         for number, (each, end) in enumerate(local, 1):
-            is_listed = None not in (known.segment_at(lineage, each.base_offset), known.segment_at(lineage, end - 1))
+            is_listed = None not in (
+                segments.segment_at(lineage, each.base_offset),
+                segments.segment_at(lineage, end - 1),
+            )
             if end > first and not is_listed:
                 size_bytes += each.size_bytes
             if number % REMOTE_SEGMENTS_PER_SLICE == 0:
@@ -537,8 +542,8 @@ class Expirer:
         if not keys:
             self._swept()
             return
-        some, rest = tuple(keys[:KEYS_A_DELETE]), keys[KEYS_A_DELETE:]
-        self._setting.ports.store(Delete(some), lambda _: self._delete(rest), self._store_failed)
+        batch, remaining = tuple(keys[:KEYS_A_DELETE]), keys[KEYS_A_DELETE:]
+        self._setting.ports.store(Delete(batch), lambda _: self._delete(remaining), self._store_failed)
 
     def _store_failed(self, failure: StoreFailure) -> None:
         if self._may_go_on():

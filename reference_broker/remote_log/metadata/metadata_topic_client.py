@@ -442,8 +442,8 @@ class MetadataWriter:
             each.is_underway = True
             by_index.setdefault(each.index, []).append(each)
         batches = [
-            ProducePartition(index, build([Record(timestamp_ms=now_ms, value=encode(each.event)) for each in some]))
-            for index, some in by_index.items()
+            ProducePartition(index, build([Record(timestamp_ms=now_ms, value=encode(each.event)) for each in events]))
+            for index, events in by_index.items()
         ]
         body = ProduceRequest(ALL_REPLICAS, REPLICATED_WITHIN_MS, [ProduceTopic("", topic.topic_id, batches)])
         self._busy.add(leader)
@@ -465,13 +465,13 @@ class MetadataWriter:
 
     def _finished(self, leader: int, by_index: dict[int, list[Pending]], error_of: Callable[[int], Error]) -> None:
         self._busy.discard(leader)
-        for index, some in by_index.items():
+        for index, events in by_index.items():
             error = error_of(index)
             if error in _FINAL:
-                for each in some:
+                for each in events:
                     self.complete(each.event, error)
             elif error:
-                for each in some:
+                for each in events:
                     each.is_underway = False
                 self._pause()
         if not self._is_paused:

@@ -153,6 +153,6 @@ def late_marker_ends_next_transaction(original: Function, marker: Any, producer:
 
 
 @mutant("reference_broker.log.transaction_verification:_check_sequence")
-def later_batch_overtakes_waiting_one(original: Function, known: Any, header: Any, there: Any) -> None:
+def later_batch_overtakes_waiting_one(original: Function, entry: Any, header: Any, there: Any) -> None:
     """The second batch of a transaction is appended before the first one, which still waits to be verified and is out
     of order then (KAFKA-14920, X-9)."""
