@@ -7,7 +7,6 @@ exist the new code. From then on every run in this process, and in the processes
 import ast
 import gc
 import importlib
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,9 +16,9 @@ from typing import Any, Final, NamedTuple
 from scenarios.decision_points import Point, PointError, declared_points, outcome_names
 
 DECIDES: Final = "__decides__"
-"""The name under which a recompiled module finds the function that counts."""
-_NOTHING: Final[deque[int]] = deque(maxlen=0)
-"""It keeps nothing that is appended."""
+"""The name under which a recompiled module finds the function that counts a condition whose value matters."""
+REACHES: Final = "__reaches__"
+"""The name under which it finds the function that counts an outcome, and returns None."""
 
 
 class Reached(NamedTuple):
@@ -46,7 +45,8 @@ class Recorder:
     """Counts outcomes. Each run takes its own counts with ``begin`` and ``end``.
 
     A run makes some hundred thousand decisions, but most events make the same ones as an earlier event. So a decision
-    only appends to the list of its event, and equal lists are counted as a whole.
+    only appends to the list of its event, and equal lists are counted as a whole. Recompiled modules call the list's
+    own ``append``, unless a fault of the run waits for decisions.
     """
 
     outcomes: int = 0
@@ -54,21 +54,45 @@ class Recorder:
     _events: dict[tuple[int, ...], int] = field(default_factory=dict)
     """number of events by the outcomes that they reached, in order, after the one that the node had reached before
     (-1 for none)"""
-    _reached: list[int] | deque[int] = field(default_factory=lambda: _NOTHING)
-    """the outcomes of the current event; between events a deque that keeps nothing"""
+    _reached: list[int] = field(default_factory=list)
+    """the outcomes of the current event; between events what the checks reach, which is not counted"""
     _node: int = -1
     _last_of_nodes: dict[int, int] = field(default_factory=dict)
     _decided: Callable[[str], None] | None = None
+    _modules: list[Any] = field(default_factory=list)
+    """those that are recompiled"""
+    _is_waited_for: bool = True
+    """whether a fault of the run may wait for a decision; true between two runs"""
 
-    def begin(self) -> None:
-        """Forget what an earlier run reached."""
+    def begin(self, is_waited_for: bool = True) -> None:
+        """Forget what an earlier run reached. ``is_waited_for``: a fault of the new run may wait for a decision."""
         self.outcomes = 2 * len(declared_points())
         self._events.clear()
         self._last_of_nodes.clear()
+        self._reached.clear()
         self._node = -1
+        self._wait(is_waited_for)
+
+    def _wait(self, is_waited_for: bool) -> None:
+        if is_waited_for is not self._is_waited_for:
+            self._is_waited_for = is_waited_for
+            for module in self._modules:
+                setattr(module, REACHES, self.reaches)
+
+    def recompiled(self, module: Any) -> None:
+        """Let a module that was recompiled find the functions that count."""
+        self._modules.append(module)
+        setattr(module, DECIDES, self.decides)
+        setattr(module, REACHES, self.reaches)
+
+    @property
+    def reaches(self) -> Callable[[int], None]:
+        """Return the function that counts the outcome at a place."""
+        return self._reach if self._is_waited_for else self._reached.append
 
     def end(self) -> Reached:
-        """Return what the run reached."""
+        """Return what the run reached. What is decided from now on is kept nowhere."""
+        self._wait(is_waited_for=True)
         counts, pairs = [0] * self.outcomes, set[int]()
         for (last, *reached), times in self._events.items():
             for at in reached:
@@ -81,8 +105,9 @@ class Recorder:
     def enter(self, node_id: int, decided: Callable[[str], None] | None = None) -> None:
         """Note that from now on this node decides. ``decided`` is called with each outcome, ``NAME=OUTCOME``; it may
         raise ProcessKilled."""
+        assert decided is None or self._is_waited_for, "a fault waits for decisions that do not call it"
         self._node, self._decided = node_id, decided
-        self._reached = []
+        self._reached.clear()
 
     def leave(self) -> None:
         """Note that no node decides: what the checks call is not counted."""
@@ -91,15 +116,17 @@ class Recorder:
             self._events[event] = self._events.get(event, 0) + 1
             self._last_of_nodes[self._node] = event[-1]
         self._node, self._decided = -1, None
-        self._reached = _NOTHING
 
     def decides(self, place: int, value: Any) -> Any:
         """Note the outcome at ``place`` (twice the point's number), and return the condition's value as it is."""
-        at = place if value else place + 1
-        self._reached.append(at)
+        self._reach(place if value else place + 1)
+        return value
+
+    def _reach(self, at: int) -> None:
+        if self._node >= 0:
+            self._reached.append(at)
         if self._decided is not None:
             self._decided(outcome_names()[at])
-        return value
 
 
 _recorder: list[Recorder] = []
@@ -124,7 +151,7 @@ def watch() -> Recorder:
     for name, points in by_module.items():
         module = importlib.import_module(name)
         path = str(module.__file__)
-        setattr(module, DECIDES, recorder.decides)
+        recorder.recompiled(module)
         compiled = compile(counted(Path(path).read_text(), points), path, "exec", dont_inherit=True)
         codes |= {(path, code.co_qualname, code.co_firstlineno): code for code in _codes(compiled)}
     was_frozen = gc.get_freeze_count() > 0
@@ -171,11 +198,11 @@ def _decision(node: ast.AST) -> Callable[[int], None] | None:
     """Return a function that counts the condition of the node, None if it has none."""
     match node:
         case ast.If() | ast.While() | ast.IfExp() | ast.Assert():
-            return lambda place: setattr(node, "test", _call(place, node.test))
+            return lambda place: setattr(node, "test", _test(place, node.test))
         case ast.Try(handlers=[_, *_]):
             return lambda place: _count_caught(node, place)
         case ast.comprehension(ifs=[first, *_]):
-            return lambda place: node.ifs.__setitem__(0, _call(place, first))
+            return lambda place: node.ifs.__setitem__(0, _test(place, first))
         case ast.Return(value=ast.expr() as value) | ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
             if _is_condition(value):
                 return lambda place: setattr(node, "value", _call(place, value))
@@ -192,11 +219,21 @@ def _is_condition(value: ast.expr) -> bool:
 
 def _count_caught(node: ast.Try, place: int) -> None:
     for handler in node.handlers:
-        handler.body.insert(0, ast.copy_location(ast.Expr(_call(place, ast.Constant(True), handler)), handler))
-    counted = ast.copy_location(ast.Expr(_call(place, ast.Constant(False), node)), node)
-    node.orelse.insert(0, counted)
+        handler.body.insert(0, ast.copy_location(ast.Expr(_reaches(place, handler)), handler))
+    node.orelse.insert(0, ast.copy_location(ast.Expr(_reaches(place + 1, node)), node))
 
 
-def _call(place: int, value: ast.expr, at: Any = None) -> ast.Call:
+def _call(place: int, value: ast.expr) -> ast.Call:
+    """Count a condition, and leave its value as it is."""
     name = ast.Name(DECIDES, ast.Load())
-    return ast.copy_location(ast.Call(name, [ast.Constant(place), value], []), at or value)
+    return ast.copy_location(ast.Call(name, [ast.Constant(place), value], []), value)
+
+
+def _test(place: int, value: ast.expr) -> ast.IfExp:
+    """Count a condition of which only the truth matters: ``not reaches(place) if value else reaches(place + 1)``."""
+    is_true = ast.copy_location(ast.UnaryOp(ast.Not(), _reaches(place, value)), value)
+    return ast.copy_location(ast.IfExp(value, is_true, _reaches(place + 1, value)), value)
+
+
+def _reaches(at: int, where: Any) -> ast.Call:
+    return ast.copy_location(ast.Call(ast.Name(REACHES, ast.Load()), [ast.Constant(at)], []), where)

@@ -53,7 +53,7 @@ def play_seed(
         on_decisions = any(fault.on == "decision" for fault in played.faults)
         counts = watch() if own_points(played) or on_decisions else recorder()
         if counts is not None:
-            counts.begin()
+            counts.begin(is_waited_for=on_decisions)
         world = SimWorld(played, seed, hashed=hashed, keep_trace=keep_trace, coded_share=coded_share, also=also)
         world.cluster.stop_after_event = until_event
         crash, stuck, crashed_node = tuple[str, ...](), "", -1

@@ -3,15 +3,16 @@
 import ast
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from chaos.sim.decision_counts import DECIDES, Recorder, counted, watch
+from chaos.sim.decision_counts import DECIDES, REACHES, Recorder, counted, watch
 from chaos.sim.one_seed import play_seed
 from reports.verdict import Outcome
 from scenarios import loader
-from scenarios.decision_points import PointError, declared_points, points_of
+from scenarios.decision_points import PointError, declared_points, outcome_names, points_of
 
 _BODIES = {
     "if": "if x:\n        return 'yes'\n    return 'no'",
@@ -30,7 +31,7 @@ def _counts(body: str, *values: int) -> tuple[int, ...]:
     source = f"def f(x):\n{mark}    {body}\n"
     recorder = Recorder(2)
     recorder.enter(0)
-    namespace: dict[str, Any] = {DECIDES: recorder.decides}
+    namespace: dict[str, Any] = {DECIDES: recorder.decides, REACHES: recorder.reaches}
     tree = counted(source, list(enumerate(points_of(source, Path("f.py")))))
     exec(compile(tree, "f.py", "exec"), namespace)
     plain: dict[str, Any] = {}
@@ -59,7 +60,7 @@ def test_condition_of_a_comprehension_is_counted_where_it_begins() -> None:
     source = "def f(x):\n    return [\n" + body
     recorder = Recorder(2)
     recorder.enter(0)
-    namespace: dict[str, Any] = {DECIDES: recorder.decides}
+    namespace: dict[str, Any] = {DECIDES: recorder.decides, REACHES: recorder.reaches}
     exec(compile(counted(source, list(enumerate(points_of(source, Path("f.py"))))), "f.py", "exec"), namespace)
     assert namespace["f"]([0, 1, 2]) == [1, 2]
     recorder.leave()
@@ -78,7 +79,7 @@ def test_all_points_of_the_broker_stand_above_a_decision() -> None:
         by_path.setdefault(point.path, []).append((number, point))
     for path, points in by_path.items():
         tree = counted((Path(__file__).parents[2] / path).read_text(), points)
-        calls = [each for each in ast.walk(tree) if isinstance(each, ast.Name) and each.id == DECIDES]
+        calls = [each for each in ast.walk(tree) if isinstance(each, ast.Name) and each.id in (DECIDES, REACHES)]
         assert len(calls) >= len(points)
 
 
@@ -86,13 +87,30 @@ def test_decisions_between_events_are_not_recorded() -> None:
     recorder = Recorder(2)
     for _ in range(3):
         recorder.decides(0, True)
-    assert not recorder._reached
     recorder.enter(0)
     recorder.decides(0, True)
     recorder.leave()
     recorder.decides(0, False)
-    assert not recorder._reached
+    recorder.enter(0)
+    recorder.leave()
     assert recorder.end().counts == (1, 0)
+
+
+def test_decisions_are_reported_only_in_a_run_that_waits_for_them() -> None:
+    recorder, module, reported = Recorder(), SimpleNamespace(), list[str]()
+    recorder.recompiled(module)
+    for is_waited_for in (False, True):
+        recorder.begin(is_waited_for)
+        recorder.enter(0, reported.append if is_waited_for else None)
+        getattr(module, REACHES)(1)
+        recorder.leave()
+        assert recorder.end().counts[:2] == (0, 1)
+        getattr(module, REACHES)(1)
+        assert recorder._reached == [1], "nothing is kept after a run"
+    assert reported == [outcome_names()[1]]
+    recorder.begin(is_waited_for=False)
+    with pytest.raises(AssertionError, match="a fault waits for decisions"):
+        recorder.enter(0, reported.append)
 
 
 def test_pairs_are_of_one_node() -> None:
