@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,8 @@ from scenarios.ledger import head
 PARTS = ("quick", "thorough", "simulated", "live", "spark")
 QUESTIONS = ("git", "uname")
 """Commands that any test may start, because they only query the commit and the machine."""
+
+_OF_ANOTHER_PART = re.compile(r"^pytestmark = .*\bmark\.(?:live|peer|spark|simulated|thorough)\b", re.MULTILINE)
 
 # Commands that tests call would print annotations of results that are meant to be red.
 os.environ.pop("GITHUB_ACTIONS", None)
@@ -40,12 +43,15 @@ def part_of(item: pytest.Item) -> str:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Skip files without a mark of the chosen parts. Importing all test files takes 20 s, and few have such marks."""
+    """Skip files that have no test of the chosen parts, since importing all test files takes 20 s. Few have live tests
+    or tests with Spark, and a file whose ``pytestmark`` is that of another part has no quick ones."""
     marks = {"live": ("mark.live", "mark.peer"), "spark": ("mark.spark",)}
     wanted = config.getoption("--part")
-    if not wanted or not {*wanted} <= {*marks} or collection_path.suffix != ".py":
+    if not wanted or not {*wanted} <= {*marks, "quick"} or collection_path.suffix != ".py":
         return None
     source = collection_path.read_text(encoding="utf-8")
+    if "quick" in wanted:
+        return True if wanted == ["quick"] and _OF_ANOTHER_PART.search(source) else None
     return None if any(mark in source for part in wanted for mark in marks[part]) else True
 
 

@@ -12,10 +12,10 @@ from bench.probe.tests.scripted_server import serving
 
 
 def test_ports_are_free_all_different_and_none_that_an_outgoing_connection_may_get() -> None:
-    found = [*free_ports(20), free_port()]
-    assert len(set(found)) == 21
-    assert all(FIRST <= port <= LAST < 32_768 for port in found)
-    for port in found:
+    ports = [*free_ports(20), free_port()]
+    assert len(set(ports)) == 21
+    assert all(FIRST <= port <= LAST < 32_768 for port in ports)
+    for port in ports:
         with socket.create_server(("127.0.0.1", port)):
             pass
 
@@ -41,9 +41,9 @@ def test_http_and_tls_servers_are_recognised_at_once(responses: Mapping[bytes, b
 
     began = time.monotonic()
     with serving(serve) as (host, port):
-        found = stranger_at(host, port)
-    assert message in found
-    assert bool(message) == bool(found)
+        stranger = stranger_at(host, port)
+    assert message in stranger
+    assert bool(message) == bool(stranger)
     assert time.monotonic() - began < 6
 
 

@@ -340,8 +340,8 @@ def test_no_client_of_a_load_deletes_records() -> None:
     root = Path(bench.fleet.__file__).parents[2]
     files = [each for folder in ("bench/fleet", "chaos", "scenarios") for each in (root / folder).rglob("*.py")]
     played = [each for each in files if "tests" not in each.parts]
-    found = {str(each.relative_to(root)) for each in played if names_delete_records(each.read_text(encoding="utf-8"))}
-    assert found == HARMLESS
+    calls = {str(each.relative_to(root)) for each in played if names_delete_records(each.read_text(encoding="utf-8"))}
+    assert calls == HARMLESS
 
 
 @pytest.mark.parametrize(

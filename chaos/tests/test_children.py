@@ -11,9 +11,9 @@ def test_results_come_in_the_order_of_the_parts_whichever_is_ready_first() -> No
         time.sleep(seconds)
         return seconds, os.getpid()
 
-    found = list(in_children(slept, [0.1, 0.0, 0.05], 3))
-    assert [seconds for seconds, _ in found] == [0.1, 0.0, 0.05]
-    assert len({os.getpid(), *(number for _, number in found)}) == 4
+    results = list(in_children(slept, [0.1, 0.0, 0.05], 3))
+    assert [seconds for seconds, _ in results] == [0.1, 0.0, 0.05]
+    assert len({os.getpid(), *(number for _, number in results)}) == 4
 
 
 def test_first_part_is_done_here_and_known_before_a_child_has_done_its_own() -> None:
@@ -52,7 +52,7 @@ def test_child_that_ends_without_a_result_is_an_error() -> None:
 
 def test_children_are_ended_when_their_parent_is_gone() -> None:
     started = time.monotonic()
-    found = in_children(time.sleep, [0.0, 60.0, 60.0], 2)
-    assert next(found) is None
-    found.close()  # type: ignore[attr-defined]
+    results = in_children(time.sleep, [0.0, 60.0, 60.0], 2)
+    assert next(results) is None
+    results.close()  # type: ignore[attr-defined]
     assert time.monotonic() - started < 30

@@ -96,12 +96,12 @@ class MortalDisk(SimDisk):
 
 def scenario() -> Scenario:
     """Topics are made, changed and deleted; the first epoch, the bootstrap and snapshots are part of it."""
-    found = loader.find("33")
+    scenario = loader.find("33")
     return replace(
-        found,
+        scenario,
         faults=(),
-        cluster=replace(found.cluster, nodes=NODES, observers=OBSERVERS),
-        load=replace(found.load, sim_seconds=1.0),
+        cluster=replace(scenario.cluster, nodes=NODES, observers=OBSERVERS),
+        load=replace(scenario.load, sim_seconds=1.0),
     )
 
 

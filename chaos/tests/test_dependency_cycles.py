@@ -26,16 +26,16 @@ def violations_of(history: History) -> list[Violation]:
 @pytest.mark.parametrize("name", list(PLANTED))
 def test_exactly_the_planted_cycle_is_found(name: str) -> None:
     _, circle, at_us = PLANTED[name]
-    found = violations_of(planted(name))
-    assert [(each.story.partition(":")[0], each.at_us) for each in found] == ([(circle, at_us)] if circle else []), (
-        found
-    )
+    violations = violations_of(planted(name))
+    assert [(each.story.partition(":")[0], each.at_us) for each in violations] == (
+        [(circle, at_us)] if circle else []
+    ), violations
     assert closed_at(planted(name)) == at_us
 
 
 def test_cycle_is_reported_edge_by_edge() -> None:
-    (found,) = violations_of(planted("sends"))
-    assert found.story == (
+    (violation,) = violations_of(planted("sends"))
+    assert violation.story == (
         "G0-realtime: operation 0 of b began at 20 us, before log-0 offset 2 was written (within), before log-0 offset "
         "7 was written (ww), before operation 0 of a ended at 10 us (within), before operation 0 of b began at 20 us "
         "(realtime)"
@@ -53,8 +53,8 @@ def test_serial_execution_has_no_cycle(random: Random) -> None:
 @settings(max_examples=100, deadline=None)
 def test_cycles_found_are_those_of_a_brute_force_search(random: Random) -> None:
     history = drawn(random)
-    found = violations_of(history)
-    assert (found[0].at_us if found else -1) == closed_at(history)
+    violations = violations_of(history)
+    assert (violations[0].at_us if violations else -1) == closed_at(history)
 
 
 def test_about_half_of_the_drawn_histories_have_cycles() -> None:

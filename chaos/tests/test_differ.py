@@ -28,10 +28,10 @@ PAIRS = [(kind, mutant) for kind, mutants in KILLED_BY.items() for mutant in mut
 @pytest.mark.simulated
 @pytest.mark.parametrize("name", KINDS)
 def test_both_ways_give_equal_responses(name: str) -> None:
-    found = DifferResult(name)
-    difference = compare(KINDS[name], SEED, found)
+    results = DifferResult(name)
+    difference = compare(KINDS[name], SEED, results)
     assert difference is None, "\n".join(story(difference))
-    assert found.operations > 60
+    assert results.operations > 60
 
 
 @pytest.mark.nightly
@@ -117,8 +117,8 @@ def test_runs_that_both_end_early_are_no_agreement(monkeypatch: pytest.MonkeyPat
         raise NoResponse("planted")
 
     monkeypatch.setattr(ScriptClient, "init_producer", fail)
-    found = DifferResult("slices")
-    difference = compare(KINDS["slices"], SEED, found)
+    results = DifferResult("slices")
+    difference = compare(KINDS["slices"], SEED, results)
     assert difference is not None
     assert difference.left == difference.right == (("the run ended", "planted"),)
 

@@ -234,18 +234,18 @@ def test_records_are_read_as_they_are_written(world: CheckedGroupCoordinator) ->
     world.write((offset_key("g", "t", 0), offset_value(plain, 3)), producer_id=7)
     world.marker(7, commit=False)
     world.offset(None)
-    found = list(logged_batches(world.log, 0, world.log.log_end_offset))
+    batches = list(logged_batches(world.log, 0, world.log.log_end_offset))
     member = LoggedMember(None, 2000, 1000, SUBSCRIPTION, b"all")
     group = LoggedGroup(3, "consumer", "range", "a", 5, {"a": member})
-    assert found[0].records == ((0, "g", group),)
+    assert batches[0].records == ((0, "g", group),)
     assert member.topics == ["t"]
     assert LoggedMember(None, 1, 1, b"\x00", b"").topics is None
     key = "g", "t", 0
-    assert found[1].records == ((1, key, Committed(5, 4, "text", 7, -1, -1, 2)),)
-    assert found[2].records == ((2, key, Committed(6, 4, "text", 8, 3, 99, 3)),)
-    assert found[3].records == ((3, key, Committed(9, -1, "", 8, -1, 44, 4)),)
-    assert (found[3].producer_id, found[4].producer_id, found[4].marker) == (7, 7, 0)
-    assert found[5].records == ((5, key, None),)
+    assert batches[1].records == ((1, key, Committed(5, 4, "text", 7, -1, -1, 2)),)
+    assert batches[2].records == ((2, key, Committed(6, 4, "text", 8, 3, 99, 3)),)
+    assert batches[3].records == ((3, key, Committed(9, -1, "", 8, -1, 44, 4)),)
+    assert (batches[3].producer_id, batches[4].producer_id, batches[4].marker) == (7, 7, 0)
+    assert batches[5].records == ((5, key, None),)
 
 
 # --- responses --------------------------------------------------------------------------------------------------------

@@ -41,30 +41,30 @@ SWARMS = [each for each in loader.load_all() if each.swarm is not None]
 
 def short() -> Scenario:
     """Return a scenario that is played in a tenth of a second."""
-    found = next(each for each in loader.load_all() if each.name == "01-lost-response")
-    return replace(found, revisions=("final",))
+    scenario = next(each for each in loader.load_all() if each.name == "01-lost-response")
+    return replace(scenario, revisions=("final",))
 
 
 @given(st.sampled_from(SWARMS), st.integers(0, 1000), st.lists(st.integers(0, 2**31), max_size=12))
 @example(next(each for each in SWARMS if each.name == "swarm-groups"), 333, [158, 2, 60125])
 @settings(max_examples=60, deadline=None)
 def test_every_changed_schedule_is_a_loadable_scenario(scenario: Scenario, seed: int, changes: list[int]) -> None:
-    found = scheduled(scenario, seed, changes)
-    assert scheduled(scenario, seed, changes) == found, "a recipe always names the same schedule"
-    path = Path(found.path)
-    read = loader.parse(tomllib.loads(text_of(found)), path)
-    assert read.faults == found.faults
-    assert read.cluster == found.cluster
+    changed = scheduled(scenario, seed, changes)
+    assert scheduled(scenario, seed, changes) == changed, "a recipe always names the same schedule"
+    path = Path(changed.path)
+    read = loader.parse(tomllib.loads(text_of(changed)), path)
+    assert read.faults == changed.faults
+    assert read.cluster == changed.cluster
 
 
 def test_changes_draw_features_other_clients_and_replicas_of_a_partition() -> None:
     swarm = next(each for each in SWARMS if each.name == "swarm-replicated")
     features, roles, versions = set[str](), set[object](), set[int]()
     for number in range(300):
-        found = scheduled(swarm, 1, [number])
-        features |= {each.feature for each in found.faults if each.feature}
-        roles |= {each.node for each in found.faults if each.after}
-        versions |= {each.newest_version for each in found.load.fetchers if each not in swarm.load.fetchers}
+        changed = scheduled(swarm, 1, [number])
+        features |= {each.feature for each in changed.faults if each.feature}
+        roles |= {each.node for each in changed.faults if each.after}
+        versions |= {each.newest_version for each in changed.load.fetchers if each not in swarm.load.fetchers}
     assert features == set(FEATURE_LEVELS)
     assert {SAME_NODE, "leader", *PARTITION_ROLES} <= roles
     assert len(versions) > 5

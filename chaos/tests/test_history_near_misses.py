@@ -136,8 +136,8 @@ def test_value_that_is_written_three_times_is_judged_by_each_two_writes_in_a_row
     for index, (offset, shown_s) in enumerate(((40, 9), (0, 1), (20, 2))):
         history.add([replace(operation("f", index, "fetch"), complete_us=shown_s * SECOND_US)])
         history.add([read(index, offset, shift=-offset)])
-    found = judged(Duplicate(check_context()), history)
-    assert {each.partition(":")[0] for each in found} == {f"hot-0 offset {offset}" for offset in range(20, 25)}
+    violations = judged(Duplicate(check_context()), history)
+    assert {each.partition(":")[0] for each in violations} == {f"hot-0 offset {offset}" for offset in range(20, 25)}
 
 
 @pytest.mark.clause("E-7")

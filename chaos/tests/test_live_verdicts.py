@@ -71,8 +71,8 @@ def played_and_judged(runs: Path, plays: Sequence[tuple[str, str, int]], spark: 
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         folders = list(pool.map(lambda each: played(*each), wanted))
-    found = report_runs(folders, spark=spark)
-    return {(name, mutant): verdict for (name, mutant, _), verdict in zip(wanted, found, strict=True)}
+    reports = report_runs(folders, spark=spark)
+    return {(name, mutant): verdict for (name, mutant, _), verdict in zip(wanted, reports, strict=True)}
 
 
 KILLED_BY = {

@@ -11,15 +11,16 @@ from scenarios.model import Fault
 
 def errors_of_clients(kind: str) -> set[str]:
     """Play the kind once, and return the errors of the operations whose node was gone."""
-    found = loader.find("leader-host-lost-under-acks-all")
+    scenario = loader.find("leader-host-lost-under-acks-all")
     gone = Fault("gone", kind, at_s=4.0, sim_at_s=4.0, node=2, restart_after_s=5.0)
-    world = SimWorld(replace(found, faults=(gone,)), 1)
+    world = SimWorld(replace(scenario, faults=(gone,)), 1)
     world.play()
     (fired,) = world.faults
     assert fired.until_us - fired.at_us >= 5_000_000
     return {each.error for each in world.history.operations if each.error is not None and each.node == 2}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "errors"), [("host_lost", {"timeout"}), ("node_killed", {"disconnected", "refused"})])
 def test_only_a_process_that_ends_is_seen_by_its_clients(kind: str, errors: set[str]) -> None:
     assert errors_of_clients(kind) == errors

@@ -78,10 +78,10 @@ def forged(seed: int) -> list[NodeRequest]:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_each_forged_request_is_a_valid_frame_with_a_lie(seed: int) -> None:
-    found = forged(seed)
-    assert {each.api_key for each in found} <= FORGED
-    assert len(found) == 5 + 4 + 1
-    for each in found:
+    requests = forged(seed)
+    assert {each.api_key for each in requests} <= FORGED
+    assert len(requests) == 5 + 4 + 1
+    for each in requests:
         assert encode_request(each.api_key, each.api_version, 1, each.client_id, each.body)
         if "false leader" in each.label:
             continue  # It is true at the leader, and only there.
@@ -158,5 +158,5 @@ def test_nodes_file_round_trips(tmp_path: Path) -> None:
     tag = Tag(ApiKey.FETCH, version, "node-1", role="peer")
     keeping.before(Now(3_000_000, 0), Request(1, 1, ApiKey.FETCH, version, SENDER, fetch(4), tag))
     keeping.before(Now(3_000_000, 0), Request(1, 1, ApiKey.FETCH, version, "c", FetchRequest(), tag._replace(role="")))
-    (found,) = recorded(tmp_path, 0).replays(0, Random(1))
-    assert (found.body, found.label) == (fetch(4), "Fetch of node-1 from 2.0 s")
+    (request,) = recorded(tmp_path, 0).replays(0, Random(1))
+    assert (request.body, request.label) == (fetch(4), "Fetch of node-1 from 2.0 s")

@@ -8,9 +8,9 @@ from scenarios.model import Fault
 
 
 def test_pause_at_a_request_near_the_loads_end_is_over_at_the_heal() -> None:
-    found = loader.find("failed-sync")
+    scenario = loader.find("failed-sync")
     long = Fault("long", "node_paused", "request", after_s=3.9, total=1, duration_s=30.0, sim_duration_s=30.0)
-    world = SimWorld(replace(found, faults=(long,), load=replace(found.load, seconds=4.0, sim_seconds=4.0)), 1)
+    world = SimWorld(replace(scenario, faults=(long,), load=replace(scenario.load, seconds=4.0, sim_seconds=4.0)), 1)
     (machine,) = world.cluster.machines
     paused: list[bool] = []
     heal = world.cluster.heal

@@ -25,24 +25,24 @@ PAIRS = [(kind, mutant) for kind, mutants in KILLED_BY.items() for mutant in mut
 @pytest.mark.simulated
 @pytest.mark.clause("P-1", "P-6")
 def test_log_loses_nothing_by_a_power_loss_before_any_operation() -> None:
-    found = search_violation(PlainLog)
-    assert found.violation is None, found.violation
-    assert found.points > 150
-    assert found.losses == found.points * 14
-    assert found.resumes > 3000
+    violations = search_violation(PlainLog)
+    assert violations.violation is None, violations.violation
+    assert violations.points > 150
+    assert violations.losses == violations.points * 14
+    assert violations.resumes > 3000
 
 
 @pytest.mark.simulated
 def test_killed_process_leaves_nothing_that_a_power_loss_turns_into_damage() -> None:
-    found = search_violation(kind_of("tier"), ("killed", "bytes"))
-    assert found.violation is None, found.violation
+    violations = search_violation(kind_of("tier"), ("killed", "bytes"))
+    assert violations.violation is None, violations.violation
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", [name for name in KINDS if name != "log"])
 def test_no_kind_loses_anything(name: str) -> None:
-    found = search_violation(kind_of(name))
-    assert found.violation is None, found.violation
+    violations = search_violation(kind_of(name))
+    assert violations.violation is None, violations.violation
 
 
 @pytest.mark.simulated

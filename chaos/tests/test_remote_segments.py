@@ -140,11 +140,11 @@ class Tier:
 
 def test_record_is_read_without_the_broker_s_code() -> None:
     segment = Tier().segment
-    found = record_of(encode(segment))
-    assert found is not None
-    assert (found.partition.directory, found.broker_id, found.epoch, found.attempt) == ("hot-0", 1, 4, 1)
-    assert (found.start_offset, found.end_offset, found.max_timestamp_ms) == (0, 6, MS + 9)
-    assert (found.leader_epochs, found.has_transaction_index, found.begins) == (((3, 0), (4, 4)), True, True)
+    record = record_of(encode(segment))
+    assert record is not None
+    assert (record.partition.directory, record.broker_id, record.epoch, record.attempt) == ("hot-0", 1, 4, 1)
+    assert (record.start_offset, record.end_offset, record.max_timestamp_ms) == (0, 6, MS + 9)
+    assert (record.leader_epochs, record.has_transaction_index, record.begins) == (((3, 0), (4, 4)), True, True)
     without = record_of(encode(replace(segment, has_transaction_index=False)))
     assert without is not None
     assert not without.has_transaction_index

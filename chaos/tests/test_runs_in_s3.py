@@ -101,8 +101,8 @@ def put(run: Path, store: Any, name: str) -> str:
 
 def report_in_s3(store: Any, name: str) -> Any:
     """The verdict of a run, which is beside its page."""
-    found = s3._files_below(store, f"{BUCKET}/{name}")
-    assert {"report/index.html", "report/junit.xml", "report/verdict.json"} <= set(found)
+    keys = s3._files_below(store, f"{BUCKET}/{name}")
+    assert {"report/index.html", "report/junit.xml", "report/verdict.json"} <= set(keys)
     with store.open_input_stream(f"{BUCKET}/{name}/report/verdict.json") as file:
         return json.loads(file.read())
 

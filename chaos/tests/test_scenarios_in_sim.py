@@ -366,8 +366,8 @@ def test_ledger_lists_only_played_scenarios_and_mutants() -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_each_scenario_passes_without_a_mutant(name: str) -> None:
     alone = ALL[name].cluster.total == 1
-    found = search(ALL[name], CONTROL_SEEDS if alone else CLUSTER_SEEDS, processes=1)
-    assert found.outcome is Outcome.PASSED, report(found)
+    search_result = search(ALL[name], CONTROL_SEEDS if alone else CLUSTER_SEEDS, processes=1)
+    assert search_result.outcome is Outcome.PASSED, report(search_result)
 
 
 @pytest.mark.clause("F-2", "F-3", "F-10", "F-11", "F-13", "F-14", "F-15", "F-18", "F-20", "F-22")

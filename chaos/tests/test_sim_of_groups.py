@@ -79,5 +79,5 @@ def test_mirror_copies_to_the_second_cluster() -> None:
     assert target is not None
     assert target not in world.cluster.machines
     assert sum(row.count for row in world.history.copies) >= verdict.acked
-    found = {(row.partition, row.count == 0) for row in world.history.target_runs}
-    assert found == {(partition, ended) for partition in range(4) for ended in (False, True)}
+    copied = {(row.partition, row.count == 0) for row in world.history.target_runs}
+    assert copied == {(partition, ended) for partition in range(4) for ended in (False, True)}

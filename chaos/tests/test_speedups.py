@@ -29,6 +29,7 @@ def test_value_is_frozen_again_and_equal_to_one_made_inside() -> None:
             value.at_us = 2
 
 
+@pytest.mark.thorough
 def test_default_values_are_equal_inside_plain_values() -> None:
     with plain_values():
         assert MetadataImage() == EMPTY_IMAGE

@@ -173,11 +173,11 @@ def test_every_scenario_can_be_written_and_read_back(name: str, tmp_path: Path) 
 @pytest.mark.simulated
 @pytest.mark.clause("S-10", "T-7", "T-8")
 def test_swarms_find_no_violation_and_report_fired_faults() -> None:
-    found = search(swarming(), range(1, 9), processes=1)
-    assert found.outcome is Outcome.PASSED, report(found)
-    coverage = coverage_of(found.verdicts)
+    search_result = search(swarming(), range(1, 9), processes=1)
+    assert search_result.outcome is Outcome.PASSED, report(search_result)
+    coverage = coverage_of(search_result.verdicts)
     assert sum(coverage.values()) >= 8
-    text = report(found)
+    text = report(search_result)
     assert "seeds/s" in text
     assert "events/s" in text
     assert "cells (kind, role, state)" in text

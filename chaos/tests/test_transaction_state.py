@@ -833,9 +833,9 @@ def test_lost_response_of_init_producer_id_is_repeated(between: tuple[Transactio
     world.write(OWNER, FIRST)
     assert world.replies(_naming(0), init_response(producer_epoch=1)) == []
     world.write(*between)
-    found = world.replies(_naming(0), init_response(error=ErrorCode.producer_fenced))
-    assert bool(found) is is_wrong
-    assert all("nothing has happened since" in each for each in found)
+    stories = world.replies(_naming(0), init_response(error=ErrorCode.producer_fenced))
+    assert bool(stories) is is_wrong
+    assert all("nothing has happened since" in each for each in stories)
 
 
 @pytest.mark.clause("X-1")
@@ -856,8 +856,8 @@ def test_new_coordinator_may_fence_who_lost_the_response() -> None:
 def test_init_producer_id_serves_the_owner_only(named: tuple[int, int], is_wrong: bool) -> None:
     world = CheckedTransactionCoordinator()
     world.write(OWNER, FIRST, SECOND)
-    found = world.replies(_naming(named[1], named[0]), init_response(producer_epoch=2))
-    assert bool([each for each in found if "KIP-360" in each]) is is_wrong
+    stories = world.replies(_naming(named[1], named[0]), init_response(producer_epoch=2))
+    assert bool([each for each in stories if "KIP-360" in each]) is is_wrong
 
 
 @pytest.mark.clause("X-1")
@@ -866,8 +866,8 @@ def test_last_epochs_of_the_former_producer_id_still_count(epoch: int, is_wrong:
     world = CheckedTransactionCoordinator()
     last = OWNER._replace(producer_epoch=epoch, state=TransactionState.COMPLETE_ABORT)
     world.write(OWNER, last, OWNER._replace(producer_id=8))
-    found = world.replies(_naming(epoch), init_response(8))
-    assert bool([each for each in found if "KIP-360" in each]) is is_wrong
+    stories = world.replies(_naming(epoch), init_response(8))
+    assert bool([each for each in stories if "KIP-360" in each]) is is_wrong
 
 
 DUTY_US = 2_000_000 + 3_000_000 + WORK_US

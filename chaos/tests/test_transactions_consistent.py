@@ -21,5 +21,5 @@ def test_coordinator_that_contradicts_itself_is_a_violation() -> None:
     held = target.entries[id_]
     held.current = held.current._replace(transactional_id="other")
     check.inspect(9, 0, node, None, False)
-    (found,) = check.violations
-    assert (found.at_us, found.story.endswith(f"is stored under {id_}")) == (9, True)
+    (violation,) = check.violations
+    assert (violation.at_us, violation.story.endswith(f"is stored under {id_}")) == (9, True)

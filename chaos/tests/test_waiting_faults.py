@@ -19,11 +19,11 @@ from scenarios.model import Fault, Match
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_fault_that_is_alone_waits_until_the_node_that_another_took_away_is_back(alone: bool) -> None:
-    found = loader.find("intruder")
+    scenario = loader.find("intruder")
     away = Fault("away", "node_killed", at_s=0.5, sim_at_s=0.5, node=2, restart_after_s=1.0)
     second = Fault("second", "node_killed", at_s=0.9, sim_at_s=0.9, node=1, restart_after_s=0.5, alone=alone)
-    load = replace(found.load, seconds=6.0, sim_seconds=6.0, admins=(), fetchers=())
-    world = SimWorld(replace(found, faults=(away, second), load=load), 1)
+    load = replace(scenario.load, seconds=6.0, sim_seconds=6.0, admins=(), fetchers=())
+    world = SimWorld(replace(scenario, faults=(away, second), load=load), 1)
     world.play()
     first, other = world.faults
     assert (first.name, other.name) == ("away", "second")
@@ -33,11 +33,11 @@ def test_fault_that_is_alone_waits_until_the_node_that_another_took_away_is_back
 @pytest.mark.thorough
 @pytest.mark.parametrize(("path", "outcome"), [("hot-*/*.log", Outcome.PASSED), ("cold-*/*.log", Outcome.INVALID)])
 def test_disk_on_which_no_bit_was_turned_over_is_no_evidence(path: str, outcome: Outcome) -> None:
-    found = loader.find("damaged-eligible")
+    scenario = loader.find("damaged-eligible")
     faults = [
-        replace(each, match=Match(path=path)) if each.name == "damaged_first_back" else each for each in found.faults
+        replace(each, match=Match(path=path)) if each.name == "damaged_first_back" else each for each in scenario.faults
     ]
-    verdict = play_seed(replace(found, faults=tuple(faults), points=()), 1).verdict
+    verdict = play_seed(replace(scenario, faults=tuple(faults), points=()), 1).verdict
     assert verdict.outcome is outcome
     assert verdict.reasons == (("the fault damaged_first_back never fired",) if outcome is Outcome.INVALID else ())
     hits = sum(times for (kind, _, _), times in verdict.coverage if kind == "disk_bit_flipped")

@@ -219,8 +219,8 @@ def test_every_list_without_arguments_is_served_as_described(client: Client) -> 
     plain = [each for each in operation.listed if each.method == "GET" and "{" not in each.path]
     for each in plain:
         path = f"{each.path}?group=g" if each.name == "coordinator" else each.path
-        found = client.done("GET", path)
-        msgspec.convert(found, each.result)
+        response = client.done("GET", path)
+        msgspec.convert(response, each.result)
     assert len(plain) > 10
 
 
@@ -322,10 +322,10 @@ def test_requests_are_guarded(server: ControlServer, head: str, status: int, cap
     host, _, port = urlsplit(server.url).netloc.rpartition(":")
     with socket.create_connection((host, int(port)), LIMIT_S) as client:
         client.sendall(request.encode("latin-1"))
-        found = b""
+        received = b""
         while part := client.recv(65_536):
-            found += part
-    first, _, rest = found.partition(b"\r\n")
+            received += part
+    first, _, rest = received.partition(b"\r\n")
     assert int(first.split()[1]) == status
     body = json.loads(rest.partition(b"\r\n\r\n")[2])
     assert status == 200 or set(body) == {"error"}
@@ -370,10 +370,10 @@ def test_document_is_valid() -> None:
     assert described["openapi"].startswith("3.1.")
     assert {"title", "version"} <= set(described["info"])
     for reference in references(described):
-        found = described
+        schema = described
         assert reference.startswith("#/")
         for part in reference[2:].split("/"):
-            found = found[part]
+            schema = schema[part]
     tags = {each["name"] for each in described["tags"]}
     names = []
     for path, methods in described["paths"].items():
@@ -398,11 +398,11 @@ def test_every_operation_of_the_document_is_served(client: Client, each: Operati
     assert each.method.lower() in document()["paths"][each.path]
     path = re.sub(r"\{\w+\}", "0", each.path)
     if each.method == "POST":
-        found = client.refused("POST", path, {"no_such_argument": 1})
+        refusal = client.refused("POST", path, {"no_such_argument": 1})
     else:
-        found = client.refused(each.method, f"{path}?no_such_argument=1")
-    assert found[0] == 400
-    assert "no_such_argument" in found[1] or "missing required" in found[1]
+        refusal = client.refused(each.method, f"{path}?no_such_argument=1")
+    assert refusal[0] == 400
+    assert "no_such_argument" in refusal[1] or "missing required" in refusal[1]
 
 
 def test_page_is_up_to_date() -> None:

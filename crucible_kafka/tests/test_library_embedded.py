@@ -243,6 +243,7 @@ def start_and_stop(times: int) -> None:
             cluster.create_topic("t")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("times", [8, pytest.param(1000, marks=pytest.mark.nightly)])
 @pytest.mark.timeout(900)
 def test_starts_and_stops_leave_nothing_behind(times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,14 +52,14 @@ STANDARD = Shape()
 class History:
     shape: Shape
     seed: int
-    tables: dict[str, list[Row]] = field(default_factory=lambda: {one.name: [] for one in schema.TABLES})
+    tables: dict[str, list[Row]] = field(default_factory=lambda: {each.name: [] for each in schema.TABLES})
     config: dict[str, str] = field(default_factory=dict)
 
     def rows(self, table: str, **equal: object) -> list[Row]:
         return [row for row in self.tables[table] if all(row[key] == value for key, value in equal.items())]
 
     def drop(self, table: str, row: Row) -> None:
-        self.tables[table] = [one for one in self.tables[table] if one is not row]
+        self.tables[table] = [each for each in self.tables[table] if each is not row]
 
     def manifest(self, **changes: object) -> Manifest:
         values: dict[str, object] = {
@@ -76,7 +76,7 @@ class History:
                 **self.config,
             },
             "expectations": Expectations(
-                faults=tuple(one.name for one in self.shape.faults), min_fetches=10, min_acked=10
+                faults=tuple(each.name for each in self.shape.faults), min_fetches=10, min_acked=10
             ),
         }
         return Manifest(**{**values, **changes})  # type: ignore[arg-type]

@@ -414,10 +414,10 @@ def _events(history: History) -> tuple[dict[Event, int], set[tuple[Event, Event]
                     order.add((appended, ("ended", *key) if transaction is None else ("committed", *key)))
     points = {event for pair in order for event in pair if event[0] == "appended"}
     order |= {
-        (one, other)
-        for one in points
+        (each, other)
+        for each in points
         for other in points
-        if one[:3] == other[:3] and int(str(one[3])) < int(str(other[3]))
+        if each[:3] == other[:3] and int(str(each[3])) < int(str(other[3]))
     }
     return times, order
 

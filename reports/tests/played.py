@@ -87,7 +87,9 @@ class _Player:
         return sorted(slots)
 
     def _active(self, at_us: int, kind: str) -> Fault | None:
-        return next((one for one in self.shape.faults if one.kind == kind and one.at_us <= at_us < one.until_us), None)
+        return next(
+            (each for each in self.shape.faults if each.kind == kind and each.at_us <= at_us < each.until_us), None
+        )
 
     def _latency_us(self, at_us: int, kind: str) -> int:
         base = math.exp(self.random.gauss(6.4 if kind == "fetch" else 6.9, 0.45))
@@ -95,7 +97,7 @@ class _Player:
             base *= self.random.uniform(5, 20)
         if self._active(at_us, "link_delayed"):
             base += self.random.gauss(50_000, 6_000)
-        recent = any(one.kind == "node_killed" and 0 <= at_us - one.until_us < 800_000 for one in self.shape.faults)
+        recent = any(each.kind == "node_killed" and 0 <= at_us - each.until_us < 800_000 for each in self.shape.faults)
         return max(80, int(base * (6 if recent else 1)))
 
     def _operation(self, intended_us: int, kind: str, number: int) -> None:

@@ -109,7 +109,7 @@ def test_cluster_gives_the_same_verdicts(master: str, spark: "SparkSession", tmp
     (log,) = events.iterdir()
     executors = _executors(log)
     assert executors, "no task has run"
-    assert executors <= {one.name for one in tmp_path.glob(f"work/{log.name}/*")}, "the worker has a folder for each"
+    assert executors <= {each.name for each in tmp_path.glob(f"work/{log.name}/*")}, "the worker has a folder for each"
 
 
 def _judge_on(master: str, runs: Sequence[Path], events: Path) -> None:
@@ -135,11 +135,11 @@ def _verdict_of(verdict: Path) -> dict[str, object]:
 
 def _broken(run: Path) -> tuple[str, list[str]]:
     verdict = json.loads((run / "report" / "verdict.json").read_text(encoding="utf-8"))
-    return verdict["outcome"], [one["name"] for one in verdict["guarantees"] if one["status"] == "broken"]
+    return verdict["outcome"], [each["name"] for each in verdict["guarantees"] if each["status"] == "broken"]
 
 
 def _executors(log: Path) -> set[str]:
     """Return the executors on which tasks ended, by the event log of the application. Tasks of a local master would end
     at "driver"."""
     events = map(json.loads, log.read_text(encoding="utf-8").splitlines())
-    return {one["Task Info"]["Executor ID"] for one in events if one["Event"] == "SparkListenerTaskEnd"}
+    return {each["Task Info"]["Executor ID"] for each in events if each["Event"] == "SparkListenerTaskEnd"}

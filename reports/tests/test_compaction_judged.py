@@ -474,10 +474,12 @@ def verdicts(spark: object, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 @pytest.mark.parametrize("name", list(PLANTED))
 def test_exactly_the_planted_guarantee_breaks(verdicts: dict[str, Verdict], name: str) -> None:
-    broken = {one.name: [e.detail for e in one.examples] for one in verdicts[name].guarantees if one.status == "broken"}
+    broken = {
+        each.name: [e.detail for e in each.examples] for each in verdicts[name].guarantees if each.status == "broken"
+    }
     assert set(broken) & {*OF_COMPACTION, VIEW} == PLANTED[name][1], broken
 
 
 def test_each_guarantee_has_evidence(verdicts: dict[str, Verdict]) -> None:
-    held = {one.name for one in verdicts["nothing"].guarantees if one.status == "holds"}
+    held = {each.name for each in verdicts["nothing"].guarantees if each.status == "holds"}
     assert {*OF_COMPACTION, VIEW} - {"group-skip"} <= held  # Its histories are those with a group.

@@ -133,7 +133,7 @@ def test_each_fault_has_the_figure_that_it_is_about() -> None:
         transactions_around_faults=[{"fault": "coordinator", "longest_us": 2_801_663}, {"fault": "", "longest_us": 9}],
     )
     costs = [cost(row["name"], 2_110_000) for row in rows]
-    listed = {one.fault: one.figure for one in attacks(found, outcome(MANIFEST), costs)}
+    listed = {each.fault: each.figure for each in attacks(found, outcome(MANIFEST), costs)}
     assert listed == {
         "lost": Figure("120 ms", "at worst from a lost response to the next good one"),
         "slow": Figure("900 ms", "p99 of produce, 5.0 ms before"),
@@ -147,13 +147,16 @@ def test_each_fault_has_the_figure_that_it_is_about() -> None:
 def test_nothing_lost_is_stated_only_if_judged() -> None:
     killed = findings(faults=[fault("kill", "node_killed"), fault("drop", "response_dropped", api_key=1)])
     whole = attacks(killed, outcome(MANIFEST), [])
-    assert [(one.fault, one.nothing_lost) for one in whole] == [("drop", False), ("kill", True)]
+    assert [(each.fault, each.nothing_lost) for each in whole] == [("drop", False), ("kill", True)]
     facts = {**killed.facts, **dict.fromkeys(("records_acked", "acked_and_read", "ended_acked"), 0)}
     unseen = attacks(replace(killed, facts=dict.fromkeys(facts, 0)), outcome(MANIFEST, replace(killed, facts={})), [])
-    assert not any(one.nothing_lost for one in unseen)
+    assert not any(each.nothing_lost for each in unseen)
     lost = {"lost-write": Found(2, (replace(VIOLATION, guarantee="lost-write", fault="2.0 s after kill"),) * 2)}
     broken = attacks(killed, outcome(MANIFEST, findings(lost)), [])
-    assert [(one.fault, one.nothing_lost, one.anomalies) for one in broken] == [("drop", False, 0), ("kill", False, 2)]
+    assert [(each.fault, each.nothing_lost, each.anomalies) for each in broken] == [
+        ("drop", False, 0),
+        ("kill", False, 2),
+    ]
 
 
 def test_times_outside_faults_stand_beside_those_under_them() -> None:

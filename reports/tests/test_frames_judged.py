@@ -47,7 +47,7 @@ def test_only_planted_violations_are_found_in_frames(broken: dict[str, set[str]]
 
 
 def test_each_frame_guarantee_has_job() -> None:
-    jobs = {one.name: one for one in guarantee_jobs()}
+    jobs = {each.name: each for each in guarantee_jobs()}
     for name in names_on_the_wire():
         assert not jobs[name].missing({"frames", "frame_lines"})
         assert jobs[name].missing({"operations"})

@@ -89,16 +89,16 @@ def test_group_is_counted(history: History, clean: Findings) -> None:
 
 
 def test_rebalances_last_from_first_request_to_last_member_that_knows(clean: Findings) -> None:
-    found = groups.rebalances(clean)
+    rebalances = groups.rebalances(clean)
     played = (NEW_IS_ALONE, OLD_JOINS, OLD_LEAVES)
-    assert [(one.at_us, one.took_us) for one in found] == [(each.from_us, each.took_us) for each in played]
-    assert [(one.generation, one.members) for one in found] == [(1, 1), (2, 2), (3, 1)]
-    assert [one.cause for one in found] == ["", "", ""]
+    assert [(one.at_us, one.took_us) for one in rebalances] == [(each.from_us, each.took_us) for each in played]
+    assert [(each.generation, each.members) for each in rebalances] == [(1, 1), (2, 2), (3, 1)]
+    assert [each.cause for each in rebalances] == ["", "", ""]
 
 
 def test_partitions_have_no_owner_from_revocation_to_end_of_rebalance(clean: Findings) -> None:
     """The member that leaves gives up its partitions before the rebalance."""
-    without_owner_us = [one.free_us for one in groups.rebalances(clean)]
+    without_owner_us = [each.free_us for each in groups.rebalances(clean)]
     assert without_owner_us == [None, OLD_JOINS.took_us, LEAVE_US + OLD_LEAVES.took_us]
 
 
@@ -112,23 +112,23 @@ def test_coordinator_moves_from_the_last_commit_to_the_first(history: History, c
 
 
 def test_mirror_that_never_went_back_copied_nothing_twice(history: History, clean: Findings) -> None:
-    (found,) = mirrored(clean)
-    assert found.records == sum(int_of(row, "count") for row in history.rows("copies"))
-    assert (found.again, found.rewinds, found.farthest, found.added_us) == (0, 0, 0, 0)
-    assert (found.held, found.held_twice) == (found.records, 0)
-    assert found.worst_lag_us <= 3 * EVERY_US
+    (mirror,) = mirrored(clean)
+    assert mirror.records == sum(int_of(row, "count") for row in history.rows("copies"))
+    assert (mirror.again, mirror.rewinds, mirror.farthest, mirror.added_us) == (0, 0, 0, 0)
+    assert (mirror.held, mirror.held_twice) == (mirror.records, 0)
+    assert mirror.worst_lag_us <= 3 * EVERY_US
 
 
 def test_rewind_costs_copies_and_time(rewound_run: Findings) -> None:
     again = rewound(generate(REWOUND_SEED))
-    (found,) = mirrored(rewound_run)
+    (mirror,) = mirrored(rewound_run)
     (cost,) = rewinds(rewound_run)
-    assert (found.again, found.rewinds, found.farthest) == (again, 1, cost.from_offset)
-    assert found.held_twice == again
+    assert (mirror.again, mirror.rewinds, mirror.farthest) == (again, 1, cost.from_offset)
+    assert mirror.held_twice == again
     assert (cost.partition, cost.at_us, cost.to_offset) == (PARTITION, BACK_US, 0)
     # Its first records were half a second old and less when it first came to them, and lay 3.8 s back then.
     assert 2_500_000 <= cost.added_us <= 4_000_000
-    assert found.added_us == cost.added_us
+    assert mirror.added_us == cost.added_us
     assert cost.took_us is not None
     assert cost.took_us < 3_000_000
 

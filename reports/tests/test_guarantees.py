@@ -8,12 +8,12 @@ from reports.schema import TABLES
 def test_every_guarantee_that_a_history_shows_has_a_job() -> None:
     shown = (*names_seen_from(SeenFrom.CLIENTS, SeenFrom.TRACE), *names_on_the_wire())
     names = [name for name, one in GUARANTEES.items() if name in shown or one.in_part]
-    assert [one.name for one in guarantee_jobs()] == names
+    assert [each.name for each in guarantee_jobs()] == names
 
 
 def test_every_job_needs_tables_that_there_are() -> None:
     tables = {table.name for table in TABLES}
-    assert {name for one in guarantee_jobs() for name in (*one.needs, *one.instead)} <= tables
+    assert {name for each in guarantee_jobs() for name in (*each.needs, *each.instead)} <= tables
 
 
 def test_every_violation_is_one_sentence() -> None:

@@ -56,10 +56,10 @@ def test_each_night_is_red_for_its_planted_failure(collected: Collected, planted
     assert any("the canary lives: nothing killed no_abort in 40 seeds" in each for each in lives.reasons)
     assert any("less than half the median" in each for each in stopped.reasons)
     assert any("control" in each and "FAILED" in each for each in _night(every, truth.MENDED[0]).reasons)
-    green = [one for one in every if not one.is_red]
+    green = [each for each in every if not each.is_red]
     assert green
     assert "the canary no_abort was found after 3 seeds" in green[0].line
-    assert [one.gap_hours > 36 for one in every].index(True) == truth.MISSING
+    assert [each.gap_hours > 36 for each in every].index(True) == truth.MISSING
 
 
 def test_stale_night_is_red_only_if_it_is_the_newest_and_older_than_36_hours(
@@ -67,7 +67,7 @@ def test_stale_night_is_red_only_if_it_is_the_newest_and_older_than_36_hours(
 ) -> None:
     soon, late = (_summaries(collected, planted, now_us) for now_us in (planted.soon_us, planted.late_us))
     assert not any("hours ago" in each for one in soon for each in one.reasons)
-    assert ["hours ago" in " ".join(one.reasons) for one in late] == [False] * (len(late) - 1) + [True]
+    assert ["hours ago" in " ".join(each.reasons) for each in late] == [False] * (len(late) - 1) + [True]
 
 
 def test_cells_lead_to_the_page_of_their_run_or_to_a_detail(shown: dict[str, Any], planted: Planted) -> None:
@@ -107,8 +107,8 @@ def test_mended_failure_stays_so_when_its_replay_is_older_than_the_plays_that_ar
     monkeypatch.setitem(nights._READ, "plays", 5)
     tables = nights.read_nights(spark, night_folders(planted.root))
     assert not tables.plays.where("is_replay and outcome = 'PASSED'").count()
-    found = {row["scenario"] for row in still_open_failures(tables).collect()}
-    assert found == {truth.REGRESSED}
+    scenarios = {row["scenario"] for row in still_open_failures(tables).collect()}
+    assert scenarios == {truth.REGRESSED}
 
 
 def test_vanished_failure_is_probably_fixed_once_its_rate_is_excluded(collected: Collected, planted: Planted) -> None:
@@ -117,8 +117,8 @@ def test_vanished_failure_is_probably_fixed_once_its_rate_is_excluded(collected:
     every = _summaries(collected, planted, planted.soon_us)
 
     def is_gone(**changes: int) -> bool:
-        (found,) = open_failures([{**row, **changes}], every, lambda *_: "")
-        return found.is_gone
+        (failure,) = open_failures([{**row, **changes}], every, lambda *_: "")
+        return failure.is_gone
 
     assert row["still_breaks"]
     assert not is_gone(plays_since=300)
@@ -130,7 +130,7 @@ def test_vanished_failure_is_probably_fixed_once_its_rate_is_excluded(collected:
 
 
 def test_only_uncertain_failures_have_rate(shown: dict[str, Any]) -> None:
-    rates = {(one.line.scenario, one.line.target): one for one in shown["rates"]}
+    rates = {(each.line.scenario, each.line.target): each for each in shown["rates"]}
     flaky = rates[truth.FLAKY, "reference"]
     assert flaky.low < 1 / 3 < flaky.high
     assert flaky is shown["rates"][0]
@@ -145,13 +145,15 @@ def test_step_in_a_figure_is_found_in_its_night_and_nothing_else(shown: dict[str
     steps = [folder.name for folder in planted.folders]
     assert abs(steps.index(change.night) - (truth.STEP_AT - 1)) <= 1
     assert change.new == pytest.approx(truth.STEP_TO, rel=0.03)
-    assert {one.row for one in shown["series"]} == {"produce", "fetch", "failover"}, "figures without a peer have none"
-    notes = {one.row: [note.text for note in one.notes] for one in shown["pictures"]}
+    assert {each.row for each in shown["series"]} == {"produce", "fetch", "failover"}, (
+        "figures without a peer have none"
+    )
+    notes = {each.row: [note.text for note in each.notes] for each in shown["pictures"]}
     assert (len(notes["produce"]), len(notes["fetch"])) == (2, 1)
 
 
 def test_probe_marks_changes_since_previous_night(shown: dict[str, Any]) -> None:
-    changed = {(one.target, one.case_id): (one.word, one.was, one.now) for one in shown["probe_changes"]}
+    changed = {(each.target, each.case_id): (each.word, each.was, each.now) for each in shown["probe_changes"]}
     assert changed.pop(("kafka@4.1.1", "fetch/session/case-03")) == ("worse", "pass", "differs")
     assert {key: word for key, (word, _, _) in changed.items()} == {
         (target, "groups/join/case-09"): "new" for target in ("reference", "kafka@4.1.1", "kfake")
@@ -206,7 +208,7 @@ def test_only_red_or_changed_sections_are_open(
     )
     assert len(matrix) == sum(not line.is_steady for line in shown["lines"]) > 0
     assert all(re.search(r"t-(failed|mixed|invalid|crashed)", row) for row in matrix)
-    assert len(rates) == sum(bool(one.rate) for one in shown["rates"]) > 0
+    assert len(rates) == sum(bool(each.rate) for each in shown["rates"]) > 0
     assert len(rates) < len(shown["rates"])
     lines = sum(not line.is_steady for line in shown["probed"])
     assert len(probed) - len(shown["probe_changes"]) == lines > 0

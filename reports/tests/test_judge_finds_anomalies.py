@@ -37,7 +37,7 @@ def _only_one_in_its_operation(history: History, process: str, partition: int) -
     return next(
         row
         for row in reads[len(reads) // 2 :]
-        if row["count"] >= 2 and sum(one["index"] == row["index"] for one in reads) == 1  # type: ignore[operator]
+        if row["count"] >= 2 and sum(each["index"] == row["index"] for each in reads) == 1  # type: ignore[operator]
     )
 
 
@@ -370,7 +370,7 @@ def legal_log_start_move(history: History) -> None:
     """Records below a log start in the response may be missing."""
     row = _only_one_in_its_operation(history, "fetcher-0", 1)
     reads = _reads(history)
-    after = next(one for one in reads if int_of(one, "index") > int_of(row, "index"))
+    after = next(each for each in reads if int_of(each, "index") > int_of(row, "index"))
     history.drop("runs", row)
     position = history.rows("positions", process="fetcher-0", index=after["index"], partition=1)[0]
     position["log_start_offset"] = after["first_offset"]
@@ -468,16 +468,16 @@ def test_large_history_has_same_verdicts(
 
 def test_external_broker_may_send_to_its_next_controller_again(verdicts: dict[str, Verdict]) -> None:
     assert verdicts["kafka"].outcome is Outcome.PASSED
-    assert [one.name for one in verdicts["reference"].guarantees if one.status == "broken"] == ["lost-metadata"]
+    assert [each.name for each in verdicts["reference"].guarantees if each.status == "broken"] == ["lost-metadata"]
 
 
 @pytest.mark.parametrize("name", list(PLANTED))
 def test_exactly_the_planted_guarantee_breaks(verdicts: dict[str, Verdict], name: str) -> None:
     verdict = verdicts[name]
-    broken = {one.name: [e.detail for e in one.examples] for one in verdict.guarantees if one.status == "broken"}
+    broken = {each.name: [e.detail for e in each.examples] for each in verdict.guarantees if each.status == "broken"}
     assert set(broken) == PLANTED[name][1], broken
-    others = [one for one in verdict.guarantees if one.name not in (*OF_TRANSACTIONS, "materialized-view")]
-    assert {one.status for one in others} <= {"holds", "broken"}
+    others = [each for each in verdict.guarantees if each.name not in (*OF_TRANSACTIONS, "materialized-view")]
+    assert {each.status for each in others} <= {"holds", "broken"}
     assert verdict.outcome is (Outcome.FAILED if broken else Outcome.PASSED)
 
 
@@ -487,11 +487,11 @@ def test_total_loss_is_the_first_sentence(verdicts: dict[str, Verdict]) -> None:
 
 
 def test_anomaly_names_its_place_and_the_fault_before_it(verdicts: dict[str, Verdict]) -> None:
-    (skip,) = next(one.examples for one in verdicts["poll-skip"].guarantees if one.status == "broken")
+    (skip,) = next(each.examples for each in verdicts["poll-skip"].guarantees if each.status == "broken")
     assert (skip.topic, skip.partition, skip.process) == (TOPIC, 1, "fetcher-0")
     assert skip.offset >= 0
     assert skip.at_us > 0
-    (gap,) = next(one.examples for one in verdicts["fetch-gap"].guarantees if one.status == "broken")
+    (gap,) = next(each.examples for each in verdicts["fetch-gap"].guarantees if each.status == "broken")
     assert gap.fault.endswith(" s after kill #1")
 
 
@@ -499,7 +499,7 @@ def test_guarantee_without_its_evidence_is_not_checked_and_promised_makes_the_ru
     verdicts: dict[str, Verdict],
 ) -> None:
     verdict = verdicts["no trace"]
-    status = {one.name: one.status for one in verdict.guarantees}
+    status = {each.name: each.status for each in verdict.guarantees}
     names = ("session-lost", "session-epoch-order", "unseen", "fetch-gap")
     assert {status[name] for name in names} == {"not checked"}
     assert verdict.outcome is Outcome.INVALID

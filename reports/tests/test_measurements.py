@@ -137,8 +137,8 @@ def test_longest_outage(run: tuple[History, list[Findings], list[Path]]) -> None
     history, (measured, _), _ = run
     done = sorted(int_of(row, "complete_us") for row in history.rows("operations", f="produce", type="ok"))
     worst = max((b - a, a, b) for a, b in itertools.pairwise(done))
-    found = max(measured.gaps, key=lambda row: (row["f"] == "produce", row["gap_us"]))
-    assert (found["gap_us"], found["from_us"], found["until_us"]) == worst
+    longest = max(measured.gaps, key=lambda row: (row["f"] == "produce", row["gap_us"]))
+    assert (longest["gap_us"], longest["from_us"], longest["until_us"]) == worst
 
 
 def test_first_success_after_the_hit_after_which_it_took_longest(
@@ -168,9 +168,9 @@ def test_failover_lasts_from_the_fault_to_the_next_controller_and_the_first_acce
     run: tuple[History, list[Findings], list[Path]],
 ) -> None:
     _, (measured, _), _ = run
-    (found,) = measured.failovers
-    assert (found["node"], found["epoch"], found["next_node"], found["next_epoch"]) == (0, 1, 1, 2)
-    assert (found["cause"], found["lost_us"], found["active_us"], found["accepted_us"]) == (
+    (failover,) = measured.failovers
+    assert (failover["node"], failover["epoch"], failover["next_node"], failover["next_epoch"]) == (0, 1, 1, 2)
+    assert (failover["cause"], failover["lost_us"], failover["active_us"], failover["accepted_us"]) == (
         "kill",
         3_000_000,
         3_450_000,
@@ -179,18 +179,28 @@ def test_failover_lasts_from_the_fault_to_the_next_controller_and_the_first_acce
 
 
 def test_lost_host_is_the_cause_of_a_failover(found_by_name: "Mapping[str, Found]") -> None:
-    (found,) = found_by_name["more hits"].findings.failovers
-    assert (found["cause"], found["lost_us"]) == ("kill", 3_000_000)
+    (failover,) = found_by_name["more hits"].findings.failovers
+    assert (failover["cause"], failover["lost_us"]) == ("kill", 3_000_000)
 
 
 def test_download_that_a_kill_cut_in_two_is_one_transfer_that_resumed(
     run: tuple[History, list[Findings], list[Path]],
 ) -> None:
     _, (measured, _), _ = run
-    (found,) = transfers(measured)
-    assert (found.node, found.snapshot, found.size_bytes, found.starts, found.resumes) == (2, "102-1", SIZE_BYTES, 2, 1)
-    assert (found.received_bytes, found.beyond_bytes, found.allowed_bytes) == (SIZE_BYTES + 1_000, 1_000, 2_000)
-    assert (found.resumed_at, found.took_us, found.finished) == (1_000, 1_100_000, True)
+    (download,) = transfers(measured)
+    assert (download.node, download.snapshot, download.size_bytes, download.starts, download.resumes) == (
+        2,
+        "102-1",
+        SIZE_BYTES,
+        2,
+        1,
+    )
+    assert (download.received_bytes, download.beyond_bytes, download.allowed_bytes) == (
+        SIZE_BYTES + 1_000,
+        1_000,
+        2_000,
+    )
+    assert (download.resumed_at, download.took_us, download.finished) == (1_000, 1_100_000, True)
 
 
 def test_few_failovers_get_no_median() -> None:
@@ -224,14 +234,14 @@ def test_lost_response_is_recovered_from_by_the_next_good_one_at_that_node(
     expected = []
     for row in lost:
         mine = history.rows("operations", f="fetch", process=row["process"])
-        after = [one for one in mine if int_of(one, "index") > int_of(row, "index")]
-        good = next(one for one in after if one["type"] == "ok")
-        refused = [one for one in after[: after.index(good)] if one["type"] == "fail"]
-        requests_us = sum(int_of(one, "complete_us") - int_of(one, "invoke_us") for one in (*refused, good))
+        after = [each for each in mine if int_of(each, "index") > int_of(row, "index")]
+        good = next(each for each in after if each["type"] == "ok")
+        refused = [each for each in after[: after.index(good)] if each["type"] == "fail"]
+        requests_us = sum(int_of(each, "complete_us") - int_of(each, "invoke_us") for each in (*refused, good))
         expected.append((row["process"], int_of(good, "complete_us") - int_of(row, "complete_us"), requests_us))
-    found = [(row["process"], row["recovered_us"], row["requests_us"]) for row in measured.recoveries]
-    assert sorted(found) == sorted(expected)
-    assert found
+    recoveries = [(row["process"], row["recovered_us"], row["requests_us"]) for row in measured.recoveries]
+    assert sorted(recoveries) == sorted(expected)
+    assert recoveries
 
 
 def test_full_fetches_after_the_first_bring_partitions_again(
@@ -308,9 +318,9 @@ def test_page_is_self_contained_with_every_section(report: tuple[Path, Verdict])
         "baseline",
         "notes",
     ]
-    assert [one for one in page.ids if one in sections] == sections
+    assert [each for each in page.ids if each in sections] == sections
     assert {link[1:] for link in page.links if link.startswith("#")} <= set(page.ids)
-    assert not [one for one in page.loads if one and not one.startswith("data:")]
+    assert not [each for each in page.loads if each and not each.startswith("data:")]
     assert not re.search(r"(?:src|href)=[\"']https?:|url\(https?:|@import", text.replace("http://www.w3.org", ""))
     assert len(text.encode()) < 2_000_000
     assert "&lt;b&gt;A &amp; B&lt;/b&gt;" in text

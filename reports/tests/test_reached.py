@@ -55,14 +55,14 @@ def test_previous_night_is_compared_if_points_are_equal(tmp_path: Path) -> None:
     _plant(tmp_path, 2)
     _plant(tmp_path, 3, points=PointCounts(outcomes=10, reached=8, never=("c=d", "e=f")))
     nights = [read_night(each) for each in night_folders(tmp_path)]
-    found = reached_points(summarize_nights(nights, [], 0))
-    assert found is not None
-    assert (found.newly, found.lost, found.excused) == (("a=b",), ("e=f",), 0)
+    points = reached_points(summarize_nights(nights, [], 0))
+    assert points is not None
+    assert (points.newly, points.lost, points.excused) == (("a=b",), ("e=f",), 0)
     page = _page(tmp_path)
     assert "1 newly reached</span> since the night before: <code>a=b</code>" in page
     assert "1 no longer reached</span> since the night before: <code>e=f</code>" in page
     _plant(tmp_path, 4, points=PointCounts(outcomes=12, reached=11, never=("g=h",)))
     nights = [read_night(each) for each in night_folders(tmp_path)]
-    found = reached_points(summarize_nights(nights, [], 0))
-    assert found is not None
-    assert (found.newly, found.lost) == ((), ())
+    points = reached_points(summarize_nights(nights, [], 0))
+    assert points is not None
+    assert (points.newly, points.lost) == ((), ())

@@ -38,8 +38,8 @@ def _slower(history: History) -> History:
     return history
 
 
-def _by_name(found: SetsCompared) -> dict[tuple[str, str, str], FigureCompared]:
-    return {(one.phase, one.operation, one.figure): one for one in found.figures}
+def _by_name(comparison: SetsCompared) -> dict[tuple[str, str, str], FigureCompared]:
+    return {(each.phase, each.operation, each.figure): each for each in comparison.figures}
 
 
 @pytest.fixture(scope="module")
@@ -50,20 +50,20 @@ def compared(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Sets
         history.write(root / "old" / f"run-{number}", world="live", commit="before", title="<b>")
         slower = _slower(generate(100 + number, SHAPE))
         slower.write(root / "new" / f"run-{number}", world="live", commit="after<")
-    found, page = compare_sets(find_runs([root / "old"]), find_runs([root / "new"]), root / "out", spark)
-    return found, page, histories
+    comparison, page = compare_sets(find_runs([root / "old"]), find_runs([root / "new"]), root / "out", spark)
+    return comparison, page, histories
 
 
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 def test_figures_of_runs_equal_a_plain_computation(compared: tuple[SetsCompared, Path, list[History]]) -> None:
-    found, _, histories = compared
-    assert (found.drawn, found.units) == ("runs", (RUNS, RUNS))
+    comparison, _, histories = compared
+    assert (comparison.drawn, comparison.units) == ("runs", (RUNS, RUNS))
     for phase in ("quiet", "faulty"):
-        figures = _by_name(found)
-        medians = [_plain_quantile(_values(one, phase), 0.5) for one in histories]
+        figures = _by_name(comparison)
+        medians = [_plain_quantile(_values(each, phase), 0.5) for each in histories]
         assert figures[phase, "fetch", "p50"].ratio.old == pytest.approx(geometric_mean(medians))
-        rates = [_plain_rate(one, phase) for one in histories]
+        rates = [_plain_rate(each, phase) for each in histories]
         assert figures[phase, "fetch", "per second"].ratio.old == pytest.approx(geometric_mean(rates))
 
 
@@ -76,7 +76,7 @@ def _seconds(history: History, phase: str) -> set[int]:
         if not str(fault["kind"]).startswith("preset")
         for second in range(int_of(fault, "at_us") // 10**6, int_of(fault, "until_us") // 10**6 + 2)
     }
-    return {one for one in range(min(load) + 1, max(load)) if (one in faulty) == (phase == "faulty")}
+    return {each for each in range(min(load) + 1, max(load)) if (each in faulty) == (phase == "faulty")}
 
 
 def _values(history: History, phase: str) -> Counter[int]:
@@ -113,27 +113,27 @@ def test_planted_shift_is_worse_in_latency_and_shows_nothing_in_the_rate(
 def test_page_is_self_contained_and_lists_other_differences(
     compared: tuple[SetsCompared, Path, list[History]],
 ) -> None:
-    found, page, _ = compared
+    comparison, page, _ = compared
     text = page.read_text(encoding="utf-8")
     assert not re.search(r"(?:src|href)=[\"']https?:|url\(https?:|@import", text.replace("http://www.w3.org", ""))
-    for shown in ("after&lt;", "no difference shown", found.summary, "The units are runs (4 and 4)", "least seen"):
+    for shown in ("after&lt;", "no difference shown", comparison.summary, "The units are runs (4 and 4)", "least seen"):
         assert shown in text, shown
     assert "after<" not in text
     ids = re.findall(r'\bid="([^"]+)"', text)
     assert len(ids) == len(set(ids))
     numbers = json.loads((page.parent / "compared.json").read_text(encoding="utf-8"))
-    assert len(numbers["figures"]) == len(found.figures)
-    assert numbers["summary"] == found.summary
+    assert len(numbers["figures"]) == len(comparison.figures)
+    assert numbers["summary"] == comparison.summary
 
 
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 def test_run_alone_is_cut_into_blocks(spark: Any, tmp_path: Path) -> None:
     folders = [generate(seed, LONG).write(tmp_path / f"run-{seed}", world="sim") for seed in (1, 2)]
-    found, page = compare_sets(folders[:1], folders[1:], tmp_path / "out", spark)
-    assert (found.drawn, found.units) == ("blocks", (9, 9))
-    assert found.summary == f"No difference shown in {len(found.figures)} figures."
-    assert FETCH_P50 in _by_name(found)
+    comparison, page = compare_sets(folders[:1], folders[1:], tmp_path / "out", spark)
+    assert (comparison.drawn, comparison.units) == ("blocks", (9, 9))
+    assert comparison.summary == f"No difference shown in {len(comparison.figures)} figures."
+    assert FETCH_P50 in _by_name(comparison)
     text = page.read_text(encoding="utf-8")
     assert "Two runs of the same thing may differ by more." in text
     assert "virtual time" in text
@@ -165,16 +165,16 @@ def test_alike_runs_show_nothing_but_at_the_stated_rate_and_a_tenth_is_seen_in_e
     false, seen, draws = 0, 0, 60
     for _ in range(draws):
         old, new = (1_000 * np.exp(random.normal(size=8) * 0.04) for _ in range(2))
-        false += any(one.word != "no difference shown" for one in _compared(old.tolist(), new.tolist()).figures)
+        false += any(each.word != "no difference shown" for each in _compared(old.tolist(), new.tolist()).figures)
         seen += _by_name(_compared(old.tolist(), (new * 1.1).tolist()))[FETCH_P50].word == "worse"
     assert false <= 8, "5 % are 3 of 60; 9 or more come once in 400 times"
     assert seen > 0.85 * draws
 
 
 def test_quantiles_with_few_values_beyond_are_omitted_and_reported() -> None:
-    found = _compared([100] * 4, [100] * 4)
-    assert [one.figure for one in found.figures] == ["p50", "p90", "p99", "per second"]
-    assert found.left_out == ("fetch p99.9, because not every unit has 5 values beyond",)
+    comparison = _compared([100] * 4, [100] * 4)
+    assert [each.figure for each in comparison.figures] == ["p50", "p90", "p99", "per second"]
+    assert comparison.left_out == ("fetch p99.9, because not every unit has 5 values beyond",)
 
 
 def test_side_that_stalled_is_worse_in_its_rate_and_rare_operations_have_none() -> None:
@@ -186,10 +186,10 @@ def test_side_that_stalled_is_worse_in_its_rate_and_rare_operations_have_none() 
 
 
 def test_two_units_a_side_compare_nothing_and_say_so() -> None:
-    found = _compared([100] * 2, [100] * 4)
-    assert found.figures == ()
-    assert found.summary == "Nothing could be compared."
-    assert found.left_out == ("a side has fewer than 3 units: play longer, or more runs",)
+    comparison = _compared([100] * 2, [100] * 4)
+    assert comparison.figures == ()
+    assert comparison.summary == "Nothing could be compared."
+    assert comparison.left_out == ("a side has fewer than 3 units: play longer, or more runs",)
 
 
 def test_runs_are_found_one_level_below_and_a_folder_without_any_is_reported(tmp_path: Path) -> None:

@@ -73,9 +73,9 @@ def test_each_planted_violation_is_found_and_nothing_else(spark: "SparkSession",
     violations = planted(appends_for(OPERATIONS), 5)
     write_history(tmp_path / "planted", OPERATIONS, 5, violations)
     write_history(tmp_path / "clean", OPERATIONS, 6)
-    found, clean = compute_verdicts([tmp_path / "planted", tmp_path / "clean"], spark)
-    broken = {one.name: one for one in found.guarantees if one.status == "broken"}
+    verdict, clean = compute_verdicts([tmp_path / "planted", tmp_path / "clean"], spark)
+    broken = {each.name: each for each in verdict.guarantees if each.status == "broken"}
     assert {name: one.anomalies for name, one in broken.items()} == dict.fromkeys((*BROKEN, UNSEEN), 1)
     for name in ("inconsistent-offsets", "corrupt-value", "poll-skip", "nonmonotonic-poll", "fetch-gap"):
         assert broken[name].examples[0].process == f"fetcher-{violations.places[name].fetcher}"
-    assert not [one.name for one in clean.guarantees if one.status == "broken"]
+    assert not [each.name for each in clean.guarantees if each.status == "broken"]

@@ -70,7 +70,7 @@ def test_rehearsal_reads_complete_parts_of_running_run(
 
 def _rows_of(folder: Path) -> dict[str, int]:
     files = {table.name: files_of(folder, table) for table in schema.TABLES}
-    return {name: sum(pq.read_metadata(one).num_rows for one in some) for name, some in files.items() if some}
+    return {name: sum(pq.read_metadata(each).num_rows for each in some) for name, some in files.items() if some}
 
 
 @pytest.mark.spark
@@ -83,7 +83,7 @@ def test_standby_reports_refuses_and_ends(waiting: StandbySpark, tmp_path: Path)
         waiting.request_reports([tmp_path / "nothing"])
     (verdict,) = waiting.request_reports([history.write(tmp_path / "run")], lines.append)
     assert verdict.outcome is Outcome.FAILED
-    assert [one.name for one in verdict.guarantees if one.status == "broken"] == ["lost-write", "unseen"]
+    assert [each.name for each in verdict.guarantees if each.status == "broken"] == ["lost-write", "unseen"]
     assert "the queries are planned already" in lines
     assert "judged lost-write" in lines
     assert verdict.report is not None

@@ -61,11 +61,11 @@ def run(spark: object, tmp_path_factory: pytest.TempPathFactory) -> tuple[Histor
     for row in without.tables["positions"]:
         row["last_stable_offset"] = 0
     folders = [history.write(root / "with", expectations=EXPECTATIONS), without.write(root / "without")]
-    manifests = [read_manifest(one) for one in folders]
+    manifests = [read_manifest(each) for each in folders]
     found = _findings(folders, manifests, spark, silent)  # type: ignore[arg-type]
     for folder, manifest, one in zip(folders, manifests, found, strict=True):
         _report(manifest, one, folder, folder / "report", None)
-    return history, found, [(one / "report" / "index.html").read_text(encoding="utf-8") for one in folders]
+    return history, found, [(each / "report" / "index.html").read_text(encoding="utf-8") for each in folders]
 
 
 Run = tuple[History, list[Findings], list[str]]
@@ -88,7 +88,7 @@ def test_time_to_decide_counts_only_known_outcomes(run: Run) -> None:
     (late,) = [row for row in found.decided if row["second"] == STRIKE_US // 10**6 + 2]
     assert (late["requested_end"], late["count"], late["max_us"]) == ("commit", 1, 40_000)
     assert sum(row["count"] for row in found.decided if row["second"] >= 0) == 6
-    assert [(one.name, one.count, one.p50_us, one.max_us) for one in transactions.decided(found)] == [
+    assert [(each.name, each.count, each.p50_us, each.max_us) for each in transactions.decided(found)] == [
         ("commit", 4, None, 70_000),
         ("abort", 2, None, 40_000),
     ]
@@ -106,7 +106,7 @@ def test_last_stable_offset_stays_until_a_greater_one_is_shown(run: Run) -> None
         Stall(SOURCE, 0, 10, HANGS_US, end_us - HANGS_US, 3, False, "late"),
         Stall(LEDGER, 1, 9, SHOWN[1][0], 900_000, 6, True, ""),
     ]
-    assert [(one.name, one.count, one.max_us) for one in transactions.stall_times(found)] == [
+    assert [(each.name, each.count, each.max_us) for each in transactions.stall_times(found)] == [
         (SOURCE, 1, end_us - HANGS_US),
         (LEDGER, 1, 900_000),
     ]

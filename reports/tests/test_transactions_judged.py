@@ -330,11 +330,11 @@ def test_large_history_has_same_verdicts(
 @pytest.mark.parametrize("name", list(PLANTED))
 def test_exactly_the_planted_guarantee_breaks(verdicts: dict[str, Verdict], name: str) -> None:
     verdict = verdicts[name]
-    broken = {one.name: [e.detail for e in one.examples] for one in verdict.guarantees if one.status == "broken"}
+    broken = {each.name: [e.detail for e in each.examples] for each in verdict.guarantees if each.status == "broken"}
     assert set(broken) == PLANTED[name][1], broken
 
 
 def test_each_guarantee_has_evidence(verdicts: dict[str, Verdict]) -> None:
-    held = {one.name for one in verdicts["nothing"].guarantees if one.status == "holds"}
+    held = {each.name for each in verdicts["nothing"].guarantees if each.status == "holds"}
     assert {*OF_TRANSACTIONS} <= held
     assert {*OF_TRANSACTIONS} == {name for _, names in PLANTED.values() for name in names}

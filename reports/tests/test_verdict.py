@@ -30,11 +30,11 @@ VIOLATION = Anomaly("poll-skip", "t", 0, 7, "fetcher-0", 3, 1_500_000, "kill #1"
 
 
 def findings(found: Mapping[str, Found] | None = None, **changes: object) -> Findings:
-    numbers = {one.evidence: 1_000 for one in guarantee_jobs()} | {"fetches": 500, "operations": 900}
+    numbers = {each.evidence: 1_000 for each in guarantee_jobs()} | {"fetches": 500, "operations": 900}
     names: tuple[str, ...] = ("faults", "fault_hits", "percentiles", "distribution", "latency", "heatmap")
     names = (*names, "throughput", "load", "gaps", "first_ok", "broker", "transfers", "failovers")
     values: dict[str, object] = dict.fromkeys(names, ())
-    nothing = {one.name: Found(0, ()) for one in guarantee_jobs()}
+    nothing = {each.name: Found(0, ()) for each in guarantee_jobs()}
     values |= {"facts": numbers, "found": nothing | dict(found or {}), "present": frozenset(t.name for t in TABLES)}
     return Findings(**{**values, **changes})  # type: ignore[arg-type]
 
@@ -131,7 +131,7 @@ def test_live_run_needs_no_evidence_of_simulator_only_checks() -> None:
     manifest = replace(expecting(guarantees=("log-matching", "lost-metadata")), world="live")
     verdict = outcome(manifest)
     assert verdict.outcome is Outcome.PASSED
-    assert {one.name: one.status for one in verdict.guarantees}["log-matching"] == "not checked"
+    assert {each.name: each.status for each in verdict.guarantees}["log-matching"] == "not checked"
     nothing = findings(facts={"records_read": 10})
     assert outcome(manifest, nothing).outcome is Outcome.INVALID  # lost-metadata can be judged live, and was not
 
@@ -146,7 +146,7 @@ def test_broken_guarantee_outweighs_missing_evidence_and_a_crash_outweighs_both(
 def test_anomaly_that_the_scenario_does_not_promise_against_is_shown_but_does_not_fail() -> None:
     verdict = outcome(expecting(guarantees=("lost-write",)), findings({"poll-skip": Found(1, (VIOLATION,))}))
     assert verdict.outcome is Outcome.PASSED
-    assert next(one.status for one in verdict.guarantees if one.name == "poll-skip") == "broken, not promised"
+    assert next(each.status for each in verdict.guarantees if each.name == "poll-skip") == "broken, not promised"
 
 
 LOSS = Anomaly("lost-write", "hot", 0, 7, "producer-0", 3, 1_500_000, "0.4 s before kill #1", "Offset 7 is gone.")
@@ -213,11 +213,11 @@ def test_guarantees_of_older_runs_use_present_names() -> None:
     missed = CheckResult(guarantee="answers-after-heal", holds=False, evidence=1, detail="Node 1 did not respond.")
     verdict = outcome(replace(expecting(guarantees=("answers-after-heal",)), checks=(missed,)))
     assert verdict.outcome is Outcome.FAILED
-    assert [one.name for one in verdict.guarantees if one.status == "broken"] == ["responses-after-heal"]
+    assert [each.name for each in verdict.guarantees if each.status == "broken"] == ["responses-after-heal"]
 
 
 def test_crash_outweighs_failure_outweighs_invalid_in_the_exit_code() -> None:
-    verdicts = [replace(outcome(MANIFEST), outcome=one) for one in Outcome]
+    verdicts = [replace(outcome(MANIFEST), outcome=each) for each in Outcome]
     assert worst_exit_code(verdicts) == 4
     assert worst_exit_code(verdicts[:3]) == 1
     assert worst_exit_code([verdicts[0], verdicts[2]]) == 3
@@ -229,8 +229,10 @@ def test_frame_guarantees_need_no_trace_and_inside_ones_their_check() -> None:
     manifest = expecting(guarantees=names)
 
     def statuses(*present: str) -> list[str]:
-        found = {each.name: each.status for each in outcome(manifest, findings(present=frozenset(present))).guarantees}
-        return [found[name] for name in names]
+        statuses_by_name = {
+            each.name: each.status for each in outcome(manifest, findings(present=frozenset(present))).guarantees
+        }
+        return [statuses_by_name[name] for name in names]
 
     assert statuses("frames", "frame_lines") == ["holds", "not checked", "holds"]
     assert statuses("trace") == ["holds", "holds", "not checked"]

@@ -17,9 +17,10 @@ from scenarios.conformance import all_behaviours
 from scenarios.ledger import MutantSearch, is_stale, proof
 
 
+@pytest.mark.thorough
 def test_every_mark_names_a_known_clause() -> None:
     root = Path(__file__).resolve().parents[2]
-    known = {*texts(root), *(one.id for one in all_behaviours(root))}
+    known = {*texts(root), *(each.id for each in all_behaviours(root))}
     marked = {each for path in root.glob("*/**/tests/test_*.py") for each in _marks(path.read_text())}
     assert marked <= known, f"unknown clauses: {sorted(marked - known)}"
 
@@ -27,10 +28,10 @@ def test_every_mark_names_a_known_clause() -> None:
 def test_every_behaviour_of_kafkas_tests_is_shown_by_one_of_ours_or_does_not_apply() -> None:
     behaviours = all_behaviours()
     assert len(behaviours) > 60
-    assert [one.id for one in behaviours if one.status == "not proven"] == []
-    assert [one.id for one in behaviours if one.unlike and one.tests] == [], "a test shows what does not apply"
-    assert all(one.text and re.fullmatch(r"[a-z-]+/src/[\w/]+\.(java|scala)", one.path) for one in behaviours)
-    assert len({one.id for one in behaviours}) == len(behaviours)
+    assert [each.id for each in behaviours if each.status == "not proven"] == []
+    assert [each.id for each in behaviours if each.unlike and each.tests] == [], "a test shows what does not apply"
+    assert all(each.text and re.fullmatch(r"[a-z-]+/src/[\w/]+\.(java|scala)", each.path) for each in behaviours)
+    assert len({each.id for each in behaviours}) == len(behaviours)
 
 
 def test_behaviours_are_found_by_the_marks_that_name_them(tmp_path: Path) -> None:
@@ -47,7 +48,7 @@ def test_behaviours_are_found_by_the_marks_that_name_them(tmp_path: Path) -> Non
     (tests / "test_a.py").write_text(
         '@pytest.mark.clause("F-1", "FetchSessionTest.testSessionCache")\ndef test_one(): ...\n'
     )
-    assert [(one.id, one.status, one.tests) for one in all_behaviours(tmp_path)] == [
+    assert [(each.id, each.status, each.tests) for each in all_behaviours(tmp_path)] == [
         ("FetchSessionTest.testSessionCache", "proven", ("reference_broker/tests/test_a.py::test_one",)),
         ("FetchSessionTest.testTwo", "not proven", ()),
         ("FetchSessionTest.testThree", "does not apply", ()),
@@ -105,11 +106,11 @@ def test_command_fails_for_a_clause_without_its_proof(
     clause: Clause, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clauses_module, "all_clauses", lambda: (clause,))
-    found = CliRunner().invoke(clauses)
-    assert found.exit_code == bool(fault)
-    assert fault in found.stderr
-    assert bool(found.stderr) is bool(fault)
-    assert found.stdout.startswith("F-1   ")
+    result = CliRunner().invoke(clauses)
+    assert result.exit_code == bool(fault)
+    assert fault in result.stderr
+    assert bool(result.stderr) is bool(fault)
+    assert result.stdout.startswith("F-1   ")
 
 
 def test_only_known_clauses_have_reasons() -> None:

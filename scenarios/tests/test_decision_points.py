@@ -17,9 +17,9 @@ def f(epoch):
 
 
 def test_comment_declares_a_point() -> None:
-    found = list(points_of(_SOURCE, Path("f.py")))
-    assert found == [Point("epoch-matches", ("F-6", "F-7"), ("expected", "another"), "f.py", 3)]
-    assert [found[0].outcome(side) for side in (0, 1)] == ["epoch-matches=expected", "epoch-matches=another"]
+    points = list(points_of(_SOURCE, Path("f.py")))
+    assert points == [Point("epoch-matches", ("F-6", "F-7"), ("expected", "another"), "f.py", 3)]
+    assert [points[0].outcome(side) for side in (0, 1)] == ["epoch-matches=expected", "epoch-matches=another"]
 
 
 @pytest.mark.parametrize(

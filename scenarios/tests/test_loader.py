@@ -167,16 +167,16 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
 
 
 def test_all_scenarios_load_and_say_what_they_need() -> None:
-    found = {scenario.name: scenario for scenario in load_all()}
-    numbers = [scenario.number for scenario in found.values() if scenario.number is not None]
+    scenarios = {scenario.name: scenario for scenario in load_all()}
+    numbers = [scenario.number for scenario in scenarios.values() if scenario.number is not None]
     assert sorted(numbers) == sorted([*range(1, 51), 14, 33, 34])
-    assert {"plain-load", "kill-under-load", "demo"} <= found.keys()
-    for scenario in found.values():
+    assert {"plain-load", "kill-under-load", "demo"} <= scenarios.keys()
+    for scenario in scenarios.values():
         assert scenario.clauses
         assert scenario.min_fetches > 0 or not scenario.load.fetchers
         assert scenario.min_acked > 0 or not scenario.load.producers
     named = ("01-lost-response", "02-duplicated-request", "06-epoch-wrap", "27-killed-at-epoch", "30-clock-steps")
-    assert all(found[name].mutants for name in named)
+    assert all(scenarios[name].mutants for name in named)
 
 
 QUORUM = """
@@ -381,11 +381,11 @@ def test_seeds_in_a_row_play_each_alternative_and_each_place_of_a_sweep() -> Non
     assert combinations(scenario) == 8
     played = []
     for seed in range(1, 9):
-        found = drawn(scenario, seed)
-        played.append([(fault.name, fault.nth.low) for fault in found.faults[1:]])
-        assert found.faults[0] == scenario.faults[0]
-        assert not any(fault.either or fault.swept for fault in found.faults)
-        assert drawn(found, seed + 1) == found
+        plan = drawn(scenario, seed)
+        played.append([(fault.name, fault.nth.low) for fault in plan.faults[1:]])
+        assert plan.faults[0] == scenario.faults[0]
+        assert not any(fault.either or fault.swept for fault in plan.faults)
+        assert drawn(plan, seed + 1) == plan
     assert sorted(each for (each,) in played) == [("cut", 1)] * 4 + [("noted", nth) for nth in (1, 2, 3, 4)]
     assert {len(drawn(scenario, seed).expected_faults) for seed in range(8)} == {2}
 

@@ -1,9 +1,12 @@
 """The picture of the architecture follows the code."""
 
+import pytest
+
 from tools.architecture import PICTURE, SUITE, descriptions, drawing, layers
 from tools.architecture import ROOT as CLONE
 
 
+@pytest.mark.thorough
 def test_picture_is_up_to_date() -> None:
     assert drawing() == PICTURE.read_text(), "run `python -m tools.architecture`"
 

@@ -48,11 +48,11 @@ BROKEN = Opinion("broken", 5, "gone")
     ],
 )
 def test_each_difference_is_one_sentence(opinion: Opinion, other: Verdict, words: str) -> None:
-    found = list(differences(played(opinion), other))
+    sentences = list(differences(played(opinion), other))
     if not words:
-        assert found == []
+        assert sentences == []
         return
-    (sentence,) = found
+    (sentence,) = sentences
     assert words in sentence
     assert sentence.startswith("01-lost-response --seed 7 --mutant no_rotation: ")
 

@@ -109,6 +109,7 @@ def verdicts_of(*outcomes: Outcome) -> Callable[[Scenario, int, str], SimpleName
     return play_seed
 
 
+@pytest.mark.thorough
 def test_mutant_is_played_until_it_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kill_rate, "play_seed", verdicts_of(Outcome.PASSED, Outcome.INVALID, Outcome.FAILED))
     row = tried(None, [CONCERNED], 60.0, MUTANT)
@@ -125,6 +126,7 @@ def test_mutant_is_not_played_after_its_time(monkeypatch: pytest.MonkeyPatch) ->
     assert (row["killed"], row["plays"], row["seconds"]) == ("", 2, 61.0)
 
 
+@pytest.mark.thorough
 def test_power_losses_are_played_in_the_kinds_that_call_the_mutant() -> None:
     assert not [*lost_power(by_name(MUTANT))]
     kind, found = next(lost_power(by_name("synced_offset_survives_truncation")))

@@ -71,13 +71,15 @@ def test_nothing_begins_when_the_time_is_over() -> None:
     assert search([a_search()], 3, 0.0, showing(), lambda _: None) == 1
 
 
+@pytest.mark.thorough
 def test_every_mutant_is_played_but_those_that_a_live_world_cannot_show() -> None:
-    found = {one.mutant: one.scenario for one in searches(())}
-    assert set(found) == {each.name for each in all_mutants()} - set(SIMULATED_ONLY)
-    assert [one.mutant for one in searches([NAME])] == [NAME]
-    assert found["replaced_partitions_kept"].name == "04-forget-cut@first"
+    played_scenarios = {each.mutant: each.scenario for each in searches(())}
+    assert set(played_scenarios) == {each.name for each in all_mutants()} - set(SIMULATED_ONLY)
+    assert [each.mutant for each in searches([NAME])] == [NAME]
+    assert played_scenarios["replaced_partitions_kept"].name == "04-forget-cut@first"
 
 
+@pytest.mark.thorough
 def test_search_begins_where_the_mutant_is_known_to_show() -> None:
     one, other = (searches([name])[0] for name in ("abort_without_bootstrap", NAME))
     assert (one.next_seed, other.next_seed) == (FIRST_SEEDS["abort_without_bootstrap"], 1)

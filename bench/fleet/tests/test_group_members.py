@@ -129,6 +129,7 @@ def test_fetch_has_leader_epoch_only_if_enabled(
         assert epochs == wanted
 
 
+@pytest.mark.thorough
 def test_member_that_leaves_hands_over_at_once_and_its_successor_reads_nothing_twice(
     world: GroupWorld, broker: GroupsBroker, settings: ClientSettings, load: KeyedProducer
 ) -> None:
@@ -163,9 +164,9 @@ def test_member_closes_its_sessions_when_it_leaves_and_when_it_is_done(
         if each.api_key == ApiKey.FETCH and each.body.session_epoch == -1  # type: ignore[attr-defined]
     ]
     assert {each.client_id for each in closed} == {each.process for each in members}
-    found = [each for each in world.rows("operations") if each.f == "fetch" and each.process != "final"]
-    assert found
-    assert all(each.session_epoch >= 0 for each in found), "what closes a session is no operation"
+    fetches = [each for each in world.rows("operations") if each.f == "fetch" and each.process != "final"]
+    assert fetches
+    assert all(each.session_epoch >= 0 for each in fetches), "what closes a session is no operation"
 
 
 @pytest.mark.clause("F-8")
@@ -200,6 +201,7 @@ def test_revoked_partitions_are_not_read_during_commit(
         assert sorted(offsets) == list(range(broker.logs[where].end)), where
 
 
+@pytest.mark.thorough
 def test_coordinator_that_moves_is_found_and_nothing_is_lost(
     world: GroupWorld, broker: GroupsBroker, settings: ClientSettings, load: KeyedProducer
 ) -> None:
@@ -254,17 +256,18 @@ def test_old_metadata_rewinds_a_client_that_believes_it_and_no_other(
     one = member(settings, 0, metadata_epoch=guarded, metadata_from=ALTERNATING)
     rewind_world(world, broker, load, one)
     resets = [each for each in world.rows("resets") if each.reason == "OFFSET_OUT_OF_RANGE"]
-    found = all_read(world, broker, [one])
+    read_offsets = all_read(world, broker, [one])
     if guarded:
         assert resets == []
-        assert sorted(found[HOT[0]]) == list(range(broker.logs[HOT[0]].end))
+        assert sorted(read_offsets[HOT[0]]) == list(range(broker.logs[HOT[0]].end))
         assert not all(each.accepted for each in world.rows("metadata_epochs"))
     else:
         assert resets
         assert resets[0].from_offset > resets[0].to_offset == 0
-        assert len(found[HOT[0]]) > broker.logs[HOT[0]].end
+        assert len(read_offsets[HOT[0]]) > broker.logs[HOT[0]].end
 
 
+@pytest.mark.thorough
 @pytest.mark.clause("M-10")
 def test_no_record_is_read_before_the_metadata_is_as_new_as_the_commit(
     world: GroupWorld, broker: GroupsBroker, settings: ClientSettings, load: KeyedProducer
@@ -351,6 +354,7 @@ def test_earlier_owner_stores_nothing_outside_any_more() -> None:
     assert store.load(HOT[0]).metadata_epoch == 3
 
 
+@pytest.mark.thorough
 def test_temporary_client_restarts_from_committed_offset(
     world: GroupWorld, broker: GroupsBroker, settings: ClientSettings, load: KeyedProducer
 ) -> None:
@@ -471,8 +475,8 @@ def test_groups_whose_offsets_stay_unknown_hold_up_no_other(
     world.run(8)
     assert last.process in world.finished
     assert last.missed == f"the committed offsets of groups {', '.join(stuck)} could not be read"
-    found = {each.group for each in world.rows("commits") if each.process == last.process}
-    assert found == {"g", "h"}
+    groups = {each.group for each in world.rows("commits") if each.process == last.process}
+    assert groups == {"g", "h"}
     reads = [each for each in world.rows("operations") if each.f == FINAL_OFFSETS]
     assert {each.type for each in reads} == {"ok", "fail"}
     wrong = {each.error for each in reads if each.type == "fail"}

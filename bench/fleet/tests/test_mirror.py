@@ -125,6 +125,7 @@ def test_nothing_is_committed_that_the_target_has_not_acknowledged(
         assert world.copied(where) == world.written(where)
 
 
+@pytest.mark.thorough
 def test_two_mirrors_hand_partitions_over_without_copying_anything_twice(
     world: TwoClusters, settings: ClientSettings, load: KeyedProducer
 ) -> None:

@@ -56,16 +56,16 @@ def nth_produce(numbers: set[int], fate: str | None) -> Callable[[Request], str 
 def values_in(broker: FakeBroker) -> list[tuple[str, int]]:
     """(writer's sequence as CRC-checked value) per partition, from the log itself."""
     reader = BatchReader()
-    found: list[tuple[str, int]] = []
+    values_read: list[tuple[str, int]] = []
     for where, log in broker.logs.items():
         for batch in log.batches:
             header = next(iter(iterate(batch)))[1]
-            found.extend(
+            values_read.extend(
                 (run.writer, run.first_sequence + each)
                 for run in reader.read(where, [TakenBatch(header, memoryview(batch), 0)])
                 for each in range(run.count)
             )
-    return found
+    return values_read
 
 
 @pytest.mark.thorough
@@ -122,6 +122,7 @@ def test_all_overdue_slots_are_sent_and_timed_from_when_they_were_due(
     assert late.complete_us - late.intended_us > 1_900_000
 
 
+@pytest.mark.thorough
 def test_unsettled_batch_becomes_info_and_the_next_goes_under_a_new_producer_id(
     world: FleetWorld, settings: ClientSettings
 ) -> None:

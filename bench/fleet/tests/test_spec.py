@@ -85,7 +85,7 @@ def test_clients_of_several_topics_read_and_write_their_own() -> None:
         producers=(Producers(count=1, topic="cold", rate_per_s=10),),
     )
     fleet = make_fleet(replace(SPEC, load=load, topic_prefix="run-"))
-    read = [[tuple(where) for where in one.plan.partitions[1:]] for one in fleet.fetchers]
+    read = [[tuple(where) for where in each.plan.partitions[1:]] for each in fleet.fetchers]
     hot, cold = "run-hot", "run-cold"
     assert read == [[(hot, 0), (hot, 1)], [(cold, 0), (cold, 1)], [(cold, 2), (cold, 0)]]
     assert {each.topic for each in fleet.producers[0].plan.partitions} == {"run-cold"}
@@ -100,6 +100,7 @@ def test_keys_of_load_are_known_to_behaviours() -> None:
     assert tuple(OPERATIONS) == ADMIN_OPERATIONS
 
 
+@pytest.mark.thorough
 def test_one_seed_gives_one_history(broker: FakeBroker, world: FleetWorld) -> None:
     def history(seed: int) -> Mapping[str, Sequence[object]]:
         own_broker = type(broker)({"hot": 4, "idle": 5})
@@ -123,8 +124,8 @@ def test_importing_the_fleet_command_does_not_import_locust_or_pyarrow() -> None
     code = (
         "import sys, bench.fleet.fleet_command; print([m for m in ('locust', 'gevent', 'pyarrow') if m in sys.modules])"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert finished.stdout.strip() == "[]"
 
 
 def test_addresses_may_be_ipv6() -> None:

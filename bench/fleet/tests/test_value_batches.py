@@ -74,6 +74,7 @@ def test_batch_made_by_column_equals_one_built_of_records(
         )
 
 
+@pytest.mark.thorough
 @given(makers(), SEQUENCES, COUNTS, st.sampled_from([[], [b""], [b"k1", b"k2", b"k3"]]), st.sampled_from(Compression))
 def test_batch_read_by_column_is_the_span_that_its_records_are(
     values: ValueMaker, first: int, count: int, keys: list[bytes], compression: Compression
@@ -83,8 +84,8 @@ def test_batch_read_by_column_is_the_span_that_its_records_are(
         records = by_record(values, sequence, count, keys)
         batch = build(records, base_offset=90, producer_id=3, compression=compression)
         expected = None if count < 2 else spans(batch)
-        found = column(batch, reader)
-        assert (None if found is None else (found,)) == expected
+        span = column(batch, reader)
+        assert (None if span is None else (span,)) == expected
 
 
 @given(makers(), st.integers(0, 2**40), st.integers(2, 80), st.data())
@@ -94,8 +95,8 @@ def test_damage_is_never_read_by_column(values: ValueMaker, first: int, count: i
     place = data.draw(st.integers(0, len(body) - 1))
     body[place] ^= data.draw(st.integers(1, 255))
     damaged = sealed(read_header(batch), bytes(body))  # The batch's own CRC is right.
-    found = column(damaged)
-    assert found is None or (found,) == spans(damaged)  # A damaged key is still a key.
+    span = column(damaged)
+    assert span is None or (span,) == spans(damaged)  # A damaged key is still a key.
 
 
 @pytest.mark.parametrize("change", ["gap", "repeated", "swapped", "other-writer", "tombstone", "later", "header"])

@@ -72,7 +72,7 @@ def test_each_request_of_a_group_is_sent_also_with_false_fields() -> None:
 
 def test_all_commits_have_one_offset() -> None:
     bodies: list[Any] = [each.body for each in played(500) if each.api_key is ApiKey.OFFSET_COMMIT]
-    offsets = {one.committed_offset for body in bodies for topic in body.topics for one in topic.partitions}
+    offsets = {each.committed_offset for body in bodies for topic in body.topics for each in topic.partitions}
     assert offsets == {COMMITTED_OFFSET}
     assert any(body.generation_id_or_member_epoch < 0 for body in bodies)
 

@@ -83,16 +83,16 @@ def test_all_commits_have_one_offset_and_different_texts() -> None:
         for each in requests
         if each.api_key in (ApiKey.OFFSET_COMMIT, ApiKey.TXN_OFFSET_COMMIT)
     ]
-    parts = [one for body in bodies for topic in body.topics for one in topic.partitions]
-    assert {one.committed_offset for one in parts} == {COMMITTED_OFFSET}
-    assert len({one.committed_metadata for one in parts}) > len(bodies) // 2
+    parts = [each for body in bodies for topic in body.topics for each in topic.partitions]
+    assert {each.committed_offset for each in parts} == {COMMITTED_OFFSET}
+    assert len({each.committed_metadata for each in parts}) > len(bodies) // 2
 
 
 def test_partitions_of_new_topics_are_added() -> None:
     bodies: list[Any] = [
         each.body for requests in played(300) for each in requests if each.api_key is ApiKey.ADD_PARTITIONS_TO_TXN
     ]
-    named = {str(topic.name) for body in bodies for one in body.transactions for topic in one.topics}
+    named = {str(topic.name) for body in bodies for each in body.transactions for topic in each.topics}
     assert named == {"made"}
 
 

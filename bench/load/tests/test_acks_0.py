@@ -80,12 +80,12 @@ def produced(sink: Forgetful, batches: int, records_per_s: float = 0.0) -> tuple
 def test_losses_are_counted_and_no_violation() -> None:
     sink = Forgetful(loses=10)
     sent, ends = produced(sink, 200)
-    found = judge({"p": sent}, [[sink.taken]], exactly_once=False)
-    assert found.is_clean
-    assert (found.acknowledged, found.lost) == (0, 0)
-    assert found.unknown == len(ends) * 20
-    assert found.read + found.unread == found.unknown
-    assert 300 <= found.unread <= found.unknown // 2
+    findings = judge({"p": sent}, [[sink.taken]], exactly_once=False)
+    assert findings.is_clean
+    assert (findings.acknowledged, findings.lost) == (0, 0)
+    assert findings.unknown == len(ends) * 20
+    assert findings.read + findings.unread == findings.unknown
+    assert 300 <= findings.unread <= findings.unknown // 2
     assert {(each.kind, each.error, each.base_offset) for each in ends} == {("info", None, -1)}
 
 
@@ -100,10 +100,10 @@ def test_damage_and_reordering_remain_violations() -> None:
 def test_producer_goes_on_after_the_broker_has_closed_its_connection() -> None:
     sink = Forgetful(ends=(50, 90))
     sent, _ = produced(sink, 600, records_per_s=20_000)
-    found = judge({"p": sent}, [[sink.taken]], exactly_once=False)
-    assert found.is_clean
-    assert found.read > 20 * 300
-    assert found.unread >= 40
+    findings = judge({"p": sent}, [[sink.taken]], exactly_once=False)
+    assert findings.is_clean
+    assert findings.read > 20 * 300
+    assert findings.unread >= 40
 
 
 def test_batches_are_sent_at_their_times() -> None:
@@ -146,14 +146,14 @@ def test_rate_that_is_reached_is_the_one_that_was_sent() -> None:
 def test_workload_without_acknowledgements(tmp_path: Path) -> None:
     table = {"partitionsPerTopic": 4, "producerRate": 2_000, "messageSize": 200}
     with started("reference", lambda _: None) as target:
-        found = run(workload_of(table, "w", "w"), target, OPTIONS, tmp_path, lambda _: None)
-    assert found.outcome == "PASSED"
-    assert found.findings.unknown > 3_000
-    assert found.findings.read + found.findings.unread == found.findings.unknown
-    assert found.findings.unread <= 100
-    assert "nothing is acknowledged" in found.reason
-    rows = {row[0]: row[1] for row in table_of([Entry(found)], [])[1]}
+        result = run(workload_of(table, "w", "w"), target, OPTIONS, tmp_path, lambda _: None)
+    assert result.outcome == "PASSED"
+    assert result.findings.unknown > 3_000
+    assert result.findings.read + result.findings.unread == result.findings.unknown
+    assert result.findings.unread <= 100
+    assert "nothing is acknowledged" in result.reason
+    rows = {row[0]: row[1] for row in table_of([Entry(result)], [])[1]}
     assert not [name for name in rows if name.startswith(("publish latency", "acknowledged"))]
-    assert rows["records sent without an acknowledgement"] == f"{found.findings.unknown:,}"
+    assert rows["records sent without an acknowledgement"] == f"{result.findings.unknown:,}"
     assert "of those: never read" in rows
     assert "end-to-end p50, ms" in rows

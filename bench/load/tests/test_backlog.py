@@ -61,10 +61,10 @@ def _polls_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_readers_pause_until_the_backlog_has_its_size_and_then_drain_it() -> None:
     workers = Workers()
-    found = build_and_drain(workload(), 1_000, workers, lambda _: None)
+    backlog = build_and_drain(workload(), 1_000, workers, lambda _: None)
     assert workers.commands == [("pause_readers", 0), ("resume_readers", RECORDS)]
     assert workers.backlog <= 1_000
-    assert (found.records, found.size_bytes) == (RECORDS, RECORDS * 1024)
+    assert (backlog.records, backlog.size_bytes) == (RECORDS, RECORDS * 1024)
 
 
 def test_ratio_determines_records_to_drain() -> None:

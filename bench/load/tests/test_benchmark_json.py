@@ -32,12 +32,12 @@ def test_statistics_are_those_of_pytest_benchmark(seconds: list[float]) -> None:
 
 
 def test_times_are_seconds_and_rates_the_seconds_of_a_record() -> None:
-    found = {each["name"]: each for each in document(series_of(entries()))["benchmarks"]}
-    latency = found["publish latency p99[reference]"]["stats"]
+    series = {each["name"]: each for each in document(series_of(entries()))["benchmarks"]}
+    latency = series["publish latency p99[reference]"]["stats"]
     assert (latency["rounds"], latency["median"]) == (3, pytest.approx(0.006, rel=0.01))
-    assert found["acknowledged[reference]"]["stats"]["median"] == pytest.approx(1e-3)
-    assert "brokers: memory[reference]" not in found
-    assert found["publish latency p99[kafka]"]["stats"]["rounds"] == 2, "the third run is INVALID"
+    assert series["acknowledged[reference]"]["stats"]["median"] == pytest.approx(1e-3)
+    assert "brokers: memory[reference]" not in series
+    assert series["publish latency p99[kafka]"]["stats"]["rounds"] == 2, "the third run is INVALID"
 
 
 def test_all_figures_are_there_in_their_own_units() -> None:

@@ -25,17 +25,17 @@ def test_workload_on_the_reference_broker(tmp_path: Path) -> None:
     table = {"partitionsPerTopic": 4, "messageSize": 200, "producerRate": 5_000, "subscriptionsPerTopic": 2}
     lines: list[str] = []
     with started("reference", lines.append) as target:
-        found = run(workload_of(table, "w", "w"), target, OPTIONS, tmp_path, lines.append)
+        result = run(workload_of(table, "w", "w"), target, OPTIONS, tmp_path, lines.append)
         with pytest.raises(LoadError, match="INVALID_REPLICATION_FACTOR"):
             run(workload_of(table, "w", "w"), target, LoadOptions(replication=3), tmp_path, lines.append)
         wrong = {**table, "crucible": {"topicConfig": {"cleanup.policy": "wild"}}}
         with pytest.raises(LoadError, match=r"refuse topics with INVALID_CONFIG \(cleanup.policy is 'wild'"):
             run(workload_of(wrong, "w", "w"), target, OPTIONS, tmp_path, lines.append)
-    assert found.findings.is_clean
-    assert found.findings.acknowledged == found.findings.read > 2 * 5_000
-    assert not found.unfinished
-    assert found.samples("end_to_end") > 0
-    assert found.brokers_cpu_s > 0
+    assert result.findings.is_clean
+    assert result.findings.acknowledged == result.findings.read > 2 * 5_000
+    assert not result.unfinished
+    assert result.samples("end_to_end") > 0
+    assert result.brokers_cpu_s > 0
     assert any("load, " in line for line in lines)
 
 
@@ -63,15 +63,15 @@ def test_worker_that_other_programs_starve_ends_invalid(tmp_path: Path) -> None:
     try:
         with started("reference", lambda _: None) as target:
             threading.Thread(target=starve, daemon=True).start()
-            found = run(workload_of(table, "w", "w"), target, options, tmp_path, lambda _: None)
+            result = run(workload_of(table, "w", "w"), target, options, tmp_path, lambda _: None)
     finally:
         for each in burners:
             each.kill()
             each.wait()
     assert len(burners) == BURNERS
-    assert found.findings.is_clean
-    assert found.outcome == "INVALID"
-    assert found.reason.startswith("The load generator was the limit")
+    assert result.findings.is_clean
+    assert result.outcome == "INVALID"
+    assert result.reason.startswith("The load generator was the limit")
 
 
 def test_reader_catches_up_from_the_remote_tier(tmp_path: Path) -> None:
@@ -87,13 +87,13 @@ def test_reader_catches_up_from_the_remote_tier(tmp_path: Path) -> None:
     table = {"messageSize": 1000, "producerRate": 4_000, "crucible": own}
     workload = workload_of(table, "w", "w")
     with started("reference", lambda _: None, workload.crucible.broker_settings) as target:
-        found = run(workload, target, LoadOptions(seconds=3, warmup_s=5), tmp_path, lambda _: None)
+        result = run(workload, target, LoadOptions(seconds=3, warmup_s=5), tmp_path, lambda _: None)
         assert target.folder is not None
         segments = list((target.folder / "tier").rglob("*.log"))
     assert segments
-    assert found.findings.is_clean
-    assert found.catch_up is not None
-    assert found.catch_up.records > 15_000
+    assert result.findings.is_clean
+    assert result.catch_up is not None
+    assert result.catch_up.records > 15_000
 
 
 def test_transactions_on_the_reference_broker(tmp_path: Path) -> None:
@@ -101,10 +101,10 @@ def test_transactions_on_the_reference_broker(tmp_path: Path) -> None:
     table = {"partitionsPerTopic": 4, "messageSize": 200, "producerRate": 2_000}
     workload = workload_of({**table, "crucible": {"transactions": transactions}}, "w", "w")
     with started("reference", lambda _: None) as target:
-        found = run(workload, target, OPTIONS, tmp_path, lambda _: None)
-    assert found.findings.is_clean
-    assert found.findings.acknowledged == found.findings.read > 2_000
-    assert found.rate("aborted") > 200
-    assert found.rate("transactions") > 2
-    figures = {each.name for each in FIGURES if each.value(Entry(found)) is not None}
+        result = run(workload, target, OPTIONS, tmp_path, lambda _: None)
+    assert result.findings.is_clean
+    assert result.findings.acknowledged == result.findings.read > 2_000
+    assert result.rate("aborted") > 200
+    assert result.rate("transactions") > 2
+    figures = {each.name for each in FIGURES if each.value(Entry(result)) is not None}
     assert {"transactions committed", "aborted by the plan"} <= figures

@@ -73,19 +73,19 @@ def test_damaged_file_is_measured_again(tmp_path: Path) -> None:
 
 
 def test_worker_sends_and_reads_in_one_thread() -> None:
-    found = Calibration(cpu="c", cores=2, commit="1", batches=BATCHES, sent_per_s=100_000, read_per_s=50_000)
-    assert found.capacity(workers=1, subscriptions=0) == pytest.approx(100_000)
-    assert found.capacity(workers=1, subscriptions=1) == pytest.approx(100_000 / 3)
-    assert found.capacity(workers=4, subscriptions=1) == pytest.approx(200_000 / 3)
+    calibration = Calibration(cpu="c", cores=2, commit="1", batches=BATCHES, sent_per_s=100_000, read_per_s=50_000)
+    assert calibration.capacity(workers=1, subscriptions=0) == pytest.approx(100_000)
+    assert calibration.capacity(workers=1, subscriptions=1) == pytest.approx(100_000 / 3)
+    assert calibration.capacity(workers=4, subscriptions=1) == pytest.approx(200_000 / 3)
 
 
 def test_run_near_generator_maximum_is_invalid(tmp_path: Path) -> None:
     """One worker sends and reads 50,000 records a second. 80 % of it are 40,000."""
     kept = calibrations(tmp_path, Sink())
     options = LoadOptions()
-    found = with_capacity(near(40_500), options, kept)
-    assert found.outcome == "INVALID"
-    assert "The load generator was the limit: it reaches 50,000 records/s against a sink" in found.reason
+    outcome = with_capacity(near(40_500), options, kept)
+    assert outcome.outcome == "INVALID"
+    assert "The load generator was the limit: it reaches 50,000 records/s against a sink" in outcome.reason
     assert with_capacity(near(39_500), options, kept).outcome == "PASSED"
     assert near(40_500).outcome == "PASSED"
 
@@ -108,8 +108,8 @@ def test_figures_of_the_native_client_say_nothing_of_others(tmp_path: Path) -> N
 
 def test_search_ends_near_generator_maximum(tmp_path: Path) -> None:
     kept = calibrations(tmp_path, Sink())
-    found = sustained_rate(lambda rate: with_capacity(near(rate), LoadOptions(), kept), 1_000)
-    assert (found.rate, found.beyond, found.generator_was_the_limit) == (38_750, 40_000, True)
+    search = sustained_rate(lambda rate: with_capacity(near(rate), LoadOptions(), kept), 1_000)
+    assert (search.rate, search.beyond, search.generator_was_the_limit) == (38_750, 40_000, True)
 
 
 def test_worker_that_never_sleeps_while_the_rate_is_not_reached_is_the_limit() -> None:

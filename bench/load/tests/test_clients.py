@@ -28,12 +28,12 @@ def test_benchmark_with_a_library_is_verified(client: str, tmp_path: Path) -> No
     table = {"partitionsPerTopic": 4, "messageSize": 200, "producerRate": 2_000, "subscriptionsPerTopic": 2}
     with started("reference", lambda _: None) as target:
         options = LoadOptions(seconds=3, warmup_s=1, client=client)
-        found = run(workload_of(table, "w", "w"), target, options, tmp_path, lambda _: None)
-    assert found.findings.is_clean, found.reason
-    assert found.findings.acknowledged == found.findings.read > 2 * 3 * 2_000
-    assert not found.unfinished
-    assert found.samples("publish") == found.samples("response") > 0
-    assert found.samples("end_to_end") > 0
+        result = run(workload_of(table, "w", "w"), target, options, tmp_path, lambda _: None)
+    assert result.findings.is_clean, result.reason
+    assert result.findings.acknowledged == result.findings.read > 2 * 3 * 2_000
+    assert not result.unfinished
+    assert result.samples("publish") == result.samples("response") > 0
+    assert result.samples("end_to_end") > 0
 
 
 def test_lot_whose_records_end_differently_is_counted_by_its_parts() -> None:
@@ -143,5 +143,5 @@ def test_values_returned_by_library_are_verified(
 
     reader = LotReader(ReadPlan("r", WHERE), [], taken, lambda _, __: library)
     reader.run()
-    found = judge({"p": ledger}, [[read]], exactly_once=True)
-    assert (found.lost, found.repeated, found.reordered, found.damaged) == counts
+    findings = judge({"p": ledger}, [[read]], exactly_once=True)
+    assert (findings.lost, findings.repeated, findings.reordered, findings.damaged) == counts

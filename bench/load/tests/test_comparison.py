@@ -121,16 +121,16 @@ def test_difference_is_shown_only_where_the_interval_excludes_one() -> None:
         runs("b", 10, 10.2, 9.9, 10, 10.1),
         runs("c", 5.1, 5, 5.2, 5, 5.1),
     )
-    found = columns(ours, theirs, same)
-    assert not any(each.ratio for each in found["a"].estimates)
-    assert (found["b"].base, found["c"].base) == ("a", "a")
-    assert estimate(found["b"], "publish latency p99").comparison.endswith(": worse")
-    assert estimate(found["b"], "acknowledged").comparison.endswith(": no difference shown")
-    assert estimate(found["c"], "publish latency p99").comparison.endswith(": no difference shown")
-    ratio = estimate(found["b"], "publish latency p99").ratio
+    rows = columns(ours, theirs, same)
+    assert not any(each.ratio for each in rows["a"].estimates)
+    assert (rows["b"].base, rows["c"].base) == ("a", "a")
+    assert estimate(rows["b"], "publish latency p99").comparison.endswith(": worse")
+    assert estimate(rows["b"], "acknowledged").comparison.endswith(": no difference shown")
+    assert estimate(rows["c"], "publish latency p99").comparison.endswith(": no difference shown")
+    ratio = estimate(rows["b"], "publish latency p99").ratio
     assert ratio is not None
     assert ratio.low < 10 / 5.1 < ratio.high
-    first, second = sentences(list(found.values()))
+    first, second = sentences(list(rows.values()))
     assert first.startswith("b beside a: worse: end-to-end p50, end-to-end p99")
     assert second == "c beside a: no difference shown."
 
@@ -168,16 +168,16 @@ def test_offered_load_is_not_compared() -> None:
 
 
 def test_two_runs_are_not_compared() -> None:
-    found = columns(runs("a", 5, 5), runs("b", 50, 50))
-    assert list(sentences(list(found.values()))) == [
+    rows = columns(runs("a", 5, 5), runs("b", 50, 50))
+    assert list(sentences(list(rows.values()))) == [
         "b beside a: no comparison, which needs 3 valid runs of each (--repeat 5)."
     ]
 
 
 def test_only_runs_of_the_same_workload_and_rate_are_compared() -> None:
-    found = columns(runs("a", 5, 5, 5), runs("b", 5, 5, 5, rate=2_000), runs("b", 5, 5, 5, workload="v"))
-    assert [each.base for each in found.values()] == ["", "", ""]
-    assert list(found) == ["a, w", "b, w", "b, v"]
+    rows = columns(runs("a", 5, 5, 5), runs("b", 5, 5, 5, rate=2_000), runs("b", 5, 5, 5, workload="v"))
+    assert [each.base for each in rows.values()] == ["", "", ""]
+    assert list(rows) == ["a, w", "b, w", "b, v"]
 
 
 def test_rates_are_named_where_one_target_has_several() -> None:
@@ -190,8 +190,8 @@ def test_rates_are_named_where_one_target_has_several() -> None:
 
 def test_clients_are_compared_on_one_target() -> None:
     other = [Entry(msgspec.structs.replace(each.result, client="librdkafka")) for each in runs("a", 5, 5, 5)]
-    found = columns(runs("a", 5, 5, 5), other)
-    assert {name: each.base for name, each in found.items()} == {"a, native": "", "a, librdkafka": "a, native"}
+    rows = columns(runs("a", 5, 5, 5), other)
+    assert {name: each.base for name, each in rows.items()} == {"a, native": "", "a, librdkafka": "a, native"}
 
 
 def test_invalid_run_is_excluded_and_counted(tmp_path: Path) -> None:
@@ -226,10 +226,10 @@ def test_searches_have_an_interval_over_their_repetitions() -> None:
 
 
 def test_search_result_is_between_sustained_and_failed_rates() -> None:
-    found = remarks(limits(50_000))
-    assert "records/s are sustained, and" in found[0]
+    notes = remarks(limits(50_000))
+    assert "records/s are sustained, and" in notes[0]
     assert (
-        found[1]
+        notes[1]
         == "reference: Its uncertainty is the step between both rates; repetitions give an interval (--repeat 5)."
     )
 
@@ -240,11 +240,12 @@ def test_search_without_an_upper_end_is_at_least_that_and_has_no_ratio() -> None
 
     search = sustained_rate(limited, 1_000)
     ended = [Entry(next(each.result for each in search.steps if each.rate == search.rate), search)] * 3
-    found = columns(limits(50_000, 50_000, 50_000), ended)
-    assert estimate(found["b"], "maximum sustained").text == "at least 30,000"
-    assert estimate(found["b"], "maximum sustained").ratio is None
+    rows = columns(limits(50_000, 50_000, 50_000), ended)
+    assert estimate(rows["b"], "maximum sustained").text == "at least 30,000"
+    assert estimate(rows["b"], "maximum sustained").ratio is None
 
 
+@pytest.mark.thorough
 def test_page_has_verdicts_figures_pictures_and_how_to_repeat_it(tmp_path: Path) -> None:
     lost = Entry(result(target="other<1>", findings=Findings(100, 99, 1, 0, 0, 0, 0)))
     page = write([*runs("a", 5), lost], tmp_path / "p.html", "./crucible bench w.yaml", "a machine")
@@ -262,6 +263,7 @@ def test_page_has_verdicts_figures_pictures_and_how_to_repeat_it(tmp_path: Path)
     assert "Response latency against the rate" in curve
 
 
+@pytest.mark.thorough
 def test_each_run_is_stored_and_the_table_has_a_column_for_each_target(tmp_path: Path) -> None:
     entries = [*runs("a", 5, 5, 5), *runs("b", 9, 9, 9)]
     options = BenchOptions([], ["a", "b"], LoadOptions(), out=tmp_path)

@@ -64,11 +64,20 @@ def spec(made: Driver, **fields: object) -> LoadSpec:
 def test_published_file_is_read_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "kafka-big-batches-gzip.yaml"
     path.write_text(PUBLISHED)
-    found = read_driver(path)
-    assert (found.replication, found.acks, found.compression, found.linger_ms) == (3, -1, "gzip", 200)
-    assert found.topic_settings == {"min.insync.replicas": "2", "flush.messages": "1"}
-    assert (found.request_timeout_ms, found.batch_bytes, found.partition_max_bytes) == (120_000, 1 << 20, 10 << 20)
-    assert [note.partition(":")[0] for note in found.notes] == [
+    driver = read_driver(path)
+    assert (driver.replication, driver.acks, driver.compression, driver.linger_ms) == (
+        3,
+        -1,
+        "gzip",
+        200,
+    )
+    assert driver.topic_settings == {"min.insync.replicas": "2", "flush.messages": "1"}
+    assert (driver.request_timeout_ms, driver.batch_bytes, driver.partition_max_bytes) == (
+        120_000,
+        1 << 20,
+        10 << 20,
+    )
+    assert [note.partition(":")[0] for note in driver.notes] == [
         *("bootstrap.servers", "auto.offset.reset", "enable.auto.commit", "reset")
     ]
 
@@ -120,9 +129,9 @@ def test_acks_1_and_0_end_idempotence_as_in_kafka() -> None:
     ],
 )
 def test_bad_file_ends_with_one_sentence(sections: dict[str, object], complaint: str, tmp_path: Path) -> None:
-    with pytest.raises(DriverError) as found:
+    with pytest.raises(DriverError) as error:
         driver_of({"driverClass": KAFKA_DRIVER, **sections})
-    assert complaint in str(found.value)
+    assert complaint in str(error.value)
     path = tmp_path / "d.yaml"
     path.write_text("driverClass: [")
     with pytest.raises(DriverError, match=r"^d.yaml: is not valid YAML"):

@@ -46,16 +46,16 @@ def fired(at_s: float, restored_s: float, kind: str = "node_killed") -> FiredFau
 
 
 def test_fault_has_figures_before_during_and_after_it() -> None:
-    (found,) = figures([fired(20.3, 23.4)], measured(range(20, 23), range(23, 27)), 5, 40)
-    assert (found.baseline.first, found.baseline.end) == (10, 20)
-    assert found.baseline.acknowledged_per_s == 1_000
-    assert found.baseline.p99_ms == pytest.approx(5, rel=0.02)
-    assert (found.during.first, found.during.end) == (20, 24)
-    assert found.during.acknowledged_per_s == 250
-    assert (found.recovery.first, found.recovery.end) == (24, 30)
-    assert found.recovery.p99_ms == pytest.approx(400, rel=0.02)
-    assert found.recovered_s == pytest.approx(27 - 20.3)
-    assert "recovered 7 s after it (seen)" in found.sentence
+    (phases,) = figures([fired(20.3, 23.4)], measured(range(20, 23), range(23, 27)), 5, 40)
+    assert (phases.baseline.first, phases.baseline.end) == (10, 20)
+    assert phases.baseline.acknowledged_per_s == 1_000
+    assert phases.baseline.p99_ms == pytest.approx(5, rel=0.02)
+    assert (phases.during.first, phases.during.end) == (20, 24)
+    assert phases.during.acknowledged_per_s == 250
+    assert (phases.recovery.first, phases.recovery.end) == (24, 30)
+    assert phases.recovery.p99_ms == pytest.approx(400, rel=0.02)
+    assert phases.recovered_s == pytest.approx(27 - 20.3)
+    assert "recovered 7 s after it (seen)" in phases.sentence
 
 
 def test_load_that_stays_slow_has_not_recovered_before_the_next_fault() -> None:
@@ -66,6 +66,7 @@ def test_load_that_stays_slow_has_not_recovered_before_the_next_fault() -> None:
     assert second.baseline.first == 27  # No second before it was good.
 
 
+@pytest.mark.thorough
 def test_fault_without_evidence_makes_a_run_invalid(tmp_path: Path) -> None:
     silent = structs.replace(fired(2, 3), evidence="")
     run_ = structs.replace(result(), faults=[silent])
@@ -81,12 +82,12 @@ def test_fault_without_evidence_makes_a_run_invalid(tmp_path: Path) -> None:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[BrokerNode]:
-    found = BrokerNode("sleeper", 7, free_port(), SLEEPS, tmp_path / "log")
-    found.launch()
-    yield found
-    assert found.process is not None
-    found.process.kill()
-    found.process.wait()
+    node = BrokerNode("sleeper", 7, free_port(), SLEEPS, tmp_path / "log")
+    node.launch()
+    yield node
+    assert node.process is not None
+    node.process.kill()
+    node.process.wait()
 
 
 @pytest.mark.live
@@ -149,10 +150,10 @@ def test_node_is_killed_and_paused_under_load(tmp_path: Path) -> None:
     }
     options = LoadOptions(seconds=20, warmup_s=2)
     with started("reference", lambda _: None) as target:
-        found = run(workload_of(table, "w", "w"), target, options, tmp_path, lambda _: None)
-    assert found.findings.is_clean, found.reason
-    paused, killed = found.fault_figures
-    assert found.has_fired
+        result = run(workload_of(table, "w", "w"), target, options, tmp_path, lambda _: None)
+    assert result.findings.is_clean, result.reason
+    paused, killed = result.fault_figures
+    assert result.has_fired
     assert 5 <= paused.fired.at_s < 6
     assert 1.4 < paused.fired.restored_s - paused.fired.at_s < 2.5
     assert 12 <= killed.fired.at_s < 13
@@ -161,7 +162,7 @@ def test_node_is_killed_and_paused_under_load(tmp_path: Path) -> None:
         assert each.baseline.acknowledged_per_s > 800
         assert each.recovered_s >= 1 or each.recovered_s == -1  # A busy machine may stay slow.
         assert max(each.during.p99_ms, each.recovery.p99_ms) > 500
-    assert found.brokers_cpu_s == -1
+    assert result.brokers_cpu_s == -1
 
 
 @pytest.mark.live

@@ -62,8 +62,8 @@ class SessionSink(Sink):
             self._held.update((TopicPartition(topic.topic, each.partition), each) for each in topic.partitions)
         topics = request.topics
         if not is_full:
-            found = [each for where, each in self._held.items() if self.read(where, each.fetch_offset)[0]]
-            topics = [FetchTopic("t", NO_TOPIC_ID, found)] if found else []
+            held = [each for where, each in self._held.items() if self.read(where, each.fetch_offset)[0]]
+            topics = [FetchTopic("t", NO_TOPIC_ID, held)] if held else []
         response = replace(super()._fetch(FetchRequest(topics=topics)), session_id=self.opened)
         if not response.responses:
             time.sleep(0.01)

@@ -114,8 +114,8 @@ def test_partitions_move_to_joining_member(target: LoadTarget) -> None:
 def test_workload_with_groups(target: LoadTarget, tmp_path: Path) -> None:
     table = {"partitionsPerTopic": 6, "producerRate": 2_000, "messageSize": 200, "consumerPerSubscription": 5}
     workload = workload_of({**table, "crucible": {"groups": True}}, "w", "w")
-    found = run(workload, target, LoadOptions(seconds=3, warmup_s=1), tmp_path, lambda _: None)
-    assert found.findings.is_clean
-    assert found.findings.acknowledged == found.findings.read > 2_000
-    assert found.rebalances == 0
-    assert not found.errors
+    result = run(workload, target, LoadOptions(seconds=3, warmup_s=1), tmp_path, lambda _: None)
+    assert result.findings.is_clean
+    assert result.findings.acknowledged == result.findings.read > 2_000
+    assert result.rebalances == 0
+    assert not result.errors

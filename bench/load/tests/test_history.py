@@ -242,10 +242,12 @@ def test_compacted_run_is_judged_by_both(spark: "SparkSession", tmp_path: Path) 
     workload = read_workload(ROOT / "docs" / "workloads" / "compacted.yaml")
     settings = workload.crucible.broker_settings
     with started("reference", lambda _: None, settings) as target:
-        found = run(workload, target, LoadOptions(records_per_s=8_000, seconds=8, warmup_s=1), tmp_path, lambda _: None)
+        result = run(
+            workload, target, LoadOptions(records_per_s=8_000, seconds=8, warmup_s=1), tmp_path, lambda _: None
+        )
     judged, counts = judge_load(spark, tmp_path)
     assert judged.compacted_keys == 10_000
-    assert found.findings.is_clean
+    assert result.findings.is_clean
     assert {name: judged.found[name] for name in asdict(counts)} == asdict(counts)
     assert counts.acknowledged >= counts.read > 10_000
 

@@ -62,26 +62,26 @@ def stated_result() -> LoadResult:
 
 
 def test_run_of_tools_is_never_passed(tmp_path: Path) -> None:
-    found = stated_result()
-    assert found.outcome == "UNVERIFIED"
-    assert "no record was verified" in found.reason
-    (series,) = series_of([Entry(found)])
+    result = stated_result()
+    assert result.outcome == "UNVERIFIED"
+    assert "no record was verified" in result.reason
+    (series,) = series_of([Entry(result)])
     assert series.outcome == "UNVERIFIED"
-    assert structs.replace(found, stated=structs.replace(STATED, sent=0)).outcome == "INVALID"
-    page = write([Entry(found)], tmp_path / "page.html", "", "").read_text()
+    assert structs.replace(result, stated=structs.replace(STATED, sent=0)).outcome == "INVALID"
+    page = write([Entry(result)], tmp_path / "page.html", "", "").read_text()
     assert "UNVERIFIED" in page
     assert "PASSED</span>" not in page
 
 
 def test_figures_are_those_of_the_tools() -> None:
-    found = stated_result()
-    assert (found.rate("acknowledged"), found.rate("read")) == (999.5, 950.25)
-    assert [found.percentile_ms("publish", share) for share in (0.5, 0.99, 0.9999)] == [3.0, 20.0, None]
-    assert found.percentile_ms("response", 0.99) is None
-    figures = figures_of(Entry(found))
+    result = stated_result()
+    assert (result.rate("acknowledged"), result.rate("read")) == (999.5, 950.25)
+    assert [result.percentile_ms("publish", share) for share in (0.5, 0.99, 0.9999)] == [3.0, 20.0, None]
+    assert result.percentile_ms("response", 0.99) is None
+    figures = figures_of(Entry(result))
     assert figures["records verified"] == 0
     assert figures["publish latency p99, ms"] == 20.0
-    document = json.loads(json.dumps(document_of(found)))
+    document = json.loads(json.dumps(document_of(result)))
     assert document["publishRate"] == [999.5]
     assert document["aggregatedPublishLatency99pct"] == 20.0
     assert document["aggregatedPublishLatencyQuantiles"]["99.9"] == 70.0
@@ -122,8 +122,8 @@ def test_what_all_tools_print_is_added_up(tmp_path: Path, monkeypatch: pytest.Mo
     for name, value in {"PATH": f"{tmp_path}:{os.environ['PATH']}", "AVG": "3.5", "CODE": "0"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("bench.peers.kafka.kafka_classpath", lambda: "none")
-    found = java_client.play(SPEC, 10, tmp_path / "logs", lambda _: None)
-    assert found.stated == structs.replace(STATED, sent_per_s=999.8)
+    result = java_client.play(SPEC, 10, tmp_path / "logs", lambda _: None)
+    assert result.stated == structs.replace(STATED, sent_per_s=999.8)
     monkeypatch.setenv("CODE", "3")
     with pytest.raises(PeerError, match=r"failed \(code 3\)"):
         java_client.play(SPEC, 10, tmp_path / "logs", lambda _: None)
@@ -134,9 +134,9 @@ def test_what_all_tools_print_is_added_up(tmp_path: Path, monkeypatch: pytest.Mo
 def test_workload_with_kafkas_tools(tmp_path: Path) -> None:
     table = {"partitionsPerTopic": 4, "messageSize": 200, "producerRate": 1_000, "crucible": {"client": "java"}}
     with started("reference", lambda _: None) as target:
-        found = run(workload_of(table, "w", "w"), target, LoadOptions(seconds=5, warmup_s=1), tmp_path, lambda _: None)
-    assert found.outcome == "UNVERIFIED"
-    assert found.stated is not None
-    assert found.stated.sent == 6_000 <= found.stated.read
-    assert 500 < found.rate("acknowledged") < 1_100
-    assert found.generator_cpu_s > 1
+        result = run(workload_of(table, "w", "w"), target, LoadOptions(seconds=5, warmup_s=1), tmp_path, lambda _: None)
+    assert result.outcome == "UNVERIFIED"
+    assert result.stated is not None
+    assert result.stated.sent == 6_000 <= result.stated.read
+    assert 500 < result.rate("acknowledged") < 1_100
+    assert result.generator_cpu_s > 1

@@ -75,14 +75,14 @@ def played(folder: Path, environments: list[dict[str, str]], local: int = 0) -> 
 
 @pytest.mark.live
 def test_shifted_clocks_are_corrected(tmp_path: Path) -> None:
-    found = played(tmp_path, [{SHIFT_VARIABLE: "5"}, {SHIFT_VARIABLE: "-5"}])
-    assert found.findings.is_clean
-    assert found.findings.acknowledged == found.findings.read > 3 * 3 * 2_000
-    offsets_s = sorted(round(each.offset_us / 1e6) for each in found.clocks)
+    result = played(tmp_path, [{SHIFT_VARIABLE: "5"}, {SHIFT_VARIABLE: "-5"}])
+    assert result.findings.is_clean
+    assert result.findings.acknowledged == result.findings.read > 3 * 3 * 2_000
+    offsets_s = sorted(round(each.offset_us / 1e6) for each in result.clocks)
     assert offsets_s == [-5, 5]
-    assert 0 < found.clock_error_ms < 500
-    assert found.quantile_ms("end_to_end", 0.99) < 2_000
-    assert found.quantile_ms("end_to_end", 0.5) >= found.quantile_ms("publish", 0.01) / 2 - found.clock_error_ms
+    assert 0 < result.clock_error_ms < 500
+    assert result.quantile_ms("end_to_end", 0.99) < 2_000
+    assert result.quantile_ms("end_to_end", 0.5) >= result.quantile_ms("publish", 0.01) / 2 - result.clock_error_ms
 
 
 @pytest.mark.live
@@ -93,15 +93,15 @@ def test_spark_judges_the_history_of_workers_on_other_machines(spark: "SparkSess
 
     own_disk = {OWN_DISK_VARIABLE: "1", "TMPDIR": str(tmp_path / "tmp")}
     (tmp_path / "tmp").mkdir()
-    found = played(tmp_path / "run", [own_disk, own_disk])
-    assert found.findings.is_clean
+    result = played(tmp_path / "run", [own_disk, own_disk])
+    assert result.findings.is_clean
     assert sorted((each.writer, each.closed) for each in read_progress(tmp_path / "run")) == [
         ("worker-0", True),
         ("worker-1", True),
     ]
     assert not list((tmp_path / "tmp").glob("crucible-history-*")), "copies stay on the workers' disks"
     judged, counts = judge_load(spark, tmp_path / "run")
-    assert counts.acknowledged == counts.read == found.findings.read > 3 * 3 * 2_000
+    assert counts.acknowledged == counts.read == result.findings.read > 3 * 3 * 2_000
     assert {name: judged.found[name] for name in asdict(counts)} == asdict(counts)
 
 
@@ -109,10 +109,12 @@ def test_spark_judges_the_history_of_workers_on_other_machines(spark: "SparkSess
 @pytest.mark.rotated(2)
 def test_run_whose_worker_cannot_send_its_history_is_invalid_and_names_it(tmp_path: Path) -> None:
     (tmp_path / "history").write_text("a file where the folder should be")
-    found = played(tmp_path, [{OWN_DISK_VARIABLE: "1"}])
-    assert found.findings.is_clean
-    assert found.outcome == "INVALID"
-    assert re.match(r"The history of worker 0 on .+ could not be copied here: .+ cannot be written there", found.reason)
+    result = played(tmp_path, [{OWN_DISK_VARIABLE: "1"}])
+    assert result.findings.is_clean
+    assert result.outcome == "INVALID"
+    assert re.match(
+        r"The history of worker 0 on .+ could not be copied here: .+ cannot be written there", result.reason
+    )
 
 
 def test_worker_knows_whether_it_has_the_disk_of_the_benchmark(tmp_path: Path) -> None:
@@ -125,9 +127,9 @@ def test_worker_knows_whether_it_has_the_disk_of_the_benchmark(tmp_path: Path) -
 @pytest.mark.live
 def test_without_a_correction_latencies_are_wrong_by_seconds(tmp_path: Path) -> None:
     uncorrected = {UNCORRECTED_VARIABLE: "1"}
-    found = played(tmp_path, [{SHIFT_VARIABLE: "5", **uncorrected}, {SHIFT_VARIABLE: "-5", **uncorrected}])
-    worst_ms = found.quantile_ms("end_to_end", 0.999)
-    least_ms = found.quantile_ms("end_to_end", 0.01)
+    result = played(tmp_path, [{SHIFT_VARIABLE: "5", **uncorrected}, {SHIFT_VARIABLE: "-5", **uncorrected}])
+    worst_ms = result.quantile_ms("end_to_end", 0.999)
+    least_ms = result.quantile_ms("end_to_end", 0.01)
     assert worst_ms > 9_000 or least_ms == 0  # by which of both workers has the producer
 
 
@@ -182,10 +184,10 @@ def test_worker_too_many_says_so(index: int, spec: bool, complaint: str) -> None
 
 @pytest.mark.live
 def test_workers_of_one_machine_have_one_clock(tmp_path: Path) -> None:
-    found = played(tmp_path, [{}], local=1)
-    assert found.clocks == [ClockOffset(0, 0)] * 2
-    assert found.clock_error_ms == 0
-    assert found.findings.is_clean
+    result = played(tmp_path, [{}], local=1)
+    assert result.clocks == [ClockOffset(0, 0)] * 2
+    assert result.clock_error_ms == 0
+    assert result.findings.is_clean
 
 
 def test_run_whose_clocks_are_less_certain_than_its_latencies_is_marked() -> None:

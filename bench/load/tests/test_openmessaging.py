@@ -55,11 +55,11 @@ def test_latencies_are_milliseconds_and_delays_whole_microseconds() -> None:
 
 
 def test_published_file_is_read_with_its_units(tmp_path: Path) -> None:
-    found = read_published(stored(tmp_path / "r.json", document(driver="Pulsar")))
-    assert (found.driver, found.publish_rate, found.records) == ("Pulsar", 1_000, 30_000)
+    published = read_published(stored(tmp_path / "r.json", document(driver="Pulsar")))
+    assert (published.driver, published.publish_rate, published.records) == ("Pulsar", 1_000, 30_000)
     for measure in ("publish", "delay", "end_to_end"):
-        assert found.percentile_ms(measure, 0.99) == pytest.approx(5.4, rel=0.01)
-        assert found.percentile_ms(measure, 0.9999) is None, "3 of 30,000 records are beyond it"
+        assert published.percentile_ms(measure, 0.99) == pytest.approx(5.4, rel=0.01)
+        assert published.percentile_ms(measure, 0.9999) is None, "3 of 30,000 records are beyond it"
 
 
 def test_older_files_lack_delays(tmp_path: Path) -> None:
@@ -95,15 +95,15 @@ def test_file_that_is_missing_is_named(tmp_path: Path) -> None:
 
 
 def test_page_of_published_results_has_their_figures_and_names_them_as_not_verified(tmp_path: Path) -> None:
-    found = [read_published(stored(tmp_path / "r.json", document(driver="<Pulsar>")))]
-    text = write([], tmp_path / "p.html", "./c", "m", found).read_text()
+    published = [read_published(stored(tmp_path / "r.json", document(driver="<Pulsar>")))]
+    text = write([], tmp_path / "p.html", "./c", "m", published).read_text()
     assert "&lt;Pulsar&gt; (published)" in text
     assert "nothing there was verified" in text
-    cells = {each.name: each.cells[0].text for each in lines([], found)}
+    cells = {each.name: each.cells[0].text for each in lines([], published)}
     assert (cells["acknowledged"], cells["publish latency p99"]) == ("1,000", "5.4")
     assert cells["samples: publish latency, delay"] == "30,000 records"
     assert "records verified" not in cells
-    beside = {each.name: [cell.text for cell in each.cells] for each in lines(compared(series_of(OWN)), found)}
+    beside = {each.name: [cell.text for cell in each.cells] for each in lines(compared(series_of(OWN)), published)}
     assert beside["acknowledged"] == ["1,000", "1,000"]
     assert beside["records verified"] == ["100", "–"]
     assert not any(name.startswith(("commit", "samples: commit")) for name in beside)

@@ -54,9 +54,9 @@ def test_rates_are_those_of_the_time_between_reports() -> None:
     ],
 )
 def test_each_cause_has_message(report: dict[str, int], words: str) -> None:
-    (found,) = causes(FINE, LATER | report)
-    assert found.startswith(words)
-    assert line(FINE, LATER | report, 1_000).endswith(f"below 1,000/s: {found}")
+    (cause,) = causes(FINE, LATER | report)
+    assert cause.startswith(words)
+    assert line(FINE, LATER | report, 1_000).endswith(f"below 1,000/s: {cause}")
 
 
 def test_no_cause_is_made_up() -> None:
@@ -113,11 +113,11 @@ def test_producer_reports_reason_of_waiting_partitions(error_code: int, requests
     try:
         while not (ends and producer.waits() == wanted) and time.monotonic() < deadline_s:
             time.sleep(0.01)
-        found = producer.waits()
+        waits = producer.waits()
     finally:
         sink.released.set()
         producer.stop()
         threads[1].join()
         sink.close()
         threads[0].join()
-    assert found == wanted
+    assert waits == wanted

@@ -190,9 +190,9 @@ def test_calibration_measures_a_worker_with_such_records(tmp_path: Path) -> None
     ],
 )
 def test_sizes_that_cannot_be_drawn_end_with_one_sentence(own: dict[str, object], complaint: str) -> None:
-    with pytest.raises(WorkloadError) as found:
+    with pytest.raises(WorkloadError) as error:
         workload_of({"crucible": own}, "w", "w")
-    assert complaint in str(found.value)
+    assert complaint in str(error.value)
 
 
 @pytest.mark.live
@@ -200,9 +200,9 @@ def test_workload_of_several_sizes_with_headers_is_verified(tmp_path: Path) -> N
     own = {"messageSizes": {"weights": {100: 7, 1_000: 2, 10_000: 1}}, "headers": {"count": 3, "size": 20}}
     table = {"partitionsPerTopic": 4, "producerRate": 2_000, "crucible": own}
     with started("reference", lambda _: None) as target:
-        found = run(workload_of(table, "w", "w"), target, LoadOptions(seconds=2, warmup_s=1), tmp_path, lambda _: None)
-    assert found.findings.is_clean
-    assert found.findings.acknowledged == found.findings.read > 3_000
+        result = run(workload_of(table, "w", "w"), target, LoadOptions(seconds=2, warmup_s=1), tmp_path, lambda _: None)
+    assert result.findings.is_clean
+    assert result.findings.acknowledged == result.findings.read > 3_000
     spec = read_spec(tmp_path / "load-spec.json")
     assert {len(plan.headers) for plan in load_plans(spec)} == {3}
     assert {plan.headers for _, plan in read_plans(spec)} == {load_plans(spec)[0].headers}

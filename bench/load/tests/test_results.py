@@ -65,10 +65,10 @@ def test_results_of_workers_are_evaluated_together(tmp_path: Path) -> None:
 
     for index, part in enumerate(parts):
         result_path(tmp_path, index).write_bytes(msgspec.json.encode(part))
-    found = collect(tmp_path, 2, exactly_once=True)
-    assert (found.findings.acknowledged, found.findings.lost) == (100, 10)
-    assert (found.cpu_s, found.rss_bytes) == (2.0, 300)
-    assert found.errors == {"REQUEST_TIMED_OUT": 2, "NOT_LEADER_OR_FOLLOWER": 1}
+    totals = collect(tmp_path, 2, exactly_once=True)
+    assert (totals.findings.acknowledged, totals.findings.lost) == (100, 10)
+    assert (totals.cpu_s, totals.rss_bytes) == (2.0, 300)
+    assert totals.errors == {"REQUEST_TIMED_OUT": 2, "NOT_LEADER_OR_FOLLOWER": 1}
 
 
 def test_lost_record_fails_the_run() -> None:
@@ -107,11 +107,11 @@ def play_to(limit: float) -> list[float]:
         tried.append(rate)
         return result(rate, acknowledged=min(rate, limit))
 
-    found = sustained_rate(play, 1_000)
-    assert found.rate * 0.98 <= limit
-    assert found.beyond is not None
-    assert found.rate < found.beyond < found.rate * 1.06
-    assert found.beyond * 0.98 > limit
+    search = sustained_rate(play, 1_000)
+    assert search.rate * 0.98 <= limit
+    assert search.beyond is not None
+    assert search.rate < search.beyond < search.rate * 1.06
+    assert search.beyond * 0.98 > limit
     return tried
 
 
@@ -125,12 +125,12 @@ def test_search_halves_until_a_rate_is_sustained() -> None:
 
 
 def test_search_ends_below_the_rate_where_the_generator_is_the_limit() -> None:
-    found = sustained_rate(
+    search = sustained_rate(
         lambda rate: result(rate, wanted_permille=1_000, lag_us=150_000 if rate > 30_000 else 0), 1_000
     )
-    assert 28_500 < found.rate <= 30_000
-    assert found.generator_was_the_limit
-    assert sentence(found) == f"At least {found.rate:,.0f} records/s; beyond that the load generator was the limit."
+    assert 28_500 < search.rate <= 30_000
+    assert search.generator_was_the_limit
+    assert sentence(search) == f"At least {search.rate:,.0f} records/s; beyond that the load generator was the limit."
 
 
 def test_search_below_the_generators_limit_still_finds_that_of_the_brokers() -> None:
@@ -139,9 +139,9 @@ def test_search_below_the_generators_limit_still_finds_that_of_the_brokers() -> 
         wanted_permille, lag_us = (1_000, 150_000) if is_late else (100, 0)
         return result(rate, acknowledged=min(rate, 25_000), wanted_permille=wanted_permille, lag_us=lag_us)
 
-    found = sustained_rate(play, 1_000)
-    assert 24_000 < found.rate <= 25_600
-    assert not found.generator_was_the_limit
+    search = sustained_rate(play, 1_000)
+    assert 24_000 < search.rate <= 25_600
+    assert not search.generator_was_the_limit
 
 
 @pytest.mark.parametrize(

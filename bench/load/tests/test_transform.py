@@ -49,16 +49,16 @@ def played(target: LoadTarget, folder: Path, seconds: float = 2) -> LoadResult:
 
 @pytest.mark.live
 def test_each_input_record_is_once_in_the_output_beside_aborts(target: LoadTarget, tmp_path: Path) -> None:
-    found = played(target, tmp_path)
-    assert found.findings.is_clean
-    assert found.findings.acknowledged == found.findings.read > 1_500
-    assert not found.unfinished
-    assert not found.errors
-    committed = sum(each.transactions for each in found.measures.seconds.values())
-    ended = sum(found.measures.histogram("commit", 0, found.end + 60).values())
+    result = played(target, tmp_path)
+    assert result.findings.is_clean
+    assert result.findings.acknowledged == result.findings.read > 1_500
+    assert not result.unfinished
+    assert not result.errors
+    committed = sum(each.transactions for each in result.measures.seconds.values())
+    ended = sum(result.measures.histogram("commit", 0, result.end + 60).values())
     assert 0 < committed < ended, "no transaction was aborted"
-    assert found.quantile_ms("end_to_end", 0.5) > found.quantile_ms("publish", 0.5)
-    rows = {row[0]: row[1] for row in table_of([Entry(found)], [])[1]}
+    assert result.quantile_ms("end_to_end", 0.5) > result.quantile_ms("publish", 0.5)
+    rows = {row[0]: row[1] for row in table_of([Entry(result)], [])[1]}
     assert float(rows["transactions committed, in a second"]) > 1
     assert "aborted by the plan, records/s" not in rows, "the producers abort nothing"
     run_of = msgspec.json.decode((tmp_path / "load-run.json").read_bytes())
@@ -100,9 +100,9 @@ def test_broker_that_breaks_transactions_fails_the_benchmark(tmp_path: Path, cha
     broken.write_text(described.replace("{root}/crucible_kafka", str(program)))
     assert str(program) in broken.read_text()
     with started(str(broken), lambda _: None) as target:
-        found = played(target, tmp_path / "run")
-    assert getattr(found.findings, violated) > 0
-    assert found.outcome == "FAILED"
+        result = played(target, tmp_path / "run")
+    assert getattr(result.findings, violated) > 0
+    assert result.outcome == "FAILED"
 
 
 class Stage:

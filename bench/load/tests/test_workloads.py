@@ -90,10 +90,10 @@ def test_there_are_presets() -> None:
     ],
 )
 def test_bad_workload_ends_with_one_sentence(table: object, complaint: str) -> None:
-    with pytest.raises(WorkloadError) as found:
+    with pytest.raises(WorkloadError) as error:
         workload_of(table, "w", "w")
-    assert complaint in str(found.value)
-    assert str(found.value).count("\n") == 0
+    assert complaint in str(error.value)
+    assert str(error.value).count("\n") == 0
 
 
 def test_files_that_cannot_be_read_end_with_one_sentence(tmp_path: Path) -> None:

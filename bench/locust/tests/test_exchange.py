@@ -63,22 +63,22 @@ def sent(folder: Path, content: bytes, name: str = "part.parquet", program: str 
 @pytest.mark.parametrize("size", [0, 1, 1 << 19, (1 << 19) + 1, 1_700_000])
 def test_file_goes_in_bounded_parts_one_after_the_other(tmp_path: Path, size: int) -> None:
     content = bytes(each % 251 for each in range(size))
-    found = sent(tmp_path, content)
-    assert found["error"] == ""
+    transfer = sent(tmp_path, content)
+    assert transfer["error"] == ""
     assert (tmp_path / "there" / "part.parquet").read_bytes() == content
-    assert max(found["parts"]) <= found["limit"]
-    assert len(found["parts"]) == max(1, -(-size // found["limit"]))
-    assert found["worst"] == 1, "a part went before the one before it was written"
+    assert max(transfer["parts"]) <= transfer["limit"]
+    assert len(transfer["parts"]) == max(1, -(-size // transfer["limit"]))
+    assert transfer["worst"] == 1, "a part went before the one before it was written"
     assert [path.name for path in (tmp_path / "there").iterdir()] == ["part.parquet"]
 
 
 def test_file_of_which_a_part_is_missing_is_no_file(tmp_path: Path) -> None:
-    found = sent(tmp_path, bytes(1_700_000), program="lost part")
-    assert found["error"] == "a part of part.parquet is missing before its byte 524288"
+    transfer = sent(tmp_path, bytes(1_700_000), program="lost part")
+    assert transfer["error"] == "a part of part.parquet is missing before its byte 524288"
     assert not (tmp_path / "there" / "part.parquet").exists()
 
 
 def test_names_that_lead_out_of_the_folder_are_refused(tmp_path: Path) -> None:
-    found = sent(tmp_path, b"x", name=".hidden")
-    assert "'.hidden' is no name for a file of a worker" in found["error"]
+    transfer = sent(tmp_path, b"x", name=".hidden")
+    assert "'.hidden' is no name for a file of a worker" in transfer["error"]
     assert not (tmp_path / "there").exists()

@@ -56,10 +56,10 @@ def test_each_difference_has_a_reason() -> None:
 
 def test_each_field_of_a_request_is_changed_and_nothing_else() -> None:
     (base,) = (each for each in BASES if each.api_key is ApiKey.OFFSET_DELETE)
-    found = [*variations(base, 0)]
-    changed = {(each.field, each.value) for each in found}
-    assert len(changed) == len(found)
-    assert {each.field for each in found} == {
+    variants = [*variations(base, 0)]
+    changed = {(each.field, each.value) for each in variants}
+    assert len(changed) == len(variants)
+    assert {each.field for each in variants} == {
         "",
         "group_id",
         "topics",
@@ -74,8 +74,8 @@ def test_each_field_of_a_request_is_changed_and_nothing_else() -> None:
         ("topics.partitions.partition_index", str((1 << 31) - 1)),
         ("topics.partitions.partition_index", "-1"),
     } <= changed
-    valid = found[0].values
-    for each in found[1:]:
+    valid = variants[0].values
+    for each in variants[1:]:
         assert {name for name, value in each.values.items() if value != valid[name]} == {each.field.partition(".")[0]}
 
 
@@ -86,6 +86,7 @@ def test_each_api_for_clients_is_compared() -> None:
     assert all(each.versions for each in BASES)
 
 
+@pytest.mark.thorough
 def test_no_variation_is_dropped_that_a_version_can_say() -> None:
     """``frame`` raises for what a version cannot say, and for nothing else."""
     dropped: dict[tuple[ApiKey, str, str], set[int]] = {}
@@ -140,7 +141,7 @@ def test_both_brokers_respond_alike_or_have_a_reason(tmp_path: Path) -> None:
     ):
         ours.prepare()
         theirs.prepare()
-        found = {*differences(ours, theirs)}
+        differing = {*differences(ours, theirs)}
     expected = {*allowed()}
-    assert sorted(found - expected) == []
-    assert sorted(expected - found) == [], "these differences are no more"
+    assert sorted(differing - expected) == []
+    assert sorted(expected - differing) == [], "these differences are no more"

@@ -87,9 +87,9 @@ def test_another_leads_after_a_kill_and_the_logs_agree(
     others = [node for node in NODES if node != leader]
     tools = JavaTools(cluster[others[0]].bootstrap)
     tools.create_topic("after", "--partitions", "10")
-    found = [leadership(cluster, node) for node in others]
-    assert found[0] == found[1]
-    assert found[0][1] > epoch
+    leaders = [leadership(cluster, node) for node in others]
+    assert leaders[0] == leaders[1]
+    assert leaders[0][1] > epoch
     cluster[leader].launch()
     cluster[leader].await_ready()
     assert eventually(lambda: came_back(cluster, leader))

@@ -80,9 +80,9 @@ class LibrdkafkaReader:
         self._source = broker if broker != leader else -1
 
     def poll(self) -> list[int]:
-        found = self._consumer.consume(1000, timeout=0.2)
-        assert not [each.error() for each in found if each.error() is not None]
-        return [int(each.value() or b"") for each in found]
+        messages = self._consumer.consume(1000, timeout=0.2)
+        assert not [each.error() for each in messages if each.error() is not None]
+        return [int(each.value() or b"") for each in messages]
 
     def source(self) -> int:
         return self._source

@@ -147,22 +147,22 @@ def test_apache_kafka_has_responded_to_the_case_of_a_row(row: dict[str, Any], na
 
 def demanded(case: ProbeCase) -> set[ErrorCode]:
     """Return the error codes that a case names in its words or looks for, itself or by a function of its module."""
-    found = {each for each in ErrorCode if each.name.upper() in case.words}
+    named = {each for each in ErrorCode if each.name.upper() in case.words}
     seen: set[str] = set()
 
     def look(code: CodeType, known: dict[str, Any]) -> None:
-        found.update(ErrorCode[name] for name in code.co_names if name in ErrorCode.__members__)
+        named.update(ErrorCode[name] for name in code.co_names if name in ErrorCode.__members__)
         for name in set(code.co_names) - seen:
             seen.add(name)
             value = known.get(name)
             if isinstance(value, FunctionType) and value.__module__.startswith("bench.probe.cases"):
                 look(value.__code__, value.__globals__)
             elif isinstance(value, tuple):
-                found.update(each for each in value if isinstance(each, ErrorCode))
+                named.update(each for each in value if isinstance(each, ErrorCode))
 
     assert isinstance(case.play, FunctionType)
     look(case.play.__code__, case.play.__globals__)
-    return found
+    return named
 
 
 def test_batches_that_only_we_refuse_are_in_rows() -> None:

@@ -67,15 +67,15 @@ def values(node: NodeAddress, topic: str, committed: bool = True, quiet_polls: i
     config = ConsumerConfig(
         (node,), metadata_epoch=False, fetch=FetchSettings(max_wait_ms=50, read_committed=committed)
     )
-    found: list[bytes] = []
+    values_read: list[bytes] = []
     with BlockingConsumer(config) as reader:
         reader.assign([TopicPartition(topic, each) for each in range(PARTITIONS)])
         quiet = 0
         while quiet < quiet_polls:
             batch = reader.poll(400)
             quiet = 0 if batch else quiet + 1
-            found += [each.value or b"" for each in batch]
-    return found
+            values_read += [each.value or b"" for each in batch]
+    return values_read
 
 
 def test_consumers_read_by_isolation_level(node: NodeAddress, topic: str) -> None:
@@ -162,8 +162,8 @@ def test_lost_connections_leave_whole_transactions(node: NodeAddress, topic: str
                     break_one(writer, chance)
             writer._end(30_000, "the transaction")
             seen[value] = writer.producer.outcome if is_to_commit else Outcome.FAILED
-    found = values(node, topic)
-    assert {value: found.count(value) for value in seen} == {
+    read_offsets = values(node, topic)
+    assert {value: read_offsets.count(value) for value in seen} == {
         value: PARTITIONS if outcome is Outcome.OK else 0 for value, outcome in seen.items()
     }
     assert list(seen.values()).count(Outcome.OK) > 20

@@ -41,12 +41,12 @@ def reads(bootstrap: str, topic: str, count: int, isolation: str = "read_committ
         }
     )
     consumer.assign([confluent_kafka.TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
-    found: list[bytes] = []
-    while (message := consumer.poll(1 if len(found) >= count else TIMEOUT_S)) is not None:
+    values_read: list[bytes] = []
+    while (message := consumer.poll(1 if len(values_read) >= count else TIMEOUT_S)) is not None:
         assert message.error() is None
-        found.append(message.value() or b"")
+        values_read.append(message.value() or b"")
     consumer.close()
-    return sorted(found)
+    return sorted(values_read)
 
 
 @pytest.fixture(scope="module")

@@ -59,8 +59,8 @@ def test_version_and_number_of_nodes_may_be_requested() -> None:
 
 @pytest.mark.parametrize("text", ["127.0.0.1:9092", "[::1]:9092", "broker.example:1"])
 def test_address_is_a_target_of_which_nothing_else_is_known(text: str) -> None:
-    found = loader.find(text)
-    assert (found.file.addresses, found.file.node, found.nodes) == ((text,), None, 0)
+    scenario = loader.find(text)
+    assert (scenario.file.addresses, scenario.file.node, scenario.nodes) == ((text,), None, 0)
 
 
 @pytest.mark.parametrize(
@@ -122,10 +122,10 @@ def test_unknown_or_missing_keys_are_rejected(tmp_path: Path, text: str, complai
 
 def test_commands_name_as_many_nodes_as_there_are_addresses(tmp_path: Path) -> None:
     path = file(tmp_path, REACHED + "[commands]\nstart = 'up {id}'\nkill = 'kill {address}'\n")
-    found = loader.find(str(path))
-    assert found.nodes == 1
-    assert found.file.commands is not None
-    assert found.file.commands.kill == "kill {address}"
+    scenario = loader.find(str(path))
+    assert scenario.nodes == 1
+    assert scenario.file.commands is not None
+    assert scenario.file.commands.kill == "kill {address}"
     with pytest.raises(TargetError, match="has 1 addresses; leave /2 out"):
         loader.find(f"{path}/2")
 

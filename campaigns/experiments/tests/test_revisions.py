@@ -134,9 +134,9 @@ def test_table_has_median_minimum_and_maximum(tmp_path: Path) -> None:
         )
         for number in (1, 2, 4)
     ]
-    found = grouped(seen)
-    last = table(found, COSTS)[-1]
+    groups_of_runs = grouped(seen)
+    last = table(groups_of_runs, COSTS)[-1]
     assert last == "| no loss | final, Fetch 17 | 200 (100 to 400) | 200 | 250 | 1.5 | 2 | 0 | 2 | 0 |"
     assert spread([1.0, 2.0, 2.0]) == "2 (1 to 2)"
-    draw(found, tmp_path / "picture.png")
+    draw(groups_of_runs, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")

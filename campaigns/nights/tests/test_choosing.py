@@ -20,10 +20,10 @@ def choices(standings: Standings, count: int) -> Counter[str]:
     """Return the choices of this many turns, if all that is played passes."""
     chosen = Counter[str]()
     for _ in range(count):
-        found = standings.choose({}, LONG_S)
-        assert found is not None
-        chosen[found[0]] += 1
-        standings.take([Played(found[0], 0, 10, 0, TURN_S)])
+        choice = standings.choose({}, LONG_S)
+        assert choice is not None
+        chosen[choice[0]] += 1
+        standings.take([Played(choice[0], 0, 10, 0, TURN_S)])
     return chosen
 
 

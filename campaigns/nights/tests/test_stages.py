@@ -154,8 +154,8 @@ def test_failure_without_time_for_shrinking_is_kept_as_found(work: Work) -> None
     work.add(*reds, *others)
     follow_up.of_all(work, {}, time.monotonic() - 1.0)
     follow_up.note_the_rest(work)
-    found = [(each.guarantee, each.seed, each.detail) for each in work.failures]
-    assert found == [
+    failures = [(each.guarantee, each.seed, each.detail) for each in work.failures]
+    assert failures == [
         ("unseen", 4, "gone; there was no time to look into it"),
         ("INVALID", 1, "there was no time to look into it"),
     ]

@@ -36,9 +36,9 @@ def old(tmp_path: Path) -> Path:
 
 
 def test_directory_that_is_made_is_that_of_an_old_broker(old: Path) -> None:
-    found = taking_over.read(old, ())
-    (partition,) = found.partitions
-    assert (found.broker_id, found.topics, partition.name) == (0, {TOPIC: 1}, f"{TOPIC}-0")
+    directory = taking_over.read(old, ())
+    (partition,) = directory.partitions
+    assert (directory.broker_id, directory.topics, partition.name) == (0, {TOPIC: 1}, f"{TOPIC}-0")
     assert not (partition.folder / "partition.metadata").exists()
     ends = [*partition.bases[1:], replayed(partition.folder)[-1].next_offset]
     assert len(ends) >= 10

@@ -126,12 +126,12 @@ def test_silent_target_is_refused_soon_after_timeout(
 @pytest.mark.live
 def test_process_that_has_ended_runs_no_more_before_and_after_its_status_is_collected() -> None:
     with subprocess.Popen(["sleep", "60"]) as child:
-        (found,) = _processes_of({0: child.pid}, [AdvertisedNode(0, "127.0.0.1", 9092)]).values()
-        assert _runs(found)
+        (process,) = _processes_of({0: child.pid}, [AdvertisedNode(0, "127.0.0.1", 9092)]).values()
+        assert _runs(process)
         child.kill()
         until = time.monotonic() + 10
-        while _runs(found) and time.monotonic() < until:
+        while _runs(process) and time.monotonic() < until:
             time.sleep(0.01)
-        assert not _runs(found)
+        assert not _runs(process)
         child.wait()
-        assert not _runs(found)
+        assert not _runs(process)

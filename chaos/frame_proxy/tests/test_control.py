@@ -17,10 +17,10 @@ def _response(url: str, request: bytes) -> bytes:
     host, _, port = urlsplit(url).netloc.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=5) as client:
         client.sendall(request)
-        found = b""
+        response = b""
         while part := client.recv(65_536):
-            found += part
-    return found
+            response += part
+    return response
 
 
 @pytest.mark.parametrize(

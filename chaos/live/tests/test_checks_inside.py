@@ -60,19 +60,19 @@ def fetches(pipe: FakePipe, guarantees: tuple[str, ...], leader_epochs: list[int
 def test_violation_is_written_to_manifest_with_node_and_first_time() -> None:
     pipe = FakePipe()
     fetches(pipe, (FENCED, "lost-write"), [LEADER_EPOCH, LEADER_EPOCH - 1, LEADER_EPOCH - 2])
-    (found,) = pipe.check_reports.judged((FENCED, "lost-write"))
-    assert (found.guarantee, found.holds, found.at_us) == (FENCED, False, 4001)
-    assert found.detail.startswith("node-1: fetcher-0 sent a fetch of t-0 in leader epoch 2")
-    assert found.evidence >= 1
+    (result,) = pipe.check_reports.judged((FENCED, "lost-write"))
+    assert (result.guarantee, result.holds, result.at_us) == (FENCED, False, 4001)
+    assert result.detail.startswith("node-1: fetcher-0 sent a fetch of t-0 in leader epoch 2")
+    assert result.evidence >= 1
 
 
 def test_number_of_checks_is_reported_while_node_runs() -> None:
     pipe = FakePipe()
     fetches(pipe, (FENCED,), [LEADER_EPOCH] * 20)
     assert len(pipe.lines) == 5, "one line at each power of two"
-    (found,) = pipe.check_reports.judged((FENCED,))
-    assert found.holds
-    assert found.evidence == 16
+    (result,) = pipe.check_reports.judged((FENCED,))
+    assert result.holds
+    assert result.evidence == 16
 
 
 def test_only_promised_guarantees_are_judged() -> None:
@@ -83,8 +83,8 @@ def test_only_promised_guarantees_are_judged() -> None:
 
 
 def test_guarantee_never_checked_has_no_evidence() -> None:
-    (found,) = NodeCheckReports().judged((FENCED,))
-    assert (found.holds, found.evidence) == (True, 0)
+    (result,) = NodeCheckReports().judged((FENCED,))
+    assert (result.holds, result.evidence) == (True, 0)
 
 
 def test_interval_of_snapshots_counts_from_the_load() -> None:

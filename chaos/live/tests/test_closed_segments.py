@@ -102,7 +102,7 @@ def test_wait_goes_on_while_segments_get_there_and_ends_when_none_does(leader: L
 
 def test_it_is_judged_where_it_is_promised(leader: Leader) -> None:
     scenario = find("upgrade-path")
-    found = segments_of(scenario, leader.nodes, "crucible-1-", 12)
-    assert found is not None
-    assert found.topics == {TOPIC: 1}
+    segments = segments_of(scenario, leader.nodes, "crucible-1-", 12)
+    assert segments is not None
+    assert segments.topics == {TOPIC: 1}
     assert segments_of(find("plain-load"), leader.nodes[1:], "", 12) is None

@@ -68,8 +68,8 @@ class Cluster:
         return psutil.Process(self.process.pid).children()
 
     def node(self, node_id: int) -> psutil.Process:
-        (found,) = (each for each in self.children() if f"--node-id {node_id}" in " ".join(each.cmdline()))
-        return found
+        (child,) = (each for each in self.children() if f"--node-id {node_id}" in " ".join(each.cmdline()))
+        return child
 
     @property
     def bootstrap(self) -> list[str]:

@@ -136,8 +136,8 @@ def test_without_observers_the_voters_are_all_there_are() -> None:
 def test_node_settings_are_valid_broker_settings() -> None:
     given = introductions("id", ["a:1", "b:2", "c:3", "d:4", "e:5"], 3, None)[1]
     config = BrokerConfig.parse(given)
-    found = [(each.node_id, each.host, each.port) for each in config.voters(1)]
-    assert found == [(0, "a", 1), (1, "b", 2), (2, "c", 3)]
+    addresses = [(each.node_id, each.host, each.port) for each in config.voters(1)]
+    assert addresses == [(0, "a", 1), (1, "b", 2), (2, "c", 3)]
     assert config.crucible_peers == "3@d:4,4@e:5"
 
 

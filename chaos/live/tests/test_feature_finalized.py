@@ -65,9 +65,9 @@ class FakePlace:
 def ended(end: Any, within_s: float = 10.0) -> Ended | None:
     until_s = time.monotonic() + within_s
     while time.monotonic() < until_s:
-        if (found := end()) is not None:
-            assert isinstance(found, Ended)
-            return found
+        if (evidence := end()) is not None:
+            assert isinstance(evidence, Ended)
+            return evidence
         time.sleep(0.02)
     return None
 
@@ -76,11 +76,11 @@ def test_next_node_is_tried_where_one_refuses() -> None:
     first, second = FakeNode(ErrorCode.not_controller), FakeNode()
     place: Any = FakePlace(first, second)
     try:
-        found = ended(feature_finalized(place, FaultTarget(FAULT, (), "node-0")))
+        evidence = ended(feature_finalized(place, FaultTarget(FAULT, (), "node-0")))
     finally:
         first.close()
         second.close()
-    assert found == Ended("node-1 granted crucible.metadata.epoch 1")
+    assert evidence == Ended("node-1 granted crucible.metadata.epoch 1")
     assert first.updates == second.updates == [("crucible.metadata.epoch", 1)]
 
 

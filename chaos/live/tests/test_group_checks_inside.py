@@ -101,8 +101,8 @@ def judged_log(
     ],
 )
 def test_epoch_inside_a_transaction_is_seen_in_the_nodes_own_log(values: tuple[bytes, ...], breaks: bool) -> None:
-    (found,) = judged_log(GATED, values)
-    assert found.holds is not breaks
+    (result,) = judged_log(GATED, values)
+    assert result.holds is not breaks
 
 
 @pytest.mark.thorough
@@ -119,8 +119,8 @@ def test_epoch_inside_a_transaction_is_seen_in_the_nodes_own_log(values: tuple[b
     ],
 )
 def test_log_without_metadata_version_is_seen_in_the_nodes_own_log(values: tuple[bytes, ...], breaks: bool) -> None:
-    (found,) = judged_log(BOOTSTRAPPED, values)
-    assert found.holds is not breaks
+    (result,) = judged_log(BOOTSTRAPPED, values)
+    assert result.holds is not breaks
 
 
 @pytest.mark.clause("T-2")
@@ -128,8 +128,8 @@ def test_log_without_metadata_version_is_seen_in_the_nodes_own_log(values: tuple
 def test_marker_below_its_level_is_seen_in_the_nodes_own_image(level: int, breaks: bool) -> None:
     features = {"metadata.version": level} if level else {}
     noted = note_row(0, 1, "metadata_committed", offset=4, kind="begin", number=0, of=0)
-    (found,) = judged_log(MARKERS_GATED, (BEGIN,), features, noted)
-    assert found.holds is not breaks
+    (result,) = judged_log(MARKERS_GATED, (BEGIN,), features, noted)
+    assert result.holds is not breaks
 
 
 @pytest.mark.parametrize(("error", "breaks"), [(ErrorCode.none, True), (ErrorCode.illegal_generation, False)])
@@ -145,8 +145,8 @@ def test_commit_of_an_earlier_generation_may_not_be_acknowledged(error: ErrorCod
     tag, key = Tag(1, 8, "member-0", 0, -1), int(ApiKey.OFFSET_COMMIT)
     look(checks, Request(1, 7, key, 8, "member-0", request, tag))
     look(checks, None, (Reply(1, 7, key, 8, response, tag),))
-    (found,) = pipe.check_reports.judged((FENCED,))
-    assert found.holds is not breaks
+    (result,) = pipe.check_reports.judged((FENCED,))
+    assert result.holds is not breaks
 
 
 @pytest.mark.clause("M-14")

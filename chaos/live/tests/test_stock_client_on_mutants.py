@@ -72,7 +72,7 @@ def writes_and_reads(name: str, folder: Path) -> None:
         read: list[bytes] = []
         deadline = time.monotonic() + 20
         while len(read) < RECORDS and time.monotonic() < deadline:
-            read += [one.value for batch in consumer.poll(timeout_ms=200).values() for one in batch]
+            read += [each.value for batch in consumer.poll(timeout_ms=200).values() for each in batch]
         consumer.close()
         assert process.poll() is None, (folder / "log").read_text()
         assert read == wanted

@@ -57,9 +57,9 @@ def cluster() -> Cluster:
     ],
 )
 def test_target_remembers_the_role_that_the_fault_was_for(cluster: Cluster, fault: Fault, role: str) -> None:
-    found = cluster.roles.aim(fault, cluster.links)
-    assert found is not None
-    assert found.role == role
+    target = cluster.roles.aim(fault, cluster.links)
+    assert target is not None
+    assert target.role == role
 
 
 def test_roles_are_described_in_words() -> None:
@@ -165,10 +165,10 @@ def test_partition_s_new_leader_is_known_although_the_old_one_reports_nothing(cl
 
 def test_isolated_node_keeps_its_clients_unless_the_fault_has_clients(cluster: Cluster) -> None:
     for clients in (False, True):
-        found = cluster.roles.aim(Fault("f", "node_isolated", node="leader", clients=clients), cluster.links)
-        assert found is not None
-        assert found.fault.node == 1
-        names = {link.name for link in found.links}
+        target = cluster.roles.aim(Fault("f", "node_isolated", node="leader", clients=clients), cluster.links)
+        assert target is not None
+        assert target.fault.node == 1
+        names = {link.name for link in target.links}
         assert names == {
             *(f"node-1-node-{other}" for other in (0, 2, 3, 4)),
             *(f"node-{other}-node-1" for other in (0, 2, 3, 4)),
@@ -184,9 +184,9 @@ def test_fault_waits_for_holder_of_role() -> None:
     cluster = Cluster()
     assert cluster.roles.aim(Fault("f", "node_killed", node="leader"), cluster.links) is None
     assert cluster.roles.aim(Fault("f", "link_cut", link=Link("leader", "all")), cluster.links) is None
-    found = cluster.roles.aim(Fault("f", "node_killed", node=2), cluster.links)
-    assert found is not None
-    assert found.label == "node-2"
+    target = cluster.roles.aim(Fault("f", "node_killed", node=2), cluster.links)
+    assert target is not None
+    assert target.label == "node-2"
 
 
 @pytest.mark.parametrize(("node", "others"), [(3, (0, 1, 2)), (1, (0, 2))])
@@ -194,8 +194,8 @@ def test_cut_from_the_controller_only_its_links_with_the_voters_are_hit(
     cluster: Cluster, node: int, others: tuple[int, ...]
 ) -> None:
     """Whichever voter leads the quorum now; clients and observers still reach it."""
-    found = cluster.roles.aim(Fault("f", "node_cut_from_controller", node=node), cluster.links)
-    assert found is not None
-    assert found.label == f"node-{node}"
+    target = cluster.roles.aim(Fault("f", "node_cut_from_controller", node=node), cluster.links)
+    assert target is not None
+    assert target.label == f"node-{node}"
     wanted = {name for each in others for name in (f"node-{node}-node-{each}", f"node-{each}-node-{node}")}
-    assert {each.name for each in found.links} == wanted
+    assert {each.name for each in target.links} == wanted

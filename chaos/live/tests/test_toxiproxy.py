@@ -203,14 +203,14 @@ def test_fault_on_many_links_hits_each_of_them_and_heals_all(place: OneLink, nod
 
 def test_target_is_reached_through_a_proxy_whatever_it_advertises(server: ToxiproxyServer, node: str) -> None:
     links = Links(server.client)
-    found = behind_proxies(node, links, "mine-")
-    assert (found.bootstrap, found.topic_prefix) == ((node,), "mine-")
+    proxied = behind_proxies(node, links, "mine-")
+    assert (proxied.bootstrap, proxied.topic_prefix) == ((node,), "mine-")
     link = links.by_name["client-node-0"]
-    assert found.dial == {node: link.listen}
-    assert probe(found.dial[node]).outcome == "responded"
-    assert found.versions["fetch"] == 17
+    assert proxied.dial == {node: link.listen}
+    assert probe(proxied.dial[node]).outcome == "responded"
+    assert proxied.versions["fetch"] == 17
     link.proxy.disable()
-    assert probe(found.dial[node]).outcome == "refused"
+    assert probe(proxied.dial[node]).outcome == "refused"
     link.proxy.destroy()
 
 

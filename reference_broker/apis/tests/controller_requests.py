@@ -49,7 +49,7 @@ def changes(*resources: Resource, validate_only: bool = False) -> IncrementalAlt
 
 def alter(world: AdminWorld, *resources: Resource, validate_only: bool = False) -> list[str]:
     response = world.request(k44_incremental_alter_configs, changes(*resources, validate_only=validate_only))
-    return [one.error_code.name for one in response.responses]
+    return [each.error_code.name for each in response.responses]
 
 
 def replace_all(world: AdminWorld, name: str, pairs: list[tuple[str, str | None]], kind: int = 2) -> str:

@@ -36,7 +36,7 @@ LIMITS = st.fixed_dictionaries(
 )
 
 ALL = [(("a", 0), 0, 250, -1, -1), (("a", 1), 0, 1 << 20, -1, -1), (("b", 0), 0, 150, -1, -1)]
-HELD = st.sampled_from([one[0] for one in ALL])
+HELD = st.sampled_from([each[0] for each in ALL])
 Turn = tuple[str, str, bool, int, list[tuple[str, tuple[str, int]]]]
 """Which number, what it names, whether it waits, its limit in bytes, and what changes then."""
 
@@ -242,7 +242,7 @@ class Fetching(RuleBasedStateMachine):
     def send(self, request: FetchRequest, version: int) -> None:
         before = [call for call in self.world.calls if call.responses]
         call = self.world.send(request, version)
-        responded = [one for one in self.world.calls if one.responses and one not in before and one is not call]
+        responded = [each for each in self.world.calls if each.responses and each not in before and each is not call]
         self.naive.request(call, request)
         self.naive.happened(responded)
         if call.responses and call.response.session_id:
@@ -279,7 +279,7 @@ class Fetching(RuleBasedStateMachine):
             return metrics.gauge("kafka.server", "FetchSessionCache", name).value
 
         assert gauge("NumIncrementalFetchSessions") == len(sessions) == len(self.world.sessions.sessions)
-        assert gauge("NumIncrementalFetchPartitionsCached") == sum(len(one.parts) for one in sessions)
+        assert gauge("NumIncrementalFetchPartitionsCached") == sum(len(each.parts) for each in sessions)
         evictions = metrics.counter("kafka.server", "FetchSessionCache", "IncrementalFetchSessionEvictionsPerSec")
         assert evictions.value == self.naive.evictions
 

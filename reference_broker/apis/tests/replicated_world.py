@@ -125,7 +125,7 @@ class ReplicatedWorld(leader_world.LeaderWorld):
         max_wait_ms: int = 500,
         broker_epoch: int | None = None,
     ) -> FakeCall:
-        topics = [FetchTopic("events", NO_ID, [one]) for one in wanted]
+        topics = [FetchTopic("events", NO_ID, [each]) for each in wanted]
         replica_epoch = broker_epoch_of(follower) if broker_epoch is None else broker_epoch
         request = FetchRequest(
             replica_id=follower,
@@ -173,18 +173,18 @@ def wanted(
 def produced(call: FakeCall) -> list[ProducePartitionResponse]:
     response: Any = call.response
     assert isinstance(response, ProduceResponse)
-    return [one for topic in response.responses for one in topic.partitions]
+    return [each for topic in response.responses for each in topic.partitions]
 
 
 def errors_of(call: FakeCall) -> list[int]:
-    return [int(one.error_code) for one in produced(call)]
+    return [int(each.error_code) for each in produced(call)]
 
 
 def partitions_of(response: FetchResponse) -> dict[int, PartitionData]:
     assert response.error_code == 0
-    return {one.partition: one for topic in response.responses for one in topic.partitions}
+    return {each.partition: each for topic in response.responses for each in topic.partitions}
 
 
 def idempotent(sequence: int, records: int = 1) -> bytes:
-    values = [Record(timestamp_ms=START_MS, key=None, value=b"%d" % one) for one in range(records)]
+    values = [Record(timestamp_ms=START_MS, key=None, value=b"%d" % each) for each in range(records)]
     return build(values, producer_id=5, producer_epoch=0, base_sequence=sequence)

@@ -135,7 +135,7 @@ def test_invalid_feature_update_returns_error(body: UpdateFeaturesRequest, error
         response = world.request(k57_update_features, body, version)
         assert response.error_code.name == error
         has_results = version < 2 and error == "none"
-        results = [(one.feature, one.error_code.name) for one in response.results]
+        results = [(each.feature, each.error_code.name) for each in response.results]
         assert results == ([("metadata.version", "none")] if has_results else [])
     assert world.metadata.log.end == end
 
@@ -146,6 +146,7 @@ def test_update_features_validate_only_writes_nothing() -> None:
     assert world.controller.latest.features == {"metadata.version": 12}
 
 
+@pytest.mark.thorough
 @pytest.mark.clause("T-6", "T-8")
 def test_topic_of_10000_partitions_is_published_and_deleted_atomically() -> None:
     world = AdminWorld()

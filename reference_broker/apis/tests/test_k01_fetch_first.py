@@ -34,7 +34,7 @@ def test_session_ids_are_64_bit_random_and_unique() -> None:
     world.create("a")
     ids = [opened(world, A0) for _ in range(300)]
     assert len(set(ids)) == 300
-    assert all(1 <= one < 2**63 for one in ids)
+    assert all(1 <= each < 2**63 for each in ids)
     assert max(ids) > 2**62
     assert min(ids) < 2**61
 

@@ -79,7 +79,7 @@ class FetchingFirst(Fetching):
     @rule(data=st.data(), rounds=st.integers(1, 4), number=st.sampled_from(["next", "next", "again"]))
     def omitted_for_a_while(self, data: Any, rounds: int, number: str) -> None:
         """One batch uses up the response limit, then the fetcher gets all of it from elsewhere."""
-        talk: list[Turn] = [("next", "nothing", False, 60, [("append", one[0]) for one in ALL])]
+        talk: list[Turn] = [("next", "nothing", False, 60, [("append", each[0]) for each in ALL])]
         talk += [("next", "nothing", False, 60, [])] * rounds
         talk.append((number, "processed", False, 1 << 20, []))
         self.converse(data.draw(st.sampled_from(self.of(True))), talk)
@@ -107,7 +107,7 @@ class FetchingFirst(Fetching):
         ]
         held = [part.key for part in session.parts]
         if names != "anything":
-            wanted = [one for one in wanted if one[0] in held]
+            wanted = [each for each in wanted if each[0] in held]
         request = self.build(session_id, sent_number, 1000, wanted, (), 0, limits)
         for part in session.parts if names == "processed" else []:
             partition: Any = self.naive.led(session, part)

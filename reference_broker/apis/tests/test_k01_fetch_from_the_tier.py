@@ -120,8 +120,8 @@ def test_partition_omitted_by_limit_is_read_again() -> None:
     call = world.fetch(session_id, 1, {("a", 0): 10, ("a", 1): 20}, max_bytes=size, max_wait_ms=100)
     reader.complete(batches(10))
     reader.complete(batches(20))
-    found = partitions_of(call.response)
-    assert sum(bool(data.records) for data in found.values()) == 1
+    partitions = partitions_of(call.response)
+    assert sum(bool(data.records) for data in partitions.values()) == 1
     world.fetch(session_id, 2, max_bytes=size, max_wait_ms=100)
     assert sorted(read[0] for read in reader.reads) == [10, 20]
 
@@ -152,9 +152,9 @@ def test_remote_read_error_fails_only_its_partition(error: ErrorCode) -> None:
     world.append("b")
     call = world.fetch(wanted={("a", 0): 10, ("b", 0): 0})
     reader.complete(error)
-    found = partitions_of(call.response)
-    assert found["a", 0].error_code == error
-    assert found["b", 0].records
+    partitions = partitions_of(call.response)
+    assert partitions["a", 0].error_code == error
+    assert partitions["b", 0].records
 
 
 def test_follower_fetch_returns_offset_moved_to_tiered_storage() -> None:

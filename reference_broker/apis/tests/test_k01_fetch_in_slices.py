@@ -297,5 +297,5 @@ def test_truncation_between_slices_returns_old_or_new_state(world: FetchWorld, s
         world.log("a", index).truncate_to(1)
         world.partition("a", index).changed()
     finish(world, call)
-    found = {(data.high_watermark, len(data.records or b"")) for data in partitions_of(call.response).values()}
-    assert found <= {(2, 200), (1, 100)}
+    sent_states = {(data.high_watermark, len(data.records or b"")) for data in partitions_of(call.response).values()}
+    assert sent_states <= {(2, 200), (1, 100)}

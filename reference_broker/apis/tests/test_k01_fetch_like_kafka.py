@@ -93,16 +93,16 @@ def test_unknown_topic_names_are_resolved_and_keep_order(world: FetchWorld) -> N
     wanted = {("x", 0): 0, ("y", 0): 0, ("z", 0): 0}
     session_id = world.open_session(wanted, version=13)
     cached = list(world.sessions.sessions[session_id].partitions.values())
-    assert [one.topic for one in cached] == [""] * 3
+    assert [each.topic for each in cached] == [""] * 3
     for epoch, name in enumerate("zxy", 1):
         world.create(name)
         world.fetch(session_id, epoch, version=13)
-        assert [one.topic for one in cached if one.topic][-1] in "xyz"
-    assert [one.topic for one in cached] == ["x", "y", "z"]
+        assert [each.topic for each in cached if each.topic][-1] in "xyz"
+    assert [each.topic for each in cached] == ["x", "y", "z"]
     assert sorted(cached, key=lambda one: one.order) == cached
     world.delete("x")
     world.fetch(session_id, 4, version=13)
-    assert [one.topic for one in cached] == ["x", "y", "z"]
+    assert [each.topic for each in cached] == ["x", "y", "z"]
 
 
 @pytest.mark.clause("FetchSessionTest.testCachedPartitionEqualsAndHashCode", "F-13")
@@ -230,7 +230,7 @@ def test_id_and_epoch_select_kind_of_fetch(world: FetchWorld) -> None:
             ((session_id, 2), {}),
         )
     ]
-    assert [(one.error_code, one.session_id, names(one)) for one in seen] == [
+    assert [(each.error_code, each.session_id, names(each)) for each in seen] == [
         (ErrorCode.none, 0, [A0]),
         (ErrorCode.invalid_fetch_session_epoch, 0, []),
         (ErrorCode.fetch_session_id_not_found, 0, []),

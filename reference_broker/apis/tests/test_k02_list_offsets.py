@@ -49,7 +49,7 @@ def list_offsets(
     )
     response = k02_list_offsets.handle(world.broker, FakeCall(1, "c", version), request)
     assert response is not None
-    assert [one.name for one in response.topics] == [topic]
+    assert [each.name for each in response.topics] == [topic]
     return list(response.topics[0].partitions)
 
 
@@ -153,7 +153,7 @@ def test_unknown_or_unled_partition_returns_error(world: FetchWorld) -> None:
 
 
 def test_duplicate_partition_returns_invalid_request(world: FetchWorld) -> None:
-    assert [one.error_code for one in list_offsets(world, partition_at(LATEST), partition_at(EARLIEST))] == [
+    assert [each.error_code for each in list_offsets(world, partition_at(LATEST), partition_at(EARLIEST))] == [
         ErrorCode.invalid_request
     ]
 

@@ -149,7 +149,7 @@ def announced(version: int, **config: str) -> tuple[list[str], list[int]]:
     broker: Any = SimpleNamespace(loader=SimpleNamespace(image=EMPTY_IMAGE), config=settings)
     body = body_class(ApiKey.API_VERSIONS, "request")(client_software_name="a", client_software_version="1")
     response: Any = k18_api_versions.handle(broker, Call(version), body)  # type: ignore[arg-type]
-    return [one.name for one in response.supported_features], [int(one.api_key) for one in response.api_keys]
+    return [each.name for each in response.supported_features], [int(each.api_key) for each in response.api_keys]
 
 
 @pytest.mark.clause("D-3")

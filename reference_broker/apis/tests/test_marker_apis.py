@@ -128,7 +128,7 @@ def test_transaction_version_decides_epoch_bump(version: int, error: Error) -> N
 def test_many_markers_are_written_in_slices() -> None:
     world = ReplicatedWorld()
     many = LOOKUP_US_PER_SLICE // 50
-    call = write(world, *[marker(0, producer=one) for one in range(many)])
+    call = write(world, *[marker(0, producer=each) for each in range(many)])
     assert 0 < world.partition.log.log_end_offset < many
     world.pass_ms(0)
     assert world.partition.log.log_end_offset == many
@@ -157,18 +157,18 @@ def test_describe_producers_returns_open_transactions() -> None:
     world = ReplicatedWorld()
     write(world, marker(0, producer=8, epoch=2, coordinator=6))
     open_transaction(world, producer=7, epoch=1)
-    found = describe(world)
-    assert found.error_code == OK
+    states = describe(world)
+    assert states.error_code == OK
     assert [
         (
-            int(one.producer_id),
-            int(one.producer_epoch),
-            int(one.last_sequence),
-            int(one.last_timestamp),
-            int(one.coordinator_epoch),
-            int(one.current_txn_start_offset),
+            int(each.producer_id),
+            int(each.producer_epoch),
+            int(each.last_sequence),
+            int(each.last_timestamp),
+            int(each.coordinator_epoch),
+            int(each.current_txn_start_offset),
         )
-        for one in found.active_producers
+        for each in states.active_producers
     ] == [(8, 2, -1, START_MS, 6, -1), (7, 1, 2, START_MS, -1, 1)]
 
 
@@ -178,18 +178,18 @@ def test_describe_producers_on_follower() -> None:
     world.elsewhere()
     assert describe(world).error_code is ErrorCode.not_leader_or_follower
     world.broker.partitions.follow("events", world.partition.topic_id, 0, world.partition.log, 2, 1)
-    found = describe(world)
-    assert [int(one.current_txn_start_offset) for one in found.active_producers] == [0]
+    states = describe(world)
+    assert [int(each.current_txn_start_offset) for each in states.active_producers] == [0]
 
 
 def test_describe_producers_of_unknown_partition_returns_error() -> None:
     world = ReplicatedWorld()
     for topic, index in (("events", 9), ("nowhere", 0)):
-        found = describe(world, topic, index)
-        assert (found.error_code, found.active_producers) == (UNKNOWN, ())
-    found = describe(world, "a/b")
-    assert found.error_code is ErrorCode.invalid_topic_exception
-    assert "a/b" in (found.error_message or "")
+        states = describe(world, topic, index)
+        assert (states.error_code, states.active_producers) == (UNKNOWN, ())
+    states = describe(world, "a/b")
+    assert states.error_code is ErrorCode.invalid_topic_exception
+    assert "a/b" in (states.error_message or "")
 
 
 def test_describe_producers_with_many_producers_takes_slices() -> None:

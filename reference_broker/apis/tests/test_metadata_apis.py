@@ -52,7 +52,7 @@ def metadata(
 
 
 def topics_of(response: Any) -> list[tuple[str, str, int]]:
-    return [(one.name, one.error_code.name, len(one.partitions)) for one in response.topics]
+    return [(each.name, each.error_code.name, len(each.partitions)) for each in response.topics]
 
 
 def test_metadata_of_all_topics_has_brokers_cluster_and_controller() -> None:
@@ -60,7 +60,7 @@ def test_metadata_of_all_topics_has_brokers_cluster_and_controller() -> None:
     create(world, topic("a", 2), topic("b"))
     response = metadata(world)
     assert topics_of(response) == [("a", "none", 2), ("b", "none", 1)]
-    assert [(one.node_id, one.host, one.port) for one in response.brokers] == [(1, "127.0.0.1", 9092)]
+    assert [(each.node_id, each.host, each.port) for each in response.brokers] == [(1, "127.0.0.1", 9092)]
     assert (response.cluster_id, response.controller_id) == (world.controller.cluster_id, 1)
     partition = response.topics[0].partitions[1]
     assert (partition.partition_index, partition.leader_id, partition.leader_epoch) == (1, 1, 0)
@@ -193,8 +193,8 @@ def test_topic_description_of_draft_is_cached_until_topic_changes() -> None:
     create(world, topic("a"), topic("b"))
     metadata(world, operations=True)
     first, again = metadata(world, version=1000), metadata(world, ("a", "b", "gone"), version=1000)
-    assert {type(one) for one in again.topics} == {MetadataTopic1000}
-    assert [(one.name, one.error_code, len(one.partitions)) for one in again.topics] == [
+    assert {type(each) for each in again.topics} == {MetadataTopic1000}
+    assert [(each.name, each.error_code, len(each.partitions)) for each in again.topics] == [
         ("a", ErrorCode.none, 1),
         ("b", ErrorCode.none, 1),
         ("gone", ErrorCode.unknown_topic_or_partition, 0),
@@ -202,7 +202,7 @@ def test_topic_description_of_draft_is_cached_until_topic_changes() -> None:
     assert again.topics[0] is first.topics[0]
     grow(world, "a", 2)
     later = metadata(world, version=1000)
-    assert [len(one.partitions) for one in later.topics] == [2, 1]
+    assert [len(each.partitions) for each in later.topics] == [2, 1]
     assert later.topics[1] is first.topics[1]
 
 
@@ -213,7 +213,7 @@ def test_metadata_1001_returns_topic_ids_and_leader_epochs() -> None:
     page, later = (metadata(world, ("a", "gone"), version=version) for version in (1000, 1001))
     known = world.metadata.loader.image.topics["a"]
     assert later.topics[0].topic_id.bytes == known.topic_id
-    assert [one.leader_epoch for one in later.topics[0].partitions] == [known.partitions[0].leader_epoch]
+    assert [each.leader_epoch for each in later.topics[0].partitions] == [known.partitions[0].leader_epoch]
     assert not hasattr(page.topics[0], "topic_id")
     assert (later.metadata_epoch, later.topics[1].error_code) == (page.metadata_epoch, page.topics[1].error_code)
 
@@ -243,7 +243,7 @@ def test_partition_pages_follow_cursor() -> None:
     while True:
         body = DescribeTopicPartitionsRequest(topics=(), response_partition_limit=i32(2), cursor=cursor)
         page = world.request(k75_describe_topic_partitions, body)
-        seen += [(one.name, partition.partition_index) for one in page.topics for partition in one.partitions]
+        seen += [(each.name, partition.partition_index) for each in page.topics for partition in each.partitions]
         pages += 1
         if page.next_cursor is None:
             break
@@ -301,7 +301,7 @@ def test_describe_cluster(includes_operations: bool, operations: int) -> None:
     response = world.request(k60_describe_cluster, body)
     assert (response.error_code, response.cluster_id) == (ErrorCode.none, world.controller.cluster_id)
     assert response.cluster_authorized_operations == operations
-    assert [(one.broker_id, one.port, one.is_fenced) for one in response.brokers] == [(1, 9092, False)]
+    assert [(each.broker_id, each.port, each.is_fenced) for each in response.brokers] == [(1, 9092, False)]
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ def test_describe_cluster_of_other_endpoint_type_returns_error(kind: int, error:
 def test_find_coordinator_without_coordinator_returns_error(kind: int, error: str) -> None:
     body = FindCoordinatorRequest(key_type=i8(kind), coordinator_keys=("g1", "g2"))
     response = AdminWorld().request(k10_find_coordinator, body)
-    assert [(one.key, one.error_code.name, one.node_id) for one in response.coordinators] == [
+    assert [(each.key, each.error_code.name, each.node_id) for each in response.coordinators] == [
         ("g1", error, -1),
         ("g2", error, -1),
     ]

@@ -18,8 +18,8 @@ def shown(metrics: Metrics) -> tuple[int, int]:
 
 
 def walked(image: MetadataImage) -> tuple[int, int]:
-    partitions = [one for topic in image.topics.values() for one in topic.partitions]
-    return sum(one.leader == -1 for one in partitions), sum(one.leader != one.replicas[0] for one in partitions)
+    partitions = [each for topic in image.topics.values() for each in topic.partitions]
+    return sum(each.leader == -1 for each in partitions), sum(each.leader != each.replicas[0] for each in partitions)
 
 
 def changed(random: Random, image: MetadataImage) -> MetadataDelta:
@@ -28,7 +28,7 @@ def changed(random: Random, image: MetadataImage) -> MetadataDelta:
     known = {topic.topic_id: len(topic.partitions) for topic in image.topics.values()}
     for _ in range(random.randint(1, 8)):
         name = f"t{random.randrange(4)}"
-        ids = [one for one in known if one.startswith(name.encode())]
+        ids = [each for each in known if each.startswith(name.encode())]
         if not ids:
             topic_id = (name.encode() + bytes([random.randrange(256) for _ in range(16)]))[:16]
             delta.put_topic(name, topic_id)

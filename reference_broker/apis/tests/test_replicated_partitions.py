@@ -43,14 +43,14 @@ def world() -> ReplicatedWorld:
 
 
 def test_acks_all_completes_when_both_followers_have_fetched_beyond(world: ReplicatedWorld) -> None:
-    sessions, epochs = {one: world.joined(one) for one in (2, 3)}, {2: 0, 3: 0}
+    sessions, epochs = {each: world.joined(each) for each in (2, 3)}, {2: 0, 3: 0}
     call = world.put()
     assert call.waiting
     epochs[2] = 1
     world.follow(2, sessions[2], 1, [wanted(1)], max_wait_ms=0)
     assert call.waiting
     world.follow(3, sessions[3], 1, [wanted(1)], max_wait_ms=0)
-    assert [(one.error_code, one.base_offset) for one in produced(call)] == [(ErrorCode.none, 0)]
+    assert [(each.error_code, each.base_offset) for each in produced(call)] == [(ErrorCode.none, 0)]
 
 
 def test_acks_one_completes_at_once_and_acks_none_gets_no_response(world: ReplicatedWorld) -> None:
@@ -76,7 +76,7 @@ def test_partitions_not_replicated_in_time_get_request_timed_out(world: Replicat
         world.follow(follower, 0, -1, [wanted(1, 1)], max_wait_ms=0)
     world.pass_ms(200)
     assert errors_of(call) == [ErrorCode.request_timed_out, ErrorCode.none]
-    assert [one.base_offset for one in produced(call)] == [0, 0]
+    assert [each.base_offset for each in produced(call)] == [0, 0]
 
 
 @pytest.mark.parametrize("version", [9, 12, 13])
@@ -91,11 +91,11 @@ def test_lost_leadership_returns_new_leader_from_version_10(world: ReplicatedWor
     else:
         assert leader is not None
         assert (leader.leader_id, leader.leader_epoch) == (2, 1)
-        assert [one.node_id for one in response.node_endpoints] == [2]
+        assert [each.node_id for each in response.node_endpoints] == [2]
 
 
 def test_duplicate_batch_is_acknowledged_once_original_is_replicated(world: ReplicatedWorld) -> None:
-    sessions, epochs = {one: world.joined(one) for one in (2, 3)}, {2: 0, 3: 0}
+    sessions, epochs = {each: world.joined(each) for each in (2, 3)}, {2: 0, 3: 0}
     world.put(data=idempotent(0), timeout_ms=1)
     world.pass_ms(1)
     later = world.put()
@@ -103,12 +103,12 @@ def test_duplicate_batch_is_acknowledged_once_original_is_replicated(world: Repl
     assert retry.waiting
     assert world.partition.log.log_end_offset == 2
     replicate(world, sessions, epochs, 1)
-    assert [(one.error_code, one.base_offset) for one in produced(retry)] == [(ErrorCode.none, 0)]
+    assert [(each.error_code, each.base_offset) for each in produced(retry)] == [(ErrorCode.none, 0)]
     assert later.waiting
 
 
 def test_flush_policy_and_replicas_must_both_be_satisfied(world: ReplicatedWorld) -> None:
-    sessions, epochs = {one: world.joined(one) for one in (2, 3)}, {2: 0, 3: 0}
+    sessions, epochs = {each: world.joined(each) for each in (2, 3)}, {2: 0, 3: 0}
     world.partition.log.config = LogConfig(flush_messages=1)
     call = world.put()
     replicate(world, sessions, epochs, 1)
@@ -151,7 +151,9 @@ def test_recreated_topic_does_not_inherit_follower_offsets(world: ReplicatedWorl
     """A session by names, whose fetches have no leader epochs, still caches its offset in the deleted topic."""
     for _ in range(2):
         world.put(acks=1)
-    sessions = {one: world.follow(one, 0, 0, [wanted(2, leader_epoch=leader_epoch)], max_wait_ms=0) for one in (2, 3)}
+    sessions = {
+        each: world.follow(each, 0, 0, [wanted(2, leader_epoch=leader_epoch)], max_wait_ms=0) for each in (2, 3)
+    }
     world.elsewhere()
     again = world.led[0] = world.lead(5, leader_epoch=0)
     again.index = 0
@@ -175,7 +177,7 @@ def test_single_replica_completes_without_replication() -> None:
 
 @pytest.mark.clause("F-22")
 def test_follower_reads_uncommitted_records_and_consumer_waits(world: ReplicatedWorld) -> None:
-    sessions = {one: world.joined(one) for one in (2, 3)}
+    sessions = {each: world.joined(each) for each in (2, 3)}
     consumer = world.consume(0)
     follower = world.follow(2, sessions[2], 1)
     world.put()
@@ -192,7 +194,7 @@ def test_follower_reads_uncommitted_records_and_consumer_waits(world: Replicated
 
 
 def test_high_watermark_is_sent_to_follower_without_completing_its_fetch(world: ReplicatedWorld) -> None:
-    sessions = {one: world.joined(one) for one in (2, 3)}
+    sessions = {each: world.joined(each) for each in (2, 3)}
     world.put()
     first = world.follow(2, sessions[2], 1, [wanted(1)])
     assert first.waiting
@@ -210,7 +212,7 @@ def test_followers_with_idle_sessions_stay_in_sync(world: ReplicatedWorld, *, is
     """Scenario 31, at the leader: idle partitions, then one append, all through sessions. The requests of a session
     that is evicted count, too."""
     world.leaders.start()
-    sessions = {one: world.joined(one, partitions=2) for one in (2, 3)}
+    sessions = {each: world.joined(each, partitions=2) for each in (2, 3)}
     for epoch in range(1, 3 * LAG_MS // 500):
         for follower, session_id in sessions.items():
             world.follow(follower, session_id, epoch)

@@ -97,11 +97,11 @@ class Cluster(AdminWorld):
         }
         sent = epochs or {}
         wanted = tuple(
-            BrokerState(broker_id=BrokerId(one), broker_epoch=i64(sent.get(one, self.epochs.get(one, 9))))
-            for one in isr
+            BrokerState(broker_id=BrokerId(each), broker_epoch=i64(sent.get(each, self.epochs.get(each, 9))))
+            for each in isr
         )
         entry = PartitionData(new_isr_with_epochs=wanted, **fields)
-        ((response,),) = (one.partitions for one in self.alter(leader, (entry,)).topics)
+        ((response,),) = (each.partitions for each in self.alter(leader, (entry,)).topics)
         return response
 
     def alter(
@@ -129,9 +129,9 @@ class Cluster(AdminWorld):
         body = ElectLeadersRequest(election_type=i8(kind), topic_partitions=entries or None, timeout=NO_WAIT)
         response = self.request(k43_elect_leaders, body, api_version)
         results = {
-            (one.topic, part.partition_id): part.error_code.name
-            for one in response.replica_election_results
-            for part in one.partition_result
+            (each.topic, part.partition_id): part.error_code.name
+            for each in response.replica_election_results
+            for part in each.partition_result
         }
         return response.error_code.name, results
 
@@ -149,9 +149,11 @@ def test_created_topic_is_in_sync_and_leaders_are_spread() -> None:
     (result,) = create(world, topic(partitions=6, replication_factor=3))
     assert (result.error_code, result.num_partitions, result.replication_factor) == (ErrorCode.none, 6, 3)
     partitions = world.controller.image.topics["t"].partitions
-    assert all(sorted(one.replicas) == [1, 2, 3] and one.isr == one.replicas for one in partitions)
-    assert all((one.leader, one.leader_epoch, one.partition_epoch) == (one.replicas[0], 0, 0) for one in partitions)
-    assert sorted(one.leader for one in partitions) == [1, 1, 2, 2, 3, 3]
+    assert all(sorted(each.replicas) == [1, 2, 3] and each.isr == each.replicas for each in partitions)
+    assert all(
+        (each.leader, each.leader_epoch, each.partition_epoch) == (each.replicas[0], 0, 0) for each in partitions
+    )
+    assert sorted(each.leader for each in partitions) == [1, 1, 2, 2, 3, 3]
 
 
 def test_replication_factor_minus_one_is_default_and_too_large_is_rejected() -> None:
@@ -199,7 +201,7 @@ def test_assignment_to_fenced_brokers_only_is_rejected() -> None:
 def test_added_partitions_keep_replication_factor() -> None:
     world = with_topic((1, 2), (2, 3))
     assert grow(world, "t", 5).error_code is ErrorCode.none
-    assert [len(one.replicas) for one in world.controller.image.topics["t"].partitions] == [2] * 5
+    assert [len(each.replicas) for each in world.controller.image.topics["t"].partitions] == [2] * 5
     assert grow(world, "t", 6, assignments=((1, 2, 3),)).error_code is ErrorCode.invalid_replica_assignment
     assert grow(world, "t", 6, assignments=((3, 1),)).error_code is ErrorCode.none
     assert world.partition(5).replicas == (3, 1)
@@ -329,7 +331,7 @@ def _request(world: Cluster, isr: tuple[int, ...]) -> AlterPartitionRequest:
         leader_epoch=i32(known.leader_epoch),
         partition_epoch=i32(known.partition_epoch),
         new_isr_with_epochs=tuple(
-            BrokerState(broker_id=BrokerId(one), broker_epoch=i64(world.epochs[one])) for one in isr
+            BrokerState(broker_id=BrokerId(each), broker_epoch=i64(world.epochs[each])) for each in isr
         ),
     )
     return AlterPartitionRequest(

@@ -188,7 +188,7 @@ def test_invalid_topic_returns_error_and_others_are_created(wanted: CreatableTop
 def test_request_with_too_many_partitions_creates_nothing(topics: list[CreatableTopic]) -> None:
     world = AdminWorld()
     results = create(world, *topics)
-    assert [one.error_code for one in results] == [ErrorCode.policy_violation] * len(topics)
+    assert [each.error_code for each in results] == [ErrorCode.policy_violation] * len(topics)
     assert not world.controller.image.topics
 
 
@@ -295,7 +295,7 @@ def test_duplicate_entries_of_delete_topics_are_rejected() -> None:
     world = AdminWorld()
     create(world, topic("t"), topic("u"))
     entries = (named("gone"), named("t"), named("gone"), named("u"), named("t"))
-    errors = [(one.name, one.error_code.name) for one in delete(world, *entries)]
+    errors = [(each.name, each.error_code.name) for each in delete(world, *entries)]
     assert errors == [("gone", "invalid_request"), ("t", "invalid_request"), ("u", "none")]
     assert list(world.controller.image.topics) == ["t"]
 

@@ -45,7 +45,7 @@ def find(world: AdminWorld, *keys: str) -> list[tuple[str, int]]:
     request = FindCoordinatorRequest(key_type=i8(1), coordinator_keys=keys)
     response = world.request(k10_find_coordinator, request)
     world.settle()
-    return [(one.error_code.name, one.node_id) for one in response.coordinators]
+    return [(each.error_code.name, each.node_id) for each in response.coordinators]
 
 
 def ready() -> AdminWorld:

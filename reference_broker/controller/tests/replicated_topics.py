@@ -84,7 +84,8 @@ class Brokers:
     def states(self, name: str = "t") -> list[tuple[int, tuple[int, ...], int, int]]:
         """Return (leader, ISR, leader epoch, partition epoch) of each partition."""
         return [
-            (one.leader, one.isr, one.leader_epoch, one.partition_epoch) for one in self.image.topics[name].partitions
+            (each.leader, each.isr, each.leader_epoch, each.partition_epoch)
+            for each in self.image.topics[name].partitions
         ]
 
     def pass_time(self, milliseconds: int, *beating: int) -> None:

@@ -137,12 +137,12 @@ def test_silent_broker_is_fenced_and_leads_nothing_until_heartbeat() -> None:
         beat(world, 2, epochs[2])
     assert fenced(world) == [1]
     assert world.ports.notes_of("broker_fenced") == [{"broker": 1}]
-    assert [(one.leader, one.leader_epoch) for one in world.controller.image.topics["t"].partitions] == [(-1, 1)] * 2
+    assert [(each.leader, each.leader_epoch) for each in world.controller.image.topics["t"].partitions] == [(-1, 1)] * 2
     assert world.controller.image.topics["u"].partitions[0].leader == 2
     beat(world, 1, epochs[1])
     world.settle()
     assert fenced(world) == []
-    assert [(one.leader, one.leader_epoch) for one in world.controller.image.topics["t"].partitions] == [(1, 2)] * 2
+    assert [(each.leader, each.leader_epoch) for each in world.controller.image.topics["t"].partitions] == [(1, 2)] * 2
 
 
 def test_unfencing_new_incarnation_bumps_leader_epochs() -> None:
@@ -240,7 +240,7 @@ def test_fencing_before_metadata_transactions_uses_plain_batches() -> None:
         world.submit(partial(topic_records, f"t{number}", topic_id(number), 50), lambda _: None)
     world.settle()
     pass_time(world, SESSION_MS + 3000)
-    leaders = {one.leader for topic in world.controller.image.topics.values() for one in topic.partitions}
+    leaders = {each.leader for topic in world.controller.image.topics.values() for each in topic.partitions}
     assert (leaders, fenced(world)) == ({-1}, [1])
     assert "begin" not in world.kinds()
 
@@ -354,7 +354,7 @@ class Sessions(RuleBasedStateMachine):
 
     @invariant()
     def sessions_hold(self) -> None:
-        last = [one["broker"] for one in self.world.ports.notes_of("broker_fenced")]
+        last = [each["broker"] for each in self.world.ports.notes_of("broker_fenced")]
         for broker_id, broker in self.world.controller.image.brokers.items():
             silent_ms = self.ran_ms - self.last_ms[broker_id]
             if silent_ms > 2 * SESSION_MS:

@@ -231,10 +231,10 @@ def test_large_change_is_one_transaction_with_one_batch_per_event() -> None:
     assert world.ports.events >= len(kinds) - 2
     world.commit()
     assert list(world.controller.image.topics) == ["big", "a"]
-    appended = [one for one in world.ports.notes_of("metadata_appended") if one["of"] == len(data)]
-    assert [one["kind"] for one in appended] == ["begin", *["batch"] * len(data), "end"]
-    committed = [one for one in world.ports.notes_of("metadata_committed") if one["of"] == len(data)]
-    assert [one["number"] for one in committed] == [0, *range(1, len(data) + 1), len(data)]
+    appended = [each for each in world.ports.notes_of("metadata_appended") if each["of"] == len(data)]
+    assert [each["kind"] for each in appended] == ["begin", *["batch"] * len(data), "end"]
+    committed = [each for each in world.ports.notes_of("metadata_committed") if each["of"] == len(data)]
+    assert [each["number"] for each in committed] == [0, *range(1, len(data) + 1), len(data)]
 
 
 @pytest.mark.clause("T-6")

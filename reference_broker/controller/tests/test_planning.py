@@ -60,11 +60,11 @@ def test_topic_creation_records_and_isr_of_live_replicas() -> None:
     change = TopicCreation([NewTopic("t", 2, 3, (("retention.ms", "5"),))], False)
     topic, setting, *rest = records_of(change, plan_context(latest))
     assert isinstance(topic, TopicRecord)
-    partitions = [one for one in rest if isinstance(one, PartitionRecord)]
+    partitions = [each for each in rest if isinstance(each, PartitionRecord)]
     assert partitions == rest
     assert setting == ConfigRecord(resource_type=2, resource_name="t", name="retention.ms", value="5")
-    assert [(one.partition_id, len(one.replicas)) for one in partitions] == [(index, 3) for index in range(2)]
-    assert all(3 not in one.isr and one.leader == one.isr[0] for one in partitions)
+    assert [(each.partition_id, len(each.replicas)) for each in partitions] == [(index, 3) for index in range(2)]
+    assert all(3 not in each.isr and each.leader == each.isr[0] for each in partitions)
 
 
 def test_topic_ids_are_random_and_unused() -> None:
@@ -144,7 +144,7 @@ def test_topic_by_name_and_by_id_is_duplicate() -> None:
     entries = [NamedTopic("t", None), NamedTopic(None, latest.topics["t"].topic_id), NamedTopic("u", None)]
     change = TopicDeletion(entries)
     assert records_of(change, plan_context(latest)) == [RemoveTopicRecord(topic_id=latest.topics["u"].topic_id)]
-    assert [isinstance(one, Refusal) for one in change.outcome(None)] == [True, True, False]
+    assert [isinstance(each, Refusal) for each in change.outcome(None)] == [True, True, False]
 
 
 def test_unchanged_config_has_no_record() -> None:

@@ -65,11 +65,11 @@ def test_replicas_are_distinct_live_first_and_spread_over_racks(
         assert len(dict.fromkeys(replicas)) == factor
         assert replicas[0] not in fenced
         count_of_racks = len(dict.fromkeys(racks.values()))
-        assert len(dict.fromkeys(racks[one] for one in replicas)) == min(factor, count_of_racks)
+        assert len(dict.fromkeys(racks[each] for each in replicas)) == min(factor, count_of_racks)
         for rack in dict.fromkeys(racks.values()):
-            chosen = [one for one in replicas if racks[one] == rack]
-            live = [one for one in racks if racks[one] == rack and one not in fenced]
-            assert sum(one in fenced for one in chosen) == max(0, len(chosen) - len(live))
+            chosen = [each for each in replicas if racks[each] == rack]
+            live = [each for each in racks if racks[each] == rack and each not in fenced]
+            assert sum(each in fenced for each in chosen) == max(0, len(chosen) - len(live))
 
 
 @pytest.mark.clause(
@@ -87,15 +87,15 @@ def test_leaders_alternate_over_racks() -> None:
     cluster = image({1: "a", 2: "a", 3: "b", 4: "b", 5: "c", 6: "c"})
     for seed in range(10):
         leaders = [replicas[0] for replicas in placed(cluster, 2, 6, seed)]
-        assert len({(one + 1) // 2 for one in leaders[:3]}) == 3
-        assert len({(one + 1) // 2 for one in leaders[3:]}) == 3
+        assert len({(each + 1) // 2 for each in leaders[:3]}) == 3
+        assert len({(each + 1) // 2 for each in leaders[3:]}) == 3
 
 
 @pytest.mark.clause("StripedReplicaPlacerTest.testEvenDistribution")
 def test_replicas_are_balanced_with_varying_partners() -> None:
     cluster = image(dict.fromkeys(range(6), None))
     assignments = placed(cluster, 3, 600)
-    assert set(Counter(one for replicas in assignments for one in replicas).values()) == {300}
+    assert set(Counter(each for replicas in assignments for each in replicas).values()) == {300}
     assert len(dict.fromkeys(tuple(sorted(replicas)) for replicas in assignments)) > 15
 
 

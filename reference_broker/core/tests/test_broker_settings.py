@@ -44,7 +44,7 @@ def described(world: NodeWorld, kind: int, name: str, *keys: str) -> dict[str, A
 
 
 def places(row: Any) -> list[tuple[str, str | None, int]]:
-    return [(one.name, one.value, one.source) for one in row.synonyms]
+    return [(each.name, each.value, each.source) for each in row.synonyms]
 
 
 def test_changed_config_takes_effect_at_once_and_after_restart() -> None:
@@ -84,7 +84,7 @@ def test_synonyms_are_in_order_of_precedence() -> None:
         "log.retention.ms": ("3000", 3, False),
         "min.insync.replicas": ("1", 3, False),
     }
-    (result,) = [one for one in world.create("v").configs if one.name == "retention.ms"]
+    (result,) = [each for each in world.create("v").configs if each.name == "retention.ms"]
     assert (result.value, result.config_source) == ("2000", 2)
 
 
@@ -308,10 +308,10 @@ def test_config_of_other_broker_is_rejected_and_others_are_forwarded(module: Any
         body = AlterConfigsRequest(resources=resources, validate_only=False)
     call = world.send(module, body)
     ((_, _, _, _, sent, _, replied, _),) = world.ports.sent
-    assert [one.resource_name for one in sent.resources] == ["", "1"]
-    replied(module._response([module._result(one, None) for one in sent.resources]))
+    assert [each.resource_name for each in sent.resources] == ["", "1"]
+    replied(module._response([module._result(each, None) for each in sent.resources]))
     (response,) = call.responses
-    assert [(one.resource_name, one.error_code.name) for one in response.responses] == [
+    assert [(each.resource_name, each.error_code.name) for each in response.responses] == [
         ("7", "invalid_request"),
         ("", "none"),
         ("1", "none"),

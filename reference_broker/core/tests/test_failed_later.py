@@ -219,7 +219,7 @@ def test_bug_in_later_slice_of_commit_fails_commit() -> None:
     assert costs == ["OFFSET_COMMIT"]
     assert VICTIM in world.closed
     response = world.request(ApiKey.OFFSET_COMMIT, 8, body(ApiKey.OFFSET_COMMIT, **commit))
-    assert {one.error_code for one in response.topics[0].partitions} == {ErrorCode.none}
+    assert {each.error_code for each in response.topics[0].partitions} == {ErrorCode.none}
     goes_on(world)
 
 

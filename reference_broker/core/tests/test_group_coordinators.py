@@ -67,7 +67,7 @@ class GroupsWorld(ClusterWorld):
 
     def errors_of(self, token: int) -> list[Error]:
         self.run_until(lambda: token in self.replies)
-        return [known_error(int(one.error_code)) for topic in self.replies[token].topics for one in topic.partitions]
+        return [known_error(int(each.error_code)) for topic in self.replies[token].topics for each in topic.partitions]
 
     def commit(self, group: str, *offsets: int) -> None:
         """Commit as a client does, with retries until it is accepted."""
@@ -87,9 +87,9 @@ class GroupsWorld(ClusterWorld):
             ).groups[0]
             if int(response.error_code) == ErrorCode.none:
                 return {
-                    int(one.partition_index): int(one.committed_offset)
+                    int(each.partition_index): int(each.committed_offset)
                     for topic in response.topics
-                    for one in topic.partitions
+                    for each in topic.partitions
                 }
             self.run(50)
         raise AssertionError("no response of the coordinator")

@@ -199,4 +199,4 @@ def test_texts_too_long_for_older_versions_are_rejected(more: dict[str, Any]) ->
 
 def test_group_id_too_long_for_record_returns_invalid_group_id() -> None:
     response = response_to(coordinated(), ApiKey.FIND_COORDINATOR, key_type=0, coordinator_keys=(TOO_LONG, "g"))
-    assert [one.error_code for one in response.coordinators] == [ErrorCode.invalid_group_id, ErrorCode.none]
+    assert [each.error_code for each in response.coordinators] == [ErrorCode.invalid_group_id, ErrorCode.none]

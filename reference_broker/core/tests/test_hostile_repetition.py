@@ -97,7 +97,7 @@ def test_metadata_of_many_names_takes_slices(version: int) -> None:
     client = HostileClient(world)
     with slices_of(world) as cost:
         response = client.send(ApiKey.METADATA, version, body)
-    assert [len(one.partitions) for one in response.topics] == [3, *[0] * 20_001]
+    assert [len(each.partitions) for each in response.topics] == [3, *[0] * 20_001]
     assert cost.slices > 15
     assert cost.longest_ms < LONGEST_MS
 
@@ -118,7 +118,7 @@ def test_metadata_of_all_topics_takes_slices() -> None:
         world.create(f"t{number}", 1000)
     client = HostileClient(world)
     body = MetadataRequest(topics=None, include_topic_authorized_operations=False)
-    assert [len(one.partitions) for one in client.send(ApiKey.METADATA, 9, body).topics] == [1000] * 4
+    assert [len(each.partitions) for each in client.send(ApiKey.METADATA, 9, body).topics] == [1000] * 4
 
 
 def test_describe_configs_of_many_topics_takes_slices_and_omits_duplicates() -> None:
@@ -132,7 +132,7 @@ def test_describe_configs_of_many_topics_takes_slices_and_omits_duplicates() -> 
         results = client.request(
             ApiKey.DESCRIBE_CONFIGS, 4, resources=resources, include_synonyms=True, include_documentation=True
         ).results
-    assert [one.resource_name for one in results] == ["t0", "t1", "t2"]
+    assert [each.resource_name for each in results] == ["t0", "t1", "t2"]
     assert cost.longest_ms < LONGEST_MS
 
 
@@ -157,7 +157,7 @@ def test_topic_requested_by_id_and_names_is_returned_once() -> None:
     topics = tuple(MetadataRequestTopic(topic_id=topic_id, name=TopicName(f"n{number}")) for number in range(100))
     body = MetadataRequest(topics=topics, include_topic_authorized_operations=False)
     response = HostileClient(world).send(ApiKey.METADATA, 12, body)
-    assert [(one.name, len(one.partitions)) for one in response.topics] == [("t", 100)]
+    assert [(each.name, len(each.partitions)) for each in response.topics] == [("t", 100)]
 
 
 def test_fetch_response_is_limited_to_one_slice_of_reading() -> None:

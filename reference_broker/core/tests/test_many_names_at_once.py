@@ -109,7 +109,7 @@ def test_produce_of_one_megabyte_with_many_batches() -> None:
     frame = memoryview(b"".join(encode_request(ApiKey.PRODUCE, 9, 9, "c", body)))[4:]
     (topic,) = response_to(world, ApiKey.PRODUCE, 9, frame).responses
     assert count > 10_000
-    assert {one.error_code for one in topic.partitions} == {ErrorCode.none}
+    assert {each.error_code for each in topic.partitions} == {ErrorCode.none}
 
 
 def test_paged_description_returns_each_topic_once() -> None:

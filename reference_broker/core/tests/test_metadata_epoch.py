@@ -65,11 +65,11 @@ def is_current(world: ClusterWorld, number: int) -> bool:
     """Return whether a broker's metadata equals the image."""
     cache, truth = world.members[number].node.broker.metadata, image(world)
     described = {
-        name: (topic.topic_id, [(one.leader, one.leader_epoch, one.isr) for one in topic.partitions])
+        name: (topic.topic_id, [(each.leader, each.leader_epoch, each.isr) for each in topic.partitions])
         for name, topic in cache.topics.items()
     }
     wanted = {
-        name: (topic.topic_id, [(one.leader, one.leader_epoch, one.isr) for one in topic.partitions])
+        name: (topic.topic_id, [(each.leader, each.leader_epoch, each.isr) for each in topic.partitions])
         for name, topic in truth.topics.items()
     }
     live = [broker_id for broker_id, broker in sorted(truth.brokers.items()) if not broker.fenced]
@@ -126,7 +126,7 @@ def test_topic_deletion_is_sent_as_incremental_update() -> None:
     sent = [send.body for _, send in updates(world)]
     assert len(sent) == 2  # To two other brokers; it updates itself directly.
     for body in sent:
-        assert [(one.topic, one.partition, one.leader) for one in body.partition_states] == [
+        assert [(each.topic, each.partition, each.leader) for each in body.partition_states] == [
             ("gone", 0, -2),
             ("gone", 1, -2),
         ]

@@ -30,7 +30,7 @@ def test_api_versions_of_unknown_version_returns_version_zero_layout() -> None:
     reply = world.replies[number]
     body: Any = reply.body
     assert (reply.api_version, body.error_code) == (0, ErrorCode.unsupported_version)
-    assert [one.api_key for one in body.api_keys] == [ApiKey.API_VERSIONS]
+    assert [each.api_key for each in body.api_keys] == [ApiKey.API_VERSIONS]
     assert world.closed == {}
 
 
@@ -263,7 +263,7 @@ def test_last_batch_of_duplicate_partition_is_written(earlier: bytes | None, in_
     named = [(0, earlier), (1, batch(b"other")), (0, batch(b"last"))]
     topics = [topic for index, data in named for topic in produce_request("t", index, data).topics]
     if in_one_topic:
-        topics = [replace(topics[0], partitions=[one for topic in topics for one in topic.partitions])]
+        topics = [replace(topics[0], partitions=[each for topic in topics for each in topic.partitions])]
     (topic,) = world.request(ApiKey.PRODUCE, 9, replace(produce_request("t", 0, None), topics=topics)).responses
     results = {each.partition: (each.error_code, each.base_offset) for each in topic.partitions}
     assert results == {0: (ErrorCode.none, 0), 1: (ErrorCode.none, 0)}

@@ -26,7 +26,7 @@ def waiting(world: NodeWorld) -> int:
 
 def responses(world: NodeWorld, number: int) -> dict[int, Any]:
     body: Any = world.replies[number].body
-    return {one.partition: one for topic in body.responses for one in topic.partitions}
+    return {each.partition: each for topic in body.responses for each in topic.partitions}
 
 
 def test_fetch_completed_by_deletion_has_error_of_all_partitions() -> None:

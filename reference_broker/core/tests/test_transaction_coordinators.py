@@ -109,7 +109,7 @@ class TransactionsWorld(ClusterWorld):
             ),
         )
         found = response.results_by_transaction[0].topic_results[0].results_by_partition
-        assert [int(one.partition_error_code) for one in found] == [ErrorCode.none] * len(indexes)
+        assert [int(each.partition_error_code) for each in found] == [ErrorCode.none] * len(indexes)
 
     def write(self, value: bytes, *indexes: int) -> None:
         """Write one transactional record each, to any leader. The same batch is retried until it is accepted."""

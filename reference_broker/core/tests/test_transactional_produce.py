@@ -85,7 +85,7 @@ class ProducingWorld(TransactionsWorld):
         """Return the batches that a read_committed consumer gets, and the aborted transactions."""
         data = self.read(index)
         batches = [header.base_offset for _, header in iterate(data.records or b"")]
-        return batches, [(one.producer_id, one.first_offset) for one in data.aborted_transactions or ()]
+        return batches, [(each.producer_id, each.first_offset) for each in data.aborted_transactions or ()]
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def test_no_hanging_transaction_when_node_dies_during_add(victim: str, delay_us:
 def test_stopping_node_appends_no_late_verified_batch(world: ProducingWorld) -> None:
     """Otherwise the clean-shutdown file would be wrong."""
     coordinator = world.coordinator()
-    index = next(one for one in INDEXES if world.leader("t", one) != coordinator)
+    index = next(each for each in INDEXES if world.leader("t", each) != coordinator)
     leader = world.members[world.leader("t", index)]
     world.add(index)
     world.produce_to(index, version=TV1)
@@ -198,7 +198,7 @@ def test_batch_awaiting_verification_of_aborted_transaction_is_rejected(world: P
     """The coordinator adds the partition, but its response arrives after the end of the transaction."""
     world.taken(0)
     coordinator = world.coordinator()
-    index = next(one for one in INDEXES if world.leader("t", one) != coordinator)
+    index = next(each for each in INDEXES if world.leader("t", each) != coordinator)
     before = world.log_of(index)
     token = world.produce_to(index, sequence=1 if index == 0 else 0)
     world.run(1)

@@ -107,7 +107,7 @@ class CoordinatorWorld(LeaderWorld):
         if len(self.replicas) == 1:
             log.advance_high_watermark(log.log_end_offset)
         self.roles.leads(partition, PartitionImage(self.replicas, self.replicas, 1, epoch, 0))
-        return next((one for one in self.groups.active() if one.index == index), None)
+        return next((each for each in self.groups.active() if each.index == index), None)
 
     def log_config(self) -> LogConfig:
         return LogConfig(min_insync_replicas=self.min_isr, cleanup_policy="compact")
@@ -192,7 +192,7 @@ class CoordinatorWorld(LeaderWorld):
 
         def responded(error: Error, found: list[FetchedOffset]) -> None:
             unstable = ErrorCode.unstable_offset_commit
-            responses.append([(offset_of(one), unstable if one.is_unstable else error) for one in found])
+            responses.append([(offset_of(each), unstable if each.is_unstable else error) for each in found])
 
         self.groups.commits.fetch(group, [(topic, range(count))], responded, requires_stable=True)
         return responses[0] if responses else None
@@ -201,7 +201,7 @@ class CoordinatorWorld(LeaderWorld):
         """Return all offsets of a group."""
         error, found = self.offsets_of(group)
         assert error is ErrorCode.none
-        return {(one.topic, one.partition): offset_of(one) for one in found}
+        return {(each.topic, each.partition): offset_of(each) for each in found}
 
     def offsets_of(
         self, group: str, wanted: Sequence[tuple[str, Sequence[int]]] | None = None
@@ -213,7 +213,7 @@ class CoordinatorWorld(LeaderWorld):
         return response
 
     def active(self, index: int) -> OffsetsPartition:
-        return next(one for one in self.groups.active() if one.index == index)
+        return next(each for each in self.groups.active() if each.index == index)
 
 
 def offset_of(found: FetchedOffset) -> int:

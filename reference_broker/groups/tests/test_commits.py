@@ -131,7 +131,7 @@ def test_offset_fetch_returns_requested_partitions_in_order() -> None:
     world.commit(group, 5, 6, metadata="m")
     error, found = world.offsets_of(group, [("u", [0]), ("t", [2, 1])])
     assert error is ErrorCode.none
-    assert [(one.topic, one.partition, None if one.commit is None else one.commit.offset) for one in found] == [
+    assert [(each.topic, each.partition, None if each.commit is None else each.commit.offset) for each in found] == [
         ("u", 0, None),
         ("t", 2, None),
         ("t", 1, 6),
@@ -220,7 +220,7 @@ def test_metadata_epoch_survives_coordinator_change() -> None:
     world.lead_offsets(0, world.lose(0), epoch=1)
     world.pass_ms(0)
     _, found = world.offsets_of(group)
-    assert {(one.partition, one.commit.offset, one.commit.metadata_epoch) for one in found if one.commit} == {
+    assert {(each.partition, each.commit.offset, each.commit.metadata_epoch) for each in found if each.commit} == {
         (0, 50, 5),
         (1, 41, -1),
     }

@@ -45,7 +45,7 @@ def test_batch_with_wrong_checksum_is_skipped() -> None:
     world.disk.files[path_of(world)][-1] ^= 1
     reloaded(world)
     assert world.fetched(group) == {("t", 0): 1}
-    assert [one["skipped"] for one in world.noted("coordinator_loaded_in_part")] == [1]
+    assert [each["skipped"] for each in world.noted("coordinator_loaded_in_part")] == [1]
 
 
 def test_partition_with_damaged_batch_length_is_not_served() -> None:

@@ -163,7 +163,7 @@ def test_load_skips_damaged_records() -> None:
     world.pass_ms(0)
     assert world.fetched(group) == {("t", 0): 5}
     assert len(world.noted("coordinator_record_skipped")) == 3
-    assert [one["skipped"] for one in world.noted("coordinator_loaded_in_part")] == [3]
+    assert [each["skipped"] for each in world.noted("coordinator_loaded_in_part")] == [3]
     assert world.active(0).groups[group].protocol_type is None
 
 

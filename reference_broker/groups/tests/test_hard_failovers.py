@@ -23,7 +23,7 @@ class Reading:
         world.groups.commits.fetch(group, None, self._responded, requires_stable=requires_stable)
 
     def _responded(self, error: Error, found: list[FetchedOffset]) -> None:
-        self.responses.append((error, [offset_of(one) for one in found]))
+        self.responses.append((error, [offset_of(each) for each in found]))
 
 
 def half_replicated() -> tuple[CoordinatorWorld, str]:

@@ -80,7 +80,9 @@ def first_needed(
         if end <= at and newest > expired_ms:
             young = base
             break
-    open_from = [one.open_from for end in (young, at) for one in replayed(history, end).values() if one.open_from >= 0]
+    open_from = [
+        each.open_from for end in (young, at) for each in replayed(history, end).values() if each.open_from >= 0
+    ]
     begin = min([young, *open_from])
     return max([begin, *(offset for offset in snapshots if begin <= offset <= at)])
 

@@ -151,9 +151,9 @@ def test_log_append_time_is_set_and_returned() -> None:
     ((_, header),) = validate(all_bytes(log))
     assert header.max_timestamp_ms == START_MS + 77
     assert header.is_log_append_time
-    found = offset_for_timestamp(log, START_MS + 60)
-    assert found is not None
-    assert (found.offset, found.timestamp_ms) == (0, START_MS + 77)
+    offset_and_time = offset_for_timestamp(log, START_MS + 60)
+    assert offset_and_time is not None
+    assert (offset_and_time.offset, offset_and_time.timestamp_ms) == (0, START_MS + 77)
     again = appended(log, batch_of(2, timestamps=[5, 9], producer_id=1, producer_epoch=0, base_sequence=0), now=at(99))
     assert (again.duplicate, again.log_append_time_ms) == (True, START_MS + 77)
 
@@ -308,9 +308,9 @@ def test_batch_without_records_is_found_by_header() -> None:
     data[61] = 0x7F
     data[17:21] = checksum(bytes(data[21:])).to_bytes(4, "big")
     appended(log, bytes(data))
-    found = offset_for_timestamp(log, START_MS)
-    assert found is not None
-    assert (found.offset, found.timestamp_ms) == (0, START_MS + 5)
+    offset_and_time = offset_for_timestamp(log, START_MS)
+    assert offset_and_time is not None
+    assert (offset_and_time.offset, offset_and_time.timestamp_ms) == (0, START_MS + 5)
 
 
 def test_truncation_failing_half_way_leaves_consistent_log() -> None:

@@ -56,9 +56,9 @@ def test_lookup_reads_overlapping_entries_and_few_others(released: bool) -> None
         assert not index.entries
     for offset, end in ((0, 1), (0, 11), (9, 10), (10, 20), (12345, 12399), (49999, 90000), (0, 50000)):
         disk.reads = 0
-        found = [entry.producer_id for entry in index.between(disk, offset, end)]
-        assert found == list(range(offset // 10, min((end - 1) // 10 + 1, count)))
-        assert disk.reads <= (13 + 1 + len(found) // ENTRIES_PER_READ + 1 if released else 0)
+        producer_ids = [entry.producer_id for entry in index.between(disk, offset, end)]
+        assert producer_ids == list(range(offset // 10, min((end - 1) // 10 + 1, count)))
+        assert disk.reads <= (13 + 1 + len(producer_ids) // ENTRIES_PER_READ + 1 if released else 0)
     assert index.between(disk, 50000, 60000) == []
 
 

@@ -235,7 +235,7 @@ class MetadataWorld:
 
     def cut(self) -> None:
         """What is above the high watermark never was."""
-        self.log.coded = [one for one in self.log.coded if one.provenance.offset < self.high_watermark]
+        self.log.coded = [each for each in self.log.coded if each.provenance.offset < self.high_watermark]
 
     def commit(self, to: int | None = None) -> None:
         """Everything below ``to`` (an offset; None: all) is committed and loaded; timers run."""

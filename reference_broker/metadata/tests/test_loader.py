@@ -228,7 +228,8 @@ def test_trace_notes_kind_of_each_committed_batch() -> None:
     world.loader.expect(2, 2)
     world.commit()
     noted = [
-        (one["offset"], one["kind"], one["number"], one["of"]) for one in world.ports.notes_of("metadata_committed")
+        (each["offset"], each["kind"], each["number"], each["of"])
+        for each in world.ports.notes_of("metadata_committed")
     ]
     assert noted == [
         (1, "single", 1, 1),

@@ -95,6 +95,7 @@ def test_append_time_gives_every_record_that_time_and_a_new_crc(
     assert new == build(batch, compression=codec, base_offset=base_offset, leader_epoch=7, log_append_time_ms=time_ms)
 
 
+@pytest.mark.thorough
 @given(st.lists(st.lists(records, min_size=1, max_size=3), max_size=4))
 def test_several_batches_are_walked_in_order(batches: list[list[Record]]) -> None:
     parts = [build(batch, base_offset=10 * at) for at, batch in enumerate(batches)]

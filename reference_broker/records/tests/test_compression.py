@@ -56,15 +56,15 @@ def test_cut_short_is_corrupt(codec: Compression) -> None:
     plain = b"some bytes, and some bytes again" * 9
     packed = compress(codec, plain)
     for end in range(1, len(packed)):
-        found = unpacked(codec, packed[:end])
+        data_read = unpacked(codec, packed[:end])
         # Framed snappy is whole at each block's end, and zstd gives what it can: the record count shows the damage.
-        assert found is None or (codec in (Compression.SNAPPY, Compression.ZSTD) and plain.startswith(found))
+        assert data_read is None or (codec in (Compression.SNAPPY, Compression.ZSTD) and plain.startswith(data_read))
 
 
 @given(st.sampled_from(PACKED), st.binary(max_size=100))
 def test_garbage_is_corrupt(codec: Compression, data: bytes) -> None:
-    found = unpacked(codec, data)
-    assert found is None or len(found) <= LIMIT
+    data_read = unpacked(codec, data)
+    assert data_read is None or len(data_read) <= LIMIT
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])

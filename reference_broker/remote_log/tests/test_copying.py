@@ -46,15 +46,15 @@ def test_objects_equal_files_of_log() -> None:
     partition = node.lead(log)
     tier.pass_ms(2000)
     third = tier.listed(partition)[2]
-    found, files = objects_of(tier, third), node.disk.files
+    objects, files = objects_of(tier, third), node.disk.files
     start = f"{DIRECTORY}/00000000000000000012"
-    assert found[ObjectKind.LOG] == files[f"{start}.log"]
-    assert found[ObjectKind.OFFSET_INDEX] == files[f"{start}.index"]
-    assert found[ObjectKind.TIME_INDEX] == files[f"{start}.timeindex"]
-    assert found[ObjectKind.PRODUCER_SNAPSHOT] == files[f"{DIRECTORY}/00000000000000000018.snapshot"]
-    assert found[ObjectKind.LEADER_EPOCHS] == b"0\n2\n0 0\n1 10\n"
+    assert objects[ObjectKind.LOG] == files[f"{start}.log"]
+    assert objects[ObjectKind.OFFSET_INDEX] == files[f"{start}.index"]
+    assert objects[ObjectKind.TIME_INDEX] == files[f"{start}.timeindex"]
+    assert objects[ObjectKind.PRODUCER_SNAPSHOT] == files[f"{DIRECTORY}/00000000000000000018.snapshot"]
+    assert objects[ObjectKind.LEADER_EPOCHS] == b"0\n2\n0 0\n1 10\n"
     assert (third.leader_epochs, third.uploader_epoch) == (((1, 12),), 5)
-    assert (third.end_offset, third.size_bytes) == (17, len(found[ObjectKind.LOG]))
+    assert (third.end_offset, third.size_bytes) == (17, len(objects[ObjectKind.LOG]))
 
 
 def test_segment_with_aborted_transaction_has_transaction_index() -> None:

@@ -130,6 +130,7 @@ def test_concurrent_copies_are_limited_and_partitions_take_turns() -> None:
         check_whole(tier, partition)
 
 
+@pytest.mark.thorough
 def test_thousand_partitions_resign_while_waiting() -> None:
     tier = Tier()
     disk = MemoryDisk()

@@ -190,10 +190,10 @@ def check_whole(tier: Tier, partition: Partition) -> None:
     for segment in tier.listed(partition):
         assert segment.start_offset <= offset, f"nothing is listed from {offset} to {segment.start_offset}"
         offset = max(offset, segment.next_offset)
-        found = objects_of(tier, segment)
+        objects = objects_of(tier, segment)
         wanted = set(ObjectKind) - (set() if segment.has_transaction_index else {ObjectKind.TRANSACTION_INDEX})
-        assert set(found) == wanted
-        assert found[ObjectKind.LOG] == log.read(segment.start_offset, segment.size_bytes, segment.next_offset)
-        assert len(found[ObjectKind.LOG]) == segment.size_bytes
-        tuple(decoded(found[ObjectKind.PRODUCER_SNAPSHOT]))
+        assert set(objects) == wanted
+        assert objects[ObjectKind.LOG] == log.read(segment.start_offset, segment.size_bytes, segment.next_offset)
+        assert len(objects[ObjectKind.LOG]) == segment.size_bytes
+        tuple(decoded(objects[ObjectKind.PRODUCER_SNAPSHOT]))
     assert offset == log.bases[-1]

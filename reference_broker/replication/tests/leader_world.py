@@ -73,7 +73,7 @@ class LeaderWorld(TimedPorts):
 
     def __post_init__(self) -> None:
         self.disk = MemoryDisk()
-        self.controller = SimpleNamespace(image=MetadataImage(brokers={one: registered(one) for one in (1, 2, 3)}))
+        self.controller = SimpleNamespace(image=MetadataImage(brokers={each: registered(each) for each in (1, 2, 3)}))
         lifecycle = SimpleNamespace(
             registered_epoch=broker_epoch_of(1), channel=SimpleNamespace(send_request=self._sent)
         )
@@ -246,4 +246,4 @@ class LeaderWorld(TimedPorts):
 
 
 def batch(records: int = 1) -> bytes:
-    return build([Record(timestamp_ms=START_MS, key=None, value=b"v%d" % one) for one in range(records)])
+    return build([Record(timestamp_ms=START_MS, key=None, value=b"v%d" % each) for each in range(records)])

@@ -233,7 +233,7 @@ def test_abandoned_request_is_dropped_and_others_continue() -> None:
     for abandon in (abandons[0], abandons[2]):
         assert abandon is not None
         abandon()
-    assert [len(world.followers(one).acks) for one in (first, second)] == [1, 0]
+    assert [len(world.followers(each).acks) for each in (first, second)] == [1, 0]
     commit(world, first)
     assert world.acked == {"b": {}}
 

@@ -122,7 +122,7 @@ def test_replica_is_led_or_followed_but_not_both() -> None:
 
     def found() -> list[tuple[int, int | None]]:
         known = (*world.partitions.by_name.values(), *world.partitions.followed.values())
-        return [(one.leader_epoch, one.followed_leader) for one in known]
+        return [(each.leader_epoch, each.followed_leader) for each in known]
 
     world.publish(LED)
     assert found() == [(0, None)]

@@ -168,7 +168,7 @@ def test_new_assignment_keeps_state_of_remaining_replicas() -> None:
     made.assign((1, 3, 4))
     made.commit((1, 3))
     assert {one: state.log_end_offset for one, state in made.states.items()} == {3: 6, 4: -1}
-    assert ([one.replica_id for one in made.in_sync], [one.replica_id for one in made.out_of_sync]) == ([3], [4])
+    assert ([each.replica_id for each in made.in_sync], [each.replica_id for each in made.out_of_sync]) == ([3], [4])
 
 
 @pytest.mark.parametrize(("fetched", "expected"), [(0, 9), (7, 9), (9, 9)])

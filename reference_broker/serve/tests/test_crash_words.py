@@ -29,9 +29,9 @@ def test_message_has_exception_and_location() -> None:
 
 
 def test_object_is_named_by_class() -> None:
-    with pytest.raises(KeyError) as found:
+    with pytest.raises(KeyError) as error:
         dict[object, object]()[Endless()]
-    assert describe_bug(found.value).startswith("KeyError: Endless at ")
+    assert describe_bug(error.value).startswith("KeyError: Endless at ")
 
 
 def test_long_text_is_truncated() -> None:

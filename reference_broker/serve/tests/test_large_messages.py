@@ -157,6 +157,7 @@ def test_large_request_is_decoded_in_several_passes_while_others_are_served(worl
     assert last.frame_bytes > 100_000
 
 
+@pytest.mark.thorough
 def test_large_requests_are_decoded_one_by_one(world: SteppedDriver) -> None:
     connections = [world.connected() for _ in range(8)]
     for number, each in enumerate(connections):
@@ -194,6 +195,7 @@ def test_much_smaller_request_is_decoded_before_larger_ones(world: SteppedDriver
     assert [each.connection for each in world.node.requests] == [small.number]
 
 
+@pytest.mark.thorough
 def test_request_of_node_is_decoded_before_those_of_clients(world: SteppedDriver) -> None:
     clients, node = [world.connected() for _ in range(9)], world.connected()
     node.of_node = True
@@ -205,6 +207,7 @@ def test_request_of_node_is_decoded_before_those_of_clients(world: SteppedDriver
     assert first <= 1, "only what came first has some slices meanwhile"
 
 
+@pytest.mark.thorough
 def test_response_is_encoded_before_requests_of_its_size_are_decoded(world: SteppedDriver) -> None:
     requesting, waiting = world.connected(), [world.connected() for _ in range(3)]
     for each in waiting:

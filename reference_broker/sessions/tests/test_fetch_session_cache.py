@@ -79,7 +79,7 @@ def test_session_ids_are_positive_unique_and_spread_over_whole_range() -> None:
     bench = Bench(5000)
     ids = [bench.made(0).session_id for _ in range(5000)]
     assert len(dict.fromkeys(ids)) == 5000
-    assert all(1 <= one <= 0x7FFFFFFF for one in ids)
+    assert all(1 <= each <= 0x7FFFFFFF for each in ids)
     assert min(ids) < 0x7FFFFFFF // 100
     assert max(ids) > 0x7FFFFFFF // 100 * 99
 
@@ -116,7 +116,7 @@ def test_full_cache_declines_new_session_of_any_size() -> None:
     sessions = [bench.made(size) for size in (10, 20, 30)]
     assert bench.create(40) is None
     assert bench.create(5) is None
-    assert all(bench.holds(one) for one in sessions)
+    assert all(bench.holds(each) for each in sessions)
 
 
 @pytest.mark.clause("F-18", "FetchSessionTest.testSessionCache")
@@ -206,8 +206,8 @@ def test_equal_candidates_are_evicted_consumers_first_then_by_size_and_id() -> N
     gone = []
     for _ in range(5):
         bench.made(9)
-        left = [one for one in (*followers, *consumers) if bench.holds(one)]
-        gone.append(next(one for one in (*followers, *consumers) if one not in left and one not in gone))
+        left = [each for each in (*followers, *consumers) if bench.holds(each)]
+        gone.append(next(each for each in (*followers, *consumers) if each not in left and each not in gone))
     assert gone == [*small, consumers[0], *followers]
 
 
@@ -390,9 +390,9 @@ def test_cached_refusals_do_not_change_evictions(steps: list[tuple[str, int, boo
             candidate = bench.candidate(number, FOLLOWER if follower else CONSUMER)
             full = len(sessions) == 3
             victim = find_evictable(sessions, candidate, bench.wall_ms) if full else None
-            allowed = [one for one in sessions if may_take(one, candidate, bench.wall_ms)] if full else []
+            allowed = [each for each in sessions if may_take(each, candidate, bench.wall_ms)] if full else []
             assert bench.cache.admit(candidate, bench.now) == (not full or bool(allowed))
-            assert [one for one in sessions if not bench.holds(one)] == ([victim.session] if victim else [])
+            assert [each for each in sessions if not bench.holds(each)] == ([victim.session] if victim else [])
             assert victim is None or victim.session in allowed
         elif some is not None and what == "use":
             bench.use(some)
@@ -405,7 +405,7 @@ def test_cached_refusals_do_not_change_evictions(steps: list[tuple[str, int, boo
                 some.add_or_update("t", bytes(16), FetchPartition(number, 0, 1))
             bench.cache.resized(some)
         now = bench.cache.sessions.values()
-        assert bench.counted == (len(now), sum(len(one.partitions) for one in now), len(bench.rules()))
+        assert bench.counted == (len(now), sum(len(each.partitions) for each in now), len(bench.rules()))
 
 
 def may_take(old: FetchSession, new: FetchSession, wall_ms: int) -> bool:

@@ -70,13 +70,13 @@ class Story:
     def last_stable_offset(self, high_watermark: int) -> int:
         """Return the last stable offset (X-4)."""
         held = [first for first, _ in self.open.values()]
-        held += [one.first for one in self.ended if one.marker >= high_watermark]
+        held += [each.first for each in self.ended if each.marker >= high_watermark]
         return min([high_watermark, *held])
 
     def aborted(self, offset: int, end: int) -> list[tuple[int, int]]:
         """Return the transactions that overlap the range, by their first offsets (X-5)."""
-        found = [one for one in self.ended if not one.commits and one.first < end and one.marker >= offset]
-        return sorted((one.first, one.producer_id) for one in found)
+        found = [each for each in self.ended if not each.commits and each.first < end and each.marker >= offset]
+        return sorted((each.first, each.producer_id) for each in found)
 
     def committed(self, end: int) -> list[int]:
         """Return the base offsets of the batches below ``end`` whose transaction was committed."""
@@ -87,7 +87,9 @@ class Story:
         ]
 
     def _is_committed(self, header: BatchHeader) -> bool:
-        ends = [one for one in self.ended if one.producer_id == header.producer_id and one.marker > header.base_offset]
+        ends = [
+            each for each in self.ended if each.producer_id == header.producer_id and each.marker > header.base_offset
+        ]
         return bool(ends) and min(ends, key=lambda one: one.marker).commits
 
 
@@ -152,8 +154,8 @@ class Replicas:
         self._complete()
 
     def _complete(self) -> None:
-        reached = [one for one in self.acks if one[0].log.high_watermark >= one[1]]
-        self.acks = [one for one in self.acks if one not in reached]
+        reached = [each for each in self.acks if each[0].log.high_watermark >= each[1]]
+        self.acks = [each for each in self.acks if each not in reached]
         for _, _, acknowledged in reached:
             acknowledged({})
 

@@ -44,7 +44,8 @@ class VerifierWorld:
 
     def show(self, leaders: tuple[int, ...], fenced: int = 0) -> None:
         brokers = {
-            one: BrokerImage(one, 100 + one, b"i" * 16, "127.0.0.1", 9092, fenced=one == fenced) for one in (1, 2, 3)
+            each: BrokerImage(each, 100 + each, b"i" * 16, "127.0.0.1", 9092, fenced=each == fenced)
+            for each in (1, 2, 3)
         }
         states = tuple(PartitionImage((1, 2, 3), (1, 2, 3), leader, 0, 0) for leader in leaders)
         topics = {TRANSACTION_TOPIC: TopicImage(TRANSACTION_TOPIC, b"s" * 16, states)} if leaders else {}
@@ -53,7 +54,7 @@ class VerifierWorld:
     def id_of(self, leader: int, number: int = 0) -> str:
         """Return a transactional ID that this node coordinates."""
         ids = (f"id{n}" for n in range(1000))
-        return [one for one in ids if partition_of(one, 2) == leader - 2][number]
+        return [each for each in ids if partition_of(each, 2) == leader - 2][number]
 
     def verify(
         self,
@@ -105,7 +106,7 @@ def test_requests_to_busy_coordinator_are_batched(world: VerifierWorld) -> None:
     assert (first, later) == ([{}], [[], []])
     world.link.respond()
     assert elsewhere == [{}]
-    assert [one.transactional_id for one in world.link.transactions] == [world.id_of(2, 1), world.id_of(2, 2)]
+    assert [each.transactional_id for each in world.link.transactions] == [world.id_of(2, 1), world.id_of(2, 2)]
     world.link.respond({A: ErrorCode.not_coordinator})
     assert later == [[{A: ErrorCode.not_coordinator}]] * 2
 

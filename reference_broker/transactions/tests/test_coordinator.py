@@ -375,6 +375,6 @@ def test_fencing_without_version_2_keeps_producer_id() -> None:
     owner = world.taken(id_)
     world.add(id_, owner, version=0)
     world.take(id_)
-    found = world.transaction(id_)
-    assert (found.producer_epoch, found.next_producer_id, found.client_version) == (1, NO_PRODUCER_ID, 0)
+    state = world.transaction(id_)
+    assert (state.producer_epoch, state.next_producer_id, state.client_version) == (1, NO_PRODUCER_ID, 0)
     assert world.taken(id_) == (1000, 2)

@@ -85,8 +85,8 @@ def test_fencing_uses_greatest_epoch_before_version_2(version: int) -> None:
     world, id_ = in_state(TransactionState.ONGOING, LAST, version=version)
     assert world.take(id_) == BUSY
     assert world.markers(0) == [("abort", 5, FENCING_EPOCH, 1)]
-    found = world.transaction(id_)
-    assert (found.producer_id, found.producer_epoch, found.next_producer_id) == (5, FENCING_EPOCH, NO_PRODUCER_ID)
+    state = world.transaction(id_)
+    assert (state.producer_id, state.producer_epoch, state.next_producer_id) == (5, FENCING_EPOCH, NO_PRODUCER_ID)
     assert world.taken(id_) == ROTATED
 
 

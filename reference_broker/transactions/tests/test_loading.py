@@ -104,8 +104,8 @@ def test_re_election_without_loss_updates_coordinator_epoch() -> None:
     world, id_ = in_state(TransactionState.ONGOING)
     world.coordinate(0, world.led[0].log, epoch=3)
     world.pass_ms(0)
-    (found,) = world.transactions.active()
-    assert found.coordinator_epoch == 3
+    (partition,) = world.transactions.active()
+    assert partition.coordinator_epoch == 3
     assert world.end(id_, START)[0][0] is ErrorCode.none
     assert world.markers(0) == [("commit", START[0], START[1] + 1, 3)]
 
@@ -150,5 +150,5 @@ def test_load_skips_records_of_unknown_type() -> None:
     world.coordinate(0, log_with(world, build([Record(key=other, value=other), record(one)])), epoch=1)
     world.pass_ms(0)
     assert world.transaction(one.transactional_id) == one
-    (found,) = world.transactions.active()
-    assert (found.coordinator_epoch, list(found.entries)) == (1, [one.transactional_id])
+    (partition,) = world.transactions.active()
+    assert (partition.coordinator_epoch, list(partition.entries)) == (1, [one.transactional_id])

@@ -295,7 +295,7 @@ class PartitionBesideNaive(RuleBasedStateMachine):
         log, stable = self.replicas.log, self.seen.offset
         for offset in range(0, stable, 4):
             for end in (offset + 1, stable):
-                aborted = [(one.first_offset, one.producer_id) for one in log.aborted_transactions(offset, end)]
+                aborted = [(each.first_offset, each.producer_id) for each in log.aborted_transactions(offset, end)]
                 assert aborted == story.aborted(offset, end)
         assert filtered(log, story, stable) == story.committed(stable)
 
@@ -320,7 +320,7 @@ def filtered(log: PartitionLog, story: Story, end: int) -> list[int]:
     """Return the records that a read_committed consumer keeps. It drops the batches of aborted producers, from the
     first
     offset in the response until the marker."""
-    aborted = [(one.first_offset, one.producer_id) for one in log.aborted_transactions(0, end)]
+    aborted = [(each.first_offset, each.producer_id) for each in log.aborted_transactions(0, end)]
     dropping: dict[int, None] = {}
     kept = []
     for header, _ in story.batches:
@@ -358,7 +358,7 @@ def only_open_ones(log: PartitionLog) -> int:
 
 
 def only_those_that_begin_there(log: PartitionLog, offset: int, end_offset: int) -> list[AbortedTransaction]:
-    return [one for one in honest_aborted(log, offset, end_offset) if one.first_offset >= offset]
+    return [each for each in honest_aborted(log, offset, end_offset) if each.first_offset >= offset]
 
 
 def nothing(*_: object, **__: object) -> None:

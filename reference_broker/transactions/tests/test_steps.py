@@ -50,9 +50,9 @@ def times(one: Transaction) -> tuple[int, int]:
 @pytest.mark.clause("TransactionMetadataTest.testEpochBumpWithCurrentEpochProvided")
 @pytest.mark.clause("TransactionMetadataTest.testTolerateUpdateTimeShiftDuringEpochBump")
 def test_with_next_epoch(before: int, is_owner: bool, after: tuple[int, int]) -> None:
-    found = with_next_epoch(of(EMPTY, before), TIMEOUT_MS, NOW_MS - 1, is_requested_by_owner=is_owner)
-    assert epochs(found) == (23, *after)
-    assert times(found) == (-1, NOW_MS - 1)
+    step = with_next_epoch(of(EMPTY, before), TIMEOUT_MS, NOW_MS - 1, is_requested_by_owner=is_owner)
+    assert epochs(step) == (23, *after)
+    assert times(step) == (-1, NOW_MS - 1)
 
 
 @pytest.mark.clause("TransactionMetadataTest.testAttemptedEpochBumpWithLastEpoch")
@@ -71,9 +71,9 @@ def test_exhausted_epochs_rotate_producer_id() -> None:
     current = of(EMPTY, LAST_USED_EPOCH)
     for expected in (None, (23, LAST_USED_EPOCH)):
         assert judge_init(current, expected, is_changing=False) is InitVerdict.NEW_PRODUCER_ID
-    found = with_producer_id(current, 9893, TIMEOUT_MS, NOW_MS - 1, is_requested_by_owner=True)
-    assert (epochs(found), found.previous_producer_id) == ((9893, 0, LAST_USED_EPOCH), 23)
-    assert times(found) == (-1, NOW_MS - 1)
+    step = with_producer_id(current, 9893, TIMEOUT_MS, NOW_MS - 1, is_requested_by_owner=True)
+    assert (epochs(step), step.previous_producer_id) == ((9893, 0, LAST_USED_EPOCH), 23)
+    assert times(step) == (-1, NOW_MS - 1)
 
 
 @pytest.mark.parametrize("state", [ONGOING, *PREPARED], ids=lambda state: state.value)
@@ -87,11 +87,11 @@ def test_producer_id_rotation_during_transaction_raises(state: TransactionState)
 
 @pytest.mark.clause("TransactionMetadataTest.testTolerateTimeShiftDuringAddPartitions")
 def test_transaction_starts_with_first_partition() -> None:
-    found = with_partitions(of(EMPTY, started_ms=NOW_MS), [("a", 0)], 0, NOW_MS - 1)
-    assert (times(found), list(found.partitions)) == ((NOW_MS - 1, NOW_MS - 1), [("a", 0)])
-    found = with_partitions(found, [("b", 0)], 0, NOW_MS - 2)
-    assert (times(found), list(found.partitions)) == ((NOW_MS - 1, NOW_MS - 2), [("a", 0), ("b", 0)])
-    assert epochs(found) == (23, 735, -1)
+    step = with_partitions(of(EMPTY, started_ms=NOW_MS), [("a", 0)], 0, NOW_MS - 1)
+    assert (times(step), list(step.partitions)) == ((NOW_MS - 1, NOW_MS - 1), [("a", 0)])
+    step = with_partitions(step, [("b", 0)], 0, NOW_MS - 2)
+    assert (times(step), list(step.partitions)) == ((NOW_MS - 1, NOW_MS - 2), [("a", 0), ("b", 0)])
+    assert epochs(step) == (23, 735, -1)
 
 
 @pytest.mark.parametrize("commits", [True, False])
@@ -125,8 +125,8 @@ def test_prepare_and_complete_with_last_epoch() -> None:
 @pytest.mark.clause("TransactionMetadataTest.testFenceProducerAfterEpochsExhausted")
 @pytest.mark.clause("TransactionMetadataTest.testFenceProducerNotAllowedIfItWouldOverflow")
 def test_fencing_epoch_is_at_most_greatest(epoch: int) -> None:
-    found = fenced(of(ONGOING, epoch), NOW_MS, version=0)
-    assert (epochs(found), found.state) == ((23, MAX_PRODUCER_EPOCH, -1), TransactionState.PREPARE_ABORT)
+    step = fenced(of(ONGOING, epoch), NOW_MS, version=0)
+    assert (epochs(step), step.state) == ((23, MAX_PRODUCER_EPOCH, -1), TransactionState.PREPARE_ABORT)
 
 
 @pytest.mark.parametrize("state", [TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT])

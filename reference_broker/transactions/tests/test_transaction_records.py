@@ -53,9 +53,9 @@ def test_record_round_trip(one: Transaction) -> None:
 @given(transactions())
 @pytest.mark.clause("TransactionLogTest.shouldNotPersistProducerIdsAtVersion0")
 def test_first_version_has_no_tagged_fields(one: Transaction) -> None:
-    found = read_transaction("x", transaction_value(one, 0))
-    assert (found.previous_producer_id, found.next_producer_id, found.client_version) == (-1, -1, 0)
-    assert (found.state, found.partitions) == (one.state, one.partitions)
+    transaction = read_transaction("x", transaction_value(one, 0))
+    assert (transaction.previous_producer_id, transaction.next_producer_id, transaction.client_version) == (-1, -1, 0)
+    assert (transaction.state, transaction.partitions) == (one.state, one.partitions)
 
 
 @pytest.mark.clause("TransactionLogTest.testReadReturnsUnknownKeyVersionForInvalidKey")
@@ -134,9 +134,11 @@ def test_unknown_tagged_fields_are_skipped() -> None:
     later = b"\2" + b"\x64\4\3foo" + b"\x65\4\0\0\x0f\xa0"
     head = b"\0\1" + b"\0\0\0\0\0\0\x03\xe8" + b"\0\x64" + b"\0\0\x03\xe8" + b"\4"
     partitions = b"\2" + b"\6topic" + b"\2" + b"\0\0\0\1" + later
-    found = read_transaction("x", head + partitions + b"\0\0\0\0\0\0\x07\xd0" + b"\0\0\0\0\0\0\x0b\xb8" + later)
+    transaction = read_transaction("x", head + partitions + b"\0\0\0\0\0\0\x07\xd0" + b"\0\0\0\0\0\0\x0b\xb8" + later)
     complete = TransactionState.COMPLETE_COMMIT
-    assert found == Transaction("x", 1000, 1000, 2000, complete, 100, partitions={("topic", 1): None}, started_ms=3000)
+    assert transaction == Transaction(
+        "x", 1000, 1000, 2000, complete, 100, partitions={("topic", 1): None}, started_ms=3000
+    )
 
 
 @pytest.mark.clause("TransactionLogTest.testReadReturnsUnknownValueVersionForInvalidValue")

@@ -181,7 +181,7 @@ class TransactionWorld(LeaderWorld):
         if len(self.replicas) == 1:
             log.advance_high_watermark(log.log_end_offset)
         self.roles.leads(partition, PartitionImage(self.replicas, self.isr, 1, epoch, 0))
-        return next((one for one in self.transactions.active() if one.index == index), None)
+        return next((each for each in self.transactions.active() if each.index == index), None)
 
     def lose(self, index: int) -> PartitionLog:
         """Make another node the leader."""

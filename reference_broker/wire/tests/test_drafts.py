@@ -221,6 +221,7 @@ def test_1001_has_leader_epochs_and_the_instance_id_too() -> None:
     assert decode_request(ApiKey.OFFSET_COMMIT, 1001, bytes.fromhex(text), 0) == body
 
 
+@pytest.mark.thorough
 @QUICK
 @given(st.data())
 def test_drafts_round_trip(data: st.DataObject) -> None:

@@ -78,8 +78,8 @@ def metadata(epoch: int, leader: int, replicas: list[int]) -> Any:
 def test_roles_are_those_of_metadata_and_of_the_quorum() -> None:
     partition = led_partition(metadata(4, 11, [11, 13]))
     quorum = led_quorum(metadata(9, 12, []))
-    found = roles_of({10: 0, 11: 1, 12: 2, 13: 3}, 3, quorum, partition)
-    assert found == {0: "follower", 1: "follower partition_leader", 2: "leader", 3: "observer partition_follower"}
+    roles = roles_of({10: 0, 11: 1, 12: 2, 13: 3}, 3, quorum, partition)
+    assert roles == {0: "follower", 1: "follower partition_leader", 2: "leader", 3: "observer partition_follower"}
     assert roles_of({10: 0}, 1, Office(), Office()) == {0: "follower"}
 
 

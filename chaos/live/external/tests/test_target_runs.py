@@ -132,7 +132,7 @@ def test_started_target_is_killed_at_a_state_restarted_and_paused(tmp_path: Path
     manifest = read_manifest(folder)
     assert (manifest.crash, manifest.target) == ("", target)
     assert manifest.expectations.faults == ("killed_at_commit_of_nothing", "paused")
-    assert [(one.guarantee, one.holds) for one in manifest.checks] == [
+    assert [(each.guarantee, each.holds) for each in manifest.checks] == [
         ("target-stays-up", True),
         ("responses-after-heal", True),
     ]
@@ -151,7 +151,7 @@ def test_rules_between_nodes_a_bounce_and_an_empty_directory(tmp_path: Path) -> 
     target = target_file(tmp_path, serve, nodes=3, more=prepared, words=("it", "{settings...}"))
     folder = play_scenario(load(written(tmp_path, "small", text)), tmp_path / "run", seed=1, target=target).path
     manifest = read_manifest(folder)
-    assert [(one.guarantee, one.holds, one.detail) for one in manifest.checks] == [
+    assert [(each.guarantee, each.holds, each.detail) for each in manifest.checks] == [
         ("target-stays-up", True, ""),
         ("responses-after-heal", True, ""),
     ]

@@ -80,7 +80,7 @@ def test_small_segments_are_merged() -> None:
     assert before >= 3
     cleaned(log, disk)
     assert len(log.segments) == 3
-    assert [one.next_offset for one in log.segments[:-1]] == log.bases[1:]
+    assert [each.next_offset for each in log.segments[:-1]] == log.bases[1:]
     names = [name for name in disk.list(DIRECTORY) if name.endswith(".log")]
     assert names == [f"{base:020d}.log" for base in log.bases]
     log.config = replace(COMPACTED, segment_bytes=1000)
@@ -359,6 +359,7 @@ def test_cleaner_checkpoint_beyond_log_is_ignored() -> None:
     assert opened(disk, COMPACTED).cleaned_offset == 0
 
 
+@pytest.mark.thorough
 def test_slices_are_short() -> None:
     log, disk = fresh(replace(COMPACTED, segment_bytes=1 << 24))
     put(log, *((f"k{number}", "value") for number in range(10_500)))

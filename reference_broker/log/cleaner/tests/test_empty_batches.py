@@ -25,16 +25,16 @@ def check_reads(log: PartitionLog, offset: int, end: int, max_bytes: int) -> Non
     """Read on as a consumer does, and compare with the headers of all batches in the files."""
     batches = [header for header in all_headers(log) if header.base_offset < end]
     while any(header.last_offset >= offset for header in batches):
-        found = headers_in(log.read(offset, max_bytes, end, skips_empty=True))
+        records = headers_in(log.read(offset, max_bytes, end, skips_empty=True))
         expected = [header for header in batches if header.last_offset >= offset]
         following = [header for header in expected if header.record_count]
-        assert found, f"nothing at {offset} of {end}"
+        assert records, f"nothing at {offset} of {end}"
         if following:
-            assert found == following[: len(found)], f"from {offset} on"
+            assert records == following[: len(records)], f"from {offset} on"
         else:
-            assert found == expected[expected.index(found[0]) :][: len(found)]
-        assert len(found) == 1 or sum(header.size_bytes for header in found) <= max_bytes
-        offset = found[-1].last_offset + 1
+            assert records == expected[expected.index(records[0]) :][: len(records)]
+        assert len(records) == 1 or sum(header.size_bytes for header in records) <= max_bytes
+        offset = records[-1].last_offset + 1
 
 
 @pytest.mark.thorough
@@ -112,8 +112,8 @@ def test_follower_gets_empty_batches() -> None:
 
 def test_trailing_empty_batches_move_reader_to_end() -> None:
     log = emptied_segments()
-    found = headers_in(log.read(0, 1 << 20, 10, skips_empty=True))
-    assert (found[-1].last_offset, sum(header.record_count for header in found)) == (9, 0)
+    records = headers_in(log.read(0, 1 << 20, 10, skips_empty=True))
+    assert (records[-1].last_offset, sum(header.record_count for header in records)) == (9, 0)
 
 
 def test_records_beyond_limit_are_not_replaced_by_empty_batches() -> None:

@@ -230,7 +230,7 @@ class CleanerMachine(RuleBasedStateMachine):
         log = self.log
         assert log.log_end_offset == max(self.written, default=self.first - 1) + 1 or not self.written
         log.check_invariants()
-        assert [one.next_offset for one in log.segments[:-1]] == log.bases[1:]
+        assert [each.next_offset for each in log.segments[:-1]] == log.bases[1:]
         for segment in log.segments:
             assert self.disk.size(segment.path) == segment.size_bytes
         first = next((header for header in all_headers(log) if header.last_offset >= log.log_start_offset), None)

@@ -34,12 +34,12 @@ def test_columns_equal_decoded_records(records: list[Record], limit: int) -> Non
     position = 0
     seen: list[tuple[int, bytes | None, bool]] = []
     while position < len(plain):
-        found, position = columns(plain, position, limit)
-        assert 0 < len(found.starts) <= limit
-        has_value = [at not in found.valueless for at in range(len(found.starts))]
-        keys = [None if at in found.keyless else key for at, key in enumerate(found.keys)]
-        seen += zip(found.offset_deltas, keys, has_value, strict=True)
-        for record in extents(plain, found.starts):
+        parts, position = columns(plain, position, limit)
+        assert 0 < len(parts.starts) <= limit
+        has_value = [at not in parts.valueless for at in range(len(parts.starts))]
+        keys = [None if at in parts.keyless else key for at, key in enumerate(parts.keys)]
+        seen += zip(parts.offset_deltas, keys, has_value, strict=True)
+        for record in extents(plain, parts.starts):
             (again,) = decoded(plain[record.start : record.end], header._replace(record_count=1))
             assert again.timestamp_ms == header.base_timestamp_ms + record.timestamp_delta
             moved = shifted(plain, record, record.timestamp_delta - 7)
@@ -54,15 +54,15 @@ def test_columns_equal_decoded_records(records: list[Record], limit: int) -> Non
 @pytest.mark.parametrize("delta", [0, 63, 64, 8191, 8192, 1 << 20, (1 << 31) - 1, -1, -65])
 def test_varints_of_any_length_are_decoded(delta: int) -> None:
     body = b"\0" + zigzag(0) + zigzag(delta) + zigzag(1) + b"k" + zigzag(-1) + zigzag(0)
-    found, end = columns(zigzag(len(body)) + body, 0, 10)
-    assert (found.offset_deltas, found.keys, found.valueless) == ([delta], [b"k"], [0])
+    parts, end = columns(zigzag(len(body)) + body, 0, 10)
+    assert (parts.offset_deltas, parts.keys, parts.valueless) == ([delta], [b"k"], [0])
     assert end == len(body) + 1
 
 
 def test_keys_start_at_given_offset() -> None:
-    found, _ = columns(plain_of([Record(key=b"a"), Record(value=b"none"), Record(key=b"b"), Record(key=b"c")]), 0, 10)
-    assert found.keyed(100, 0) == ([b"a", b"b", b"c"], [100, 102, 103])
-    assert found.keyed(100, 102) == ([b"b", b"c"], [102, 103])
+    parts, _ = columns(plain_of([Record(key=b"a"), Record(value=b"none"), Record(key=b"b"), Record(key=b"c")]), 0, 10)
+    assert parts.keyed(100, 0) == ([b"a", b"b", b"c"], [100, 102, 103])
+    assert parts.keyed(100, 102) == ([b"b", b"c"], [102, 103])
     keyed, _ = columns(plain_of([Record(key=b"a"), Record(key=b"b")]), 0, 10)
     assert keyed.keyed(100, 101) == ([b"b"], [101])
 

@@ -166,7 +166,7 @@ def test_damaged_download_is_noted_with_backoff_and_success_resets_it() -> None:
         assert follower.download.wait_us(1, snapshot) > 0
         transfer.begin(snapshot)
         transfer.deliver()
-    assert [(one["times"], one["wait_ms"]) for one in follower.ports.notes_of("download_postponed")] == [
+    assert [(each["times"], each["wait_ms"]) for each in follower.ports.notes_of("download_postponed")] == [
         (1, 100),
         (2, 200),
         (3, 400),

@@ -102,9 +102,9 @@ class Nodes(SimulatedQuorum):
         self.counts: dict[str, int] = {}
 
     def node(self, node_id: int) -> Node:
-        found = self.processes[node_id]
-        assert isinstance(found, Node)
-        return found
+        node = self.processes[node_id]
+        assert isinstance(node, Node)
+        return node
 
     def start(self, *node_ids: int) -> None:
         for node_id in node_ids or self.ids:

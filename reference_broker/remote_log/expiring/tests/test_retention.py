@@ -47,9 +47,9 @@ THREE = [copy_of(1, 0, 9), copy_of(2, 10, 19), copy_of(3, 20, 29)]
 @pytest.mark.parametrize(("limit", "gone"), [(1000, 0), (350, 0), (300, 1), (299, 1), (200, 2), (101, 2), (100, 3)])
 def test_local_and_remote_bytes_count_together(limit: int, gone: int) -> None:
     """Beside the remote segments there are 100 bytes that only the log has."""
-    found = due(THREE, log_of(local=100, limit=limit), 0)
-    assert starts(found) == [0, 10, 20][:gone]
-    assert found.log_start_offset == 10 * gone
+    due_segments = due(THREE, log_of(local=100, limit=limit), 0)
+    assert starts(due_segments) == [0, 10, 20][:gone]
+    assert due_segments.log_start_offset == 10 * gone
 
 
 @pytest.mark.parametrize(("now_ms", "gone"), [(1999, 0), (2000, 3)])
@@ -66,11 +66,11 @@ def test_first_kept_segment_keeps_later_ones() -> None:
 def test_diverged_log_moves_start_only_within_shared_part() -> None:
     """Records from 5 on are of another history. The segment is needed up to there."""
     branch = [copy_of(1, 0, 9), copy_of(2, 5, 14, (1, 5))]
-    found = due(branch, log_of((0, 0), (1, 5), ms=0, limit=-1), 1_000_000)
-    assert starts(found) == [0, 5]
-    assert found.log_start_offset == 15
-    found = due(branch, log_of((0, 0), (1, 5), local=0, limit=100), 0)
-    assert (starts(found), found.log_start_offset) == ([0], 5)
+    due_segments = due(branch, log_of((0, 0), (1, 5), ms=0, limit=-1), 1_000_000)
+    assert starts(due_segments) == [0, 5]
+    assert due_segments.log_start_offset == 15
+    due_segments = due(branch, log_of((0, 0), (1, 5), local=0, limit=100), 0)
+    assert (starts(due_segments), due_segments.log_start_offset) == ([0], 5)
 
 
 @pytest.mark.clause(
@@ -86,9 +86,9 @@ def test_segment_of_other_lineage_is_ignored_until_its_epochs_end() -> None:
 
 @pytest.mark.parametrize(("start", "gone"), [(0, []), (9, []), (10, [0]), (29, [0, 10]), (30, [0, 10, 20])])
 def test_segments_before_log_start_are_removed(start: int, gone: list[int]) -> None:
-    found = due(THREE, log_of(start=start), 0)
-    assert starts(found) == gone
-    assert found.log_start_offset == start
+    due_segments = due(THREE, log_of(start=start), 0)
+    assert starts(due_segments) == gone
+    assert due_segments.log_start_offset == start
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 9)), max_size=8), st.integers(0, 900), st.integers(0, 12))
@@ -103,16 +103,16 @@ def test_removed_segments_are_prefix_and_rest_is_sufficient(
     for number, (length, last_ms) in enumerate(shapes, 1):
         segments.append(replace(copy_of(number, offset, offset + length - 1, (0, offset)), max_timestamp_ms=last_ms))
         offset += length
-    found = due(segments, log_of(ms=age_ms, limit=limit), 12)
-    gone = len(found.segments)
-    assert list(found.segments) == segments[:gone]
-    assert found.log_start_offset == (segments[gone - 1].next_offset if gone else 0)
+    due_segments = due(segments, log_of(ms=age_ms, limit=limit), 12)
+    gone = len(due_segments.segments)
+    assert list(due_segments.segments) == segments[:gone]
+    assert due_segments.log_start_offset == (segments[gone - 1].next_offset if gone else 0)
     stays = segments[gone:]
     if stays:
         total = sum(each.size_bytes for each in stays)
         assert stays[0].max_timestamp_ms > 12 - age_ms
         assert total - SIZE < limit
-    for at, each in enumerate(found.segments):
+    for at, each in enumerate(due_segments.segments):
         rest = SIZE * (len(segments) - at - 1)
         assert each.max_timestamp_ms <= 12 - age_ms or rest >= limit
 

@@ -41,8 +41,8 @@ def garbage(known: PartitionSegments) -> set[bytes]:
 
 
 def owner(known: PartitionSegments, epoch: int, offset: int) -> bytes | None:
-    found = known.segment_for(epoch, offset)
-    return None if found is None else found.segment_id
+    segment = known.segment_for(epoch, offset)
+    return None if segment is None else segment.segment_id
 
 
 @pytest.mark.clause("RemoteLogMetadataCacheTest.testCacheAddMetadataOnInvalidArgs")

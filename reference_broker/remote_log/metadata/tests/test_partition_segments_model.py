@@ -179,8 +179,8 @@ class Events(RuleBasedStateMachine):
             owned = [offset for offset in range(2 * OFFSETS) if (epoch, offset) in model.holder]
             assert segments.highest_offset(epoch) == max(owned, default=None)
             for offset in range(2 * OFFSETS):
-                found = segments.segment_for(epoch, offset)
-                assert (found and found.segment_id) == model.holder.get((epoch, offset))
+                segment = segments.segment_for(epoch, offset)
+                assert (segment and segment.segment_id) == model.holder.get((epoch, offset))
         listed = [each.segment_id for each in segments.listed()]
         assert sorted(listed) == sorted(set(model.holder.values()))
         alive = {each for each, state in model.states.items() if state is not DELETED}
@@ -199,8 +199,8 @@ class Events(RuleBasedStateMachine):
             at += 1
         assert self.segments.listed_until(lineage, 2) == at
         for offset in range(2 * OFFSETS):
-            found = self.segments.segment_at(lineage, offset)
-            assert (found and found.segment_id) == self.model.holder.get((min(offset // 3, EPOCHS), offset))
+            segment = self.segments.segment_at(lineage, offset)
+            assert (segment and segment.segment_id) == self.model.holder.get((min(offset // 3, EPOCHS), offset))
 
 
 def seen(segments: PartitionSegments) -> object:

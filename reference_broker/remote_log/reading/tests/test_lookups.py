@@ -53,9 +53,9 @@ def test_first_of_many_batches_with_same_timestamp_is_found() -> None:
 def test_timestamp_lookup_skips_records_before_log_start() -> None:
     tiered = Tiered(plain)
     tiered.log.delete_records_before(20)
-    found = tiered.time(START_MS)
-    assert isinstance(found, FoundOffset)
-    assert found.offset == 20
+    reading = tiered.time(START_MS)
+    assert isinstance(reading, FoundOffset)
+    assert reading.offset == 20
 
 
 @pytest.mark.parametrize("codec", [1, 4])
@@ -76,15 +76,15 @@ def test_auxiliary_state_has_leader_epochs_and_producers() -> None:
     tiered = Tiered(transactional)
     log = tiered.log
     start = log.local_log_start_offset
-    found = tiered.auxiliary(log.epoch_at(start - 1), start)
-    assert isinstance(found, Auxiliary)
-    assert found.offset == start
-    assert list(found.epochs) == log.epochs.before(start)
+    state = tiered.auxiliary(log.epoch_at(start - 1), start)
+    assert isinstance(state, Auxiliary)
+    assert state.offset == start
+    assert list(state.epochs) == log.epochs.before(start)
     again = opened(MemoryDisk(), TIERED)
-    again.start_from_remote(at(0), found.offset, log.log_start_offset, found.epochs, found.snapshot, found.producers)
+    again.start_from_remote(at(0), state.offset, log.log_start_offset, state.epochs, state.snapshot, state.producers)
     twin: Any = tiered.twin.disk
     path = tiered.twin.segments.snapshots.path(start)
-    assert dict(decoded(found.snapshot)) == dict(decoded(bytes(twin.files[path])))
+    assert dict(decoded(state.snapshot)) == dict(decoded(bytes(twin.files[path])))
 
 
 def test_auxiliary_state_without_segment_returns_error() -> None:
@@ -105,18 +105,18 @@ def test_auxiliary_state_inside_segment_is_state_at_offset(fill: Callable[[Parti
         if not 0 < offset <= tiered.log.local_log_start_offset:
             continue
         inside += offset not in twin.bases
-        found = tiered.auxiliary(twin.epoch_at(offset - 1), offset)
-        assert found.offset == offset
-        assert list(found.epochs) == twin.epochs.before(offset)
+        state = tiered.auxiliary(twin.epoch_at(offset - 1), offset)
+        assert state.offset == offset
+        assert list(state.epochs) == twin.epochs.before(offset)
         expected = naive_producers(twin, offset)
         found_by_id = {
-            one: each._replace(batch_metadata=each.batch_metadata[-1:]) for one, each in decoded(found.snapshot)
+            one: each._replace(batch_metadata=each.batch_metadata[-1:]) for one, each in decoded(state.snapshot)
         }
         assert found_by_id == {
             one: each._replace(batch_metadata=each.batch_metadata[-1:]) for one, each in expected.by_id.items()
         }
         again = opened(MemoryDisk(), TIERED)
-        again.start_from_remote(at(0), offset, 0, found.epochs, found.snapshot, found.producers)
+        again.start_from_remote(at(0), offset, 0, state.epochs, state.snapshot, state.producers)
         assert again.producers.open_transactions == expected.open_transactions
         again.check_invariants()
     assert inside > 20

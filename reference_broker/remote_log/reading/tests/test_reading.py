@@ -116,8 +116,8 @@ def test_records_of_other_lineage_are_not_read() -> None:
     ends = [header.last_offset + 1 for header in headers_of(all_bytes(tiered.twin))]
     cut = next(end for end in ends if end > tiered.twin.bases[1] and end not in tiered.twin.bases)
     tiered.log.epochs.epochs[:], tiered.log.epochs.starts[:] = [0, 7], [0, cut]
-    found = tiered.read(tiered.twin.bases[1])
-    assert headers_of(found.records)[-1].last_offset == cut - 1
+    read = tiered.read(tiered.twin.bases[1])
+    assert headers_of(read.records)[-1].last_offset == cut - 1
     assert tiered.read(cut) is ErrorCode.offset_out_of_range
 
 
@@ -144,6 +144,7 @@ def histories(draw: st.DrawFn) -> list[tuple[str, int, int]]:
     )
 
 
+@pytest.mark.thorough
 @settings(max_examples=60, deadline=None)
 @given(history=histories(), block=st.sampled_from(BLOCK_SIZES), max_bytes=st.integers(1, 900))
 def test_any_log_is_read_back_with_transactions(
@@ -173,10 +174,10 @@ def test_any_log_is_read_back_with_transactions(
         assert tiered.all(max_bytes) == all_bytes(tiered.twin)
         offset = 0
         while offset < tiered.log.local_log_start_offset:
-            found = tiered.read(offset, max_bytes, is_committed=True)
-            headers = headers_of(found.records)
+            read = tiered.read(offset, max_bytes, is_committed=True)
+            headers = headers_of(read.records)
             end = headers[-1].last_offset + 1
-            assert list(found.aborted) == tiered.twin.aborted_transactions(headers[0].base_offset, end)
+            assert list(read.aborted) == tiered.twin.aborted_transactions(headers[0].base_offset, end)
             offset = end
 
 

@@ -127,6 +127,6 @@ def test_abandoned_get_in_backoff_is_not_started() -> None:
 
 def test_reads_are_counted() -> None:
     tiered = Tiered(plain)
-    found = tiered.read(0, 100)
-    assert tiered.node.value("RemoteFetchBytesPerSec") == len(found.records)
+    read = tiered.read(0, 100)
+    assert tiered.node.value("RemoteFetchBytesPerSec") == len(read.records)
     assert tiered.node.value("RemoteFetchRequestsPerSec") == 1

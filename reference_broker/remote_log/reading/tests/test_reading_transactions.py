@@ -22,10 +22,10 @@ def test_read_committed_returns_aborted_transactions() -> None:
     tiered = Tiered(transactional)
     assert any(segment.has_transaction_index for segment in tiered.tier.listed(tiered.partition))
     for offset in range(tiered.log.local_log_start_offset):
-        found = tiered.read(offset, 200, is_committed=True)
-        first, end = headers_of(found.records)[0].base_offset, headers_of(found.records)[-1].last_offset + 1
-        assert list(found.aborted) == tiered.twin.aborted_transactions(first, end)
-        assert len(found.aborted) == len({(each.producer_id, each.first_offset) for each in found.aborted})
+        read = tiered.read(offset, 200, is_committed=True)
+        first, end = headers_of(read.records)[0].base_offset, headers_of(read.records)[-1].last_offset + 1
+        assert list(read.aborted) == tiered.twin.aborted_transactions(first, end)
+        assert len(read.aborted) == len({(each.producer_id, each.first_offset) for each in read.aborted})
 
 
 def test_transaction_aborted_in_local_log_is_returned() -> None:
