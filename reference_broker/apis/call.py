@@ -68,15 +68,12 @@ ResponseT = TypeVar("ResponseT")
 
 
 def run_contained(broker: Broker, call: Call, work: Sliced[object]) -> None:
-    """Start long work for one request. A bug in it fails only the request."""
-    run_slices(broker.ports, contained_slices(call.contain, work))
+    """Run the work of one request, in this event and, if it is long, in later ones.
 
-
-def run_now_or_later(broker: Broker, call: Call, work: Sliced[object]) -> None:
-    """Run the work of one request: in this event, or the rest of it in later ones, where a bug fails only the
-    request."""
+    A bug fails only the request. In this event the caller contains it: the node does so for a handler.
+    """
     for _ in work:
-        later(broker.ports, 0, lambda: run_contained(broker, call, work))
+        later(broker.ports, 0, lambda: run_slices(broker.ports, contained_slices(call.contain, work)))
         return
 
 

@@ -23,7 +23,7 @@ from functools import partial
 from typing import Final
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, run_now_or_later
+from reference_broker.apis.call import Call, run_contained
 from reference_broker.apis.records.fetch_partition import (
     FetchParams,
     Lookup,
@@ -143,7 +143,7 @@ class Fetch:
     def run(self, work: Sliced[None]) -> None:
         """Do the work: one of the ``serve`` methods, or ``_complete`` after the wait. The session accepts no other
         request until the work is done, so that no request finds a session half changed."""
-        run_now_or_later(self.broker, self.call, self._to_its_end(work))
+        run_contained(self.broker, self.call, self._to_its_end(work))
 
     def _to_its_end(self, work: Sliced[None]) -> Sliced[None]:
         """Do the work. Then detach the fetch from its session, unless it is parked."""

@@ -157,7 +157,8 @@ def look_up(broker: Broker, cached: CachedPartition, params: FetchParams) -> Loo
 
 
 def _in_remote_tier(log: PartitionLog, cached: CachedPartition, isolation: FetchIsolation) -> Lookup:
-    """The offset is below the local log start. A follower begins there, and never reads the remote tier."""
+    """Return the lookup for an offset below the local log start. A follower must begin at the local log start, since
+    followers never read the remote tier."""
     offsets = offsets_of(log)
     # Decision tiered-offset-reader (P-11): follower sent away | consumer reads it
     if isolation is FetchIsolation.LOG_END:
@@ -169,7 +170,8 @@ def _in_remote_tier(log: PartitionLog, cached: CachedPartition, isolation: Fetch
 
 
 def _error_beyond_the_end(partition: Partition, cached: CachedPartition) -> ErrorCode:
-    """A fetcher that names no leader epoch may take this follower for the leader, and would rewind (M-15)."""
+    """Return the error for an offset beyond the log end. A fetcher that names no leader epoch may take this follower
+    for the leader, and would rewind after OFFSET_OUT_OF_RANGE (M-15)."""
     # Decision fetcher-misled (M-15): not the leader | out of range
     is_misled = partition.followed_leader is not None and cached.current_leader_epoch < 0
     return ErrorCode.not_leader_or_follower if is_misled else ErrorCode.offset_out_of_range
@@ -201,9 +203,8 @@ def readable_end(log: PartitionLog, isolation: FetchIsolation) -> int:
 
 
 def _followed_or_error(broker: Broker, cached: CachedPartition, may_follow: bool) -> Partition | Lookup:
-    """Return the partition that this node follows, if the fetcher may read from it, or the error.
-
-    The partition is unknown, its topic has another ID than its name has now, or it is led elsewhere.
+    """Return the partition that this node follows, if the fetcher may read from it. Otherwise return the error: the
+    partition is unknown, its topic was recreated with another ID, or another node leads it.
     """
     image = broker.controller.image
     if cached.session.uses_topic_ids:
@@ -233,7 +234,7 @@ def _known_epoch(cached: CachedPartition) -> int:
 
 
 def _error_of_unknown_id(recreated: TopicImage | None, index: int) -> ErrorCode:
-    """``recreated`` is the topic that now has the name of the topic with the ID."""
+    """Return the error for a topic ID that is unknown. ``recreated`` is the topic that has the cached name now."""
     if recreated is None:
         return ErrorCode.unknown_topic_id
     exists = 0 <= index < len(recreated.partitions)
@@ -241,7 +242,7 @@ def _error_of_unknown_id(recreated: TopicImage | None, index: int) -> ErrorCode:
 
 
 def failed_lookup(index: int, error: Error, leader: LeaderIdAndEpoch | None = None) -> Lookup:
-    """Return the lookup of a partition that fails. ``leader`` is the current one, if the response is to name it."""
+    """Return the lookup of a partition that fails. ``leader`` is the current leader, if the response is to name it."""
     return Lookup(_error_data(index, error, leader))
 
 
@@ -261,8 +262,8 @@ def read(
 ) -> PartitionData:
     """Return the partition's part of a response, with its records.
 
-    They are whole batches of at most ``max_bytes`` together. With ``at_least_one`` the first batch may be larger. If
-    they cannot be read, only this partition gets an error, that of ``read_error``.
+    The records are whole batches of at most ``max_bytes`` together. With ``at_least_one`` the first batch may be
+    larger. If the records cannot be read, this partition alone gets the error of ``read_error``.
     """
     if cached.partition is None or not lookup.available_bytes:
         return without_records(cached, lookup, isolation)
@@ -276,7 +277,7 @@ def read(
         aborted = (
             list(log.aborted_among(cached.fetch_offset, records)) if isolation is FetchIsolation.TXN_COMMITTED else None
         )
-    except MovedToRemote:  # Since the lookup. The change marks the partition, which is looked up again.
+    except MovedToRemote:  # That was after the lookup. It has marked the partition, which is looked up again.
         return without_records(cached, lookup, isolation)
     except OffsetOutOfRange:
         return _error_data(cached.index, ErrorCode.offset_out_of_range)
@@ -288,7 +289,8 @@ def read(
 def _read_remote(
     cached: CachedPartition, lookup: Lookup, remote: RemoteRecords, max_bytes: int, at_least_one: bool
 ) -> PartitionData:
-    """Return the whole batches from the tier that fit, and that lie before the end offset of the lookup."""
+    """Return the partition's part of a response, with the whole batches from the remote tier that fit and that lie
+    before the end offset of the lookup."""
     records = remote.fitting(max_bytes, lookup.end_offset, at_least_one=at_least_one)
     aborted = None if remote.aborted is None else list(remote.aborted)
     return PartitionData(cached.index, 0, *lookup.offsets, aborted, -1, records)
@@ -311,9 +313,9 @@ def preferred_replica(broker: Broker, partition: Partition, followers: Followers
     """Return the ID of the follower that a consumer is to read from, or NO_REPLICA for this leader (KIP-392).
 
     This is Kafka's ReplicaManager.findPreferredReadReplica with the RackAwareReplicaSelector. A follower must be in
-    sync, be in the consumer's rack and, as far as the leader knows, have the fetch offset. Of several the one with the
-    longest log is chosen, then the one that caught up last, then the highest ID. None is chosen if the leader is in
-    that rack itself.
+    sync, be in the consumer's rack and, as far as the leader knows, have the fetch offset. Among several, the follower
+    with the longest log is chosen, then the latest to catch up, then the highest ID. No follower is chosen if the
+    leader itself is in that rack.
     """
     if _is_in_rack(broker, followers.leader_id, rack):
         return NO_REPLICA

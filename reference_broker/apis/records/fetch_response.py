@@ -68,8 +68,8 @@ class ResponseBuilder:
 
 
 def _with_horizon(cached: CachedPartition, data: PartitionData) -> PartitionData:
-    """Add the tombstone horizon. The records were read before it, so a marker that has moved since is too high, never
-    too low."""
+    """Add the tombstone horizon. The records were read before, so a horizon that has moved since is too high, never too
+    low."""
     partition = cached.partition
     if data.error_code or partition is None:
         return data

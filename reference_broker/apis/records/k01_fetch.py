@@ -67,8 +67,8 @@ from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchRequest, FetchResponse
 
 MAX_NAMED_PARTITIONS = 50_000
-"""A request that names more is refused, since all that it names is in memory until the response, and the next request
-of its session waits for it. A session grows beyond it with several requests."""
+"""Number of partitions that one request may name, since their entries are in memory until the response, and the next
+request of the session waits for it. A session may cache more, after several requests."""
 
 
 def is_metadata_fetch(body: object) -> bool:
@@ -89,8 +89,8 @@ def handle(broker: Broker, call: Call, body: FetchRequest) -> FetchResponse | No
     any other session epoch          an incremental fetch of the session that it names
     ================================ ==================================================================================
 
-    Consumers and followers are served in the same ways. A top-level error is for all partitions. It has session ID 0 in
-    the final revision, and that of the session, if it exists, in the first one.
+    Consumers and followers are served in the same ways. A response with a top-level error has session ID 0 in the final
+    revision. In the first revision it has the ID of the session, if that exists.
     """
     if is_metadata_fetch(body):
         handle_fetch(broker.quorum, body, call.respond)
