@@ -7,11 +7,13 @@ exist the new code. From then on every run in this process, and in the processes
 import ast
 import gc
 import importlib
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from scenarios.decision_points import Point, PointError, declared_points, outcome_names
 
@@ -19,6 +21,9 @@ DECIDES: Final = "__decides__"
 """The name under which a recompiled module finds the function that counts a condition whose value matters."""
 REACHES: Final = "__reaches__"
 """The name under which it finds the function that counts an outcome, and returns None."""
+
+
+Made = TypeVar("Made", bound=ast.AST)
 
 
 class Reached(NamedTuple):
@@ -156,8 +161,11 @@ def watch() -> Recorder:
         codes |= {(path, code.co_qualname, code.co_firstlineno): code for code in _codes(compiled)}
     was_frozen = gc.get_freeze_count() > 0
     gc.unfreeze()  # What is frozen is not listed.
+    paths = {path for path, _, _ in codes}
     for function in [each for each in gc.get_objects() if type(each) is FunctionType]:
         code = function.__code__
+        if code.co_filename not in paths:
+            continue
         new = codes.get((code.co_filename, code.co_qualname, code.co_firstlineno))
         if new is not None and function.__name__ != DECIDES:
             function.__code__ = new
@@ -184,14 +192,27 @@ def counted(source: str, points: Sequence[tuple[int, Point]]) -> ast.Module:
         while at <= len(lines) and (not lines[at - 1].strip() or lines[at - 1].lstrip().startswith("#")):
             at += 1
         targets[at] = number, point
-    for node in ast.walk(tree):  # Outer nodes come first.
+    for node in _nodes_at(tree, sorted(targets)):
         line = node.ifs[0].lineno if isinstance(node, ast.comprehension) and node.ifs else getattr(node, "lineno", 0)
         if line in targets and (wrap := _decision(node)) is not None:
             number, _ = targets.pop(line)
             wrap(2 * number)
     for _, point in targets.values():
         raise PointError(f"{point.where}: no condition follows; put {point.name} above the statement that decides")
-    return ast.fix_missing_locations(tree)
+    return tree
+
+
+def _nodes_at(tree: ast.AST, lines: Sequence[int]) -> Iterator[ast.AST]:
+    """Yield the nodes that include one of the lines, which are sorted. Outer nodes come first."""
+    left = deque([tree])
+    while left:
+        node = left.popleft()
+        if isinstance(node, ast.stmt | ast.expr):
+            at = bisect_left(lines, node.lineno)
+            if at == len(lines) or lines[at] > (node.end_lineno or node.lineno):
+                continue
+        left.extend(ast.iter_child_nodes(node))
+        yield node
 
 
 def _decision(node: ast.AST) -> Callable[[int], None] | None:
@@ -219,21 +240,30 @@ def _is_condition(value: ast.expr) -> bool:
 
 def _count_caught(node: ast.Try, place: int) -> None:
     for handler in node.handlers:
-        handler.body.insert(0, ast.copy_location(ast.Expr(_reaches(place, handler)), handler))
-    node.orelse.insert(0, ast.copy_location(ast.Expr(_reaches(place + 1, node)), node))
+        handler.body.insert(0, _located(ast.Expr(_reaches(place, handler)), handler))
+    node.orelse.insert(0, _located(ast.Expr(_reaches(place + 1, node)), node))
 
 
 def _call(place: int, value: ast.expr) -> ast.Call:
     """Count a condition, and leave its value as it is."""
     name = ast.Name(DECIDES, ast.Load())
-    return ast.copy_location(ast.Call(name, [ast.Constant(place), value], []), value)
+    return _located(ast.Call(name, [ast.Constant(place), value], []), value)
 
 
 def _test(place: int, value: ast.expr) -> ast.IfExp:
     """Count a condition of which only the truth matters: ``not reaches(place) if value else reaches(place + 1)``."""
-    is_true = ast.copy_location(ast.UnaryOp(ast.Not(), _reaches(place, value)), value)
-    return ast.copy_location(ast.IfExp(value, is_true, _reaches(place + 1, value)), value)
+    is_true = _located(ast.UnaryOp(ast.Not(), _reaches(place, value)), value)
+    return _located(ast.IfExp(value, is_true, _reaches(place + 1, value)), value)
 
 
 def _reaches(at: int, where: Any) -> ast.Call:
-    return ast.copy_location(ast.Call(ast.Name(REACHES, ast.Load()), [ast.Constant(at)], []), where)
+    return _located(ast.Call(ast.Name(REACHES, ast.Load()), [ast.Constant(at)], []), where)
+
+
+def _located(made: Made, where: ast.AST) -> Made:
+    """Give the location to a new node and to what is new in it. A walk over the whole module would take longer."""
+    ast.copy_location(made, where)
+    for each in ast.iter_child_nodes(made):
+        if "lineno" in each._attributes and not hasattr(each, "lineno"):
+            ast.copy_location(each, where)
+    return made
