@@ -34,14 +34,14 @@ def plant_metadata_without_an_epoch_taken(history: History) -> None:
 def legal_older_metadata_after_coming_back(history: History) -> None:
     plant_older_metadata_taken(history)
     more = _more(history)
-    more.member(NEW, "left", -1, 3_355_000)
+    more.member(NEW, "left", at_us=3_355_000)
     more.metadata(1, 6, 3_500_000)
 
 
 def _takes_older_metadata_after(history: History, left_us: int) -> None:
     """The client requests metadata at 3,499,600 us, gets it with epoch 7 at 3,500,500 us, and takes epoch 6 later."""
     more = _more(history)
-    more.member(NEW, "left", -1, left_us)
+    more.member(NEW, "left", at_us=left_us)
     more.metadata(1, 7, 3_500_500)
     more.metadata(2, 6, 3_600_000)
     history.rows("metadata_epochs", metadata_epoch=6)[-1]["accepted"] = True
