@@ -209,6 +209,7 @@ class BatchMaker(ValueBatches):
         self._keys = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), -1) if keys else None
 
     def plain(self, first_sequence: int) -> bytes:
+        """Write the columns, and return a copy of all."""
         keys = None
         if self._keys is not None:
             keys = self._keys[np.arange(first_sequence, first_sequence + self.count) % len(self._keys)]

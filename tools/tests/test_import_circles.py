@@ -13,6 +13,7 @@ HINTED = (
     {"bench.probe.broker", "bench.probe.case", "bench.probe.context"},
     {"chaos.frame_proxy.conversation", "chaos.frame_proxy.node_front"},
     {"chaos.sim.links", "chaos.sim.machine", "chaos.sim.network", "chaos.sim.store"},
+    {f"crucible_kafka.clients.{module}" for module in ("adapter", "application", "case", "play")},
     {"crucible_kafka.library.cluster_life", "crucible_kafka.library.node_handle"},
     {f"reference_broker.serve.{module}" for module in ("connection", "driver", "request_decoder", "responses")},
 )
