@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 SLACK_S: Final = 6.0
 """Added to each bound that comes from settings: a loaded machine is slow. It costs time in red cases only."""
 POLL_MS: Final = 150
+SHOWN_CHARACTERS: Final = 60
+"""The part of a value that the conversation shows."""
 COMMON: Final[dict[str, Setting]] = {"request_timeout_ms": 3000, "retry_backoff_ms": 100, "reconnect_backoff_ms": 50}
 OF_CONSUMER: Final[dict[str, Setting]] = {
     "reset": "earliest",
@@ -264,7 +266,7 @@ class Consumer(Client):
         super().receive(event)
         if isinstance(event, protocol.Record):
             self.records.append(event)
-            self._at.note(f"{self.name}: record {event.topic}-{event.partition}@{event.offset} {event.value}")
+            self._at.note(f"{self.name}: record {event.topic}-{event.partition}@{event.offset} {_short(event.value)}")
         elif isinstance(event, protocol.Assigned | protocol.Revoked | protocol.Lost):
             kind = type(event).__name__.lower()
             partitions = [(each.topic, each.partition) for each in event.partitions]
@@ -317,7 +319,7 @@ class Producer(Client):
                 partition=partition,
                 key=key,
                 value=value,
-                shown=f"{topic}-{partition} {value}",
+                shown=f"{topic}-{partition} {_short(value)}",
             )
             sending.failure = sending.failure or reply.error
         return sendings
@@ -365,7 +367,7 @@ class Producer(Client):
             if isinstance(event, protocol.Acknowledged):
                 sending.acknowledged = event
                 self._at.note(
-                    f"{self.name}: acknowledged {sending.topic}-{event.partition}@{event.offset} {sending.value}"
+                    f"{self.name}: acknowledged {sending.topic}-{event.partition}@{event.offset} {_short(sending.value)}"
                 )
             else:
                 sending.failure = event.error
@@ -378,6 +380,12 @@ class Admin(Client):
 
     def create_topic(self, topic: str, partitions: int = 1) -> bool:
         return self._call(protocol.CreateTopic, topic=topic, partitions=partitions, shown=topic).error is None
+
+
+def _short(value: str | None) -> str:
+    """Return a value as the conversation shows it: a long one without its end."""
+    text = str(value)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}... ({len(text)} characters)"
 
 
 def _shown(place: Place) -> str:

@@ -92,7 +92,13 @@ def _serve_callbacks(producer: Any, ended: threading.Event) -> None:
 def send(client: str, record: int, topic: str, partition: int | None = None, **fields: Any) -> None:
     def done(error: Any, message: Any) -> None:
         if error is None:
-            event("acknowledged", client, record=record, partition=message.partition(), offset=message.offset())
+            event(
+                "acknowledged",
+                client,
+                record=record,
+                partition=message.partition(),
+                offset=message.offset() if message.offset() is not None else -1,
+            )
         else:
             event("failed", client, record=record, error=_of(error))
 
@@ -223,8 +229,20 @@ def _partition(place: dict[str, Any]) -> Any:
     return made
 
 
+KAFKA_NAMES = {
+    "MSG_SIZE_TOO_LARGE": "MESSAGE_TOO_LARGE",
+    "INVALID_MSG": "CORRUPT_MESSAGE",
+    "UNKNOWN_TOPIC_OR_PART": "UNKNOWN_TOPIC_OR_PARTITION",
+    "NOT_LEADER_FOR_PARTITION": "NOT_LEADER_OR_FOLLOWER",
+    "GROUP_LOAD_IN_PROGRESS": "COORDINATOR_LOAD_IN_PROGRESS",
+    "GROUP_COORDINATOR_NOT_AVAILABLE": "COORDINATOR_NOT_AVAILABLE",
+    "NOT_COORDINATOR_FOR_GROUP": "NOT_COORDINATOR",
+}
+"""Errors that librdkafka calls by other names than Kafka."""
+
+
 def _of(error: Any) -> dict[str, Any]:
-    name = error.name()
+    name = KAFKA_NAMES.get(error.name(), error.name())
     return {
         "name": name,
         "message": error.str(),

@@ -4,7 +4,7 @@ from typing import Any
 
 import kafka
 from adapter_loop import event, places, raw, serve, text
-from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition, codec
 from kafka.structs import OffsetAndMetadata
 
 SAME = (
@@ -221,9 +221,12 @@ if __name__ == "__main__":
             *("static-membership", "pause", "rack", "admin", "gzip", "snappy", "lz4", "zstd"),
         ],
     }
+    lacks: tuple[str, ...] = () if codec.has_snappy() else ("snappy",)  # It comes with a library of its own.
+    lacks += () if codec.has_lz4() else ("lz4",)
+    lacks += () if codec.has_zstd() else ("zstd",)
     if not hasattr(KafkaProducer, "init_transactions"):  # Before 2.1.
-        lacks = ("idempotence", "transactions", "send-offsets", "cooperative", "static-membership", "rack")
-        about["features"] = [each for each in about["features"] if each not in lacks]
+        lacks += ("idempotence", "transactions", "send-offsets", "cooperative", "static-membership", "rack")
+    about["features"] = [each for each in about["features"] if each not in lacks]
     operations = {"open": open_, "send": send, "flush": flush, "begin": begin, "send_offsets": send_offsets}
     operations |= {"commit_transaction": commit_transaction, "abort_transaction": abort_transaction}
     operations |= {"subscribe": subscribe, "assign": assign, "seek": seek, "pause": pause, "resume": resume}
