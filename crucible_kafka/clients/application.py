@@ -366,9 +366,8 @@ class Producer(Client):
                 return
             if isinstance(event, protocol.Acknowledged):
                 sending.acknowledged = event
-                self._at.note(
-                    f"{self.name}: acknowledged {sending.topic}-{event.partition}@{event.offset} {_short(sending.value)}"
-                )
+                place = f"{sending.topic}-{event.partition}@{event.offset}"
+                self._at.note(f"{self.name}: acknowledged {place} {_short(sending.value)}")
             else:
                 sending.failure = event.error
 
