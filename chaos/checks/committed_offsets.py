@@ -350,7 +350,7 @@ class NoCommittedLost(Check):
     At the end the coordinator of each group must have the offset that was committed last, or one that a client
     requested to commit and that may have been committed after it. commit-regression judges that clients see it too.
     ``RemovalsDue`` and ``ResponsesReplicated`` judge offsets that a client requested to delete (KIP-496, DeleteGroups),
-    unless a coordinator refused that.
+    unless a coordinator refused that, and offsets whose last committed record removes them (KIP-211).
     """
 
     guarantee = "no-committed-lost"
@@ -383,6 +383,8 @@ class NoCommittedLost(Check):
             group, topic, index = key
             if topic in gone or self._deletions.may_have(key) or self.context.replicas.offsets_excused(group):
                 continue  # Kafka deletes offsets with their topic. E-7: no replica had kept the group's commits.
+            if self.context.offsets.has_removed(key):
+                continue  # KIP-211: RemovalsDue judges whether it had expired.
             self.evidence += 1
             stored = self._held(key)
             # Physical: a commit may be written although its coordinator died before it responded.

@@ -322,6 +322,13 @@ class OffsetsView:
             return None
         return partition
 
+    def has_removed(self, key: Key) -> bool:
+        """Return whether the last committed record of the key removes it, in a partition that has lost no records."""
+        return any(
+            key in each.values and each.values[key][-1][1] is None and not each.has_lost
+            for each in self.partitions.values()
+        )
+
     def logs_touched(self, at_us: int, node: "Node", touched: Sequence[PartitionLog], thorough: bool) -> None:  # noqa: ARG002
         """Follow the logs of the topic that the node leads and that changed."""
         for log in touched:

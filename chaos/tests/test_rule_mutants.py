@@ -32,9 +32,7 @@ CRASHES: Mapping[str, str] = {
 NOT_SEEN = (
     "bytes_since_entry_kept_at_truncation",
     "initial_delay_prolonged_for_ever",
-    "late_syncs_wait_for_ever",
     "marker_time_not_in_snapshot",
-    "offsets_expire_at_once",
     "tombstones_of_offsets_not_replayed",
 )
 """Mutants that none of two to eight plays has killed; in some of these they were never called. Only tests with planted

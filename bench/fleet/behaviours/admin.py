@@ -119,6 +119,8 @@ WILD: Final = frozenset({GROUP_REQUEST, TRANSACTION_REQUEST, FETCH_REQUEST})
 OF_NO_TOPIC: Final = frozenset({"upgrade", "broker_min_isr"})
 OF_THE_LOAD: Final = frozenset({"loaded_min_isr", "loaded_setting"})
 ALTERATIONS: Final = frozenset({"configure", "min_isr", "broker_min_isr", *OF_THE_LOAD})
+LISTING_PERCENT: Final = 45
+"""How often a wild fetcher requests offsets."""
 WITHOUT_ROWS: Final = frozenset({"describe", "upgrade", "min_isr", "broker_min_isr", *OF_THE_LOAD})
 """Operations whose end is not judged by what the history says of topics."""
 
@@ -293,7 +295,8 @@ class Admin(ClusterScript):
             request = request.then
 
     def _send_of_session(self, due_us: int) -> Steps[None]:
-        """Send one request of a fetch session to any node, once. What the node responds is not judged here."""
+        """Send one request of a fetch session, or one of offsets, to any node, once. What the node responds is not
+        judged here."""
         operation = self.journal.begin(OPERATIONS[FETCH_REQUEST], due_us, sent=False)
         name = self.plan.loaded[0].name
         if (name not in self.metadata.topics or self.random.randrange(20) == 0) and not (yield from self.refresh()):
@@ -306,6 +309,15 @@ class Admin(ClusterScript):
             self.journal.end(operation, "fail", "not_sent")
             return
         epochs = [each.leader_epoch for _, each in sorted(topic.partitions.items())]
+        if self.random.randrange(100) < LISTING_PERCENT:
+            operation.invoke_us, operation.node = self.now.mono_us, node.node_id
+            listing = self._fetches.next_listing(epochs)
+            listed = yield from self.call(ApiKey.LIST_OFFSETS, self.settings.versions.list_offsets, listing)
+            if isinstance(listed, str):
+                self.journal.end(operation, "info", listed)
+            else:
+                self.journal.end(operation, "ok", None, listed)
+            return
         request = self._fetches.next_request(node.node_id, topic.topic_id, epochs)
         operation.invoke_us, operation.node = self.now.mono_us, node.node_id
         response = yield from self.call(

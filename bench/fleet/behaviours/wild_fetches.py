@@ -3,7 +3,8 @@
 A wild fetcher opens sessions with any partitions at any node, also at one that leads none of them, and goes on in
 several at a time. It names partitions again with other offsets, limits, epochs and log starts, adds and forgets some,
 and names some that do not exist. It sends old epochs, closes sessions or just leaves them, and sends requests in a
-session of names that name topics by ID. A broker must respond to each such request by the state of the session.
+session of names that name topics by ID. A broker must respond to each such request by the state of the session. In
+between a wild fetcher requests offsets of the partitions (ListOffsets), also from a leader that has just begun.
 
 It keeps no records: what it reads is no evidence of what was written.
 """
@@ -12,6 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from kio.schema.list_offsets.v10.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i8, i32, i64
+
+from bench.fleet.behaviours.bodies import EARLIEST, LATEST, milliseconds
 from bench.fleet.behaviours.protocol import Chance
 from reference_broker.wire.apis import FETCH_FIRST_REVISION
 from reference_broker.wire.fetch import (
@@ -36,6 +42,8 @@ OPENED, CLOSED = 0, -1
 """The epochs of full requests (KIP-227)."""
 WRONG_PERCENT: Final = 10
 """How often an incremental request has a wrong epoch, or the other name of the topic."""
+TIMESTAMPS: Final = (LATEST, LATEST, LATEST, LATEST, EARLIEST, -3, -4, -5)
+"""What is requested of ListOffsets; the last ones are those of version 7 to 9."""
 
 
 @dataclass(slots=True)
@@ -84,6 +92,24 @@ class WildFetches:
             return self._incremental(self._random.choice(here), topic_id, leader_epochs)
         known = self._random.choice(here) if here and draw < 9 else None
         return self._full(node_id, known, topic_id, leader_epochs)
+
+    def next_listing(self, leader_epochs: Sequence[int]) -> ListOffsetsRequest:
+        """Return a request of an offset of each partition, with any leader epoch."""
+        random, timestamp = self._random, self._random.choice(TIMESTAMPS)
+        partitions = tuple(
+            ListOffsetsPartition(
+                partition_index=i32(index),
+                current_leader_epoch=i32(random.choice((-1, -1, -1, epoch, max(epoch - 1, 0), epoch + 1))),
+                timestamp=i64(timestamp),
+            )
+            for index, epoch in enumerate(leader_epochs)
+        )
+        return ListOffsetsRequest(
+            replica_id=BrokerId(-1),
+            isolation_level=i8(random.randrange(2)),
+            topics=(ListOffsetsTopic(name=TopicName(self._topic), partitions=partitions),),
+            timeout=milliseconds(1000),
+        )
 
     def responded(self, request: WildFetch, body: FetchResponse | None) -> None:
         """Learn from a response, or from the loss of one, after which the request may have been accepted."""
@@ -180,7 +206,9 @@ class WildFetches:
 
     def _partition(self, version: int, index: int, leader_epochs: Sequence[int]) -> FetchPartition:
         random, end = self._random, self._high_watermarks.get(index, 0)
-        offset = random.choice((0, max(end - random.randrange(1, 20), 0), end, end, end, end + random.randrange(5)))
+        behind = max(end - random.randrange(1, 60), 0)
+        beyond = end + random.choice((1, 5, 50))
+        offset = random.choice((0, behind, random.randrange(end + 1), end, end, end, beyond))
         epoch = leader_epochs[index] if index < len(leader_epochs) else 0
         is_draft = version == FETCH_FIRST_REVISION
         known = last = -1
