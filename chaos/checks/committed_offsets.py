@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from chaos.checks.check import Check, CheckContext, fields_of
-from chaos.checks.history import History, TopicPartition, grouped, partition_of
+from chaos.checks.history import OFFSETS_TOPIC, History, TopicPartition, grouped, partition_of
 from chaos.checks.pending_requests import PendingRequests
 from chaos.checks.reads import reads
+from chaos.checks.replica_view import offsets_partition
 from reference_broker.core.events import Effect, Event, Reply, Request
 from reference_broker.groups.committed_offsets import OffsetKey
 from reports.rows import CommitRow, MembershipRow, OperationRow, SpanRow, TraceRow
@@ -284,7 +285,9 @@ def _acknowledges(body: Any) -> bool:
     return any(int(each.error_code) == 0 for topic in body.topics for each in topic.partitions)
 
 
-COMMITTED = "offset_committed"
+COMMITTED, LEADS = "offset_committed", "leads"
+LOADING_US = 1_000_000
+"""Within this time of its election the leader of a small partition must have loaded it."""
 DELETE_GROUPS, DELETE_OFFSETS = 42, 47
 
 
@@ -351,11 +354,13 @@ class NoCommittedLost(Check):
     requested to commit and that may have been committed after it. commit-regression judges that clients see it too.
     ``RemovalsDue`` and ``ResponsesReplicated`` judge offsets that a client requested to delete (KIP-496, DeleteGroups),
     unless a coordinator refused that, and offsets whose last committed record removes them (KIP-211).
+
+    Physical: a coordinator that began to lead within ``LOADING_US`` of the end may still load its partition.
     """
 
     guarantee = "no-committed-lost"
     only_thorough = True
-    rows: ClassVar[tuple[str, ...]] = (COMMITTED,)
+    rows: ClassVar[tuple[str, ...]] = (COMMITTED, LEADS)
     acts_on = (DELETE_GROUPS, DELETE_OFFSETS)
 
     def __init__(self, context: CheckContext) -> None:
@@ -363,10 +368,15 @@ class NoCommittedLost(Check):
         self._deletions = Deletions()
         self._committed: dict[Key, tuple[int, int]] = {}
         """by group, topic and partition: the offset that was committed last, and when"""
+        self._led_us: dict[str, int] = {}
+        """by partition of the offsets topic: when a node last began to lead it"""
         self._nodes: dict[int, Node] = {}
 
     def trace(self, row: TraceRow) -> None:
         fields = fields_of(row)
+        if row.what == LEADS:
+            self._led_us[str(fields["partition"])] = row.at_us
+            return
         topic, _, index = str(fields["partition"]).rpartition("-")
         self._committed[str(fields["group"]), topic, int(index)] = int(fields["offset"]), row.at_us
 
@@ -385,8 +395,10 @@ class NoCommittedLost(Check):
                 continue  # Kafka deletes offsets with their topic. E-7: no replica had kept the group's commits.
             if self.context.offsets.has_removed(key):
                 continue  # KIP-211: RemovalsDue judges whether it had expired.
-            self.evidence += 1
             stored = self._held(key)
+            if stored is None and self._may_load(group, history.end_us):
+                continue
+            self.evidence += 1
             # Physical: a commit may be written although its coordinator died before it responded.
             later = [each.row.offset for each in written.get(key, ()) if each.until_us >= at_us]
             if stored not in (offset, *later):
@@ -396,6 +408,16 @@ class NoCommittedLost(Check):
                     f"{topic}-{index} of group {group}: offset {offset} was committed; its coordinator holds {now} in "
                     "the end",
                 )
+
+    def _may_load(self, group: str, end_us: int) -> bool:
+        """Return whether the group's partition has had a new leader just before the end, and no node has loaded it."""
+        topics = (each.broker.quorum_node.loader.image.topics.get(OFFSETS_TOPIC) for each in self._nodes.values())
+        count = max((len(each.partitions) for each in topics if each is not None), default=0)
+        index = offsets_partition(group, count)
+        led_us = self._led_us.get(f"{OFFSETS_TOPIC}-{index}")
+        if led_us is None or end_us - led_us > LOADING_US:
+            return False
+        return not any(each.index == index for node in self._nodes.values() for each in node.broker.groups.active())
 
     def _held(self, key: Key) -> int | None:
         """Return the offset in the memory of the group's coordinator. It shares no code with what is judged but

@@ -8,7 +8,7 @@ import pytest
 from kio.schema.types import GroupId
 
 from chaos.checks.check import MAX_VIOLATIONS
-from chaos.checks.committed_offsets import CommitsFenced, NoCommittedLost
+from chaos.checks.committed_offsets import LOADING_US, CommitsFenced, NoCommittedLost
 from chaos.checks.eligible import Eligible
 from chaos.checks.groups import OneGroupLeader
 from chaos.checks.history import History
@@ -21,7 +21,16 @@ from chaos.checks.transactions_in_partitions import CLEANUP_US, HangingTransacti
 from chaos.checks.writes import Duplicate, InconsistentOffsets, LostWrite, Unseen
 from chaos.tests.check_context import check_context
 from chaos.tests.kafka_messages import offset_commit_request, offset_commit_response
-from chaos.tests.stub_node import StubBroker, StubCoordinator, StubLog, StubNode, StubOffsetsPartition
+from chaos.tests.stub_node import (
+    StubBroker,
+    StubCoordinator,
+    StubImages,
+    StubLog,
+    StubNode,
+    StubOffsetsPartition,
+    image_of,
+    topic_image,
+)
 from chaos.tests.test_checks import (
     ASSIGNMENT,
     BASE,
@@ -391,6 +400,20 @@ def test_coordinator_holds_what_was_committed_last_or_may_have_been(
     check.inspect(100, 0, coordinator_with(held), None, thorough=True)
     assert bool(judged(check, History(commits=commits))) is is_red
     assert check.evidence == 1
+
+
+@pytest.mark.parametrize(
+    ("led_us", "is_loaded", "is_red"), [(150, False, False), (150, True, True), (-LOADING_US, False, True)]
+)
+def test_new_coordinator_may_still_load_at_the_end(led_us: int, is_loaded: bool, is_red: bool) -> None:
+    check = NoCommittedLost(check_context())
+    check.trace(note("offset_committed", 100, group="g", partition="hot-0", offset=10, generation=1))
+    check.trace(note("leads", led_us, partition="__consumer_offsets-0"))
+    shards = [StubOffsetsPartition()] if is_loaded else []
+    images = StubImages(image_of(topic_image("__consumer_offsets")))
+    broker = StubBroker(controller=images, groups=StubCoordinator(shards))
+    check.inspect(100, 0, StubNode(broker).as_node(), None, thorough=True)
+    assert bool(judged(check, History(end_us=200))) is is_red
 
 
 @pytest.mark.parametrize(
