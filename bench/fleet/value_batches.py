@@ -218,7 +218,7 @@ class BatchMaker(ValueBatches):
 
 
 class ColumnReader:
-    """Reads batches by column. It remembers the layouts that it met last."""
+    """A reader of batches by column. It remembers the layouts that it met last."""
 
     __slots__ = ("_buffers", "_capacity", "_layouts")
 
