@@ -52,7 +52,7 @@ def sites(tree: ast.AST, path: tuple[str, ...] = ()) -> Iterator[str]:
             yield f"{'.'.join(path)} closes"
         elif isinstance(node, ast.Dict):
             yield from sites(ast.Tuple([*node.values]) if path else ast.List([*node.values]), path)
-        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield from sites(node, (*path, node.name))
         else:
             yield from sites(node, path)
