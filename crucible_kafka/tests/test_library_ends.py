@@ -77,10 +77,11 @@ def test_process_that_a_signal_ends_is_a_crash_unless_somebody_sent_it(number: s
 
 
 def test_cluster_that_nobody_closes_ends_and_names_its_place() -> None:
+    before = {*threading.enumerate()}
     line = sys._getframe().f_lineno + 1
     kafka = Cluster().start()
     folder = kafka._folder.path  # type: ignore[union-attr]
-    threads = {each for each in threading.enumerate() if each.name.startswith("crucible-node")}
+    threads = {each for each in threading.enumerate() if each.name.startswith("crucible-node")} - before
     assert threads
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
