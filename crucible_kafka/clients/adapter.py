@@ -30,7 +30,7 @@ from crucible_kafka.clients.protocol import (
     encode,
 )
 
-HELLO_LIMIT_S: Final = 30.0
+HELLO_LIMIT_S: Final = 60.0
 """The longest wait for the reply to hello. A virtual machine may have to start on a loaded machine."""
 MOST_LINE_BYTES: Final = 8 << 20
 MOST_BYTES: Final = 128 << 20

@@ -10,6 +10,7 @@ from crucible_kafka.clients.adapter import meet
 from crucible_kafka.clients.bundled import find
 from crucible_kafka.clients.case import CaseResult, ClientVerdict
 from crucible_kafka.clients.cases import chosen
+from crucible_kafka.clients.page import page_document
 from crucible_kafka.clients.play import play_all
 from crucible_kafka.clients.protocol import AboutAdapter
 from crucible_kafka.clients.report import (
@@ -81,6 +82,8 @@ def run(options: ClientOptions, say: Callable[[str], None]) -> int:
         say(line)
     say(summary(about, results, seconds) + ("" if before is None else f"; {len(red)} worse than {options.baseline}"))
     _write(options, about, results)
+    if options.page is not None:
+        options.page.write_text(page_document(options.adapter, about, results, red, seconds), encoding="utf-8")
     return FAILED if red else PASSED
 
 

@@ -25,12 +25,13 @@ from crucible_kafka.clients.case import (
     Violated,
 )
 from crucible_kafka.clients.protocol import AboutAdapter, Setting
-from crucible_kafka.clients.raw_servers import RawServer
+from crucible_kafka.clients.raw_servers import Forwarder, RawServer
 from crucible_kafka.library import Cluster, CrucibleError, Frame, RuleNeverFired, values
 from crucible_kafka.library.requests import request
 from reference_broker.records.record import Record, build
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name
+from reference_broker.wire.messages import body_class
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 
 ClientT = TypeVar("ClientT", bound=Client)
@@ -137,6 +138,11 @@ class Play:
         assert written.error_code == 0, f"the broker refused the batch: {error_name(written.error_code)}"
         return int(written.base_offset)
 
+    def admin_request(self, api_key: int, **fields: object) -> Any:
+        """Send a request without the client, and return the response. ``fields`` are those of the newest version."""
+        address = self.kafka.active_controller().address
+        return request(address, api_key, body_class(api_key, "request")(**fields), WRITE_LIMIT_S)
+
     def topic_id(self, topic: str) -> UUID:
         """Return the ID of a topic, as bodies of responses have it."""
         return UUID(self.kafka.node(0).command("names")["topics"][topic])
@@ -152,6 +158,12 @@ class Play:
     def garbled(self, response: bytes) -> RawServer:
         """Start a server that sends these bytes whenever it gets some."""
         return self._raw(RawServer(response))
+
+    def forwarder(self, node: int = 0) -> Forwarder:
+        """Make an address of its own for a node, which refuses connections until it is opened."""
+        forwarder = Forwarder(self.kafka.node(node).address)
+        self._ends.callback(forwarder.close)
+        return forwarder
 
     def _raw(self, server: RawServer) -> RawServer:
         self._ends.callback(server.close)

@@ -1,4 +1,4 @@
-"""Servers that are no brokers: an address that is silent, refuses, or responds with bytes that are no response."""
+"""Servers that are no brokers: an address that is silent, refuses, responds with garbage, or forwards to a broker."""
 
 import socket
 import threading
@@ -53,3 +53,50 @@ class RawServer:
             while connection.recv(READ_BYTES):
                 if self._response is not None:
                     connection.sendall(self._response)
+
+
+class Forwarder:
+    """An address of its own for a broker. Until ``open`` its port refuses connections, and after ``close`` again."""
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = (host, int(port))
+        self._socket = socket.socket()
+        self._socket.bind(("127.0.0.1", 0))
+        self.port = int(self._socket.getsockname()[1])
+        self.address = f"127.0.0.1:{self.port}"
+        self._ends: list[socket.socket] = []
+        self.accepted = 0
+        """The number of connections so far."""
+
+    def open(self) -> None:
+        """Begin to accept connections."""
+        self._socket.listen(MOST_WAITING)
+        threading.Thread(target=self._accept, name="forwarder", daemon=True).start()
+
+    def close(self) -> None:
+        """Refuse connections from now on, and break those that are open."""
+        for each in (self._socket, *self._ends):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            with suppress(OSError):
+                each.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._socket.accept()
+                self.accepted += 1
+                broker = socket.create_connection(self._target)
+                self._ends += [client, broker]
+                for pair in ((client, broker), (broker, client)):
+                    threading.Thread(target=_pump, args=pair, name="forwarder", daemon=True).start()
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(READ_BYTES):
+            target.sendall(data)
+    for each in (source, target):
+        with suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)

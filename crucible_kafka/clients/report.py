@@ -1,4 +1,4 @@
-"""Reports of results: lines for people, JSON and JUnit XML. The page is in ``page.py``."""
+"""Reports of results: lines for people, JSON and JUnit XML."""
 
 import json
 from collections import Counter

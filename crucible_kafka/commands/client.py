@@ -29,6 +29,7 @@ _FILE = click.Path(path_type=Path)
 @click.option("--baseline", type=_FILE, help="An older --json. Only what got worse fails.")
 @click.option("--json", "json_file", type=_FILE, callback=writable, help="Write all of it to this file.")
 @click.option("--junit", type=_FILE, callback=writable, help="Write JUnit XML to this file.")
+@click.option("--page", type=_FILE, callback=writable, help="Write an HTML page to this file.")
 def client(
     adapter: str | None,
     sections: Sequence[str],
@@ -38,6 +39,7 @@ def client(
     baseline: Path | None,
     json_file: Path | None,
     junit: Path | None,
+    page: Path | None,
 ) -> None:
     """Check case by case whether a Kafka client survives what brokers do.
 
@@ -51,6 +53,6 @@ def client(
     from crucible_kafka.clients.report import NoBaseline
     from crucible_kafka.terminal import one_sentence
 
-    options = client_command.ClientOptions(adapter, sections, cases, strict, lists, baseline, json_file, junit)
+    options = client_command.ClientOptions(adapter, sections, cases, strict, lists, baseline, json_file, junit, page)
     with one_sentence(client_command.UsageError, UnknownCase, NoAdapter, NoBaseline, AdapterFailed):
         sys.exit(client_command.run(options, click.echo))

@@ -23,6 +23,7 @@ from crucible_kafka.clients.case import (
 )
 from crucible_kafka.clients.cases import ORDER, UnknownCase, all_cases, chosen
 from crucible_kafka.clients.client_command import ClientOptions, run
+from crucible_kafka.clients.page import page_document
 from crucible_kafka.clients.play import Play, at_least, one_of, play_case
 from crucible_kafka.clients.protocol import AboutAdapter
 from crucible_kafka.clients.report import in_full, json_document, junit_document, read_baseline, worse
@@ -143,6 +144,14 @@ def test_reports_have_all_results() -> None:
     assert (suite.get("failures"), suite.get("errors"), suite.get("skipped")) == ("1", "2", "3")
     lines = list(in_full(results()[1], "./my adapter"))
     assert lines[-1].endswith("client './my adapter' --case ordinary/of-test")
+
+
+def test_page_has_each_case_and_what_fails() -> None:
+    found = results()
+    document = page_document("own", ABOUT, found, [found[1]], 3.0)
+    assert '<header class="verdict failed"' in document
+    assert "1 of 7 cases count against it. The first is ordinary/of-test" in document
+    assert document.count('<tr class="case"') == len(found)
 
 
 def test_baseline_has_what_got_worse(tmp_path: Path) -> None:
