@@ -32,6 +32,7 @@ CRASHES: Mapping[str, str] = {
 NOT_SEEN = (
     "bytes_since_entry_kept_at_truncation",
     "initial_delay_prolonged_for_ever",
+    "late_syncs_wait_for_ever",
     "marker_time_not_in_snapshot",
     "tombstones_of_offsets_not_replayed",
 )
