@@ -299,6 +299,7 @@ def partitions_added(at: Play) -> None:
     member = at.consumer(group="readers", metadata_max_age_ms=SHORT_AGE_MS)
     member.subscribe(topic)
     at.reads(member, at.write(topic))
+    at.data("the commit succeeds", member.commit(), True)  # A rebalance would read again what is not committed.
     _add_partition(at, topic)
     at.reads(member, at.write(topic, partition=1), timeouts=4, from_record=10)
     at.error("fatal errors of the application", member.fatal, None)
