@@ -34,6 +34,9 @@ EMPTY_TIMES: Final = 5
 LIMIT_BYTES: Final = 1000
 LARGE_BYTES: Final = 10_000
 LATE_S: Final = 1.0
+NO_SUCH_NODE: Final = 99
+REPLICA_SINCE: Final = 11
+"""The version of Fetch that has preferred replicas."""
 
 
 def _reads_after_error(at: Play, code: ErrorCode) -> tuple[Consumer, Rule]:
@@ -380,6 +383,23 @@ def leader_moves(at: Play) -> None:
     leader = at.kafka.move_leader(topic)
     at.reads(consumer, at.write(topic, 5), from_record=5)
     at.wire("node of the last Fetch", consumer.exchanges("Fetch")[-1].request.node, leader)
+    at.error("errors of the application", consumer.errors, [])
+
+
+@case("fetching/replica-gone", MUST, "KIP-392; AbstractFetch.java, selectReadReplica", needs=("consumer", "rack"))
+def replica_gone(at: Play) -> None:
+    """The leader names a preferred replica that is not in the metadata: the client fetches from the leader again, and
+    the application gets no error."""
+    topic = at.topic()
+    consumer = at.consumer(rack="rack-1")
+    consumer.assign(topic)
+    at.reads(consumer, at.write(topic, 5))
+    version = consumer.exchanges("Fetch")[-1].request.version
+    at.supported(version >= REPLICA_SINCE, f"The client's Fetch has version {version}, without preferred replicas")
+    rule = on_data(at, lambda one: replace(one, preferred_read_replica=NO_SUCH_NODE, records=b""))
+    next_fetch(consumer)
+    at.reads(consumer, at.write(topic, 5), from_record=5)
+    at.wire("Fetch requests after it", len(consumer.exchanges("Fetch", after=rule)), at_least(1))
     at.error("errors of the application", consumer.errors, [])
 
 

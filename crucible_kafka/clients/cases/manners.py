@@ -25,7 +25,6 @@ MOST_PER_S: Final = 30
 """A backoff of 200 ms allows five attempts a second: of each of up to two kinds of requests, over three connections."""
 MOST_CPU: Final = 0.6
 """Share of a processor that a client may use while it can do nothing."""
-IDLE_MS: Final = 1000
 NO_LEADER: Final = -1
 OLD: Final = "2.8"
 
@@ -161,17 +160,14 @@ def group_left(at: Play) -> None:
 
 @case("manners/idle", MUST, "connections.max.idle.ms of the broker; NetworkClient.java", needs=("producer",))
 def idle(at: Play) -> None:
-    """The broker closes connections that are idle: the next record is written over a new connection, and the
-    application gets no error."""
-    at.cluster(connections_max_idle_ms=IDLE_MS)
+    """The broker closes a connection in order that has no request in flight, as it does with idle ones: the next record
+    is written over a new connection, and the application gets no error."""
     topic = at.topic()
     producer = at.producer()
-    watcher = at.consumer()
+    closed = at.kafka.on("Produce", client_id=producer.name).close_after(times=1)
     producer.send(topic, "before")
     at.writes(producer)
-    watcher.assign(topic)
-    began_s = time.monotonic()
-    watcher.poll_until(lambda: time.monotonic() - began_s > 2 * IDLE_MS / 1000, 3 * IDLE_MS / 1000)
+    closed.wait_fired()
     producer.send(topic, "after")
     at.writes(producer)
     connections = {each.request.connection for each in producer.exchanges("Produce")}
