@@ -225,8 +225,7 @@ def id_required(at: Play) -> None:
     first, *more = _joins(member)
     given = first.response.body["member_id"] if first.response else ""
     at.supported(first.response and first.response.error == "MEMBER_ID_REQUIRED", "The client joins in version 3")
-    at.wire("member ID of the next JoinGroup", more[0].body["member_id"], given)
-    at.wire("number of times that it joined", len(more), 1)
+    at.wire("member IDs of the next JoinGroup requests", {each.body["member_id"] for each in more}, {given})
 
 
 @case("groups/member/removed", MUST, f"{COORDINATOR}, HeartbeatResponseHandler: UNKNOWN_MEMBER_ID", needs=GROUPS)

@@ -47,12 +47,16 @@ def _all_goes_well(at: Play, producer: Producer, topic: str) -> None:
     at.error("errors of the application", producer.errors, [])
 
 
-def _next_works(at: Play, producer: Producer, topic: str, before: list[str]) -> None:
-    """Abort a transaction that failed, and judge that the next one works, and that nothing of the first was
-    committed."""
-    at.data("the abort succeeds", producer.abort_transaction(), True)
-    at.data("the next transaction is committed", _transaction(producer, topic, "next"), True)
-    at.data("committed values in the log", _committed(at, topic), [*before, "next"])
+def _next_works(at: Play, producer: Producer, topic: str, attempts: int = 1) -> None:
+    """Abort a transaction that failed, and judge that the next one works, or one of so many attempts, and that nothing
+    else was committed."""
+    is_committed = False
+    while not is_committed and attempts:
+        at.data("the abort succeeds", producer.abort_transaction(), True)
+        is_committed = _transaction(producer, topic, "next")
+        at.data("committed values in the log", _committed(at, topic), ["next"] if is_committed else [])
+        attempts -= 1
+    at.progress("a later transaction is committed", is_committed, producer.bound_s(), "request_timeout_ms")
 
 
 # Responses that are lost
@@ -176,16 +180,66 @@ def fenced(at: Play) -> None:
     at.data("committed values in the log", _committed(at, topic), ["of the second"])
 
 
-@case("transactions/produce/invalid-epoch", SHOULD, "KIP-588; Sender.java: INVALID_PRODUCER_EPOCH", needs=TRANSACTIONS)
-def invalid_epoch(at: Play) -> None:
-    """A Produce is refused with INVALID_PRODUCER_EPOCH: the transaction fails, and after its abort the next one
-    works. A client that ends for good instead loses nothing, so others may do otherwise."""
+def _produce_refused(at: Play, error: str) -> tuple[Producer, str, bool]:
+    """Let a Produce be refused once, and judge that the client says that the transaction is committed only if the
+    record is. Return the producer, the topic, and what it says."""
     topic = at.topic()
     producer = _writer(at)
-    at.kafka.on("Produce").respond_error("INVALID_PRODUCER_EPOCH", times=1)
-    at.data("the commit succeeds", _transaction(producer, topic, "refused"), False)
+    at.kafka.on("Produce").respond_error(error, times=1)
+    is_committed = _transaction(producer, topic, "refused")
+    at.data("committed values in the log", _committed(at, topic), ["refused"] if is_committed else [])
+    return producer, topic, is_committed
+
+
+@case("transactions/produce/refused", MUST, f"{KIP_98}, transitionToAbortableError", needs=TRANSACTIONS)
+def produce_refused(at: Play) -> None:
+    """A Produce is refused with MESSAGE_TOO_LARGE, so its record is not written: the commit fails. After the abort a
+    later transaction works, and none is reported as committed that is not."""
+    producer, topic, is_committed = _produce_refused(at, "MESSAGE_TOO_LARGE")
+    if not is_committed:
+        _next_works(at, producer, topic, MOST_RETRIES)
+
+
+@case(
+    "transactions/produce/next", SHOULD, f"{KIP_98}, adjustSequencesDueToFailedBatch; waterdrop#501", needs=TRANSACTIONS
+)
+def produce_next(at: Play) -> None:
+    """A Produce is refused with MESSAGE_TOO_LARGE, and the transaction is aborted: the next one begins with a sequence
+    number that the broker expects, so it is committed."""
+    producer, topic, is_committed = _produce_refused(at, "MESSAGE_TOO_LARGE")
+    if not is_committed:
+        _next_works(at, producer, topic)
+
+
+@case("transactions/produce/invalid-epoch", MUST, "KIP-588; Sender.java: INVALID_PRODUCER_EPOCH", needs=TRANSACTIONS)
+def invalid_epoch(at: Play) -> None:
+    """A Produce is refused with INVALID_PRODUCER_EPOCH, so its record is not written: the client writes it after all,
+    or the commit fails."""
+    _produce_refused(at, "INVALID_PRODUCER_EPOCH")
+
+
+@case("transactions/produce/epoch-abortable", SHOULD, "KIP-588: only PRODUCER_FENCED is fatal", needs=TRANSACTIONS)
+def epoch_abortable(at: Play) -> None:
+    """A Produce is refused with INVALID_PRODUCER_EPOCH: the producer can abort, and its next transaction works."""
+    producer, topic, is_committed = _produce_refused(at, "INVALID_PRODUCER_EPOCH")
     at.error("fatal errors of the application", producer.fatal, None)
-    _next_works(at, producer, topic, [])
+    if not is_committed:
+        _next_works(at, producer, topic)
+
+
+@case("transactions/produce/out-of-order", MUST, f"{KIP_98}, Sender.java; librdkafka#3575", needs=TRANSACTIONS)
+def out_of_order(at: Play) -> None:
+    """The second Produce of a transaction is refused with OUT_OF_ORDER_SEQUENCE_NUMBER: the commit fails, or both
+    records are committed. A client that bumps its epoch ends the transaction, and must not report a new one."""
+    topic = at.topic()
+    producer = _writer(at)
+    producer.begin()
+    producer.send(topic, "a")
+    producer.flush()
+    at.kafka.on("Produce").respond_error("OUT_OF_ORDER_SEQUENCE_NUMBER", times=1)
+    producer.send(topic, "b")
+    is_committed = producer.commit_transaction()
+    at.data("committed values in the log", _committed(at, topic), ["a", "b"] if is_committed else [])
 
 
 @case("transactions/end/unknown-error", MUST, f"{KIP_98}, EndTxnHandler; franz-go 1.21.4", needs=TRANSACTIONS)
@@ -264,7 +318,7 @@ def offsets_illegal_generation(at: Play) -> None:
     at.data("the transaction is committed", sent and producer.commit_transaction(), False)
     at.data("committed offsets", at.kafka.committed("readers"), {})
     at.error("fatal errors of the application", producer.fatal, None)
-    _next_works(at, producer, output, [])
+    _next_works(at, producer, output)
 
 
 # Levels of transaction.version
