@@ -30,6 +30,7 @@ KIP_320: Final = "KIP-320; OffsetsForLeaderEpochUtils.java; SubscriptionState.ja
 RESET: Final = "auto.offset.reset; FetchCollector.java, handleInitializeErrors"
 OFFSET: Final = 4
 DELETED: Final = 5
+NO_EPOCHS: Final = "The client sends no leader epochs (KIP-320)"
 EMPTY_TIMES: Final = 5
 LIMIT_BYTES: Final = 1000
 LARGE_BYTES: Final = 10_000
@@ -349,6 +350,12 @@ def pause(at: Play) -> None:
 # Leaders
 
 
+def _leader_epoch(consumer: Consumer) -> int:
+    """Return the highest leader epoch that the client's Fetch requests had, -1 if none had one."""
+    topics = [each for exchange in consumer.exchanges("Fetch") for each in exchange.body.get("topics", [])]
+    return max((one.get("current_leader_epoch", -1) for each in topics for one in each["partitions"]), default=-1)
+
+
 @case("fetching/not-leader", MUST, f"{COLLECTOR}, handleInitializeErrors: requestMetadataUpdate")
 def not_leader(at: Play) -> None:
     """The broker responds with NOT_LEADER_OR_FOLLOWER once: the client requests metadata and goes on, and the
@@ -362,6 +369,7 @@ def fenced_epoch(at: Play) -> None:
     """The broker responds with FENCED_LEADER_EPOCH once: the client requests metadata and goes on, and the
     application gets no error."""
     consumer, rule = _reads_after_error(at, ErrorCode.fenced_leader_epoch)
+    at.supported(_leader_epoch(consumer) >= 0, NO_EPOCHS)
     at.wire("Metadata requests after the error", len(consumer.exchanges("Metadata", after=rule)), at_least(1))
 
 
@@ -369,7 +377,8 @@ def fenced_epoch(at: Play) -> None:
 def unknown_epoch(at: Play) -> None:
     """The broker is behind the client and responds with UNKNOWN_LEADER_EPOCH once: the client tries again, and the
     application gets no error."""
-    _reads_after_error(at, ErrorCode.unknown_leader_epoch)
+    consumer, _ = _reads_after_error(at, ErrorCode.unknown_leader_epoch)
+    at.supported(_leader_epoch(consumer) >= 0, NO_EPOCHS)
 
 
 @case("fetching/leader-moves", MUST, f"{COLLECTOR}; KIP-951; librdkafka#4804")
@@ -382,7 +391,8 @@ def leader_moves(at: Play) -> None:
     at.reads(consumer, at.write(topic, 5))
     leader = at.kafka.move_leader(topic)
     at.reads(consumer, at.write(topic, 5), from_record=5)
-    at.wire("node of the last Fetch", consumer.exchanges("Fetch")[-1].request.node, leader)
+    if _leader_epoch(consumer) >= 0:  # Without it the old leader serves the Fetch as a follower does (KIP-392).
+        at.wire("node of the last Fetch", consumer.exchanges("Fetch")[-1].request.node, leader)
     at.error("errors of the application", consumer.errors, [])
 
 
