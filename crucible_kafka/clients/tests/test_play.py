@@ -195,7 +195,6 @@ def test_own_client_passes(each: ClientCase) -> None:
     ("mutant", "case_id", "words"),
     [
         ("session_kept_after_error", "sessions/epoch-refused", "wire: session epoch of the next Fetch"),
-        ("session_kept_after_error", "sessions/not-found", "wire: session ID of the next Fetch"),
     ],
 )
 def test_client_without_a_mechanism_turns_its_case_red(mutant: str, case_id: str, words: str) -> None:
