@@ -22,7 +22,8 @@ EXPLICIT, IMPLICIT = 0, 2
 """Levels of the feature: with 2 a Produce adds its partitions by itself, and each transaction has its own epoch."""
 IMPLICIT_END_TXN: Final = 5
 """The version of EndTxn from which a client speaks level 2."""
-FENCED: Final = ("PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "_FENCED")
+FENCED: Final = ("PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "_FENCED", "ProducerFenced")
+"""Names that clients have for it."""
 MOST_RETRIES: Final = 3
 
 
