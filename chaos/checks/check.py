@@ -1,7 +1,7 @@
 """The base of all checks. A check watches one guarantee during a run, and collects its violations.
 
 Every check may override four methods, in the order of a run: ``trace`` for what nodes record, ``acted`` for what a node
-does with an event, ``inspect`` for its state afterwards, and ``end`` for the history of the clients.
+does with an event, ``inspect`` for its state after an event with a client or a timer, and ``end`` for the history of the clients.
 
 Many checks judge by other methods, which the view of their subject calls when something has changed there:
 ``QuorumCheck``, ``ReplicaCheck``, ``ProducerCheck``, ``StateCheck`` and ``FetchCheck`` declare them. In the simulator
@@ -142,8 +142,9 @@ class Check:
         touch none of ``acts_on``."""
 
     def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:
-        """Called after each event (None after the start). Occasionally, and at the end, it is ``thorough``: then the
-        check must compare everything, not only what the event touched."""
+        """Called after events (None after the start), but not after those between nodes. Occasionally, and at the end,
+        it is called after any event and is ``thorough``: then the check must compare everything, not only what the
+        event touched."""
 
     def end(self, history: History) -> None:
         """Called when the run is over: all faults are healed, the nodes had their time, and all is recorded."""

@@ -129,7 +129,7 @@ def test_steps_of_clocks_and_their_tick_let_an_id_expire_sooner(expiration_us: i
 @pytest.mark.parametrize(("kind", "lasted_us"), [("ok", 50 * SECOND_US), ("info", 1)])
 @pytest.mark.parametrize(("shown_us", "is_red"), [(4 * SECOND_US - 1000, False), (4 * SECOND_US - 1001, True)])
 def test_id_expires_before_its_second_record_is_shown(kind: str, lasted_us: int, shown_us: int, is_red: bool) -> None:
-    """Return whether the end of the send is known or not: a batch may be written after its client has given up."""
+    """Whether the end of the send is known or not, a batch may be written after its client has given up."""
     assert is_duplicate(lasted_us, 4 * SECOND_US, shown_us, kind) is is_red
 
 

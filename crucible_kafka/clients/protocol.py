@@ -54,7 +54,7 @@ class Request(Wire, tag_field="op"):
 
 
 class Hello(Request, tag="hello"):
-    """The first request. Result: ``Hello`` below."""
+    """The first request. Result: ``AboutAdapter``."""
 
     schema: int = SCHEMA_VERSION
 

@@ -168,13 +168,13 @@ def test_coordinator_that_is_not_available_is_sought_again(kafka: Cluster) -> No
     assert kafka.committed("sought") == {(TOPIC, 0): 1}
 
 
-def test_producer_is_fenced_by_an_error(kafka: Cluster) -> None:
-    fenced = kafka.on("InitProducerId", transactional_id="pay*").respond_error("CLUSTER_AUTHORIZATION_FAILED", times=1)
+def test_producer_is_refused_by_an_error(kafka: Cluster) -> None:
+    refused = kafka.on("InitProducerId", transactional_id="pay*").respond_error("CLUSTER_AUTHORIZATION_FAILED", times=1)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": "payments"})
     with pytest.raises(KafkaException) as failure:
         producer.init_transactions(LIMIT_S)
     assert failure.value.args[0].code() == ConfluentError.CLUSTER_AUTHORIZATION_FAILED
-    fenced.assert_fired()
+    refused.assert_fired()
 
 
 def test_partition_that_cannot_be_fetched_is_fetched_again(kafka: Cluster) -> None:

@@ -1,6 +1,7 @@
 """One partition's log (Kafka's UnifiedLog): append, read, truncate and delete by offset.
 
-The log owns its state, and no other module changes it. Work on parts of it is in other files of this folder, which get
+The log owns its state. Other modules change it only through it, except that coordinators add guards to its
+``verification``. Work on parts of it is in other files of this folder, which get
 values and return values (see README.md). A change that fails (DiskError) leaves the log as it was, unless a method says
 otherwise.
 """

@@ -120,7 +120,8 @@ class LeaderChanged:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The leader could not be reached or cannot serve the snapshot now."""
+    """The download failed: the leader could not be reached or cannot serve the snapshot now, a response did not fit, or
+    this node could not write the file or does not need it any more."""
 
 
 DownloadOutcome: TypeAlias = Installed | Rediscover | LeaderChanged | Failed

@@ -265,8 +265,7 @@ class EndVerdict(Enum):
 def judge_init(current: Transaction, expected: ProducerIdAndEpoch | None, *, is_changing: bool) -> InitVerdict | Error:
     """Judge InitProducerId. ``expected`` is what the producer has, if it continues after an error (KIP-360).
     ``is_changing``, here and below, means that a step of the ID is being written, or the markers of its last
-    transaction. The checks are in Kafka's order, which differs between transactions of version 2 and older ones.
-    Errors: CONCURRENT_TRANSACTIONS, PRODUCER_FENCED.
+    transaction. The checks are in Kafka's order. Errors: CONCURRENT_TRANSACTIONS, PRODUCER_FENCED.
 
     Unlike in Kafka, a producer that lost the response with the last epoch gets that epoch again. In Kafka it gets
     UNKNOWN_SERVER_ERROR.

@@ -537,8 +537,8 @@ class Fetch:
     # an end without a response, or with an error
 
     def abandon(self, error_code: int) -> bool:
-        """Respond with a top-level error, since the session can no longer serve this fetch. Return False if the fetch
-        has its response already."""
+        """Respond with a top-level error, since the session can no longer serve this fetch. Return False if the
+        connection is closed."""
         self._enter(ABANDONED)
         self._end_remote()
         self._unpark()

@@ -357,7 +357,7 @@ def test_truncation_with_failed_read_truncates_nothing() -> None:
 
 @pytest.mark.clause("UnifiedLogTest.testLogReinitializeAfterManualDelete")
 def test_truncation_of_log_without_segments() -> None:
-    """Return the files of a log that was being restarted when its node died."""
+    """The directory has the files of a log that was being restarted when its node died."""
     log = opened(MemoryDisk({f"{DIRECTORY}/log-start-offset-checkpoint": bytearray(b"0\n1\n55\n")}))
     assert log.log_end_offset == 55
     assert log.truncate_to(40) == log.log_end_offset == log.log_start_offset == 40
