@@ -1,7 +1,8 @@
 """The base of all checks. A check watches one guarantee during a run, and collects its violations.
 
 Every check may override four methods, in the order of a run: ``trace`` for what nodes record, ``acted`` for what a node
-does with an event, ``inspect`` for its state after an event with a client or a timer, and ``end`` for the history of the clients.
+does with an event, ``inspect`` for its state after an event with a client or a timer, and ``end`` for the history of
+the clients.
 
 Many checks judge by other methods, which the view of their subject calls when something has changed there:
 ``QuorumCheck``, ``ReplicaCheck``, ``ProducerCheck``, ``StateCheck`` and ``FetchCheck`` declare them. In the simulator

@@ -36,8 +36,8 @@ OF_PRODUCER: Final[dict[str, Setting]] = {
     "linger_ms": 0,
     "delivery_timeout_ms": 10_000,
 }
-"""With ``COMMON`` and ``OF_CONSUMER``: the settings that a case's clients have unless it gives others. Times are short, so
-that waiting cases are, too."""
+"""With ``COMMON`` and ``OF_CONSUMER``: the settings that a case's clients have unless it gives others. Times are short,
+so that waiting cases are, too."""
 
 
 class Surrounds(Protocol):

@@ -54,8 +54,8 @@ class CommandFailed(Exception):  # noqa: N818 - says what happened
 class InsideNode:
     """The hooks of one node, and its commands: each method ``do_NAME`` carries out the command NAME.
 
-    ``command`` may be called in any thread but the node's. Everything else runs in the node's thread, or in the caller's
-    while the node is paused.
+    ``command`` may be called in any thread but the node's. Everything else runs in the node's thread, or in the
+    caller's while the node is paused.
     """
 
     def __init__(

@@ -3,8 +3,8 @@ slice.
 
 A node handles one event at a time, and an event should take milliseconds: the budgets below say how many. Long work is
 therefore a generator. It yields between two pieces, never inside one: while it is suspended, other events see and
-change what it works on. Code that needs the result continues with ``yield from``, and stays straight-line. The outermost caller
-chooses how the work is run:
+change what it works on. Code that needs the result continues with ``yield from``, and stays straight-line. The
+outermost caller chooses how the work is run:
 
 - ``run_slices`` runs one slice in each event,
 - ``SliceQueue`` does so with one piece of work after the other,

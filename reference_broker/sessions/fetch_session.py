@@ -2,9 +2,9 @@
 
 The cost of a fetch depends on what changed, never on what is cached. A cached partition is in one of two states. A
 marked one (``FetchSession.changed``) must be looked up before the session's next response. Any other watches its
-``Partition`` (a marked one only while its fetch is parked), or waits in ``Arrivals`` for one, and is marked at the next change. Partitions that have data to send are
-queued in list order, and a response takes only as many as fit. A fetch that names no partition and finds none marked
-touches no partition.
+``Partition`` (a marked one only while its fetch is parked), or waits in ``Arrivals`` for one, and is marked at the next
+change. Partitions that have data to send are queued in list order, and a response takes only as many as fit. A fetch
+that names no partition and finds none marked touches no partition.
 
 ``FetchSession`` follows the accepted text of the KIP, its final revision, as Kafka does: a response has what differs
 from what was last sent, and an error, a divergence or a preferred read replica for as long as it lasts. A repeated

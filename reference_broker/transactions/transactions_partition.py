@@ -39,8 +39,8 @@ class TransactionEntry:
     """One transactional ID of the partition (Kafka's TransactionMetadata)."""
 
     current: Transaction
-    """The value that is shown: replicated, once the partition is settled. A new ID has one without a producer epoch until its
-    first step is replicated."""
+    """The value that is shown: replicated, once the partition is settled. A new ID has one without a producer epoch
+    until its first step is replicated."""
     pending: Transaction | None = None
     """The step that is being written. Until it is replicated it is invisible, and no other step begins (X-2)."""
     missing: dict[TopicPartition, None] = field(default_factory=dict)

@@ -6,7 +6,8 @@
   transaction is aborted first. The response is CONCURRENT_TRANSACTIONS then, and the producer retries.
 * The response is sent when the new epoch is replicated.
 * Unlike Kafka 4.1: where the epochs of a producer ID with an open transaction are used up, the abort takes the next ID
-  already (from ``transaction.version`` 2 on), and the producer gets that with epoch 1. Kafka 4.1 takes it afterwards, with epoch 0 (kafka#21506).
+  already (from ``transaction.version`` 2 on), and the producer gets that with epoch 1. Kafka 4.1 takes it afterwards,
+  with epoch 0 (kafka#21506).
 
 Version notes:
 * v3: a producer sends the ID and epoch that it has, so that it is fenced if another one came meanwhile.
