@@ -24,6 +24,8 @@ IMPLICIT_END_TXN: Final = 5
 """The version of EndTxn from which a client speaks level 2."""
 FENCED: Final = ("PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "_FENCED", "ProducerFenced")
 """Names that clients have for it."""
+WITH_GENERATION: Final = (3, 5)
+"""Versions of TxnOffsetCommit that have the member's generation."""
 MOST_RETRIES: Final = 3
 
 
@@ -312,10 +314,14 @@ def offsets_illegal_generation(at: Play) -> None:
     transaction fails without its offsets, and after its abort the next one works."""
     member, producer, topic = _reads_and_writes(at)
     output = at.topic()
-    at.kafka.on("TxnOffsetCommit").respond_error("ILLEGAL_GENERATION", times=1)
+    at.kafka.on("TxnOffsetCommit", versions=WITH_GENERATION).respond_error("ILLEGAL_GENERATION", times=1)
     producer.begin()
     producer.send(output, "fenced")
     sent = producer.send_offsets(member, Place(topic=topic, partition=0, offset=5))
+    versions = [each.request.version for each in producer.exchanges("TxnOffsetCommit")]
+    at.supported(
+        max(versions, default=0) >= WITH_GENERATION[0], "The client sends no generation with offsets (KIP-447)"
+    )
     at.data("the transaction is committed", sent and producer.commit_transaction(), False)
     at.data("committed offsets", at.kafka.committed("readers"), {})
     at.error("fatal errors of the application", producer.fatal, None)
