@@ -57,7 +57,7 @@ def _reads_after_error(at: Play, code: ErrorCode) -> tuple[Consumer, Rule]:
 # Batches
 
 
-@case("fetching/inside-batch", MUST, f"KIP-98, record batches; {COMPLETED}, nextFetchedRecord; librdkafka#4384")
+@case("fetching/inside-batch", MUST, f"KIP-98, record batches; {COMPLETED}, nextFetchedRecord")
 def inside_batch(at: Play) -> None:
     """The position is inside a batch, so that the response begins with records below it: the client skips these."""
     topic = at.topic()

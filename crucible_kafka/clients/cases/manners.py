@@ -59,7 +59,7 @@ def _cpu_s(client: Client) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-@case("manners/broker-down", SHOULD, "reconnect.backoff.ms; ClusterConnectionStates.java; librdkafka#1397")
+@case("manners/broker-down", SHOULD, "reconnect.backoff.ms; ClusterConnectionStates.java")
 def broker_down(at: Play) -> None:
     """The only broker is down for a while: the client does not use a whole processor meanwhile, and reads on as soon as
     the broker is back."""
