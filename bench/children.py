@@ -9,9 +9,12 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import psutil
 
 PR_SET_PDEATHSIG: Final = 1
 CHILDREN_END_WITHIN_S: Final = 5.0
@@ -36,16 +39,24 @@ def ends_with_me() -> Callable[[], None]:
     return prepare
 
 
-def end_children() -> None:
-    """Kill all processes that this one has started and that still run, and wait for them. A stop (Ctrl-C, SIGTERM)
-    may come while one is being started; then nobody else knows it."""
+def children() -> "set[psutil.Process]":
+    """Return the processes that this one has started and that run, with those that they have started."""
     import psutil
 
-    found = psutil.Process().children(recursive=True)
-    for each in found:
+    return {*psutil.Process().children(recursive=True)}
+
+
+def end_children(earlier: "Set[psutil.Process]") -> None:
+    """Kill all processes that this one has started since ``earlier`` was taken and that still run, and wait for them. A
+    stop (Ctrl-C, SIGTERM) may come while one is being started; then nobody else knows it. Those of ``earlier`` belong
+    to somebody else in this process, such as Spark."""
+    import psutil
+
+    later = [*children() - earlier]
+    for each in later:
         with suppress(psutil.NoSuchProcess):
             each.kill()
-    psutil.wait_procs(found, CHILDREN_END_WITHIN_S)
+    psutil.wait_procs(later, CHILDREN_END_WITHIN_S)
 
 
 def stop_behind(failure: BaseException) -> KeyboardInterrupt | None:

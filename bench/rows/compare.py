@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 from bench import rows
-from bench.children import end_children, stop_behind
+from bench.children import children, end_children, stop_behind
 from bench.peers.kafka import HEAP, SETTINGS
 from bench.peers.node import PeerError
 from bench.peers.systems import systems
@@ -27,18 +27,19 @@ assert MEASURES.keys() == set(ROWS), "bench/rows declares other rows than option
 def run(progress: Progress, options: Options) -> Results:
     """Measure the rows that ``options`` choose. ``Results.missing`` says which could not be measured, and why."""
     results = Results(options.peer, settings=_settings(options.peer))
+    earlier = children()
     for row in options.chosen():
         with tempfile.TemporaryDirectory(prefix="crucible-bench-", ignore_cleanup_errors=True) as scratch:
             try:
                 MEASURES[row](BenchRun(results, systems(options.peer), Path(scratch), options, progress))
             except FAILURES as failure:  # The other rows took minutes, so their figures are kept.
                 if (stop := stop_behind(failure)) is not None:
-                    end_children()
+                    end_children(earlier)
                     raise stop from None
                 results.missing[row] = f"{type(failure).__name__}: {failure}"
                 progress(f"{row} could not be measured: {results.missing[row]}")
             except KeyboardInterrupt:
-                end_children()
+                end_children(earlier)
                 raise
     return results
 

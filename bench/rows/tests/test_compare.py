@@ -58,7 +58,9 @@ for number in range(10 ** 9):
 @pytest.mark.live
 @pytest.mark.parametrize("also_fails", [False, True])
 def test_stop_ends_run_and_unregistered_process(monkeypatch: pytest.MonkeyPatch, also_fails: bool) -> None:
-    """The stop may come while a process is being started. That one writes into the folder which is removed."""
+    """The stop may come while a process is being started. That one writes into the folder which is removed. A process
+    that was there before the run, such as Spark's, goes on."""
+    earlier = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     seen: list[tuple[Path, subprocess.Popen[bytes]]] = []
 
     def stopped(run: BenchRun) -> None:
@@ -80,7 +82,10 @@ def test_stop_ends_run_and_unregistered_process(monkeypatch: pytest.MonkeyPatch,
         ((folder, child),) = seen
         assert not psutil.pid_exists(child.pid)
         assert not folder.exists()
+        assert earlier.poll() is None
     finally:
-        for _, child in seen:
+        for child in (earlier, *(each for _, each in seen)):
             child.kill()
             child.wait()
+        assert earlier.stdin is not None
+        earlier.stdin.close()
