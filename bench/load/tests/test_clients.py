@@ -97,9 +97,10 @@ def sent(library: Library, plan: LoadPlan, lots: int) -> list[Settled]:
 
 
 def test_lots_are_due_at_their_time_and_go_to_partitions_in_turn() -> None:
-    library = Library(room=1_000)
+    library = Library(room=100_000)
     ends = sent(library, LoadPlan("p", WHERE, batch_records=10, records_per_s=2_000), 40)
-    assert {after.due_us - before.due_us for before, after in pairwise(ends)} == {5_000}
+    due_us = dict.fromkeys(each.due_us for each in ends)  # A lot whose records end at two times counts twice.
+    assert {after - before for before, after in pairwise(due_us)} == {5_000}
     assert [each.where for each in ends[:8]] == [*WHERE, *WHERE]
     assert [each.first_sequence for each in ends if each.where == WHERE[1]][:3] == [
         SEQUENCES + 10 * number for number in range(3)
