@@ -122,7 +122,7 @@ class TimeoutsKept(StateCheck):
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
         self._open: dict[str, _Moment] = {}
-        """time at which the transaction of each transactional ID was begun, if it is open"""
+        """time at which the transaction of each transactional ID started, if it is open"""
         self._timed_out: dict[str, int] = {}
         """time by the wall clock at which a transaction of each ID was last timed out; the value of the abort has the
         same time"""
@@ -145,7 +145,7 @@ class TimeoutsKept(StateCheck):
             self.violated(
                 at_us,
                 f"node {node.broker.node_id} timed out {transactional_id} at {wall_ms} ms, and its last value "
-                f"is {value.named}, begun at {value.started_ms} ms with a timeout of {value.timeout_ms} ms",
+                f"is {value.named}, started at {value.started_ms} ms with a timeout of {value.timeout_ms} ms",
             )
 
     def value_committed(
@@ -160,8 +160,8 @@ class TimeoutsKept(StateCheck):
         if value.state == ONGOING:
             self._open.setdefault(value.transactional_id, now)
             return
-        begun = self._open.pop(value.transactional_id, None)
-        if begun is None or before is None or before.state != ONGOING:
+        opened = self._open.pop(value.transactional_id, None)
+        if opened is None or before is None or before.state != ONGOING:
             return
         self.evidence += 1
         is_timed_out = self._timed_out.get(value.transactional_id) == value.updated_ms
@@ -171,9 +171,9 @@ class TimeoutsKept(StateCheck):
                 f"{value.transactional_id}: {value.named} is the abort of a transaction that timed out, and does not "
                 f"fence its producer, which has epoch {before.epoch}",
             )
-        config, age_ms = node.broker.config, min(begun.ages_ms(now))
+        config, age_ms = node.broker.config, min(opened.ages_ms(now))
         most_ms = before.timeout_ms + config.transaction_abort_timed_out_transaction_cleanup_interval_ms + SLACK_MS
-        if age_ms > most_ms and not _had_fault_since(self.context, begun.at_us):
+        if age_ms > most_ms and not _had_fault_since(self.context, opened.at_us):
             self.violated(
                 at_us,
                 f"{value.transactional_id}: {value.named} comes {age_ms} ms after the transaction began, {most_ms} ms "

@@ -222,7 +222,7 @@ class ClientRequests:
     """the node that coordinates each key of FindCoordinator, by key type and key"""
 
     def send_request(self, node: int, key: ApiKey, values: object, version: int = -1) -> _Call:
-        """Send a request without waiting for its response. Version -1 stands for the newest one."""
+        """Send a request without waiting for its response. Version -1 means the newest one."""
         low, high, _ = VERSIONS[key]
         chosen = high if version < 0 else max(low, min(version, high))
         return _Call(self.world, node, ClientRequest(key, chosen, "differ", body(key, values), CALL_US))

@@ -113,7 +113,7 @@ class Client:
     # Bounds
 
     def bound_s(self, timeouts: float = 1, also_ms: float = 0) -> float:
-        """Return the time that a client with these settings needs at most, in seconds: so many request timeouts with
+        """Return the time that a client with these settings needs at most, in seconds: request timeouts with
         their backoffs, and ``also_ms``."""
         each_ms = int(self.settings["request_timeout_ms"]) + 2 * int(self.settings["retry_backoff_ms"])
         return (timeouts * each_ms + also_ms) / 1000 + SLACK_S

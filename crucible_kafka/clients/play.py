@@ -80,6 +80,8 @@ class Play:
         self._ends = ExitStack()
         self._lines: list[tuple[float, str]] = []
         self._topics = 0
+        self._imitates = False
+        """Whether a cluster offers the versions of another release."""
         self.judgements: list[Judgement] = []
         self.wrong_end = ""
         """What was wrong with the end of an adapter's process."""
@@ -101,6 +103,7 @@ class Play:
         dot: ``num_partitions=3``."""
         settings = {name.replace("_", "."): value for name, value in config.items()}
         kafka = Cluster(nodes, processes=False, config=settings, versions=versions)
+        self._imitates = self._imitates or versions is not None
         self._ends.callback(kafka.close)
         self._clusters.append(kafka.start())
         return kafka
@@ -196,8 +199,17 @@ class Play:
             process = beside.process
         client = kind(self, process, name, settings)
         self._clients[name] = client  # Events may come before open returns.
-        client.open(servers)
+        if not client.open(servers) and not bootstrap and self._is_ordinary():
+            # The client refuses its settings, or its adapter stumbles: that shows nothing about what brokers do.
+            raise AdapterFailed(
+                f"{name} could not be made, though nothing has failed: {client.errors[-1].failure.message}"
+            )
         return client
+
+    def _is_ordinary(self) -> bool:
+        """Return whether no client can have met anything special yet: one node, all versions, and no rule has acted."""
+        kafka = self.kafka
+        return kafka.nodes == 1 and not self._imitates and not any(rule.fired for rule in kafka.rules)
 
     def drain(self) -> None:
         for process in self._processes:
@@ -254,7 +266,7 @@ class Play:
 
     def reads(self, consumer: Consumer, wanted: Sequence[str], timeouts: float = 3, from_record: int = 0) -> None:
         """Judge that the consumer reads these values, each once and in this order in each partition, and nothing else,
-        within so many request timeouts. Values before ``from_record`` of its records do not count.
+        within this number of request timeouts. Values before ``from_record`` of its records do not count.
 
         What the adapter reports is compared with the log, too.
         """

@@ -18,7 +18,8 @@ ATTEMPTS: Final = 5
 """Number of clients that are started until one has tried such an address: some begin with a random one."""
 HTTP: Final = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"
 BEYOND: Final = 40
-"""Added to the highest version of each API by a broker that is newer than any client."""
+"""Added to the highest version of each of ``BOTH`` by a broker that is newer than any client."""
+BOTH: Final = (ApiKey.FETCH, ApiKey.METADATA)
 UNKNOWN_API: Final = 9_999
 LEADERLESS_TIMES: Final = 4
 WITHOUT_EPOCH_TIMES: Final = 6
@@ -78,11 +79,17 @@ def unsupported(at: Play) -> None:
 
 @case("bootstrap/versions/newer", MUST, "KIP-35; ApiVersionsResponse.json")
 def newer(at: Play) -> None:
-    """The broker announces versions that are far beyond the client's, and an API that no client knows: the client uses
-    the highest versions that both have."""
+    """The broker announces versions of Fetch and Metadata that are far beyond the client's, and an API that no client
+    knows: the client uses the highest versions that both have."""
 
     def announce(body: Any) -> Any:
-        keys = [replace(each, max_version=type(each.max_version)(each.max_version + BEYOND)) for each in body.api_keys]
+        # Of these two the broker serves the newest versions that clients have. Of others a client may have newer ones.
+        keys = [
+            replace(each, max_version=type(each.max_version)(each.max_version + BEYOND))
+            if each.api_key in BOTH
+            else each
+            for each in body.api_keys
+        ]
         unknown = replace(keys[-1], api_key=UNKNOWN_API)
         return replace(body, api_keys=(*keys, unknown))
 

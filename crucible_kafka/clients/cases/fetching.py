@@ -427,12 +427,12 @@ def truncated(at: Play) -> None:
     at.kafka.truncate(topic, 0, to=5)
     written = [*at.write(topic, 5), *at.write(topic, 5)]
     consumer.poll_until(lambda: written[-1] in consumer.values)
-    asked = consumer.exchanges("OffsetForLeaderEpoch") or any(
+    looks = consumer.exchanges("OffsetForLeaderEpoch") or any(
         one.get("last_fetched_epoch", -1) >= 0
         for each in consumer.exchanges("Fetch")
         for of in each.body["topics"]
         for one in of["partitions"]
     )
-    at.supported(asked, "The client does not look for truncated logs (KIP-320)")
+    at.supported(looks, "The client does not look for truncated logs (KIP-320)")
     at.reads(consumer, written, from_record=10)
     at.error("errors of the application", consumer.errors, [])

@@ -51,7 +51,7 @@ def _all_goes_well(at: Play, producer: Producer, topic: str) -> None:
 
 
 def _next_works(at: Play, producer: Producer, topic: str, attempts: int = 1) -> None:
-    """Abort a transaction that failed, and judge that the next one works, or one of so many attempts, and that nothing
+    """Abort a transaction that failed, and judge that the next one works, or one of several attempts, and that nothing
     else was committed."""
     is_committed = False
     while not is_committed and attempts:

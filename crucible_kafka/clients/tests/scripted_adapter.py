@@ -41,6 +41,8 @@ def main(way: str) -> None:
                 subprocess.Popen(["sleep", "1000"], start_new_session=True)
             while way == "flood":
                 say({"event": "log", "client": "consumer-1", "text": "more"})
+        elif request["op"] == "open" and way == "cannot-open":
+            say({"id": request["id"], "error": {"name": "ConfigError", "message": "no such setting"}})
         elif way == "hangs":
             time.sleep(1000)
         elif request["op"] == "poll" and way == "invents":

@@ -70,6 +70,27 @@ def test_verdicts_come_from_judgements() -> None:
     assert verdict(lambda _: None, needs=("transactions",)).reason == "the client lacks transactions"
 
 
+@pytest.mark.live
+def test_client_that_cannot_be_made_without_a_fault_shows_nothing() -> None:
+    def conduct(at: Play) -> None:
+        at.consumer()
+        violates(at)
+
+    result = verdict(conduct, "cannot-open")
+    assert result.verdict is ClientVerdict.ADAPTER_FAILED
+    assert "no such setting" in result.reason
+
+
+@pytest.mark.live
+def test_client_that_cannot_be_made_in_an_old_cluster_is_judged() -> None:
+    def conduct(at: Play) -> None:
+        at.cluster(versions="2.8")
+        at.consumer()
+        violates(at)
+
+    assert verdict(conduct, "cannot-open").verdict is ClientVerdict.FAIL
+
+
 def test_mistake_in_a_case_is_ours() -> None:
     result = verdict(raises(ValueError("no such thing")))
     assert result.verdict is ClientVerdict.OUR_ERROR

@@ -45,6 +45,11 @@ def open_(client: str, role: str, bootstrap: str, client_id: str, settings: dict
         own["acks"] = int(own["acks"])
     if "transactional_id" in own:
         own["enable_idempotence"] = True
+    if "bootstrap_timeout_ms" in known:
+        own["bootstrap_timeout_ms"] = 3 * int(settings["request_timeout_ms"])  # One timeout for each address of a case.
+    if role == "consumer" and int(kafka.__version__.split(".")[0]) < 3:
+        # Before 3.0 a request timeout must exceed the session timeout, since a JoinGroup waits.
+        own["request_timeout_ms"] = max(own["request_timeout_ms"], own.get("session_timeout_ms", 0) + 100)
     clients[client] = kind(bootstrap_servers=bootstrap.split(","), client_id=client_id, **own)
     if "transactional_id" in own:
         clients[client].init_transactions()
