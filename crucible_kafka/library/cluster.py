@@ -1,5 +1,6 @@
 """``Cluster``: a Kafka cluster for the time of a ``with`` block, with what a test does to it and sees of it."""
 
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -66,6 +67,8 @@ class Cluster(ClusterVerbs):
             self.limit_versions(versions)
         self._rules: dict[int, Rule] = {}
         self._last_rule = 0
+        self._rules_lock = threading.RLock()
+        """Held while the rules change and nodes get them, so that no thread's older rules overtake newer ones."""
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
@@ -136,36 +139,36 @@ class Cluster(ClusterVerbs):
             raise NotPossible(
                 f"A node in a process of its own cannot call the function of {wanted.act}: give processes=False."
             )
-        self._last_rule += 1
-        spec = replace(wanted, id=self._last_rule)
-        counts = HitCounts(self._rule_folder(spec.id))
-        counts.create()
-        rule = Rule(spec, text, optional, counts, self._what_came, self._remove_rule, change)
-        self._rules[spec.id] = rule
-        self._hold_rules()
+        with self._rules_lock:
+            self._last_rule += 1
+            spec = replace(wanted, id=self._last_rule)
+            counts = HitCounts(self._rule_folder(spec.id))
+            counts.create()
+            rule = Rule(spec, text, optional, counts, self._what_came, self._remove_rule, change)
+            self._rules[spec.id] = rule
+            self._hold_rules()
         return rule
 
     def _hold_rules(self) -> None:
-        folders = {number: str(self._rule_folder(number)) for number in self._rules}
-        self.hold(
-            "rules", "set_rules", rules=[[rule.spec.plain(), folders[number]] for number, rule in self._rules.items()]
-        )
+        rules = [[rule.spec.plain(), str(self._rule_folder(rule.spec.id))] for rule in self.rules]
+        self.hold("rules", "set_rules", rules=rules)
 
     def _rule_folder(self, rule_id: int) -> Path:
         assert self._folder is not None, "the cluster was not started"
         return self._folder.path / "rules" / str(rule_id)
 
     def _remove_rule(self, rule_id: int) -> None:
-        if self._rules.pop(rule_id, None) is not None and not self.is_closed:
-            self._hold_rules()
+        with self._rules_lock:
+            if self._rules.pop(rule_id, None) is not None and not self.is_closed:
+                self._hold_rules()
 
     def settle_rules(self, node: int) -> None:
-        for number in self._rules:
-            HitCounts(self._rule_folder(number)).settle(node)
+        for rule in self.rules:
+            HitCounts(self._rule_folder(rule.spec.id)).settle(node)
 
     @property
     def rules(self) -> list[Rule]:
-        """The rules that hold now, in order of creation."""
+        """The rules that hold now, in order of creation: a copy, since other threads may add and remove some."""
         return list(self._rules.values())
 
     def clear_rules(self) -> None:

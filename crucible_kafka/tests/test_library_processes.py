@@ -235,11 +235,13 @@ def test_threads_that_use_a_cluster_while_it_is_killed_get_its_own_exceptions(pr
                     kafka.on("Fetch").hang(optional=True).remove()
 
         users = [pool.submit(use) for _ in range(4)]
-        for _ in range(3):
-            time.sleep(0.1)
-            kafka.node(0).kill()
-            kafka.node(0).restart()
-        has_ended.set()
+        try:
+            for _ in range(3):
+                time.sleep(0.1)
+                kafka.node(0).kill()
+                kafka.node(0).restart()
+        finally:
+            has_ended.set()
         for each in users:
             each.result(5)
 

@@ -1,7 +1,9 @@
 """Rules of a test: what they match, what they do to stock clients and on the wire, and how they fail a test."""
 
+import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from math import inf, nan
@@ -766,3 +768,22 @@ def test_member_that_its_coordinator_forgot_joins_again(kafka: Cluster) -> None:
         consumer.close()
     rule.assert_fired(1)
     assert assigned == [3, 3]
+
+
+def test_threads_may_create_and_remove_rules_at_once(kafka: Cluster) -> None:
+    def use(count: int) -> list[int]:
+        kept = [kafka.on("Fetch", client_id=f"nobody-{number}").hang(optional=True) for number in range(count)]
+        for rule in kept[::2]:
+            rule.remove()
+        kafka.settle_rules(0)
+        return [rule.spec.id for rule in kept]
+
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            ids = [each for ids in pool.map(use, [20] * 4) for each in ids]
+    finally:
+        sys.setswitchinterval(interval_s)
+    assert len({*ids}) == len(ids)
+    assert len(kafka.rules) == len(ids) // 2
