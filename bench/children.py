@@ -1,4 +1,4 @@
-"""Child processes that end with their parent, however that one ends.
+"""Child processes that always end with their parent.
 
 ``subprocess.Popen(..., preexec_fn=ends_with_me())`` starts one. On Linux the kernel then sends it SIGKILL when its
 starter is gone. That also ends a process that is stopped (SIGSTOP) and can notice nothing by itself. Other systems have

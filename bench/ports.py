@@ -1,4 +1,4 @@
-"""Free ports for processes that we start, and what listens at a given one.
+"""Free ports, and the process that listens at a port.
 
 Processes must know their loopback ports, and each other's, before they start. The ports lie below those that systems
 give to outgoing connections, which begin at 32768 or later. So no connection can take a dead node's port before the

@@ -1,4 +1,4 @@
-"""Links of a benchmark's clients to the nodes of a target, through Toxiproxy.
+"""Links of a benchmark's clients through Toxiproxy.
 
 ``bench`` knows no Toxiproxy, which belongs to ``chaos``. So the command line brings both together.
 """

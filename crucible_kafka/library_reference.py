@@ -1,4 +1,4 @@
-"""Write ``docs/library.md`` from the docstrings, the signatures and the error texts of the library.
+"""Write ``docs/library.md``: docstrings, signatures and error texts of the library.
 
 Call ``python -m crucible_kafka.library_reference``. A test fails while the page is not up to date.
 """

@@ -1,4 +1,4 @@
-"""pytest plugin: the fixtures ``kafka`` and ``kafka_cluster``, real Kafka nodes for the tests of other projects.
+"""The fixtures ``kafka`` and ``kafka_cluster`` for pytest: real Kafka nodes for the tests of other projects.
 
 pytest loads this module in every run of everybody who has the wheel, so it imports the library only when a test uses
 one of the fixtures.

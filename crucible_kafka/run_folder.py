@@ -1,4 +1,4 @@
-"""The folder of a new run, and the command line that its manifest records."""
+"""The folder and the command line of a new run."""
 
 import sys
 from datetime import datetime, timedelta

@@ -1,4 +1,4 @@
-"""Compute, print and export the verdicts of finished runs, and open pages."""
+"""Compute, print and export verdicts of runs."""
 
 from collections.abc import Sequence
 from pathlib import Path

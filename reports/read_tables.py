@@ -1,4 +1,4 @@
-"""Histories of runs as data frames, each with a leading ``run`` column (0, 1, ...).
+"""Histories of runs as data frames. Each has a leading ``run`` column (0, 1, ...).
 
 Schemas are stated, never inferred. A table without files is an empty frame and is missing from ``present``.
 """

@@ -1,4 +1,4 @@
-"""Derive what is played of a scenario for one seed, with or without epochs, and on an external target.
+"""Derive the played form of a scenario: for one seed, with or without epochs, and on an external target.
 
 Each function returns another scenario and leaves the given one as it is. ``scenarios.revisions`` has the revisions of
 fetch sessions, and ``chaos.sim.swarm`` the swarms, which are drawn at random.

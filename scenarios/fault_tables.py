@@ -1,4 +1,4 @@
-"""Read ``[[fault]]`` and its ``match``, and check which keys are valid together."""
+"""Read ``[[fault]]`` and its ``match``: keys must be valid together."""
 
 from collections.abc import Callable
 from dataclasses import fields

@@ -1,4 +1,4 @@
-"""Draw docs/architecture.svg from contracts, tables of rooms, and imports.
+"""Draw docs/architecture.svg: from contracts, tables of rooms, and imports.
 
 Call ``python -m tools.architecture``. A test fails while the picture is not up to date.
 """

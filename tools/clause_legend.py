@@ -1,4 +1,4 @@
-"""Write the legend of clause prefixes in reference_broker/README.md from ``reference_broker/clauses.toml``.
+"""Write the legend of clause prefixes: from ``reference_broker/clauses.toml`` into reference_broker/README.md.
 
 Call ``python -m tools.clause_legend``. The table is between ``<!-- clauses -->`` and ``<!-- end of clauses -->``. A
 test fails while it is not up to date.

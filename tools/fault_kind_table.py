@@ -1,4 +1,4 @@
-"""Write the table of fault kinds in docs/scenario-keys.md from their declarations.
+"""Write the table of fault kinds: from their declarations into docs/scenario-keys.md.
 
 Call ``python -m tools.fault_kind_table``. The table is between ``<!-- fault kinds -->`` and ``<!-- end of fault kinds
 -->``. A test fails while it is not up to date.

@@ -1,4 +1,4 @@
-"""Write ``docs/settings.md`` from the declarations of the reference broker's settings.
+"""Write ``docs/settings.md``: from the declarations of the reference broker's settings.
 
 Call ``python -m tools.settings_reference``. A test fails while the page is not up to date.
 """

@@ -1,5 +1,4 @@
-"""Early signs of a violated guarantee, seen by a load worker. They are reported while the load runs; the verdict comes
-later.
+"""Early signs of a violated guarantee. A load worker reports them while the load runs; the verdict comes later.
 
 Only signs that nothing later can excuse are looked for: a value that nobody sent (corrupt-value), and two values at one
 offset (inconsistent-offsets). A worker sees only what its own clients read, so it may miss what the judge finds.

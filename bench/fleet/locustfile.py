@@ -1,4 +1,4 @@
-"""The file that ``locust -f`` loads, in the master and in each worker. ``python -m bench.fleet`` starts them.
+"""The Locust file of the fleet. ``python -m bench.fleet`` starts the master and the workers that load it.
 
 The environment variable CRUCIBLE_LOAD_SPEC holds the spec's path. Commands and reports pass through
 ``bench.locust.messages``. If CRUCIBLE_LOAD_BY_HAND is set there are no commands: Locust's web page starts and stops the

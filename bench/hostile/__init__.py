@@ -1,1 +1,1 @@
-"""Peers that misbehave, many at once, and an honest client that must not notice them."""
+"""Many peers that misbehave: an honest client must not notice them."""

@@ -1,4 +1,6 @@
-"""One client in a process of its own, without Locust: ``python -m bench.load.alone send|read HOST:PORT TOPIC ...``.
+"""One load client without Locust, in a process of its own.
+
+``python -m bench.load.alone send|read HOST:PORT TOPIC ...``
 
 It sends or reads a number of records as fast as it can, proves each one that it reads, and ends. The process that
 starts it measures its processor time.

@@ -1,4 +1,4 @@
-"""A benchmark's figures in pytest-benchmark's JSON, so that ``pytest-benchmark compare`` lists them beside others.
+"""A benchmark's figures in pytest-benchmark's JSON. ``pytest-benchmark compare`` lists them beside others.
 
 There, each benchmark is a time, and less is better. So a rate becomes the seconds of one record, and memory is left
 out. The runs of a series are the rounds. The key ``crucible``, which pytest-benchmark does not read, has all figures of

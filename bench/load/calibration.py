@@ -1,4 +1,4 @@
-"""Measures what the load generator reaches on this machine, against a sink that keeps nothing.
+"""Measures the load generator's own limit: what it reaches on this machine against a sink that keeps nothing.
 
 A run of a benchmark that comes near these figures has measured the generator and not the broker (``NEAR_SHARE`` in
 ``results.py``). Figures are kept in a file (``Calibrations``), by the processor, the commit, and the size of values and

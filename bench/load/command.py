@@ -1,4 +1,4 @@
-"""Plays workloads on targets (``crucible bench WORKLOAD``), and writes the page and OpenMessaging's JSON."""
+"""Plays workloads on targets for ``crucible bench WORKLOAD``. It writes the page and OpenMessaging's JSON."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""A reader for benchmarks that is a member of a consumer group, which assigns its partitions. It commits offsets.
+"""A reader in a consumer group. The group assigns its partitions, and it commits offsets.
 
 ``GroupConsumer`` of the reference broker's client joins, sends heartbeats, finds positions and commits, over
 connections of its own. All its partitions are paused, since ``LoadReader`` fetches and verifies them.

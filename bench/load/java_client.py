@@ -1,4 +1,4 @@
-"""A workload played by kafka-producer-perf-test and kafka-consumer-perf-test (`--client java`).
+"""Kafka's perf tests as clients (`--client java`): kafka-producer-perf-test and kafka-consumer-perf-test.
 
 Their figures are taken as the tools print them, and nothing is verified: their values prove nothing. So such a run is
 never PASSED. The tools have no warm-up (Kafka 4.1), so their figures are of all records, and latencies count from the

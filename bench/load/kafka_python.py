@@ -1,4 +1,4 @@
-"""A benchmark's clients over kafka-python, with its defaults but for what the workload says."""
+"""Clients over kafka-python. They have its defaults, except for what the workload sets."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""What was sent and what was read, small enough to keep all of it: ranges of sequences by writer.
+"""Ledger of sent and read records: ranges of sequences by writer, small enough to keep all of them.
 
 A writer's sequences in a partition ascend by one, so all that it sent without an error is one range, and so is all
 that a reader took of it. Ranges are half-open. ``judge`` compares both once the load has ended and all was read.

@@ -1,4 +1,4 @@
-"""A benchmark's clients over librdkafka (confluent-kafka), with its defaults but for what the workload says."""
+"""Clients over librdkafka (confluent-kafka). They have its defaults, except for what the workload sets."""
 
 import logging
 from collections.abc import Callable, Sequence

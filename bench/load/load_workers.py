@@ -1,5 +1,5 @@
-"""The workers of a run, as the process sees them that leads them: it sends commands, and waits for the sums of their
-reports (``bench/locust/messages.py``)."""
+"""The leader's side of a run's workers: it sends commands, and waits for the sums of their reports
+(``bench/locust/messages.py``)."""
 
 import math
 import time

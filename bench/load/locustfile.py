@@ -1,4 +1,4 @@
-"""The file that ``locust -f`` loads for a benchmark's load, in the master and in each worker.
+"""The Locust file of a benchmark's load. The master and each worker load it (``locust -f``).
 
 In the master the environment variable CRUCIBLE_LOAD_SPEC holds the spec's path. Workers get the spec from the master
 and send it their results (``bench.locust.exchange``), since they may be on other machines. Commands and reports pass

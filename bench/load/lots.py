@@ -1,4 +1,4 @@
-"""Producers and readers of a benchmark that use somebody else's client library.
+"""Producers and readers over another client library.
 
 ``LotProducer`` has the schedule of ``LoadProducer``: lot n, a batch of the plan, is due at ``start + n * interval`` and
 goes to the partition ``n % partitions``, whatever became of the lots before. Its records are given to the library one

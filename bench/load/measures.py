@@ -1,4 +1,4 @@
-"""What a worker measures, second by second, and the sums of all workers.
+"""Measurements of a worker by the second, and their sums.
 
 Latencies are lossless histograms (``bench/fleet/recorder.py``): counts of records by bucket, whose sums lose nothing.
 Times are microseconds, seconds count from the start of the load.

@@ -1,4 +1,4 @@
-"""How workloads are played, beside what their files say."""
+"""Options of a play that workload files do not have."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

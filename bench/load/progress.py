@@ -1,4 +1,4 @@
-"""What is printed each second while a load runs: what was acknowledged and read, and why a rate is not reached.
+"""The lines printed while a load runs: each second, what was acknowledged and read, and why a rate is not reached.
 
 There are three causes, and a second may have several: brokers that respond too slowly (partitions wait because as many
 requests are in flight as may be), brokers out of reach or refusing (partitions without a leader, or with batches to

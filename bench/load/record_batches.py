@@ -1,4 +1,4 @@
-"""Batches whose records have sizes of their own and headers, made record by record.
+"""Batches made record by record: their records have headers and different sizes.
 
 ``BatchMaker`` writes columns, since all of its records have one layout. Here each record is written by itself, which
 costs several times as much (`crucible bench --calibrate` measures a worker with such batches, too). The bytes are those

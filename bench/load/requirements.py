@@ -1,5 +1,5 @@
-"""What a workload needs of its target, of this machine and of its client. Nothing here needs a broker that runs, so
-that a call that cannot succeed ends before one is started."""
+"""Requirements of a workload: features of its target, of this machine and of its client. Nothing here needs a running
+broker, so a call that cannot succeed ends before one is started."""
 
 import resource
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What the load workers of one run do, as one value that the master sends them."""
+"""The specification of a load, which the master sends to its workers."""
 
 from collections.abc import Iterator
 from pathlib import Path

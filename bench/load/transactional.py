@@ -1,4 +1,4 @@
-"""A transactional producer for benchmarks: ``LoadProducer``'s schedule and batches, in one transaction after another.
+"""A transactional producer for benchmarks. It sends ``LoadProducer``'s batches in one transaction after another.
 
 A transaction begins with the first batch that is due and takes what is due next, until it has its number of records or
 its time is over. Then the producer waits until all of its batches are settled, and commits, or aborts the planned

@@ -1,4 +1,4 @@
-"""A client that consumes, transforms and produces exactly once, as a stream thread of Kafka Streams does (KIP-447).
+"""A client that consumes, transforms and produces: exactly once, as a stream thread of Kafka Streams does (KIP-447).
 
 The client reads an input topic as a member of a group, with read_committed, and writes each record to the same
 partition of an output topic. Each interval is one transaction: the records and the group's offsets take effect

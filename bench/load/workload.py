@@ -1,4 +1,4 @@
-"""A workload: OpenMessaging Benchmark's YAML files as they are, read into one value.
+"""OpenMessaging Benchmark's YAML files, read into one value.
 
 What a file says is read strictly: an unknown key, an impossible number or a field that this suite does not carry out
 ends with one sentence. OpenMessaging's project: https://github.com/openmessaging/benchmark (``Workload.java``).

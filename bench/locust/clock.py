@@ -1,4 +1,4 @@
-"""The clock of a load worker, and how far it is from the master's.
+"""The clock of a load worker, compared with the master's.
 
 End-to-end times compare a record's timestamp with the time at which it was read, and both may be of different machines.
 So workers set their records' timestamps, and read them, by the master's clock, as far as they know it.

@@ -1,4 +1,4 @@
-"""What the master and workers of a load exchange beside commands and reports: spec, clocks, files, results.
+"""Further values between master and workers: spec, clocks, files and results, beside commands and reports.
 
 Workers may be on other machines, so nothing goes through files. A result goes in parts, because heartbeats must come
 between them. So do the files of a worker that does not share the master's disk: the next part of one goes once the

@@ -1,4 +1,4 @@
-"""Messages between Locust's master, its workers and their parent process, beside Locust's own messages.
+"""Messages between master, workers and parent process: those beside Locust's own.
 
 The master reads commands from its stdin, one JSON object a line, and passes them to the workers. It prints the sums of
 what they report, also one JSON object a line. Only Locust processes import this.

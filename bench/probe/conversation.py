@@ -1,4 +1,4 @@
-"""A client over a raw socket that records its conversation in words and bytes.
+"""A client over a raw socket. It records its conversation in words and bytes.
 
 ``body`` makes a request from plain values, so that a case names only the fields that matter to it.
 """

@@ -1,4 +1,4 @@
-"""Produce, Fetch and fetch sessions (KIP-227) in few words, and batches to send: what many cases need."""
+"""Produce and Fetch in few words: what many cases need, with fetch sessions (KIP-227) and batches to send."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence

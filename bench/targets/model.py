@@ -1,4 +1,4 @@
-"""A target's file as frozen values, and placeholders such as ``{port}`` in its texts.
+"""A target's file as frozen values. It replaces placeholders such as ``{port}`` in texts.
 
 README.md explains every key. Braces that are no placeholder stay as they are.
 """

@@ -1,4 +1,4 @@
-"""``crucible nightly``: play a night's stages within its budget, and report whether it is red.
+"""``crucible nightly``: play a night's stages. They share its budget, and the exit code says whether the night is red.
 
 Each finished play is durable. A night that was stopped or killed goes on with what is left of its budget.
 """

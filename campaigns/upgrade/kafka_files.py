@@ -1,4 +1,4 @@
-"""Kafka's files of a partition, read and written without code of the broker.
+"""Kafka's files of a partition: read and written without code of the broker.
 
 What is proven of the broker's snapshots must not rest on the broker's own readers. Formats: record batches of magic 2
 (Kafka's protocol guide), ``.snapshot`` (ProducerSnapshot.json, version 1), ``.index`` and ``.timeindex`` (OffsetIndex

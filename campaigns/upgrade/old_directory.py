@@ -1,4 +1,4 @@
-"""A log directory as a broker before 2.8 leaves it, made by hand.
+"""A log directory as a broker before 2.8 leaves it: made by hand.
 
 The broker's log has no part in it: batches come from the record builder, and all other files from ``kafka_files``.
 Timestamps lie between some hours ago and now. Producers come and go. Some write in transactions. One of these is open

@@ -1,4 +1,4 @@
-"""Replaces the nodes' addresses in replies by the proxy's, so that clients stay behind the proxy.
+"""Replaces the nodes' addresses in replies: with the proxy's own, clients stay behind the proxy.
 
 Addresses are in Metadata, FindCoordinator and DescribeCluster, and since KIP-951 in Produce and Fetch. Replies to
 ApiVersions offer these APIs only in versions that our codecs can read. What else carries an address is for nodes

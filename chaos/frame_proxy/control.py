@@ -1,4 +1,4 @@
-"""The HTTP interface that adds and removes rules while the proxy runs."""
+"""The HTTP interface that adds and removes rules."""
 
 import asyncio
 import hmac

@@ -1,4 +1,4 @@
-"""Rules by the control API's paths and JSON (docs/control-api.md), as far as a proxy can play them.
+"""Rules in the form of the control API (docs/control-api.md): its paths and JSON, as far as a proxy can play them.
 
 A test that adds its rules by these works in front of any broker. What a proxy cannot do is refused, never left out.
 """

@@ -1,4 +1,4 @@
-"""Actions of the proxy for the rules of one node (``chaos.interceptor.actions.FaultActions``)."""
+"""Actions of the proxy for the rules of one node. They implement ``chaos.interceptor.actions.FaultActions``."""
 
 import asyncio
 import os

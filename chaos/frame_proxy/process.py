@@ -1,4 +1,6 @@
-"""The proxy as a process of a run: ``python -m chaos.frame_proxy.process SPEC``, where SPEC is a ``Spec`` as JSON.
+"""The proxy as a process of a run.
+
+``python -m chaos.frame_proxy.process SPEC``, where SPEC is a ``Spec`` as JSON.
 
 It prints one JSON line when it is ready (``ready``: HOST:PORT for each node and each link), and one for each hit
 (``fault``) before the hit's action. It takes orders as JSON lines on stdin, and ends with stdin or at SIGTERM.

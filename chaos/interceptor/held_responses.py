@@ -1,4 +1,4 @@
-"""Responses for Toxiproxy to lose, held by their sender until a toxic is on the way to the clients.
+"""Responses for Toxiproxy to lose. Their sender holds them until a toxic is on the way to the clients.
 
 The sender is a live node, or the frame proxy in front of one.
 

@@ -1,4 +1,4 @@
-"""``crucible compare``: one scenario played several times with the same seed.
+"""``crucible compare``: one scenario, played repeatedly with one seed.
 
 The scenario is played in both revisions of fetch sessions and without sessions. If it has a mirror, it is played with
 metadata epochs and without them instead.

@@ -1,4 +1,4 @@
-"""Errors around a run, and how a run ends by one of them."""
+"""Errors of a run, and the end that each causes."""
 
 from collections.abc import Collection
 from dataclasses import dataclass

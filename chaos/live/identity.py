@@ -1,4 +1,4 @@
-"""The manifest's description of the code that ran, and of the machine."""
+"""The manifest's description of code and machine."""
 
 import importlib.metadata
 import os

@@ -1,4 +1,4 @@
-"""``crucible cluster --data DIR kill ...``: SIGKILL for the node that has a role.
+"""SIGKILL for the node that has a role: ``crucible cluster --data DIR kill ...``.
 
 The data folder has which nodes run (``cluster_command``). They report the node that has the role, and it is killed.
 """

@@ -1,4 +1,4 @@
-"""A connection through a link, which shows the effect of a fault there.
+"""A connection that shows the effect of a link's fault.
 
 Toxiproxy counts a connection's bytes only when it ends, so its counters say nothing about a fault while connections
 live through it.

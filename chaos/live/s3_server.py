@@ -1,4 +1,4 @@
-"""versitygw, an S3 server over a folder, with Toxiproxy before it.
+"""An S3 server over a folder (versitygw). Toxiproxy is in front of it.
 
 The build takes a few minutes, so only nightly tests and people start it: ``python -m chaos.live.s3_server``.
 """

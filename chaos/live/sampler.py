@@ -1,4 +1,4 @@
-"""Samples of each node's metrics and process (table ``broker``), once a second."""
+"""Samples of each node's metrics and process. They are taken once a second (table ``broker``)."""
 
 import http.client
 import threading

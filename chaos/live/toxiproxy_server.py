@@ -1,4 +1,4 @@
-"""Toxiproxy's server in a pinned version, on a loopback port.
+"""Toxiproxy's server in a pinned version.
 
 No registry ships the binary for Python, so ``build`` compiles it (``bench.golang``). The set-up does so while it
 installs packages, so this module imports none of them before a server starts.

@@ -1,4 +1,4 @@
-"""Mutants of failing disks, lost names, and files that are damaged when a node starts."""
+"""Mutants of failing disks, lost names and damaged files."""
 
 # ruff: noqa: ARG001 - a replacement takes all parameters of its target.
 

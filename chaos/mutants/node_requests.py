@@ -1,4 +1,4 @@
-"""Mutants that accept requests which no node of this cluster sends now."""
+"""Mutants that accept requests of no node of this cluster."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Work in child processes, each of which does a few parts of the work.
+"""Work that child processes share.
 
 A world is one large cycle of objects. A long-lived process would have to look for the garbage of each, which takes a
 twelfth of a search's time. A child just ends, and its memory goes with it. It is forked, so it has all modules at once.

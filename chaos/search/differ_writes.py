@@ -1,4 +1,4 @@
-"""The operations of a script on topics, and those of its producers with their transactions."""
+"""The operations of a script on topics, and its writes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

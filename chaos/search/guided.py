@@ -1,4 +1,4 @@
-"""Guided search: schedules that reached something new are kept and changed further.
+"""Guided search. Schedules that reached something new are kept and changed further.
 
 A random search draws each schedule by itself. Here a *recipe* names a schedule: a scenario, a seed, and the numbers of
 changes. Each change alters the scenario that the earlier ones made: it moves, repeats, drops or adds a fault, lets one

@@ -46,8 +46,17 @@ Rules:
 - Standard error is free for logs. A line on standard output that is no message, or a process that is left behind, makes
   the case "adapter failed".
 
-`./crucible client ./my-adapter --section ordinary` plays cases without a fault, which show whether the adapter works.
-A template in Python, with its loop, is in `crucible_kafka/clients/adapters/python`; beside it are adapters as examples.
+## How to write one in an hour
+
+1. Copy the template in Python, `crucible_kafka/clients/adapters/python`, or an adapter beside it in a language that you
+   know. An adapter is one process, a loop over lines, and hardly more than 250 lines.
+2. Begin with `hello`, `open`, `assign`, `poll` and `close`. `./crucible client ./my-adapter --section ordinary` plays
+   cases without a fault, which show whether the adapter works.
+3. Then add `send` and `flush`, `subscribe` and `commit` with the events `assigned`, `revoked` and `lost`, and
+   transactions. Report errors by Kafka's names.
+
+A client that hangs is no failure of its adapter: an operation that does not return within its limit violates progress.
+So an adapter must not wait for longer than the client does.
 """
 
 

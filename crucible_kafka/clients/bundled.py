@@ -1,4 +1,5 @@
-"""How an adapter is found, and built on first use: ``own``, ``kafka-python@2.0.2``, ``./my-adapter``.
+"""Finds an adapter, and builds it on first use: by a name (``own``), a version (``kafka-python@2.0.2``) or a path
+(``./my-adapter``).
 
 A bundled adapter is a folder of ``adapters`` with an ``adapter.toml``, for any language:
 

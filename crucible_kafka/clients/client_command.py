@@ -1,4 +1,4 @@
-"""``crucible client``: plays cases against a client through its adapter, and reports the results."""
+"""``crucible client``: plays cases against a client. It uses the client's adapter, and reports the results."""
 
 import time
 from collections.abc import Callable, Sequence

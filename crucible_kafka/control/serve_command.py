@@ -1,4 +1,4 @@
-"""``crucible serve``: a cluster with the control API, until a signal, or until nobody is left who wants it."""
+"""``crucible serve``: a cluster with the control API. It ends by a signal, or when no client is left."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Whether the arguments of a call have the types that its signature declares.
+"""Checks arguments against the types of a signature.
 
 A wrong one is refused where the test's author sees it: in a node it would end the node, or be an error without the
 argument's name.

@@ -1,4 +1,4 @@
-"""How a node is started, reached and ended, whatever it runs on."""
+"""The interface of what a node runs on: a thread or a process starts, reaches and ends it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""``Cluster``: a Kafka cluster for the time of a ``with`` block, with what a test does to it and sees of it."""
+"""A Kafka cluster in a ``with`` block. ``Cluster`` has what a test does to it and sees of it."""
 
 import threading
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What a test does to a cluster: topics, leaders, coordinators, the controller, sessions, logs, features and versions.
+"""A test's actions on its cluster: topics, leaders, coordinators, the controller, sessions, logs, features, versions.
 
 Each verb returns when it has taken effect, or raises CrucibleTimeout with what it waits for.
 """

@@ -1,4 +1,4 @@
-"""A node on a thread of the test's process, with an event loop of its own.
+"""A node on a thread of the test's process.
 
 It touches nothing that belongs to the whole process: no signals, limits, allocator settings or garbage collector.
 """

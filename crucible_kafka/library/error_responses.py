@@ -1,4 +1,4 @@
-"""Responses with an error, made from the request that they refuse, for a whole request or for one partition of it.
+"""Responses with an error: each is made from its request, for all of it or for one partition.
 
 The code knows the names of fields in Kafka's schemas, not the APIs. An item of a response has the same keys as the item
 of the request that it is about: names, IDs and indexes.

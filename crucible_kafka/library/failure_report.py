@@ -1,4 +1,4 @@
-"""What the report of a failed test says of its cluster: rules, the conversation of the clients, errors of the nodes."""
+"""The cluster's part in the report of a failed test: rules, the conversation of the clients, errors of the nodes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

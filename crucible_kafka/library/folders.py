@@ -1,4 +1,4 @@
-"""Temporary folders and reserved ports of a cluster, which nothing but the cluster uses.
+"""Temporary folders and reserved ports of a cluster.
 
 A folder is locked for as long as its process lives. What a process that was killed left behind is removed by the next
 cluster that starts on this machine.

@@ -1,4 +1,5 @@
-"""The newest requests and responses of one node, in a bounded ring. Bodies become plain values when they are read."""
+"""The newest requests and responses of one node. They are in a bounded ring. Bodies become plain values when they
+are read."""
 
 import time
 from collections import Counter, deque

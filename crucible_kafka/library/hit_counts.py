@@ -1,4 +1,4 @@
-"""Counts of a rule that hold over all nodes of a cluster, in files of one folder.
+"""Counts of a rule over all nodes: they are in files of one folder, which all nodes of a cluster share.
 
 Nodes may be threads or processes, and one of them may be killed at any moment. So a number is claimed under a lock of
 its file, which the system releases with the process, and the evidence of a hit is one line that is appended whole.

@@ -1,4 +1,4 @@
-"""One node of a cluster as a test sees it, and the ports that it keeps over its restarts."""
+"""One node of a cluster as a test sees it. It keeps its ports over restarts."""
 
 import time
 from collections.abc import Sequence

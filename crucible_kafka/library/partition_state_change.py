@@ -1,4 +1,4 @@
-"""A change of one partition that a test wants, for the queue of the active controller."""
+"""A test's change of one partition for the controller's queue."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""A node in a process of its own, which can be killed, and which ends with the process that started it."""
+"""A node in a process of its own: it can be killed, and ends with the process that started it."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Functions of a test that change responses, for nodes that run in the test's process.
+"""Functions of a test that change responses. They need nodes that run in the test's process.
 
 A rule is plain values, so it has the number of its function. The ``Rule`` of the test keeps the function alive.
 """

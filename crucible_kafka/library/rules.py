@@ -1,4 +1,6 @@
-"""Rules as a test writes them: ``kafka.on("OffsetCommit", client_id="app-*").drop_response(times=1)``."""
+"""Rules as a test writes them.
+
+For example, ``kafka.on("OffsetCommit", client_id="app-*").drop_response(times=1)``."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

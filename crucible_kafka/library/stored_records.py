@@ -1,4 +1,4 @@
-"""Records as they are in a partition's log, with whether each is committed."""
+"""Records of a partition's log, and whether each is committed."""
 
 from base64 import b64decode
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""A request as API handlers see it, and responses that take several events to build."""
+"""A request as API handlers see it. A response may take several events to build."""
 
 from collections.abc import Callable
 from typing import ParamSpec, Protocol, TypeVar

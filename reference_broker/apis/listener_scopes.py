@@ -1,4 +1,4 @@
-"""The requests that each listener accepts, for a node that has several.
+"""The requests that each listener of a node accepts.
 
 Source: ``listeners`` of each request's schema in Kafka. A request that a listener does not take closes its connection,
 as in Kafka. Kafka lets an authorizer refuse requests of brokers to each other on a client's listener; there is none

@@ -1,4 +1,4 @@
-"""Decides which node gets the next Metadata request, and whether its response is accepted.
+"""Decides which node gets the next Metadata request. It also decides whether the response is accepted.
 
 Consumers, producers and admins use it. There is no I/O here. One Metadata request is in flight at a time. Times are
 microseconds.

@@ -1,4 +1,4 @@
-"""The client's side of incremental fetch sessions, in both revisions of KIP-227.
+"""The client's side of incremental fetch sessions: both revisions of KIP-227.
 
 ``make_session_handler`` makes a ``SessionHandler`` for each fetcher and node. It does no I/O. Callers alternate between
 ``build`` (or ``update``) and one of ``handle_response``, ``handle_lost``, ``presume_processed``.

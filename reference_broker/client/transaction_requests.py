@@ -1,4 +1,4 @@
-"""Requests to a transaction's coordinators, and what helps against each error.
+"""Requests to a transaction's coordinators, and their errors.
 
 KIP-1050 sorts errors by their remedy: resend, abort the transaction, recreate the producer (application recoverable),
 or change the configuration. KIP-360 adds that after some errors the next transaction needs a higher producer epoch.

@@ -1,4 +1,4 @@
-"""The first records of a new active controller, before all changes (Kafka's ActivationRecordsGenerator).
+"""The first records of a new active controller (Kafka's ActivationRecordsGenerator). They precede all changes.
 
 It writes an Abort if its predecessor left a transaction open, and the first records of an empty log.
 """

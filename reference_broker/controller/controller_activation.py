@@ -1,4 +1,4 @@
-"""The start and the end of this node's time as the active controller.
+"""The start and the end of a controller term.
 
 A leader of the quorum becomes the active controller when the first record of its epoch is committed and loaded, because
 it has everything that was committed before.

@@ -1,4 +1,4 @@
-"""Elections of preferred leaders, and of unclean ones where allowed (KIP-460).
+"""Elections of preferred leaders (KIP-460). Unclean elections take place where they are allowed.
 
 It checks all partitions every ``leader.imbalance.check.interval.seconds``, but only if topics, brokers or settings have
 changed since the last check. So a cluster at rest costs nothing. A new active controller checks at once for partitions

@@ -1,4 +1,4 @@
-"""Builds the parts of a broker, and those of a remote tier where there is one."""
+"""Builds the parts of a broker: also those of a remote tier where there is one."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

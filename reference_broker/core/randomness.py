@@ -1,4 +1,4 @@
-"""Random numbers that anyone with the seed can repeat and nobody without it can guess."""
+"""Random numbers that only a seed determines: without it nobody can guess them."""
 
 from hashlib import sha256
 from typing import Any

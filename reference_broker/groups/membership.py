@@ -1,4 +1,5 @@
-"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup and DeleteGroups of classic groups (Kafka's GroupMetadataManager).
+"""Requests of members of classic groups (Kafka's GroupMetadataManager): JoinGroup, SyncGroup, Heartbeat, LeaveGroup and
+DeleteGroups.
 
 ``Membership`` finds the group of a request, and begins and ends the service of the groups of a partition that is loaded
 or lost. The functions below it have the rules of one request each: ``join_group`` (also for static members that

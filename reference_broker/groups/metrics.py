@@ -1,4 +1,4 @@
-"""Metrics of a group coordinator, under Kafka's names (GroupMetadataManager, group-coordinator-metrics)."""
+"""Metrics of a group coordinator, under Kafka's names: GroupMetadataManager and group-coordinator-metrics."""
 
 from reference_broker.groups.group import GroupState
 from reference_broker.metrics.metrics import Metrics

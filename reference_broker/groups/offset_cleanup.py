@@ -1,4 +1,4 @@
-"""Removes expired offsets (KIP-211), offsets of deleted topics, and empty groups without offsets.
+"""Removes expired offsets (KIP-211): also offsets of deleted topics, and empty groups without offsets.
 
 A removal that cannot be written now is retried later, for instance where too few replicas
 are in sync.

@@ -1,4 +1,4 @@
-"""The records of ``__consumer_offsets`` as bytes, in Kafka's layouts (group-coordinator/src/main/resources, 4.1).
+"""The records of ``__consumer_offsets`` as bytes. The layouts are Kafka's (group-coordinator/src/main/resources, 4.1).
 
 Each key and value begins with its version (int16). Key versions 0 and 1 are OffsetCommitKey, 2 is GroupMetadataKey.
 Both values are written in version 3, as Kafka 4.1 writes them, and read in versions 0-4; version 4 is flexible. An

@@ -1,4 +1,4 @@
-"""The idempotent producers of a partition (KIP-98; P-1, P-5, P-6, P-7), and their snapshot files.
+"""The idempotent producers of a partition, and their snapshots: KIP-98; P-1, P-5, P-6, P-7.
 
 The snapshots are Kafka's files (ProducerStateManager and ProducerSnapshot.json). ``<20-digit offset>.snapshot`` has the
 state before that offset. It is written when a segment begins there, at a clean stop, and at the end of a start. A file

@@ -1,4 +1,4 @@
-"""One segment: a file of batches with its indexes, and its state in memory."""
+"""A segment of a log: a file of batches with its indexes, and its state in memory."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator

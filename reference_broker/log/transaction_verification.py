@@ -1,4 +1,4 @@
-"""Transactions that await their coordinator's verification (KIP-890, Kafka's VerificationStateEntry).
+"""Transactions that await verification (KIP-890): Kafka's VerificationStateEntry.
 
 The first batch of a transaction in a partition waits until the transaction's coordinator has verified that the
 transaction has the partition. Meanwhile the transaction may end: a marker comes, or the producer is fenced. Then the

@@ -1,4 +1,4 @@
-"""The cluster's metadata at one offset of the metadata log, as an immutable value.
+"""The cluster's metadata at one offset: an immutable value, made from the metadata log.
 
 A new image shares all unchanged parts with the one before. Building one from a delta costs what changed, plus one copy
 of a map (about 5 ns an entry) for each kind of thing that changed. 10,000 topics are copied in 50 us, whatever the

@@ -1,4 +1,4 @@
-"""Handlers of Vote, BeginQuorumEpoch, EndQuorumEpoch and Fetch, with the checks in the order of KafkaRaftClient.
+"""Handlers of Vote, BeginQuorumEpoch, EndQuorumEpoch and Fetch. The checks have the order of KafkaRaftClient.
 
 If a request changes this node's role, the change is synced to disk before the response is sent.
 

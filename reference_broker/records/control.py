@@ -1,4 +1,4 @@
-"""Control batches: transaction markers (KIP-98), leader changes (KIP-595) and snapshot delimiters (KIP-630).
+"""Batches of control records: transaction markers (KIP-98), leader changes (KIP-595) and snapshot delimiters (KIP-630).
 
 A control record's key is an int16 version and an int16 type. Its value is a message of Kafka's schemas, which kio
 provides (LeaderChangeMessage.json, SnapshotHeaderRecord.json, SnapshotFooterRecord.json, EndTxnMarker.json).

@@ -1,4 +1,4 @@
-"""Validation of a client's batches before a leader appends them (Kafka's LogValidator), and recompression.
+"""Validation of a client's batches (Kafka's LogValidator): also their recompression, before a leader appends them.
 
 All rules but one read batch headers only. The exception is ``check_records``: each record of a compacted topic must
 have a key, so its batches are decoded. ``repacked`` compresses a batch with another codec, for topics whose

@@ -1,4 +1,4 @@
-"""Copies the segments of one partition that this node leads, one at a time (Kafka's RLMCopyTask).
+"""Copies the segments of one led partition: one at a time (Kafka's RLMCopyTask).
 
 COPY_SEGMENT_STARTED is written to ``__remote_log_metadata`` first, so that no object that a crash leaves behind goes
 unnoticed. Then the segment's objects are stored, one after the other, and then COPY_SEGMENT_FINISHED is written.

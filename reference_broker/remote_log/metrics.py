@@ -1,4 +1,4 @@
-"""Metrics of the remote tier, under Kafka's names (RemoteStorageMetrics)."""
+"""Metrics of the remote tier (Kafka's RemoteStorageMetrics)."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The high watermarks of this node's replicas, kept in Kafka's file ``replication-offset-checkpoint``.
+"""Stored high watermarks of this node's replicas: Kafka's file ``replication-offset-checkpoint``.
 
 A restarted replica learns from the file what was committed. If the file is old or misses an entry, a follower soon
 learns the high watermark from its leader, and a leader from its followers. The file is written every

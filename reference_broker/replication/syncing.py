@@ -1,4 +1,4 @@
-"""Syncs that ``flush.messages`` and ``flush.ms`` require, on leaders and on followers.
+"""Syncs that ``flush.messages`` and ``flush.ms`` require.
 
 A follower syncs what it appended before its next fetch confirms those records.
 """

@@ -1,4 +1,4 @@
-"""The sockets of a node's listeners, and the addresses that it advertises.
+"""The sockets of listeners, and their advertised addresses.
 
 Each failure has a sentence that says what to do.
 """

@@ -1,4 +1,4 @@
-"""``crucible broker``: runs a node with the options of the command line, and returns its exit code."""
+"""``crucible broker``: runs a node. It takes the options of the command line, and returns the exit code."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Which notes of a node are logged, and one log line for each request (``crucible.request.log.enable``).
+"""Log lines for a node's notes and requests. ``crucible.request.log.enable`` adds one line for each request.
 
 The trace recorder, which is a hook, records all notes.
 """

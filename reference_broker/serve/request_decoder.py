@@ -1,4 +1,4 @@
-"""Decodes frames into the requests that the node handles, large frames in several steps."""
+"""Decodes frames into requests: large frames in several steps."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING

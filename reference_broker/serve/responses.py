@@ -1,4 +1,4 @@
-"""Encodes responses, large ones in several steps, and hands them to their connections."""
+"""Encodes responses for their connections: large ones in several steps."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The first revision of fetch sessions, from the first text of KIP-227's page: IDs and sequence numbers have 64 bits,
+"""The first revision of fetch sessions (KIP-227's first text): IDs and sequence numbers have 64 bits,
 and dirty numbers are compared.
 
 It plays beside the final revision, in the private drafts of Fetch 1000 and 1002.

@@ -1,4 +1,4 @@
-"""Verification of transactional appends by the coordinator of the transaction (KIP-890).
+"""Verification of transactional appends (KIP-890): the coordinator of the transaction verifies them.
 
 ``AddPartitionsToTxnManager`` has at most one AddPartitionsToTxn in flight to each coordinator. Verifications that are
 requested meanwhile share the next one. The rules are those of Kafka's AddPartitionsToTxnManager.

@@ -1,4 +1,4 @@
-"""Timeouts of open transactions (X-7) and the expiration of idle transactional IDs (X-10)."""
+"""Timeouts of open transactions (X-7), and expiration of idle transactional IDs (X-10)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

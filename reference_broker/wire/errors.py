@@ -1,4 +1,4 @@
-"""Error codes by Kafka's names, and what is raised when a peer breaks the protocol.
+"""Error codes by Kafka's names, and the protocol's exception.
 
 ``ErrorCode`` is kio's table of Kafka 4.1's codes. Codes from 10001 on are private to drafts.
 """

@@ -1,5 +1,5 @@
-"""Codec of Fetch responses, versions 4-18, and the tagged fields that Produce responses share: the current leader and
-the listeners of nodes (KIP-951). Source: FetchResponse.json.
+"""Codec of Fetch responses, versions 4-18. Produce responses share the tagged fields of the current leader and of the
+listeners of nodes (KIP-951). Source: FetchResponse.json.
 """
 
 from collections.abc import Mapping, Sequence

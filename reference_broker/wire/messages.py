@@ -1,4 +1,4 @@
-"""Decodes frames to bodies and encodes bodies to frames, for every API.
+"""Decodes and encodes the messages of every API.
 
 Fetch and Produce bodies are the values of ``wire.fetch`` and ``wire.produce``, with codecs written by hand. Every
 other body is kio's dataclass of the highest version in ``apis.VERSIONS``, whatever the version on the wire. Its codec

@@ -1,4 +1,4 @@
-"""Bodies of APIs whose highest version dropped a field that handlers read or fill in."""
+"""Bodies with fields that the highest version dropped. Handlers read or fill them in."""
 
 from dataclasses import dataclass, field
 from datetime import timedelta

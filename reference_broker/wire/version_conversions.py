@@ -1,4 +1,4 @@
-"""Conversions of messages whose fields changed too much between versions to be copied by name.
+"""Conversions of messages between versions: those whose fields changed too much to be copied by name.
 
 A ``VersionConversion`` converts the class of an old version to the class that handlers see (``up``) and back
 (``down``). Content for which an old version has no field is omitted. Passing several coordinators or keys to a version

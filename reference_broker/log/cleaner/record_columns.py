@@ -1,5 +1,5 @@
-"""Reads the records of a batch over its decompressed bytes, column by column. The cleaner needs no more than a record's
-place, its offset, its key, and whether it has a value."""
+"""Reads a batch's records column by column. It works over the decompressed bytes. The cleaner needs no more
+than a record's place, its offset, its key, and whether it has a value."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

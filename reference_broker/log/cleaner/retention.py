@@ -1,5 +1,4 @@
-"""Decides which records of each batch a pass of the cleaner keeps (Kafka's Cleaner and MemoryRecords.filterTo; KIP-98,
-KIP-534).
+"""Decides which records of a batch the cleaner keeps (Kafka's Cleaner and MemoryRecords.filterTo; KIP-98, KIP-534).
 
 The newest record of each key stays (``OffsetMap``), and a tombstone until its delete horizon. Records of aborted
 transactions are removed (``CleanedTransactions``). Some batches stay without records, because producers
