@@ -25,7 +25,7 @@ def test_watcher_of_a_run_ends_with_it_and_leaves_nothing(tmp_path: Path, monkey
             time.sleep(seconds)
             (watcher,) = (each for each in psutil.Process().children() if "--beside-run" in each.cmdline())
             family = [watcher, *watcher.children(recursive=True)]
-        _, alive = psutil.wait_procs(family, timeout=10)
+        _, alive = psutil.wait_procs(family, timeout=30)
         assert not [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]
         assert [each.name for each in tmp_path.iterdir()] == ["run"]
 
@@ -53,5 +53,5 @@ def test_watcher_of_a_run_ends_when_the_player_is_killed(seconds: float, tmp_pat
         family = psutil.Process(player.pid).children(recursive=True)
         assert family
         player.kill()
-    _, alive = psutil.wait_procs(family, timeout=20)
+    _, alive = psutil.wait_procs(family, timeout=30)
     assert not [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]

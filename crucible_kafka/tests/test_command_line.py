@@ -388,7 +388,7 @@ def test_run_that_is_stopped_ends_all_its_processes_and_leaves_no_folder(number:
         for line in process.stderr:
             if re.search("serves at", line):
                 break
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 30
         while len(children := psutil.Process(process.pid).children(recursive=True)) < 3:
             assert time.monotonic() < deadline, f"only {children} were started"
             time.sleep(0.01)

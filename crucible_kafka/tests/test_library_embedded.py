@@ -19,7 +19,7 @@ from crucible_kafka import Cluster, CrucibleError, NodeDead, StartFailed
 from crucible_kafka.library.folders import PREFIX, TemporaryFolder
 from crucible_kafka.library.inside_node import InsideNode
 
-LIMIT_S = 10
+LIMIT_S = 30
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from crucible_kafka import Cluster, CrucibleError, CrucibleTimeout, NodeDead, No
 from crucible_kafka.library.carrier import NodeSpec
 from crucible_kafka.library.processes import ProcessNode
 
-LIMIT_S = 20
+LIMIT_S = 30
 pytestmark = pytest.mark.live
 
 
@@ -243,7 +243,7 @@ def test_threads_that_use_a_cluster_while_it_is_killed_get_its_own_exceptions(pr
         finally:
             has_ended.set()
         for each in users:
-            each.result(5)
+            each.result(30)
 
 
 def test_commands_of_another_thread_do_not_take_the_ready_line_of_a_node_that_starts(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_what_a_test_did_is_gone_in_the_next_one(pytester: pytest.Pytester) -> N
             names.append(kafka.topic("orders"))
             kafka.create_topic("by-name")
             assert kafka.features()["transaction.version"] > 0
-            metadata = AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics(timeout=20)
+            metadata = AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics(timeout=30)
             assert metadata.brokers[0].port > 1
             versions = kafka.frames(api="ApiVersions", direction="response")[0].body["api_keys"]
             assert max(each["max_version"] for each in versions) > 13
@@ -210,7 +210,7 @@ def test_test_of_the_session_cluster_has_the_section_too(pytester: pytest.Pytest
         """
         from confluent_kafka.admin import AdminClient
         def test_passes(kafka_cluster):
-            AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers}).list_topics(timeout=20)
+            AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers}).list_topics(timeout=30)
             assert kafka_cluster.frames()
         def test_fails(kafka_cluster):
             assert False
@@ -333,7 +333,7 @@ def test_options_give_the_settings(pytester: pytest.Pytester) -> None:
         from confluent_kafka.admin import AdminClient
         def test_it(kafka):
             assert kafka._config["num.partitions"] == "6"
-            AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics(timeout=20)
+            AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics(timeout=30)
             (versions,) = kafka.frames(api="ApiVersions", direction="response")[:1]
             assert max(each["max_version"] for each in versions.body["api_keys"] if each["api_key"] == 1) == 12
         """,

@@ -102,7 +102,7 @@ def test_standby_that_fails_ends_with_all_that_it_started(capfd: pytest.CaptureF
                 seen.update({each: each.name() for each in standby_process.children(recursive=True)})
             time.sleep(0.1)
     assert "java" in seen.values()
-    _, alive = psutil.wait_procs(list(seen), timeout=10)
+    _, alive = psutil.wait_procs(list(seen), timeout=30)
     assert all(each.status() == psutil.STATUS_ZOMBIE for each in alive)
     assert "'str' object has no attribute" in capfd.readouterr().err
 
@@ -120,7 +120,7 @@ def test_standby_ends_with_the_process_that_started_it_even_if_that_is_killed() 
         standby = psutil.Process(int(parent.stdout.readline()))
         assert standby.is_running()
         parent.kill()
-    _, alive = psutil.wait_procs([standby], timeout=10)
+    _, alive = psutil.wait_procs([standby], timeout=30)
     assert all(each.status() == psutil.STATUS_ZOMBIE for each in alive)
 
 

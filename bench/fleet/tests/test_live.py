@@ -48,7 +48,7 @@ def bootstrap(tmp_path: Path) -> Iterator[str]:
     ready = json.loads(process.stdout.readline())
     yield ready["listen"]
     process.terminate()
-    process.wait(10)
+    process.wait(30)
     process.stdout.close()
 
 
@@ -182,12 +182,12 @@ def test_locusts_page_starts_and_stops_the_load_again_and_again(tmp_path: Path, 
     with start(tmp_path, bootstrap, "--web", str(port), workers=2, load={"seconds": 0}) as fleet:
         opened = json.loads(fleet.stdout.readline())
         assert opened["event"] == "web", fleet.stderr.read()
-        with urlopen(opened["url"], timeout=10) as page:
+        with urlopen(opened["url"], timeout=30) as page:
             assert b"Locust" in page.read()
         for _ in range(2):
             wait_until_workers(opened["url"], 2)
             form = urlencode({"user_count": 8, "spawn_rate": 8}).encode()
-            with urlopen(f"{opened['url']}/swarm", form, timeout=10) as response:
+            with urlopen(f"{opened['url']}/swarm", form, timeout=30) as response:
                 assert json.load(response)["success"]
             time.sleep(PAGE_MEMORY_S)
             assert wait_for(lambda: fetches_counted(opened["url"]) > 20), "the page shows no fetches"
@@ -220,7 +220,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 30) -> bool:
 
 
 def statistics(url: str) -> Any:
-    with urlopen(f"{url}/stats/requests", timeout=10) as response:
+    with urlopen(f"{url}/stats/requests", timeout=30) as response:
         return json.load(response)
 
 

@@ -109,7 +109,7 @@ def _aiokafka_reads(bootstrap: str, topic: str, count: int) -> list[bytes]:
 
 def _create(bootstrap: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(10)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
 
 
 Writes = Callable[[str, str, str, bool], None]
@@ -160,8 +160,8 @@ def test_kafka_python_keeps_one_fetch_session(node: BrokerNode, metrics: "Metric
 def test_validate_only_creates_nothing(node: BrokerNode) -> None:
     """Kafka's topic tool has no such option; the libraries' admin clients do."""
     admin = AdminClient({"bootstrap.servers": node.bootstrap})
-    admin.create_topics([NewTopic("dry", 3, 1)], validate_only=True)["dry"].result(10)
-    assert "dry" not in admin.list_topics(timeout=10).topics
+    admin.create_topics([NewTopic("dry", 3, 1)], validate_only=True)["dry"].result(30)
+    assert "dry" not in admin.list_topics(timeout=30).topics
     refused = admin.create_topics([NewTopic("dry", 3, 2)], validate_only=True)["dry"]
     with pytest.raises(confluent_kafka.KafkaException, match="INVALID_REPLICATION_FACTOR"):
-        refused.result(10)
+        refused.result(30)

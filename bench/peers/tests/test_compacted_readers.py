@@ -51,7 +51,7 @@ class Table:
         self._cleaned = folder / f"data/{TOPIC}-0/cleaner-offset-checkpoint"
         config = {"cleanup.policy": "compact", "segment.ms": "1", "min.cleanable.dirty.ratio": "0.0"}
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)])[TOPIC].result(10)
+        admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)])[TOPIC].result(30)
 
     def write(self) -> None:
         """Write what is superseded, and at last the records that stay. Return when the cleaner has passed."""

@@ -51,7 +51,7 @@ def group_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerNode]
 
 def _create(bootstrap: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(10)
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
 
 
 def _write(bootstrap: str, topic: str) -> None:

@@ -9,7 +9,7 @@ from bench.peers.node import BrokerNode
 pytestmark = pytest.mark.live
 
 PARTITIONS = 3
-TIMEOUT_S = 20
+TIMEOUT_S = 30
 NOTHING_STORED = -1001
 """What librdkafka says of an offset that is not there."""
 

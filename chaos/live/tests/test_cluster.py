@@ -292,7 +292,7 @@ def test_nodes_replicate_and_elect_over_listeners_of_their_own(tmp_path: Path) -
 def test_cluster_ends_when_its_last_node_has_died(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path / "c", 1)
     cluster.node(0).kill()
-    _, stderr = cluster.process.communicate(timeout=20)
+    _, stderr = cluster.process.communicate(timeout=30)
     assert cluster.process.returncode == 4
     assert "node-0 ended by SIGKILL" in stderr.decode()
 
@@ -303,7 +303,7 @@ def test_signals_that_come_while_it_ends_change_nothing(tmp_path: Path) -> None:
     while cluster.process.poll() is None:
         cluster.process.send_signal(signal.SIGTERM)
         time.sleep(0.0002)
-    _, stderr = cluster.process.communicate(timeout=20)
+    _, stderr = cluster.process.communicate(timeout=30)
     assert (cluster.process.returncode, stderr) == (0, b"")
     assert not node.is_running()
 
@@ -315,7 +315,7 @@ def test_cluster_without_startable_majority_fails_at_once_with_reason(tmp_path: 
         for above in (1, 2):
             held.enter_context(socket.create_server(("127.0.0.1", port + above)))
         words = [sys.executable, "-c", CODE, str(tmp_path / "c"), "3", f"port={port}"]
-        ended = subprocess.run(words, capture_output=True, text=True, timeout=15, check=False)
+        ended = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
     assert ended.returncode == 2
     (stderr,) = ended.stderr.splitlines()
     assert stderr.startswith("crucible cluster: listeners: 127.0.0.1:")

@@ -42,7 +42,7 @@ def test_three_nodes_whose_logs_cannot_be_written_acknowledge_keep_and_end(tmp_p
 
 def cause_a_line(address: str) -> None:
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=5) as sock:
+    with socket.create_connection((host, int(port)), timeout=30) as sock:
         sock.sendall(GARBAGE)
         with suppress(ConnectionResetError):
             assert sock.recv(1) == b""

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.live
 
 LOAD = """
 [load]
-seconds = 3
+seconds = 6
 
 [[load.topics]]
 name = "hot"

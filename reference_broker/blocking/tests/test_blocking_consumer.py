@@ -210,7 +210,7 @@ def test_next_poll_raises_error_of_the_thread(broker: NodeAddress, monkeypatch: 
     monkeypatch.setattr(GroupConsumer, "next_heartbeats", fails)
     with consumer(broker, topic) as one:
         one.subscribe([topic])
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 30
         while _beating():
             assert time.monotonic() < deadline
             time.sleep(0.02)

@@ -63,7 +63,7 @@ def test_reader_stopped_beyond_tombstone_raises_missed_tombstones(tmp_path: Path
         write(node, "gone", "1")
         with BlockingConsumer(ConsumerConfig((node,), metadata_epoch=False, fetch=fetch)) as reader:
             reader.assign([TopicPartition("t", 0)])
-            until = time.monotonic() + 20
+            until = time.monotonic() + 30
             while not held and time.monotonic() < until:
                 held |= {each.key: each.value or b"" for each in reader.poll(200)}
             assert held == {b"gone": b"1"}

@@ -33,25 +33,25 @@ def test_more_idle_connections_than_descriptors_fail_no_request(tmp_path: Path) 
         assert process.stdout is not None
         assert select.select([process.stdout], [], [], 20)[0], (tmp_path / "log").read_text()
         host, _, port = json.loads(process.stdout.readline())["listen"].rpartition(":")
-        honest = socket.create_connection((host, int(port)), timeout=10)
+        honest = socket.create_connection((host, int(port)), timeout=30)
         idle.append(honest)
         honest.sendall(topic())
         assert read_frame(honest)
         while not written(honest, 100):
             time.sleep(0.02)  # The topic has no leader yet.
-        idle += [socket.create_connection((host, int(port)), timeout=10) for _ in range(IDLE)]
+        idle += [socket.create_connection((host, int(port)), timeout=30) for _ in range(IDLE)]
         assert all(written(honest, 100) for _ in range(PRODUCES))
         alive = [sock for sock in idle[1:] if is_served(sock)]
         assert 20 < len(alive) < LIMIT
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(30) == 0
         assert "crashed" not in (tmp_path / "log").read_text()
     finally:
         for sock in idle:
             sock.close()
         if process.poll() is None:
             process.kill()
-        process.wait(20)
+        process.wait(30)
         assert process.stdout is not None
         process.stdout.close()
 

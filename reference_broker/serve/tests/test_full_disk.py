@@ -59,7 +59,7 @@ class SmallDisk:
         assert self._holder.stdin is not None
         assert self._holder.stdout is not None
         self._holder.stdin.close()
-        self._holder.wait(10)
+        self._holder.wait(30)
         self._holder.stdout.close()
 
 

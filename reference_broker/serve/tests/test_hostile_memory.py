@@ -104,7 +104,7 @@ def test_half_frames_of_many_peers_stay_within_bound(start_broker: "Callable[...
         assert closed_for_memory(broker) > 0
         honest.sendall(framed(API_VERSIONS_0))
         assert read_frame(honest)
-    with urllib.request.urlopen(f"http://{broker.ready['metrics']}/metrics", timeout=5) as response:
+    with urllib.request.urlopen(f"http://{broker.ready['metrics']}/metrics", timeout=30) as response:
         text = response.read().decode()
     used = next(line for line in text.splitlines() if line.startswith("kafka_network_socketserver_memorypoolused "))
     assert 0 < float(used.split()[1]) <= LIMIT

@@ -76,7 +76,7 @@ def test_voter_without_majority_logs_wait_and_ends_on_sigterm(tmp_path: Path) ->
         lines = (json.loads(line) for line in process.stderr)
         not_ready = next(line for line in lines if line["event"] == "not_ready")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(30) == 0
     assert not_ready["reason"].startswith("no leader is known: a majority of the voters 0, 1, 2 must run")
 
 
@@ -128,12 +128,12 @@ def test_invalid_command_line_arguments(tmp_path: Path, words: list[str], expect
 
 def test_metrics_are_served_for_prometheus(start_broker: "Callable[..., Broker]") -> None:
     broker = start_broker("--metrics", "127.0.0.1:0")
-    with urllib.request.urlopen(f"http://{broker.ready['metrics']}/metrics", timeout=5) as response:
+    with urllib.request.urlopen(f"http://{broker.ready['metrics']}/metrics", timeout=30) as response:
         assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         text = response.read().decode()
     assert "kafka_server_fetchsessioncache_numincrementalfetchsessions 0" in text
     with pytest.raises(urllib.error.HTTPError, match="404"):
-        urllib.request.urlopen(f"http://{broker.ready['metrics']}/secrets", timeout=5)
+        urllib.request.urlopen(f"http://{broker.ready['metrics']}/secrets", timeout=30)
 
 
 def test_sigstop_of_parent_does_not_end_broker(broker: "Broker") -> None:
@@ -171,7 +171,7 @@ def test_listening_beyond_loopback_logs_warning(start_broker: "Callable[..., Bro
 def test_metrics_connections_are_bounded(start_broker: "Callable[..., Broker]") -> None:
     broker = start_broker("--metrics", "127.0.0.1:0")
     host, _, port = broker.ready["metrics"].rpartition(":")
-    idle = [socket.create_connection((host, int(port)), timeout=5) for _ in range(MOST_CONNECTIONS + 1)]
+    idle = [socket.create_connection((host, int(port)), timeout=30) for _ in range(MOST_CONNECTIONS + 1)]
     with suppress(ConnectionResetError):
         assert idle[-1].recv(1) == b""
     for sock in idle:

@@ -177,7 +177,7 @@ def test_new_connections_wait_for_free_descriptors(lacks: int, monkeypatch: pyte
 def bytes_received(address: str, frame: bytes) -> bytes:
     """Return the first bytes of the response; none if the connection is closed instead."""
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=5) as sock:
+    with socket.create_connection((host, int(port)), timeout=30) as sock:
         sock.sendall(frame)
         try:
             return sock.recv(8)
@@ -211,7 +211,7 @@ def test_node_connection_replaces_longest_idle_client(start_broker: "Callable[..
 
     def connected(listener: str) -> socket.socket:
         host, _, port = broker.ready["listeners"][listener].rpartition(":")
-        sock = socket.create_connection((host, int(port)), timeout=10)
+        sock = socket.create_connection((host, int(port)), timeout=30)
         sock.sendall(api_versions)
         return sock
 

@@ -18,11 +18,11 @@ def test_librdkafka_creates_produces_and_reads_back(broker: "Broker") -> None:
     from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
 
     admin = AdminClient({"bootstrap.servers": broker.listen})
-    admin.create_topics([NewTopic("birds", 2, 1, config={"retention.ms": "3600000"})])["birds"].result(10)
-    admin.create_partitions([NewPartitions("birds", 3)])["birds"].result(10)
+    admin.create_topics([NewTopic("birds", 2, 1, config={"retention.ms": "3600000"})])["birds"].result(30)
+    admin.create_partitions([NewPartitions("birds", 3)])["birds"].result(30)
     described = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, "birds")])
-    assert next(iter(described.values())).result(10)["retention.ms"].value == "3600000"
-    assert len(admin.list_topics("birds", timeout=10).topics["birds"].partitions) == 3
+    assert next(iter(described.values())).result(30)["retention.ms"].value == "3600000"
+    assert len(admin.list_topics("birds", timeout=30).topics["birds"].partitions) == 3
 
     failures: list[Any] = []
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
@@ -56,8 +56,8 @@ def test_librdkafka_creates_produces_and_reads_back(broker: "Broker") -> None:
     consumer.close()
 
     admin.delete_records([confluent_kafka.TopicPartition("birds", 1, 100)])
-    admin.delete_topics(["birds"])["birds"].result(10)
-    assert "birds" not in admin.list_topics(timeout=10).topics
+    admin.delete_topics(["birds"])["birds"].result(30)
+    assert "birds" not in admin.list_topics(timeout=30).topics
 
 
 def test_kafka_python_reads_back_through_fetch_sessions(broker: "Broker") -> None:

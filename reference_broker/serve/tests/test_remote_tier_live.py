@@ -38,7 +38,7 @@ def test_produced_records_are_copied_deleted_locally_and_read_back(
     broker = start_broker(*words, data="data")
     topic = {"remote.storage.enable": "true", "segment.bytes": "1048576", "local.retention.bytes": "1"}
     admin = AdminClient({"bootstrap.servers": broker.listen})
-    admin.create_topics([NewTopic("events", 1, 1, config=topic)])["events"].result(20)
+    admin.create_topics([NewTopic("events", 1, 1, config=topic)])["events"].result(30)
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.listen, "enable.idempotence": True})
     for number in range(RECORDS):
         producer.produce("events", number.to_bytes(8, "big") + VALUE)

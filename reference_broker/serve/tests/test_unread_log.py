@@ -40,20 +40,20 @@ def broker(folder: Path, stderr: int | None) -> Iterator[tuple["subprocess.Popen
     finally:
         if process.poll() is None:
             process.kill()
-        process.wait(20)
+        process.wait(30)
         assert process.stdout is not None
         process.stdout.close()
 
 
 def cause_a_line(address: tuple[str, int]) -> None:
-    with socket.create_connection(address, timeout=5) as sock:
+    with socket.create_connection(address, timeout=30) as sock:
         sock.sendall(GARBAGE)
         with suppress(ConnectionResetError):
             assert sock.recv(1) == b""
 
 
 def assert_serves(address: tuple[str, int]) -> None:
-    with socket.create_connection(address, timeout=5) as sock:
+    with socket.create_connection(address, timeout=30) as sock:
         sock.settimeout(5)
         sock.sendall(API_VERSIONS_0)
         assert len(sock.recv(8)) == 8
@@ -72,7 +72,7 @@ def test_node_serves_and_ends_with_unusable_stderr(tmp_path: Path, kind: str) ->
             cause_a_line(address)
         assert_serves(address)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(30) == 0
     os.close(writing)
     if kind != "reader gone":
         os.close(reading)
