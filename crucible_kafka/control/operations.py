@@ -31,6 +31,7 @@ from crucible_kafka.library.carrier import START_LIMIT_S
 from crucible_kafka.library.judging import Guarantee, Read
 from crucible_kafka.library.node_handle import LIMIT_S
 from crucible_kafka.library.observation import SessionView
+from crucible_kafka.library.rule_spec import Act
 from crucible_kafka.library.rules import WAIT_S
 
 operation: Final = Operations()
@@ -43,21 +44,6 @@ NodeNumber: TypeAlias = Annotated[int, Meta(ge=0, le=INT32_MAX, description="The
 RuleNumber: TypeAlias = Annotated[int, Meta(ge=0, le=INT32_MAX, description="The rule's ID.")]
 Setting: TypeAlias = bool | int | float | str
 Pattern: TypeAlias = Annotated[str, Meta(description="A name, or a pattern such as app-*.")]
-Act: TypeAlias = Literal[
-    "drop_request",
-    "drop_response",
-    "hang",
-    "close_before",
-    "close_after",
-    "delay_request",
-    "delay_response",
-    "reorder",
-    "duplicate_request",
-    "respond_error",
-    "truncate_response",
-    "damage_response",
-    "throttle",
-]
 RENAMED: Final = {"error_topic": "topic", "error_partition": "partition"}
 """Arguments of an act that have another name in Python, since there they are no fields of the match."""
 COUNTS: Final = ("times", "nth", "probability", "seed", "optional")

@@ -19,7 +19,7 @@ from crucible_kafka.library.frame_recorder import FrameRecorder, RecordedFrame
 from crucible_kafka.library.hit_counts import ACTS, MATCHES, HitCounts
 from crucible_kafka.library.message_facts import Facts, TopicName, facts_of
 from crucible_kafka.library.response_changes import changed
-from crucible_kafka.library.rule_spec import AT_RESPONSE, RuleSpec
+from crucible_kafka.library.rule_spec import NEED_NO_RESPONSE, RuleSpec
 from reference_broker.core.events import Close, Closed, Effect, Event, Opened, Reply, Request
 from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import error_name
@@ -102,10 +102,11 @@ class RuleEngine:
         rule = self._due(request)
         if rule is None:
             return (request,)
-        if rule.spec.act in AT_RESPONSE:
-            self._pending[request.connection] = Pending(rule)
-            return (request,)
-        return _AT_REQUEST[rule.spec.act](self, rule, request, frame)
+        act_at_request = ACTS_AT_REQUEST.get(rule.spec.act)
+        if act_at_request is not None:
+            return act_at_request(self, rule, request, frame)
+        self._pending[request.connection] = Pending(rule)
+        return (request,)
 
     def is_late(self, request: Request) -> bool:
         """Return whether this is a delayed request that comes now. ``arrived_late`` must follow."""
@@ -253,7 +254,7 @@ class RuleEngine:
         if pending.more is None and (reply.body is None or pending.rule.spec.id not in self._rules):
             pending.rule.counts.give_back(self._node)  # The rule was removed meanwhile.
             return (reply,), ""
-        return _AT_RESPONSE[pending.rule.spec.act](self, pending, reply)
+        return ACTS_AT_RESPONSE[pending.rule.spec.act](self, pending, reply)
 
     def close_wanted(self, effect: Close) -> Sequence[Effect]:
         """Return the node's wish to close a connection, unless that is a phantom."""
@@ -377,7 +378,7 @@ class RuleEngine:
         return f"rule {rule.spec.id}: {what}"
 
 
-_AT_REQUEST: Final[dict[str, Callable[[RuleEngine, ActiveRule, Request, RecordedFrame], Sequence[Event]]]] = {
+ACTS_AT_REQUEST: Final[dict[str, Callable[[RuleEngine, ActiveRule, Request, RecordedFrame], Sequence[Event]]]] = {
     "drop_request": RuleEngine._drop_request,
     "close_before": RuleEngine._close_before,
     "hang": RuleEngine._hang,
@@ -386,7 +387,7 @@ _AT_REQUEST: Final[dict[str, Callable[[RuleEngine, ActiveRule, Request, Recorded
     "duplicate_request": RuleEngine._duplicate_request,
     "respond_error": RuleEngine._respond_error,
 }
-_AT_RESPONSE: Final[dict[str, Callable[[RuleEngine, Pending, Reply], tuple[Sequence[Effect], str]]]] = {
+ACTS_AT_RESPONSE: Final[dict[str, Callable[[RuleEngine, Pending, Reply], tuple[Sequence[Effect], str]]]] = {
     "drop_response": RuleEngine._drop_response,
     "close_after": RuleEngine._close_after,
     "hang": RuleEngine._hang_handled,
@@ -398,18 +399,13 @@ _AT_RESPONSE: Final[dict[str, Callable[[RuleEngine, Pending, Reply], tuple[Seque
     "change_bytes": RuleEngine._change_bytes,
     "respond_error": RuleEngine._change_error,
 }
+"""``hang`` and ``respond_error`` act here if the node handles the request first."""
 
 
 def _has_response(spec: RuleSpec, request: Request) -> bool:
     """Return whether the rule can act: a Produce without acknowledgements (acks=0) has no response."""
     no_response = isinstance(request.body, ProduceRequest) and request.body.acks == 0
-    return not no_response or spec.act in (
-        "drop_request",
-        "close_before",
-        "delay_request",
-        "reorder",
-        "duplicate_request",
-    )
+    return not no_response or spec.act in NEED_NO_RESPONSE
 
 
 def _bytes_of(reply: Reply) -> bytes:

@@ -3,33 +3,32 @@
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from random import Random
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, Literal, Self, TypeAlias
 
 from crucible_kafka.library.message_facts import Facts
 from reference_broker.core.events import Request
 from reference_broker.wire.fetch import FetchRequest
 
-AT_REQUEST: Final = (
+Act: TypeAlias = Literal[
     "drop_request",
-    "close_before",
+    "drop_response",
     "hang",
+    "close_before",
+    "close_after",
     "delay_request",
+    "delay_response",
     "reorder",
     "duplicate_request",
     "respond_error",
-)
-AT_RESPONSE: Final = (
-    "drop_response",
-    "close_after",
-    "delay_response",
     "truncate_response",
     "damage_response",
     "throttle",
-    "change_response",
-    "change_bytes",
-)
-BY_FUNCTION: Final = ("change_response", "change_bytes")
+]
+"""What a rule does. ``Matcher`` documents each, and ``rule_engine`` carries it out."""
+FunctionAct: TypeAlias = Literal["change_response", "change_bytes"]
 """Acts of a function of the test, which only nodes in the test's process can call."""
+NEED_NO_RESPONSE: Final = ("drop_request", "close_before", "delay_request", "reorder", "duplicate_request")
+"""Acts on the request alone, so that they suit a Produce with acks=0, too."""
 SESSIONS: Final = ("new", "incremental", "closing")
 SENDERS: Final = ("client", "node", "any")
 Session: TypeAlias = "bool | str | int | None"
@@ -44,7 +43,7 @@ class RuleSpec:
 
     id: int
     apis: tuple[int, ...] | None
-    act: str
+    act: Act | FunctionAct
     versions: tuple[int, int] | None = None
     client_id: str | None = None
     group: str | None = None
@@ -71,7 +70,7 @@ class RuleSpec:
     """For ``truncate_response`` the number of bytes, for ``damage_response`` the position of the byte."""
     milliseconds: int = 0
     change: int = 0
-    """For ``BY_FUNCTION``: the number of the ``ResponseChange``."""
+    """For a ``FunctionAct``: the number of the ``ResponseChange``."""
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)

@@ -15,7 +15,7 @@ from crucible_kafka.library.hit_counts import HitCounts
 from crucible_kafka.library.message_facts import WHERE_NAMED
 from crucible_kafka.library.requests import wait_for
 from crucible_kafka.library.response_changes import ResponseChange
-from crucible_kafka.library.rule_spec import SENDERS, SESSIONS, RuleSpec, Session
+from crucible_kafka.library.rule_spec import SENDERS, SESSIONS, Act, FunctionAct, RuleSpec, Session
 from reference_broker.apis.registry import SERVED
 from reference_broker.transactions.transaction import TransactionState
 from reference_broker.wire.apis import VERSIONS, ApiKey, api_name
@@ -263,7 +263,9 @@ class Matcher:
         def __getattr__(self, name: str) -> NoReturn:
             raise no_attribute(self, name)
 
-    def _rule(self, act: str, counts: Counts, *, change: ResponseChange | None = None, **fields: Any) -> Rule:
+    def _rule(
+        self, act: Act | FunctionAct, counts: Counts, *, change: ResponseChange | None = None, **fields: Any
+    ) -> Rule:
         merged: dict[str, Any] = {**self._counts, **counts}
         optional = merged.pop("optional", False)
         if not isinstance(optional, bool):

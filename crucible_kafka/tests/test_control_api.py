@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import urlsplit
 
 import msgspec
@@ -23,7 +23,8 @@ from crucible_kafka.control.openapi import document
 from crucible_kafka.control.operation import Operation
 from crucible_kafka.control.operations import COUNTS, RENAMED, add_rule, operation
 from crucible_kafka.control.page import PAGE, page
-from crucible_kafka.library.rule_spec import AT_REQUEST, AT_RESPONSE, BY_FUNCTION
+from crucible_kafka.library.rule_engine import ACTS_AT_REQUEST, ACTS_AT_RESPONSE
+from crucible_kafka.library.rule_spec import Act, FunctionAct
 from reference_broker.serve.process import StartError
 
 LIMIT_S = 10
@@ -413,9 +414,9 @@ def test_rules_take_all_that_the_library_takes() -> None:
     fields = set(inspect.signature(add_rule).parameters) - {"call", "act"}
     matched = set(inspect.signature(Cluster.on).parameters) - {"self", "counts"}
     acts = {name for name, _ in inspect.getmembers(Matcher, inspect.isfunction) if not name.startswith("_")} - {
-        *BY_FUNCTION
+        *get_args(FunctionAct)
     }
-    assert acts == {*AT_REQUEST, *AT_RESPONSE} - {*BY_FUNCTION}
+    assert acts == {*get_args(Act)} == {*ACTS_AT_REQUEST, *ACTS_AT_RESPONSE} - {*get_args(FunctionAct)}
     renamed = {python: name for name, python in RENAMED.items()}
     of_acts = set()
     for act in acts:

@@ -23,7 +23,7 @@ def framed(payload: bytes) -> bytes:
 
 def connected(broker: "Broker") -> socket.socket:
     sock = socket.create_connection(broker.address, timeout=30)
-    sock.settimeout(5)
+    sock.settimeout(30)
     return sock
 
 
