@@ -135,18 +135,18 @@ def _with_each_partition_once(body: ProduceRequest) -> ProduceRequest:
         len(topics) == 1 or len({(topic.topic, topic.topic_id) for topic in topics}) == len(topics)
     ):
         return body
-    last: dict[tuple[str, bytes], dict[int, ProducePartition]] = {}
+    last_entries: dict[tuple[str, bytes], dict[int, ProducePartition]] = {}
     for topic in body.topics:
         if topic.partitions:
-            named = last.setdefault((topic.topic, topic.topic_id), {})
-            named.update((each.partition, each) for each in topic.partitions)
-    return replace(body, topics=[ProduceTopic(*topic, [*named.values()]) for topic, named in last.items()])
+            entries = last_entries.setdefault((topic.topic, topic.topic_id), {})
+            entries.update((entry.partition, entry) for entry in topic.partitions)
+    return replace(body, topics=[ProduceTopic(*topic, [*entries.values()]) for topic, entries in last_entries.items()])
 
 
 def _names_each_once(topic: ProduceTopic) -> bool:
     """Whether the topic has partitions, and each of them once."""
     count = len(topic.partitions)
-    return count == 1 or (count > 1 and len({each.partition for each in topic.partitions}) == count)
+    return count == 1 or (count > 1 and len({entry.partition for entry in topic.partitions}) == count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +154,14 @@ class _Postponed:
     """A batch that is appended in a later event: its records must be decoded first, or this event has done enough."""
 
     topic: ProduceTopic
-    wanted: ProducePartition
+    entry: ProducePartition
+    """The partition's entry in the request, with the batch."""
     partition: Partition
     guard: VerificationGuard | None
 
     @property
     def key(self) -> PartitionKey:
-        return _key(self.topic, self.wanted.partition)
+        return _key(self.topic, self.entry.partition)
 
 
 @dataclass(slots=True)
@@ -242,9 +243,9 @@ def _append_postponed_then_respond(progress: ProduceInProgress, responses: list[
     broker, new, written = progress.broker, list[WrittenBatch](), [*progress.written]
     results: dict[PartitionKey, ProducePartitionResponse] = {}
     units = PRODUCED_UNITS_PER_SLICE if progress.units < 0 else 0
-    for each in progress.postponed:
-        cost = 1 + len(each.wanted.records or b"") // UNIT_BYTES
-        if each.partition.log.must_decode_records:
+    for batch in progress.postponed:
+        cost = 1 + len(batch.entry.records or b"") // UNIT_BYTES
+        if batch.partition.log.must_decode_records:
             cost = PRODUCED_UNITS_PER_SLICE  # Decoding takes slices of its own.
         units += cost
         if units > PRODUCED_UNITS_PER_SLICE:
@@ -253,7 +254,7 @@ def _append_postponed_then_respond(progress: ProduceInProgress, responses: list[
             written += new
             new.clear()
             yield
-        results[each.key] = yield from _decode_and_append(progress, each, new)
+        results[batch.key] = yield from _decode_and_append(progress, batch, new)
     written += new
 
     def result_of(topic: ProduceTopicResponse, response: ProducePartitionResponse) -> ProducePartitionResponse:
@@ -270,18 +271,18 @@ def _decode_and_append(
 ) -> Sliced[ProducePartitionResponse]:
     """Append a postponed batch, or return why not. The checks are repeated: the partition may be led elsewhere by
     now."""
-    records, refused = batch.wanted.records or b"", None
+    records, refused = batch.entry.records or b"", None
     if batch.partition.log.must_decode_records:
         try:
             records = yield from batch.partition.log.validate_records(progress.broker.now, records)
         except RecordsRefused as refusal:
             refused = refusal
-    partition = _writable(progress, batch.topic, batch.wanted)
+    partition = _writable(progress, batch.topic, batch.entry)
     if isinstance(partition, ProducePartitionResponse):
         return partition
     if refused is not None:
         return _refused_by_log(progress, partition, refused)
-    return _append(progress, partition, batch.wanted, records, batch.guard, written, is_validated=True)
+    return _append(progress, partition, batch.entry, records, batch.guard, written, is_validated=True)
 
 
 def _writable(
@@ -309,9 +310,9 @@ def _writable(
     log, followers = partition.log, partition.followers
     # Decision produce-below-min-isr (E-2, E-7): refused | enough in sync
     if followers is not None and request.acks == ALL and followers.is_under_min_isr(log.config.min_insync_replicas):
-        here = f"in sync: {len(followers.isr)} of {len(followers.states) + 1} replicas"
+        message = f"in sync: {len(followers.isr)} of {len(followers.states) + 1} replicas"
         return ProducePartitionResponse(
-            index, ErrorCode.not_enough_replicas, log_start_offset=log.log_start_offset, error_message=here
+            index, ErrorCode.not_enough_replicas, log_start_offset=log.log_start_offset, error_message=message
         )
     return partition
 
@@ -371,7 +372,7 @@ def _refused_by_log(
         partition.index,
         refused.error,
         log_start_offset=-1 if refused.error in WITHOUT_LOG_START else partition.log.log_start_offset,
-        record_errors=[RecordError(at, text) for at, text in refused.record_errors],
+        record_errors=[RecordError(index_in_batch, text) for index_in_batch, text in refused.record_errors],
         error_message=refused.message,
     )
 
