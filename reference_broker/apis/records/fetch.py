@@ -13,6 +13,22 @@
 ``Fetch`` has a section for each step, and ``NEXT_STAGES`` is the table of its stages. A fetch costs in proportion to
 the partitions that are marked and those that are sent.
 
+A fetch ends in one of four stages. ``Fetch._end`` is where each of them begins:
+
+========= ============================================= ======================= ====================================
+stage     cause                                         response                session
+========= ============================================= ======================= ====================================
+COMPLETED there is enough to send, the wait is over, or its partitions          records what was sent; a candidate
+          the request was repeated (first revision)                             becomes a session or is released
+ABANDONED a newer request of the session came, or the   the top-level error of  serves the newer request, or is gone
+          session was closed or evicted                 F-10 or F-9
+DROPPED   the connection closed before the response, or none; for a bug         keeps each mark; a candidate is
+          a bug failed the request while it was parked  UNKNOWN_SERVER_ERROR    released
+FAILED    a bug ended the work half way                 UNKNOWN_SERVER_ERROR    is closed, its marks being unknown
+========= ============================================= ======================= ====================================
+
+``Call`` sends UNKNOWN_SERVER_ERROR. Where the response was sent before, nothing more is sent.
+
 ``Fetch.run`` takes these steps in one event for up to 1,000 partitions. A larger fetch yields in between
 (``ports.slicing``). Then other requests are served, and partitions change. Comments below say what follows from that.
 """
@@ -47,7 +63,7 @@ from reference_broker.ports.slicing import (
 )
 from reference_broker.sessions.fetch_session import FULL_EPOCH, CachedPartition, FetchSession, direction
 from reference_broker.wire.errors import ErrorCode, known_error
-from reference_broker.wire.fetch import FetchRequest, FetchResponse, PartitionData
+from reference_broker.wire.fetch import FetchRequest, PartitionData
 
 MAX_SKIPPED_BATCHES = 256
 """Number of batch headers that one response reads only to find that the batch does not fit: about 5 ms. Without this
@@ -84,19 +100,20 @@ DUE: Final = FetchStage("due", is_parked=True, looks_up_changes=True)
 RESPONDING: Final = FetchStage("responding")
 """Records are read, the response is sent, and the session is prepared for the next request."""
 COMPLETED: Final = FetchStage("completed", is_over=True)
-"""The work is done, the session's part included. If the connection closed before the response, nothing was sent, and
-each mark is in the session again."""
 ABANDONED: Final = FetchStage("abandoned", is_over=True)
-"""The session was closed or evicted, the connection was closed while it was parked, or a bug ended it."""
+DROPPED: Final = FetchStage("dropped", is_over=True)
+FAILED: Final = FetchStage("failed", is_over=True)
 
 NEXT_STAGES: Final[Mapping[FetchStage, tuple[FetchStage, ...]]] = {
-    UPDATING: (LOOKING_UP, ABANDONED),
-    LOOKING_UP: (PARKED, RESPONDING, COMPLETED, ABANDONED),  # COMPLETED: the connection closed during the lookups
-    PARKED: (DUE, LOOKING_UP, ABANDONED),
-    DUE: (LOOKING_UP, ABANDONED),
-    RESPONDING: (COMPLETED, ABANDONED),
+    UPDATING: (LOOKING_UP, ABANDONED, DROPPED, FAILED),
+    LOOKING_UP: (PARKED, RESPONDING, ABANDONED, DROPPED, FAILED),
+    PARKED: (DUE, LOOKING_UP, ABANDONED, DROPPED, FAILED),
+    DUE: (LOOKING_UP, ABANDONED, DROPPED, FAILED),
+    RESPONDING: (COMPLETED, ABANDONED, DROPPED, FAILED),
     COMPLETED: (),
-    ABANDONED: (ABANDONED,),
+    ABANDONED: (),
+    DROPPED: (),
+    FAILED: (),
 }
 
 
@@ -146,24 +163,22 @@ class Fetch:
         run_contained(self.broker, self.call, self._to_its_end(work))
 
     def _to_its_end(self, work: Sliced[None]) -> Sliced[None]:
-        """Do the work. Then detach the fetch from its session, unless it is parked."""
+        """Do the work, after which the fetch is parked or over."""
         try:
             for _ in work:
                 self.session.attach(self)  # For changes of partitions, and for requests that must wait.
                 self._watch()
                 yield
+                # A session carries out what it has accepted even if the connection has closed. A candidate does not.
                 # Decision fetch-work-void (F-20): session or connection gone | carried through
-                if self._is_void():
-                    self._close_half_changed_session()
+                if self.stage.is_over or (self.call.closed and not self.session.session_id):
+                    self._drop()
                     break
         except Exception:
-            self._close_half_changed_session()
+            self._fail()
             self._handle_queued_requests()
             raise
-        if not self.stage.is_parked:
-            if not self.stage.is_over:
-                self._enter(COMPLETED)
-            self.session.detach()
+        assert self.stage.is_parked or self.stage.is_over, f"the work of a fetch left it {self.stage.name}"
         if self.queued_requests:
             self._handle_queued_requests()
 
@@ -178,20 +193,6 @@ class Fetch:
         queued, self.queued_requests = self.queued_requests, ()
         for handle in queued:
             later(self.broker.ports, 0, handle)
-
-    def _is_void(self) -> bool:
-        """Whether the session is closed, or there is none yet and the connection is closed. A session carries out what
-        it has accepted even if the connection has closed. Nothing is sent then, so every mark stays (``put_back``)."""
-        return self.stage is ABANDONED or (self.call.closed and not self.session.session_id)
-
-    def _close_half_changed_session(self) -> None:
-        """End the fetch in the middle of its work. Close the session, since its marks are unknown then. The client
-        opens a new session."""
-        if self.stage is not ABANDONED:
-            self._enter(ABANDONED)
-            self.session.detach()
-            self.broker.fetch_sessions.close(self.session.session_id, "a fetch of it failed")
-            self.broker.fetch_sessions.release(self.session)
 
     # 1. the partitions that the request names and forgets
 
@@ -211,7 +212,8 @@ class Fetch:
             yield from session.forget_all(request.forgotten)
         sessions.resized(session)
         if sessions.is_too_large(session):
-            self._close_too_large_session()
+            session.attach(self)  # So that this fetch ends with the session.
+            sessions.close(session.session_id, "too many partitions")
             return
         # Decision session-emptied (F-7): closed | goes on
         if not session.partitions:
@@ -220,15 +222,6 @@ class Fetch:
 
     def _update_partitions(self) -> Iterable[None]:
         return self.session.update_partitions(self.request.topics, with_ids=self.call.api_version >= TOPIC_IDS_FROM)
-
-    def _close_too_large_session(self) -> None:
-        """End the fetch together with its session, which would cache too many partitions."""
-        sessions = self.broker.fetch_sessions
-        self._enter(ABANDONED)
-        self.session.detach()  # So that closing the session does not end this fetch with another error.
-        sessions.close(self.session.session_id, "too many partitions")
-        sessions.count_not_found()
-        self.call.respond(FetchResponse(ErrorCode.fetch_session_id_not_found))
 
     def _leave_session(self) -> Sliced[None]:
         """Close the session, whose last partition was forgotten. The fetch goes on in a candidate, with no partitions
@@ -252,6 +245,7 @@ class Fetch:
         if session.changed:
             yield from in_slices(session.changed, SESSION_PARTITIONS_PER_SLICE, self._look_up_all)
         if self.call.closed:
+            self._drop()
             return
         is_pending = self.remote is not None and self.remote.is_pending
         # Decision fetch-at-once (F-14): responds | parked
@@ -269,8 +263,8 @@ class Fetch:
         if self.params.is_follower:
             self._count_progress(marked)
             # Decision progress-cost-session (F-18): session evicted meanwhile | goes on
-            if self._has_lost_session():
-                self.abandon(self.session.revision.unknown_id)
+            if self._has_lost_session() and self.abandon(self.session.revision.unknown_id):
+                self.broker.fetch_sessions.count_not_found()
 
     def _has_lost_session(self) -> bool:
         """Whether another session has taken the slot."""
@@ -317,8 +311,7 @@ class Fetch:
             is_committed = self.params.isolation is FetchIsolation.TXN_COMMITTED
             max_bytes = max(self.params.max_bytes, 1)
             self.remote = RemoteReads(manager.reader, is_committed, max_bytes, self._remote_arrived)
-            if self.timer is None:  # A parked fetch has a listener already.
-                self.call.on_closed(self._end_remote)
+            self.call.on_closed(self._connection_closed)
         return self.remote.look_up(cached, lookup, partition.log)
 
     def _remote_arrived(self, cached: CachedPartition) -> None:
@@ -402,11 +395,11 @@ class Fetch:
         self.call.contain(lambda: self.run(self._complete()))
 
     def _unpark(self) -> None:
-        if self.timer is not None:
-            self.broker.ports.cancel_timer(self.timer)
-            self.timer = None
-            if self.params.is_follower:
-                self.broker.replication.leaders.waits.end(self.params.replica_id, self)
+        assert self.timer is not None, "only a parked fetch is unparked"
+        self.broker.ports.cancel_timer(self.timer)
+        self.timer = None
+        if self.params.is_follower:
+            self.broker.replication.leaders.waits.end(self.params.replica_id, self)
         self.session.detach()
 
     # 4. and 5. the response, and what the session records of it
@@ -429,6 +422,7 @@ class Fetch:
         # Decision response-put-back (F-20): put back | sent
         if self.call.closed:
             yield from session.put_back(marked, data)
+            self._drop()
             return
         wants_session = self.request.session_epoch == FULL_EPOCH
         keeps = sessions.keep(session, wants_session, self.broker.now)
@@ -438,6 +432,7 @@ class Fetch:
             yield from self._record_sent(data, marked)
         elif not session.session_id:
             sessions.release(session)
+        self._end(COMPLETED)
 
     def _refresh_problems(self, lookups: Collection[tuple[CachedPartition, Lookup]]) -> None:
         """Look up again the partitions in error, or with a preferred read replica. They are not marked when a leader
@@ -534,14 +529,28 @@ class Fetch:
         """Have the session record what was sent, for the next request."""
         return self.session.response_sent(data, marked, self.broker.partitions)
 
-    # an end without a response, or with an error
+    # the ends
+
+    def _end(self, stage: FetchStage) -> None:
+        """Enter the stage of an end, and detach the fetch from all that may call it."""
+        self._enter(stage)
+        if self.remote is not None:
+            self._end_remote()
+        if self.timer is not None:
+            self._unpark()
+        if self.session.fetch is self:
+            self.session.detach()
 
     def abandon(self, error_code: int) -> bool:
-        """Respond with a top-level error, since the session can no longer serve this fetch. Return False if the
-        connection is closed."""
-        self._enter(ABANDONED)
-        self._end_remote()
-        self._unpark()
+        """Respond with a top-level error, since the session can no longer serve this fetch. Return False if it is over,
+        has its response already, or its connection is closed.
+
+        A parked fetch gets its error at once, so that no response has the ID of a session that does not exist (F-9; in
+        the first revision G-9). Kafka leaves it parked, and compares the epoch when it completes (``k01_fetch``).
+        """
+        if self.stage.is_over:
+            return False
+        self._end(ABANDONED)
         # Decision abandoned-fetch (F-9): connection closed | gets the error
         if self.call.closed:
             return False
@@ -552,15 +561,30 @@ class Fetch:
         return True
 
     def _connection_closed(self) -> None:
-        """End the wait: the connection closed, or a bug failed the fetch. Nothing was sent, so every mark stays."""
+        """End the wait: the connection closed, or a bug failed the request. A fetch at work is not interrupted."""
         self._end_remote()
-        if not self.stage.is_parked:
+        if self.stage.is_parked:
+            self._drop()
+
+    def _drop(self) -> None:
+        """End the fetch without a response, if it is not over. Every mark stays in the session, or is in it again."""
+        if self.stage.is_over:
             return
-        self._enter(ABANDONED)
-        self._unpark()
+        self._end(DROPPED)
         # Decision closed-connection-session (F-20): newcomer released | session stays
         if not self.session.session_id:
             self.broker.fetch_sessions.release(self.session)
+
+    def _fail(self) -> None:
+        """End the fetch in the middle of its work. Close the session, since its marks are unknown then. The client
+        opens a new session."""
+        if self.stage.is_over:
+            return
+        session, sessions = self.session, self.broker.fetch_sessions
+        session.detach()  # So that closing the session does not end this fetch with another error.
+        sessions.close(session.session_id, "a fetch of it failed")
+        sessions.release(session)
+        self._end(FAILED)
 
     def _end_remote(self) -> None:
         """Drop the reads in the remote tier, which refer to this fetch. Otherwise their records would stay in memory as

@@ -1,7 +1,5 @@
 """Fetch: reads from many partitions at once, in a fetch session or without one.
 
-* A parked request gets INVALID_FETCH_SESSION_EPOCH when a newer request of its session comes, and
-  FETCH_SESSION_ID_NOT_FOUND when the session is closed or evicted.
 * A request that forgets the last partitions of a session closes it. The partitions that the request names are fetched
   all the same.
 * A partition whose next batch does not fit into the remaining bytes gets nothing. The bytes go to the next partition.
@@ -21,6 +19,11 @@ Records and limits:
 * Unlike Kafka: there are no quotas.
 
 Sessions:
+* Unlike Kafka: a parked request gets INVALID_FETCH_SESSION_EPOCH as soon as a newer request of its session comes, and
+  FETCH_SESSION_ID_NOT_FOUND as soon as the session is closed or evicted. F-10 and F-9 hold here also for the moment of
+  the response. Kafka notices neither before the parked request completes, and compares only the epoch then. So an
+  overtaken request gets its error late and with the session's ID, and one whose session was evicted gets its partitions
+  with the ID of a session that no longer exists (IncrementalFetchContext.updateAndGenerateResponseData).
 * Unlike Kafka: a partition that sent data moves to the end of the list also in the full response that opens the
   session, and partitions in error keep their place there. Kafka begins with the readable ones, in request order.
 * Unlike Kafka: a session of more than 250,000 partitions, or one that grows when all sessions together have reached
