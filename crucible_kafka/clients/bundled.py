@@ -41,6 +41,8 @@ COMPLETE: Final = ".complete"
 """A file in a build folder whose build has succeeded."""
 LOG: Final = "build.log"
 KEYS: Final = ("version", "package", "needs", "build", "run", "environment")
+_MISSING: Final = re.compile(r"Could not (?:find|transfer) artifact \S+(?: in \w+| from/to \w+)?|error: .+")
+"""What Maven and compilers say first. Their last lines are advice and counts."""
 _VERSION: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]*")
 
 
@@ -175,10 +177,15 @@ def _build(adapter: BundledAdapter, version: str, build: Path) -> None:
             except (OSError, subprocess.TimeoutExpired) as error:
                 raise NoAdapter(f"The adapter {adapter.name} cannot be built: {error}.") from error
             if done.returncode != 0:
-                lines = (build / LOG).read_text(errors="replace").strip().splitlines()
-                last = f" ({lines[-1]})" if lines else ""
-                failed = f"{shlex.join(command)} failed{last}; see {build / LOG}."
+                why = _why((build / LOG).read_text(errors="replace"))
+                failed = f"{shlex.join(command)} failed{f' ({why})' if why else ''}; see {build / LOG}."
                 raise NoAdapter(f"The adapter {adapter.name} {version} cannot be built: {failed}")
+
+
+def _why(said: str) -> str:
+    """Return the part of a build's output that says what is missing, or else its last line, or an empty string."""
+    missing = _MISSING.search(said)
+    return missing[0] if missing else (said.strip().splitlines() or [""])[-1]
 
 
 def _filled(text: str, values: Mapping[str, str]) -> str:

@@ -132,7 +132,7 @@ def test_adapters_are_found_by_name_and_by_path(tmp_path: Path) -> None:
         find(str(script), lambda _: None)
     script.chmod(0o755)
     assert find(str(script), lambda _: None).argv == [str(script)]
-    assert {"own", "kafka-python", "confluent-kafka", "aiokafka"} <= set(bundled())
+    assert {"own", "kafka-java", "kafka-python", "confluent-kafka", "aiokafka"} <= set(bundled())
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,8 @@ def test_adapters_that_are_not_there_are_refused(text: str, sentence: str) -> No
 
 def test_adapters_are_short() -> None:
     folder = Path(adapter_module.__file__).with_name("adapters")
-    lengths = {each.parent.name: sum(map(bool, each.read_text().splitlines())) for each in folder.glob("*/*.py")}
+    files = [*folder.glob("*/*.py"), *folder.glob("*/*.java")]
+    lengths = {each.parent.name: sum(map(bool, each.read_text().splitlines())) for each in files}
     assert {name: length for name, length in lengths.items() if length > LONGEST_ADAPTER} == {}
 
 
