@@ -77,6 +77,7 @@ class CatchUp(ReplicaCheck):
 
     def __init__(self, context: "CheckContext") -> None:
         super().__init__(context)
+        self.replicas.on_viewed.append(self.viewed)
         self.caught = Caught()
         self._target = -1
 

@@ -1,29 +1,33 @@
 """The base of all checks. A check watches one guarantee during a run, and collects its violations.
 
-Every check may override four methods, in the order of a run: ``trace`` for what nodes record, ``acted`` for what a node
-does with an event, ``inspect`` for its state after an event with a client or a timer, and ``end`` for the history of
-the clients.
+A check declares what it subscribes to in one of two ways. The attributes of its class name what calls the methods of
+``Check``:
 
-Many checks judge by other methods, which the view of their subject calls when something has changed there:
-``QuorumCheck``, ``ReplicaCheck``, ``ProducerCheck``, ``StateCheck`` and ``FetchCheck`` declare them. In the simulator
-the calls of ``one-abort-per-begin`` are, after each event of a node:
+- ``rows``: the kinds of trace rows for ``trace``.
+- ``acts_on``: the kinds of a node's events and effects for ``acted``.
+- ``inspection``: whether ``inspect`` gets the state of nodes, only when everything is compared, or after events, too.
+- ``end`` is called in every run, with the history of the clients.
+
+And its ``__init__`` adds methods to the lists of the views, which call them when something of their subject has
+changed: ``self.view.on_committed.append(self.committed)``. The lists say what they pass. In the simulator the calls of
+``one-abort-per-begin`` are, after each event of a node:
 
 1. ``Machine`` calls ``SimCluster._after_event`` (``chaos/sim``), which calls ``CheckSuite.inspect``.
 2. ``CheckSuite.inspect`` calls ``inspect`` of the checks, then ``observe`` of each view, here ``QuorumView.observe``.
-3. ``QuorumView.observe`` compares the node's metadata log with the last state that it saw, and calls ``committed`` of
-   the checks that override it, with the batches that have become known to be committed.
+3. ``QuorumView.observe`` compares the node's metadata log with the last state that it saw, and calls what is in
+   ``on_committed``, with the batches that have become known to be committed.
 4. ``TransactionCheck.committed`` reads their records and calls ``record`` of the check, which finds the violation.
 
 The cost of a check is proportional to what an event changed.
 
-Checks run in the simulator; the Spark jobs judge recorded runs by the same guarantees. ``suite.py`` calls each check
-only for the methods that it overrides.
+Checks run in the simulator; the Spark jobs judge recorded runs by the same guarantees.
 """
 
 import json
 from bisect import insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -31,10 +35,11 @@ from chaos.checks.fetch_model import CompletedFetch, FetchModel
 from chaos.checks.follower_progress import ProgressView
 from chaos.checks.group_state import OffsetsView
 from chaos.checks.history import History, TopicPartition
-from chaos.checks.producer_view import ProducerObserver, ProducerView
-from chaos.checks.quorum_view import QuorumObserver, QuorumView
-from chaos.checks.replica_view import ReplicaObserver, ReplicaView
-from chaos.checks.transaction_state import StateObserver, StateView
+from chaos.checks.producer_view import ProducerView
+from chaos.checks.quorum_view import QuorumView
+from chaos.checks.replica_view import ReplicaView
+from chaos.checks.segment_view import SegmentView
+from chaos.checks.transaction_state import StateView
 from reference_broker.core.events import Effect, Event
 from reports.guarantees import GUARANTEES
 from reports.rows import TraceRow
@@ -80,6 +85,7 @@ class CheckContext:
     producers: ProducerView = field(default_factory=ProducerView)
     transactions: StateView = field(default_factory=StateView)
     offsets: OffsetsView = field(default_factory=OffsetsView)
+    segments: SegmentView = field(default_factory=SegmentView)
     progress: ProgressView = field(default_factory=ProgressView)
     fetches: FetchModel = field(default_factory=FetchModel)
 
@@ -109,8 +115,16 @@ class Violation:
     """what happened, with partition, offset, session and time"""
 
 
+class Inspection(Enum):
+    """When ``inspect`` of a check is called."""
+
+    NEVER = "never"
+    ONLY_THOROUGH = "every 1,000 events, and at the end"
+    AFTER_EVENTS = "the same, and after each event that is not between nodes"
+
+
 class Check:
-    """Base of all checks. A check overrides the methods for the observations that it needs."""
+    """Base of all checks. The attributes of its class say which methods are called."""
 
     guarantee: str = ""
     """name of a guarantee of ``reports/guarantees.py``; a base class has none"""
@@ -120,8 +134,8 @@ class Check:
     """``acted`` is called for events that touch one of these kinds"""
     needs_one_node: ClassVar[bool] = False
     """whether it looks inside one node only, so that a live node's own process can run it"""
-    only_thorough: ClassVar[bool] = False
-    """whether ``inspect`` is called only when it is ``thorough``"""
+    inspection: ClassVar[Inspection] = Inspection.NEVER
+    """when ``inspect`` is called"""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -155,60 +169,56 @@ class Check:
         del self.violations[MAX_VIOLATIONS:]
 
 
-class QuorumCheck(Check, QuorumObserver):
-    """Base of checks of the quorum's view."""
+class QuorumCheck(Check):
+    """Base of checks that subscribe to the quorum's view."""
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
         self.view = context.quorum
-        for method, observers in (
-            ("changed", self.view.of_changes),
-            ("appended", self.view.of_appends),
-            ("committed", self.view.of_commits),
-            ("recomputed", self.view.of_digests),
-            ("ended", self.view.of_ends),
-        ):
-            if getattr(type(self), method) is not getattr(QuorumObserver, method):
-                observers.append(self)
 
 
-class ReplicaCheck(Check, ReplicaObserver):
-    """Base of checks of the replicas' view."""
+class ReplicaCheck(Check):
+    """Base of checks that subscribe to the replicas' view."""
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
         self.replicas = context.replicas
-        for method, observers in (
-            ("copy_changed", self.replicas.of_copies),
-            ("metadata_changed", self.replicas.of_metadata),
-            ("viewed", self.replicas.of_looks),
-        ):
-            if getattr(type(self), method) is not getattr(ReplicaObserver, method):
-                observers.append(self)
 
 
-class ProducerCheck(Check, ProducerObserver):
-    """Base of checks of the producers' view."""
+class ProducerCheck(Check):
+    """Base of checks that subscribe to the producers' view, or read it."""
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
         self.producers = context.producers
-        if not self.producers.checks:
-            context.replicas.of_logs.insert(0, self.producers)  # The markers in logs come before the values.
-        self.producers.checks.append(self)
-        if type(self).batch_appended is not ProducerObserver.batch_appended:
-            self.producers.of_appends.append(self)
-        if type(self).high_watermark_moved is not ProducerObserver.high_watermark_moved:
-            self.producers.of_moves.append(self)
+        self.producers.follow(context.replicas)
 
 
-class StateCheck(Check, StateObserver):
-    """Base of checks of the values of transactional IDs."""
+class StateCheck(Check):
+    """Base of checks that subscribe to the view of transactional IDs, or read it."""
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
         self.transactions = context.transactions
-        self.transactions.follow(context.replicas, self)
+        self.transactions.follow(context.replicas)
+
+
+class OffsetsCheck(Check):
+    """Base of checks that subscribe to the view of the offsets topic, or read it."""
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self.offsets = context.offsets
+        self.offsets.follow(context.replicas)
+
+
+class SegmentCheck(Check):
+    """Base of checks that subscribe to the view of segments."""
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self.segments = context.segments
+        self.segments.follow(context.replicas)
 
 
 class FetchCheck(Check):
@@ -231,8 +241,3 @@ def _parsed(detail: str) -> dict[str, Any]:
     """Parse the detail of a row. Several checks get the same row, and several nodes record rows with equal details."""
     fields: dict[str, Any] = json.loads(detail)
     return fields
-
-
-def overriding(checks: Iterable[Check], method: str) -> list[Check]:
-    """Return the checks that override this method of Check."""
-    return [each for each in checks if getattr(type(each), method) is not getattr(Check, method)]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
-from chaos.checks.check import Check, CheckContext, fields_of
+from chaos.checks.check import Check, CheckContext, Inspection, fields_of
 from chaos.checks.history import OFFSETS_TOPIC, History, TopicPartition, grouped, partition_of
 from chaos.checks.pending_requests import PendingRequests
 from chaos.checks.reads import reads
@@ -359,7 +359,7 @@ class NoCommittedLost(Check):
     """
 
     guarantee = "no-committed-lost"
-    only_thorough = True
+    inspection = Inspection.ONLY_THOROUGH
     rows: ClassVar[tuple[str, ...]] = (COMMITTED, LEADS)
     acts_on = (DELETE_GROUPS, DELETE_OFFSETS)
 

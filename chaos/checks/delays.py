@@ -400,6 +400,7 @@ class ControllerCheck(QuorumCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.view.on_changed.append(self.changed)
         self.fault_times = self.view.fault_times
         self._leads_since_us: dict[int, int] = {}
         """by node: when it became leader of the quorum last"""

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from chaos.checks.batches import batches_of
-from chaos.checks.check import Check, CheckContext
+from chaos.checks.check import Check, CheckContext, Inspection
 from chaos.checks.log_folders import DURABLE_CLAIMS, offset_in
 from chaos.interceptor.watched_disk import WatchedDisk
 from chaos.sim.disk import SimDisk
@@ -65,7 +65,7 @@ class ClaimsDurable(Check):
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
         self._logs: dict[tuple[int, str], _Claims] = {}
-        context.replicas.of_logs.append(self)
+        context.replicas.on_logs_touched.append(self.logs_touched)
 
     def logs_touched(self, at_us: int, node: "Node", touched: Sequence[PartitionLog], thorough: bool) -> None:  # noqa: ARG002
         disk = simulated(node.broker.disk)
@@ -148,6 +148,7 @@ class CleanShutdownHonest(Check):
     """
 
     guarantee = "log-consistent"
+    inspection = Inspection.AFTER_EVENTS
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
@@ -155,7 +156,7 @@ class CleanShutdownHonest(Check):
         """by node: its last incarnation that served, and whether it has stopped"""
         self._ends: dict[tuple[int, str], tuple[PartitionLog, int]] = {}
         """by node and directory: a log of a starting node, and its end when it was first seen"""
-        context.replicas.of_logs.append(self)
+        context.replicas.on_logs_touched.append(self.logs_touched)
 
     def logs_touched(self, at_us: int, node: "Node", touched: Sequence[PartitionLog], thorough: bool) -> None:  # noqa: ARG002
         if node.ready:

@@ -84,7 +84,7 @@ class PartitionsSent(FetchCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        context.replicas.of_logs.append(self)
+        context.replicas.on_logs_touched.append(self.logs_touched)
         self._before: dict[PartitionLog, _Offsets] = {}
         """by log: its offsets after the last event that changed it"""
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from chaos.checks.check import Check, CheckContext
+from chaos.checks.check import Check, CheckContext, Inspection
 from chaos.checks.fetch_model import FETCH, FIRST_REVISIONS, PartitionName, partitions_of
 from reference_broker.core.events import Close, Closed, Effect, Event, Note, Reply, Request
 from reference_broker.metrics.metrics import Counter, Gauge
@@ -281,6 +281,7 @@ class MetricsExact(Check):
     """
 
     guarantee = "metrics-exact"
+    inspection = Inspection.AFTER_EVENTS
     needs_one_node = True
     rows = ("session_evicted",)
 

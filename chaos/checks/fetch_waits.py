@@ -114,7 +114,8 @@ class FetchWaits(ReplicaCheck, FetchCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        context.replicas.of_logs.append(self)
+        self.replicas.on_viewed.append(self.viewed)
+        context.replicas.on_logs_touched.append(self.logs_touched)
         self._waits: dict[int, dict[_Key, Wait]] = {}
         """by node"""
         self._touched: Sequence[PartitionLog] = ()

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from chaos.checks.check import Check, CheckContext, ReplicaCheck
+from chaos.checks.check import CheckContext, OffsetsCheck, ReplicaCheck
 from chaos.checks.committed_offsets import DELETE_GROUPS, DELETE_OFFSETS, Deletions, deleted
 from chaos.checks.group_moves import LOADED
 from chaos.checks.group_state import (
@@ -12,7 +12,6 @@ from chaos.checks.group_state import (
     Committed,
     Key,
     LoggedGroup,
-    OffsetsObserver,
     OffsetsPartition,
     Replay,
     logged_batches,
@@ -31,15 +30,6 @@ NONE, UNSTABLE_OFFSET_COMMIT = 0, 88
 LOADED_IN_PART = "coordinator_loaded_in_part"
 LATE_US = 50_000
 """Physical: a long transaction is decided in slices, and a long response is built in slices."""
-
-
-class OffsetsCheck(Check, OffsetsObserver):
-    """Base of checks of the values in the offsets topic."""
-
-    def __init__(self, context: CheckContext) -> None:
-        super().__init__(context)
-        self.offsets = context.offsets
-        self.offsets.follow(context.replicas, self)
 
 
 class _Parked(NamedTuple):
@@ -240,6 +230,10 @@ class LoadedIsReplayed(OffsetsCheck):
     guarantee = "groups-consistent"
     acts_on = (LOADED,)
 
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self.offsets.on_group_appended.append(self.group_appended)
+
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         notes = [each for each in effects if type(each) is Note]
         damaged = [dict(each.fields)["partition"] for each in notes if each.what == LOADED_IN_PART]
@@ -337,6 +331,8 @@ class HeldOffsetsReplicated(OffsetsCheck, ReplicaCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.offsets.on_offsets_touched.append(self.offsets_touched)
+        self.replicas.on_viewed.append(self.viewed)
         self._new: dict[int, dict[int, dict[Key, None]]] = {}
         """by node and index: keys that the current event touched"""
         self._late: dict[tuple[int, int], tuple[Node, dict[Key, int]]] = {}
@@ -421,6 +417,7 @@ class RemovalsDue(OffsetsCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.offsets.on_offset_changed.append(self.offset_changed)
         self._deletions = Deletions()
         self._early: list[tuple[int, Key, str]] = []
 

@@ -4,7 +4,7 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from chaos.checks.check import Check, CheckContext
+from chaos.checks.check import Check, CheckContext, Inspection
 from chaos.checks.group_rules import (
     COMPLETING,
     EMPTY,
@@ -125,6 +125,7 @@ class GroupMoves(Check):
     """
 
     guarantee = "groups-consistent"
+    inspection = Inspection.AFTER_EVENTS
     acts_on = (
         *(COMMIT, JOIN, HEARTBEAT, LEAVE, SYNC, TXN_COMMIT, DELETE, STATE, MEMBER, LOADED, UNLOADED, Closed),
         type(None),

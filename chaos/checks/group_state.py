@@ -6,7 +6,7 @@ KIP-232's metadata epoch (M-8), which is a tagged field of ours.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -278,36 +278,28 @@ class OffsetsPartition:
         return {is_open for _, is_open, _ in changes[first:]}
 
 
-class OffsetsObserver:
-    """The events that the view reports. An observer overrides the methods that it needs."""
-
-    def offset_changed(self, at_us: int, node: "Node", partition: OffsetsPartition, change: Change) -> None:
-        """Called with each committed change of an offset, when the state has the whole batch."""
-
-    def offsets_touched(self, node: "Node", partition: OffsetsPartition, keys: Sequence[Key]) -> None:
-        """Called with the keys that a committed batch names, or that its marker decides, changed or not."""
-
-    def group_appended(self, at_us: int, node: "Node", group_id: str, value: LoggedGroup) -> None:
-        """Called with each record of a group that the leader has appended in this event."""
-
-    def group_deleted(self, at_us: int, node: "Node", group_id: str) -> None:
-        """Called with each committed tombstone of a group."""
-
-
 class OffsetsView:
     """The committed values of all groups and offsets, read from the bytes of the leaders' logs."""
 
     def __init__(self) -> None:
         self.partitions: dict[tuple[bytes, int], OffsetsPartition] = {}
-        self.observers: list[OffsetsObserver] = []
+        self.on_offset_changed: list[Callable[[int, Node, OffsetsPartition, Change], None]] = []
+        """called with the time, the leader, the partition, and a committed change of an offset, when the state has the
+        whole batch"""
+        self.on_offsets_touched: list[Callable[[Node, OffsetsPartition, Sequence[Key]], None]] = []
+        """called with the leader, the partition, and the keys that a committed batch names, or that its marker decides,
+        changed or not"""
+        self.on_group_appended: list[Callable[[int, Node, str, LoggedGroup], None]] = []
+        """called with the time, the leader, the group, and a record of it that the leader has appended in this event"""
+        self.on_group_deleted: list[Callable[[int, Node, str], None]] = []
+        """called with the time, the leader, and the group of a committed tombstone"""
         self._replicas: ReplicaView | None = None
 
-    def follow(self, replicas: ReplicaView, observer: OffsetsObserver) -> None:
-        """Notify the observer from now on."""
+    def follow(self, replicas: ReplicaView) -> None:
+        """Follow the logs of the topic from now on."""
         if self._replicas is None:
             self._replicas = replicas
-            replicas.of_logs.append(self)
-        self.observers.append(observer)
+            replicas.on_logs_touched.append(self.logs_touched)
 
     def led_by(self, node: "Node", index: int) -> OffsetsPartition | None:
         """Return the partition if this node is its newest leader, and no committed record was lost."""
@@ -363,8 +355,8 @@ class OffsetsView:
         partition.read_end = log.log_end_offset
         for _, of, value in [each for batch in appended if own for each in batch.records]:
             if isinstance(of, str) and isinstance(value, LoggedGroup):
-                for observer in self.observers:
-                    observer.group_appended(at_us, node, of, value)
+                for group_appended in self.on_group_appended:
+                    group_appended(at_us, node, of, value)
         while partition.waiting and partition.waiting[0].end_offset <= log.high_watermark:
             self._commit(at_us, node, partition, partition.waiting.popleft())
         partition.committed_end = max(partition.committed_end, log.high_watermark)
@@ -390,13 +382,13 @@ class OffsetsView:
                 of_key = partition.opened.setdefault(key, deque(maxlen=_KEPT))
                 of_key.append((at_us, key in partition.state.open, value))
         for change in changes:
-            for observer in self.observers:
-                observer.offset_changed(at_us, node, partition, change)
+            for offset_changed in self.on_offset_changed:
+                offset_changed(at_us, node, partition, change)
         for group_id in [key for _, key, value in batch.records if isinstance(key, str) and value is None]:
-            for observer in self.observers:
-                observer.group_deleted(at_us, node, group_id)
+            for group_deleted in self.on_group_deleted:
+                group_deleted(at_us, node, group_id)
         named = [key for _, key, _ in batch.records if not isinstance(key, str)]
         decided = [key for key, of in before.items() if batch.producer_id in of]
         if named or decided:
-            for observer in self.observers:
-                observer.offsets_touched(node, partition, [*named, *decided])
+            for offsets_touched in self.on_offsets_touched:
+                offsets_touched(node, partition, [*named, *decided])

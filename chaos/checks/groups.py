@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar
 
-from chaos.checks.check import Check, CheckContext, fields_of
+from chaos.checks.check import Check, CheckContext, Inspection, OffsetsCheck, fields_of
 from chaos.checks.compacted_topics import missable_offsets
-from chaos.checks.group_state import OffsetsObserver
 from chaos.checks.history import History, TopicPartition, grouped, partition_of
 from chaos.checks.reads import known_offsets, moved_forward, reads
 from reference_broker.core.events import Event
@@ -21,7 +20,7 @@ STATE, MEMBER = "group_state", "group_member"
 STABLE = "Stable"
 
 
-class OneGroupLeader(Check, OffsetsObserver):
+class OneGroupLeader(OffsetsCheck):
     """one-group-leader: a generation of a group has one leader and one assignment.
 
     Only generations that were written to the log count. The number of a generation that was lost with its coordinator
@@ -37,7 +36,7 @@ class OneGroupLeader(Check, OffsetsObserver):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        context.offsets.follow(context.replicas, self)
+        self.offsets.on_group_deleted.append(self.group_deleted)
         self._rows: list[TraceRow] = []
         """Judged in the end, because a tombstone may be committed by the event of a row, which is traced before that
         event is followed."""
@@ -232,7 +231,7 @@ class GroupsConsistent(Check):
     """
 
     guarantee = "groups-consistent"
-    only_thorough = True
+    inspection = Inspection.ONLY_THOROUGH
 
     def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         try:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from chaos.checks.check import Check, CheckContext, ReplicaCheck, fields_of
+from chaos.checks.check import Check, CheckContext, Inspection, ReplicaCheck, fields_of
 from chaos.checks.follower_progress import ALTER_PARTITION, LeaderTerm, Proposed, altered
 from chaos.checks.history import History
 from chaos.checks.pending_requests import PendingRequests
@@ -26,6 +26,11 @@ class IsrHonest(ReplicaCheck):
     """
 
     guarantee = "isr-honest"
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self.replicas.on_copy_changed.append(self.copy_changed)
+        self.replicas.on_metadata_changed.append(self.metadata_changed)
 
     def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:
         moved = now.high_watermark > before.high_watermark and before.incarnation == now.incarnation
@@ -77,6 +82,8 @@ class StableIsr(ReplicaCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.replicas.on_metadata_changed.append(self.metadata_changed)
+        self.replicas.on_viewed.append(self.viewed)
         self._elections: list[tuple[int, int]] = []
         """(time, node) of each leader of the quorum, in order"""
         self._fenced_early: dict[int, int] = {}
@@ -147,6 +154,7 @@ class ProposalsHonest(ReplicaCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.replicas.on_copy_changed.append(self.copy_changed)
         self._progress = context.progress
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
@@ -251,7 +259,7 @@ class LaggingLeave(ReplicaCheck):
     """
 
     guarantee = "isr-honest"
-    only_thorough = True
+    inspection = Inspection.ONLY_THOROUGH
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
@@ -330,6 +338,7 @@ class ShrinksProposed(ReplicaCheck):
     """
 
     guarantee = "isr-honest"
+    inspection = Inspection.AFTER_EVENTS
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
@@ -479,6 +488,7 @@ class MinIsrKept(Check):
     """
 
     guarantee = "min-isr-kept"
+    inspection = Inspection.AFTER_EVENTS
     needs_one_node = True
 
     def __init__(self, context: CheckContext) -> None:

@@ -66,6 +66,7 @@ class OffsetsListed(ReplicaCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.replicas.on_copy_changed.append(self.copy_changed)
         self._pending = PendingRequests[_Pending]()
         self._replied: list[tuple[_Pending, Any]] = []
         """responses of the current event"""

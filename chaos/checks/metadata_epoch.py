@@ -6,7 +6,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from chaos.checks.batches import read_batches, records_in
-from chaos.checks.check import Check, CheckContext, fields_of
+from chaos.checks.check import Check, CheckContext, Inspection, fields_of
 from chaos.checks.fetch_model import FETCH
 from chaos.checks.history import OFFSETS_TOPIC, History, TopicPartition, grouped, partition_of
 from reference_broker.core.events import Closed, Effect, Event, Note, PeerDown, PeerReply, Reply, Request, Send
@@ -108,6 +108,7 @@ class OneContentPerEpoch(Check):
     """
 
     guarantee = "one-content-per-epoch"
+    inspection = Inspection.AFTER_EVENTS
     needs_one_node = True
     acts_on = (METADATA, Closed)
 
@@ -310,6 +311,7 @@ class SwitchRespected(Check):
     """
 
     guarantee = "switch-respected"
+    inspection = Inspection.AFTER_EVENTS
     needs_one_node = True
     acts_on = ((Send, UPDATE_METADATA), METADATA, APPLIED, NoneType)
 

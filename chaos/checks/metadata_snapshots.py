@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
-from chaos.checks.check import Check, CheckContext, FetchCheck, QuorumCheck, fields_of
+from chaos.checks.check import Check, CheckContext, FetchCheck, Inspection, QuorumCheck, fields_of
 from chaos.checks.fetch_model import CompletedFetch
 from chaos.checks.history import History
 from chaos.checks.pending_requests import PendingRequests
@@ -32,6 +32,7 @@ class SnapshotAtLogStart(QuorumCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.view.on_changed.append(self.changed)
         self._ids: dict[int, tuple[tuple[int, int], ...]] = {}
 
     def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
@@ -81,6 +82,7 @@ class SnapshotEqualsReplay(QuorumCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.view.on_recomputed.append(self.recomputed)
         self._published: dict[int, tuple[str, int, int]] = {}
 
     def trace(self, row: TraceRow) -> None:
@@ -630,6 +632,7 @@ class SnapshotMetricsExact(Check):
     """
 
     guarantee = "snapshot-metrics-exact"
+    inspection = Inspection.AFTER_EVENTS
     needs_one_node = True
     acts_on = (STARTED, LOADED, DAMAGED, type(None))
 

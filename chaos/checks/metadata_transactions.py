@@ -25,6 +25,7 @@ class TransactionCheck(QuorumCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.view.on_committed.append(self.committed)
         self.open_at = -1
         """offset at which the open transaction begins, -1 if none is open; during ``record`` it does not depend on the
         current record yet"""
@@ -87,6 +88,7 @@ class PublishedWhenCommitted(TransactionCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.view.on_changed.append(self.changed)
         self._transactions: list[tuple[int, int]] = []
         """of each that has ended: last offset of the batch with its Begin, and first of that with its End or Abort"""
         self._begun = 0

@@ -111,6 +111,7 @@ class PartitionChangesByRule(TransactionCheck, ReplicaCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.replicas.on_metadata_changed.append(self.metadata_changed)
         self._is_known = True
         """False once a snapshot replaced records"""
         self._unit = _Unit()

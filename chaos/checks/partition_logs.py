@@ -1,6 +1,6 @@
 """The logs of one node: their high watermarks, and records that the disk has damaged."""
 
-from chaos.checks.check import Check, CheckContext
+from chaos.checks.check import Check, CheckContext, Inspection
 from chaos.sim.disk import SimDisk
 from reference_broker.core.events import Event, Request
 from reference_broker.core.node import Node
@@ -15,6 +15,7 @@ class LogConsistent(Check):
     """
 
     guarantee = "log-consistent"
+    inspection = Inspection.AFTER_EVENTS
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
@@ -66,7 +67,7 @@ class DamageKept(Check):
     """
 
     guarantee = "damage-kept"
-    only_thorough = True
+    inspection = Inspection.ONLY_THOROUGH
 
     def inspect(self, at_us: int, incarnation: int, node: Node, event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         disk = getattr(node.broker.disk, "inner", node.broker.disk)

@@ -10,13 +10,14 @@ cleaner has removed batches, or the node's process has ended. After a truncation
 bytes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from chaos.checks.batches import records_in
 from chaos.checks.history import TopicPartition
+from chaos.checks.replica_view import ReplicaView
 from chaos.interceptor.watched_disk import WatchedDisk
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.ports.disk import DiskError
@@ -200,24 +201,6 @@ class LogProducers:
             self.apply(batch, idle_ms)
 
 
-class ProducerObserver:
-    """The events that the view of producers reports. An observer overrides the methods that it needs."""
-
-    def log_replayed(
-        self, at_us: int, node: "Node", producers: LogProducers, new: Sequence[ProducedBatch] | None
-    ) -> None:
-        """Called after an event that changed a log, when its ``new`` batches of producers are replayed. None means
-        all batches: the log was opened, or truncated, or everything is compared."""
-
-    def high_watermark_moved(self, at_us: int, node: "Node", producers: LogProducers) -> None:
-        """Called after an event that changed a log with transactions, and appended nothing."""
-
-    def batch_appended(
-        self, at_us: int, node: "Node", producers: LogProducers, known: LoggedProducer | None, batch: ProducedBatch
-    ) -> None:
-        """Called with each batch that was appended to a log since the last event. ``known`` is its producer before."""
-
-
 _Key: TypeAlias = tuple[int, str]
 """A node's ID, and the directory of a log."""
 
@@ -227,13 +210,25 @@ class ProducerView:
 
     def __init__(self) -> None:
         self.logs: dict[_Key, LogProducers] = {}
-        self.checks: list[ProducerObserver] = []
-        self.of_appends: list[ProducerObserver] = []
-        """those of them that override ``batch_appended``"""
-        self.of_moves: list[ProducerObserver] = []
-        """those of them that override ``high_watermark_moved``"""
+        self.on_batch_appended: list[
+            Callable[[int, Node, LogProducers, LoggedProducer | None, ProducedBatch], None]
+        ] = []
+        """called with the time, the node, the producers of a log, the producer before, and its batch, for each batch
+        that was appended since the last event"""
+        self.on_log_replayed: list[Callable[[int, Node, LogProducers, Sequence[ProducedBatch] | None], None]] = []
+        """called after an event that changed a log, with the time, the node, the log's producers, and its new batches
+        of producers, which are replayed. None means all batches: the log was opened, or truncated, or everything is
+        compared"""
+        self.on_high_watermark_moved: list[Callable[[int, Node, LogProducers], None]] = []
+        """called after an event that changed a log with transactions, and appended nothing"""
         self.wall_ms: dict[int, int] = {}
         """by node: the greatest time that its wall clock has shown"""
+
+    def follow(self, replicas: ReplicaView) -> None:
+        """Follow the logs of the nodes from now on, before other views do: the markers in logs come before the values
+        of transactional IDs."""
+        if self.logs_touched not in replicas.on_logs_touched:
+            replicas.on_logs_touched.insert(0, self.logs_touched)
 
     def of(self, at_us: int, node: "Node", log: PartitionLog) -> LogProducers | None:
         """Return the producers of a node's log, or None if it cannot be read."""
@@ -287,8 +282,8 @@ class ProducerView:
         if end == known.read_end:
             if known.open or known.ended or log.producers.open_transactions or log.producers.completed:
                 known.settle()
-                for check in self.of_moves:
-                    check.high_watermark_moved(at_us, node, known)
+                for high_watermark_moved in self.on_high_watermark_moved:
+                    high_watermark_moved(at_us, node, known)
             return
         known.skipped += 1
         # Retention deletes closed segments, so these are read at once.
@@ -307,8 +302,8 @@ class ProducerView:
         for batch in new:
             before = known.states.get(batch.producer_id)
             known.apply(batch, idle_ms)
-            for check in self.of_appends:
-                check.batch_appended(at_us, node, known, before, batch)
+            for batch_appended in self.on_batch_appended:
+                batch_appended(at_us, node, known, before, batch)
         self._report(at_us, node, known, new)
 
     def _reopen(self, at_us: int, node: "Node", log: PartitionLog, known: LogProducers | None) -> None:
@@ -339,8 +334,8 @@ class ProducerView:
 
     def _report(self, at_us: int, node: "Node", producers: LogProducers, new: Sequence[ProducedBatch] | None) -> None:
         producers.settle()
-        for check in self.checks:
-            check.log_replayed(at_us, node, producers, new)
+        for log_replayed in self.on_log_replayed:
+            log_replayed(at_us, node, producers, new)
 
 
 def _read(log: PartitionLog, offset: int, end_offset: int) -> list[ProducedBatch]:

@@ -21,7 +21,7 @@ from chaos.checks.batches import (
     read_batches,
     records_in,
 )
-from chaos.checks.check import Check, CheckContext, ProducerCheck
+from chaos.checks.check import Check, CheckContext, Inspection, ProducerCheck
 from chaos.checks.pending_requests import PendingRequests
 from chaos.checks.producer_view import (
     EndedTransaction,
@@ -136,7 +136,7 @@ class ProducersReplayed(Check):
     """
 
     guarantee = "producers-replayed"
-    only_thorough = True
+    inspection = Inspection.ONLY_THOROUGH
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
@@ -190,6 +190,10 @@ class ProducersEqualReplay(ProducerCheck):
     """
 
     guarantee = "producers-replayed"
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self.producers.on_log_replayed.append(self.log_replayed)
 
     def log_replayed(
         self, at_us: int, node: "Node", producers: LogProducers, new: Sequence[ProducedBatch] | None
@@ -334,6 +338,8 @@ class SequencesFollow(ProducerCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.producers.on_batch_appended.append(self.batch_appended)
+        self.producers.on_log_replayed.append(self.log_replayed)
         self._pending = PendingRequests[dict[tuple[str | bytes, int], _Sent]]()
         self._acked: dict[LogProducers, list[tuple[_Sent, int]]] = {}
         """batch and offset of the acknowledgements that are not judged yet, which is when the log is read"""
@@ -524,6 +530,7 @@ class ProducersKeptAtStop(Check):
     """
 
     guarantee = "producers-kept-at-stop"
+    inspection = Inspection.AFTER_EVENTS
     needs_one_node = True
 
     def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002

@@ -30,6 +30,7 @@ class StableLeadership(QuorumCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.view.on_changed.append(self.changed)
         self._settled_us = context.settings.settled_us
         self._leader = (-1, -1)
         """(epoch, node) of the newest leader."""
@@ -120,6 +121,7 @@ class LeaderKeepsMajority(VoterCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.view.on_changed.append(self.changed)
         self._contacts: dict[int, dict[int, int]] = {}
         """by leader: when each other voter sent the last valid request"""
         self._since_us: dict[int, int] = {}
@@ -181,6 +183,7 @@ class VotesSought(VoterCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.view.on_changed.append(self.changed)
         self._since_us: dict[int, int] = {}
         """by voter: when it last had contact with a leader, voted, sought votes, or entered an epoch or its role"""
         self._leaderless_us: dict[int, int] = {}
@@ -244,6 +247,7 @@ class QuorumConverges(QuorumCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.view.on_ended.append(self.ended)
         self.expected = False
         """whether the nodes must agree; so it is after the heal"""
 
@@ -297,6 +301,7 @@ class NoFalseFencing(QuorumCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.view.on_changed.append(self.changed)
         self._session_us = context.settings.session_us
         self._leads_since_us: dict[int, int] = {}
         self._registered: dict[int, tuple[int, int]] = {}

@@ -427,6 +427,7 @@ class OneVotePerEpoch(QuorumCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.view.on_changed.append(self.changed)
         self._pending = PendingRequests[_RequestedVote]()
         self._votes: dict[tuple[int, int], dict[int, int]] = {}
         """by node and number of its directory: the candidate of each epoch. Physical: a node with another directory

@@ -20,6 +20,7 @@ class OneLeaderPerEpoch(QuorumCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.view.on_changed.append(self.changed)
         self._leaders: dict[int, int] = {}
         self._believed: dict[int, tuple[int, int]] = {}
 
@@ -52,6 +53,7 @@ class MonotonicEpoch(QuorumCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.view.on_changed.append(self.changed)
         self._acted: dict[tuple[int, int], int] = {}
         """By node and number of its directory. Physical: a node with another directory cannot remember."""
 
@@ -94,6 +96,7 @@ class LogMatching(QuorumCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.view.on_appended.append(self.appended)
         self._known: dict[tuple[int, int], tuple[BatchIdentity, _Before, int]] = {}
 
     def appended(self, at_us: int, member: Member, batches: Sequence[BatchIdentity]) -> None:
@@ -153,6 +156,7 @@ class LeaderCompleteness(QuorumCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.view.on_changed.append(self.changed)
         self._same_to: dict[int, int] = {}
         self._committed_at: dict[int, int] = {}
         """For each epoch, up to where batches were committed when its leader began."""
@@ -200,6 +204,10 @@ class MajorityHighWatermark(QuorumCheck):
 
     guarantee = "majority-high-watermark"
 
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self.view.on_changed.append(self.changed)
+
     def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
         committed = after.high_watermark
         if not after.leads or committed <= before.high_watermark or committed <= self.view.committed_end:
@@ -220,6 +228,7 @@ class MonotonicHighWatermark(QuorumCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.view.on_changed.append(self.changed)
         self._by_leaders: tuple[int, int] = (-1, -1)
         """The last leader's epoch, and the high watermark of leaders of earlier epochs."""
         self._committed = -1
@@ -258,6 +267,7 @@ class HighWatermarkOfLeaders(QuorumCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.view.on_changed.append(self.changed)
         self._starts: dict[int, int] = {}
         """by epoch: offset of the first record of its leader"""
         self._by_leaders: dict[int, int] = {}

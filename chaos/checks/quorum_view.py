@@ -4,7 +4,7 @@ It survives a node's death. After each event it compares only a few numbers of o
 they appear.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,8 +35,8 @@ class Seen(NamedTuple):
 
 
 GROWTH = Seen._fields.index("end_offset")
-"""The first field of ``Seen`` that says only how far the log reaches. ``changed`` is not called for these fields alone:
-they change most often, and ``appended`` has what is new."""
+"""The first field of ``Seen`` that says only how far the log reaches. ``on_changed`` is not called for these fields
+alone: they change most often, and ``on_appended`` gets what is new."""
 
 
 @dataclass(slots=True)
@@ -60,31 +60,8 @@ class Member:
         return self.replica is not None and self.seen.leads
 
 
-class QuorumObserver:
-    """The events that a view of the quorum reports. An observer overrides the methods that it needs."""
-
-    def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
-        """Called when something of ``Seen`` changed, not only how far the log reaches.
-
-        ``before`` is the last state of the same node, in this or an earlier incarnation.
-        """
-
-    def appended(self, at_us: int, member: Member, batches: Sequence[BatchIdentity]) -> None:
-        """Called when batches were appended to the member's log. After a start all are read again."""
-
-    def committed(self, at_us: int, member: Member, batches: Sequence[tuple[BatchIdentity, bytes]]) -> None:
-        """Called when this member is the first in the run to know that these batches are committed. Each has its
-        bytes."""
-
-    def recomputed(self, at_us: int, node_id: int, followed: int, whole: int) -> None:
-        """Called with two digests of a node's image: one that followed the deltas, and that of the whole image."""
-
-    def ended(self, at_us: int, node_id: int, story: str) -> None:
-        """Called when a node has ended itself although no fault had affected its disk."""
-
-
 class QuorumView:
-    """The replicas of the metadata log, and the checks that observe them."""
+    """The replicas of the metadata log. Each list ``on_...`` has the functions to call for one kind of event."""
 
     def __init__(self, voters: int, observers: int, fault_times: "FaultTimes") -> None:
         self.fault_times = fault_times
@@ -94,11 +71,20 @@ class QuorumView:
         """all batches known to be committed, by base offset, ascending"""
         self.committed_end = 0
         """offset after them"""
-        self.of_changes: list[QuorumObserver] = []
-        self.of_appends: list[QuorumObserver] = []
-        self.of_commits: list[QuorumObserver] = []
-        self.of_digests: list[QuorumObserver] = []
-        self.of_ends: list[QuorumObserver] = []
+        self.on_changed: list[Callable[[int, Member, Seen, Seen], None]] = []
+        """called with the time, the member, and its state before and now, when something of ``Seen`` changed, not only
+        how far the log reaches. The state before is the last one of the same node, in this or an earlier incarnation"""
+        self.on_appended: list[Callable[[int, Member, Sequence[BatchIdentity]], None]] = []
+        """called with the time, the member, and the batches appended to its log. After a start all are read again"""
+        self.on_committed: list[Callable[[int, Member, Sequence[tuple[BatchIdentity, bytes]]], None]] = []
+        """called with the time, the member that is the first in the run to know that these batches are committed, and
+        the batches with their bytes"""
+        self.on_recomputed: list[Callable[[int, int, int, int], None]] = []
+        """called with the time, the node, and two digests of its image: one that followed the deltas, and that of the
+        whole image"""
+        self.on_ended: list[Callable[[int, int, str], None]] = []
+        """called with the time, the node and the story, when a node has ended itself although no fault had affected its
+        disk"""
 
     @property
     def majority(self) -> int:
@@ -119,13 +105,13 @@ class QuorumView:
 
     def ended(self, at_us: int, node_id: int, story: str) -> None:
         """Record that the node ended itself although no fault had affected its disk."""
-        for check in self.of_ends:
-            check.ended(at_us, node_id, story)
+        for ended in self.on_ended:
+            ended(at_us, node_id, story)
 
     def recomputed(self, at_us: int, node_id: int, followed: int, whole: int) -> None:
         """Note the digest of a node's image that followed the deltas, and that of the whole image."""
-        for check in self.of_digests:
-            check.recomputed(at_us, node_id, followed, whole)
+        for recomputed in self.on_recomputed:
+            recomputed(at_us, node_id, followed, whole)
 
     def observe(self, at_us: int, incarnation: int, node: "Node", thorough: bool) -> None:
         """Follow the state of a node after one of its events."""
@@ -150,8 +136,8 @@ class QuorumView:
         after = member.seen = Seen(*numbers)
         self._follow_log(at_us, member, before, after, thorough)
         if after[:GROWTH] != before[:GROWTH]:
-            for check in self.of_changes:
-                check.changed(at_us, member, before, after)
+            for changed in self.on_changed:
+                changed(at_us, member, before, after)
         if after.high_watermark > self.committed_end:
             self._commit(at_us, member, after.high_watermark)
 
@@ -168,8 +154,8 @@ class QuorumView:
             member.batches.popitem()
         fresh = [batch for batch, _ in read_batches(member.replica.log, offset, after.end_offset)]
         member.batches.update((batch.base_offset, batch) for batch in fresh)
-        for check in self.of_appends:
-            check.appended(at_us, member, fresh)
+        for appended in self.on_appended:
+            appended(at_us, member, fresh)
 
     def _commit(self, at_us: int, member: Member, high_watermark: int) -> None:
         """Read the committed batches from the first member that knows of them, but not below the log's start, since
@@ -178,5 +164,5 @@ class QuorumView:
         fresh = list(read_batches(member.replica.log, offset, min(high_watermark, member.seen.end_offset)))
         self.committed.update((batch.base_offset, batch) for batch, _ in fresh)
         self.committed_end = high_watermark
-        for check in self.of_commits:
-            check.committed(at_us, member, fresh)
+        for committed in self.on_committed:
+            committed(at_us, member, fresh)

@@ -199,7 +199,7 @@ class RemoteSegmentStates(Check):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        context.replicas.of_logs.append(self)
+        context.replicas.on_logs_touched.append(self.logs_touched)
         self._read: dict[str, int] = {}
         """by directory: the offset up to which committed records were read"""
         self._partitions: dict[tuple[bytes, int], _Known] = {}

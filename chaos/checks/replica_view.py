@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from chaos.checks.batches import BatchIdentity, read_batches
 from chaos.checks.compacted_log import Compacted
@@ -154,26 +154,6 @@ class Replicated:
             copy.equal_to = 0
 
 
-class ReplicaObserver:
-    """The events that a view of the replicas reports. An observer overrides the methods that it needs."""
-
-    def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:
-        """Called when a node's replica has changed. ``partition`` knows of it already."""
-
-    def metadata_changed(self, at_us: int, partition: Replicated, before: PartitionImage, now: PartitionImage) -> None:
-        """Called when a node has published a state of the partition that is newer than all seen before."""
-
-    def viewed(self, at_us: int, node: "Node") -> None:
-        """Called after each event of a node, when the view has its new state."""
-
-
-class LogObserver(Protocol):
-    """A view of the contents of logs, which follows the logs that an event changed."""
-
-    def logs_touched(self, at_us: int, node: "Node", touched: Sequence[PartitionLog], thorough: bool) -> None:
-        """Called after each event of a node with the logs that it changed, before ``viewed`` is called."""
-
-
 class ReplicaView:
     """All partitions that have several replicas.
 
@@ -200,13 +180,17 @@ class ReplicaView:
         self.leaders: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
         """IDs of the nodes that led, by partition (topic-index) and leader epoch; a recreated topic has the same epochs
         again"""
-        self.of_copies: list[ReplicaObserver] = []
-        """those that override ``copy_changed``"""
-        self.of_metadata: list[ReplicaObserver] = []
-        """those that override ``metadata_changed``"""
-        self.of_looks: list[ReplicaObserver] = []
-        """those that override ``viewed``"""
-        self.of_logs: list[LogObserver] = []
+        self.on_logs_touched: list[Callable[[int, Node, Sequence[PartitionLog], bool], None]] = []
+        """called first after each event of a node that changed logs, with the time, the node, these logs, and whether
+        the comparison is thorough"""
+        self.on_copy_changed: list[Callable[[int, Replicated, Copy, Held, Held], None]] = []
+        """called with the time, the partition, the replica that has changed, and its state before and now. The
+        partition knows of the change already"""
+        self.on_metadata_changed: list[Callable[[int, Replicated, PartitionImage, PartitionImage], None]] = []
+        """called with the time, the partition, and its state before and now, when a node has published a state that is
+        newer than all seen before"""
+        self.on_viewed: list[Callable[[int, Node], None]] = []
+        """called last after each event of a node, when the view has its new state"""
         self._due: list[tuple[Node, Callable[[int, Node], None]]] = []
         self._min_insync = min_insync
         self._flushed = flushed
@@ -374,8 +358,8 @@ class ReplicaView:
             known.losses += 1
             self.excused[topic, key[1]] = None
             self._taken_over_us.pop((topic, key[1]), None)
-        for check in self.of_metadata:
-            check.metadata_changed(at_us, known, before, state)
+        for metadata_changed in self.on_metadata_changed:
+            metadata_changed(at_us, known, before, state)
 
     def power_lost(self, node_id: int) -> None:
         """Record that the node's unsynced bytes are gone."""
@@ -418,8 +402,8 @@ class ReplicaView:
         Raise AssertionError if a log contradicts itself, or if a change went unnoticed until then.
         """
         self._follow_logs(at_us, incarnation, node, thorough)
-        for check in self.of_looks:
-            check.viewed(at_us, node)
+        for viewed in self.on_viewed:
+            viewed(at_us, node)
         if self._due:
             due, self._due = self._due, []
             for owner, judge in due:
@@ -444,12 +428,12 @@ class ReplicaView:
                 log.check_offsets()
                 continue
             self._checked[log] = segments, numbers
-        if self.of_logs and (touched or thorough):
+        if self.on_logs_touched and (touched or thorough):
             # A node that died in its event was not observed: the logs that it changed are not this one's.
             disk = node.broker.disk
             own = [log for log in touched if log.disk is disk]
-            for observer in self.of_logs:
-                observer.logs_touched(at_us, node, own, thorough)
+            for logs_touched in self.on_logs_touched:
+                logs_touched(at_us, node, own, thorough)
         if not self.partitions:
             return
         node_id = node.broker.node_id
@@ -507,8 +491,8 @@ class ReplicaView:
         if partition.compacted is not None:
             partition.note_cleanable()
             partition.compacted.cleanings += now.cleaned_offset > before.cleaned_offset and before.incarnation >= 0
-        for check in self.of_copies:
-            check.copy_changed(at_us, partition, copy, before, now)
+        for copy_changed in self.on_copy_changed:
+            copy_changed(at_us, partition, copy, before, now)
 
     @staticmethod
     def _commit(at_us: int, partition: Replicated, log: PartitionLog, now: Held) -> int:

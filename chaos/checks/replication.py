@@ -37,6 +37,10 @@ class ReplicasEqual(ReplicaCheck):
 
     guarantee = "replicas-equal"
 
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self.replicas.on_copy_changed.append(self.copy_changed)
+
     def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:
         if partition.excused or (partition.losses and not copy.leads):
             return  # E-7: no replica had kept the committed records. Followers truncate later; ``quiet`` compares.
@@ -213,6 +217,7 @@ class HighWatermarkMonotonic(ReplicaCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.replicas.on_copy_changed.append(self.copy_changed)
         self._settled: dict[tuple[PartitionKey, int], int] = {}
         """by partition and node: losses of the partition when the replica was in sync last"""
 
@@ -255,6 +260,8 @@ class HighWatermarkByRequests(ReplicaCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.replicas.on_copy_changed.append(self.copy_changed)
+        self.replicas.on_viewed.append(self.viewed)
         self._progress = context.progress
         self._moved: list[tuple[Replicated, int, int, int]] = []
         """(partition, node, high watermark before, log end before) of leaders whose term or high watermark has changed
@@ -388,6 +395,8 @@ class HighWatermarkFromLeader(ReplicaCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.replicas.on_copy_changed.append(self.copy_changed)
+        self.replicas.on_viewed.append(self.viewed)
         self._led: dict[PartitionKey, int] = {}
         """the greatest high watermark that a leader had"""
         self._restarted: list[tuple[Replicated, Copy]] = []
@@ -436,7 +445,7 @@ class LoneHighWatermark(ReplicaCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        context.replicas.of_logs.append(self)
+        context.replicas.on_logs_touched.append(self.logs_touched)
 
     def logs_touched(self, at_us: int, node: "Node", touched: Sequence[PartitionLog], thorough: bool) -> None:  # noqa: ARG002
         for log in touched:
@@ -478,6 +487,10 @@ class EpochsOfBatches(ReplicaCheck):
     """
 
     guarantee = "replicas-equal"
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self.replicas.on_copy_changed.append(self.copy_changed)
 
     def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:
         log = copy.log
@@ -583,6 +596,10 @@ class OnePartitionLeaderPerEpoch(ReplicaCheck):
 
     guarantee = "one-partition-leader-per-epoch"
 
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self.replicas.on_copy_changed.append(self.copy_changed)
+
     def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:
         epoch = now.leader_epoch
         if epoch < 0:
@@ -616,6 +633,7 @@ class NoAckedLost(ReplicaCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.replicas.on_viewed.append(self.viewed)
         self._pending = PendingRequests[bool]()
         """requests with acks=all"""
         self._responses: list[tuple[Node, ProduceResponse]] = []

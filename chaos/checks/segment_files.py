@@ -8,11 +8,10 @@ KIP-101.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 from chaos.checks.batches import BatchIdentity, producing_of
-from chaos.checks.check import Check, CheckContext, Kind
+from chaos.checks.check import CheckContext, Kind, SegmentCheck
 from chaos.checks.history import History
 from chaos.checks.log_folders import (
     ProducerRow,
@@ -25,6 +24,7 @@ from chaos.checks.log_folders import (
 )
 from chaos.checks.producer_view import METADATA_LOG, LoggedProducer, LogProducers
 from chaos.checks.producers import last_offset_of, may_differ
+from chaos.checks.segment_view import ClosedSegment, FollowedLog
 from chaos.interceptor.watched_disk import WatchedDisk
 from reference_broker.core.events import Effect, Event
 from reference_broker.log.partition_log import PartitionLog
@@ -35,95 +35,7 @@ if TYPE_CHECKING:
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 
 
-class _Closed(NamedTuple):
-    """What a log knew of a segment when it was closed, which ``SideFilesMatch`` compares with the batches."""
-
-    size_bytes: int
-    first_ms: int
-    largest_ms: int
-
-
-@dataclass(slots=True)
-class _Followed:
-    """One log of a node, as last seen."""
-
-    log: PartitionLog
-    active: int
-    """base offset of its active segment"""
-    intervals: dict[int, int] = field(default_factory=dict)
-    """by base offset of a segment: the largest ``index.interval.bytes`` while it was active"""
-    closed: dict[int, "_Closed"] = field(default_factory=dict)
-    """by base offset: the closed segments, as they were when they were closed"""
-    cuts: int = 0
-    """number of its last truncation"""
-    cleaned_offset: int = 0
-    clean_bytes: int = -1
-    """size of the segments below ``cleaned_offset`` after the last pass of the cleaner, -1 if it is not known"""
-    settings: list[tuple[int, int, float]] = field(default_factory=list)
-    """when it was seen, ``min.compaction.lag.ms`` and ``min.cleanable.dirty.ratio``, oldest first"""
-    producers: LogProducers | None = None
-    """of which ``replay`` has the first ``replayed`` batches"""
-    replay: LogProducers | None = None
-    replayed: int = 0
-
-
-class _Segments:
-    """The segments of all logs, followed once for the checks of this file."""
-
-    def __init__(self) -> None:
-        self.logs: dict[tuple[int, str], _Followed] = {}
-        self.checks: list[_SegmentCheck] = []
-        self.of_logs: list[_SegmentCheck] = []
-        """those of them that override ``followed``"""
-
-    def logs_touched(self, at_us: int, node: "Node", touched: Sequence[PartitionLog], thorough: bool) -> None:  # noqa: ARG002
-        """Let the checks judge the segments that were closed since the last event that touched their logs."""
-        node_id = node.broker.node_id
-        for log in touched:
-            bases = log.segments.bases
-            if not bases or log.is_offline:
-                continue
-            key, active = (node_id, log.directory), bases[-1]
-            known = self.logs.get(key)
-            if known is None:
-                known = self.logs[key] = _Followed(log, active)
-            is_same, known.log = known.log is log, log
-            interval = log.config.index_interval_bytes
-            if active > known.active:
-                at = bisect_left(bases, known.active)
-                for base, end in zip(bases[at:-1], bases[at + 1 :], strict=True):
-                    known.intervals[base] = max(interval, known.intervals.get(base, 0))
-                    for check in self.checks:
-                        check.closed(at_us, node, known, base, end, is_same)
-                known.intervals = {base: known.intervals[base] for base in bases if base in known.intervals}
-            known.active = active
-            if interval > known.intervals.get(active, -1):
-                known.intervals[active] = interval
-            for check in self.of_logs:
-                check.followed(at_us, node, known, is_same)
-
-
-class _SegmentCheck(Check):
-    """Base of checks that look at a segment once it is closed."""
-
-    def __init__(self, context: CheckContext) -> None:
-        super().__init__(context)
-        of_logs = context.replicas.of_logs
-        self._segments = next((each for each in of_logs if isinstance(each, _Segments)), _Segments())
-        if not self._segments.checks:
-            of_logs.append(self._segments)
-        self._segments.checks.append(self)
-        if type(self).followed is not _SegmentCheck.followed:
-            self._segments.of_logs.append(self)
-
-    def closed(self, at_us: int, node: "Node", known: _Followed, base: int, end: int, is_same: bool) -> None:
-        """Judge the segment [base, end). ``is_same``: the process that closed it was seen with the log before."""
-
-    def followed(self, at_us: int, node: "Node", known: _Followed, is_same: bool) -> None:
-        """Called with each touched log once its closed segments are judged."""
-
-
-class SideFilesMatch(_SegmentCheck):
+class SideFilesMatch(SegmentCheck):
     """log-consistent: the indexes, the timestamps and the leader epochs of a closed segment are those of its batches.
 
     A start may have rebuilt indexes with another ``index.interval.bytes``, so gaps between entries are judged by the
@@ -134,7 +46,11 @@ class SideFilesMatch(_SegmentCheck):
 
     guarantee = "log-consistent"
 
-    def closed(self, at_us: int, node: "Node", known: _Followed, base: int, end: int, is_same: bool) -> None:  # noqa: ARG002
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self.segments.on_closed.append(self.closed)
+
+    def closed(self, at_us: int, node: "Node", known: FollowedLog, base: int, end: int, is_same: bool) -> None:  # noqa: ARG002
         log = known.log
         files, segment = _segment_of(log, base)
         if not segment.batches or segment.whole < segment.size:
@@ -150,7 +66,7 @@ class SideFilesMatch(_SegmentCheck):
             self.violated(at_us, f"{where}: the segment of {base} is closed, and {wrong}")
 
     def end(self, history: History) -> None:
-        for (node_id, directory), known in self._segments.logs.items():
+        for (node_id, directory), known in self.segments.logs.items():
             log = known.log
             for base in log.bases[:-1] if not log.is_offline else ():
                 files, segment = _segment_of(log, base)
@@ -219,7 +135,7 @@ RECENTLY_US = 10_000_000
 """Longest time of a pass of the cleaner, which goes by the settings at its begin."""
 
 
-class SegmentsKept(_SegmentCheck):
+class SegmentsKept(SegmentCheck):
     """log-consistent: no segment is deleted by retention or cleaned before it is due.
 
     Retention deletes the oldest segments, as long as the log without them still has ``retention.bytes``, or while their
@@ -240,18 +156,20 @@ class SegmentsKept(_SegmentCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.segments.on_closed.append(self.closed)
+        self.segments.on_followed.append(self.followed)
         self._requested_us: dict[int, int] = {}
         """by node: when a client last requested to move a log start"""
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         self._requested_us[node.broker.node_id] = at_us
 
-    def closed(self, at_us: int, node: "Node", known: _Followed, base: int, end: int, is_same: bool) -> None:  # noqa: ARG002
+    def closed(self, at_us: int, node: "Node", known: FollowedLog, base: int, end: int, is_same: bool) -> None:  # noqa: ARG002
         segment = known.log.segments[bisect_left(known.log.bases, base)]
         if is_same:
-            known.closed[base] = _Closed(segment.size_bytes, segment.first_timestamp_ms, segment.max_timestamp_ms)
+            known.closed[base] = ClosedSegment(segment.size_bytes, segment.first_timestamp_ms, segment.max_timestamp_ms)
 
-    def followed(self, at_us: int, node: "Node", known: _Followed, is_same: bool) -> None:
+    def followed(self, at_us: int, node: "Node", known: FollowedLog, is_same: bool) -> None:
         log, closed = known.log, known.closed
         first, active = log.segments.bases[0], known.active
         if not is_same:
@@ -281,7 +199,7 @@ class SegmentsKept(_SegmentCheck):
                 known.clean_bytes = sum(each.size_bytes for each in log.segments[:clean])
                 known.cleaned_offset = log.cleaned_offset
 
-    def _judge_retention(self, at_us: int, node: "Node", known: _Followed, gone: Sequence[int]) -> None:
+    def _judge_retention(self, at_us: int, node: "Node", known: FollowedLog, gone: Sequence[int]) -> None:
         log, closed, config = known.log, known.closed, known.log.config
         wall_ms = node.broker.now.wall_ms
         most_bytes, most_ms = config.effective_local_retention_bytes, config.effective_local_retention_ms
@@ -306,7 +224,7 @@ class SegmentsKept(_SegmentCheck):
                     f"its newest record was {wall_ms - closed[base].largest_ms} ms old",
                 )
 
-    def _judge_pass(self, at_us: int, node: "Node", known: _Followed) -> None:
+    def _judge_pass(self, at_us: int, node: "Node", known: FollowedLog) -> None:
         log, wall_ms = known.log, node.broker.now.wall_ms
         where = f"{log.directory} on node {node.broker.node_id} was cleaned from {known.cleaned_offset} to "
         where += f"{log.cleaned_offset}"
@@ -332,7 +250,7 @@ class SegmentsKept(_SegmentCheck):
                 self.violated(at_us, f"{where}, when {dirty_bytes} of {total} bytes were dirty; the ratio is {ratio}")
 
 
-class RollSnapshotsReplayed(_SegmentCheck):
+class RollSnapshotsReplayed(SegmentCheck):
     """producers-replayed: each roll leaves a snapshot with exactly the producers of a replay up to the new segment's
     first offset (P-2, P-10).
 
@@ -343,7 +261,11 @@ class RollSnapshotsReplayed(_SegmentCheck):
 
     guarantee = "producers-replayed"
 
-    def closed(self, at_us: int, node: "Node", known: _Followed, base: int, end: int, is_same: bool) -> None:  # noqa: ARG002
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self.segments.on_closed.append(self.closed)
+
+    def closed(self, at_us: int, node: "Node", known: FollowedLog, base: int, end: int, is_same: bool) -> None:  # noqa: ARG002
         log, node_id = known.log, node.broker.node_id
         if log.directory.startswith(METADATA_LOG):
             return
@@ -369,7 +291,7 @@ class RollSnapshotsReplayed(_SegmentCheck):
                 self.violated(at_us, f"{where}: {name}: producer {producer_id}: {wrong}")
 
 
-def _replayed(known: _Followed, producers: LogProducers, end: int, idle_ms: int) -> Mapping[int, LoggedProducer]:
+def _replayed(known: FollowedLog, producers: LogProducers, end: int, idle_ms: int) -> Mapping[int, LoggedProducer]:
     """Return the producers of all known batches below ``end``."""
     batches = producers.batches
     if known.producers is producers and known.replayed and batches[known.replayed - 1].offset >= end:

@@ -1,8 +1,7 @@
 """All checks of a run: finds their classes, and passes each check only the events that it requests.
 
-Every simulated run gets all checks, whatever guarantees its scenario lists. A check is called only for the methods of
-``Check`` that it overrides, and for the rows and events that it names, so the cost of an event is proportional to what
-it changed.
+Every simulated run gets all checks, whatever guarantees its scenario lists. A check is called only for the rows, events
+and inspections that it names, so the cost of an event is proportional to what it changed.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +12,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, TypeAlias
 
 from chaos import checks
-from chaos.checks.check import Check, CheckContext, FetchCheck, Kind, overriding
+from chaos.checks.check import Check, CheckContext, FetchCheck, Inspection, Kind
 from chaos.checks.fetch_model import EVICTED, FETCH
 from chaos.checks.history import History
 from chaos.hooks.metadata_digest import Digest
@@ -65,10 +64,9 @@ class CheckSuite:
                 self.rows.setdefault(name, []).append(check)
         self._checks = checks
         self._fetches = context.fetches
-        state_checks = overriding(checks, "inspect")
-        self._inspecting = [each.inspect for each in state_checks]
-        self._inspecting_quickly = [each.inspect for each in state_checks if not each.only_thorough]
-        self._event_checks = [(each.acted, frozenset(each.acts_on)) for each in overriding(checks, "acted")]
+        self._inspecting = [each.inspect for each in checks if each.inspection is not Inspection.NEVER]
+        self._inspecting_events = [each.inspect for each in checks if each.inspection is Inspection.AFTER_EVENTS]
+        self._event_checks = [(each.acted, frozenset(each.acts_on)) for each in checks if each.acts_on]
         self._routes: dict[tuple[Kind, ...], tuple[list[Acted], bool]] = {}
         """by the kinds of an event and its effects: ``acted`` of the checks that act on it, and whether the fetch model
         does. Most events are like earlier ones, and need no comparison with what each check acts on."""
@@ -118,7 +116,7 @@ class CheckSuite:
         kind = event.__class__
         between_nodes = kind in PEER_EVENTS or (kind is Request and event.tag.role == "peer")  # type: ignore[union-attr]
         if thorough or not between_nodes:  # Messages between nodes change no client's state.
-            for inspect in self._inspecting if thorough else self._inspecting_quickly:
+            for inspect in self._inspecting if thorough else self._inspecting_events:
                 inspect(at_us, incarnation, node, event, thorough)
         self.quorum.observe(at_us, incarnation, node, thorough)
         self.replicas.observe(at_us, incarnation, node, thorough)

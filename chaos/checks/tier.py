@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from chaos.checks.batches import BatchIdentity, batches_of, read_batches
-from chaos.checks.check import Check, CheckContext
+from chaos.checks.check import Check, CheckContext, Inspection
 from chaos.checks.history import History
 from chaos.checks.producers import ProducerState, read_snapshot, replayed
 from reference_broker.core.events import Effect, Event, Note
@@ -81,6 +81,7 @@ class ClosedSegmentsStored(Check):
     """
 
     guarantee = "closed-segments-stored"
+    inspection = Inspection.AFTER_EVENTS
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
@@ -150,6 +151,7 @@ class KeptUntilStored(Check):
     """
 
     guarantee = "kept-until-stored"
+    inspection = Inspection.AFTER_EVENTS
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
@@ -233,6 +235,7 @@ class ListedWhenStored(Check):
     """
 
     guarantee = "listed-when-stored"
+    inspection = Inspection.AFTER_EVENTS
     acts_on = (COPIED,)
 
     def __init__(self, context: CheckContext) -> None:
@@ -299,6 +302,7 @@ class NewerUploadCounts(Check):
     """
 
     guarantee = "newer-upload-counts"
+    inspection = Inspection.AFTER_EVENTS
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
@@ -359,6 +363,7 @@ class UploadedProducers(Check):
     """
 
     guarantee = "uploaded-producers-replayed"
+    inspection = Inspection.AFTER_EVENTS
     acts_on = (COPIED,)
 
     def __init__(self, context: CheckContext) -> None:

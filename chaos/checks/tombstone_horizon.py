@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from chaos.checks.batches import newest_offsets
-from chaos.checks.check import Check, CheckContext, Kind, ReplicaCheck
+from chaos.checks.check import Check, CheckContext, Inspection, Kind, ReplicaCheck
 from chaos.checks.compacted_log import Compacted
 from chaos.checks.history import History, TopicPartition, grouped, partition_of
 from chaos.checks.replica_view import Copy, Held, PartitionKey, Replicated
@@ -47,6 +47,8 @@ class TombstonesMarked(ReplicaCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.replicas.on_copy_changed.append(self.copy_changed)
+        self.replicas.on_viewed.append(self.viewed)
         self._seen: dict[PartitionKey, dict[int, _Seen]] = {}
         """by partition and node"""
 
@@ -138,7 +140,11 @@ class DeletedStaysDeleted(ReplicaCheck):
     """
 
     guarantee = "deleted-stays-deleted"
-    only_thorough = True
+    inspection = Inspection.ONLY_THOROUGH
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self.replicas.on_copy_changed.append(self.copy_changed)
 
     def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:
         if now.leader_epoch > before.leader_epoch:

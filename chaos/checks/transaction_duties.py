@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from chaos.checks.check import CheckContext, StateCheck
+from chaos.checks.check import CheckContext, Inspection, StateCheck
 from chaos.checks.eligible import min_isr_of
 from chaos.checks.history import TopicPartition
 from chaos.checks.pending_requests import PendingRequests
@@ -175,9 +175,11 @@ class DutiesInTime(StateCheck):
     """
 
     guarantee = "transactions-consistent"
+    inspection = Inspection.AFTER_EVENTS
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.transactions.on_value_committed.append(self.value_committed)
         self._open: dict[str, StateValue] = {}
         """the last value of each ID that is open or decided"""
         self._due: dict[str, _Due] = {}

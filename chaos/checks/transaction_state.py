@@ -7,7 +7,7 @@ KIP-360 (a producer that continues after an error) and KIP-890 (transaction.vers
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -158,18 +158,6 @@ class StatePartition:
     """by producer ID: the greatest epoch of its values before the last loss, some of which are lost"""
 
 
-class StateObserver:
-    """The events that the view of the topic reports. An observer overrides the methods that it needs."""
-
-    def value_appended(self, at_us: int, node: "Node", partition: StatePartition, value: StateValue) -> None:
-        """Called with each value that a leader has appended."""
-
-    def value_committed(
-        self, at_us: int, node: "Node", partition: StatePartition, before: StateValue | None, value: StateValue
-    ) -> None:
-        """Called with each value that is committed. ``before`` is that of the same ID, or None if it is not known."""
-
-
 _Key: TypeAlias = tuple[bytes, int]
 
 
@@ -181,7 +169,11 @@ class StateView:
 
     def __init__(self) -> None:
         self.partitions: dict[_Key, StatePartition] = {}
-        self.observers: list[StateObserver] = []
+        self.on_value_appended: list[Callable[[int, Node, StatePartition, StateValue], None]] = []
+        """called with the time, the node, the partition, and a value that this leader has appended"""
+        self.on_value_committed: list[Callable[[int, Node, StatePartition, StateValue | None, StateValue], None]] = []
+        """called with the time, the leader, the partition, the last committed value of the same ID (None if it is not
+        known), and a value that is committed now"""
         self.owners: dict[int, tuple[StatePartition, str]] = {}
         """the partition and the transactional ID to which each producer ID belongs or belonged"""
         self.ids: dict[str, StatePartition] = {}
@@ -189,12 +181,11 @@ class StateView:
         """producer ID, epoch, whether to commit, and partition of each decided transaction"""
         self._replicas: ReplicaView | None = None
 
-    def follow(self, replicas: ReplicaView, observer: StateObserver) -> None:
-        """Notify the observer from now on."""
+    def follow(self, replicas: ReplicaView) -> None:
+        """Follow the logs of the topic from now on."""
         if self._replicas is None:
             self._replicas = replicas
-            replicas.of_logs.append(self)
-        self.observers.append(observer)
+            replicas.on_logs_touched.append(self.logs_touched)
 
     def known(self, transactional_id: str) -> list[StateValue]:
         """Return the last committed values of the ID, oldest first."""
@@ -250,8 +241,8 @@ class StateView:
             partition.read_end = max(partition.committed_end, log.local_log_start_offset)
         for value in _values(log, partition.read_end, log.log_end_offset):
             partition.pending.append(value)
-            for observer in self.observers:
-                observer.value_appended(at_us, node, partition, value)
+            for value_appended in self.on_value_appended:
+                value_appended(at_us, node, partition, value)
         partition.read_end = log.log_end_offset
         while partition.pending and partition.pending[0].offset < log.high_watermark:
             self._commit(at_us, node, partition, partition.pending.popleft()._replace(at_us=at_us))
@@ -284,8 +275,8 @@ class StateView:
         if value.state in PREPARED:
             commits = OUTCOMES[value.state]
             self.decided.update((value.producer_id, value.epoch, commits, each) for each in value.partitions)
-        for observer in self.observers:
-            observer.value_committed(at_us, node, partition, before, value)
+        for value_committed in self.on_value_committed:
+            value_committed(at_us, node, partition, before, value)
         values.append(value)
         del values[:-_KEPT]
 

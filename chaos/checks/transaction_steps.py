@@ -6,7 +6,7 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from chaos.checks.check import Check, CheckContext, StateCheck
+from chaos.checks.check import Check, CheckContext, Inspection, StateCheck
 from chaos.checks.history import OFFSETS_TOPIC, TopicPartition
 from chaos.checks.pending_requests import PendingRequests
 from chaos.checks.replica_view import offsets_partition
@@ -45,6 +45,7 @@ class TransactionsConsistent(Check):
     """
 
     guarantee = "transactions-consistent"
+    inspection = Inspection.AFTER_EVENTS
 
     def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         try:
@@ -63,6 +64,10 @@ class TransactionSteps(StateCheck):
     """
 
     guarantee = "transactions-consistent"
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self.transactions.on_value_committed.append(self.value_committed)
 
     def value_committed(
         self, at_us: int, node: "Node", partition: StatePartition, before: StateValue | None, value: StateValue
@@ -97,6 +102,7 @@ class CoordinatorHasCommitted(StateCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.transactions.on_value_committed.append(self.value_committed)
         self._changed: dict[str, StatePartition] = {}
         self._judged: dict[tuple[int, int], object] = {}
         """by node and partition: the coordinator's shard of which all IDs were compared"""

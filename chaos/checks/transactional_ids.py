@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from chaos.checks.check import Check, CheckContext, StateCheck
+from chaos.checks.check import Check, CheckContext, Inspection, StateCheck
 from chaos.checks.history import History, TopicPartition, without_node
 from chaos.checks.pending_requests import PendingRequests
 from chaos.checks.transaction_state import (
@@ -121,6 +121,7 @@ class TimeoutsKept(StateCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.transactions.on_value_committed.append(self.value_committed)
         self._open: dict[str, _Moment] = {}
         """time at which the transaction of each transactional ID started, if it is open"""
         self._timed_out: dict[str, int] = {}
@@ -191,10 +192,11 @@ class EndingsInTime(StateCheck):
     """
 
     guarantee = "transactions-consistent"
-    only_thorough = True
+    inspection = Inspection.ONLY_THOROUGH
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.transactions.on_value_committed.append(self.value_committed)
         self._decided: dict[str, StateValue] = {}
         self._node: Node | None = None
         """the node that was seen last; all have the same settings"""

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 from chaos.checks.batches import BatchIdentity, batches_of, producing_of, record_count
-from chaos.checks.check import Check, CheckContext, FetchCheck, ProducerCheck
+from chaos.checks.check import Check, CheckContext, FetchCheck, Inspection, ProducerCheck
 from chaos.checks.committed_offsets import COMMIT, FETCHED, NEVER_US, OffsetRequest, effective_requests
 from chaos.checks.compacted_topics import excused
 from chaos.checks.fetch_model import CompletedFetch
@@ -467,7 +467,7 @@ class LsoRegression(Check):
     """
 
     guarantee = "lso-regression"
-    only_thorough = True
+    inspection = Inspection.ONLY_THOROUGH
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
@@ -530,6 +530,11 @@ class StableOffsetExact(ProducerCheck):
     """
 
     guarantee = "lso-regression"
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self.producers.on_log_replayed.append(self.log_replayed)
+        self.producers.on_high_watermark_moved.append(self.high_watermark_moved)
 
     def log_replayed(
         self,

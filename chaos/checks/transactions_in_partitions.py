@@ -50,6 +50,8 @@ class WritesVerified(StateCheck, ProducerCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.producers.on_batch_appended.append(self.batch_appended)
+        self.producers.on_log_replayed.append(self.log_replayed)
         self._arrived: dict[_Write, int] = {}
         """time of the first request with each batch that is not appended yet"""
         self._new: list[_Write] = []
@@ -158,6 +160,8 @@ class MarkersDecided(StateCheck, ProducerCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
+        self.producers.on_batch_appended.append(self.batch_appended)
+        self.transactions.on_value_appended.append(self.value_appended)
         self._requested: set[_Marker] = set()
         """markers that clients requested"""
         self._new: list[tuple[_Marker, int]] = []

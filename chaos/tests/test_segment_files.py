@@ -168,7 +168,7 @@ def test_gap_is_judged_by_the_largest_interval_of_the_segment() -> None:
     world.log.config = replace(world.log.config, index_interval_bytes=100)
     assert not world.roll()
     strict = Rolled(index_interval_bytes=4096)
-    strict.files._segments.logs[1, "t-0"].intervals[0] = 100
+    strict.files.segments.logs[1, "t-0"].intervals[0] = 100
     strict.log.config = replace(strict.log.config, index_interval_bytes=100)
     assert "has none from byte" in strict.roll()[0]
 

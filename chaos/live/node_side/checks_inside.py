@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from chaos.checks.check import Check, CheckContext, FetchCheck, QuorumCheck, Settings, Violation, overriding
+from chaos.checks.check import Check, CheckContext, FetchCheck, Inspection, QuorumCheck, Settings, Violation
 from chaos.checks.fault_times import FaultTimes
 from chaos.checks.fetch_model import FetchModel
 from chaos.checks.quorum_view import QuorumView
@@ -47,7 +47,8 @@ class ChecksInside(PassiveHook):
         context = CheckContext(Settings(), self._view, ReplicaView(FaultTimes()), alone=True)
         self._checks = [each(context) for each in _kinds() if each.guarantee in wanted]
         self._watches_quorum = any(isinstance(each, QuorumCheck) for each in self._checks)
-        self._actors = overriding(self._checks, "acted")
+        self._acting = [each for each in self._checks if each.acts_on]
+        self._inspecting = [each for each in self._checks if each.inspection is Inspection.AFTER_EVENTS]
         self._of_fetches = [each for each in self._checks if isinstance(each, FetchCheck)]
         self._incarnation = incarnation
         self._origin_us = origin_us
@@ -78,9 +79,9 @@ class ChecksInside(PassiveHook):
                 self._evidence.report(LOOKED, [self._incarnation, self._looked])
             for each in self._of_fetches:
                 each.fetched(at_us, fetch)
-        for check in self._actors:
+        for check in self._acting:
             check.acted(at_us, node, event, effects)
-        for check in self._checks:
+        for check in self._inspecting:
             check.inspect(at_us, self._incarnation, node, event, False)
         if self._watches_quorum:
             self._view.observe(at_us, self._incarnation, node, False)
