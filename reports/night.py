@@ -83,12 +83,16 @@ class FigureRow(Row):
     peer_name: Annotated[str, "empty without a peer"]
 
 
+CLIENT = "client "
+"""What the target of a cell begins with if it is a client."""
+
+
 @table("cells", "cells.parquet", NIGHT_TABLES)
 @dataclass(frozen=True, slots=True)
 class CellRow(Row):
-    """The outcome of one case of the probe on one target."""
+    """The outcome of one case of the probe on one broker, or of ``crucible client`` on one client."""
 
-    target: Target
+    target: Annotated[str, "the broker, or ``client`` and the client's name"]
     case_id: str
     section: str
     level: Annotated[str, "MUST or SHOULD"]

@@ -258,6 +258,7 @@ SHARES: Mapping[str, int] = {
     "guided": 12,
     "live": 25,
     "brokers": 10,
+    "clients": 8,
     "bench": 12,
     "checks": 5,
     "suites": 6,

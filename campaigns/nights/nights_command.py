@@ -24,7 +24,7 @@ from campaigns.nights.night import (
     settle,
     share_s,
 )
-from campaigns.nights.stages import bench, brokers, checks, guided, live, search
+from campaigns.nights.stages import bench, brokers, checks, clients, guided, live, search
 from chaos.search.point_tally import FILE, Tally, open_outcomes
 from reports.night import PointCounts, Reason, night_folders, outcome_of, why_red
 from reports.verdict import Outcome
@@ -39,6 +39,7 @@ STAGES: Mapping[str, Play] = {
     "guided": guided.play,
     "live": live.play,
     "brokers": brokers.play,
+    "clients": clients.play,
     "bench": bench.play,
     "checks": checks.play,
     "suites": checks.play_suites,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-_STAGES = ("search", "guided", "live", "brokers", "bench", "checks", "suites")
+_STAGES = ("search", "guided", "live", "brokers", "clients", "bench", "checks", "suites")
 
 
 @click.command(
@@ -27,10 +27,10 @@ def nightly(hours: float, nights: Path | None, seed: int | None, only: Sequence[
     """Play a night: as much as fits into a budget of hours, with new seeds, kept as one folder in nights/.
 
     The stages are search (seeds of all scenarios in the simulator), guided (changed schedules of the swarms, from a
-    corpus that nights hand on), live (some of them with real processes), brokers
-    (the probe and scenarios on other brokers), bench (rows of the benchmark beside Apache Kafka), checks (tests that
-    take too long for a push) and suites (other people's tests of their clients). Each has its share of the time. What
-    was not played for longest comes first.
+    corpus that nights hand on), live (some of them with real processes), brokers (the probe and scenarios on other
+    brokers), clients (the cases of crucible client on the bundled clients), bench (rows of the benchmark beside Apache
+    Kafka), checks (tests that take too long for a push) and suites (other people's tests of their clients). Each has
+    its share of the time. What was not played for longest comes first.
 
     A mutant is planted in each night, and the search must find it. Each seed that turns red is made smaller, kept in
     the night's folder as a candidate for scenarios/regressions, played three times with real processes, and traced back

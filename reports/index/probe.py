@@ -1,10 +1,11 @@
-"""The probe's matrix of sections x targets, and the cases that changed since the night before."""
+"""The matrices of sections x brokers (of the probe) and sections x clients, and the cases that changed since the night
+before."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reports.job_rows import Row, Rows
 from reports.jobs.nights import GOOD
+from reports.night import CLIENT
 
 _ORDER = ("worse", "changed", "better", "new")
 
@@ -62,16 +63,33 @@ class ProbeLine:
         return all(cell is None or (cell.tone == "passed" and not cell.changed) for cell in self.cells)
 
 
-def targets(rows: Rows) -> list[str]:
-    return sorted({row["target"] for row in rows})
+@dataclass(frozen=True, slots=True)
+class CaseTable:
+    """Sections x targets."""
+
+    targets: tuple[str, ...]
+    lines: tuple[ProbeLine, ...]
+    changes: tuple[Changed, ...]
+    """Those for the worse come first."""
 
 
-def lines(rows: Rows) -> list[ProbeLine]:
+def is_client(row: Row) -> bool:
+    """Return whether the row is about a client. Others are about a broker in the probe."""
+    target: str = row["target"]
+    return target.startswith(CLIENT)
+
+
+def table_of(rows: Rows) -> CaseTable:
+    """Return the matrix of these rows of ``reports.jobs.nights.probe_sections``."""
+    targets = tuple(sorted({row["target"] for row in rows}))
     known = {(row["section"], row["target"]): row for row in rows}
-    return [
-        ProbeLine(section, tuple(_cell(known.get((section, target))) for target in targets(rows)))
+    lines = tuple(
+        ProbeLine(section, tuple(_cell(known.get((section, target))) for target in targets))
         for section in sorted({row["section"] for row in rows})
-    ]
+    )
+    changed = [change for line in lines for cell in line.cells if cell is not None for change in cell.changed]
+    changed.sort(key=lambda change: (_ORDER.index(change.word), change.target, change.case_id))
+    return CaseTable(targets, lines, tuple(changed))
 
 
 def _cell(row: Row | None) -> ProbeCell | None:
@@ -85,14 +103,7 @@ def _cell(row: Row | None) -> ProbeCell | None:
     title = f"{row['passed']} of {judged} cases passed; {row['must']} MUST and {row['should']} SHOULD did not"
     if row["unjudged"]:
         title += f"; {row['unjudged']} more say nothing about this target"
-    failed = tuple(
-        FailedCase(**one, command=f"./crucible probe {row['target']} --case {one['case_id']}") for one in row["failed"]
-    )
-    mark = f"probe-{row['section']}-{row['target']}" if failed else ""
+    words = row["target"] if is_client(row) else f"probe {row['target']}"
+    failed = tuple(FailedCase(**one, command=f"./crucible {words} --case {one['case_id']}") for one in row["failed"])
+    mark = f"probe-{row['section']}-{row['target'].replace(' ', '-')}" if failed else ""
     return ProbeCell(tone, sign, row["passed"], judged, title, changed, row["target"], row["night"], failed, mark)
-
-
-def changes(every: Sequence[ProbeLine]) -> list[Changed]:
-    """Return the changes, with those for the worse first."""
-    changed = [change for line in every for cell in line.cells if cell is not None for change in cell.changed]
-    return sorted(changed, key=lambda change: (_ORDER.index(change.word), change.target, change.case_id))

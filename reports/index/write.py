@@ -77,7 +77,8 @@ def context_of(
     shown = every[-SHOWN_NIGHTS:]
     lines = matrix.lines(collected.matrix, [summary.night.night for summary in shown], run_page)
     measured = benchmark.series_of(collected.series)
-    probed = probe.lines(collected.probed)
+    of_clients = [row for row in collected.probed if probe.is_client(row)]
+    of_brokers = [row for row in collected.probed if not probe.is_client(row)]
     return {
         "last": every[-1],
         "nights": shown,
@@ -102,9 +103,8 @@ def context_of(
         "series": measured,
         "pictures": benchmark.pictures(measured, notes),
         "commits": {summary.night.night: summary.night.commit for summary in every},
-        "targets": probe.targets(collected.probed),
-        "probed": probed,
-        "probe_changes": probe.changes(probed),
+        "probe": probe.table_of(of_brokers),
+        "clients": probe.table_of(of_clients),
         "points": reached_points(every),
         "searched": [
             summary for summary in shown if summary.night.canary is not None or summary.night.corpus is not None

@@ -173,12 +173,16 @@ def _mended(failures: DataFrame, tables: NightTables) -> DataFrame:
 
 
 GOOD = "pass"
-UNJUDGED = ("not advertised", "not played", "not judged")
-"""These say that a case was not for this broker, or could not be played. They are neither good nor bad."""
+UNJUDGED = (
+    *("not advertised", "not played", "not judged"),
+    *("not supported", "not shown", "adapter failed", "our error"),
+)
+"""These say that a case was not for this broker or client, or could not be played. They are neither good nor bad."""
 
 
 def probe_sections(tables: NightTables) -> DataFrame:
-    """Last results of the probe on each target, section by section, and which cases changed since the probe before.
+    """Last results of each target (a broker in the probe, or a client), section by section, and which cases changed
+    since its results before.
 
     Columns: target, section, night (of the last probe), cases, passed, unjudged, must (that did not pass), should
     (alike), changed: what each case (case_id) was (was; empty: it is new) and is (now; empty: it is gone), and failed:

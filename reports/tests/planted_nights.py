@@ -15,6 +15,7 @@ from pathlib import Path
 
 from reports.night import (
     ANNOTATIONS_NAME,
+    CLIENT,
     Canary,
     CellRow,
     FailureRow,
@@ -228,6 +229,11 @@ def _cells(number: int) -> Iterator[CellRow]:
                     outcome = "differs"
                 level = "SHOULD" if case == 3 else "MUST"
                 yield CellRow(target, f"{section}/case-{case:02d}", section, level, outcome)
+    for name in ("own", "kafka-python"):
+        yield CellRow(f"{CLIENT}{name}", "sessions/declined", "sessions", "MUST", "pass")
+        outcome = "fail" if last and name == "kafka-python" else "pass"
+        yield CellRow(f"{CLIENT}{name}", "sessions/response-lost", "sessions", "MUST", outcome)
+        yield CellRow(f"{CLIENT}{name}", "sessions/topic-ids", "sessions", "SHOULD", "not supported")
 
 
 def _us(moment: datetime) -> int:

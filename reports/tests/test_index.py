@@ -153,15 +153,15 @@ def test_step_in_a_figure_is_found_in_its_night_and_nothing_else(shown: dict[str
 
 
 def test_probe_marks_changes_since_previous_night(shown: dict[str, Any]) -> None:
-    changed = {(each.target, each.case_id): (each.word, each.was, each.now) for each in shown["probe_changes"]}
+    changed = {(each.target, each.case_id): (each.word, each.was, each.now) for each in shown["probe"].changes}
     assert changed.pop(("kafka@4.1.1", "fetch/session/case-03")) == ("worse", "pass", "differs")
     assert {key: word for key, (word, _, _) in changed.items()} == {
         (target, "groups/join/case-09"): "new" for target in ("reference", "kafka@4.1.1", "kfake")
     }
     cells = {
         (line.section, target): cell
-        for line in shown["probed"]
-        for target, cell in zip(shown["targets"], line.cells, strict=True)
+        for line in shown["probe"].lines
+        for target, cell in zip(shown["probe"].targets, line.cells, strict=True)
     }
     assert (cells["fetch/session", "kafka@4.1.1"].tone, cells["fetch/session", "kfake"].tone) == ("mixed", "failed")
     assert (cells["transactions", "kfake"].sign, cells["transactions", "kfake"].judged) == ("–", 0)
@@ -169,6 +169,19 @@ def test_probe_marks_changes_since_previous_night(shown: dict[str, Any]) -> None
     assert (case.case_id, case.level, case.outcome) == ("fetch/session/case-03", "SHOULD", "differs")
     assert case.command == "./crucible probe kafka@4.1.1 --case fetch/session/case-03"
     assert {cell.tone for cell in cells.values() if cell is not None and not cell.failed} == {"passed", "none"}
+
+
+def test_clients_have_a_table_of_their_own(shown: dict[str, Any]) -> None:
+    table = shown["clients"]
+    assert table.targets == ("client kafka-python", "client own")
+    assert [(each.target, each.case_id, each.word) for each in table.changes] == [
+        ("client kafka-python", "sessions/response-lost", "worse")
+    ]
+    ((red, green),) = (line.cells for line in table.lines)
+    assert (red.sign, red.passed, red.judged) == ("✕", 1, 2)
+    assert (green.sign, green.passed, green.judged) == ("✓", 2, 2)
+    (case,) = red.failed
+    assert case.command == "./crucible client kafka-python --case sessions/response-lost"
 
 
 def test_page_is_self_contained_and_links_are_valid(
@@ -202,19 +215,19 @@ def test_only_red_or_changed_sections_are_open(
     text = page.read_text(encoding="utf-8")
     assert not re.search(r"<details[^>]* open", text)
     unfolded = re.sub(r"<details.*?</details>", "", text, flags=re.DOTALL)
-    matrix, rates, probed = (
+    matrix, rates, probed, of_clients = (
         re.findall(r"<tr>\s*<th scope=.*?</tr>", unfolded.partition(f'id="{name}"')[2].partition("<h2")[0], re.DOTALL)
-        for name in ("nights", "rates", "probe")
+        for name in ("nights", "rates", "probe", "clients")
     )
     assert len(matrix) == sum(not line.is_steady for line in shown["lines"]) > 0
     assert all(re.search(r"t-(failed|mixed|invalid|crashed)", row) for row in matrix)
     assert len(rates) == sum(bool(each.rate) for each in shown["rates"]) > 0
     assert len(rates) < len(shown["rates"])
-    lines = sum(not line.is_steady for line in shown["probed"])
-    assert len(probed) - len(shown["probe_changes"]) == lines > 0
+    for rows, table in ((probed, shown["probe"]), (of_clients, shown["clients"])):
+        assert len(rows) - len(table.changes) == sum(not line.is_steady for line in table.lines) > 0
     assert all(re.search(r"t-(failed|mixed|none)|moved|chip", row) for row in probed)
     folded = re.findall(r"<details class=\"steady\">.*?</details>", text, re.DOTALL)
-    assert len(folded) == 2 + any(line.is_steady for line in shown["probed"])
+    assert len(folded) == 2 + any(line.is_steady for line in shown["probe"].lines)
 
 
 def test_fixable_error_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

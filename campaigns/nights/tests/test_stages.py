@@ -15,7 +15,7 @@ from campaigns.evidence.plays import Cell
 from campaigns.nights import follow_up, live_plays, nights_command, processes
 from campaigns.nights.night import SHARES, Skipped, Work
 from campaigns.nights.processes import OVER, Done
-from campaigns.nights.stages import bench, brokers, checks, live
+from campaigns.nights.stages import bench, brokers, checks, clients, live
 from campaigns.nights.tests.small_nights import a_play, work_of
 from campaigns.suites.suite import bundled
 from reports.night import CellRow, FailureRow, FigureRow, NightStage
@@ -187,6 +187,41 @@ def test_unavailable_brokers_are_skipped_without_red_night(
     assert work.plays
     assert {each.target for each in work.plays} <= {"kfake", "librdkafka-mock", "kafka@4.1.1", "kafka@4.3.1"}
     assert follow_up.open_reds(work) == []
+
+
+def test_clients_are_played_in_turn_and_their_cases_are_cells(work: Work, running: Callable[..., Ran]) -> None:
+    case = {"id": "sessions/declined", "level": "MUST", "verdict": "fail"}
+    broken = {"id": "groups/join", "level": "SHOULD", "verdict": "our error"}
+
+    def play(command: list[str]) -> Done:
+        name = command[command.index("client") + 1]
+        if name == "own":
+            return Done(1, "own cannot be built")
+        cases = [case, broken] if name == "aiokafka" else [case]
+        Path(command[command.index("--json") + 1]).write_text(json.dumps({"cases": cases}))
+        return Done(1, "")
+
+    ran = running(play)
+    work.begin("clients", LONG_S)
+    outcome, detail = clients.play(work, time.monotonic() + LONG_S)
+    assert sorted(work.stage("clients").tried) == clients.bundled_clients()
+    assert len(ran) == len(clients.bundled_clients())
+    assert outcome is Outcome.FAILED
+    assert "aiokafka: groups/join failed by itself" in detail
+    assert "own was omitted: own cannot be built" in detail
+    cells = work.journal.of(CellRow)
+    assert {each.target for each in cells} == {f"client {each}" for each in clients.bundled_clients() if each != "own"}
+    assert CellRow("client aiokafka", "sessions/declined", "sessions", "MUST", "fail") in cells
+    assert follow_up.open_reds(work) == []
+
+
+def test_clients_that_have_no_time_are_left_to_another_night(work: Work, running: Callable[..., Ran]) -> None:
+    ran = running(lambda _: Done(OVER, ""))
+    work.begin("clients", LONG_S)
+    assert clients.play(work, time.monotonic() + clients.MIN_S / 2) == (Outcome.PASSED, "")
+    assert ran == []
+    assert clients.play(work, time.monotonic() + LONG_S) == (Outcome.PASSED, "")
+    assert len(ran) == 1
 
 
 def test_figure_has_direction_nodes_and_tolerance(

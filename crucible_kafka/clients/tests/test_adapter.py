@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from campaigns.nights.stages import clients
 from crucible_kafka.clients import adapter as adapter_module
 from crucible_kafka.clients.adapter import AdapterProcess, ReplyMissing, meet
 from crucible_kafka.clients.adapter_page import PAGE, page
 from crucible_kafka.clients.bundled import NoAdapter, bundled, find
-from crucible_kafka.clients.case import AdapterFailed
+from crucible_kafka.clients.case import AdapterFailed, ClientVerdict
 from crucible_kafka.clients.protocol import (
     SCHEMA_VERSION,
     Acknowledged,
@@ -158,3 +159,9 @@ def test_adapters_are_short() -> None:
 
 def test_page_is_up_to_date() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m crucible_kafka.clients.adapter_page"
+
+
+def test_nights_know_the_bundled_clients_and_the_verdict_on_our_errors() -> None:
+    assert clients.bundled_clients() == bundled()
+    assert ClientVerdict.PASS.value == clients.PASS
+    assert ClientVerdict.OUR_ERROR.value == clients.OUR_ERROR
