@@ -13,7 +13,7 @@ from chaos.checks.reads import reads
 from chaos.checks.replica_view import offsets_partition
 from reference_broker.core.events import Effect, Event, Reply, Request
 from reference_broker.groups.committed_offsets import OffsetKey
-from reports.rows import CommitRow, MembershipRow, OperationRow, SpanRow, TraceRow
+from reports.rows import CommitRow, MembershipRow, OperationRow, ResetRow, SpanRow, TraceRow
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
@@ -107,6 +107,9 @@ class CommitRegression(Check):
     or generation than one that was acknowledged before it began. A fetched offset may not be older than such a commit
     either. A commit in a version without the metadata epoch removes the stored epoch (M-11). Epochs are therefore not
     compared across the time in which such a commit may take effect.
+
+    KIP-211: a coordinator returns no offset while the last committed record of the partition is a tombstone.
+    ``RemovalsDue`` judges whether it removed the offset too early.
     """
 
     guarantee = "commit-regression"
@@ -123,7 +126,11 @@ class CommitRegression(Check):
         for key, fetches in effective_requests(history, FETCHED).items():
             # Kafka deletes a topic's offsets with the topic. A fetch that ended before any such request is judged.
             judged = [each for each in fetches if each.until_us < gone.get(key[1], NEVER_US)]
-            self._older_values(commits.get(key, []), judged)
+            self._older_values(commits.get(key, []), [each for each in judged if not self._has_expired(key, each)])
+
+    def _has_expired(self, key: Key, fetch: OffsetRequest) -> bool:
+        """Return whether the fetch found no offset, and a tombstone was the key's last committed record meanwhile."""
+        return fetch.row.offset < 0 and self.context.offsets.was_removed(key, fetch.invoke_us, fetch.until_us)
 
     def _smaller_epochs(self, written: list[OffsetRequest]) -> None:
         old = [each for each in written if not each.row.draft]
@@ -447,6 +454,9 @@ class Redelivery(Check):
 
     Records that were read but not committed may be read again: the guarantee is at least once. ``rewinds`` judges
     positions that were out of range.
+
+    KIP-211: the reset policy decides where a member begins that found no offset while the last committed record of the
+    partition was a tombstone. ``RemovalsDue`` judges whether the offset was removed too early.
     """
 
     guarantee = "redelivery"
@@ -456,8 +466,7 @@ class Redelivery(Check):
             return
         self.evidence += assigned_times(history)
         commits = effective_requests(history, COMMIT)
-        resets = (row for row in history.resets if row.reason != NO_OFFSET)
-        moves = grouped(resets, lambda row: (row.process, partition_of(row)))
+        moves = grouped(history.resets, lambda row: (row.process, partition_of(row)))
         for given, span, operation in first_reads(history):
             written = commits.get((given.group, given.topic, given.partition), [])
             last = _last_acked(written, given.at_us)
@@ -471,6 +480,7 @@ class Redelivery(Check):
             )
             was_moved = any(
                 given.at_us <= row.at_us <= operation.complete_us
+                and (row.reason != NO_OFFSET or self._had_expired(given, row))
                 for row in moves.get((given.process, partition_of(given)), ())
             )
             if not sent_back and not was_moved:
@@ -479,6 +489,11 @@ class Redelivery(Check):
                     f"{given.process} was given {given.topic}-{given.partition} in generation {given.generation} and "
                     f"read from offset {span.first_offset}; group {given.group} had committed {last.row.offset}",
                 )
+
+    def _had_expired(self, given: MembershipRow, reset: ResetRow) -> bool:
+        """Return whether a tombstone was the last committed record when the member looked for its offset."""
+        key = given.group, given.topic, given.partition
+        return self.context.offsets.was_removed(key, given.at_us, reset.at_us)
 
 
 def assigned_times(history: History) -> int:

@@ -27,6 +27,7 @@ _OFFSET_KEYS, _GROUP_KEY = (0, 1), 2
 _EPOCH_TAG, _EXPIRY_TAG = 10_000, 10_001
 _FLEXIBLE = 4
 _ABORT, _COMMIT = 0, 1
+NEVER_US = 2**62
 _KEPT = 64
 """Number of values kept of each key: more than are committed while one request is parked."""
 
@@ -278,11 +279,21 @@ class OffsetsPartition:
         return {is_open for _, is_open, _ in changes[first:]}
 
 
+@dataclass(slots=True)
+class Removal:
+    """The time in which a key's last committed record was a tombstone, as the view saw it."""
+
+    at_us: int
+    until_us: int = NEVER_US
+    """when an offset was committed again"""
+
+
 class OffsetsView:
     """The committed values of all groups and offsets, read from the bytes of the leaders' logs."""
 
     def __init__(self) -> None:
         self.partitions: dict[tuple[bytes, int], OffsetsPartition] = {}
+        self.removals: dict[Key, list[Removal]] = {}
         self.on_offset_changed: list[Callable[[int, Node, OffsetsPartition, Change], None]] = []
         """called with the time, the leader, the partition, and a committed change of an offset, when the state has the
         whole batch"""
@@ -313,6 +324,11 @@ class OffsetsView:
         ):
             return None
         return partition
+
+    def was_removed(self, key: Key, since_us: int, until_us: int) -> bool:
+        """Return whether at some time from ``since_us`` to ``until_us`` the last committed record of the key was a
+        tombstone."""
+        return any(each.at_us <= until_us and since_us <= each.until_us for each in self.removals.get(key, ()))
 
     def has_removed(self, key: Key) -> bool:
         """Return whether the last committed record of the key removes it, in a partition that has lost no records."""
@@ -374,6 +390,7 @@ class OffsetsView:
         changes = list(partition.state.apply(batch))
         for change in changes:
             partition.values.setdefault(change.key, deque(maxlen=_KEPT)).append((at_us, change.now))
+            self._note_removal(at_us, change)
         opened = [(key, value) for _, key, value in batch.records] if batch.producer_id >= 0 else []
         ended = [key for key in before if key not in partition.state.open]
         removed = [change.key for change in changes if change.now is None]
@@ -392,3 +409,11 @@ class OffsetsView:
         if named or decided:
             for offsets_touched in self.on_offsets_touched:
                 offsets_touched(node, partition, [*named, *decided])
+
+    def _note_removal(self, at_us: int, change: Change) -> None:
+        known = self.removals.get(change.key)
+        is_removed = known is not None and known[-1].until_us == NEVER_US
+        if change.now is None and not is_removed:
+            self.removals.setdefault(change.key, []).append(Removal(at_us))
+        elif change.now is not None and known is not None and is_removed:
+            known[-1].until_us = at_us

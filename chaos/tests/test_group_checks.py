@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from bench.fleet.behaviours.consumer_history import NO_OFFSET as MEMBERS_NO_OFFSET
-from chaos.checks.check import Check
-from chaos.checks.committed_offsets import CommitRegression, CommitsAccepted, Redelivery
+from chaos.checks.check import Check, CheckContext
+from chaos.checks.committed_offsets import NEVER_US, CommitRegression, CommitsAccepted, Redelivery
+from chaos.checks.group_state import Removal
 from chaos.checks.groups import AllAssigned, GroupsConsistent, GroupSkip, OneGroupLeader
 from chaos.checks.history import History
 from chaos.checks.metadata_epoch import NoFetchBeforeEpoch, NonmonotonicMetadataEpoch, Rewinds
@@ -129,6 +130,43 @@ def test_offsets_go_with_their_topic_once_their_deletion_was_requested(kind: str
     lost = commit(B, 1, -1, -1, 195, kind="fetched")
     history = History(operations=[made], commits=[commit(A, 1, 10, 5, 0), lost], changes=[change])
     assert bool(judged(CommitRegression(check_context()), history)) is not is_excused
+
+
+def context_of_removal(at_us: int, until_us: int) -> CheckContext:
+    """Return a context in which a tombstone was the last committed record of hot-0 for group g in this time."""
+    context = check_context()
+    context.offsets.removals["g", "hot", 0] = [Removal(at_us, until_us)]
+    return context
+
+
+@pytest.mark.parametrize(
+    ("removed_us", "is_excused"),
+    [
+        ((190, NEVER_US), True),
+        ((50, NEVER_US), True),
+        ((100, 195), True),
+        ((200, NEVER_US), True),
+        ((201, NEVER_US), False),  # The fetch came before the tombstone.
+        ((100, 194), False),  # An offset had been committed again.
+    ],
+)
+def test_no_offset_is_fetched_only_while_a_tombstone_is_the_last_record(
+    removed_us: tuple[int, int], is_excused: bool
+) -> None:
+    """The fetch lasts from 195 to 200."""
+    lost = commit(B, 1, -1, -1, 195, kind="fetched")
+    history = History(commits=[commit(A, 1, 10, 5, 0), lost])
+    assert bool(judged(CommitRegression(context_of_removal(*removed_us)), history)) is not is_excused
+
+
+def test_offset_that_was_removed_excuses_no_older_one_and_no_other_partition() -> None:
+    first, second = commit(A, 1, 10, 5, 0), commit(A, 2, 12, 5, 100)
+    older = commit(B, 1, 10, 5, 195, kind="fetched")
+    assert judged(CommitRegression(context_of_removal(50, NEVER_US)), History(commits=[first, second, older]))
+    lost = commit(B, 1, -1, -1, 195, kind="fetched", partition=1)
+    other = replace(first, partition=1)
+    assert judged(CommitRegression(context_of_removal(50, NEVER_US)), History(commits=[other, lost]))
+    assert judged(CommitRegression(check_context()), History(commits=[first, replace(lost, partition=0)]))
 
 
 @pytest.mark.parametrize(("kind", "at_us", "is_excused"), [("ok", 200, True), ("ok", 201, False), ("fail", 150, False)])
@@ -274,6 +312,31 @@ def test_owner_begins_where_the_group_had_committed() -> None:
         found = judged(GroupSkip(check_context()), replace(skipped, operations=operations[:], resets=[jump]))
         assert bool(found) is (left_out > 0)
         assert all(f"omitted {left_out} records" in each for each in found)
+
+
+@pytest.mark.parametrize(
+    ("removed_us", "reason", "is_excused"),
+    [
+        ((200, NEVER_US), MEMBERS_NO_OFFSET, True),
+        ((310, NEVER_US), MEMBERS_NO_OFFSET, True),
+        ((200, 300), MEMBERS_NO_OFFSET, True),
+        ((321, NEVER_US), MEMBERS_NO_OFFSET, False),  # The tombstone came after the member had begun.
+        ((200, 299), MEMBERS_NO_OFFSET, False),  # An offset had been committed again.
+        ((200, NEVER_US), None, False),  # The member had not found its offset missing.
+    ],
+)
+def test_owner_begins_where_its_policy_says_only_if_the_offset_was_removed(
+    removed_us: tuple[int, int], reason: str | None, is_excused: bool
+) -> None:
+    """B gets the partition at 300, and its position at 320."""
+    history = History(
+        operations=[operation(A, 5, "fetch", 50), operation(B, 5, "fetch", 350)],
+        commits=[commit(A, 6, 10, 5, 100)],
+        memberships=[assigned(A, 1, 0), assigned(B, 2, 300)],
+        runs=[read(A, 5, 0, 10), read(B, 5, 0, 5)],
+        resets=[] if reason is None else [ResetRow(B, 5, "hot", 0, -1, 0, reason, -1, 320)],
+    )
+    assert bool(judged(Redelivery(context_of_removal(*removed_us)), history)) is not is_excused
 
 
 def test_one_leader_and_one_owner_in_a_generation() -> None:

@@ -248,6 +248,21 @@ def test_records_are_read_as_they_are_written(world: CheckedGroupCoordinator) ->
     assert batches[5].records == ((5, key, None),)
 
 
+def test_offset_is_removed_from_its_committed_tombstone_to_the_next_commit(world: CheckedGroupCoordinator) -> None:
+    key, offsets, times = ("g", "t", 0), world.checks[0].context.offsets, []
+    steps = (lambda: world.offset(commit(5)), lambda: world.offset(None, commits=False), world.replicate)
+    for step in (*steps, lambda: world.offset(None), lambda: world.offset(commit(6))):
+        step()
+        world.looked()
+        times.append(world.us)
+    _, appended_us, removed_us, _, committed_us = times
+    assert not offsets.was_removed(key, 0, appended_us)
+    assert offsets.was_removed(key, appended_us, removed_us)
+    assert offsets.was_removed(key, removed_us + 1, removed_us + 1)
+    assert not offsets.was_removed(key, committed_us + 1, committed_us + 2)
+    assert not offsets.was_removed(("g", "t", 1), 0, committed_us)
+
+
 # --- responses --------------------------------------------------------------------------------------------------------
 
 
