@@ -140,6 +140,31 @@ class LogMatching(QuorumCheck):
         return last if last is not None and start < first.base_offset and last.last_offset >= start else None
 
 
+class EpochsOfMetadata(QuorumCheck):
+    """log-matching: a metadata log's leader epochs are those of its batches (KIP-101).
+
+    By them a voter names the epoch of its last record, to the leader that it fetches from and to the voters whose votes
+    it requests, and a leader finds where another log diverges (KIP-595).
+    """
+
+    guarantee = "log-matching"
+
+    def __init__(self, context: CheckContext) -> None:
+        super().__init__(context)
+        self.view.on_appended.append(self.appended)
+
+    def appended(self, at_us: int, member: Member, batches: Sequence[BatchIdentity]) -> None:
+        log = member.replica.log.log
+        for batch in batches:
+            self.evidence += 1
+            if log.epoch_at(batch.base_offset) != batch.epoch:
+                self.violated(
+                    at_us,
+                    f"node {member.node_id}: offset {batch.base_offset} is in epoch {log.epoch_at(batch.base_offset)}, "
+                    f"and is {batch.named} (KIP-101)",
+                )
+
+
 class LeaderCompleteness(QuorumCheck):
     """leader-completeness: every later leader's log has the committed batches unchanged, and all nodes agree on them.
 

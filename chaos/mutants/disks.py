@@ -16,6 +16,25 @@ RECORD_COUNT = slice(57, 61)
 """Where a batch says how many records it has, as a big-endian number."""
 
 
+@mutant("reference_broker.log.log_files:LogFiles.write")
+def failed_append_leaves_its_epoch(
+    original: Function,
+    self: Any,
+    now: Any,
+    append: Any,
+    log_end_offset: int,
+    log_start_offset: int,
+    topic_id: bytes,
+    producers: Any,
+) -> Any:
+    """The epoch of a batch that could not be written stays in force at the log's end (T-7, E-7)."""
+    try:
+        return original(self, now, append, log_end_offset, log_start_offset, topic_id, producers)
+    except DiskError:
+        self.epochs.note(append.leader_epoch, append.offsets[0])
+        raise
+
+
 @mutant("reference_broker.core.node:Node._sync_failed")
 def failed_sync_taken_for_done(original: Function, self: Any, event: Any) -> None:
     """A failed sync counts as done, so records are acknowledged that are on no disk (P-6)."""

@@ -30,6 +30,7 @@ from reference_broker.metadata.records import (
     encode,
 )
 from reference_broker.quorum.values import OffsetAndEpoch, Provenance
+from reference_broker.records.batch import read_header
 from reference_broker.records.record import Record, build
 
 BASE_OFFSET_BYTES = 8
@@ -63,6 +64,8 @@ class Replica:
     image: MetadataImage = BOOTSTRAPPED
     published: int | None = None
     """offset of its image; None means all that it knows to be committed"""
+    wrong_epochs: dict[int, int] = field(default_factory=dict)
+    """by offset: the epoch that its log has there, if it is not the batch's"""
 
     @property
     def log_start_offset(self) -> int:
@@ -74,6 +77,10 @@ class Replica:
 
     def read(self, offset: int, max_bytes: int, end: int) -> bytes:  # noqa: ARG002
         return b"".join(self.held[offset - self.start_offset : end - self.start_offset])
+
+    def epoch_at(self, offset: int) -> int:
+        epochs = {header.base_offset: header.leader_epoch for header in map(read_header, self.held)}
+        return {**epochs, **self.wrong_epochs}[offset]
 
     @property
     def node(self) -> Any:
@@ -215,6 +222,13 @@ def test_equal_batches_after_different_ones_are_a_violation(quorum: Quorum) -> N
 def test_gap_in_a_metadata_log_is_a_violation(quorum: Quorum) -> None:
     quorum.append(batch(5, 1), to=(0,))
     assert quorum.broken() == ["log-matching"]
+
+
+@pytest.mark.parametrize(("epoch", "broken"), [(1, []), (2, ["log-matching"]), (0, ["log-matching"])])
+def test_epoch_that_is_not_the_batch_s_is_a_violation(quorum: Quorum, epoch: int, broken: list[str]) -> None:
+    quorum.nodes[1].wrong_epochs[3] = epoch
+    quorum.append(batch(3, 1))
+    assert quorum.broken() == broken
 
 
 def test_leader_that_lacks_a_committed_batch_is_a_violation(quorum: Quorum) -> None:

@@ -308,6 +308,7 @@ KILLED_BY: dict[str, str | tuple[str, ...]] = {
     "batches_behind_snapshot_ignored": "producers-replayed",
     "damage_not_reported": ("replicas-converge", "isr-honest"),
     "failed_append_acknowledged": "lost-write",
+    "failed_append_leaves_its_epoch": "log-matching",
     "failed_sync_taken_for_done": "inconsistent-offsets",
     "stray_deleted": "damage-kept",
     "other_id_starts_empty": ("inconsistent-offsets", "no-acked-lost", "damage-kept"),

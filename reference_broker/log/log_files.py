@@ -70,14 +70,33 @@ class LogFiles:
         truncation before they fetch on, so this rarely waits. A sync that fails ends the node: a second one would
         succeed without the bytes.
         """
-        segments, epochs, durability = self.segments, self.epochs, self.durability
+        epochs, durability = self.epochs, self.durability
         if durability.unsettled_cut:
             self._make_durable(durability.unsettled_cut)
             durability.unsettled_cut = ""
-        if append.leader_epoch > epochs.latest or not epochs.saved:
+        is_new_epoch = append.leader_epoch > epochs.latest
+        if is_new_epoch or not epochs.saved:
             epochs.assign(append.leader_epoch, append.offsets[0])
+        try:
+            return self._write_batches(now, append, log_end_offset, log_start_offset, topic_id, producers)
+        except DiskError:
+            if is_new_epoch:
+                # KIP-101: it would be in force for the next batches, which another leader may send, of an older epoch.
+                epochs.drop(append.offsets[0])
+            raise
+
+    def _write_batches(
+        self,
+        now: Now,
+        append: LogAppend,
+        log_end_offset: int,
+        log_start_offset: int,
+        topic_id: bytes,
+        producers: ProducerStateManager,
+    ) -> bool:
+        segments = self.segments
         if not segments.items and topic_id:
-            durability.changed(write_partition_metadata(self.disk, self.directory, topic_id))
+            self.durability.changed(write_partition_metadata(self.disk, self.directory, topic_id))
         if append.last_offset - log_end_offset > MAX_RELATIVE_OFFSET:
             self._prepare_gap(now, log_end_offset)
             self.roll(now, append.offsets[0], log_start_offset, producers, append.buffers)

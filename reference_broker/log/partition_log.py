@@ -363,11 +363,7 @@ class PartitionLog:
             append = next_append(view, batches, self.log_end_offset, active_bytes, self._config.segment_bytes)
             if append.leader_epoch > leader_epoch:
                 raise later_epoch(append, leader_epoch)
-            try:
-                self._write(now, append)
-            except DiskError:
-                self.epochs.drop(self.log_end_offset + 1)  # The epoch of these batches, if there is a gap before them.
-                raise
+            self._write(now, append)
             batches = batches[len(append.batches) :]
         return self.log_end_offset
 

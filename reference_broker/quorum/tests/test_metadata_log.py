@@ -1,13 +1,14 @@
 """The metadata log and its snapshots: validation of fetches, truncation, repairs at start (KafkaMetadataLogTest)."""
 
 import base64
+from collections.abc import Callable
 
 import pytest
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.config import LogConfig
 from reference_broker.metadata.records import NoOpRecord, TopicRecord, encode
-from reference_broker.ports.disk import MemoryDisk
+from reference_broker.ports.disk import DiskError, MemoryDisk
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.quorum.metadata_log import (
@@ -124,6 +125,37 @@ def test_epoch_before_oldest_snapshot_ends_at_it() -> None:
     log.install_snapshot(NOW, OffsetAndEpoch(10, 1))
     log.append(NOW, [encode(NoOpRecord())], 4)
     assert log.validate(11, 2) == Diverging(OffsetAndEpoch(10, 1))
+
+
+def _lead(log: MetadataLog) -> None:
+    log.append_leader_change(NOW, 1, (0, 1, 2), 4)
+
+
+def _follow(log: MetadataLog) -> None:
+    log.append_fetched(NOW, batch(1, 4), 4)
+
+
+@pytest.mark.parametrize("append", [_lead, _follow])
+def test_batch_that_could_not_be_written_leaves_no_epoch(append: Callable[[MetadataLog], None]) -> None:
+    """The next leader may have records of an older epoch there. A voter names the epoch of its last one (KIP-595)."""
+    failures = 0
+    while True:
+        disk = MemoryDisk()
+        log = opened(disk)
+        log.append(NOW, [encode(NoOpRecord())], 3)
+        disk.fail_after = failures
+        try:
+            append(log)
+            break
+        except DiskError:
+            failures += 1
+        disk.fail_after = None
+        assert log.end == OffsetAndEpoch(1, 3)
+        assert log.append_fetched(NOW, batch(1, 3), 5)
+        assert log.end == opened(disk).end == OffsetAndEpoch(2, 3)
+        assert log.end_for_epoch(4) == OffsetAndEpoch(2, 3)
+    assert failures == 2, "the epochs, and the batch"
+    assert log.end == OffsetAndEpoch(2, 4)
 
 
 @pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchRequestOffsetAtZero")
