@@ -166,7 +166,7 @@ def rebootstrap(at: Play) -> None:
     at.error("fatal errors of the application", consumer.fatal, None)
 
 
-@case("metadata/leaderless", MUST, "MetadataResponse.json, LEADER_NOT_AVAILABLE; Errors.java (retriable)")
+@case("metadata/leaderless", MUST, "Errors.java, LEADER_NOT_AVAILABLE (retriable)")
 def leaderless(at: Play) -> None:
     """Metadata says several times that the partition has no leader: the client requests it again after its backoff, and
     reads as soon as there is one."""

@@ -276,8 +276,9 @@ def sync_lost(at: Play) -> None:
 
 @case("groups/member/fenced-instance", MUST, f"{KIP_345}: FENCED_INSTANCE_ID is fatal", needs=STATIC)
 def fenced_instance(at: Play) -> None:
-    """A second client joins with the same instance ID: the first gets FENCED_INSTANCE_ID and never joins again, and the
-    second reads on from the last commit."""
+    """A second client joins with the same instance ID: the first gets FENCED_INSTANCE_ID and does not join again by
+    itself, and the second reads on from the last commit. With Kafka's Java client an application that catches the error
+    and polls joins again (AbstractCoordinator.java, pollHeartbeat), so this one ends."""
     first, topic = _reading(at, instance="one", **PATIENT)
     second = _member(at, topic, instance="one", **PATIENT)
     at.reads(second, at.write(topic, BATCH))
@@ -285,10 +286,9 @@ def fenced_instance(at: Play) -> None:
     at.progress("the application gets an error", seen, first.bound_s(1), "heartbeat_interval_ms, request_timeout_ms")
     at.error("name of the error", first.errors[-1].failure.name, one_of("FENCED_INSTANCE_ID", "_FENCED", "_FATAL"))
     since_s = time.time()
-    for _ in range(5):
-        first.poll()
+    at.reads(second, at.write(topic, BATCH), from_record=BATCH)
+    _commits(at, second, topic, 3 * BATCH)
     at.wire("number of times that the first joins afterwards", len(_joins(first, since_s)), 0)
-    _commits(at, second, topic, 2 * BATCH)
 
 
 @case("groups/member/static-returns", MUST, f"{KIP_345}: static members never send LeaveGroup", needs=STATIC)

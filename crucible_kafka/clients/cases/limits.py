@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from crucible_kafka.clients.application import Client, Consumer
-from crucible_kafka.clients.case import MUST, case
+from crucible_kafka.clients.case import MUST, SHOULD, case
 from crucible_kafka.clients.fetch_changes import next_fetch, on_data, rewritten
 from crucible_kafka.clients.play import Play, at_most
 from crucible_kafka.clients.raw_servers import RawServer
@@ -36,6 +36,7 @@ ENDLESS_BYTES: Final = 1 << 30
 PIECE_BYTES: Final = 1024
 PIECE_S: Final = 0.05
 ATTEMPTS: Final = 4
+KAFKA_4090: Final = "KAFKA-4090: NetworkReceive.java, readFrom, takes what the length says in Kafka's Java client"
 
 
 class EndlessServer(RawServer):
@@ -62,9 +63,10 @@ def _peak_mb(client: Client) -> float:
     return peak_kb / 1000
 
 
-def _survives(at: Play, spoil: Callable[[], list[Rule]], of_data: bool = False) -> None:
+def _survives(at: Play, spoil: Callable[[], list[Rule]], of_data: bool = False, bounds_memory: bool = True) -> None:
     """Let a consumer read, spoil a response, and judge that it reads on or that the application gets an error, with
-    bounded memory. ``spoil`` plants rules, of which one must fire: with ``of_data`` on a response with records."""
+    bounded memory unless ``bounds_memory`` is False. ``spoil`` plants rules, of which one must fire: with ``of_data``
+    on a response with records."""
     topic = at.topic()
     consumer = at.consumer(request_timeout_ms=2000)
     consumer.assign(topic)
@@ -80,7 +82,8 @@ def _survives(at: Play, spoil: Callable[[], list[Rule]], of_data: bool = False) 
     written = at.write(topic, 5)
     ended = consumer.poll_until(lambda: consumer.errors or set(written) <= set(consumer.values), bound_s)
     at.shown(any(each.fired for each in rules), "No such response was sent")
-    _judge_memory(at, consumer, before_mb)
+    if bounds_memory:
+        _judge_memory(at, consumer, before_mb)
     at.progress("the records, or an error", ended, bound_s, "3 x request_timeout_ms")
     at.data("values read", [each for each in consumer.values if each not in (*first, *written)], [])
     if not consumer.errors:
@@ -141,14 +144,23 @@ def array_length(at: Play) -> None:
 
 @case("limits/frame-length", MUST, "Kafka's protocol guide, Size; NetworkReceive.java")
 def frame_length(at: Play) -> None:
-    """A response says that it has 2 GB, of which a few bytes come: the client takes no memory for them, gives up after
-    its timeout, and reads on over another connection."""
+    """A response says that it has 2 GB, of which a few bytes come: the client gives up after its timeout, and reads on
+    over another connection."""
+    _survives(at, _long_frame(at), bounds_memory=False)
 
+
+@case("limits/frame-length-memory", SHOULD, KAFKA_4090)
+def frame_length_memory(at: Play) -> None:
+    """A response says that it has 2 GB, of which a few bytes come: the client takes no memory for them."""
+    _survives(at, _long_frame(at))
+
+
+def _long_frame(at: Play) -> Callable[[], list[Rule]]:
     def spoil() -> list[Rule]:
         matcher = at.kafka.on("Fetch", client_id="consumer-*")
         return [matcher.change_bytes(lambda response: struct.pack(">i", MOST_INT32 - 8) + response[4:], times=1)]
 
-    _survives(at, spoil)
+    return spoil
 
 
 @case("limits/negative-frame-length", MUST, "NetworkReceive.java, readFrom: InvalidReceiveException")
@@ -187,7 +199,18 @@ def torn(at: Play) -> None:
 @case("limits/endless", MUST, "request.timeout.ms; NetworkClient.java, handleTimedOutRequests")
 def endless(at: Play) -> None:
     """The first two of three addresses send a response of 1 GB in small pieces without an end: the client gives up
-    after its timeout and goes on to the third, and takes no memory for what has not come."""
+    after its timeout and goes on to the third."""
+    _reads_beside_endless(at, bounds_memory=False)
+
+
+@case("limits/endless-memory", SHOULD, KAFKA_4090)
+def endless_memory(at: Play) -> None:
+    """The first two of three addresses send a response of 1 GB in small pieces without an end: the client takes no
+    memory for what has not come."""
+    _reads_beside_endless(at, bounds_memory=True)
+
+
+def _reads_beside_endless(at: Play, bounds_memory: bool) -> None:
     topic = at.topic()
     written = at.write(topic)
     with closing(EndlessServer()) as first, closing(EndlessServer()) as second:
@@ -199,7 +222,8 @@ def endless(at: Play) -> None:
             consumer.assign(topic)
             at.reads(consumer, written, timeouts=5)
             at.note(f"({time.monotonic() - began_s:.1f} s until all was read)")
-            _judge_memory(at, consumer, before_mb)
+            if bounds_memory:
+                _judge_memory(at, consumer, before_mb)
             at.error("fatal errors of the application", consumer.fatal, None)
             if first.accepted or second.accepted:
                 return

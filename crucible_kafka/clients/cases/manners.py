@@ -6,6 +6,7 @@ violates them.
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -44,8 +45,19 @@ def _reading(at: Play, partitions: int = 1) -> tuple[Consumer, str]:
     return consumer, topic
 
 
-def _requests(at: Play, client: Client) -> int:
-    return sum(each.is_request for each in at.frames(client.name))
+def _requests_per_s(at: Play, consumer: Consumer) -> Counter[str]:
+    """Watch the consumer, and return how many requests of each API it sent in a second. They are in the conversation,
+    too."""
+
+    def count() -> Counter[str]:
+        return Counter(each.api for each in at.frames(consumer.name) if each.is_request)
+
+    before, began_s = count(), time.monotonic()
+    _watch(consumer, lambda: 0)
+    seconds = time.monotonic() - began_s
+    found = Counter({api: round(number / seconds) for api, number in (count() - before).items()})
+    at.note(f"(requests per second: {', '.join(f'{api} {number}' for api, number in found.most_common())})")
+    return found
 
 
 def _cpu_s(client: Client) -> float:
@@ -101,8 +113,8 @@ def leaderless(at: Play) -> None:
     refusals = on_data(at, error_of(ErrorCode.not_leader_or_follower), None)
     next_fetch(consumer)
     written = at.write(topic, 5)
-    per_s = _watch(consumer, lambda: _requests(at, consumer))
-    at.wire("requests per second", round(per_s), at_most(MOST_PER_S))
+    consumer.poll_until(lambda: changes.fired)  # Until then it believes that there is a leader.
+    at.wire("requests per second", _requests_per_s(at, consumer).total(), at_most(MOST_PER_S))
     at.shown(changes.fired, "The client has requested no metadata")
     changes.remove()
     refusals.remove()
@@ -117,17 +129,18 @@ def _leaderless(topic: Any) -> Any:
     return replace(topic, partitions=tuple(partitions))
 
 
-@case("manners/fetch-refused", SHOULD, "retry.backoff.ms; FetchCollector.java, handleInitializeErrors")
+@case("manners/fetch-refused", SHOULD, "retry.backoff.ms; Metadata.java, timeToAllowUpdate")
 def fetch_refused(at: Play) -> None:
-    """Each Fetch of records gets NOT_LEADER_OR_FOLLOWER, and metadata names the same leader: the client does not ask in
-    a loop without a wait, and reads on afterwards."""
+    """Each Fetch of records gets NOT_LEADER_OR_FOLLOWER, and metadata names the same leader: the client waits for its
+    backoff between Metadata requests, and reads on afterwards. The rate of Fetch is not judged: Kafka's Java client
+    has no backoff there (FetchCollector.java, handleInitializeErrors; AbstractFetch.java, prepareFetchRequests)."""
     consumer, topic = _reading(at)
     rule = on_data(at, error_of(ErrorCode.not_leader_or_follower), None)
     next_fetch(consumer)
     written = at.write(topic, 5)
-    per_s = _watch(consumer, lambda: _requests(at, consumer))
+    per_s = _requests_per_s(at, consumer)
     at.shown(rule.fired, "The client has fetched nothing")
-    at.wire("requests per second", round(per_s), at_most(MOST_PER_S))
+    at.wire("Metadata requests per second", per_s["Metadata"], at_most(MOST_PER_S))
     rule.remove()
     at.reads(consumer, written, timeouts=5, from_record=5)
 
@@ -135,7 +148,7 @@ def fetch_refused(at: Play) -> None:
 @case(
     "manners/session-closed",
     SHOULD,
-    "KIP-227: a Fetch with the epoch -1 closes; AbstractFetch.java, maybeCloseFetchSessions",
+    "KIP-227: a Fetch with the epoch -1 closes; Fetcher.java, maybeCloseFetchSessions",
 )
 def session_closed(at: Play) -> None:
     """The consumer closes: it closes its fetch session at the broker, too."""

@@ -284,7 +284,7 @@ def too_large(at: Play) -> None:
     _goes_on(at, producer, topic, "small")
 
 
-@case("producing/batch-too-large", SHOULD, "KIP-126: a batch that is too large is split", needs=("producer",))
+@case("producing/batch-too-large", SHOULD, "KIP-126: large batches are split; KAFKA-8350", needs=("producer",))
 def batch_too_large(at: Play) -> None:
     """A batch exceeds max.message.bytes, and no record of it does (MESSAGE_TOO_LARGE): the producer splits the batch,
     and all records are written."""
@@ -403,7 +403,7 @@ def in_flight(at: Play) -> None:
 def throttled(at: Play) -> None:
     """The broker says that the client was throttled for 800 ms: the client waits so long before its next Produce."""
     topic = at.topic()
-    producer = at.producer()
+    producer = at.producer(in_flight=1)  # So that none is on its way when the response comes.
     producer.send(topic, "before")
     at.writes(producer)
     throttle = at.kafka.on("Produce").throttle(800, times=1)

@@ -112,7 +112,7 @@ def not_found_repeatedly(at: Play) -> None:
     _reads_on(at, consumer, topic)
 
 
-@case("sessions/topic-ids", MUST, "KIP-516; FetchResponse.json, FETCH_SESSION_TOPIC_ID_ERROR")
+@case("sessions/topic-ids", MUST, "KIP-516; AbstractFetch.java, FETCH_SESSION_TOPIC_ID_ERROR")
 def topic_ids(at: Play) -> None:
     """The broker says FETCH_SESSION_TOPIC_ID_ERROR, as where names and IDs of topics change within a session: the next
     Fetch is full, and nothing is lost or read twice."""
@@ -132,7 +132,7 @@ def evicted(at: Play) -> None:
     _reads_on(at, consumer, topic)
 
 
-@case("sessions/partition-refused", MUST, f"{KIP_227}; Fetcher.java, NOT_LEADER_OR_FOLLOWER")
+@case("sessions/partition-refused", MUST, f"{KIP_227}; FetchCollector.java, handleInitializeErrors")
 def partition_refused(at: Play) -> None:
     """One of two partitions of a session gets NOT_LEADER_OR_FOLLOWER once: both are read on, once and in order."""
     consumer, topic = _in_session(at)

@@ -260,7 +260,12 @@ def end_unknown_error(at: Play) -> None:
 # Readers
 
 
-@case("transactions/read-committed", MUST, f"{KIP_98}; Fetcher.java, CompletedFetch: aborted list", needs=TRANSACTIONS)
+@case(
+    "transactions/read-committed",
+    MUST,
+    "KIP-98; CompletedFetch.java, consumeAbortedTransactionsUpTo",
+    needs=TRANSACTIONS,
+)
 def read_committed(at: Play) -> None:
     """Two producers write to a partition by turns, and one of them aborts: a reader with read_committed gets nothing
     beyond the first open transaction, and in the end what is committed, in order."""
