@@ -7,8 +7,8 @@ from pathlib import Path
 from bench.probe.cases import chosen as cases_of
 from bench.targets.loader import bundled, find
 from bench.targets.model import Chosen
-from campaigns.evidence import kept, pages
-from campaigns.evidence.plays import played, probed
+from campaigns.evidence import client_cases, kept, pages
+from campaigns.evidence.plays import played, probed, run_crucible
 
 ALSO = ("kafka@4.1.1", "kafka@4.3.1")
 """Releases that are played instead of the one that ``kafka.toml`` names."""
@@ -50,9 +50,17 @@ def run(
     write(say, folder)
 
 
+def run_clients(names: Sequence[str], say: Callable[[str], None], folder: Path = kept.FOLDER) -> None:
+    """Play the cases of ``crucible client`` on these clients, keep what came of it, and write the pages. Raise
+    ClientNotPlayed."""
+    for name in names:
+        client_cases.keep(client_cases.play(name, run_crucible, say), folder)
+    write(say, folder)
+
+
 def write(say: Callable[[str], None], folder: Path = kept.FOLDER) -> None:
     """Write the pages from what is kept."""
-    for path in pages.write(kept.everything(folder / "data"), folder):
+    for path in (*pages.write(kept.everything(folder / "data"), folder), *client_cases.write(folder)):
         say(str(path.relative_to(folder.parent.parent)))
 
 

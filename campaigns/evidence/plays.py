@@ -107,7 +107,7 @@ def played(
         seen[name] = [(REFUSED, why)] if why else []
     left = [name for name in scenarios if not seen[name]]
     for _ in range(PLAYS):
-        for name, outcome in _together(target, left, run or _run).items():
+        for name, outcome in _together(target, left, run or run_crucible).items():
             seen[name].append(outcome)
         left = [name for name in left if seen[name][-1][0] != PASSED]
     return {name: as_play(target, name, outcomes) for name, outcomes in seen.items()}
@@ -144,7 +144,7 @@ def _outcome(word: str, summary: str) -> Outcome:
     return verdicts.get(word, NOT_JUDGED), summary if word in verdicts else f"{word}: {summary}"
 
 
-def _run(words: Sequence[str], limit_s: float) -> tuple[int, str]:
+def run_crucible(words: Sequence[str], limit_s: float) -> tuple[int, str]:
     command = [sys.executable, str(ROOT / "crucible_kafka"), *words]
     try:
         done = subprocess.run(

@@ -85,17 +85,27 @@ def index(nights: Path | None, out: Path | None) -> None:
     "\n  ./crucible evidence kfake tansu"
     "\n  ./crucible evidence tansu --case fetch/session/wrong-epoch"
     "\n  ./crucible evidence kafka --scenario 1 --scenario 27 --only-scenarios"
+    "\n  ./crucible evidence --client kafka-python --client aiokafka"
     "\n  ./crucible evidence --pages"
 )
 @click.argument("targets", nargs=-1, metavar="TARGET...")
 @click.option("--case", "cases", multiple=True, metavar="ID", help="Play this case only, and keep the other cells.")
 @click.option("--scenario", "scenarios", multiple=True, metavar="NAME", help="Play this scenario, too.")
 @click.option("--only-scenarios", is_flag=True, help="Do not play the probe.")
+@click.option(
+    "--client", "clients", multiple=True, metavar="ADAPTER", help="Play the cases of crucible client instead."
+)
 @click.option("--pages", is_flag=True, help="Play nothing, and write the pages from what is kept.")
 def evidence(
-    targets: Sequence[str], cases: Sequence[str], scenarios: Sequence[str], only_scenarios: bool, pages: bool
+    targets: Sequence[str],
+    cases: Sequence[str],
+    scenarios: Sequence[str],
+    only_scenarios: bool,
+    clients: Sequence[str],
+    pages: bool,
 ) -> None:
-    """Play the probe three times on the bundled targets, and write docs/evidence.
+    """Play the probe three times on the bundled targets, or the cases of crucible client on clients, and write
+    docs/evidence.
 
     TARGET is a target file or its name (bench/targets). Without one these are all that are bundled, but for tansu,
     whose build takes a quarter of an hour or more.
@@ -104,11 +114,16 @@ def evidence(
     from bench.probe.cases import UnknownCase
     from bench.targets.model import TargetError
     from campaigns.evidence import evidence_command
+    from campaigns.evidence.client_cases import ClientNotPlayed
     from crucible_kafka.terminal import one_sentence, progress
 
-    with one_sentence(UnknownCase, TargetError, PeerError):
+    if clients and (targets or cases or scenarios or only_scenarios):
+        raise click.UsageError("--client plays clients: give it without TARGET, --case and --scenario.")
+    with one_sentence(UnknownCase, TargetError, PeerError, ClientNotPlayed):
         if pages:
             evidence_command.write(progress)
+        elif clients:
+            evidence_command.run_clients(clients, progress)
         else:
             evidence_command.run(targets, cases, scenarios, only_scenarios, _refusal, progress)
 
