@@ -26,9 +26,12 @@ def page(main: click.Group) -> str:
     """Return the whole page. ``main`` is the command line's group."""
     top = main.context_class(main, info_name="./crucible", **{**main.context_settings, "terminal_width": WIDTH_COLUMNS})
     contexts = list(_contexts(main, top))
-    rows = [f"| [`{name(each)}`](#{_anchor(each)}) | {each.command.get_short_help_str(100)} |" for each in contexts]
+    rows = [
+        f"| [`{name(context)}`](#{_anchor(context)}) | {context.command.get_short_help_str(100)} |"
+        for context in contexts
+    ]
     parts = [_HEAD, "\n".join(["| command | does |", "| --- | --- |", *rows]) + "\n"]
-    parts += [f"## {each.command_path}\n\n```\n{each.command.get_help(each)}\n```\n" for each in contexts]
+    parts += [f"## {context.command_path}\n\n```\n{context.command.get_help(context)}\n```\n" for context in contexts]
     return "\n".join(parts)
 
 

@@ -50,14 +50,14 @@ def examine() -> list[Finding]:
 
 def exit_code(findings: Sequence[Finding]) -> int:
     """Return 2 if something needed is missing, else 0."""
-    return 2 if any(each.cure and each.is_needed for each in findings) else 0
+    return 2 if any(finding.cure and finding.is_needed for finding in findings) else 0
 
 
 def python() -> Finding:
     versions = sorted((ROOT / "locks").glob("py3*.txt"))
     mine = f"py{sys.version_info[0]}{sys.version_info[1]}.txt"
-    known = ", ".join(f"3.{each.stem[3:]}" for each in versions)
-    cure = "" if mine in {each.name for each in versions} else f"install Python {known} with its venv module"
+    known = ", ".join(f"3.{version.stem[3:]}" for version in versions)
+    cure = "" if mine in {version.name for version in versions} else f"install Python {known} with its venv module"
     return Finding("Python", sys.version.split()[0], "everything", cure=cure)
 
 

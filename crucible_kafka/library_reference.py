@@ -53,8 +53,8 @@ def page() -> str:
     classes = [each for each in shown if inspect.isclass(each) and not issubclass(each, Exception)]
     functions = [each for each in shown if inspect.isfunction(each)]
     errors = [each for each in shown if inspect.isclass(each) and issubclass(each, Exception)]
-    parts = [_HEAD, *map(_class, classes), *(_function(each, each.__name__, "##") for each in functions)]
-    rows = "".join(f"| `{each.__name__}` | `{each.__mro__[1].__name__}` | {_text(each)} |\n" for each in errors)
+    parts = [_HEAD, *map(_class, classes), *(_function(function, function.__name__, "##") for function in functions)]
+    rows = "".join(f"| `{error.__name__}` | `{error.__mro__[1].__name__}` | {_text(error)} |\n" for error in errors)
     parts += [f"## Exceptions\n\n| exception | is a | raised when |\n| --- | --- | --- |\n{rows}"]
     return "\n".join([*parts, _error_texts()])
 
@@ -145,8 +145,8 @@ def _parameters(arguments: ast.arguments) -> Iterator[str]:
             yield "/"
     if arguments.kwonlyargs:
         yield "*"
-    for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        yield _parameter(each, default)
+    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        yield _parameter(argument, default)
     if arguments.kwarg:
         yield f"**{_parameter(arguments.kwarg, None)}"
 
@@ -211,7 +211,7 @@ def _error_texts() -> str:
 
 def _raised(module: ast.Module) -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each exception that a module raises, and what ``wait_for`` says at its timeout."""
-    known = {"ValueError", "TypeError", *(each.__name__ for each in _all_errors())}
+    known = {"ValueError", "TypeError", *(error.__name__ for error in _all_errors())}
     for node in ast.walk(module):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
             if node.func.id in known and (text := _words(node.args[0])):
@@ -233,7 +233,7 @@ def _words(node: ast.expr) -> str:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.JoinedStr):
-        parts = [each.value if isinstance(each, ast.Constant) else "{}" for each in node.values]
+        parts = [value.value if isinstance(value, ast.Constant) else "{}" for value in node.values]
         text = "".join(map(str, parts))
         return text if len(text.replace("{}", "").strip(" .:;")) > 8 else ""
     return ""

@@ -53,7 +53,7 @@ def need_java() -> None:
 
 def need_disk(folder: Path) -> None:
     """Refuse to play while so little is free that a run might fill the disk. ``folder`` need not exist yet."""
-    there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    there = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
     usage = shutil.disk_usage(there)
     if usage.total and usage.free < LEAST_FREE_BYTES:  # A file system without a size, such as /proc, holds no runs.
         least = f"{LEAST_FREE_BYTES / 1e9:g} GB"

@@ -39,16 +39,16 @@ def junit_of_runs(runs: Iterable[tuple[PlayResult, Path | None]]) -> str:
 
 def _add_suite(suites: ElementTree.Element, name: str, results: Sequence[PlayResult]) -> None:
     suite = ElementTree.SubElement(suites, "testsuite", name=name, tests=str(len(results)))
-    suite.set("failures", str(sum(bool(each.problem) and not each.is_error for each in results)))
-    suite.set("errors", str(sum(each.is_error for each in results)))
+    suite.set("failures", str(sum(bool(result.problem) and not result.is_error for result in results)))
+    suite.set("errors", str(sum(result.is_error for result in results)))
     suite.set("skipped", "0")
-    suite.set("time", f"{sum(each.seconds for each in results):.3f}")
-    for each in results:
-        case = ElementTree.SubElement(suite, "testcase", classname=name, name=xml_text(each.name))
-        case.set("time", f"{each.seconds:.3f}")
-        if each.problem:
-            kind = "error" if each.is_error else "failure"
-            ElementTree.SubElement(case, kind, message=xml_text(each.problem)).text = xml_text(each.details)
+    suite.set("time", f"{sum(result.seconds for result in results):.3f}")
+    for result in results:
+        case = ElementTree.SubElement(suite, "testcase", classname=name, name=xml_text(result.name))
+        case.set("time", f"{result.seconds:.3f}")
+        if result.problem:
+            kind = "error" if result.is_error else "failure"
+            ElementTree.SubElement(case, kind, message=xml_text(result.problem)).text = xml_text(result.details)
 
 
 def _text(suites: ElementTree.Element) -> str:
@@ -64,7 +64,9 @@ def annotation(title: str, message: str) -> str:
 
 def annotations(results: Iterable[PlayResult]) -> list[str]:
     """Return a line for each result with a problem."""
-    return [annotation(each.name, f"{each.problem}\n{each.details}".strip()) for each in results if each.problem]
+    return [
+        annotation(result.name, f"{result.problem}\n{result.details}".strip()) for result in results if result.problem
+    ]
 
 
 def result_of(verdict: Verdict, must_fail: bool = False) -> PlayResult:

@@ -275,7 +275,7 @@ def comparison_notes(reports: Sequence[RunReport], runs: Sequence[Measured]) -> 
         notes.append("The nodes left no costs of single fetches (table fetch_costs).")
     seconds = [report.manifest.duration_us / 1e6 for report in reports]
     if max(seconds) > 1.1 * min(seconds):
-        times = ", ".join(f"{each:.0f} s" for each in seconds)
+        times = ", ".join(f"{second:.0f} s" for second in seconds)
         notes.append(f"The runs were not equally long ({times}), so compare only what one fetch costs.")
     notes += [
         f"The run of {run.revision} did not pass: {report.verdict.summary}"
@@ -330,23 +330,23 @@ def mirror_numbers(name: str, report: RunReport) -> MirrorNumbers:
     copies, facts = mirrored(report.findings), report.findings.facts
     return MirrorNumbers(
         name,
-        sum(each.records for each in copies),
-        sum(each.again for each in copies),
-        sum(each.rewinds for each in copies),
-        max((each.farthest for each in copies), default=0),
-        max((each.median_lag_us for each in copies), default=0),
-        max((each.worst_lag_us for each in copies), default=0),
-        max((each.added_us for each in copies), default=0),
+        sum(copy.records for copy in copies),
+        sum(copy.again for copy in copies),
+        sum(copy.rewinds for copy in copies),
+        max((copy.farthest for copy in copies), default=0),
+        max((copy.median_lag_us for copy in copies), default=0),
+        max((copy.worst_lag_us for copy in copies), default=0),
+        max((copy.added_us for copy in copies), default=0),
         report.findings.found["rewinds"].total,
         facts.get("metadata_epochs", 0),
         facts.get("metadata_dropped", 0),
-        _sum([each.held for each in copies]),
-        _sum([each.held_twice for each in copies]),
+        _sum([copy.held for copy in copies]),
+        _sum([copy.held_twice for copy in copies]),
     )
 
 
 def _sum(numbers: Sequence[int | None]) -> int | None:
-    known = [each for each in numbers if each is not None]
+    known = [number for number in numbers if number is not None]
     return sum(known) if known else None
 
 
@@ -420,5 +420,5 @@ def _moved(run: MirrorRun, other: RunReport) -> MirrorRun:
     )
     steps = 0 if ours is None or theirs is None else round((theirs - ours) / SLOT_US)
     known = {place: replace(track, first=track.first + steps) for place, track in run.known.items()}
-    back = [replace(each, at_us=each.at_us + steps * SLOT_US) for each in run.rewinds]
+    back = [replace(rewind, at_us=rewind.at_us + steps * SLOT_US) for rewind in run.rewinds]
     return replace(run, known=known, rewinds=back)

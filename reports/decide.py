@@ -113,21 +113,21 @@ def generator_limits(findings: Findings) -> list[str]:
 
 def judged(manifest: Manifest, findings: Findings) -> list[GuaranteeResult]:
     promised = manifest.promised()
-    checks = {canonical_guarantee(each.guarantee): each for each in manifest.checks}
+    checks = {canonical_guarantee(check.guarantee): check for check in manifest.checks}
     results = [
-        _by_history(each, promised, findings, manifest.clauses)
-        for each in guarantee_jobs()
-        if each.guarantee.seen_from is not SeenFrom.INSIDE or not each.missing(findings.present)
+        _by_history(job, promised, findings, manifest.clauses)
+        for job in guarantee_jobs()
+        if job.guarantee.seen_from is not SeenFrom.INSIDE or not job.missing(findings.present)
     ]
-    known = {each.name for each in results}
+    known = {result.name for result in results}
     results += [
-        _where_played(name, each, not promised or name in promised or _is_always_due(name), manifest.world)
-        for name, each in checks.items()
+        _where_played(name, check, not promised or name in promised or _is_always_due(name), manifest.world)
+        for name, check in checks.items()
         if name not in known
     ]
     unknown = sorted(promised - known - set(checks))
     results += [_unknown(name, manifest) for name in unknown]
-    return [_joined(each, checks.get(each.name), manifest.world) for each in results]
+    return [_joined(result, checks.get(result.name), manifest.world) for result in results]
 
 
 def _by_history(job: GuaranteeJob, promised: set[str], findings: Findings, clauses: Sequence[str]) -> GuaranteeResult:
@@ -145,7 +145,7 @@ def _by_history(job: GuaranteeJob, promised: set[str], findings: Findings, claus
         status, reason = "not checked", f"{open_partitions} written partitions were not read to their end."
     elif not evidence:
         status, reason = "nothing to judge", f"There were no {job.unit}."
-        required = required and (not job.about or any(each in job.about for each in clauses))
+        required = required and (not job.about or any(clause in job.about for clause in clauses))
     else:
         status = "holds"
     return GuaranteeResult(
@@ -264,7 +264,7 @@ def _headline(broken: Sequence[GuaranteeResult], findings: Findings) -> str:
     losses = [result for result in broken if result.name in LOSSES and result.examples]
     if losses and findings.losses:
         return _lost(losses, findings.losses)
-    first = min(broken, key=lambda result: min((each.at_us for each in result.examples), default=0))
+    first = min(broken, key=lambda result: min((example.at_us for example in result.examples), default=0))
     meaning = first.meaning.removesuffix(".")
     if not first.examples:
         return f"{meaning}."
@@ -273,7 +273,7 @@ def _headline(broken: Sequence[GuaranteeResult], findings: Findings) -> str:
 
 
 def _lost(broken: Sequence[GuaranteeResult], losses: Rows) -> str:
-    first = min((each for one in broken for each in one.examples), key=lambda one: one.at_us)
+    first = min((example for one in broken for example in one.examples), key=lambda one: one.at_us)
     records = sum(row["records"] for row in losses)
     topics = sorted({str(row["topic"]) for row in losses})
     where = f"topic{'s' * (len(topics) > 1)} {_listed(topics)}"

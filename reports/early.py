@@ -118,7 +118,7 @@ def early_jobs(tables: Tables) -> list[GuaranteeJob]:
         job
         for job in guarantee_jobs()
         if job.is_judged_early(compacted)
-        and all(each in present for each in job.needs)
+        and all(need in present for need in job.needs)
         and (not job.found_in or job.found_in in present)
     ]
 

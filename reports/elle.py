@@ -155,10 +155,10 @@ def _logs(read: Rows, elements: Mapping[Value, int]) -> dict[Key, list[tuple[int
 
 def _thin(operations: Iterable[Operation]) -> None:
     """Exclude reads, if all of them have too many elements. The longest of each list stay."""
-    readers = [each for each in operations if each.reads]
+    readers = [operation for operation in operations if operation.reads]
     total, longest = 0, dict[int, int]()
-    for each in readers:
-        for key, length in each.reads.items():
+    for reader in readers:
+        for key, length in reader.reads.items():
             total, longest[key] = total + length, max(length, longest.get(key, 0))
     step = -(-total // MOST_ELEMENTS)
     for number, each in enumerate(readers):

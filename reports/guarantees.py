@@ -234,7 +234,7 @@ _RUNNER = (
     ),
 )
 
-GUARANTEES: Mapping[str, Guarantee] = {one.name: one for one in (*_CLIENTS, *_TRACE, *_INSIDE, *_RUNNER)}
+GUARANTEES: Mapping[str, Guarantee] = {client.name: client for client in (*_CLIENTS, *_TRACE, *_INSIDE, *_RUNNER)}
 """The guarantees by name, in the order in which they are shown."""
 
 

@@ -89,7 +89,7 @@ def _of_topic(row: "Row", findings: "Findings", known: dict[Place, Track], costs
         row["farthest"],
         median(lags) if lags else 0,
         max(lags, default=0),
-        max((each.added_us for each in costs if each.topic == row["topic"]), default=0),
+        max((cost.added_us for cost in costs if cost.topic == row["topic"]), default=0),
         None if held is None else held["held"],
         None if held is None else held["twice"],
     )

@@ -216,7 +216,9 @@ class Night(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 def night_folders(nights: Path) -> list[Path]:
     """The folders of all nights, the oldest first."""
     folders = nights.iterdir() if nights.is_dir() else ()
-    return sorted(each for each in folders if FOLDER_NAME.fullmatch(each.name) and (each / NIGHT_NAME).is_file())
+    return sorted(
+        folder for folder in folders if FOLDER_NAME.fullmatch(folder.name) and (folder / NIGHT_NAME).is_file()
+    )
 
 
 def read_night(folder: Path) -> Night:
@@ -284,4 +286,4 @@ def _reasons(
 
 def outcome_of(reasons: Sequence[Reason]) -> Outcome:
     """The worst of the reasons; its value is the exit code of a night."""
-    return worst_outcome(each.outcome for each in reasons)
+    return worst_outcome(reason.outcome for reason in reasons)

@@ -50,7 +50,7 @@ def write_progress(run_dir: Path, progress: Progress) -> None:
 def read_progress(run_dir: Path) -> list[Progress]:
     """Read the progress of each writer that has closed a part."""
     files = sorted((run_dir / _FOLDER).glob(f"*{_SUFFIX}"))
-    return [Progress(**json.loads(each.read_text(encoding="utf-8"))) for each in files]
+    return [Progress(**json.loads(file.read_text(encoding="utf-8"))) for file in files]
 
 
 def whole_parts(run_dir: Path, table: Table, progress: Progress) -> Iterator[Path]:

@@ -83,13 +83,15 @@ def _stored_name(column: str, stored: Sequence[str]) -> str:
 
 
 def _has_former_names(run_dir: Path, table: Table) -> bool:
-    if not any(each.name in FORMER_COLUMNS for each in table.columns):
+    if not any(column.name in FORMER_COLUMNS for column in table.columns):
         return False
     try:
         stored = [pq.read_schema(name).names for name in files_of(run_dir, table)[:1]]
     except (pa.ArrowException, OSError):
         return False  # Spark reports what is wrong with it
-    return any(_stored_name(each.name, names) not in ("", each.name) for names in stored for each in table.columns)
+    return any(
+        _stored_name(column.name, names) not in ("", column.name) for names in stored for column in table.columns
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,7 @@ class JobConfig:
     @property
     def producers_expire(self) -> bool:
         """Whether the brokers of a run forget the ID of an idle producer sooner than by Kafka's default."""
-        return any(each.producer_expiration_us < PRODUCER_EXPIRATION_MS * 1000 for each in self.runs.values())
+        return any(run.producer_expiration_us < PRODUCER_EXPIRATION_MS * 1000 for run in self.runs.values())
 
     def per_run(self, name: str) -> Column:
         """Return a run's setting as an expression over the column ``run``. More runs do not make its plan larger."""

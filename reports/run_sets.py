@@ -115,7 +115,7 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
 
 def check_comparable(old: Sequence[Path], new: Sequence[Path]) -> None:
     """Raise ManifestError if the two sets have no scenario in common."""
-    first, second = ({read_manifest(each).scenario for each in runs} for runs in (old, new))
+    first, second = ({read_manifest(run).scenario for run in runs} for runs in (old, new))
     if not first & second:
         scenarios = [", ".join(sorted(each)) for each in (first, second)]
         raise ManifestError(
@@ -146,7 +146,7 @@ def measure_sets(old: Sequence[Path], new: Sequence[Path], spark: "SparkSession 
     from reports.spark import sized_for, spark_session
 
     folders = [each.resolve() for each in (*old, *new)]
-    manifests = [read_manifest(each) for each in folders]
+    manifests = [read_manifest(folder) for folder in folders]
     drawn: Units = "runs" if min(len(old), len(new)) >= LEAST_UNITS else "blocks"
     size = history_bytes(folders)
     config = JobConfig(
@@ -251,7 +251,7 @@ def _numbers(compared: SetsCompared) -> dict[str, Any]:
         "units": list(compared.units),
         "error_rate": ERROR_RATE,
         "summary": compared.summary,
-        "figures": [{**asdict(each), "ratio": _finite(asdict(each.ratio))} for each in compared.figures],
+        "figures": [{**asdict(figure), "ratio": _finite(asdict(figure.ratio))} for figure in compared.figures],
         "left_out": list(compared.left_out),
     }
 
@@ -296,9 +296,9 @@ class Difference:
 
 def write_sets(folder: Path, found: SetsCompared) -> Path:
     """``folder`` must exist. Figures are copied there as PNG."""
-    lines = [_line(each) for each in found.figures]
+    lines = [_line(figure) for figure in found.figures]
     makers = {
-        "intervals": lambda: draw_intervals(found.figures, [f"{each.name}, {each.phase}" for each in lines]),
+        "intervals": lambda: draw_intervals(found.figures, [f"{line.name}, {line.phase}" for line in lines]),
         "percentiles": lambda: draw_curves(found.old, found.new),
     }
     page = folder / PAGE_NAME
@@ -448,11 +448,11 @@ def _draw_strip(axes: Axes, operation: str, old: "Sequence[RunCompared]", new: "
     for (label, colour), runs in zip(_SIDES, (old, new), strict=True):
         points = [run.curves.get(operation, ()) for run in runs]
         if len(runs) > 1:
-            for each in points:
-                axes.plot(*percentile_curve(each), color=colour, linewidth=0.8, alpha=0.45)
+            for point in points:
+                axes.plot(*percentile_curve(point), color=colour, linewidth=0.8, alpha=0.45)
         together = Counter[int]()
-        for each in points:
-            together.update(dict(each))
+        for point in points:
+            together.update(dict(point))
         x, y = percentile_curve(sorted(together.items()))
         axes.plot(x, y, color=colour, linewidth=2, label=label)
         furthest = max(furthest, *x, 0.0)

@@ -227,7 +227,7 @@ def _files_below(store: Any, prefix: str) -> dict[str, int]:
     from pyarrow.fs import FileSelector
 
     entries = store.get_file_info(FileSelector(prefix, recursive=True, allow_not_found=True))
-    return {each.path.removeprefix(f"{prefix}/"): each.size for each in entries if each.is_file}
+    return {entry.path.removeprefix(f"{prefix}/"): entry.size for entry in entries if entry.is_file}
 
 
 def _copy(store: Any, source: str, target: Path) -> None:

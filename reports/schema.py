@@ -29,7 +29,7 @@ def arrow_schema(table: Table) -> Any:
     import pyarrow as pa
 
     kinds = {"int64": pa.int64(), "float64": pa.float64(), "string": pa.string(), "bool": pa.bool_()}
-    return pa.schema([pa.field(each.name, kinds[each.kind], each.nullable) for each in table.columns])
+    return pa.schema([pa.field(column.name, kinds[column.kind], column.nullable) for column in table.columns])
 
 
 FOOTER_BYTES = 3_500
@@ -59,7 +59,9 @@ def files_of(run_dir: Path, table: Table) -> list[str]:
     patterns = (table.path, FORMER_PATHS.get(table.name, table.path))
     if (elsewhere := _remote_files(run_dir)) is not None:
         named = (
-            (url, size) for url, (path, size) in elsewhere.items() if any(fnmatch(path, each) for each in patterns)
+            (url, size)
+            for url, (path, size) in elsewhere.items()
+            if any(fnmatch(path, pattern) for pattern in patterns)
         )
         return sorted(url for url, size in named if size > 0)
     files = {str(path) for pattern in patterns for path in run_dir.glob(pattern) if path.stat().st_size > 0}
@@ -74,7 +76,7 @@ def damaged_file(run_dirs: Sequence[Path]) -> Path | None:
     """The first file of a table, in a folder on this machine, that is no whole Parquet file; None if all are."""
     here = (folder for folder in run_dirs if _remote_files(folder) is None)
     files = (Path(name) for folder in here for table in TABLES for name in files_of(folder, table))
-    return next((each for each in files if not _is_whole(each)), None)
+    return next((file for file in files if not _is_whole(file)), None)
 
 
 def _is_whole(parquet: Path) -> bool:
@@ -123,7 +125,7 @@ def documented() -> str:
     for table in sorted(TABLES, key=lambda each: each in (FRAMES, FRAME_LINES)):
         lines += ["", f"## {table.name}", "", f"`{table.path}`: {' '.join(table.doc.split())}", ""]
         lines += ["| column | type | what it says |", "| --- | --- | --- |"]
-        lines += [f"| {each.name} | {each.kind} | {_meaning(each.doc)} |" for each in table.columns]
+        lines += [f"| {column.name} | {column.kind} | {_meaning(column.doc)} |" for column in table.columns]
     return "\n".join(lines) + "\n"
 
 

@@ -74,10 +74,10 @@ class Watch:
             self._tell(seen, time.monotonic() - began_s)
 
     def _tell(self, seen: "EarlyVerdict", took_s: float) -> None:
-        for each in seen.violations:
-            if each.guarantee not in self.broken:
-                self.broken[each.guarantee] = each.detail
-                self.say(f"RED: {each.guarantee} was broken at {each.at_us / 1e6:.3f} s: {each.detail}")
+        for violation in seen.violations:
+            if violation.guarantee not in self.broken:
+                self.broken[violation.guarantee] = violation.detail
+                self.say(f"RED: {violation.guarantee} was broken at {violation.at_us / 1e6:.3f} s: {violation.detail}")
         names = ", ".join(self.broken)
         state = f"{names} broken" if names else f"none of {len(seen.judged)} guarantees is broken"
         self.say(f"up to {seen.until_us / 1e6:.0f} s: {state} ({seen.operations:,} operations, in {took_s:.0f} s)")

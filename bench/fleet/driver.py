@@ -138,7 +138,7 @@ class BlockingDriver:
         now_s = time.monotonic()
         ends = [each.deadline_s for each in self._in_flight.values()]
         ends += [each / 1e6 for each in self._wakes.values()]
-        return max(0.0, min([MAX_NAP_S, *(each - now_s for each in ends)]))
+        return max(0.0, min([MAX_NAP_S, *(end - now_s for end in ends)]))
 
     def _wait_for_any(self) -> None:
         poll, lanes = select.poll(), {}

@@ -88,7 +88,7 @@ class Fleet:
     def last_readers(self) -> tuple[FinalReader | OffsetsReader, ...]:
         """The readers of all logs and of committed offsets once all is quiet, in their order."""
         readers = (self.final_reader, self.committed_reader, self.offsets_reader, self.target_reader)
-        return tuple(each for each in readers if each is not None)
+        return tuple(reader for reader in readers if reader is not None)
 
     @property
     def load(self) -> tuple[Behaviour, ...]:
@@ -176,8 +176,8 @@ class _Maker:
         """Give the topic of the idle partitions the settings of the first topic."""
         spec, name = self._spec, self._named("preparer")
         topics = [
-            NewTopic(f"{spec.topic_prefix}{one.name}", one.partitions, one.replicas, dict(one.config))
-            for one in spec.load.topics
+            NewTopic(f"{spec.topic_prefix}{topic.name}", topic.partitions, topic.replicas, dict(topic.config))
+            for topic in spec.load.topics
         ]
         if spec.idle_partitions:
             topics.append(replace(topics[0], name=spec.idle_topic, partitions=len(spec.idle_partitions)))

@@ -214,7 +214,7 @@ def _resolved(path: Path) -> FleetSpec:
     dialled = [address_of(spec.dial.get(each, each)) for each in spec.bootstrap]
     versions = negotiate(dialled, spec.reach_ms / 1000)
     draft = DRAFTS[ApiKey.FETCH, FETCH_FIRST_REVISION]
-    speaks_first = any(each.revision == "first" for each in spec.load.fetchers)
+    speaks_first = any(fetcher.revision == "first" for fetcher in spec.load.fetchers)
     if speaks_first and not announces(dialled, draft, spec.reach_ms / 1000):
         raise SpecError(f"The broker does not announce {draft}, which fetchers of the first revision speak.")
     out_dir = Path(spec.out_dir or ".").resolve()

@@ -35,7 +35,7 @@ def negotiate(bootstrap: Sequence[Address], patience_s: float) -> dict[str, int]
     :raises UnreachableError: no response within ``patience_s``, or one that is not Kafka's protocol.
     """
     response = _api_versions(bootstrap, patience_s)
-    offered = {int(each.api_key): int(each.max_version) for each in response.api_keys}
+    offered = {int(key.api_key): int(key.max_version) for key in response.api_keys}
     return {
         name: min(newest, offered.get(ApiKey[name.upper()], -1 if name in NEEDLESS else newest))
         for name, newest in asdict(Versions()).items()
@@ -95,4 +95,4 @@ def nodes_of(bootstrap: Address, metadata_version: int) -> list[Address]:
     brokers = sorted(cast("MetadataResponse", response).brokers, key=lambda each: int(each.node_id))
     if not brokers:
         raise UnreachableError(f"{bootstrap.host}:{bootstrap.port} names no node of its cluster; is it ready?")
-    return [Address(str(each.host), int(each.port)) for each in brokers]
+    return [Address(str(broker.host), int(broker.port)) for broker in brokers]

@@ -21,7 +21,7 @@ _Item: TypeAlias = tuple[str, Sequence[AnyRow], int]
 _END_OF_PART: Final = ""
 """Takes the place of a table's name in the queue."""
 
-_TABLES: Final[Mapping[str, Table]] = {each.name: each for each in TABLES}
+_TABLES: Final[Mapping[str, Table]] = {table.name: table for table in TABLES}
 
 
 def native_thread(work: Callable[[], None]) -> None:

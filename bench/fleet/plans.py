@@ -212,15 +212,15 @@ def janitor_plans(spec: FleetSpec) -> Iterator[JanitorPlan]:
 
 def split_by_offsets(groups: Sequence[Groups]) -> tuple[list[Groups], list[Groups]]:
     """Return the groups that keep their offsets in Kafka, and those that keep them outside."""
-    outside = [each for each in groups if each.offsets == OUTSIDE]
-    return [each for each in groups if each.offsets != OUTSIDE], outside
+    outside = [group for group in groups if group.offsets == OUTSIDE]
+    return [group for group in groups if group.offsets != OUTSIDE], outside
 
 
 def committing_groups(spec: FleetSpec) -> dict[str, list[TopicPartition]]:
     """Return the partitions that each group commits to the cluster, by group ID."""
     load = spec.load
-    topics = [(each.name, each.topics) for each in load.groups if each.offsets != OUTSIDE and not each.view]
-    topics += [(each.name, (each.source,)) for each in load.workers]
+    topics = [(group.name, group.topics) for group in load.groups if group.offsets != OUTSIDE and not group.view]
+    topics += [(worker.name, (worker.source,)) for worker in load.workers]
     if load.mirror is not None:
         topics.append((MIRROR_GROUP, (load.mirror.topic,)))
     found: dict[str, dict[TopicPartition, None]] = {}
@@ -233,8 +233,8 @@ def dealt(plans: Sequence[MemberPlan], share: tuple[int, int]) -> list[MemberPla
     """Return the plans of one worker: each n-th. The first worker gets all members whose offsets are outside, because
     they share a store."""
     first, step = share
-    inside = [each for each in plans if each.offsets != OUTSIDE]
-    outside = [each for each in plans if each.offsets == OUTSIDE]
+    inside = [plan for plan in plans if plan.offsets != OUTSIDE]
+    outside = [plan for plan in plans if plan.offsets == OUTSIDE]
     return [*inside[first::step], *(outside if first == 0 else [])]
 
 

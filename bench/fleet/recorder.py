@@ -44,7 +44,9 @@ AnyRow: TypeAlias = HistoryRow | LatencyRow | LoadRow
 Columns: TypeAlias = dict[str, list[Any]]
 
 TABLE_OF: Final[Mapping[type[Row], str]] = {row: table.name for row, table in ROW_TABLES.items()}
-_MOMENTS: Final = {row: [each.name for each in table.columns if each.is_moment] for row, table in ROW_TABLES.items()}
+_MOMENTS: Final = {
+    row: [column.name for column in table.columns if column.is_moment] for row, table in ROW_TABLES.items()
+}
 _SECOND_US: Final = 1_000_000
 
 
@@ -68,7 +70,7 @@ def columns_of(rows: Sequence[AnyRow], origin_us: int) -> Columns:
     if not rows:
         return {}
     kind = type(rows[0])
-    names = [each.name for each in ROW_TABLES[kind].columns]
+    names = [column.name for column in ROW_TABLES[kind].columns]
     columns: Columns = dict(zip(names, map(list, zip(*map(kind.values, rows), strict=True)), strict=True))
     for name in _MOMENTS[kind] if origin_us else ():
         columns[name] = [each if each == END_OF_RUN_US else each - origin_us for each in columns[name]]
@@ -202,15 +204,15 @@ class Recorder:
         past = range(now - seconds, now)
         counts = [self._seconds[each] for each in past if each in self._seconds]
         return Live(
-            offered=sum(each.offered for each in counts),
-            completed=sum(each.completed for each in counts),
+            offered=sum(count.offered for count in counts),
+            completed=sum(count.completed for count in counts),
             produce_p99_us=self._p99_us("produce", past),
             fetch_p99_us=self._p99_us("fetch", past),
         )
 
     def _p99_us(self, operation: str, seconds: Iterable[int]) -> int:
         found: Counter[int] = sum(
-            (self._latency.get((operation, "response", each), Counter()) for each in seconds), Counter()
+            (self._latency.get((operation, "response", second), Counter()) for second in seconds), Counter()
         )
         below = found.total() * 0.99
         for bucket in sorted(found):
@@ -235,8 +237,8 @@ class Recorder:
         """End the history. What the behaviours have open becomes ``info``, and then everything is written."""
         if self._closed:
             return
-        for each in behaviours:
-            self.record(each.close(now))
+        for behaviour in behaviours:
+            self.record(behaviour.close(now))
         self._closed = True
         self._pending["latency"].extend(self.latency_rows())
         self._pending["load"].extend(self.load_rows())

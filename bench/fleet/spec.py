@@ -117,8 +117,8 @@ class FleetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def loaded_topics(self) -> tuple[LoadedTopic, ...]:
         """The topics of the load, as admins alter them."""
         return tuple(
-            LoadedTopic(f"{self.topic_prefix}{each.name}", 1, each.partitions, each.min_insync, each.replicas)
-            for each in self.load.topics
+            LoadedTopic(f"{self.topic_prefix}{topic.name}", 1, topic.partitions, topic.min_insync, topic.replicas)
+            for topic in self.load.topics
         )
 
     def delete_retention_us(self, topic: str) -> int:
@@ -133,7 +133,10 @@ class FleetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def idle_partitions(self) -> list[TopicPartition]:
-        return [TopicPartition(self.idle_topic, each) for each in range(sum(one.count for one in self.load.fetchers))]
+        return [
+            TopicPartition(self.idle_topic, each)
+            for each in range(sum(fetcher.count for fetcher in self.load.fetchers))
+        ]
 
 
 def check(spec: FleetSpec) -> None:

@@ -80,7 +80,7 @@ class WorkerFleet:
             fleet.janitors,
         )
         self.drivers = [BlockingDriver(each, self.record) for each in evenly_mixed(kinds)]
-        self._stage_of = {each.process: stage for stage, clients in fleet.stages.items() for each in clients}
+        self._stage_of = {client.process: stage for stage, clients in fleet.stages.items() for client in clients}
         share_metadata([*fleet.fetchers, *fleet.producers])
         self.meter = GeneratorMeter(time.monotonic(), time.process_time())
         self.closed = False
@@ -126,18 +126,18 @@ class WorkerFleet:
         return sum(not each.finished for each in self._in_stage(stage))
 
     def _in_stage(self, stage: str) -> list[BlockingDriver]:
-        return [each for each in self.drivers if self._stage_of[each.behaviour.process] == stage]
+        return [driver for driver in self.drivers if self._stage_of[driver.behaviour.process] == stage]
 
     def ended_early(self) -> int:
         """Return how many clients have ended although the fleet goes on."""
-        return sum(each.finished and not each.stop_requested for each in self.drivers)
+        return sum(driver.finished and not driver.stop_requested for driver in self.drivers)
 
     def close(self) -> None:
         """End the history, whatever is still open."""
         if self.closed or self.failure:
             return
         try:
-            self.recorder.close(clock(), [each.behaviour for each in self.drivers if not each.finished])
+            self.recorder.close(clock(), [driver.behaviour for driver in self.drivers if not driver.finished])
         except OSError as failure:
             self.failure = str(failure)
         else:
@@ -187,8 +187,8 @@ class WorkerFleet:
 def share_metadata(scripts: Sequence[ClusterScript]) -> None:
     """Give all scripts about the same topics one board."""
     boards: dict[tuple[str, ...], MetadataBoard] = {}
-    for each in scripts:
-        each.board = boards.setdefault(each.topics, MetadataBoard(each.topics))
+    for script in scripts:
+        script.board = boards.setdefault(script.topics, MetadataBoard(script.topics))
 
 
 class FleetUser(User):

@@ -260,7 +260,7 @@ class ColumnReader:
     def _read(self, headers: Sequence[BatchHeader], found: Bytes) -> list[ValueSpan | None]:
         """Read batches that have the layout of the first one. ``found`` has a row for the records of each."""
         count, nothing = headers[0].record_count, list[ValueSpan | None]([None] * len(headers))
-        if count < 2 or any(each.is_control or count != each.last_offset_delta + 1 for each in headers):
+        if count < 2 or any(header.is_control or count != header.last_offset_delta + 1 for header in headers):
             return nothing
         try:
             first, key_bytes = _first_value(memoryview(found[0]))

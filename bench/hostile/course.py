@@ -60,9 +60,9 @@ class Longest:
         if not waits:
             return Longest()
         return Longest(
-            max(each.took_s for each in waits),
-            max(each.on_nodes_s for each in waits),
-            max(each.worked_s for each in waits),
+            max(wait.took_s for wait in waits),
+            max(wait.on_nodes_s for wait in waits),
+            max(wait.worked_s for wait in waits),
         )
 
 

@@ -100,7 +100,7 @@ class Wait:
 
 def inside(waits: Iterable[Wait], since_s: float, until_s: float) -> list[Wait]:
     """The waits that began and ended between two times of ``time.monotonic``."""
-    return [each for each in list(waits) if since_s <= each.began_s and each.began_s + each.took_s <= until_s]
+    return [wait for wait in list(waits) if since_s <= wait.began_s and wait.began_s + wait.took_s <= until_s]
 
 
 def _unmeasured() -> Mapping[int, Used]:

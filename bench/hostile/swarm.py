@@ -132,7 +132,7 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     swarm = Swarm(given.ports, given.peers, given.kinds, given.seed)
     asyncio.run(_until_stdin_ends(swarm))
-    done = {kind: {"lives": each.lives, "sent_bytes": each.sent_bytes} for kind, each in swarm.counts.items()}
+    done = {kind: {"lives": count.lives, "sent_bytes": count.sent_bytes} for kind, count in swarm.counts.items()}
     print(json.dumps(done))  # noqa: T201
     return 0
 

@@ -36,7 +36,7 @@ def document(every: Sequence[Series]) -> dict[str, Any]:
             "cpu": {"brand_raw": about["cpu"], "count": about["cores"]},
         },
         "commit_info": {"id": at.removesuffix("-dirty"), "dirty": at.endswith("-dirty"), "project": "crucible"},
-        "benchmarks": [each for series in every if series.valid for each in _benchmarks(series)],
+        "benchmarks": [benchmark for series in every if series.valid for benchmark in _benchmarks(series)],
         "crucible": [_series(each) for each in every],
         "datetime": datetime.now(UTC).isoformat(),
         "version": VERSION,
@@ -50,7 +50,7 @@ def _series(series: Series) -> dict[str, Any]:
         "name": series.name,
         "workload": series.entries[0].result.workload.name,
         "outcome": series.outcome,
-        "reasons": [each.result.reason for each in series.entries if each.result.reason],
+        "reasons": [entry.result.reason for entry in series.entries if entry.result.reason],
         "figures": [
             {"name": each.name, "unit": each.unit, "less_is_better": each.less_is_better, "values": values}
             for each in COMPARED
@@ -80,8 +80,8 @@ def _benchmarks(series: Series) -> Iterator[dict[str, Any]]:
 
 def _seconds(figure: Figure, values: Sequence[float]) -> list[float]:
     if figure.unit == PER_SECOND:
-        return [1 / each for each in values] if all(values) else []
-    return [each * SECONDS[figure.unit] for each in values] if figure.unit in SECONDS else []
+        return [1 / value for value in values] if all(values) else []
+    return [value * SECONDS[figure.unit] for value in values] if figure.unit in SECONDS else []
 
 
 def _stats(seconds: Sequence[float]) -> dict[str, Any]:

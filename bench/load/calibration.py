@@ -264,13 +264,13 @@ def _measured(work: str, client: LoadProducer | LoadReader, counts: list[int], s
         client.stop()
 
     timers = [threading.Timer(WARM_UP_S, mark), threading.Timer(WARM_UP_S + seconds, end)]
-    for each in timers:
-        each.start()
+    for timer in timers:
+        timer.start()
     try:
         client.run()
     finally:
-        for each in timers:
-            each.cancel()
+        for timer in timers:
+            timer.cancel()
     (began_s, cpu_began_s, *first), (ended_s, cpu_ended_s, *last) = marks
     records, size_bytes = (int(after - before) for before, after in zip(first, last, strict=True))
     if not records:

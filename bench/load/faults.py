@@ -110,7 +110,7 @@ class FaultPlayer:
         leader: Callable[[], int],
         links: ClientLinks | None = None,
     ) -> None:
-        self.fired = [FiredFault(fault=each) for each in faults]
+        self.fired = [FiredFault(fault=fault) for fault in faults]
         self._cluster = cluster
         self._leader = leader
         self._links = links
@@ -152,7 +152,7 @@ class FaultPlayer:
 
     def _member(self, node: int) -> BrokerNode:
         assert self._cluster is not None, "faults without nodes of our own are refused before the run"
-        return next((each for each in self._cluster.members if each.node_id == node), self._cluster.members[0])
+        return next((member for member in self._cluster.members if member.node_id == node), self._cluster.members[0])
 
     def _inject(self, fired: FiredFault, now_s: float) -> None:
         wanted = fired.fault.node
@@ -323,7 +323,7 @@ def _figures_of(measures: Measures, first: int, end: int) -> Span:
     return Span(
         first,
         end,
-        sum(each.acknowledged for each in seconds) / length,
-        sum(each.read for each in seconds) / length,
+        sum(second.acknowledged for second in seconds) / length,
+        sum(second.read for second in seconds) / length,
         p99_us / 1000,
     )

@@ -36,7 +36,7 @@ class GroupLoadReader(LoadReader):
     def __init__(self, plan: ReadPlan, bootstrap: Sequence[tuple[str, int]], taken: Callable[[Taken], None]) -> None:
         assert plan.group_id, "a member without a group"
         super().__init__(replace(plan, partitions=()), bootstrap, taken)
-        topics = tuple(dict.fromkeys(each.topic for each in plan.partitions))
+        topics = tuple(dict.fromkeys(partition.topic for partition in plan.partitions))
         nodes = tuple(NodeAddress(-1, host, port) for host, port in bootstrap)
         config = ConsumerConfig(
             nodes, GroupConfig(plan.group_id, topics), metadata_epoch=False, fetch=FetchSettings(reset="earliest")
@@ -102,8 +102,8 @@ class GroupLoadReader(LoadReader):
         """Another member may have these partitions already."""
 
     def _drop(self, partitions: Sequence[TopicPartition]) -> None:
-        for where in partitions:
-            self.assigned.pop(where, None)
+        for partition in partitions:
+            self.assigned.pop(partition, None)
         self._stale = True
 
     def _read_so_far(self) -> dict[TopicPartition, OffsetToCommit]:

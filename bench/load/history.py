@@ -111,8 +111,8 @@ class CopiedHistory:
         with self._folder as folder:
             self._history.close(measures)
             files = [each for each in (Path(folder) / HISTORY_FOLDER).iterdir() if each.is_file()]
-            for each in sorted(files, key=lambda path: (path.suffix == ".json", path.name)):
-                self._send_file(each)
+            for file in sorted(files, key=lambda path: (path.suffix == ".json", path.name)):
+                self._send_file(file)
 
 
 class LoadHistory:
@@ -143,9 +143,9 @@ class LoadHistory:
             self._hand_over()
 
     def close(self, measures: Measures) -> None:
-        for at, each in sorted(measures.seconds.items()):
-            counts = (each.offered, each.sent, each.acknowledged, each.failed, each.read)
-            load = (each.cpu_permille, each.wanted_permille, each.lag_us)
+        for at, second in sorted(measures.seconds.items()):
+            counts = (second.offered, second.sent, second.acknowledged, second.failed, second.read)
+            load = (second.cpu_permille, second.wanted_permille, second.lag_us)
             self._rows.append(LoadSecondRow(self._worker, at, *counts, *load))
         self._hand_over()
         self._items.put(None)
@@ -154,8 +154,8 @@ class LoadHistory:
             raise OSError(f"the history could not be written: {failure}") from failure
 
     def _hand_over(self) -> None:
-        for each in self._clients:
-            each.end()
+        for client in self._clients:
+            client.end()
         self._items.put(self._rows[:])
         self._rows.clear()
 
@@ -180,10 +180,12 @@ class LoadHistory:
         import pyarrow.parquet as pq
 
         for kind, table in LOAD_TABLES.items():
-            own: list[tuple[Any, ...]] = [each.values() for each in rows if type(each) is kind]
+            own: list[tuple[Any, ...]] = [row.values() for row in rows if type(row) is kind]
             if not own:
                 continue
             path = part_of(self._folder, table, name, part)
             path.parent.mkdir(parents=True, exist_ok=True)
-            arrays = dict(zip((each.name for each in table.columns), map(list, zip(*own, strict=True)), strict=True))
+            arrays = dict(
+                zip((column.name for column in table.columns), map(list, zip(*own, strict=True)), strict=True)
+            )
             pq.write_table(pa.table(arrays, schema=arrow_schema(table)), path, compression="zstd")

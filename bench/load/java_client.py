@@ -84,11 +84,11 @@ def play(spec: LoadSpec, seconds: float, folder: Path, progress: Callable[[str],
     folder.mkdir(parents=True, exist_ok=True)
     with _running([*reading, *producing], folder) as tools:
         _await(tools, 2 * seconds + SLACK_S, progress)
-    texts = [each.log.read_text(errors="replace") for each in tools]
+    texts = [tool.log.read_text(errors="replace") for tool in tools]
     sent = [producer_figures(text) for text in texts[len(reading) :]]
     read = [consumer_figures(text) for text in texts[: len(reading)]]
     stated = _stated(sent, sum(each.records for each in read), sum(each.records_per_s for each in read))
-    return JavaRun(stated, sum(each.cpu_s for each in tools), sum(each.rss_bytes for each in tools))
+    return JavaRun(stated, sum(tool.cpu_s for tool in tools), sum(tool.rss_bytes for tool in tools))
 
 
 def _stated(sent: Sequence[ProducerFigures], read: int, read_per_s: float) -> Stated:
@@ -142,15 +142,15 @@ def _running(commands: Sequence[Sequence[str]], folder: Path) -> Iterator[list[_
             tools.append(_Tool(process, log))
         yield tools
     finally:
-        for each in tools:
-            if each.process.returncode is None:
-                each.process.kill()
-                each.process.wait()
+        for tool in tools:
+            if tool.process.returncode is None:
+                tool.process.kill()
+                tool.process.wait()
 
 
 def _await(tools: Sequence[_Tool], limit_s: float, progress: Callable[[str], None]) -> None:
     began_s = last_s = time.monotonic()
-    while left := sum(not each.has_ended() for each in tools):
+    while left := sum(not tool.has_ended() for tool in tools):
         now_s = time.monotonic()
         if now_s - began_s > limit_s:
             raise PeerError(f"{left} of Kafka's perf tests did not end within {limit_s:.0f} s")

@@ -96,7 +96,9 @@ class _Fetcher:
             fetch_min_bytes=plan.min_bytes,
             auto_offset_reset="none",
         )
-        self._places = {kafka.TopicPartition(each.topic, each.partition): each for each in plan.partitions}
+        self._places = {
+            kafka.TopicPartition(partition.topic, partition.partition): partition for partition in plan.partitions
+        }
         self._consumer.assign(list(self._places))
         for place in self._places:
             self._consumer.seek(place, plan.from_offset)
@@ -107,9 +109,9 @@ class _Fetcher:
         except errors.KafkaError as error:
             return [], [(next(iter(self._places.values())), _name(error))]
         return [
-            FetchedRecord(self._places[place], each.offset, each.timestamp, each.value)
+            FetchedRecord(self._places[place], record.offset, record.timestamp, record.value)
             for place, records in found.items()
-            for each in records
+            for record in records
         ], []
 
     def lag(self, where: TopicPartition, position: int) -> int:

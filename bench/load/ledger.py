@@ -148,13 +148,13 @@ def judge(
     read = lost = repeated = reordered = damaged = refused = acknowledged = unknown = unread = 0
     first_lost = ""
     for number, readers in enumerate(subscriptions):
-        damaged += sum(each.damaged for each in readers)
-        reordered += sum(each.reordered for each in readers)
-        repeated += sum(each.repeated for each in readers) if exactly_once else 0
+        damaged += sum(reader.damaged for reader in readers)
+        reordered += sum(reader.reordered for reader in readers)
+        repeated += sum(reader.repeated for reader in readers) if exactly_once else 0
         for writer, own in sent.items():
             taken: list[Range] = []
-            for each in readers:
-                for first, end in each.writers.get(writer, ()):
+            for reader in readers:
+                for first, end in reader.writers.get(writer, ()):
                     overlap = add(taken, first, end)
                     repeated += overlap if exactly_once else 0
             read += count(taken)

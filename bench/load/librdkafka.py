@@ -108,10 +108,13 @@ class _Fetcher:
         )
         self._first = plan.partitions[0]  # for errors that are of no partition
         self._places: dict[tuple[str | None, int | None], TopicPartition] = {
-            (each.topic, each.partition): each for each in plan.partitions
+            (partition.topic, partition.partition): partition for partition in plan.partitions
         }
         self._consumer.assign(
-            [confluent_kafka.TopicPartition(each.topic, each.partition, plan.from_offset) for each in plan.partitions]
+            [
+                confluent_kafka.TopicPartition(partition.topic, partition.partition, plan.from_offset)
+                for partition in plan.partitions
+            ]
         )
 
     def fetch(self) -> tuple[list[FetchedRecord], list[tuple[TopicPartition, str]]]:

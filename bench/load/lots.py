@@ -146,9 +146,9 @@ class LotProducer:
                 self._give(sender, lot)
                 sender.serve()
                 if len(open_lots) > 64:
-                    open_lots = [each for each in open_lots if each.open]
+                    open_lots = [open_lot for open_lot in open_lots if open_lot.open]
                 time.sleep(0)  # Other greenlets have their turn even if lots are late.
-            while any(each.open for each in open_lots):
+            while any(open_lot.open for open_lot in open_lots):
                 sender.serve()
                 time.sleep(SERVE_S)
         finally:
@@ -229,10 +229,10 @@ class LotReader:
 
     def _take(self, where: TopicPartition, records: Sequence[FetchedRecord], now_us: int) -> None:
         spans = []
-        for each in records:
-            value = read_value(each.value)
-            spans.append(ValueSpan(each.offset, 1, -1, value.writer, value.sequence, value.valid))
-        written = [(at, sum(1 for _ in group)) for at, group in groupby(each.timestamp_ms for each in records)]
+        for record in records:
+            value = read_value(record.value)
+            spans.append(ValueSpan(record.offset, 1, -1, value.writer, value.sequence, value.valid))
+        written = [(at, sum(1 for _ in group)) for at, group in groupby(record.timestamp_ms for record in records)]
         self._positions[where] = records[-1].offset + 1
-        size_bytes = sum(len(each.value or b"") for each in records)
+        size_bytes = sum(len(record.value or b"") for record in records)
         self._taken(Taken(where, compress(spans), written, size_bytes, -1, now_us))

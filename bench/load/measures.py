@@ -97,7 +97,9 @@ def merged(parts: Iterable[Measures]) -> Measures:
             own = total.batches.setdefault(measure, {})
             for at, count in counts.items():
                 own[at] = own.get(at, 0) + count
-    total.latencies = {measure: {at: dict(each) for at, each in found.items()} for measure, found in latencies.items()}
+    total.latencies = {
+        measure: {at: dict(each) for at, each in latency.items()} for measure, latency in latencies.items()
+    }
     return total
 
 

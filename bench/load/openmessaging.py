@@ -61,12 +61,12 @@ def document_of(result: LoadResult) -> dict[str, Any]:
         parts = [result.measures.histogram(measure, period[0], period[-1] + 1) for period in periods]
         capital = f"aggregated{name[0].upper()}{name[1:]}"
         average = float if measure == "delay" else _ms
-        document[f"{name}Avg"] = [average(mean_us(each)) for each in parts]
+        document[f"{name}Avg"] = [average(mean_us(part)) for part in parts]
         document[f"{capital}Avg"] = average(mean_us(whole))
         for label, share in PERCENTILES.items():
-            document[f"{name}{label}"] = [unit(quantile_us(each, share)) for each in parts]
+            document[f"{name}{label}"] = [unit(quantile_us(part, share)) for part in parts]
             document[f"{capital}{label}"] = unit(quantile_us(whole, share))
-        document[f"{name}Max"] = [unit(max_us(each)) for each in parts]
+        document[f"{name}Max"] = [unit(max_us(part)) for part in parts]
         document[f"{capital}Max"] = unit(max_us(whole))
         document[f"{capital}Quantiles"] = {str(percent): unit(each) for percent, each in _quantiles(whole)}
     if result.stated is not None:
@@ -177,7 +177,7 @@ def read_published(path: Path) -> Published:
         why = str(error).replace(" - at `$", " at `").replace("Object missing", "it lacks").replace("``", "`")
         raise PublishedError(f"{path.name}: is no result file of OpenMessaging Benchmark: {why}.") from error
     numbers = [*found.publish_rate, *found.consume_rate, *found.backlog]
-    if not found.publish_rate or not all(isfinite(each) and each >= 0 for each in numbers):
+    if not found.publish_rate or not all(isfinite(number) and number >= 0 for number in numbers):
         raise PublishedError(
             f"{path.name}: is no result file of OpenMessaging Benchmark: its rates are missing or negative."
         )

@@ -81,12 +81,12 @@ def lines(columns: Sequence[Column], published: Sequence[Published] = ()) -> lis
     found = [_figure_line(at, figure, columns, published) for at, figure in enumerate(FIGURES)]
     nothing = tuple(Cell(NO_VALUE) for _ in published)
     for measure, (name, unit) in SAMPLES.items():
-        cells = tuple(Cell(_samples(each.series, measure)) for each in columns)
+        cells = tuple(Cell(_samples(column.series, measure)) for column in columns)
         records = tuple(
             Cell(f"{each.records:,} records" if each.quantiles_ms.get(measure) else NO_VALUE) for each in published
         )
         found.append(Line(f"samples: {name}", unit, cells + records))
-    runs = [[each.result for each in column.series.entries] for column in columns]
+    runs = [[entry.result for entry in column.series.entries] for column in columns]
     for name, unit, text in (
         ("generator: processor", "busiest worker", _generator_share),
         ("generator: processor time", "s for a million records", _generator_cost),
@@ -97,12 +97,12 @@ def lines(columns: Sequence[Column], published: Sequence[Published] = ()) -> lis
         ("records lost, repeated, reordered, damaged or refused but read", "", _violations),
         ("runs", "", _valid),
     ):
-        found.append(Line(name, unit, tuple(Cell(text(each)) for each in runs) + nothing))
+        found.append(Line(name, unit, tuple(Cell(text(run)) for run in runs) + nothing))
     return [line for line in found if any(cell.text not in ("", NO_VALUE) for cell in line.cells)]
 
 
 def _figure_line(at: int, figure: Figure, columns: Sequence[Column], published: Sequence[Published]) -> Line:
-    own = tuple(_cell(each.estimates[at]) for each in columns)
+    own = tuple(_cell(column.estimates[at]) for column in columns)
     return Line(figure.name, figure.unit, own + tuple(Cell(_published(figure, each)) for each in published))
 
 
@@ -120,62 +120,62 @@ def _published(figure: Figure, result: Published) -> str:
 
 
 def _samples(series: Series, measure: str) -> str:
-    count = int(median(each.result.samples(measure) for each in series.entries))
+    count = int(median(entry.result.samples(measure) for entry in series.entries))
     return f"{count:,}" if count else NO_VALUE
 
 
 def _generator_share(runs: Sequence[LoadResult]) -> str:
-    return f"{max(each.generator_cpu_permille for each in runs) / 10:.0f} %"
+    return f"{max(run.generator_cpu_permille for run in runs) / 10:.0f} %"
 
 
 def _generator_cost(runs: Sequence[LoadResult]) -> str:
-    found = [each.generator_cpu_s / each.acknowledged * 1e6 for each in runs if each.acknowledged]
+    found = [run.generator_cpu_s / run.acknowledged * 1e6 for run in runs if run.acknowledged]
     return f"{median(found):.2f}" if found else NO_VALUE
 
 
 def _generator_memory(runs: Sequence[LoadResult]) -> str:
-    return f"{max(each.generator_rss_bytes for each in runs) / 2**20:,.0f}"
+    return f"{max(run.generator_rss_bytes for run in runs) / 2**20:,.0f}"
 
 
 def _verified(runs: Sequence[LoadResult]) -> str:
-    return f"{sum(each.findings.read for each in runs):,}"
+    return f"{sum(run.findings.read for run in runs):,}"
 
 
 def _unacknowledged(runs: Sequence[LoadResult]) -> str:
-    return NO_VALUE if all(each.acks for each in runs) else f"{sum(each.findings.unknown for each in runs):,}"
+    return NO_VALUE if all(run.acks for run in runs) else f"{sum(run.findings.unknown for run in runs):,}"
 
 
 def _unread(runs: Sequence[LoadResult]) -> str:
-    return NO_VALUE if all(each.acks for each in runs) else f"{sum(each.findings.unread for each in runs):,}"
+    return NO_VALUE if all(run.acks for run in runs) else f"{sum(run.findings.unread for run in runs):,}"
 
 
 def _violations(runs: Sequence[LoadResult]) -> str:
-    return NO_VALUE if all(each.stated for each in runs) else violations([each.findings for each in runs])
+    return NO_VALUE if all(run.stated for run in runs) else violations([run.findings for run in runs])
 
 
 def violations(findings: Sequence[Findings]) -> str:
     """Return the sums of all violations in words: ``none``, or how many of each kind."""
-    sums = {name: sum(getattr(each, name) for each in findings) for name in VIOLATIONS}
+    sums = {name: sum(getattr(finding, name) for finding in findings) for name in VIOLATIONS}
     return ", ".join(f"{count:,} {VIOLATIONS[name]}" for name, count in sums.items() if count) or "none"
 
 
 def _valid(runs: Sequence[LoadResult]) -> str:
-    valid = sum(each.outcome != "INVALID" for each in runs)
+    valid = sum(run.outcome != "INVALID" for run in runs)
     return f"{len(runs)}" if valid == len(runs) else f"{valid} of {len(runs)} (others INVALID)"
 
 
 def reasons(series: Series) -> Iterator[str]:
     """Yield what is wrong with the runs of a series, and in how many."""
-    found = [each.result.reason for each in series.entries if each.result.reason]
+    found = [entry.result.reason for entry in series.entries if entry.result.reason]
     for each in dict.fromkeys(found):
         count = found.count(each)
         yield each if len(series.entries) == 1 else f"{each} ({count} of {len(series.entries)} runs)"
-    yield from dict.fromkeys(each.result.clock_warning for each in series.entries if each.result.clock_warning)
+    yield from dict.fromkeys(entry.result.clock_warning for entry in series.entries if entry.result.clock_warning)
 
 
 def searched(series: Series) -> Iterator[str]:
     """Yield what the searches of a series found: a sentence for each, and what they mean together."""
-    found = [each.search for each in series.entries if each.search is not None]
+    found = [entry.search for entry in series.entries if entry.search is not None]
     yield from dict.fromkeys(sentence(each) for each in found)
     if len(found) == 1:
         yield "Its uncertainty is the step between both rates; repetitions give an interval (--repeat 5)."
@@ -199,11 +199,11 @@ def write(
     """Write the page, and return its path. It has our own runs, published results, or both."""
     every = series_of(entries)
     columns = compared(every)
-    workloads = [each.result.workload.name for each in entries] or [each.workload for each in published]
+    workloads = [entry.result.workload.name for entry in entries] or [each.workload for each in published]
     names = [each.name for each in every] + [each.name for each in published]
     pictures = [rates(every, published)]
     pictures += [percentiles(every, measure, published) for measure in LABELS]
-    curves = [each for each in curves_of(entries) if has_curve(each)]
+    curves = [curve for curve in curves_of(entries) if has_curve(curve)]
     if curves:
         pictures.append(against_rate(curves))
     html = _TEMPLATE.render(
@@ -215,7 +215,7 @@ def write(
         comparisons=list(sentences(columns)),
         published=published,
         has_intervals=any(len(each.entries) > 1 for each in every),
-        pictures=[each for each in pictures if each],
+        pictures=[picture for picture in pictures if picture],
         command=command,
         machine=machine if entries else "",
     )
@@ -237,7 +237,7 @@ def rates(every: Sequence[Series], published: Sequence[Published] = ()) -> str:
                 label = series.name if name == "acknowledged" else None
                 axes.plot(seconds, values, style, color=colour, linewidth=width, label=label)
             axes.axvspan(0, result.first, color="#f3f3f3", linewidth=0, zorder=0)
-            for fired in (each for each in result.faults if each.at_s >= 0):
+            for fired in (fault for fault in result.faults if fault.at_s >= 0):
                 axes.axvspan(fired.at_s, max(fired.at_s, fired.restored_s), color="#f6dcd9", linewidth=0, zorder=0)
         for each, colour in zip(published, _colours(len(published), len(every)), strict=True):
             places = [PERIOD_S * (at + 1) for at in range(len(each.publish_rates))]
@@ -245,7 +245,7 @@ def rates(every: Sequence[Series], published: Sequence[Published] = ()) -> str:
             axes.plot(places[: len(each.consume_rates)], each.consume_rates, ":", color=colour)
         axes.set_ylim(0, axes.get_ylim()[1] * 1.05)
         # A published run may be much longer than ours.
-        axes.set_xlim(0, max((each.result.end for series in every for each in series.entries), default=None))
+        axes.set_xlim(0, max((entry.result.end for series in every for entry in series.entries), default=None))
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axes.set_xlabel("seconds since the start" + (" (grey: warm-up)" if every else ""))
         axes.set_ylabel("records in a second")
@@ -257,7 +257,7 @@ def rates(every: Sequence[Series], published: Sequence[Published] = ()) -> str:
 def _middle(series: Series) -> LoadResult:
     """Return the run in the middle by its acknowledged rate."""
     entries = series.valid or series.entries
-    return sorted((each.result for each in entries), key=lambda each: each.written_rate)[len(entries) // 2]
+    return sorted((entry.result for entry in entries), key=lambda each: each.written_rate)[len(entries) // 2]
 
 
 def percentiles(every: Sequence[Series], measure: str, published: Sequence[Published] = ()) -> str:
@@ -270,14 +270,14 @@ def percentiles(every: Sequence[Series], measure: str, published: Sequence[Publi
             for number, entry in enumerate(series.valid or series.entries):
                 result = entry.result
                 histogram = result.measures.histogram(measure, result.first, result.end)
-                shares = [each for each in SHARES if has_percentile(result.samples(measure), each)]
-                values = [quantile_us(histogram, each) / 1000 for each in shares]
+                shares = [share for share in SHARES if has_percentile(result.samples(measure), share)]
+                values = [quantile_us(histogram, share) / 1000 for share in shares]
                 label = f"{series.name} ({_samples(series, measure)} batches)" if number == 0 else None
                 if result.stated is not None and measure == "publish":
                     shares, values = map(list, zip(*sorted(result.stated.quantiles_ms.items()), strict=True))
                     label = f"{series.name} (as stated)" if number == 0 else None
                 width = 1.5 if len(series.entries) == 1 else 0.8
-                axes.plot([1 / (1 - each) for each in shares], values, color=colour, linewidth=width, label=label)
+                axes.plot([1 / (1 - share) for share in shares], values, color=colour, linewidth=width, label=label)
         for each, colour in zip(published, _colours(len(published), len(every)), strict=True):
             points = [
                 (1 / (1 - share), value)
@@ -288,7 +288,7 @@ def percentiles(every: Sequence[Series], measure: str, published: Sequence[Publi
                 axes.plot(
                     *zip(*points, strict=True), "--", color=colour, label=f"{each.name} ({each.records:,} records)"
                 )
-        if not any(len(each.get_xdata()) for each in axes.lines):  # type: ignore[arg-type]
+        if not any(len(line.get_xdata()) for line in axes.lines):  # type: ignore[arg-type]
             return ""
         axes.set_xscale("log")
         _log_ms(axes)
@@ -303,8 +303,8 @@ def percentiles(every: Sequence[Series], measure: str, published: Sequence[Publi
 
 def has_curve(curve: Series) -> bool:
     """Return whether there are several rates to draw."""
-    rates = {each.result.wanted_records_per_s for each in curve.entries}
-    return len(rates) > 1 or any(each.search is not None for each in curve.entries)
+    rates = {entry.result.wanted_records_per_s for entry in curve.entries}
+    return len(rates) > 1 or any(entry.search is not None for entry in curve.entries)
 
 
 def against_rate(curves: Sequence[Series]) -> str:
@@ -315,11 +315,11 @@ def against_rate(curves: Sequence[Series]) -> str:
         for curve, colour in zip(curves, _colours(len(curves)), strict=True):
             results = [
                 result
-                for each in curve.entries
-                for result in ([step.result for step in each.search.steps] if each.search else [each.result])
+                for entry in curve.entries
+                for result in ([step.result for step in entry.search.steps] if entry.search else [entry.result])
             ]
             for share, style in ((0.5, ":"), (0.99, "-")):
-                found = [(each.rate("acknowledged"), each.percentile_ms("response", share)) for each in results]
+                found = [(result.rate("acknowledged"), result.percentile_ms("response", share)) for result in results]
                 points = sorted((rate, latency_ms) for rate, latency_ms in found if latency_ms is not None)
                 places, latencies_ms = [rate for rate, _ in points], [latency_ms for _, latency_ms in points]
                 label = f"{curve.name}: p{share * 100:g}"

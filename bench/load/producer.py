@@ -208,7 +208,7 @@ class LoadProducer:
         else:
             values = ValueMaker(plan.process, plan.value_bytes, plan.padding)
             self._maker = BatchMaker(values, plan.batch_records, keys)
-        self._partitions = [LoadPartition(where, index) for index, where in enumerate(plan.partitions)]
+        self._partitions = [LoadPartition(partition, index) for index, partition in enumerate(plan.partitions)]
         self._interval_us = plan.batch_records * 1e6 / plan.records_per_s if plan.records_per_s else 0.0
         self._metadata = MetadataCache()
         self._links: dict[int, LoadLink] = {}  # by node ID
@@ -226,7 +226,7 @@ class LoadProducer:
     def waits(self) -> Waits:
         """Return how many partitions cannot send what is due, and why."""
         now_us = monotonic_us()
-        for_responses = sum(each.is_parked and not each.failed for each in self._partitions)
+        for_responses = sum(partition.is_parked and not partition.failed for partition in self._partitions)
         for link in self._links.values():
             if len(link.in_flight) >= self.plan.requests_in_flight:
                 for_responses += sum(due_us <= now_us for due_us, *_ in link.due)
@@ -251,7 +251,7 @@ class LoadProducer:
 
     @property
     def _is_settled(self) -> bool:
-        return not any(each.in_flight or each.failed for each in self._partitions)
+        return not any(partition.in_flight or partition.failed for partition in self._partitions)
 
     def _step(self) -> None:
         """Hook: send what is due on each connection, and wait for the next event."""
@@ -412,8 +412,8 @@ class LoadProducer:
 
     def awaited(self) -> Awaited:
         """Return the sockets from which a response is due."""
-        links = [each for each in self._links.values() if each.in_flight]
-        return {each.connection.sock.fileno(): partial(self._receive, each) for each in links}
+        links = [link for link in self._links.values() if link.in_flight]
+        return {link.connection.sock.fileno(): partial(self._receive, link) for link in links}
 
     def _wait_us(self) -> int:
         """Hook: return for how many microseconds ``_wait`` waits at the most."""
@@ -434,7 +434,11 @@ class LoadProducer:
             return
         link.in_flight.popleft()
         now_us = monotonic_us()
-        found = {(topic.topic, each.partition): each for topic in reply.body.responses for each in topic.partitions}
+        found = {
+            (topic.topic, topic_partition.partition): topic_partition
+            for topic in reply.body.responses
+            for topic_partition in topic.partitions
+        }
         for partition, batch in request.batches:
             partition.in_flight -= 1
             response = found.get(partition.where)
@@ -513,7 +517,7 @@ class LoadProducer:
         for address in known:
             with suppress(TransportError, OSError):
                 with Connection.open(address.host, address.port, _CALL_US, self.plan.process) as connection:
-                    topics = sorted({each.where.topic for each in self._partitions})
+                    topics = sorted({topic_partition.where.topic for topic_partition in self._partitions})
                     response = connection.call(ApiKey.METADATA, METADATA_VERSION, metadata_request(topics), _CALL_US)
                     if self._state.needs_producer_id:
                         self._assign(connection)

@@ -97,8 +97,8 @@ class LoadReader:
         self._taken = taken
         self._state = ConsumerState()
         self.assigned = dict.fromkeys(plan.partitions)
-        for where in plan.partitions:
-            self._state.seek(where, plan.from_offset)
+        for partition in plan.partitions:
+            self._state.seek(partition, plan.from_offset)
         self._batches = BatchReader(by_record=plan.by_record, headers=plan.headers)
         self._metadata = MetadataCache()
         self._links: dict[int, _Link] = {}  # by node ID
@@ -138,7 +138,10 @@ class LoadReader:
     def lag(self) -> int:
         """Number of records beyond the positions, by the last responses. A partition without one counts 1."""
         positions = [self._state.positions[each] for each in self.assigned]
-        return sum(1 if each.high_watermark < 0 else max(0, each.high_watermark - each.offset) for each in positions)
+        return sum(
+            1 if position.high_watermark < 0 else max(0, position.high_watermark - position.offset)
+            for position in positions
+        )
 
     @property
     def knows_lag(self) -> bool:
@@ -190,8 +193,8 @@ class LoadReader:
 
     def awaited(self) -> Awaited:
         """Return the sockets from which a response is due."""
-        links = [each for each in self._links.values() if each.sent is not None]
-        return {each.connection.sock.fileno(): partial(self._receive, each) for each in links}
+        links = [link for link in self._links.values() if link.sent is not None]
+        return {link.connection.sock.fileno(): partial(self._receive, link) for link in links}
 
     def _receive(self, link: _Link) -> None:
         assert link.sent is not None, "a response to no request"
@@ -226,7 +229,7 @@ class LoadReader:
         """Verify what a response brought of a partition."""
         spans = self._batches.read(where, batches)
         if spans:
-            written = [(each.header.max_timestamp_ms, each.header.record_count) for each in batches]
+            written = [(batch.header.max_timestamp_ms, batch.header.record_count) for batch in batches]
             size_bytes = len(data.records or b"")
             self._taken(Taken(where, spans, written, size_bytes, data.high_watermark, now_us))
 

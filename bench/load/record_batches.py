@@ -59,7 +59,7 @@ class MessageSizes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         if not self.weights:
             return "have a min that is more than max" if self.min > self.max else ""
         total = sum(self.weights.values())
-        if any(not each > 0 or each < total * LEAST_SHARE for each in self.weights.values()):
+        if any(not weight > 0 or weight < total * LEAST_SHARE for weight in self.weights.values()):
             return "have a weight below a thousandth of all weights"
         if self.largest > MOST_VALUE_BYTES:
             return f"have a size of {self.largest:,} bytes; the most are {MOST_VALUE_BYTES:,}"
@@ -69,7 +69,7 @@ class MessageSizes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         """Return DRAWS sizes: the quantiles of the distribution, in an order that is always the same."""
         if self.weights:
             sizes = sorted(self.weights)
-            ends = list(accumulate(self.weights[each] for each in sizes))
+            ends = list(accumulate(self.weights[size] for size in sizes))
             found = [sizes[bisect_right(ends, (each + 0.5) / DRAWS * ends[-1])] for each in range(DRAWS)]
         else:
             span = self.max - self.min + 1
@@ -122,8 +122,8 @@ class RecordBatchMaker(ValueBatches):
         self._tail = memoryview(name + (pattern * (room // len(pattern) + 1))[:room])
         self._head_bytes = least - len(name)
         self._name_bytes = len(name)
-        self._keys = [zigzag(len(each)) + each for each in keys] or [zigzag(-1)]
-        self._value_sizes = {each: zigzag(each) for each in set(sizes)}
+        self._keys = [zigzag(len(key)) + key for key in keys] or [zigzag(-1)]
+        self._value_sizes = {size: zigzag(size) for size in set(sizes)}
         # Record attributes and the timestamp's delta are 0.
         self._before_keys = [b"\0\0" + zigzag(index) for index in range(count)]
         self._headers = zigzag(len(headers)) + b"".join(

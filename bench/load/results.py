@@ -116,13 +116,13 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def has_fired(self) -> bool:
         """Whether there is evidence of each fault."""
-        return all(each.evidence for each in self.faults)
+        return all(fault.evidence for fault in self.faults)
 
     @property
     def clock_error_ms(self) -> float:
         """End-to-end latencies are right to within this. Two workers may be part of one; a single worker has one
         clock."""
-        worst = sorted((each.error_us for each in self.clocks), reverse=True)[:2]
+        worst = sorted((clock.error_us for clock in self.clocks), reverse=True)[:2]
         return sum(worst) / 1000 if len(worst) == 2 else 0.0
 
     @property
@@ -142,7 +142,7 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
             sent, read = self.stated.sent_per_s, self.stated.read_per_s
             return {"sent": sent, "acknowledged": sent, "read": read}.get(name, 0.0)
         seconds = [self.measures.seconds.get(at) for at in range(self.first, self.end)]
-        records: int = sum(getattr(each, name) for each in seconds if each is not None)
+        records: int = sum(getattr(second, name) for second in seconds if second is not None)
         return records / len(seconds)
 
     @property
@@ -150,7 +150,7 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
         """Records that were written (``written_rate``), also before and after the seconds that count."""
         if self.stated is not None:
             return self.stated.sent
-        return sum(getattr(each, self.written) for each in self.measures.seconds.values())
+        return sum(getattr(second, self.written) for second in self.measures.seconds.values())
 
     @property
     def written(self) -> str:
@@ -190,11 +190,11 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
         what it reaches alone is its limit, whatever it waited for.
         """
         seconds = [self.measures.seconds.get(at) for at in range(self.first, self.end)]
-        busy = [each for each in seconds if each is not None and each.wanted_permille >= BUSY_PERMILLE]
+        busy = [second for second in seconds if second is not None and second.wanted_permille >= BUSY_PERMILLE]
         if sum(each.lag_us >= LATE_US for each in busy) > LIMITED_SHARE * len(seconds):
             return "it was busy and late"
         if not self.wanted_records_per_s or not self.reached:
-            known = [each for each in seconds if each is not None]
+            known = [second for second in seconds if second is not None]
             starved = sum(each.wanted_permille - each.cpu_permille >= STARVED_PERMILLE for each in known)
             if starved > BUSY_SHARE * len(seconds):
                 return "it waited for a processor, and the rate was not reached"
@@ -208,7 +208,7 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
     def others_had_the_processor(self) -> bool:
         """Whether the busiest worker was starved in most seconds that count, and ran for less than half of them."""
         seconds = [self.measures.seconds.get(at) for at in range(self.first, self.end)]
-        known = [each for each in seconds if each is not None]
+        known = [second for second in seconds if second is not None]
         starved = [
             each
             for each in known
@@ -220,7 +220,7 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
     def wanted_permille(self) -> float:
         """Return how much of a processor the busiest worker wanted, as the median of the seconds that count."""
         seconds = [self.measures.seconds.get(at) for at in range(self.first, self.end)]
-        return median(0 if each is None else each.wanted_permille for each in seconds)
+        return median(0 if second is None else second.wanted_permille for second in seconds)
 
     @property
     def batch_records(self) -> int:
@@ -290,7 +290,7 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
     def _cause_of_slowness(self) -> str:
         """Return why less was acknowledged than was offered, where the generator was not the limit."""
         seconds = [self.measures.seconds.get(at) for at in range(self.first, self.end)]
-        known = [each for each in seconds if each is not None]
+        known = [second for second in seconds if second is not None]
         unreachable = sum(bool(each.waits_for_leaders) for each in known)
         if unreachable > LIMITED_SHARE * len(seconds):
             worst = max(self.errors, key=self.errors.__getitem__, default="")
@@ -350,7 +350,7 @@ def collect(folder: Path, workers: int, exactly_once: bool, compacted_keys: int 
             errors[name] = errors.get(name, 0) + count
     ups = [up for each in results for up in each.catch_ups]
     rebalances = sum(each.rebalances for each in results)
-    readers: Sequence[Sequence[Read]] = [subscriptions[each] for each in sorted(subscriptions)]
+    readers: Sequence[Sequence[Read]] = [subscriptions[subscription] for subscription in sorted(subscriptions)]
     return Collected(
         measures=merged(each.measures for each in results),
         # After a rebalance, members read again what was not committed.

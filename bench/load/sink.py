@@ -155,12 +155,12 @@ class Sink:
         topics = tuple(
             MetadataResponseTopic(
                 error_code=ErrorCode.none,
-                name=TopicName(str(each.name)),
+                name=TopicName(str(topic.name)),
                 topic_id=None,
                 is_internal=False,
                 partitions=partitions,
             )
-            for each in request.topics or ()
+            for topic in request.topics or ()
         )
         return MetadataResponse(
             throttle_time=milliseconds(0),
@@ -183,10 +183,10 @@ class Sink:
         topics = []
         for topic in request.topics:
             partitions = []
-            for each in topic.partitions:
-                assert each.records is not None, "a Produce request without records"
-                error_code, base = self.append(TopicPartition(topic.topic, each.partition), each.records)
-                partitions.append(ProducePartitionResponse(each.partition, error_code, base, -1, 0))
+            for partition in topic.partitions:
+                assert partition.records is not None, "a Produce request without records"
+                error_code, base = self.append(TopicPartition(topic.topic, partition.partition), partition.records)
+                partitions.append(ProducePartitionResponse(partition.partition, error_code, base, -1, 0))
             topics.append(ProduceTopicResponse(topic.topic, topic.topic_id, partitions))
         return ProduceResponse(topics) if request.acks else None
 
@@ -196,9 +196,11 @@ class Sink:
                 topic.topic,
                 topic.topic_id,
                 [
-                    PartitionData(each.partition, 0, end, end, 0, None, -1, records)
-                    for each in topic.partitions
-                    for records, end in (self.read(TopicPartition(topic.topic, each.partition), each.fetch_offset),)
+                    PartitionData(partition.partition, 0, end, end, 0, None, -1, records)
+                    for partition in topic.partitions
+                    for records, end in (
+                        self.read(TopicPartition(topic.topic, partition.partition), partition.fetch_offset),
+                    )
                 ],
             )
             for topic in request.topics

@@ -62,7 +62,7 @@ class LoadSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     @property
     def outputs(self) -> list[str]:
         """The topics that are read: those that are written, or the output of a transformation."""
-        return self.topics if self.transform is None else [f"{each}-out" for each in self.topics]
+        return self.topics if self.transform is None else [f"{topic}-out" for topic in self.topics]
 
     @property
     def all_topics(self) -> list[str]:

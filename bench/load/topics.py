@@ -104,13 +104,15 @@ class _Admin:
             time.sleep(_PAUSE_S)
 
     def create(self, topics: Sequence[str], partitions: int, replication: int, config: Mapping[str, str]) -> None:
-        body = create_topics_request([new_topic(each, partitions, replication, config) for each in topics], CALL_MS)
+        body = create_topics_request([new_topic(topic, partitions, replication, config) for topic in topics], CALL_MS)
         fine = {ErrorCode.none, ErrorCode.topic_already_exists}
 
         def attempt() -> bool:
             response = self._at_controller(ApiKey.CREATE_TOPICS, CREATE_VERSION, body)
             return response is not None and self._all_fine(
-                [each.error_code for each in response.topics], fine, [each.error_message for each in response.topics]
+                [topic.error_code for topic in response.topics],
+                fine,
+                [topic.error_message for topic in response.topics],
             )
 
         self._until(attempt, f"topics with {partitions:,} partitions and {replication} replicas each")
@@ -118,7 +120,7 @@ class _Admin:
     def await_leaders(self, topics: Sequence[str], partitions: int) -> None:
         def attempt() -> bool:
             response = self._call(self._nodes[0], ApiKey.METADATA, METADATA_VERSION, metadata_request(topics))
-            led = sum(int(each.leader_id) >= 0 for topic in response.topics for each in topic.partitions)
+            led = sum(int(partition.leader_id) >= 0 for topic in response.topics for partition in topic.partitions)
             return led == len(topics) * partitions
 
         self._until(attempt, "leaders of all partitions")
@@ -151,7 +153,7 @@ class _Admin:
     def _at_controller(self, api_key: int, version: int, body: object) -> Any:
         """Return the response of the controller that metadata names; None if it names none."""
         metadata = self._call(self._nodes[0], ApiKey.METADATA, METADATA_VERSION, metadata_request(()))
-        addresses = {int(each.node_id): (each.host, int(each.port)) for each in metadata.brokers}
+        addresses = {int(broker.node_id): (broker.host, int(broker.port)) for broker in metadata.brokers}
         controller = addresses.get(int(metadata.controller_id))
         if controller is None:
             self._last = "no controller is known"

@@ -180,8 +180,8 @@ class Transformer(TransactionalLoadProducer):
         self._has_lost = self._has_lost or bool(self._made_of.keys() & set(partitions))
 
     def _drop(self, partitions: Sequence[TopicPartition]) -> None:
-        for where in partitions:
-            queue = self._queues[where]
+        for partition in partitions:
+            queue = self._queues[partition]
             self._queued_bytes -= sum(each.header.size_bytes for each in queue)
             queue.clear()
 
@@ -247,7 +247,7 @@ def transformed(taken: TakenBatch, batch: ProducerBatch) -> bytes:
     header, data, from_offset = taken
     if from_offset > header.base_offset:
         return build(
-            [each for each in read_records(data) if each.offset >= from_offset],
+            [record for record in read_records(data) if record.offset >= from_offset],
             producer_id=batch.producer_id,
             producer_epoch=batch.producer_epoch,
             base_sequence=batch.base_sequence,

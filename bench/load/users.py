@@ -81,8 +81,8 @@ class WorkerLoad:
         self._make_producer, self._make_reader = makers(spec.client)
         producers, readers, transformers, connections = worker_plans(spec, index)
         self._producers = [self._producer(plan) for plan in producers]
-        self._readers = [self._reader(*each) for each in readers]
-        self._makers = [ConnectionMaker(each, spec.bootstrap, self._connected) for each in connections]
+        self._readers = [self._reader(*reader) for reader in readers]
+        self._makers = [ConnectionMaker(connection, spec.bootstrap, self._connected) for connection in connections]
         self._transformers = [self._transformer(plan) for plan in transformers]
         clients: list[AnyClient] = [*self._producers, *self._readers, *self._transformers, *self._makers]
         self._waiting = iter(clients)
@@ -128,7 +128,7 @@ class WorkerLoad:
 
     @property
     def _assignments(self) -> int:
-        return sum(each.rebalances for each in self._readers if isinstance(each, GroupLoadReader))
+        return sum(reader.rebalances for reader in self._readers if isinstance(reader, GroupLoadReader))
 
     def _close(self) -> None:
         sent = {writer: (each.ok, each.info, each.fail, dict(each.errors)) for writer, each in self._sent.items()}
@@ -311,16 +311,16 @@ class WorkerLoad:
             "too_large": self._totals["too_large"],
             "list_too_large": self._totals["list_too_large"],
             "read": self._totals["read"],
-            "lag": sum(each.lag for each in self._readers),
-            "to_transform": sum(each.lag for each in self._transformers),
-            "assigned": sum(len(each.assigned) for each in self._members),
-            "idle": sum(each.held for each in self._makers),
+            "lag": sum(reader.lag for reader in self._readers),
+            "to_transform": sum(transformer.lag for transformer in self._transformers),
+            "assigned": sum(len(member.assigned) for member in self._members),
+            "idle": sum(maker.held for maker in self._makers),
             "transactional": sum(
-                each.is_ready
-                for each in (*self._producers, *self._transformers)
-                if isinstance(each, TransactionalLoadProducer)
+                producer.is_ready
+                for producer in (*self._producers, *self._transformers)
+                if isinstance(producer, TransactionalLoadProducer)
             ),
-            "members": sum(bool(each.assigned) for each in self._members),
+            "members": sum(bool(member.assigned) for member in self._members),
             "producing": self._producing,
             "running": self._running,
             "worst_wanted_permille": sample.wanted_permille,
@@ -337,12 +337,12 @@ class WorkerLoad:
     @property
     def _members(self) -> list[GroupLoadReader]:
         """The clients that groups assign partitions."""
-        readers = [each for each in self._readers if isinstance(each, GroupLoadReader)]
-        return [*readers, *(each.source for each in self._transformers)]
+        readers = [reader for reader in self._readers if isinstance(reader, GroupLoadReader)]
+        return [*readers, *(transformer.source for transformer in self._transformers)]
 
     def _waits(self) -> Waits:
         """Return the sum over the producers that know what they wait for: those of this suite."""
-        found = [each.waits() for each in self._producers if isinstance(each, LoadProducer)]
+        found = [producer.waits() for producer in self._producers if isinstance(producer, LoadProducer)]
         return Waits(sum(each.for_responses for each in found), sum(each.for_leaders for each in found))
 
     @staticmethod

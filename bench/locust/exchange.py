@@ -159,6 +159,6 @@ class WorkerExchange:
     def send_result(self, index: int, result: bytes) -> None:
         packed = zlib.compress(result, 1)
         parts = [packed[at : at + PART_BYTES] for at in range(0, len(packed), PART_BYTES)] or [b""]
-        for each in parts:
-            self._runner.send_message(RESULT, {"index": index, "parts": len(parts), "data": each})
+        for part in parts:
+            self._runner.send_message(RESULT, {"index": index, "parts": len(parts), "data": part})
             time.sleep(0)

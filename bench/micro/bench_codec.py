@@ -59,4 +59,4 @@ def bench_encode_fetch(benchmark: BenchmarkFixture, partitions: int) -> None:
     data = [PartitionData(p, 0, 150, 150, 0, records=BATCH) for p in range(partitions)]
     response = FetchResponse(0, 7, [FetchTopicResponse("hot", NO_TOPIC_ID, data)] if partitions else [])
     buffers = benchmark(encode_response, ApiKey.FETCH, FETCH_VERSION, 1, response)
-    assert sum(len(each) for each in buffers) > partitions * len(BATCH)
+    assert sum(len(buffer) for buffer in buffers) > partitions * len(BATCH)

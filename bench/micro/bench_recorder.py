@@ -38,8 +38,8 @@ def bench_record(benchmark: BenchmarkFixture, tmp_path: Path, kind: str) -> None
         return (recorders[-1],), {}
 
     def record(recorder: Recorder) -> None:
-        for each in rows:
-            recorder.record(each)
+        for row in rows:
+            recorder.record(row)
 
     benchmark.pedantic(record, setup=setup, rounds=20, warmup_rounds=2)  # type: ignore[no-untyped-call]
     assert recorders[-1].totals.fetches == OPERATIONS

@@ -52,7 +52,7 @@ class Fetcher:
         self.next = (self.next + self.changed) % self.cached
         if wanted:
             topics = [
-                ProduceTopic(topic, NO_TOPIC_ID, [ProducePartition(_place(each)[1], BATCH) for each in numbers])
+                ProduceTopic(topic, NO_TOPIC_ID, [ProducePartition(_place(number)[1], BATCH) for number in numbers])
                 for topic, numbers in _by_topic(wanted)
             ]
             self.node.call(ApiKey.PRODUCE, PRODUCE_VERSION, ProduceRequest(1, 1000, topics))

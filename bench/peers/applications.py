@@ -156,7 +156,7 @@ def delivery_problems(acknowledged: Sequence[str], read: Sequence[str], sent: Se
     kinds = {
         "lost": [each for each in dict.fromkeys(acknowledged) if each not in times],
         "duplicated": [each for each, count in times.items() if count > 1],
-        "never sent": [each for each in times if each not in known],
+        "never sent": [time for time in times if time not in known],
     }
     return [f"{len(each)} {kind}: {each[:3]}" for kind, each in kinds.items() if each]
 
@@ -164,7 +164,7 @@ def delivery_problems(acknowledged: Sequence[str], read: Sequence[str], sent: Se
 def order_problems(partitions: Records) -> list[str]:
     """Return the partitions in which numbers are not in ascending order."""
     numbers = {partition: [int(value or b"-1") for _, value in rows] for partition, rows in partitions.items()}
-    return [f"{each} out of order" for each, found in numbers.items() if any(a >= b for a, b in pairwise(found))]
+    return [f"{each} out of order" for each, number in numbers.items() if any(a >= b for a, b in pairwise(number))]
 
 
 def copy_problems(source: Records, copy: Records) -> list[str]:
@@ -218,7 +218,7 @@ class Killer:
         before = max(0, self.progress())
         at = self._await_progress(before, "before the kill")
         leader = self.cluster.member(self.client.led(topic, partition, self.limit_s).leader)
-        others = [each for each in self.cluster.members if each is not leader]
+        others = [member for member in self.cluster.members if member is not leader]
         unreplicated = self._stopped_while_ahead(leader, others, f"{topic}-{partition}") if ahead else 0
         leader.send_signal(signal.SIGKILL)
         leader.reap()

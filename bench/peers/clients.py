@@ -138,14 +138,14 @@ class RetryingClient:
         if response is None:
             return {}
         return {
-            int(each.partition_index): LedPartition(
-                int(each.leader_id)
-                if int(each.error_code) in (ErrorCode.none, ErrorCode.replica_not_available)
+            int(partition.partition_index): LedPartition(
+                int(partition.leader_id)
+                if int(partition.error_code) in (ErrorCode.none, ErrorCode.replica_not_available)
                 else -1,
-                tuple(map(int, each.replica_nodes)),
-                tuple(map(int, each.isr_nodes)),
+                tuple(map(int, partition.replica_nodes)),
+                tuple(map(int, partition.isr_nodes)),
             )
-            for each in response.topics[0].partitions
+            for partition in response.topics[0].partitions
         }
 
     def led(self, topic: str, partition: int, limit_s: float, other_than: int | None = None) -> LedPartition:
@@ -191,7 +191,7 @@ class RetryingClient:
         if response is None:
             return None
         controller = int(response.controller_id)
-        return controller if controller in {int(each.node_id) for each in response.brokers} else None
+        return controller if controller in {int(broker.node_id) for broker in response.brokers} else None
 
     def active_controller(self, limit_s: float) -> int:
         """Return the quorum's leader, which Kafka's metadata does not name. Raise PeerError."""
@@ -230,7 +230,7 @@ class RetryingClient:
     def _metadata(self, topics: Sequence[str]) -> Any:
         response = self._call(self._turn(), ApiKey.METADATA, METADATA_VERSION, metadata_request(topics))
         if response is not None:
-            self._ports_by_node.update({int(each.node_id): int(each.port) for each in response.brokers})
+            self._ports_by_node.update({int(broker.node_id): int(broker.port) for broker in response.brokers})
         return response
 
     def _turn(self) -> int:

@@ -53,11 +53,11 @@ class PeerCluster:
             member.await_ready()
 
     def rss_bytes(self) -> int:
-        return sum(int(each.memory_info().rss) for each in self._processes())
+        return sum(int(process.memory_info().rss) for process in self._processes())
 
     def cpu_s(self) -> float:
         """Return the seconds of processor time that all nodes have used since they started."""
-        times = [each.cpu_times() for each in self._processes()]
+        times = [process.cpu_times() for process in self._processes()]
         return float(sum(each.user + each.system for each in times))
 
     def _processes(self) -> "list[psutil.Process]":

@@ -135,36 +135,36 @@ def frame(side: PreparedBroker, variation: Variation, version: int) -> bytes:
 def _whole(layout: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Fill in the defaults, as plain values."""
     found: dict[str, Any] = {}
-    for each in schema_fields(layout):
-        value = values.get(each.name, each.default)
-        if each.struct is not None and isinstance(value, Sequence):
-            value = [_whole(each.struct, one) for one in value]
-        elif each.struct is not None and value is not None:
-            value = _whole(each.struct, value if isinstance(value, Mapping) else {})
-        found[each.name] = list(value) if isinstance(value, tuple) else value
+    for field in schema_fields(layout):
+        value = values.get(field.name, field.default)
+        if field.struct is not None and isinstance(value, Sequence):
+            value = [_whole(field.struct, one) for one in value]
+        elif field.struct is not None and value is not None:
+            value = _whole(field.struct, value if isinstance(value, Mapping) else {})
+        found[field.name] = list(value) if isinstance(value, tuple) else value
     return found
 
 
 def _changes(layout: type, values: Mapping[str, Any], before: Path) -> Iterator[tuple[Path, Any, str]]:
-    for each in schema_fields(layout):
-        path, value = (*before, each.name), values[each.name]
-        if each.name in UNCHANGED:
+    for field in schema_fields(layout):
+        path, value = (*before, field.name), values[field.name]
+        if field.name in UNCHANGED:
             continue
-        if each.nullable and value is not None:
+        if field.nullable and value is not None:
             yield path, None, "None"
-        if each.is_array:
+        if field.is_array:
             if value:
                 yield path, [], "[]"
                 yield path, [*value, *deepcopy(value)], "twice"
-                if each.struct is None:
-                    yield from ((path, [one], repr([one])) for one in _others(each, value[0]))
+                if field.struct is None:
+                    yield from ((path, [one], repr([one])) for one in _others(field, value[0]))
                 else:
-                    yield from _changes(each.struct, value[0], (*path, 0))
-        elif each.struct is not None:
+                    yield from _changes(field.struct, value[0], (*path, 0))
+        elif field.struct is not None:
             if value is not None:
-                yield from _changes(each.struct, value, path)
+                yield from _changes(field.struct, value, path)
         else:
-            yield from ((path, one, repr(one)) for one in _others(each, value))
+            yield from ((path, one, repr(one)) for one in _others(field, value))
 
 
 def _others(each: SchemaField, value: Any) -> Iterator[Any]:
@@ -185,8 +185,8 @@ def _others(each: SchemaField, value: Any) -> Iterator[Any]:
 
 def _set(values: Any, path: Path, value: Any) -> None:
     *parents, last = path
-    for each in parents:
-        values = values[each]
+    for parent in parents:
+        values = values[parent]
     values[last] = value
 
 
@@ -212,11 +212,11 @@ def summary(response: object) -> Counter[str]:
 
 
 def _summarise(value: Any, place: str, found: Counter[str]) -> None:
-    for each in fields(value):
-        inner, name = getattr(value, each.name), f"{place}.{each.name}".lstrip(".")
-        if each.name in NOT_COMPARED:
+    for field in fields(value):
+        inner, name = getattr(value, field.name), f"{place}.{field.name}".lstrip(".")
+        if field.name in NOT_COMPARED:
             continue
-        if each.name.endswith("error_code"):
+        if field.name.endswith("error_code"):
             found[f"{name}={_name(inner)}"] += 1
         elif isinstance(inner, bool):
             found[f"{name}={inner}"] += 1
@@ -254,18 +254,22 @@ def differences(ours: PreparedBroker, kafka: PreparedBroker, bases: Sequence[Val
     for base in bases:
         for version in base.versions:
             seen: set[bytes] = set()
-            for each in variations(base, version):
-                if each.cannot_be_said(version) or not each.is_sent or (sent := frame(NOBODY, each, version)) in seen:
+            for variation in variations(base, version):
+                if (
+                    variation.cannot_be_said(version)
+                    or not variation.is_sent
+                    or (sent := frame(NOBODY, variation, version)) in seen
+                ):
                     continue
                 seen.add(sent)
                 found = []
                 for side in (ours, kafka):
                     side.fresh(base.make)
-                    found.append(respond(side, base.api_key, version, frame(side, each, version)))
+                    found.append(respond(side, base.api_key, version, frame(side, variation, version)))
                 here, there = found
                 if here != there:
                     yield Difference(
-                        base.name, version, each.field, each.value, _words(here - there), _words(there - here)
+                        base.name, version, variation.field, variation.value, _words(here - there), _words(there - here)
                     )
 
 

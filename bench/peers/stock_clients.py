@@ -133,12 +133,12 @@ def transformed_s(bootstrap: str, source: str, target: str, own_id: str, records
         done, began = 0, 0.0
         while done < records:
             messages = consumer.consume(min(at_once, records - done), timeout=TRANSFORM_LIMIT_S if not done else 1.0)
-            if not messages or any(each.error() for each in messages):
-                raise PeerError(f"librdkafka read nothing more: {[each.error() for each in messages][:1]}")
+            if not messages or any(message.error() for message in messages):
+                raise PeerError(f"librdkafka read nothing more: {[message.error() for message in messages][:1]}")
             began = began or time.perf_counter()
             producer.begin_transaction()
-            for each in messages:
-                producer.produce(target, each.value())
+            for message in messages:
+                producer.produce(target, message.value())
             producer.send_offsets_to_transaction(
                 consumer.position(where), consumer.consumer_group_metadata(), TRANSFORM_LIMIT_S
             )

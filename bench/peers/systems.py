@@ -76,7 +76,7 @@ def offsets(connection: Connection, topic: str, partitions: int, at: int) -> lis
     named = [TopicPartition(topic, index) for index in range(partitions)]
     response = connection.call(ApiKey.LIST_OFFSETS, OFFSETS_VERSION, list_offsets_request(named, at))
     rows = response.topics[0].partitions
-    found = {int(each.partition_index): int(each.offset) for each in rows if each.error_code == 0}
+    found = {int(row.partition_index): int(row.offset) for row in rows if row.error_code == 0}
     return [found.get(index, -1) for index in range(partitions)]
 
 

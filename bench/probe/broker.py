@@ -59,12 +59,12 @@ def meet(address: Address) -> ProbedBroker:
     try:
         with Conversation(address, [], lambda: deadline - time.monotonic()) as conversation:
             response = conversation.call(ApiKey.API_VERSIONS, 0, {})
-            versions = {int(each.api_key): (int(each.min_version), int(each.max_version)) for each in response.api_keys}
+            versions = {int(key.api_key): (int(key.min_version), int(key.max_version)) for key in response.api_keys}
             stranger = ProbedBroker(address, -1, address, address, {}, versions)
             metadata = _readable_metadata(stranger, conversation)
     except (Broken, NotAdvertised) as error:
         raise NotKafka(f"{host}:{port} does not respond like a Kafka broker: {error}") from None
-    nodes = {int(each.node_id): (str(each.host), int(each.port)) for each in metadata.brokers}
+    nodes = {int(broker.node_id): (str(broker.host), int(broker.port)) for broker in metadata.brokers}
     if not nodes:
         raise NotKafka(f"{host}:{port} names no brokers")
     if len(nodes) == 1:

@@ -98,14 +98,18 @@ def read_baseline(path: Path) -> dict[str, CaseVerdict]:
     """The verdicts of an older run, by the case's ID. Raise NoBaseline."""
     try:
         cases = json.loads(path.read_text(encoding="utf-8"))["cases"]
-        return {str(each["id"]): CaseVerdict(each["verdict"]) for each in cases}
+        return {str(case["id"]): CaseVerdict(case["verdict"]) for case in cases}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise NoBaseline(f"{path} is no baseline, which --json writes: {error}") from None
 
 
 def worse(before: Mapping[str, CaseVerdict], outcomes: Sequence[CaseOutcome]) -> list[CaseOutcome]:
     """The cases whose verdict is worse than before. Cases that are new are none of them."""
-    return [each for each in outcomes if each.case.id in before and _is_worse(before[each.case.id], each.verdict)]
+    return [
+        outcome
+        for outcome in outcomes
+        if outcome.case.id in before and _is_worse(before[outcome.case.id], outcome.verdict)
+    ]
 
 
 def _is_worse(before: CaseVerdict, now: CaseVerdict) -> bool:

@@ -245,7 +245,10 @@ class ProbeContext:
     def settle(self, name: str, partitions: int = 1) -> None:
         """Wait until a topic that the case made itself has its partitions, each with any leader."""
         self._until(
-            lambda: len([each for each in self._described(name).partitions if each.leader_id >= 0]) == partitions
+            lambda: (
+                len([partition for partition in self._described(name).partitions if partition.leader_id >= 0])
+                == partitions
+            )
         )
 
     def await_leader(self, topic: Topic) -> None:
@@ -300,7 +303,7 @@ class ProbeContext:
 
         def is_led() -> bool:
             seen[:] = [self._described(name)]
-            return len([each for each in seen[0].partitions if int(each.leader_id) >= 0]) == partitions
+            return len([partition for partition in seen[0].partitions if int(partition.leader_id) >= 0]) == partitions
 
         self._until(is_led)
         self._until(lambda: self._is_served(name, partitions))
@@ -320,7 +323,7 @@ class ProbeContext:
         wanted = [{"partition_index": each, "timestamp": -1} for each in range(partitions)]
         request = {"replica_id": -1, "topics": [{"name": name, "partitions": wanted}]}
         response = self._of_setup(self.broker.leader, ApiKey.LIST_OFFSETS, request)
-        return all(int(each.error_code) == ErrorCode.none for each in single(response, "topics").partitions)
+        return all(int(partition.error_code) == ErrorCode.none for partition in single(response, "topics").partitions)
 
     def _of_setup(self, address: Address, api_key: int, values: object, versions: tuple[int, int] = ANY) -> Any:
         """Send a request for what the case needs, on a connection that its transcript does not show."""
@@ -364,7 +367,7 @@ Connected: TypeAlias = Callable[[Address], Conversation]
 def _remove_topics(broker: ProbedBroker, belongings: Belongings, connected: Connected) -> Sequence[str]:
     """Delete the topics. Of many cases only the name was reserved, and the topic was never created."""
     version = broker.version(ApiKey.DELETE_TOPICS, ANY)
-    doomed = [{"name": each} for each in belongings.topics]
+    doomed = [{"name": topic} for topic in belongings.topics]
     with connected(broker.controller) as conversation:
         response = conversation.call(ApiKey.DELETE_TOPICS, version, {"topics": doomed, "timeout": TIMEOUT_MS})
     gone = (ErrorCode.none, ErrorCode.unknown_topic_or_partition)
@@ -384,8 +387,8 @@ def _remove_groups(broker: ProbedBroker, belongings: Belongings, connected: Conn
         with connected(address) as conversation:
             described = conversation.call(ApiKey.DESCRIBE_GROUPS, version[ApiKey.DESCRIBE_GROUPS], {"groups": here})
             for group in described.groups:
-                for one in group.members:
-                    leaving = [{"member_id": str(one.member_id), "group_instance_id": one.group_instance_id}]
+                for member in group.members:
+                    leaving = [{"member_id": str(member.member_id), "group_instance_id": member.group_instance_id}]
                     members = {"group_id": group.group_id, "members": leaving}
                     conversation.call(ApiKey.LEAVE_GROUP, version[ApiKey.LEAVE_GROUP], members)
             conversation.call(ApiKey.DELETE_GROUPS, version[ApiKey.DELETE_GROUPS], {"groups_names": here})

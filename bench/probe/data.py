@@ -168,7 +168,7 @@ def records(data: PartitionData) -> list[Record]:
 
 
 def values(data: PartitionData) -> list[bytes | None]:
-    return [each.value for each in records(data)]
+    return [record.value for record in records(data)]
 
 
 def log_end(at: ProbeContext, topic: Topic, partition: int = 0) -> int:

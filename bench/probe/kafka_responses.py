@@ -40,11 +40,11 @@ def in_words() -> Mapping[str, str]:
     for release in releases():
         for name, (verdict, decided) in recorded(release).items():
             words.setdefault(name, []).append(f"{release}: {verdict}" + (f", {decided}" if decided else ""))
-    return {name: "; ".join(each) for name, each in words.items()}
+    return {name: "; ".join(word) for name, word in words.items()}
 
 
 def lines(release: str, outcomes: Sequence[CaseOutcome]) -> Iterator[str]:
     """The file of a release."""
     yield f"# Apache Kafka {release}: case | verdict | the field that decides. Written by bench.probe.record."
-    for each in outcomes:
-        yield _BETWEEN.join((each.case.id, each.verdict.value, _OF_RUN.sub("", each.decided_by)))
+    for outcome in outcomes:
+        yield _BETWEEN.join((outcome.case.id, outcome.verdict.value, _OF_RUN.sub("", outcome.decided_by)))

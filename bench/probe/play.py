@@ -35,14 +35,14 @@ def play(
     """
     run = _Run(broker, target or Target(broker.address), hostile or is_loopback(broker.address[0]))
     try:
-        run.side_by_side([each for each in cases if not each.alone])
-        run.one_by_one([each for each in cases if each.alone])
+        run.side_by_side([case for case in cases if not case.alone])
+        run.one_by_one([case for case in cases if case.alone])
     finally:
         for failure in () if run.gone else remove(broker, run.belongings):
             note(f"what begins with {run.belongings.prefix} is still there: {failure}")
     return [
-        run.outcomes.get(each.id) or CaseOutcome(each, CaseVerdict.NOT_PLAYED, f"{GONE}{run.gone}", 0.0)
-        for each in cases
+        run.outcomes.get(case.id) or CaseOutcome(case, CaseVerdict.NOT_PLAYED, f"{GONE}{run.gone}", 0.0)
+        for case in cases
     ]
 
 
@@ -67,10 +67,12 @@ class _Run:
             if not dead:
                 continue
             suspects = [self.outcomes[each].case for each in done[dead.first :]]
-            unexplained = [each for each in suspects if self.outcomes[each.id].verdict is CaseVerdict.INCONSISTENT]
+            unexplained = [
+                suspect for suspect in suspects if self.outcomes[suspect.id].verdict is CaseVerdict.INCONSISTENT
+            ]
             if self._revived(dead.why, suspects):
                 self.one_by_one(suspects)
-            if not any(self.outcomes[each.id].ended for each in suspects):
+            if not any(self.outcomes[suspect.id].ended for suspect in suspects):
                 self._blame(dead.why, unexplained)
 
     def _until_death(self, cases: Sequence[ProbeCase]) -> "tuple[list[str], _Death | None]":
@@ -118,7 +120,7 @@ class _Run:
             except (TargetError, NotKafka) as error:
                 why = f"it could not be started again: {error}"
         host, port = self.target.address
-        names = ", ".join(each.id for each in suspects)
+        names = ", ".join(suspect.id for suspect in suspects)
         since = f"one of the cases {names}" if len(suspects) > 1 else names
         self.gone = f"{host}:{port} serves nobody since {since}: {why}"
         return False

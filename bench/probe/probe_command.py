@@ -100,8 +100,12 @@ def _played(
     began = time.monotonic()
     outcomes = play(first[0], cases, wanted.hostile, say, first[1])
     summary = outcome_summary(outcomes, time.monotonic() - began)
-    red = [each for each in outcomes if each.is_red(wanted.strict)] if before is None else worse(before, outcomes)
-    red += [each for each in outcomes if each.is_ours]
+    red = (
+        [outcome for outcome in outcomes if outcome.is_red(wanted.strict)]
+        if before is None
+        else worse(before, outcomes)
+    )
+    red += [outcome for outcome in outcomes if outcome.is_ours]
     _report(wanted, outcomes, red, say)
     if second is not None:
         differ = list(differences(outcomes, play(second[0], cases, wanted.hostile, say, second[1])))
@@ -193,7 +197,7 @@ class _Nodes:
     cluster: PeerCluster
 
     def ended(self) -> str:
-        return next(filter(None, (each.ended() for each in self.cluster.members)), "")
+        return next(filter(None, (member.ended() for member in self.cluster.members)), "")
 
     def restart(self) -> None:
         for member in self.cluster.members:

@@ -19,7 +19,7 @@ def record(own: Target, release: str, folder: Path = kafka_responses.FOLDER) -> 
     outcomes = play(meet(own.address), all_cases(), target=own)
     text = "\n".join(kafka_responses.lines(release, outcomes)) + "\n"
     (folder / f"{release}.txt").write_text(text, encoding="utf-8")
-    return outcome_summary(outcomes, sum(each.seconds for each in outcomes))
+    return outcome_summary(outcomes, sum(outcome.seconds for outcome in outcomes))
 
 
 def main(releases: list[str]) -> None:

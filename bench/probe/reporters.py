@@ -48,10 +48,10 @@ def in_full(outcome: CaseOutcome, repeat: str, kafka: str) -> Iterator[str]:
         yield f"  looked at: {observation.what}: {observation.seen} (wanted: {observation.wanted})"
     if kafka:
         yield f"  Apache Kafka: {kafka}"
-    for each in outcome.lines:
-        yield f"  {each.connection} {each.direction} {each.words}"
-        if each.frame:
-            yield f"      {each.hex}"
+    for line in outcome.lines:
+        yield f"  {line.connection} {line.direction} {line.words}"
+        if line.frame:
+            yield f"      {line.hex}"
     yield f"  again: {repeat}"
 
 
@@ -72,16 +72,16 @@ def _range(versions: Versions) -> str:
 
 
 def outcome_summary(outcomes: Sequence[CaseOutcome], seconds: float) -> str:
-    counted = Counter(each.verdict for each in outcomes)
+    counted = Counter(outcome.verdict for outcome in outcomes)
     parts = [f"{counted[verdict]} {verdict.value}" for verdict in CaseVerdict if counted[verdict]]
-    if ends := sum(each.ended for each in outcomes):
+    if ends := sum(outcome.ended for outcome in outcomes):
         parts.append(f"the broker ended {ends} time{'s' * (ends > 1)}")
     return f"{len(outcomes)} cases in {seconds:.1f} s: {', '.join(parts)}"
 
 
 def json_document(target: str, outcomes: Sequence[CaseOutcome], kafka: Mapping[str, str]) -> str:
     """``kafka``: what Apache Kafka responds, by the case's ID."""
-    return json.dumps({"target": target, "cases": [_case(each, kafka) for each in outcomes]}, indent=1)
+    return json.dumps({"target": target, "cases": [_case(outcome, kafka) for outcome in outcomes]}, indent=1)
 
 
 def _case(outcome: CaseOutcome, kafka: Mapping[str, str]) -> dict[str, object]:
@@ -97,10 +97,13 @@ def _case(outcome: CaseOutcome, kafka: Mapping[str, str]) -> dict[str, object]:
         "needs": needs(case),
         "seconds": round(outcome.seconds, 3),
         "kafka": kafka.get(case.id, ""),
-        "looked_at": [{"what": each.what, "seen": each.seen, "wanted": each.wanted} for each in outcome.observations],
+        "looked_at": [
+            {"what": observation.what, "seen": observation.seen, "wanted": observation.wanted}
+            for observation in outcome.observations
+        ],
         "conversation": [
-            {"connection": each.connection, "direction": each.direction, "words": each.words, "bytes": each.hex}
-            for each in outcome.lines
+            {"connection": line.connection, "direction": line.direction, "words": line.words, "bytes": line.hex}
+            for line in outcome.lines
         ],
     }
 
@@ -112,12 +115,12 @@ def junit_document(target: str, outcomes: Sequence[CaseOutcome], strict: bool, k
     for section, found in groupby(outcomes, key=lambda each: each.case.section):
         members = list(found)
         suite = ElementTree.SubElement(suites, "testsuite", name=section, tests=str(len(members)))
-        suite.set("failures", str(sum(each.is_red(strict) for each in members)))
-        suite.set("errors", str(sum(each.is_ours for each in members)))
-        suite.set("skipped", str(sum(_is_skipped(each, strict) for each in members)))
-        for each in members:
-            shown = in_full(each, repeat_command(target, each.case.id), kafka.get(each.case.id, ""))
-            _add(suite, each, strict, "\n".join(shown))
+        suite.set("failures", str(sum(member.is_red(strict) for member in members)))
+        suite.set("errors", str(sum(member.is_ours for member in members)))
+        suite.set("skipped", str(sum(_is_skipped(member, strict) for member in members)))
+        for member in members:
+            shown = in_full(member, repeat_command(target, member.case.id), kafka.get(member.case.id, ""))
+            _add(suite, member, strict, "\n".join(shown))
     ElementTree.indent(suites)
     return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
 
@@ -251,7 +254,7 @@ def page_document(
     """Return the page. ``red`` are the outcomes for which the command fails, and ``kafka`` is what Apache Kafka
     responds in each case."""
     sections = [(name, list(found)) for name, found in groupby(outcomes, key=lambda each: each.case.section)]
-    counted = Counter(each.verdict for each in outcomes)
+    counted = Counter(outcome.verdict for outcome in outcomes)
     there = [each for each in CaseVerdict if counted[each]]
     return _PAGE.format(
         target=escape(target),
@@ -280,7 +283,7 @@ def _links(has_red: bool) -> Sequence[tuple[str, str]]:
 
 
 def _verdict(outcomes: Sequence[CaseOutcome], red: Sequence[CaseOutcome]) -> str:
-    ends = sum(each.ended for each in outcomes)
+    ends = sum(outcome.ended for outcome in outcomes)
     death = f" The broker ended {ends} time{'s' * (ends > 1)}." if ends else ""
     if not red:
         return f"None of {len(outcomes)} cases counts against the broker.{death}"
@@ -305,13 +308,13 @@ def _red(red: Sequence[CaseOutcome]) -> str:
 
 
 def _counts(name: str, outcomes: Sequence[CaseOutcome], there: Sequence[CaseVerdict]) -> str:
-    counted = Counter(each.verdict for each in outcomes)
+    counted = Counter(outcome.verdict for outcome in outcomes)
     cells = "".join(f"<td>{counted[each] or ''}</td>" for each in there)
     return f'<tr><th scope="row"><a href="#{name}">{name}</a></th>{cells}</tr>'
 
 
 def _section(name: str, outcomes: Sequence[CaseOutcome], target: str, kafka: Mapping[str, str]) -> str:
-    rows = "\n".join(_row(each, target, kafka.get(each.case.id, "")) for each in outcomes)
+    rows = "\n".join(_row(outcome, target, kafka.get(outcome.case.id, "")) for outcome in outcomes)
     heads = "<tr><th>case</th><th>verdict</th><th>Apache Kafka</th><th>what must hold</th></tr>"
     return (
         f'<section class="cases"><h2 id="{name}">{name}</h2>\n<div class="card long scroll"><table class="stack">'

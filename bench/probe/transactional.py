@@ -150,7 +150,7 @@ class Transactional:
 
     def add(self, topics: Mapping[str, Sequence[int]], **other: object) -> dict[tuple[str, int], int]:
         """Add partitions and return their error codes."""
-        named = [{"name": name, "partitions": list(each)} for name, each in topics.items()]
+        named = [{"name": name, "partitions": list(topic)} for name, topic in topics.items()]
         request = {"transactions": [{**self.owner, "topics": named, **other}]}
         return codes(
             self.call(ADD, request, lambda response: max(codes(response).values(), key=_is_on_the_way, default=0))
@@ -277,9 +277,9 @@ def codes(response: Any) -> dict[tuple[str, int], int]:
     topics = single(response, "results_by_transaction").topic_results
     return ByKey(
         {
-            (str(topic.name), int(one.partition_index)): int(one.partition_error_code)
+            (str(topic.name), int(result.partition_index)): int(result.partition_error_code)
             for topic in topics
-            for one in topic.results_by_partition
+            for result in topic.results_by_partition
         }
     )
 

@@ -31,7 +31,7 @@ Run = Callable[[PeerCluster, int], tuple[float, float]]
 def measure_tier_upload(bench: BenchRun) -> None:
     """A full log becomes a tiered one."""
     sizes, home = bench.options.sizes, bench.folder / "tier-upload"
-    with bench.all_up("tier-upload", 1, COPY_OFTEN, [tiered(each) for each in bench.systems]) as clusters:
+    with bench.all_up("tier-upload", 1, COPY_OFTEN, [tiered(system) for system in bench.systems]) as clusters:
         work = f"upload of closed segments to the remote tier, a folder, {UPLOAD_PARTITIONS} partitions"
 
         def run(cluster: PeerCluster, pair: int) -> tuple[float, float]:
@@ -45,7 +45,7 @@ def measure_cold_read(bench: BenchRun) -> None:
     """librdkafka reads a log whose closed segments are only in the tier."""
     sizes, home = bench.options.sizes, bench.folder / "cold-read"
     config = {**COPY_OFTEN, "log.retention.check.interval.ms": "500"}
-    with bench.all_up("cold-read", 1, config, [tiered(each) for each in bench.systems]) as clusters:
+    with bench.all_up("cold-read", 1, config, [tiered(system) for system in bench.systems]) as clusters:
         ends = {}
         for cluster in clusters:
             bench.progress(

@@ -117,9 +117,9 @@ def _complaints(file: TargetFile) -> Iterator[str]:
         yield "give either [node], how a node is started, or addresses, where nodes are"
     if file.commands is not None and not file.addresses:
         yield "[commands] need addresses: one HOST:PORT for each node"
-    for each in file.addresses:
-        if not _is_address(each):
-            yield f"addresses has {each!r}, which is no HOST:PORT"
+    for address in file.addresses:
+        if not _is_address(address):
+            yield f"addresses has {address!r}, which is no HOST:PORT"
     if file.provider and file.provider not in _providers():
         yield f"provider is {file.provider!r}; allowed: {', '.join(_providers())}"
     elif file.node is not None:

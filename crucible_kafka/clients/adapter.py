@@ -92,8 +92,8 @@ class AdapterProcess:
             threading.Thread(target=self._read, name="adapter-output", daemon=True),
             threading.Thread(target=self._read_errors, name="adapter-errors", daemon=True),
         ]
-        for each in self._threads:
-            each.start()
+        for thread in self._threads:
+            thread.start()
         try:
             self.about = self._hello()
         except BaseException:
@@ -267,10 +267,10 @@ class AdapterProcess:
                 self._process.wait()
         self._signal(signal.SIGKILL)  # Whatever is left in its session.
         left = _end_marked(self._mark, self._process.pid)
-        for each in self._threads:
-            each.join(END_S)
+        for thread in self._threads:
+            thread.join(END_S)
         for stream in (self._process.stdout, self._process.stderr):
-            if stream is not None and not any(each.is_alive() for each in self._threads):
+            if stream is not None and not any(thread.is_alive() for thread in self._threads):
                 stream.close()
         return f"it left {left} process{'es' * (left > 1)} behind" if left else ""
 

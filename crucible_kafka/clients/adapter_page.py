@@ -76,7 +76,7 @@ def page() -> str:
     }
     for title, kinds in sections.items():
         parts.append(f"\n## {title}\n")
-        parts += [_struct(each) for each in kinds]
+        parts += [_struct(kind) for kind in kinds]
     parts.append("\n## JSON schema\n\n```json\n" + json.dumps(protocol.schema(), indent=1) + "\n```\n")
     return "\n".join(parts)
 

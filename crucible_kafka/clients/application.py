@@ -123,13 +123,15 @@ class Client:
     def exchanges(self, api: str, after: "Rule | float" = 0.0) -> list[Exchange]:
         """Return this client's requests of an API with their responses, by time. ``after`` is a Unix time, or a rule:
         then only requests that came after it last fired."""
-        since_s = after if isinstance(after, int | float) else max((each.at_s for each in after.hits), default=0.0)
-        frames = [each for each in self._at.frames(self.name) if each.api == api]
-        responses = {(each.node, each.connection, each.correlation_id): each for each in frames if not each.is_request}
+        since_s = after if isinstance(after, int | float) else max((hit.at_s for hit in after.hits), default=0.0)
+        frames = [frame for frame in self._at.frames(self.name) if frame.api == api]
+        responses = {
+            (frame.node, frame.connection, frame.correlation_id): frame for frame in frames if not frame.is_request
+        }
         return [
-            Exchange(each, responses.get((each.node, each.connection, each.correlation_id)))
-            for each in frames
-            if each.is_request and each.at_s > since_s
+            Exchange(frame, responses.get((frame.node, frame.connection, frame.correlation_id)))
+            for frame in frames
+            if frame.is_request and frame.at_s > since_s
         ]
 
     # Operations
@@ -137,7 +139,7 @@ class Client:
     @property
     def fatal(self) -> ClientError | None:
         """The first error after which this client is of no more use."""
-        return next((each for each in self.errors if each.failure.fatal), None)
+        return next((error for error in self.errors if error.failure.fatal), None)
 
     def close(self) -> None:
         """Close the client, as at the end of an application."""
@@ -200,11 +202,11 @@ class Consumer(Client):
 
     @property
     def values(self) -> list[str | None]:
-        return [each.value for each in self.records]
+        return [record.value for record in self.records]
 
     def assign(self, topic: str, *partitions: int, offset: int | None = None) -> None:
         """Read these partitions (default: the first one) from an offset, or from where the reset policy says."""
-        wanted = [Place(topic=topic, partition=each, offset=offset) for each in partitions or (0,)]
+        wanted = [Place(topic=topic, partition=partition, offset=offset) for partition in partitions or (0,)]
         self._call(protocol.Assign, partitions=wanted, shown=", ".join(map(_shown, wanted)))
 
     def subscribe(self, *topics: str) -> None:
@@ -215,10 +217,14 @@ class Consumer(Client):
         self._call(protocol.Seek, partition=place, shown=_shown(place))
 
     def pause(self, topic: str, *partitions: int) -> None:
-        self._call(protocol.Pause, partitions=[Place(topic=topic, partition=each) for each in partitions or (0,)])
+        self._call(
+            protocol.Pause, partitions=[Place(topic=topic, partition=partition) for partition in partitions or (0,)]
+        )
 
     def resume(self, topic: str, *partitions: int) -> None:
-        self._call(protocol.Resume, partitions=[Place(topic=topic, partition=each) for each in partitions or (0,)])
+        self._call(
+            protocol.Resume, partitions=[Place(topic=topic, partition=partition) for partition in partitions or (0,)]
+        )
 
     def poll(self, timeout_ms: int = POLL_MS) -> list[protocol.Record]:
         """Poll once, and return the records that came."""
@@ -261,7 +267,7 @@ class Consumer(Client):
     def _place(self, kind: Any, topic: str, partition: int) -> int | None:
         reply = self._call(kind, partitions=[Place(topic=topic, partition=partition)])
         places = reply.result.get("partitions", [])
-        return next((each.get("offset") for each in places if each.get("partition") == partition), None)
+        return next((place.get("offset") for place in places if place.get("partition") == partition), None)
 
     def receive(self, event: protocol.AnyEvent) -> None:
         super().receive(event)
@@ -270,10 +276,10 @@ class Consumer(Client):
             self._at.note(f"{self.name}: record {event.topic}-{event.partition}@{event.offset} {_short(event.value)}")
         elif isinstance(event, protocol.Assigned | protocol.Revoked | protocol.Lost):
             kind = type(event).__name__.lower()
-            partitions = [(each.topic, each.partition) for each in event.partitions]
+            partitions = [(partition.topic, partition.partition) for partition in event.partitions]
             self.changes.append((kind, partitions))
             if kind == "assigned":
-                self.assigned += [each for each in partitions if each not in self.assigned]
+                self.assigned += [partition for partition in partitions if partition not in self.assigned]
             else:
                 self.assigned = [each for each in self.assigned if each not in partitions]
             self._at.note(f"{self.name}: {kind} {', '.join(f'{topic}-{index}' for topic, index in partitions)}")

@@ -137,12 +137,12 @@ def _built(adapter: BundledAdapter, version: str, say: Callable[[str], None]) ->
     """Return the folder of the built adapter. Another process that needs the same one waits for it."""
     digest = hashlib.sha256(version.encode())
     files = sorted(each for each in adapter.folder.rglob("*") if each.is_file() and each.suffix != ".pyc")
-    for each in files:
-        digest.update(each.relative_to(adapter.folder).as_posix().encode() + each.read_bytes())
+    for file in files:
+        digest.update(file.relative_to(adapter.folder).as_posix().encode() + file.read_bytes())
     build = cache_folder() / f"{adapter.name}-{version or 'any'}-{digest.hexdigest()[:12]}"
     if (build / COMPLETE).exists():
         return build
-    if lacking := [each for each in adapter.needs if shutil.which(each) is None]:
+    if lacking := [need for need in adapter.needs if shutil.which(need) is None]:
         raise NoAdapter(f"The adapter {adapter.name} is built with {', '.join(lacking)}, which this machine lacks.")
     build.parent.mkdir(parents=True, exist_ok=True)
     with (build.parent / f"{build.name}.lock").open("w") as lock:
@@ -162,7 +162,7 @@ def _build(adapter: BundledAdapter, version: str, build: Path) -> None:
     inherited = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     with (build / LOG).open("wb") as log:
         for words in adapter.build:
-            command = [_filled(each, values) for each in words]
+            command = [_filled(word, values) for word in words]
             try:
                 done = subprocess.run(
                     command,

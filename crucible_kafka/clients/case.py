@@ -50,7 +50,7 @@ def case(
     limit_s: float = LIMIT_S,
 ) -> Callable[[Conduct], ClientCase]:
     """Make a case of a function. Its docstring becomes the case's words."""
-    assert all(each in FEATURES for each in needs), f"{id} needs a feature that the protocol does not have"
+    assert all(need in FEATURES for need in needs), f"{id} needs a feature that the protocol does not have"
 
     def made(conduct: Conduct) -> ClientCase:
         assert conduct.__doc__, f"{id} has no words"

@@ -31,11 +31,14 @@ def on_data(at: Play, change: Callable[[Any], Any], times: int | None = 1) -> Ru
 
     def changed(body: Any) -> Any:
         topics = [
-            replace(each, partitions=[change(one) if one.records else one for one in each.partitions])
-            for each in body.responses
+            replace(
+                response,
+                partitions=[change(partition) if partition.records else partition for partition in response.partitions],
+            )
+            for response in body.responses
         ]
-        before = [one for each in body.responses for one in each.partitions]
-        after = [one for each in topics for one in each.partitions]
+        before = [partition for response in body.responses for partition in response.partitions]
+        after = [partition for topic in topics for partition in topic.partitions]
         is_same = all(old is new for old, new in zip(before, after, strict=True))
         return body if is_same else replace(body, responses=topics)
 

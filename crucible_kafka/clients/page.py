@@ -65,7 +65,7 @@ def page_document(
 ) -> str:
     """Return the page. ``red`` are the results for which the command fails."""
     sections = [(name, list(found)) for name, found in groupby(results, key=lambda each: each.case.section)]
-    counted = Counter(each.verdict for each in results)
+    counted = Counter(result.verdict for result in results)
     there = [each for each in ClientVerdict if counted[each]]
     links = [
         *((("red", "What fails"),) if red else ()),
@@ -92,11 +92,11 @@ def page_document(
 def _style() -> str:
     """Return the style of a run's page. In an installed wheel it is below the package."""
     places = (_PACKAGE.parent / _STYLE, _PACKAGE / "_rooms" / _STYLE)
-    return next(each for each in places if each.is_file()).read_text(encoding="utf-8")
+    return next(place for place in places if place.is_file()).read_text(encoding="utf-8")
 
 
 def _verdict(results: Sequence[CaseResult], red: Sequence[CaseResult]) -> str:
-    unknown = sum(each.verdict is ClientVerdict.NOT_SHOWN for each in results)
+    unknown = sum(result.verdict is ClientVerdict.NOT_SHOWN for result in results)
     shown = f" {unknown} showed nothing." if unknown else ""
     if not red:
         return f"None of {len(results)} cases counts against the client.{shown}"
@@ -121,13 +121,13 @@ def _red(red: Sequence[CaseResult]) -> str:
 
 
 def _counts(name: str, results: Sequence[CaseResult], there: Sequence[ClientVerdict]) -> str:
-    counted = Counter(each.verdict for each in results)
+    counted = Counter(result.verdict for result in results)
     cells = "".join(f"<td>{counted[each] or ''}</td>" for each in there)
     return f'<tr><th scope="row"><a href="#{name}">{name}</a></th>{cells}</tr>'
 
 
 def _section(name: str, results: Sequence[CaseResult], adapter: str) -> str:
-    rows = "\n".join(_row(each, adapter) for each in results)
+    rows = "\n".join(_row(result, adapter) for result in results)
     heads = "<tr><th>case</th><th>verdict</th><th>what the broker does, and what the client must do</th></tr>"
     return (
         f'<section class="cases"><h2 id="{name}">{name}</h2>\n<div class="card long scroll"><table class="stack">'

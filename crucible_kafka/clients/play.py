@@ -288,23 +288,23 @@ class Play:
             )
         self.judgements.append(Judgement("progress", f"records read within {within_s:.1f} s ({why})", "True", "True"))
         place = {value: index for index, value in enumerate(wanted)}
-        for partition in sorted({(each.topic, each.partition) for each in records}):
-            read = [each.value for each in records if (each.topic, each.partition) == partition]
+        for partition in sorted({(record.topic, record.partition) for record in records}):
+            read = [record.value for record in records if (record.topic, record.partition) == partition]
             in_order = sorted({value for value in read if value in place}, key=lambda value: place[value or ""])
             self.data(f"values read from {partition[0]}-{partition[1]}", _numbers(read), _numbers(in_order))
 
     def _compare_with_log(self, records: Sequence[Any]) -> None:
         """Judge that each record that the application got is in the log at that place."""
         logs: dict[str, dict[tuple[int, int], bytes | None]] = {}
-        for each in records:
-            if each.topic not in logs:
-                stored = self.kafka.records(each.topic)
-                logs[each.topic] = {(one.partition, one.offset): one.value for one in stored}
-            value = logs[each.topic].get((each.partition, each.offset), each.value)  # It may be deleted by now.
+        for record in records:
+            if record.topic not in logs:
+                stored = self.kafka.records(record.topic)
+                logs[record.topic] = {(one.partition, one.offset): one.value for one in stored}
+            value = logs[record.topic].get((record.partition, record.offset), record.value)  # It may be deleted by now.
             text = value.decode(errors="replace") if isinstance(value, bytes) else value
-            if text != each.value:
-                where = f"{each.topic}-{each.partition}@{each.offset}"
-                raise Violated("data", f"the application got {each.value!r} at {where}, and the log has {text!r}")
+            if text != record.value:
+                where = f"{record.topic}-{record.partition}@{record.offset}"
+                raise Violated("data", f"the application got {record.value!r} at {where}, and the log has {text!r}")
 
     def writes(self, producer: Producer, once: bool = True) -> None:
         """Judge that each record has its outcome within the delivery timeout, and that the log has each acknowledged
@@ -357,7 +357,9 @@ def session_of(exchanges: Sequence[Exchange]) -> int:
 
 def _numbers(values: Sequence[str | None]) -> list[str]:
     """Return values as their writer and number, which is what a person compares."""
-    return [":".join(each.split(":")[1:3]) if each and each.startswith("crucible:") else str(each) for each in values]
+    return [
+        ":".join(value.split(":")[1:3]) if value and value.startswith("crucible:") else str(value) for value in values
+    ]
 
 
 def _words(value: object) -> str:
@@ -394,7 +396,7 @@ def _shortened(lines: Sequence[tuple[float, str]]) -> list[str]:
 
 def play_case(case: ClientCase, command: AdapterCommand, about: AboutAdapter) -> CaseResult:
     """Play one case. It raises nothing that a client, an adapter or a case may cause."""
-    missing = [each for each in case.needs if each not in about.features]
+    missing = [need for need in case.needs if need not in about.features]
     if missing:
         reason = f"the client lacks {', '.join(missing)}"
         return CaseResult(case, ClientVerdict.NOT_SUPPORTED, reason, 0.0)
@@ -455,8 +457,8 @@ def play_all(
     with ThreadPoolExecutor(at_once, thread_name_prefix="case") as threads:
         futures = [threads.submit(play, case) for case in cases]
         try:
-            return [each.result() for each in futures]
+            return [future.result() for future in futures]
         except BaseException:
-            for each in futures:
-                each.cancel()
+            for future in futures:
+                future.cancel()
             raise

@@ -36,9 +36,9 @@ class RawServer:
     def close(self) -> None:
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # It wakes the thread that accepts.
-        for each in (self._socket, *self._connections):
+        for connection in (self._socket, *self._connections):
             with suppress(OSError):
-                each.close()
+                connection.close()
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -76,11 +76,11 @@ class Forwarder:
 
     def close(self) -> None:
         """Refuse connections from now on, and break those that are open."""
-        for each in (self._socket, *self._ends):
+        for end in (self._socket, *self._ends):
             with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+                end.shutdown(socket.SHUT_RDWR)
             with suppress(OSError):
-                each.close()
+                end.close()
 
     def _accept(self) -> None:
         with suppress(OSError):

@@ -50,8 +50,8 @@ def in_full(result: CaseResult, adapter: str) -> Iterator[str]:
     yield f"  source: {case.source}"
     if result.reason:
         yield f"  {result.reason}"
-    for each in result.judgements:
-        yield f"  judged {each.kind}: {each.what}: {each.seen} (wanted: {each.wanted})"
+    for judgement in result.judgements:
+        yield f"  judged {judgement.kind}: {judgement.what}: {judgement.seen} (wanted: {judgement.wanted})"
     for line in result.conversation:
         yield f"  {line}"
     yield f"  again: {repeat_command(adapter, case.id)}"
@@ -64,7 +64,7 @@ def section_lines(results: Sequence[CaseResult]) -> Iterator[str]:
 
 
 def counts(results: Sequence[CaseResult]) -> str:
-    counted = Counter(each.verdict for each in results)
+    counted = Counter(result.verdict for result in results)
     return ", ".join(f"{counted[verdict]} {verdict.value}" for verdict in ClientVerdict if counted[verdict])
 
 
@@ -77,7 +77,7 @@ def json_document(adapter: str, about: AboutAdapter, results: Sequence[CaseResul
         "adapter": adapter,
         "client": {"name": about.name, "version": about.version, "language": about.language},
         "features": sorted(about.features),
-        "cases": [_case(each, adapter) for each in results],
+        "cases": [_case(result, adapter) for result in results],
     }
     return json.dumps(document, indent=1) + "\n"
 
@@ -94,8 +94,8 @@ def _case(result: CaseResult, adapter: str) -> dict[str, object]:
         "needs": list(case.needs),
         "seconds": round(result.seconds, 3),
         "judgements": [
-            {"kind": each.kind, "what": each.what, "seen": each.seen, "wanted": each.wanted}
-            for each in result.judgements
+            {"kind": judgement.kind, "what": judgement.what, "seen": judgement.seen, "wanted": judgement.wanted}
+            for judgement in result.judgements
         ],
         "conversation": list(result.conversation),
         "again": repeat_command(adapter, case.id),
@@ -109,17 +109,17 @@ def junit_document(adapter: str, results: Sequence[CaseResult], strict: bool) ->
     for section, found in groupby(results, key=lambda each: each.case.section):
         members = list(found)
         suite = ElementTree.SubElement(suites, "testsuite", name=section, tests=str(len(members)))
-        kinds = Counter(_junit_kind(each, strict) for each in members)
+        kinds = Counter(_junit_kind(member, strict) for member in members)
         for name, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
             suite.set(name, str(kinds[kind]))
-        for each in members:
-            test = ElementTree.SubElement(suite, "testcase", classname=section, name=each.case.id.partition("/")[2])
-            test.set("time", f"{each.seconds:.3f}")
-            if kind := _junit_kind(each, strict):
-                message = f"{each.verdict.value}: {each.reason}".translate(_CONTROL)
+        for member in members:
+            test = ElementTree.SubElement(suite, "testcase", classname=section, name=member.case.id.partition("/")[2])
+            test.set("time", f"{member.seconds:.3f}")
+            if kind := _junit_kind(member, strict):
+                message = f"{member.verdict.value}: {member.reason}".translate(_CONTROL)
                 entry = ElementTree.SubElement(test, kind, message=message)
                 if kind != "skipped":
-                    entry.text = "\n".join(in_full(each, adapter)).translate(_CONTROL)
+                    entry.text = "\n".join(in_full(member, adapter)).translate(_CONTROL)
     ElementTree.indent(suites)
     return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
 
@@ -152,7 +152,7 @@ def read_baseline(path: Path) -> dict[str, ClientVerdict]:
     """Return the verdicts of an older run, by the case's ID. Raise NoBaseline."""
     try:
         cases = json.loads(path.read_text(encoding="utf-8"))["cases"]
-        return {str(each["id"]): ClientVerdict(each["verdict"]) for each in cases}
+        return {str(case["id"]): ClientVerdict(case["verdict"]) for case in cases}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise NoBaseline(f"{path} is no baseline, which --json writes: {error}.") from None
 
@@ -160,7 +160,7 @@ def read_baseline(path: Path) -> dict[str, ClientVerdict]:
 def worse(before: Mapping[str, ClientVerdict], results: Sequence[CaseResult]) -> list[CaseResult]:
     """Return the results that are worse than before. Cases that are new are none of them."""
     return [
-        each
-        for each in results
-        if RANKS.get(each.verdict, -1) > RANKS.get(before.get(each.case.id, each.verdict), len(RANKS))
+        result
+        for result in results
+        if RANKS.get(result.verdict, -1) > RANKS.get(before.get(result.case.id, result.verdict), len(RANKS))
     ]

@@ -202,7 +202,7 @@ def upgrade_path(
     wanted = upgrade_command.UpgradeRequest(directory, out, topics, settings, limit_s, kafka)
     with one_sentence(UpgradeError, PeerError):
         outcome = upgrade_command.run(wanted, progress)
-    print_table(HEADINGS, [each.cells() for each in outcome.verdicts])
+    print_table(HEADINGS, [verdict.cells() for verdict in outcome.verdicts])
     if kafka:
         print_table(LIFE_HEADINGS, [each.cells() for each in outcome.lives])
     if page is not None:

@@ -100,10 +100,10 @@ def mutants(unplanned: bool, second_set: bool) -> None:
     from scenarios.ledger import is_stale, last
 
     if unplanned or second_set:
-        for each in second_unplanned_mutants() if second_set else unplanned_mutants():
-            lacking = ", ".join(each.clauses) or "no clause"
-            defect = " ".join((each.replacement.__doc__ or "").split())
-            click.echo(f"{each.name} | {lacking} | {each.target}\n        {defect}")
+        for mutant in second_unplanned_mutants() if second_set else unplanned_mutants():
+            lacking = ", ".join(mutant.clauses) or "no clause"
+            defect = " ".join((mutant.replacement.__doc__ or "").split())
+            click.echo(f"{mutant.name} | {lacking} | {mutant.target}\n        {defect}")
         return
     searches = last()
     for name, numbers in table():

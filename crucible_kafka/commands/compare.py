@@ -83,9 +83,9 @@ def _compare_runs(first: Sequence[Path], second: Sequence[Path], out: Path | Non
         sets = find_runs(first), find_runs(second)
         check_comparable(*sets)
         compared, page = compare_sets(*sets, run_folder(out, "compared", False))
-    for one in compared.figures:
-        if one.word != "no difference shown":
-            click.echo(f"{one.word}: {one.operation} {one.figure} ({one.phase}) x {one.ratio.ratio:.3f}")
+    for figure in compared.figures:
+        if figure.word != "no difference shown":
+            click.echo(f"{figure.word}: {figure.operation} {figure.figure} ({figure.phase}) x {figure.ratio.ratio:.3f}")
     click.echo(compared.summary)
     click.echo(f"comparison: {shown(page)}")
 

@@ -85,7 +85,9 @@ def points(
             f"counts of the night {night}" if night else "no night has counts; --play N plays N seeds of all now"
         )
     else:
-        found = [each for named in find_scenarios(scenarios, not scenarios) for each in in_revisions(named, None)]
+        found = [
+            scenario for named in find_scenarios(scenarios, not scenarios) for scenario in in_revisions(named, None)
+        ]
         for place, (name, so_far) in enumerate(played_tally(found, range(1, seeds + 1), processes), 1):
             tally = so_far
             reached = len(tally.by_scenario)

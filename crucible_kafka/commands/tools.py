@@ -47,11 +47,14 @@ def doctor() -> None:
 
     findings = examine()
     signs = {True: "missing", False: "to be had"}
-    rows = [(each.thing, signs[each.is_needed] if each.cure else "ok", each.found, each.serves) for each in findings]
+    rows = [
+        (finding.thing, signs[finding.is_needed] if finding.cure else "ok", finding.found, finding.serves)
+        for finding in findings
+    ]
     print_table(("thing", "state", "found", "serves"), rows)
-    for each in findings:
-        if each.cure:
-            click.echo(f"{each.thing}: {each.cure}")
+    for finding in findings:
+        if finding.cure:
+            click.echo(f"{finding.thing}: {finding.cure}")
     sys.exit(exit_code(findings))
 
 

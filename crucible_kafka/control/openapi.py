@@ -58,7 +58,7 @@ def document() -> dict[str, Any]:
                 "content": _json({"$ref": REFERENCE.format(name=one.body_type.__name__)}),
             }
         paths.setdefault(one.path, {})[one.method.lower()] = entry
-    used = {name: each for name, each in components.items() if not re.search("(Path|Query)$", name)}
+    used = {name: component for name, component in components.items() if not re.search("(Path|Query)$", name)}
     return {
         "openapi": "3.1.0",
         "info": {

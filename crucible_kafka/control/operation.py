@@ -83,7 +83,7 @@ class Operation:
             msgspec.convert(query, self.query_type, strict=False),
             msgspec.json.decode(body.strip() or b"{}", type=self.body_type),
         )
-        given = {name: getattr(each, name) for each in arguments for name in each.__struct_fields__}
+        given = {name: getattr(argument, name) for argument in arguments for name in argument.__struct_fields__}
         return self.act(call, **given)
 
 

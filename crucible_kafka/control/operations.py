@@ -277,7 +277,7 @@ def records(call: Call, topic: Name, partition: PartitionIndex | None = None, li
 
     Records of open and aborted transactions are among them, not committed.
     """
-    return [Record.of(each) for each in call.kafka.records(topic, partition, limit_s)]
+    return [Record.of(record) for record in call.kafka.records(topic, partition, limit_s)]
 
 
 @operation("GET", "/topics/{topic}/partitions/{partition}/leader")
@@ -387,13 +387,13 @@ def move_coordinator(
 @operation("GET", "/groups")
 def groups(call: Call) -> list[Group]:
     """Return the consumer groups with their members and committed offsets."""
-    return [Group.of(each) for each in call.kafka.groups()]
+    return [Group.of(group) for group in call.kafka.groups()]
 
 
 @operation("GET", "/transactions")
 def transactions(call: Call) -> list[Transaction]:
     """Return the transactional IDs and the states of their transactions."""
-    return [Transaction.of(each) for each in call.kafka.transactions()]
+    return [Transaction.of(transaction) for transaction in call.kafka.transactions()]
 
 
 @operation("POST", "/transactions/expire")
@@ -600,27 +600,27 @@ def frames(
     """Return the newest requests and responses, decoded, by time."""
     return [
         FrameShown(
-            each.at_s,
-            each.direction,
-            each.node,
-            each.connection,
-            each.peer,
-            each.client_id,
-            each.api,
-            each.version,
-            each.correlation_id,
-            each.fault,
-            str(each),
-            each.body,
+            frame.at_s,
+            frame.direction,
+            frame.node,
+            frame.connection,
+            frame.peer,
+            frame.client_id,
+            frame.api,
+            frame.version,
+            frame.correlation_id,
+            frame.fault,
+            str(frame),
+            frame.body,
         )
-        for each in call.kafka.frames(api, client_id, node, direction, of_nodes)[-last:]
+        for frame in call.kafka.frames(api, client_id, node, direction, of_nodes)[-last:]
     ]
 
 
 @operation("GET", "/metrics")
 def metrics(call: Call) -> dict[str, dict[str, int]]:
     """Return the metrics of each running node, by node ID and Kafka's MBean name."""
-    return {str(number): found for number, found in call.kafka.metrics().items()}
+    return {str(number): metric for number, metric in call.kafka.metrics().items()}
 
 
 @operation("GET", "/logs")
@@ -644,7 +644,7 @@ def values(
 
     Without a writer it has a random name, so that no other call makes the same values.
     """
-    return [shown_value(each) for each in call.kafka.values(count, writer, first, size_bytes)]
+    return [shown_value(value) for value in call.kafka.values(count, writer, first, size_bytes)]
 
 
 @operation("POST", "/assert-delivered")

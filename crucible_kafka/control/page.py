@@ -72,7 +72,8 @@ def _operation(title: str, entry: dict[str, Any], schemas: dict[str, Any]) -> It
     yield f"### {title}\n"
     yield entry["description"]
     rows = [
-        (each["name"], each["schema"], each["required"], each.get("description", "")) for each in entry["parameters"]
+        (parameter["name"], parameter["schema"], parameter["required"], parameter.get("description", ""))
+        for parameter in entry["parameters"]
     ]
     if "requestBody" in entry:
         reference = entry["requestBody"]["content"]["application/json"]["schema"]["$ref"]

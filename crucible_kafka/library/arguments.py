@@ -47,8 +47,10 @@ def checked_call(function: CallT) -> CallT:
     """Return the function with a check of its arguments. Each call raises TypeError, and ValueError for a number that
     is too large or not finite."""
     parameters = signature(function).parameters.values()
-    assert not any(each.kind is Parameter.POSITIONAL_ONLY for each in parameters), "a keyword may have the same name"
-    positional = [each.name for each in parameters if each.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    assert not any(parameter.kind is Parameter.POSITIONAL_ONLY for parameter in parameters), (
+        "a keyword may have the same name"
+    )
+    positional = [parameter.name for parameter in parameters if parameter.kind is Parameter.POSITIONAL_OR_KEYWORD]
 
     @wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
@@ -99,7 +101,7 @@ def _kind(hint: Any) -> Kind | None:
 
 
 def _any_of(kinds: Sequence[Kind | None]) -> Kind | None:
-    sure = [each for each in kinds if each is not None]
+    sure = [kind for kind in kinds if kind is not None]
     if len(sure) < len(kinds):
         return None
     words = [each[1] for each in sure]

@@ -164,7 +164,7 @@ class ClusterLife:
             standing.append(("cut", {"peers": self._cut_from(node)}))
         if self.nodes == 1:
             return NodeSpec(node, folder, self._config, listeners.clients.address, tuple(standing))
-        voters = ",".join(f"{each.id}@{each.controller_address}" for each in self._members)
+        voters = ",".join(f"{member.id}@{member.controller_address}" for member in self._members)
         config = {**self._config, **listeners.settings(), VOTERS: voters, CLUSTER_ID: self._cluster_id}
         return NodeSpec(node, folder, config, None, tuple(standing))
 
@@ -325,8 +325,8 @@ def _end_unclosed(
         return
     for carrier in carriers:
         carrier.kill()
-    for each in listeners:
-        each.release()
+    for listener in listeners:
+        listener.release()
     folder.remove()
     text = f"The cluster that was made at {made_at} was never closed: use it in a with block, or call close()."
     warnings.warn(text, ResourceWarning, stacklevel=1)
@@ -336,7 +336,7 @@ def _replication(count: int) -> dict[str, str]:
     """Return the settings by which each node has a replica of the internal topics, as far as 3 of them go."""
     factors = ("default", "offsets.topic", "transaction.state.log")
     return {
-        **{f"{each}.replication.factor": str(count) for each in factors},
+        **{f"{factor}.replication.factor": str(count) for factor in factors},
         "transaction.state.log.min.isr": str(1 if count == 1 else 2),
     }
 

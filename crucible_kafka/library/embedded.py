@@ -99,7 +99,7 @@ class EmbeddedNode:
         except ConfigError as wrong:
             raise StartFailed(str(wrong)) from wrong
         places = [spec.listen or "", *spec.config.get("listeners", "").split(",")]
-        self.ports = frozenset(int(each.rpartition(":")[2]) for each in places if ":" in each)
+        self.ports = frozenset(int(place.rpartition(":")[2]) for place in places if ":" in place)
         self.folder = str(spec.data.parent)
         _RUNNING.add(self)
         options = Options(spec.listen, spec.data, spec.node_id, config)

@@ -93,10 +93,10 @@ def names_in_requests(api_key: int, fields: set[str]) -> bool:
 
 
 def _field_names(struct: type) -> Iterator[str]:
-    for each in schema_fields(struct):
-        yield each.name
-        if each.struct is not None:
-            yield from _field_names(each.struct)
+    for field in schema_fields(struct):
+        yield field.name
+        if field.struct is not None:
+            yield from _field_names(field.struct)
 
 
 def has_place(api_key: int, versions: tuple[int, int], of_partition: bool) -> bool:
@@ -110,18 +110,18 @@ def has_place(api_key: int, versions: tuple[int, int], of_partition: bool) -> bo
 
 def _places(struct: type) -> Iterator[bool]:
     """Yield for each struct with an error whether it is about a partition."""
-    names = {each.name for each in schema_fields(struct)}
+    names = {field.name for field in schema_fields(struct)}
     if names & set(ERROR_FIELDS):
         yield bool(names & set(PARTITION_FIELDS))
-    for each in schema_fields(struct):
-        if each.struct is not None:
-            yield from _places(each.struct)
+    for field in schema_fields(struct):
+        if field.struct is not None:
+            yield from _places(field.struct)
 
 
 def has_throttle_time(api_key: int) -> bool:
     if api_key in (ApiKey.PRODUCE, ApiKey.FETCH):
         return True
-    return any(each.name == "throttle_time" for each in schema_fields(body_class(api_key, "response")))
+    return any(field.name == "throttle_time" for field in schema_fields(body_class(api_key, "response")))
 
 
 def _is_at_top_level(api_key: int, version: int, code: int) -> bool:
@@ -157,7 +157,7 @@ def stamped(
 
 
 def _id_of(body: FetchResponse, topic: str | None) -> bytes:
-    return next((each.topic_id for each in body.responses if each.topic == topic), bytes(16))
+    return next((response.topic_id for response in body.responses if response.topic == topic), bytes(16))
 
 
 def _stamped(
@@ -171,7 +171,7 @@ def _stamped(
             return _error_item(value, code)
     changes = {}
     for name, items in _arrays_of_structs(value):
-        new = [_stamped(each, name, topic, code, wanted, partition, names) for each in items]
+        new = [_stamped(item, name, topic, code, wanted, partition, names) for item in items]
         if any(now is not before for now, before in zip(new, items, strict=True)):
             changes[name] = type(items)(new)
     return replace(value, **changes) if changes else value
@@ -223,7 +223,7 @@ def _refused_produce(request: ProduceRequest, code: int) -> ProduceResponse:
             ProduceTopicResponse(
                 topic.topic,
                 topic.topic_id,
-                [ProducePartitionResponse(each.partition, code) for each in topic.partitions],
+                [ProducePartitionResponse(partition.partition, code) for partition in topic.partitions],
             )
             for topic in request.topics
         ]
@@ -235,20 +235,20 @@ def _made(struct: type, request: Any, code: int, is_item: bool = True) -> tuple[
     item, or below the top level."""
     values: dict[str, Any] = {}
     placed = False
-    for each in schema_fields(struct):
-        if each.name in ERROR_FIELDS and is_item:
-            values[each.name] = known_error(code) if each.kind == "error_code" else code
+    for field in schema_fields(struct):
+        if field.name in ERROR_FIELDS and is_item:
+            values[field.name] = known_error(code) if field.kind == "error_code" else code
             placed = True
-        elif each.is_array and each.struct is not None:
-            items = [_item(each.struct, one, code) for one in _counterpart(each.name, request)]
-            values[each.name] = tuple(item for item, _ in items)
+        elif field.is_array and field.struct is not None:
+            items = [_item(field.struct, one, code) for one in _counterpart(field.name, request)]
+            values[field.name] = tuple(item for item, _ in items)
             placed = placed or any(has for _, has in items)
-        elif each.name in BESIDE_AN_ERROR:
-            values[each.name] = BESIDE_AN_ERROR[each.name]
-        elif each.name != "throttle_time" and hasattr(request, each.name):
-            values[each.name] = getattr(request, each.name)
+        elif field.name in BESIDE_AN_ERROR:
+            values[field.name] = BESIDE_AN_ERROR[field.name]
+        elif field.name != "throttle_time" and hasattr(request, field.name):
+            values[field.name] = getattr(request, field.name)
         else:
-            values[each.name] = each.default
+            values[field.name] = field.default
     return struct(**values), placed
 
 
@@ -256,7 +256,7 @@ def _item(struct: type, one: Any, code: int) -> tuple[Any, bool]:
     """Return the item of a response for one item of the request, which may be a text or a number."""
     if is_dataclass(one):
         return _made(struct, one, code)
-    names = [each.name for each in schema_fields(struct)]
+    names = [field.name for field in schema_fields(struct)]
     keys = PARTITION_FIELDS if isinstance(one, int) else KEYS_OF_TEXTS
     key = next(name for name in names if name in keys)
     made, placed = _made(struct, None, code)
@@ -271,8 +271,8 @@ def _counterpart(name: str, request: Any) -> Any:
     found = getattr(request, name, None)
     if isinstance(found, list | tuple):
         return found
-    arrays = [getattr(request, each) for each in request.__dataclass_fields__]
-    return next((each for each in arrays if isinstance(each, list | tuple) and each), ())
+    arrays = [getattr(request, field) for field in request.__dataclass_fields__]
+    return next((array for array in arrays if isinstance(array, list | tuple) and array), ())
 
 
 # One partition of a request
@@ -297,11 +297,11 @@ def _only(value: Any, list_name: str, topic: str, keeps: Any, names: TopicName) 
         if not isinstance(items, list | tuple) or not items:
             continue
         if is_dataclass(items[0]) and partition_of(items[0]) is None:
-            new = [found for each in items if (found := _only(each, name, topic, keeps, names)) is not None]
+            new = [found for item in items if (found := _only(item, name, topic, keeps, names)) is not None]
             had, kept = True, kept or bool(new)
             changes[name] = type(items)(new)
         elif topic and (is_dataclass(items[0]) or name in ("partitions", "partition_indexes")):
-            new = [each for each in items if keeps(topic, partition_of(each))]
+            new = [item for item in items if keeps(topic, partition_of(item))]
             had, kept = True, kept or bool(new)
             changes[name] = type(items)(new)
     if had and not kept:

@@ -149,4 +149,4 @@ class FrameRecorder:
 def _size_of_records(body: object) -> int:
     if not isinstance(body, FetchResponse):
         return 0
-    return sum(len(each.records or b"") for topic in body.responses for each in topic.partitions)
+    return sum(len(partition.records or b"") for topic in body.responses for partition in topic.partitions)

@@ -126,7 +126,7 @@ class Imitation:
         for name in value.__dataclass_fields__:
             items = getattr(value, name)
             if isinstance(items, tuple) and items and is_dataclass(items[0]):
-                changes[name] = tuple(self._readdressed(each) for each in items)
+                changes[name] = tuple(self._readdressed(item) for item in items)
         node = getattr(value, "node_id", getattr(value, "broker_id", None))
         if node in self.addresses and hasattr(value, "host"):
             host, port = self.addresses[node]

@@ -138,7 +138,7 @@ class InsideNode:
         if self.rules.is_phantom(reply.connection):
             return self.rules.replied(reply)[0]
         effects, fault = self.rules.replied(self.imitation.changed(reply))
-        sent = next((each for each in effects if isinstance(each, Reply)), reply)
+        sent = next((effect for effect in effects if isinstance(effect, Reply)), reply)
         if sent.body is not None:
             self.recorder.response(sent, sent.tag.client_id, fault)
         return effects
@@ -148,8 +148,8 @@ class InsideNode:
 
     def _session_partitions(self, session_id: int) -> Iterator[tuple[str, int]]:
         session = self._node.broker.fetch_sessions.sessions.get(session_id)
-        for each in () if session is None else session.partitions.values():
-            yield each.topic or self._topic_name(each.topic_id) or "", each.index
+        for partition in () if session is None else session.partitions.values():
+            yield partition.topic or self._topic_name(partition.topic_id) or "", partition.index
 
     def _transaction_state(self, transactional_id: str) -> str | None:
         entry = self._node.broker.transactions.entry(transactional_id)
@@ -368,9 +368,9 @@ class InsideNode:
         """Close the fetch sessions of clients that fit, and return their number."""
         sessions = self._node.broker.fetch_sessions
         chosen = [
-            each.session_id
-            for each in sessions.sessions.values()
-            if not each.privileged and fnmatchcase(each.client_id, client_id)
+            session.session_id
+            for session in sessions.sessions.values()
+            if not session.privileged and fnmatchcase(session.client_id, client_id)
         ]
 
         def close() -> None:
@@ -485,9 +485,9 @@ class InsideNode:
     ) -> Plain:
         """Return the recorded frames whose API and client ID fit the patterns, or the newest of them."""
         found = [
-            each
-            for each in self.recorder.frames(of_nodes)
-            if fnmatchcase(api_name(each.api_key).lower(), api.lower()) and fnmatchcase(each.client_id, client_id)
+            frame
+            for frame in self.recorder.frames(of_nodes)
+            if fnmatchcase(api_name(frame.api_key).lower(), api.lower()) and fnmatchcase(frame.client_id, client_id)
         ]
         return [each.plain(self.node_id) for each in found[-newest if newest else 0 :]]
 
@@ -502,9 +502,9 @@ class InsideNode:
         from reference_broker.metrics.metrics import Histogram
 
         found: dict[str, Any] = {}
-        for each in self._node.metrics.rows():
-            metric = each.metric
-            found[each.mbean] = metric.count if isinstance(metric, Histogram) else metric.value
+        for row in self._node.metrics.rows():
+            metric = row.metric
+            found[row.mbean] = metric.count if isinstance(metric, Histogram) else metric.value
         return found
 
     def do_controller(self) -> Plain:
@@ -593,7 +593,8 @@ class InsideNode:
             "local_log_start_offset": log.local_log_start_offset,
             "log_end_offset": log.log_end_offset,
             "aborted": [
-                [each.producer_id, each.first_offset] for each in log.aborted_transactions(start, log.high_watermark)
+                [transaction.producer_id, transaction.first_offset]
+                for transaction in log.aborted_transactions(start, log.high_watermark)
             ],
         }
 
@@ -610,9 +611,11 @@ class InsideNode:
                         "generation": group.generation,
                         "protocol": group.protocol,
                         "leader": group.leader,
-                        "members": [each.member_id for each in members],
-                        "client_ids": [each.client_id for each in members],
-                        "committed": [[one.topic, one.partition, one.offset] for one in commits if one is not None],
+                        "members": [member.member_id for member in members],
+                        "client_ids": [member.client_id for member in members],
+                        "committed": [
+                            [commit.topic, commit.partition, commit.offset] for commit in commits if commit is not None
+                        ],
                         "coordinator": self.node_id,
                     }
                 )
@@ -625,7 +628,7 @@ class InsideNode:
                 "state": entry.current.state.value,
                 "producer_id": entry.current.producer_id,
                 "producer_epoch": entry.current.producer_epoch,
-                "partitions": [[str(each[0]), int(each[1])] for each in entry.current.partitions],
+                "partitions": [[str(partition[0]), int(partition[1])] for partition in entry.current.partitions],
                 "coordinator": self.node_id,
             }
             for shard in self._node.broker.transactions.active()
@@ -635,14 +638,14 @@ class InsideNode:
     def do_sessions(self) -> Plain:
         return [
             {
-                "session_id": each.session_id,
+                "session_id": session.session_id,
                 "node": self.node_id,
-                "client_id": each.client_id,
-                "next_epoch": each.epoch,
-                "partitions": len(each.partitions),
+                "client_id": session.client_id,
+                "next_epoch": session.epoch,
+                "partitions": len(session.partitions),
             }
-            for each in self._node.broker.fetch_sessions.sessions.values()
-            if not each.privileged
+            for session in self._node.broker.fetch_sessions.sessions.values()
+            if not session.privileged
         ]
 
 

@@ -33,7 +33,7 @@ class Listeners:
         return self._of_nodes[1]
 
     def settings(self) -> dict[str, str]:
-        brokers, controllers = (each.address for each in self._of_nodes)
+        brokers, controllers = (node.address for node in self._of_nodes)
         return {
             "listeners": f"PLAINTEXT://{self.clients.address},REPLICATION://{brokers},CONTROLLER://{controllers}",
             "controller.listener.names": "CONTROLLER",

@@ -39,7 +39,7 @@ def plain(value: object, name: str = "") -> Plain:
     if isinstance(value, bytes | bytearray | memoryview):
         return _bytes(bytes(value), name)
     if is_dataclass(value) and not isinstance(value, type):
-        return {each.name: plain(getattr(value, each.name), each.name) for each in fields(value)}
+        return {field.name: plain(getattr(value, field.name), field.name) for field in fields(value)}
     if isinstance(value, dict):
         return {str(key): plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple | set | frozenset):

@@ -157,7 +157,10 @@ class RuleEngine:
     def _has_transaction(self, spec: RuleSpec, facts: Facts) -> bool:
         if spec.transaction is None:
             return True
-        return any(self._transaction_state(each) == spec.transaction for each in facts.transactional_ids)
+        return any(
+            self._transaction_state(transactional_id) == spec.transaction
+            for transactional_id in facts.transactional_ids
+        )
 
     def _drop_request(self, rule: ActiveRule, request: Request, frame: RecordedFrame) -> Sequence[Event]:
         frame.fault = self._note(rule, request, "request dropped, connection lost")

@@ -104,7 +104,7 @@ class Rule:
     @property
     def hits(self) -> list[Hit]:
         """Each time that it acted, in order."""
-        return [Hit(**each) for each in self._counts.hits()]
+        return [Hit(**hit) for hit in self._counts.hits()]
 
     @property
     def fired(self) -> int:
@@ -331,7 +331,9 @@ def _check_match(apis: tuple[int, ...] | None, match: MatchFields) -> None:
             raise ValueError(f"A request of {which} names no {field.replace('_', ' ')}, so the rule can never match.")
     versions = match.get("versions")
     if versions is not None and not (
-        isinstance(versions, tuple | list) and len(versions) == 2 and all(isinstance(each, int) for each in versions)
+        isinstance(versions, tuple | list)
+        and len(versions) == 2
+        and all(isinstance(version, int) for version in versions)
     ):
         raise TypeError(f"versions is {versions!r}: give a version, or the lowest and the highest, such as (4, 11).")
     if versions is not None and versions[0] > versions[1]:
@@ -357,7 +359,7 @@ def _check_counts(counts: dict[str, Any]) -> None:
     unknown = set(counts) - {"nth", "times", "probability", "seed"}
     if unknown:
         names = [*MatchFields.__annotations__, *Counts.__annotations__]
-        close = [each for name in sorted(unknown) for each in get_close_matches(name, names, 1)]
+        close = [match for name in sorted(unknown) for match in get_close_matches(name, names, 1)]
         meant = f" Did you mean {' and '.join(close)}?" if close else ""
         raise TypeError(
             f"{', '.join(sorted(unknown))}: the counts are nth, times, probability, seed and optional.{meant}"

@@ -420,7 +420,7 @@ def test_under_nohup_a_hang_up_ends_nothing(tmp_path: Path, command: str) -> Non
 
 
 def test_live_selection_omits_simulated_only_and_other_revision() -> None:
-    everything = [each for each in find_scenarios([], True) if not each.swarm]
+    everything = [scenario for scenario in find_scenarios([], True) if not scenario.swarm]
     plays = {(each.name, mutant) for each, mutant in live_plays(everything, None, None, "reference", True)}
     assert {("01-lost-response@first", ""), ("04-forget-cut@first", "replaced_partitions_kept")} <= plays
     assert ("04-forget-cut", "replaced_partitions_kept") not in plays

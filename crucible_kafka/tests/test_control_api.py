@@ -115,7 +115,7 @@ def test_rule_loses_a_response_and_its_hits_are_seen(client: Client, kafka: Clus
     stored = client.done("GET", "/v1/topics/orders/records?partition=0")
     assert {each["value"] for each in stored} == {"one", "two"}
     faults = client.done("GET", "/v1/frames?api=Produce&client_id=app-*&direction=response")
-    assert any(each["fault"] for each in faults)
+    assert any(fault["fault"] for fault in faults)
     assert len(client.done("GET", "/v1/frames?api=Produce&last=1")) == 1
     assert client.done("DELETE", path)["fired"] == 1
     assert client.refused("GET", path)[0] == 404
@@ -375,19 +375,21 @@ def test_document_is_valid() -> None:
         assert reference.startswith("#/")
         for part in reference[2:].split("/"):
             schema = schema[part]
-    tags = {each["name"] for each in described["tags"]}
+    tags = {tag["name"] for tag in described["tags"]}
     names = []
     for path, methods in described["paths"].items():
         for method, each in methods.items():
             assert method in ("get", "post", "delete")
             names.append(each["operationId"])
             assert set(each["tags"]) <= tags
-            in_path = {one["name"] for one in each["parameters"] if one["in"] == "path"}
+            in_path = {parameter["name"] for parameter in each["parameters"] if parameter["in"] == "path"}
             assert in_path == set(re.findall(r"\{(\w+)\}", path))
-            assert all(one["required"] for one in each["parameters"] if one["in"] == "path")
-            assert all(one["in"] in ("path", "query") and one["schema"] for one in each["parameters"])
-            assert len({(one["name"], one["in"]) for one in each["parameters"]}) == len(each["parameters"])
-            assert all("description" in one or "$ref" in one for one in each["responses"].values())
+            assert all(parameter["required"] for parameter in each["parameters"] if parameter["in"] == "path")
+            assert all(parameter["in"] in ("path", "query") and parameter["schema"] for parameter in each["parameters"])
+            assert len({(parameter["name"], parameter["in"]) for parameter in each["parameters"]}) == len(
+                each["parameters"]
+            )
+            assert all("description" in response or "$ref" in response for response in each["responses"].values())
             assert each["summary"]
             assert method == "post" or "requestBody" not in each
     assert len(set(names)) == len(names) == len(operation.listed)

@@ -66,9 +66,9 @@ def test_each_test_of_a_sample_project_is_short(client: str) -> None:
     tree = ast.parse((folder_of(client) / f"test_{client.replace('-', '_')}.py").read_text())
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     lines = {
-        each.name: each.end_lineno - each.lineno + 1
-        for each in functions
-        if each.name.startswith("test_") and each.end_lineno
+        function.name: function.end_lineno - function.lineno + 1
+        for function in functions
+        if function.name.startswith("test_") and function.end_lineno
     }
     assert len(lines) == TESTS
     assert {name: count for name, count in lines.items() if count > MOST_LINES} == {}

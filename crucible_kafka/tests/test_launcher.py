@@ -109,10 +109,10 @@ def test_two_calls_at_once_set_up_once(launcher: Any, tmp_path: Path, monkeypatc
     monkeypatch.setattr(launcher, "fingerprint", str)
     monkeypatch.setattr(launcher, "set_up", slowly)
     calls = [Thread(target=launcher.set_up_once) for _ in range(2)]
-    for each in calls:
-        each.start()
-    for each in calls:
-        each.join()
+    for call in calls:
+        call.start()
+    for call in calls:
+        call.join()
     assert len(set_up) == 1
 
 

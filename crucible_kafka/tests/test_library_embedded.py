@@ -38,12 +38,12 @@ def produce(cluster: Cluster, topic: str, *values: str, client_id: str = "app-1"
 def test_records_of_a_client_are_read_from_the_log(kafka: Cluster) -> None:
     kafka.create_topic("orders", partitions=3)
     produce(kafka, "orders", "one", "two")
-    assert [(each.partition, each.offset, each.value) for each in kafka.records("orders")] == [
+    assert [(record.partition, record.offset, record.value) for record in kafka.records("orders")] == [
         (0, 0, b"one"),
         (0, 1, b"two"),
     ]
     assert kafka.records("orders", partition=1) == []
-    assert all(each.committed for each in kafka.records("orders"))
+    assert all(record.committed for record in kafka.records("orders"))
 
 
 def test_records_of_an_aborted_transaction_are_read_as_not_committed(kafka: Cluster) -> None:
@@ -61,7 +61,7 @@ def test_records_of_an_aborted_transaction_are_read_as_not_committed(kafka: Clus
     producer.begin_transaction()
     producer.produce("paid", value="open")
     producer.flush(LIMIT_S)
-    assert {each.value: each.committed for each in kafka.records("paid")} == {
+    assert {record.value: record.committed for record in kafka.records("paid")} == {
         b"lost": False,
         b"kept": True,
         b"open": False,
@@ -125,7 +125,7 @@ def test_killed_node_restarts_with_its_data_and_address(kafka: Cluster) -> None:
     node.restart()
     assert kafka.bootstrap_servers == address
     produce(kafka, "kept", "after")
-    assert [each.value for each in kafka.records("kept")] == [b"before", b"after"]
+    assert [record.value for record in kafka.records("kept")] == [b"before", b"after"]
 
 
 def test_paused_node_serves_nothing_until_it_resumes(kafka: Cluster) -> None:
@@ -137,7 +137,7 @@ def test_paused_node_serves_nothing_until_it_resumes(kafka: Cluster) -> None:
     assert producer.flush(0.5) == 1
     node.resume()
     assert producer.flush(LIMIT_S) == 0
-    assert [each.value for each in kafka.records("slow")] == [b"late"]
+    assert [record.value for record in kafka.records("slow")] == [b"late"]
 
 
 def test_node_that_was_killed_while_paused_handles_nothing_more(kafka: Cluster) -> None:
@@ -165,7 +165,7 @@ def test_two_clusters_live_side_by_side(kafka: Cluster) -> None:
     with Cluster() as other:
         other.create_topic("only-here")
         produce(other, "only-here", "x")
-        assert [each.value for each in other.records("only-here")] == [b"x"]
+        assert [record.value for record in other.records("only-here")] == [b"x"]
         with pytest.raises(CrucibleError, match="does not exist"):
             kafka.records("only-here")
 

@@ -91,7 +91,7 @@ def test_cluster_that_nobody_closes_ends_and_names_its_place() -> None:
     assert category is ResourceWarning
     assert f"{WHERE}:{line}" in text
     assert "was never closed: use it in a with block, or call close()" in text
-    assert not any(each.is_alive() for each in threads)
+    assert not any(thread.is_alive() for thread in threads)
     assert not folder.exists()
 
 

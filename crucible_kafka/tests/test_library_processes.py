@@ -53,7 +53,7 @@ def test_three_nodes_are_three_processes(kafka: Cluster) -> None:
     assert len(pids) == 3
     assert os.getpid() not in pids
     produce(kafka, "orders", "a")
-    assert b"a" in [each.value for each in kafka.records("orders")]
+    assert b"a" in [record.value for record in kafka.records("orders")]
     assert kafka.frames(api="Produce", client_id="app-*")
 
 
@@ -71,7 +71,7 @@ def test_killed_leader_is_replaced_at_once_and_comes_back_in_sync(kafka: Cluster
         dead.pause()
     dead.restart()
     assert dead.id in kafka.active_controller().command("topic", name="failover")["isr"][0]
-    assert [each.value for each in kafka.records("failover")] == [b"before", b"after"]
+    assert [record.value for record in kafka.records("failover")] == [b"before", b"after"]
 
 
 def test_rule_counts_over_all_nodes(kafka: Cluster) -> None:
@@ -126,7 +126,7 @@ def test_full_disk_refuses_records() -> None:
         else:
             full.node(0).restart()
         produce(full, "t", "fits")
-        assert [each.value for each in full.records("t")] == [b"fits"]
+        assert [record.value for record in full.records("t")] == [b"fits"]
 
 
 def test_slow_disk_and_a_clock_that_is_wrong() -> None:
@@ -208,7 +208,7 @@ def test_three_nodes_may_be_threads_of_this_process() -> None:
         dead.kill()
         produce(kafka, "t", "after")
         dead.restart()
-        assert [each.value for each in kafka.records("t")] == [b"before", b"after"]
+        assert [record.value for record in kafka.records("t")] == [b"before", b"after"]
 
 
 def test_process_with_many_descriptors_has_clusters_too() -> None:
@@ -242,8 +242,8 @@ def test_threads_that_use_a_cluster_while_it_is_killed_get_its_own_exceptions(pr
                 kafka.node(0).restart()
         finally:
             has_ended.set()
-        for each in users:
-            each.result(30)
+        for user in users:
+            user.result(30)
 
 
 def test_commands_of_another_thread_do_not_take_the_ready_line_of_a_node_that_starts(tmp_path: Path) -> None:

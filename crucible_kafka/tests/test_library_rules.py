@@ -83,7 +83,7 @@ def produce_request(*partitions: int, acks: int = -1) -> ProduceRequest:
 def produce(raw: Callable[..., Any], *partitions: int) -> dict[int, int]:
     """Produce one record to each partition, and return their error codes."""
     response = raw(ApiKey.PRODUCE, produce_request(*partitions), 12)
-    return {each.partition: each.error_code for topic in response.responses for each in topic.partitions}
+    return {partition.partition: partition.error_code for topic in response.responses for partition in topic.partitions}
 
 
 HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)  # type: ignore[arg-type]
@@ -129,7 +129,7 @@ def test_producer_retries_where_the_leader_has_moved(kafka: Cluster) -> None:
     producer.produce("moved", value="once")
     assert producer.flush(LIMIT_S) == 0
     moved.assert_fired(times=2)
-    assert [each.value for each in kafka.records("moved")] == [b"once"], "what is refused is not appended"
+    assert [record.value for record in kafka.records("moved")] == [b"once"], "what is refused is not appended"
 
 
 def test_lost_acknowledgement_is_a_duplicate_without_idempotence(kafka: Cluster) -> None:
@@ -138,7 +138,7 @@ def test_lost_acknowledgement_is_a_duplicate_without_idempotence(kafka: Cluster)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "retry.backoff.ms": 10})
     producer.produce("dup", value="x")
     assert producer.flush(LIMIT_S) == 0
-    assert [each.value for each in kafka.records("dup")] == [b"x", b"x"]
+    assert [record.value for record in kafka.records("dup")] == [b"x", b"x"]
 
 
 def test_consumer_opens_a_new_session_where_its_own_is_unknown(kafka: Cluster) -> None:
@@ -154,7 +154,7 @@ def test_consumer_opens_a_new_session_where_its_own_is_unknown(kafka: Cluster) -
         consumer.close(autocommit=False)
     stale.assert_fired(times=1)
     fetches = kafka.frames(api="Fetch", client_id="sess", direction="request")
-    new = [each for each in fetches if each.body["session_epoch"] == 0]
+    new = [fetch for fetch in fetches if fetch.body["session_epoch"] == 0]
     assert len(new) >= 2, "after the error it begins another session"
     assert stale.spec.nth == 2
 
@@ -200,11 +200,11 @@ def test_partition_that_cannot_be_fetched_is_fetched_again(kafka: Cluster) -> No
     assert read == {b"p0", b"p1"}
     sick.assert_fired(times=2)
     errors = [
-        (each["partition"], each["error_code"])
+        (topic_partition["partition"], topic_partition["error_code"])
         for frame in kafka.frames(api="Fetch", client_id="nurse", direction="response")
         for topic in frame.body["responses"]
-        for each in topic["partitions"]
-        if each["error_code"] != "NONE"
+        for topic_partition in topic["partitions"]
+        if topic_partition["error_code"] != "NONE"
     ]
     assert errors == [(1, "KAFKA_STORAGE_ERROR")] * 2
 
@@ -236,7 +236,7 @@ def test_rule_matches_by_the_state_of_a_transaction(kafka: Cluster) -> None:
     producer.commit_transaction(LIMIT_S)
     ends.assert_fired(times=1)
     assert again.fired == 0, "its first partition is added to an empty transaction"
-    assert [each.committed for each in kafka.records("tx")] == [True]
+    assert [record.committed for record in kafka.records("tx")] == [True]
 
 
 # Acts on the wire
@@ -375,7 +375,7 @@ def test_error_in_a_request_that_only_reads(kafka: Cluster, raw: Callable[..., A
         timeout=timedelta(0),  # type: ignore[arg-type]
     )
     (topic,) = raw(ApiKey.LIST_OFFSETS, body).topics
-    assert [each.error_code for each in topic.partitions] == [
+    assert [partition.error_code for partition in topic.partitions] == [
         ErrorCode.none,
         ErrorCode.unknown_topic_or_partition,
         ErrorCode.none,
@@ -607,10 +607,10 @@ def test_errors_of_items_are_not_at_the_top_level(kafka: Cluster) -> None:
     producer.produce(TOPIC, b"x")
     assert producer.flush(LIMIT_S) == 0
     responses = kafka.frames(api="Metadata", client_id="app-1", direction="response")
-    (refusal,) = [each for each in responses if each.fault]
+    (refusal,) = [response for response in responses if response.fault]
     assert refusal.error == "NONE"
     assert refusal.body["brokers"]
-    assert [each["error_code"] for each in refusal.body["topics"]] == ["LEADER_NOT_AVAILABLE"]
+    assert [topic["error_code"] for topic in refusal.body["topics"]] == ["LEADER_NOT_AVAILABLE"]
 
 
 def test_consumer_sees_an_error_of_all_partitions_that_it_fetches(kafka: Cluster) -> None:
@@ -647,7 +647,9 @@ def test_error_for_items_is_made_from_the_request() -> None:
     )
     body: Any = sent_and_read(ApiKey.TXN_OFFSET_COMMIT, 3, commit)
     assert [
-        (topic.name, each.partition_index, each.error_code) for topic in body.topics for each in topic.partitions
+        (topic.name, partition.partition_index, partition.error_code)
+        for topic in body.topics
+        for partition in topic.partitions
     ] == [(TOPIC, 3, ErrorCode.not_coordinator)]
     find = FindCoordinatorRequest(key_type=0, coordinator_keys=("g",))  # type: ignore[arg-type]
     for version in (2, 6):
@@ -678,7 +680,7 @@ def test_one_of_several_partitions_is_refused(version: int) -> None:
     made = refused_items(ApiKey.ADD_PARTITIONS_TO_TXN, version, part, int(ErrorCode.invalid_txn_state))
     (of_transaction,) = read_back(ApiKey.ADD_PARTITIONS_TO_TXN, version, made).results_by_transaction
     (of_topic,) = of_transaction.topic_results
-    assert [(each.partition_index, each.partition_error_code) for each in of_topic.results_by_partition] == [
+    assert [(result.partition_index, result.partition_error_code) for result in of_topic.results_by_partition] == [
         (1, ErrorCode.invalid_txn_state)
     ]
 
@@ -712,7 +714,7 @@ def test_lost_coordinator_at_the_end_of_a_transaction_is_retried(kafka: Cluster)
     rule = kafka.on("EndTxn", transactional_id="ender").respond_error("NOT_COORDINATOR", times=1)
     producer.commit_transaction(LIMIT_S)
     rule.assert_fired(1)
-    assert [each.committed for each in kafka.records(TOPIC, 2) if each.value == b"ended"] == [True]
+    assert [record.committed for record in kafka.records(TOPIC, 2) if record.value == b"ended"] == [True]
     assert len(kafka.frames(api="EndTxn", direction="request")) >= 2
 
 
@@ -724,7 +726,7 @@ def test_fenced_end_of_a_transaction_is_fatal_and_commits_nothing(kafka: Cluster
         producer.commit_transaction(LIMIT_S)
     assert failure.value.args[0].fatal()
     rule.assert_fired(1)
-    assert [each.committed for each in kafka.records(TOPIC, 2) if each.value == b"fenced"] == [False]
+    assert [record.committed for record in kafka.records(TOPIC, 2) if record.value == b"fenced"] == [False]
 
 
 @pytest.mark.parametrize(("error", "commits"), [("COORDINATOR_LOAD_IN_PROGRESS", True), ("ILLEGAL_GENERATION", False)])

@@ -72,7 +72,7 @@ def test_leader_moves_and_clients_follow(kafka: Cluster) -> None:
     assert after != before
     assert kafka.leader("orders", 0) == after
     produce(kafka, "orders", "moved")
-    assert b"moved" in [each.value for each in kafka.records("orders", 0)]
+    assert b"moved" in [record.value for record in kafka.records("orders", 0)]
     assert kafka.move_leader("orders", 0, to=before) == before
     assert kafka.move_leader("orders", 0, to=before) == before
 
@@ -148,7 +148,7 @@ def test_coordinator_of_a_transactional_id_moves(kafka: Cluster) -> None:
     before = kafka.coordinator(transactional_id="payer")
     assert kafka.move_coordinator(transactional_id="payer") != before
     producer.commit_transaction(LIMIT_S)
-    assert [each.committed for each in kafka.records("paid")] == [True]
+    assert [record.committed for record in kafka.records("paid")] == [True]
     with pytest.raises(ValueError, match="either a group or transactional_id"):
         kafka.move_coordinator()
 
@@ -174,7 +174,7 @@ def test_evicted_sessions_are_opened_again(single: Cluster) -> None:
         assert after.session_id != before.session_id
     finally:
         consumer.close(autocommit=False)
-    errors = [each.error for each in single.frames(api="Fetch", client_id="watcher", direction="response")]
+    errors = [frame.error for frame in single.frames(api="Fetch", client_id="watcher", direction="response")]
     assert "FETCH_SESSION_ID_NOT_FOUND" in errors
 
 
@@ -183,13 +183,13 @@ def test_forgotten_producer_starts_anew(single: Cluster) -> None:
     producer = Producer({"bootstrap.servers": single.bootstrap_servers, "enable.idempotence": True})
     producer.produce("idem", value="a")
     assert producer.flush(LIMIT_S) == 0
-    (known,) = {each.producer_id for each in single.records("idem")}
+    (known,) = {record.producer_id for record in single.records("idem")}
     assert single.expire_producer("idem", producer_id=known + 1) == 0
     assert single.expire_producer("idem", producer_id=known) == 1
     assert single.expire_producer("idem") == 0
     producer.produce("idem", value="b")
     producer.flush(LIMIT_S)
-    assert [each.value for each in single.records("idem")] == [b"a", b"b"]
+    assert [record.value for record in single.records("idem")] == [b"a", b"b"]
 
 
 def test_expired_transactional_id_is_unknown_to_its_producer(single: Cluster) -> None:
@@ -203,7 +203,7 @@ def test_expired_transactional_id_is_unknown_to_its_producer(single: Cluster) ->
         single.expire_transactional_id("idle")
     producer.commit_transaction(LIMIT_S)
     single.expire_transactional_id("idle")
-    assert [each.transactional_id for each in single.transactions()] == []
+    assert [transaction.transactional_id for transaction in single.transactions()] == []
     producer.begin_transaction()
 
     def commit() -> None:
@@ -221,7 +221,7 @@ def test_records_are_deleted_below_an_offset(single: Cluster) -> None:
     single.create_topic("trimmed")
     produce(single, "trimmed", "a", "b", "c")
     assert single.delete_records("trimmed", 0, before=2) == 2
-    assert [each.offset for each in single.records("trimmed")] == [2]
+    assert [record.offset for record in single.records("trimmed")] == [2]
     assert single.delete_records("trimmed") == 3
     assert single.records("trimmed") == []
     with pytest.raises(CrucibleError, match="OFFSET_OUT_OF_RANGE"):
@@ -242,7 +242,7 @@ def test_truncated_log_goes_on_in_a_new_epoch_on_all_replicas(kafka: Cluster) ->
     kafka.await_in_sync((leader + 1) % 3, LIMIT_S)
     moved = kafka.move_leader("cut")
     assert moved != leader
-    assert [each.value for each in kafka.records("cut")] == [b"a", b"b", b"e"]
+    assert [record.value for record in kafka.records("cut")] == [b"a", b"b", b"e"]
     with pytest.raises(ValueError, match="to is 3, and cut-0 has offsets 0 to 2: give one of its offsets"):
         kafka.truncate("cut", 0, to=3)
 
@@ -286,7 +286,7 @@ def test_request_beyond_the_end_of_a_truncated_log_is_out_of_range(single: Clust
     finally:
         consumer.close(autocommit=False)
     single.node(0).restart()
-    assert [each.value for each in single.records("short")] == [b"a"]
+    assert [record.value for record in single.records("short")] == [b"a"]
     with pytest.raises(CrucibleError, match="does not exist"):
         single.truncate("nothing", 0, to=0)
     with pytest.raises(ValueError, match="to is 7, and short-0 has offsets 0 to 0"):
@@ -299,7 +299,7 @@ def test_compaction_keeps_the_newest_record_of_each_key(single: Cluster) -> None
     produce(single, "table", "x", key="other")
     assert len(single.records("table")) == 4
     single.compact("table")
-    assert [(each.key, each.value) for each in single.records("table")] == [(b"k", b"3"), (b"other", b"x")]
+    assert [(record.key, record.value) for record in single.records("table")] == [(b"k", b"3"), (b"other", b"x")]
     single.create_topic("plain")
     with pytest.raises(NotPossible, match=r"cleanup\.policy"):
         single.compact("plain")
@@ -310,7 +310,7 @@ def test_all_replicas_are_rolled_and_compacted(kafka: Cluster) -> None:
     produce(kafka, "wide", "1", "2", key="k")
     kafka.compact("wide")
     for _ in range(3):
-        assert [each.value for each in kafka.records("wide", 0)] == [b"2"]
+        assert [record.value for record in kafka.records("wide", 0)] == [b"2"]
         kafka.move_leader("wide", 0)
 
 
@@ -407,7 +407,7 @@ def test_another_address_is_in_responses(single: Cluster) -> None:
     single.advertise("localhost", 5)
     try:
         response = raw_call(single, ApiKey.METADATA, 13, ALL_BROKERS)
-        assert [(each.host, each.port) for each in response.brokers] == [("localhost", 5)]
+        assert [(broker.host, broker.port) for broker in response.brokers] == [("localhost", 5)]
         single.create_topic("reached")
         assert single.coordinator("somebody") == 0
     finally:
@@ -441,6 +441,6 @@ def test_verbs_do_not_wait_for_a_node_that_is_isolated(kafka: Cluster) -> None:
         new = kafka.leader("cut-off", 0)
         assert new != old
         produce(kafka, "cut-off", "after", **{"bootstrap.servers": kafka.node(new).address})
-        assert [each.value for each in kafka.records("cut-off", 0)] == [b"before", b"after"]
+        assert [record.value for record in kafka.records("cut-off", 0)] == [b"before", b"after"]
     finally:
         kafka.node(old).heal()

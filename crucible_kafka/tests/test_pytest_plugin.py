@@ -30,7 +30,7 @@ def no_second_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     schemas later would have classes of another copy."""
 
     def forget_tests(_: SysModulesSnapshot) -> None:
-        for name in [each for each in sys.modules if each == "conftest" or each.startswith("test_")]:
+        for name in [module for module in sys.modules if module == "conftest" or module.startswith("test_")]:
             del sys.modules[name]
 
     monkeypatch.setattr(SysModulesSnapshot, "restore", forget_tests)

@@ -87,12 +87,12 @@ def required_files(*packages: str) -> set[Path]:
             installed_one = distribution(name)
         except PackageNotFoundError:  # For another system or Python.
             continue
-        needs = [each for each in installed_one.requires or () if "extra ==" not in each]
+        needs = [requirement for requirement in installed_one.requires or () if "extra ==" not in requirement]
         tops = {file.parts[0] for file in installed_one.files or () if file.parts[0] not in ("..", "__pycache__")}
         found[name] = {Path(str(installed_one.locate_file(each))) for each in tops}
-        names |= {re.split(r"[^\w.-]", each, maxsplit=1)[0] for each in needs} - set(found)
+        names |= {re.split(r"[^\w.-]", need, maxsplit=1)[0] for need in needs} - set(found)
     found.pop("crucible-kafka", None)
-    return {each for files in found.values() for each in files if each.suffix not in (".md", ".in")}
+    return {file for files in found.values() for file in files if file.suffix not in (".md", ".in")}
 
 
 def command(environment: Path, *words: str | Path) -> list[str]:

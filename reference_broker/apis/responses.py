@@ -74,8 +74,8 @@ def topics_with_errors(
     remaining, failed_topics, count = iter(errors), list[TopicT](), 0
     for each in requested:
         partitions = []
-        for one in each.partitions:
-            partitions.append(partition(partition_index=one.partition_index, error_code=next(remaining)))
+        for topic_partition in each.partitions:
+            partitions.append(partition(partition_index=topic_partition.partition_index, error_code=next(remaining)))
             count += 1
             if count % ERRORS_PER_SLICE == 0:
                 yield

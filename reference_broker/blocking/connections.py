@@ -93,7 +93,7 @@ class LaneConnections:
 
     def receive(self, until: float) -> list[Outcome]:
         """Return the requests that have ended. Wait for the first one until ``until`` (monotonic clock)."""
-        waiting = {name: each for name, each in self._lanes.items() if each.sent is not None}
+        waiting = {name: lane for name, lane in self._lanes.items() if lane.sent is not None}
         until = min((each.deadline for each in waiting.values() if each.deadline < until), default=until)
         timeout = max(until - time.monotonic(), 0.0)
         sockets = [each.connection.sock for each in waiting.values()]

@@ -62,7 +62,7 @@ class TombstonesMissedError(InvalidOffsetError):
     again."""
 
     def __init__(self, partitions: tuple[TopicPartition, ...]) -> None:
-        listed = ", ".join(f"{each.topic}-{each.partition}" for each in partitions)
+        listed = ", ".join(f"{partition.topic}-{partition.partition}" for partition in partitions)
         super().__init__(ErrorCode.offset_out_of_range, f" (tombstones of {listed} may have been missed)")
         self.partitions = partitions
 
@@ -191,7 +191,11 @@ class BlockingConsumer:
         while True:
             info = self.consumer.metadata.cache.topics.get(topic)
             if info is not None or _now_us() >= deadline_us:
-                return [TopicPartition(topic, each) for each in sorted(info.partitions)] if info is not None else []
+                return (
+                    [TopicPartition(topic, partition) for partition in sorted(info.partitions)]
+                    if info is not None
+                    else []
+                )
             self._turn(deadline_us)
 
     @_locked

@@ -137,7 +137,11 @@ class BlockingTransactionalProducer:
         while True:
             info = self.producer.metadata.cache.topics.get(topic)
             if info is not None or _now_us() >= deadline_us:
-                return [TopicPartition(topic, each) for each in sorted(info.partitions)] if info is not None else []
+                return (
+                    [TopicPartition(topic, partition) for partition in sorted(info.partitions)]
+                    if info is not None
+                    else []
+                )
             self._turn(deadline_us)
 
     def close(self) -> None:

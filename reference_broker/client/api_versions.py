@@ -28,7 +28,7 @@ NEEDED_DRAFTS: Final = tuple(
 
 def announced_in(body: object) -> frozenset[str]:
     """The names of all features that the node announces in this ApiVersions response."""
-    return frozenset(each.name for each in cast("ApiVersionsResponse", body).supported_features)
+    return frozenset(feature.name for feature in cast("ApiVersionsResponse", body).supported_features)
 
 
 def announces_drafts(body: object) -> bool:
@@ -79,7 +79,7 @@ class Announced:
         epoch = int(response.finalized_features_epoch)
         if epoch > self._epoch:
             self._epoch = epoch
-            levels = {each.name: int(each.max_version_level) for each in response.finalized_features}
+            levels = {feature.name: int(feature.max_version_level) for feature in response.finalized_features}
             self.transaction_version = levels.get(TRANSACTION_VERSION, 0)
 
     @property

@@ -32,7 +32,9 @@ class AbortedBatches:
     """The producers whose aborted transaction is open at this point."""
 
     def __post_init__(self) -> None:
-        self._to_come = sorted(((each.first_offset, each.producer_id) for each in self.transactions), reverse=True)
+        self._to_come = sorted(
+            ((transaction.first_offset, transaction.producer_id) for transaction in self.transactions), reverse=True
+        )
 
     def drops(self, header: BatchHeader, batch: Buffer) -> bool:
         """Return whether this batch, the next of the response, belongs to an aborted transaction. Markers do not."""

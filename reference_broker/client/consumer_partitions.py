@@ -108,15 +108,15 @@ class HeldPartitions:
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
         """Add newly assigned partitions."""
-        for each in partitions:
-            self.held.setdefault(each, AssignedPartition())
+        for partition in partitions:
+            self.held.setdefault(partition, AssignedPartition())
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
         """Remove partitions that are no longer assigned, with the records that were fetched of them."""
-        for each in partitions:
-            self.held.pop(each, None)
-            self.state.positions.pop(each, None)
-            self._waiting.pop(each, None)
+        for partition in partitions:
+            self.held.pop(partition, None)
+            self.state.positions.pop(partition, None)
+            self._waiting.pop(partition, None)
 
     def in_phase(self, phase: Phase) -> list[TopicPartition]:
         """The partitions in that phase, in the order of assignment."""
@@ -129,9 +129,9 @@ class HeldPartitions:
 
     def set_paused(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
         """While a partition is paused, it is not fetched and its records are not given out. Others are ignored."""
-        for each in partitions:
-            if each in self.held:
-                self.held[each].is_paused = paused
+        for partition in partitions:
+            if partition in self.held:
+                self.held[partition].is_paused = paused
 
     def note_committed(self, where: TopicPartition, offset: int) -> None:
         """Record that a commit of the partition has succeeded."""
@@ -140,9 +140,9 @@ class HeldPartitions:
 
     def revoke(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop reading these partitions. ``drop_revoked`` follows once they are released."""
-        for each in partitions:
-            if each in self.held:
-                self.held[each].is_revoked = True
+        for partition in partitions:
+            if partition in self.held:
+                self.held[partition].is_revoked = True
 
     @property
     def has_revoked(self) -> bool:
@@ -151,7 +151,7 @@ class HeldPartitions:
 
     def drop_revoked(self, partitions: Iterable[TopicPartition]) -> None:
         """Drop those of the partitions that are revoked, because they are released or assigned again."""
-        self.drop([each for each in partitions if each in self.held and self.held[each].is_revoked])
+        self.drop([partition for partition in partitions if partition in self.held and self.held[partition].is_revoked])
 
     # -- placing ------------------------------------------------------------------------------------------------
 
@@ -259,7 +259,7 @@ class HeldPartitions:
         before = position.offset, position.leader_epoch
         batches = tuple(self.state.take(where, data))
         try:
-            records = [(batch.header.leader_epoch, each) for batch in batches for each in _records_of(where, batch)]
+            records = [(batch.header.leader_epoch, record) for batch in batches for record in _records_of(where, batch)]
         except InvalidRecords:
             position.offset, position.leader_epoch = before
             raise
@@ -294,10 +294,10 @@ class HeldPartitions:
         """Return the offsets to commit for those of the partitions that are being read. ``metadata_epoch`` is that of
         the last accepted metadata (M-6)."""
         found: dict[TopicPartition, OffsetToCommit] = {}
-        for where in partitions:
-            held = self.held.get(where)
+        for partition in partitions:
+            held = self.held.get(partition)
             if held is not None and held.phase is Phase.READING:
-                found[where] = OffsetToCommit(held.given, held.given_epoch, metadata_epoch)
+                found[partition] = OffsetToCommit(held.given, held.given_epoch, metadata_epoch)
         return found
 
 

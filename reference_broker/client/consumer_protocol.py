@@ -66,7 +66,7 @@ def encode_subscription(subscription: Subscription, version: int = NEWEST_VERSIO
             topics=subscription.topics,
             user_data=subscription.user_data,
             owned_partitions=tuple(
-                OwnedTopic(topic=TopicName(topic), partitions=tuple(i32(each) for each in numbers))
+                OwnedTopic(topic=TopicName(topic), partitions=tuple(i32(number) for number in numbers))
                 for topic, numbers in by_topic(subscription.owned).items()
             ),
             generation_id=i32(subscription.generation_id),
@@ -80,7 +80,7 @@ def decode_subscription(data: bytes) -> Subscription:
     body = _decode("consumer_protocol_subscription", data, ConsumerProtocolSubscription)
     return Subscription(
         topics=tuple(body.topics),
-        owned=_flat((each.topic, each.partitions) for each in body.owned_partitions),
+        owned=_flat((partition.topic, partition.partitions) for partition in body.owned_partitions),
         generation_id=int(body.generation_id),
         user_data=body.user_data,
         rack_id=body.rack_id,
@@ -94,7 +94,7 @@ def encode_assignment(assignment: Assignment, version: int = NEWEST_VERSION) -> 
         version,
         ConsumerProtocolAssignment(
             assigned_partitions=tuple(
-                AssignedTopic(topic=TopicName(topic), partitions=tuple(i32(each) for each in numbers))
+                AssignedTopic(topic=TopicName(topic), partitions=tuple(i32(number) for number in numbers))
                 for topic, numbers in by_topic(assignment.partitions).items()
             ),
             user_data=assignment.user_data,
@@ -110,7 +110,9 @@ def decode_assignment(data: bytes) -> Assignment:
     if not data:
         return Assignment()
     body = _decode("consumer_protocol_assignment", data, ConsumerProtocolAssignment)
-    return Assignment(_flat((each.topic, each.partitions) for each in body.assigned_partitions), body.user_data)
+    return Assignment(
+        _flat((partition.topic, partition.partitions) for partition in body.assigned_partitions), body.user_data
+    )
 
 
 def _flat(topics: Iterable[tuple[str, Iterable[int]]]) -> tuple[TopicPartition, ...]:

@@ -382,7 +382,7 @@ class GroupConsumer:
         that it waits for something other than time."""
         due = [] if self.metadata.is_requesting else [self.metadata.due_at_us]
         parts = (self.membership, self._committing, self._placing, self._fetches)
-        due += [at for each in parts if each is not None and (at := each.wake_at_us) is not None]
+        due += [at for part in parts if part is not None and (at := part.wake_at_us) is not None]
         return min(due, default=None)
 
     def responded(self, lane: str, now_us: int, body: object) -> None:
@@ -441,7 +441,7 @@ class GroupConsumer:
         self._learn_counts()
         self.partitions.learn_epoch(self.metadata_epoch())
         cache = self.metadata.cache
-        missing = cache.missing(self.partitions.held) or any(each not in cache.topics for each in self._topics)
+        missing = cache.missing(self.partitions.held) or any(topic not in cache.topics for topic in self._topics)
         self.metadata.done(now_us, not self.partitions.is_waiting and not missing)
         if self.membership is not None and self.membership.wanted_topics:
             self.metadata.want_at_once()
@@ -450,12 +450,12 @@ class GroupConsumer:
         """Pass the numbers of partitions to the membership, if the request named every topic that the group's leader
         must know."""
         if self.membership is not None and all(
-            each in self._requested_topics for each in self.membership.wanted_topics
+            topic in self._requested_topics for topic in self.membership.wanted_topics
         ):
             topics = (*self._topics, *self.membership.watched_topics)
             known = self.metadata.cache.topics
             self.membership.learn_partitions(
-                {each: len(known[each].partitions) if each in known else 0 for each in topics}
+                {topic: len(known[topic].partitions) if topic in known else 0 for topic in topics}
             )
 
     def _collect(self) -> None:

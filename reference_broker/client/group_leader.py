@@ -101,7 +101,9 @@ def cooperative_sticky_assignor(
     _balance(given, interested, order)
     claimed = _claims(members, order)
     return {
-        member: sorted(each for each in partitions if claimed.get(each, [member]) == [member])
+        member: sorted(
+            topic_partition for topic_partition in partitions if claimed.get(topic_partition, [member]) == [member]
+        )
         for member, partitions in given.items()
     }
 
@@ -192,12 +194,12 @@ class GroupLeader:
         topics: dict[str, None] = {}
         for data in joined.members.values():
             topics.update(dict.fromkeys(decode_subscription(data).topics))
-        self.wanted_topics = tuple(each for each in topics if each not in self.counts)
+        self.wanted_topics = tuple(topic for topic in topics if topic not in self.counts)
 
     def assignments(self, joined: Joined) -> dict[str, bytes]:
         """Assign the partitions. Return each member's assignment, encoded, by member ID."""
         members = {member_id: decode_subscription(data) for member_id, data in joined.members.items()}
-        topics = dict.fromkeys(topic for each in members.values() for topic in each.topics)
+        topics = dict.fromkeys(topic for member in members.values() for topic in member.topics)
         self.assigned_by = {topic: self.counts.get(topic, 0) for topic in topics}
         given = assign(joined.protocol or "", self.assigned_by, members, joined.instance_ids)
         return {member_id: encode_assignment(Assignment(tuple(given[member_id]))) for member_id in members}

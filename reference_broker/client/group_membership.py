@@ -78,7 +78,7 @@ class GroupConfig:
     @property
     def cooperative(self) -> bool:
         """Whether partitions are released only once they are assigned to another member."""
-        return all(each in COOPERATIVE_PROTOCOLS for each in self.protocols)
+        return all(protocol in COOPERATIVE_PROTOCOLS for protocol in self.protocols)
 
 
 class MemberState(Enum):

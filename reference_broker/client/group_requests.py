@@ -105,10 +105,10 @@ def find_coordinator(key: str, key_type: int = GROUP_KEY_TYPE) -> FindCoordinato
 
 def coordinator_of(body: object, group_id: str) -> NodeAddress | Error | int:
     """The coordinator's address, or the error that explains why it is not known."""
-    for each in cast("FindCoordinatorResponse", body).coordinators:
-        if each.key in (group_id, ""):
-            error = error_of(each.error_code)
-            return error if error else NodeAddress(int(each.node_id), each.host, int(each.port))
+    for coordinator in cast("FindCoordinatorResponse", body).coordinators:
+        if coordinator.key in (group_id, ""):
+            error = error_of(coordinator.error_code)
+            return error if error else NodeAddress(int(coordinator.node_id), coordinator.host, int(coordinator.port))
     return ErrorCode.coordinator_not_available
 
 
@@ -157,9 +157,11 @@ def joined(body: object) -> Joined:
         member_id=response.member_id,
         is_leader=response.leader == response.member_id,
         skip_assignment=bool(response.skip_assignment),
-        members={each.member_id: each.metadata for each in response.members},
+        members={member.member_id: member.metadata for member in response.members},
         instance_ids={
-            each.member_id: each.group_instance_id for each in response.members if each.group_instance_id is not None
+            member.member_id: member.group_instance_id
+            for member in response.members
+            if member.group_instance_id is not None
         },
     )
 
@@ -198,7 +200,7 @@ def leave(identity: MemberIdentity, reason: str | None = None) -> LeaveGroupRequ
 def leave_error(body: object) -> Error | int:
     """Return the error of the whole response, or else the member's own."""
     response = cast("LeaveGroupResponse", body)
-    own = [error_of(each.error_code) for each in response.members]
+    own = [error_of(member.error_code) for member in response.members]
     return error_of(response.error_code) or next((each for each in own if each), ErrorCode.none)
 
 

@@ -62,13 +62,13 @@ def list_offsets_request(
 def listed_offsets(body: object) -> dict[TopicPartition, tuple[Error | int, int, int]]:
     """Return error, offset and leader epoch of each partition in the response."""
     return {
-        TopicPartition(str(topic.name), int(each.partition_index)): (
-            error_of(each.error_code),
-            int(each.offset),
-            int(each.leader_epoch),
+        TopicPartition(str(topic.name), int(partition.partition_index)): (
+            error_of(partition.error_code),
+            int(partition.offset),
+            int(partition.leader_epoch),
         )
         for topic in cast("ListOffsetsResponse", body).topics
-        for each in topic.partitions
+        for partition in topic.partitions
     }
 
 
@@ -125,7 +125,11 @@ class ReadReplicas:
     def forget(self, partitions: Iterable[TopicPartition], node_id: int) -> bool:
         """Return to the leaders of those partitions that were read from this follower. Return whether there are
         any."""
-        gone = [each for each in partitions if each in self._preferred and self._preferred[each].node_id == node_id]
+        gone = [
+            partition
+            for partition in partitions
+            if partition in self._preferred and self._preferred[partition].node_id == node_id
+        ]
         for each in gone:
             del self._preferred[each]
         return bool(gone)
@@ -271,7 +275,7 @@ class LeaderFetches:
     @property
     def wake_at_us(self) -> int | None:
         """The time at which the first backoff ends, or None if there is none."""
-        waiting = [each.retry_at_us for each in self._lanes.values() if each.in_flight is None and each.retry_at_us]
+        waiting = [lane.retry_at_us for lane in self._lanes.values() if lane.in_flight is None and lane.retry_at_us]
         return min(waiting, default=None)
 
     def next_requests(self, now_us: int) -> list[tuple[int, GroupRequest]]:

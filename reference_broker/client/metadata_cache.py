@@ -82,16 +82,16 @@ class MetadataUpdate:
     @classmethod
     def of(cls, response: "MetadataResponse | MetadataResponse1001") -> "MetadataUpdate":
         """Read a released version's response (kio's class), or the draft's, which has a metadata epoch."""
-        nodes = tuple(NodeAddress(int(each.node_id), each.host, int(each.port)) for each in response.brokers)
+        nodes = tuple(NodeAddress(int(broker.node_id), broker.host, int(broker.port)) for broker in response.brokers)
         topics = tuple(
             TopicInfo(
                 topic=topic.name or "",
                 topic_id=_topic_id(topic),
                 partitions={
-                    int(each.partition_index): PartitionInfo(
-                        int(each.leader_id), int(getattr(each, "leader_epoch", UNKNOWN_EPOCH))
+                    int(partition.partition_index): PartitionInfo(
+                        int(partition.leader_id), int(getattr(partition, "leader_epoch", UNKNOWN_EPOCH))
                     )
-                    for each in topic.partitions
+                    for partition in topic.partitions
                 },
                 error_code=int(topic.error_code),
             )
@@ -143,7 +143,7 @@ class MetadataCache:
                 topics.pop(new.topic, None)
             elif new.error_code == 0:
                 topics[new.topic] = _merged(topics.get(new.topic), new, self.guards.leader_epochs)
-        nodes = {each.node_id: each for each in update.nodes}
+        nodes = {node.node_id: node for node in update.nodes}
         return MetadataCache(nodes, topics, update.controller_id, update.metadata_epoch, self.guards)
 
     def learn_leader(self, where: TopicPartition, leader_id: int, leader_epoch: int) -> "MetadataCache":

@@ -144,7 +144,7 @@ class MetadataRefresher:
 def metadata_request(topics: Iterable[str]) -> MetadataRequest:
     """A Metadata request for these topics. It does not create topics."""
     return MetadataRequest(
-        topics=tuple(MetadataRequestTopic(topic_id=None, name=TopicName(each)) for each in topics),
+        topics=tuple(MetadataRequestTopic(topic_id=None, name=TopicName(topic)) for topic in topics),
         allow_auto_topic_creation=False,
         include_topic_authorized_operations=False,
     )

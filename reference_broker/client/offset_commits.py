@@ -110,7 +110,9 @@ def commit_request(
             topics=tuple(
                 OffsetCommitRequestTopic1000(
                     name=topic,
-                    partitions=tuple(_page_partition(each, offsets[TopicPartition(topic, each)]) for each in numbers),
+                    partitions=tuple(
+                        _page_partition(number, offsets[TopicPartition(topic, number)]) for number in numbers
+                    ),
                 )
                 for topic, numbers in topics.items()
             ),
@@ -124,7 +126,9 @@ def commit_request(
             topics=tuple(
                 OffsetCommitRequestTopic1001(
                     name=topic,
-                    partitions=tuple(_draft_partition(each, offsets[TopicPartition(topic, each)]) for each in numbers),
+                    partitions=tuple(
+                        _draft_partition(number, offsets[TopicPartition(topic, number)]) for number in numbers
+                    ),
                 )
                 for topic, numbers in topics.items()
             ),
@@ -137,7 +141,7 @@ def commit_request(
         topics=tuple(
             OffsetCommitRequestTopic(
                 name=TopicName(topic),
-                partitions=tuple(_partition(each, offsets[TopicPartition(topic, each)]) for each in numbers),
+                partitions=tuple(_partition(number, offsets[TopicPartition(topic, number)]) for number in numbers),
             )
             for topic, numbers in topics.items()
         ),
@@ -176,9 +180,9 @@ def _partition(number: int, offset: OffsetToCommit) -> OffsetCommitRequestPartit
 def commit_errors(body: object) -> dict[TopicPartition, Error | int]:
     """The error of each partition, from a response to OffsetCommit in any version, or to TxnOffsetCommit."""
     return {
-        TopicPartition(str(topic.name), int(each.partition_index)): error_of(each.error_code)
+        TopicPartition(str(topic.name), int(partition.partition_index)): error_of(partition.error_code)
         for topic in cast("OffsetCommitResponse | TxnOffsetCommitResponse", body).topics
-        for each in topic.partitions
+        for partition in topic.partitions
     }
 
 
@@ -199,7 +203,7 @@ def fetch_request(
     group = OffsetFetchRequestGroup(
         group_id=GroupId(identity.group_id),
         topics=tuple(
-            OffsetFetchRequestTopics(name=TopicName(topic), partition_indexes=tuple(i32(each) for each in numbers))
+            OffsetFetchRequestTopics(name=TopicName(topic), partition_indexes=tuple(i32(number) for number in numbers))
             for topic, numbers in topics.items()
         ),
     )
@@ -221,15 +225,15 @@ def fetched_offsets(body: object) -> dict[TopicPartition, CommittedOffset] | Err
         return error
     found: dict[TopicPartition, CommittedOffset] = {}
     for topic in group.topics:
-        for each in topic.partitions:
-            error = error_of(each.error_code)
+        for partition in topic.partitions:
+            error = error_of(partition.error_code)
             if error:
                 return error
-            found[TopicPartition(str(topic.name), int(each.partition_index))] = CommittedOffset(
-                int(each.committed_offset),
-                int(getattr(each, "committed_leader_epoch", -1)),
-                int(getattr(each, "metadata_epoch", NO_METADATA_EPOCH)),
-                each.metadata,
+            found[TopicPartition(str(topic.name), int(partition.partition_index))] = CommittedOffset(
+                int(partition.committed_offset),
+                int(getattr(partition, "committed_leader_epoch", -1)),
+                int(getattr(partition, "metadata_epoch", NO_METADATA_EPOCH)),
+                partition.metadata,
             )
     return found
 

@@ -229,7 +229,7 @@ class SessionHandler(ABC):
 
 def listed(partitions: Iterable[TopicPartition]) -> str:
     """Return the partitions as text for messages."""
-    return ", ".join(f"{each.topic}-{each.partition}" for each in partitions)
+    return ", ".join(f"{partition.topic}-{partition.partition}" for partition in partitions)
 
 
 @dataclass(slots=True)
@@ -438,7 +438,7 @@ class FetchSessionHandler(SessionHandler):
         in_full = self.is_due_in_full
         to_send, to_forget = self._apply(changed, removed)
         if in_full:
-            self._names = {each.topic_id: tp.topic for tp, each in self.partitions.items()}
+            self._names = {partition.topic_id: tp.topic for tp, partition in self.partitions.items()}
             to_send, to_forget = self.partitions.copy(), []
         uses_ids = self._without_id == 0
         # A request that forgets all partitions closes the session. It must use IDs if the broker knows the partitions

@@ -506,8 +506,8 @@ class TransactionManager:
         return Outcome.FAILED if is_proof and not self._end_is_uncertain else Outcome.UNKNOWN
 
     def _drop_offsets(self, error: Error | int) -> None:
-        for each in self._offsets:
-            each.error = error
+        for offset in self._offsets:
+            offset.error = error
         self._offsets.clear()
 
 
@@ -515,5 +515,5 @@ def _worst(request_kind: RequestKind, errors: Iterable[Error | int]) -> Error | 
     """The error that decides what follows: a fatal one before one that an abort cures, before one to be retried. None
     if there is no error."""
     order = list(Remedy)
-    found = [each for each in errors if each]
+    found = [error for error in errors if error]
     return max(found, key=lambda each: order.index(remedy_of(request_kind, each)), default=None)

@@ -240,7 +240,7 @@ def add_partitions_request(
 ) -> AddPartitionsToTxnRequest:
     """A request about one transaction, as clients send it (versions 0 to 3)."""
     topics = tuple(
-        AddPartitionsToTxnTopic(name=TopicName(topic), partitions=tuple(i32(each) for each in numbers))
+        AddPartitionsToTxnTopic(name=TopicName(topic), partitions=tuple(i32(number) for number in numbers))
         for topic, numbers in by_topic(partitions).items()
     )
     transaction = AddPartitionsToTxnTransaction(
@@ -255,10 +255,10 @@ def add_partitions_request(
 def added(body: object) -> dict[TopicPartition, Error | int]:
     """The error of each partition in the response to AddPartitionsToTxn."""
     return {
-        TopicPartition(str(topic.name), int(each.partition_index)): error_of(each.partition_error_code)
+        TopicPartition(str(topic.name), int(result.partition_index)): error_of(result.partition_error_code)
         for transaction in cast("AddPartitionsToTxnResponse", body).results_by_transaction
         for topic in transaction.topic_results
-        for each in topic.results_by_partition
+        for result in topic.results_by_partition
     }
 
 
@@ -295,7 +295,7 @@ def commit_offsets_request(
         topics=tuple(
             TxnOffsetCommitRequestTopic(
                 name=TopicName(topic),
-                partitions=tuple(_offset(each, offsets[TopicPartition(topic, each)]) for each in numbers),
+                partitions=tuple(_offset(number, offsets[TopicPartition(topic, number)]) for number in numbers),
             )
             for topic, numbers in by_topic(offsets).items()
         ),

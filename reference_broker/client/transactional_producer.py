@@ -224,7 +224,7 @@ class TransactionalProducer:
         if lane == METADATA_LANE:
             if self.metadata.responded(now_us, body):
                 cache = self.metadata.cache
-                known = all(each in cache.topics for each in self._topics)
+                known = all(topic in cache.topics for topic in self._topics)
                 self.metadata.done(now_us, known and not cache.missing(self._wanted))
         elif lane == TRANSACTION_LANE:
             self.transactions.responded(now_us, body)
@@ -296,10 +296,10 @@ class TransactionalProducer:
         manager, cache = self.transactions, self.metadata.cache
         version = manager.announced.version(node.host, node.port, ApiKey.PRODUCE, manager.adds_by_itself)
         topics: dict[str, list[ProducePartition]] = {}
-        for each in batches:
-            each.in_flight, each.retry_at_us = True, 0
-            topics.setdefault(each.batch.where.topic, []).append(
-                ProducePartition(each.batch.where.partition, each.data)
+        for batch in batches:
+            batch.in_flight, batch.retry_at_us = True, 0
+            topics.setdefault(batch.batch.where.topic, []).append(
+                ProducePartition(batch.batch.where.partition, batch.data)
             )
         if any(cache.topic_id(topic) == NO_TOPIC_ID for topic in topics):
             version = min(version, _LAST_VERSION_BY_NAME)
@@ -317,9 +317,9 @@ class TransactionalProducer:
         cache = self.metadata.cache
         names = {cache.topic_id(topic): topic for topic in self._topics}
         found = {
-            TopicPartition(topic.topic or names.get(topic.topic_id, ""), each.partition): each
+            TopicPartition(topic.topic or names.get(topic.topic_id, ""), partition.partition): partition
             for topic in response.responses
-            for each in topic.partitions
+            for partition in topic.partitions
         }
         for outgoing in self._sent.pop(lane):
             data = found.get(outgoing.batch.where)
@@ -356,10 +356,10 @@ class TransactionalProducer:
     def _end(self, outgoing: _Outgoing, error: Error | int | None) -> None:
         del self._outgoing[outgoing.batch.where]
         offset = outgoing.batch.base_offset
-        for each in outgoing.deliveries:
-            each.is_written, each.error, each.base_offset = error is None, error, offset
-            each.is_unknown = error is not None and outgoing.batch.maybe_written
-            offset += len(each.records) if offset >= 0 else 0
+        for delivery in outgoing.deliveries:
+            delivery.is_written, delivery.error, delivery.base_offset = error is None, error, offset
+            delivery.is_unknown = error is not None and outgoing.batch.maybe_written
+            offset += len(delivery.records) if offset >= 0 else 0
 
     def _give_up_late(self, now_us: int) -> None:
         for where, waiting in self._waiting.items():

@@ -321,7 +321,7 @@ def _check_voters(config: BrokerConfig) -> None:
         ("controller.quorum.voters", config.controller_quorum_voters),
         ("crucible.peers", config.crucible_peers),
     ):
-        numbers = [each.node_id for each in voters_of(text)]
+        numbers = [voter.node_id for voter in voters_of(text)]
         if text and (len(numbers) != text.count(",") + 1 or len(dict.fromkeys(numbers)) != len(numbers)):
             raise ConfigError(f"{name} is {text!r}: give ID@HOST:PORT,... with each ID once.")
     if config.controller_quorum_voters and not config.crucible_cluster_id:

@@ -63,14 +63,14 @@ class ListenerPlan:
     @property
     def scopes(self) -> dict[str, Scope]:
         """By name. It is empty for a single listener, where nothing is refused."""
-        return {each.name: self._scope(each.name) for each in self.listeners}
+        return {listener.name: self._scope(listener.name) for listener in self.listeners}
 
     @property
     def of_nodes(self) -> frozenset[str]:
         """The listeners to which only nodes have a reason to connect. The one between brokers is none of them if it is
         the only one that clients can use."""
         mine = (*self.controllers, self.inter_broker)
-        for_clients = [each.name for each in self.listeners if each.name not in mine]
+        for_clients = [listener.name for listener in self.listeners if listener.name not in mine]
         return frozenset(mine if for_clients else self.controllers)
 
     def _scope(self, name: str) -> Scope:
@@ -144,7 +144,7 @@ def _check_advertised(announced: Sequence[Listener], of_brokers: Sequence[str], 
 
 
 def _listeners(setting: str, text: str) -> tuple[Listener, ...]:
-    return tuple(_listener(setting, text, each) for each in _words(text))
+    return tuple(_listener(setting, text, word) for word in _words(text))
 
 
 def _listener(setting: str, text: str, word: str) -> Listener:

@@ -264,12 +264,12 @@ class BrokerLifecycle:
             incarnation_id=UUID(bytes=self.incarnation_id),
             listeners=tuple(
                 Listener(
-                    name=each.name,
-                    host=each.host,
-                    port=u16(each.port),
+                    name=endpoint.name,
+                    host=endpoint.host,
+                    port=u16(endpoint.port),
                     security_protocol=i16(SECURITY_PROTOCOL_PLAINTEXT),
                 )
-                for each in self._endpoints
+                for endpoint in self._endpoints
             ),
             features=tuple(
                 Feature(name=name, min_supported_version=i16(low), max_supported_version=i16(high))
@@ -345,7 +345,7 @@ class DirectoryAssignment:
 
         def announced(response: object) -> None:
             assert isinstance(response, versions_response.ApiVersionsResponse), f"ApiVersions got {response!r}"
-            if any(int(each.api_key) == ApiKey.ASSIGN_REPLICAS_TO_DIRS for each in response.api_keys):
+            if any(int(key.api_key) == ApiKey.ASSIGN_REPLICAS_TO_DIRS for key in response.api_keys):
                 again()
                 return
             self._node.ports.note("lost_replicas_not_reported", ("replicas", len(replicas)))

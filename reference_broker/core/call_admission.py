@@ -262,7 +262,7 @@ def _produce_response(request: ProduceRequest) -> ProduceResponse:
             ProduceTopicResponse(
                 topic.topic,
                 topic.topic_id,
-                [ProducePartitionResponse(each.partition, int(FAILED)) for each in topic.partitions],
+                [ProducePartitionResponse(partition.partition, int(FAILED)) for partition in topic.partitions],
             )
             for topic in request.topics
         ]

@@ -187,7 +187,7 @@ class PartitionLog:
         """Return the aborted transactions among the batches that a read from ``offset`` returned. Mostly there are
         none. The end of the records is found only if a segment has aborted transactions. Raise DiskError."""
         segments = self.segments
-        if not records or not any(each.aborted.count for each in segments.items[segments.index_of(offset) :]):
+        if not records or not any(item.aborted.count for item in segments.items[segments.index_of(offset) :]):
             return []
         first_offset = int.from_bytes(memoryview(records)[:8])
         return self.aborted_transactions(max(offset, first_offset), end_of(records))

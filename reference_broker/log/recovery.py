@@ -256,7 +256,9 @@ class Recovery:
         except SnapshotDamaged:
             return {}
         return {
-            who: one.current_txn_first_offset for who, one in producers.items() if one.current_txn_first_offset >= 0
+            who: producer.current_txn_first_offset
+            for who, producer in producers.items()
+            if producer.current_txn_first_offset >= 0
         }
 
     def _was_durable(self, offset: int) -> bool:

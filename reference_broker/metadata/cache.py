@@ -247,7 +247,9 @@ def update_from(request: Request, cache: MetadataCache) -> Sliced[MetadataUpdate
                 port=broker.endpoints[0].port,
                 fenced=False,
                 rack=broker.rack,
-                listeners=named_listeners((each.listener, each.host, each.port) for each in broker.endpoints),
+                listeners=named_listeners(
+                    (endpoint.listener, endpoint.host, endpoint.port) for endpoint in broker.endpoints
+                ),
             )
             for broker in request.live_brokers
             if broker.endpoints

@@ -336,8 +336,13 @@ def _register_broker(delta: MetadataDelta, record: RegisterBrokerRecord) -> None
             in_controlled_shutdown=record.in_controlled_shutdown,
             rack=record.rack,
             log_dirs=record.log_dirs,
-            features=tuple((one.name, one.min_supported_version, one.max_supported_version) for one in record.features),
-            listeners=named_listeners((one.name, one.host, one.port) for one in record.end_points),
+            features=tuple(
+                (feature.name, feature.min_supported_version, feature.max_supported_version)
+                for feature in record.features
+            ),
+            listeners=named_listeners(
+                (end_point.name, end_point.host, end_point.port) for end_point in record.end_points
+            ),
         )
     )
 

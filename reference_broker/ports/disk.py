@@ -153,7 +153,7 @@ class MemoryDisk:
         return sorted({path[len(start) :].split("/", 1)[0] for path in self.files if path.startswith(start)})
 
     def exists(self, path: str) -> bool:
-        return path in self.files or any(other.startswith(f"{path}/") for other in self.files)
+        return path in self.files or any(file.startswith(f"{path}/") for file in self.files)
 
     def size(self, path: str) -> int:
         return len(self._file(path))
@@ -191,7 +191,7 @@ class MemoryDisk:
 
     def delete(self, path: str) -> None:
         self._change(path)
-        for gone in [other for other in self.files if other == path or other.startswith(f"{path}/")]:
+        for gone in [file for file in self.files if file == path or file.startswith(f"{path}/")]:
             del self.files[gone]
 
     def make_durable(self, path: str) -> None:

@@ -281,11 +281,13 @@ class Leader(RoleState):
     def describe(self) -> QuorumDescription:
         context, now = self.context, self.context.ports.now()
         for gone in [
-            peer for peer, each in self._observers.items() if now.mono_us - each.contact_us > OBSERVER_SESSION_US
+            peer
+            for peer, observer in self._observers.items()
+            if now.mono_us - observer.contact_us > OBSERVER_SESSION_US
         ]:
             del self._observers[gone]
         own = ReplicaDescription(context.node_id, context.log.end_offset, now.wall_ms, now.wall_ms)
-        voters = [own, *(_described(peer, each) for peer, each in self.voters.items())]
+        voters = [own, *(_described(peer, voter) for peer, voter in self.voters.items())]
         return QuorumDescription(
             leader_id=context.node_id,
             leader_epoch=self.election.epoch,

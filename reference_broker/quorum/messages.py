@@ -154,7 +154,8 @@ def end_epoch(
         leader_id=BrokerId(leader_id),
         leader_epoch=i32(epoch),
         preferred_candidates=tuple(
-            end_request.ReplicaInfo(candidate_id=BrokerId(each), candidate_directory_id=None) for each in successors
+            end_request.ReplicaInfo(candidate_id=BrokerId(successor), candidate_directory_id=None)
+            for successor in successors
         ),
     )
     topic = end_request.TopicData(topic_name=METADATA_TOPIC, partitions=(partition,))
@@ -166,7 +167,7 @@ def read_end_epoch(body: object) -> EpochRequest | None:
     if not names_metadata(body.topics):
         return None
     partition = body.topics[0].partitions[0]
-    successors = tuple(int(each.candidate_id) for each in partition.preferred_candidates)
+    successors = tuple(int(preferred_candidate.candidate_id) for preferred_candidate in partition.preferred_candidates)
     return EpochRequest(body.cluster_id, -1, partition.leader_id, partition.leader_epoch, successors)
 
 

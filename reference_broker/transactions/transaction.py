@@ -307,7 +307,9 @@ def judge_adding(
     refusal = judge_owner(current, owner)
     if refusal:
         return refusal
-    is_known = current.state is TransactionState.ONGOING and all(each in current.partitions for each in partitions)
+    is_known = current.state is TransactionState.ONGOING and all(
+        partition in current.partitions for partition in partitions
+    )
     return ErrorCode.none if is_known else None
 
 

@@ -46,10 +46,10 @@ def decoder(wire: type, target: type, version: int = _NEWEST) -> Reader:
     """Make a reader that reads a ``wire`` struct and returns a ``target``. Fields of the same name are copied. Other
     fields of ``wire`` are dropped, and other fields of ``target`` get the schema's default. Fields of ``wire`` that
     came after ``version`` are not read."""
-    wanted = {each.name: each for each in schema_fields(target)}
+    wanted = {field.name: field for field in schema_fields(target)}
     defaults = {name: each.default for name, each in wanted.items()}
     steps = _steps(wire, wanted, version)
-    dropped = tuple(each.name for each in schema_fields(wire) if each.name not in wanted)
+    dropped = tuple(field.name for field in schema_fields(wire) if field.name not in wanted)
 
     def read(frame: Frame, offset: int) -> tuple[Any, int]:
         values = defaults.copy()
@@ -66,10 +66,10 @@ def decoder(wire: type, target: type, version: int = _NEWEST) -> Reader:
 def sliced_decoder(wire: type, target: type, version: int = _NEWEST) -> SlicedReader:
     """As ``decoder``, for large messages, which take several events. It raises TooMuchError before it reads more items
     than the message may hold."""
-    wanted = {each.name: each for each in schema_fields(target)}
+    wanted = {field.name: field for field in schema_fields(target)}
     defaults = {name: each.default for name, each in wanted.items()}
     steps = _sliced_steps(wire, wanted, version)
-    dropped = tuple(each.name for each in schema_fields(wire) if each.name not in wanted)
+    dropped = tuple(field.name for field in schema_fields(wire) if field.name not in wanted)
 
     def read(frame: Frame, offset: int, work: UnitBudget) -> Sliced[tuple[Any, int]]:
         values = defaults.copy()
@@ -96,14 +96,14 @@ def _sliced_steps(
     """Arrays may take several events, and every other field takes one. A tagged array fits into one event."""
     flexible = is_flexible_entity(wire)
     steps: list[tuple[str, Step, SlicedReader | None]] = []
-    fields = [each for each in schema_fields(wire) if each.since <= version]
-    for each in fields:
-        if each.tag is not None:
+    fields = [field for field in schema_fields(wire) if field.since <= version]
+    for field in fields:
+        if field.tag is not None:
             continue
-        step = _number_step([each]) if each.kind in NUMBERS and not each.is_array else None
-        step = step or _field_step(each, wanted.get(each.name), flexible)
-        target = wanted.get(each.name)
-        steps.append((each.name, step, _sliced_array_reader(each, target, flexible) if each.is_array else None))
+        step = _number_step([field]) if field.kind in NUMBERS and not field.is_array else None
+        step = step or _field_step(field, wanted.get(field.name), flexible)
+        target = wanted.get(field.name)
+        steps.append((field.name, step, _sliced_array_reader(field, target, flexible) if field.is_array else None))
     if flexible:
         read_tags = _tags_of(fields, wanted)
 
@@ -119,7 +119,7 @@ def _sliced_array_reader(each: SchemaField, target: SchemaField | None, flexible
     if each.struct is not None:
         kind = target.struct if target is not None and target.struct else each.struct
         item, least = decoder(each.struct, kind), least_bytes(each.struct)
-        if any(one.is_array for one in schema_fields(each.struct)):
+        if any(field.is_array for field in schema_fields(each.struct)):
             inner = sliced_decoder(each.struct, kind)
     else:
         item = primitive_reader(each.kind, flexible, nullable=False)
@@ -156,8 +156,8 @@ def _sliced_array_reader(each: SchemaField, target: SchemaField | None, flexible
 def _steps(wire: type, wanted: Mapping[str, SchemaField], version: int) -> tuple[Step, ...]:
     flexible = is_flexible_entity(wire)
     steps: list[Step] = []
-    fields = [each for each in schema_fields(wire) if each.since <= version]
-    untagged = (each for each in fields if each.tag is None)
+    fields = [field for field in schema_fields(wire) if field.since <= version]
+    untagged = (field for field in fields if field.tag is None)
     for are_numbers, run in groupby(untagged, lambda each: each.kind in NUMBERS and not each.is_array):
         if are_numbers:
             steps.append(_number_step(list(run)))
@@ -169,7 +169,7 @@ def _steps(wire: type, wanted: Mapping[str, SchemaField], version: int) -> tuple
 
 
 def _tags_of(fields: list[SchemaField], wanted: Mapping[str, SchemaField]) -> Step:
-    tagged = {each.tag: each for each in fields if each.tag is not None}
+    tagged = {field.tag: field for field in fields if field.tag is not None}
     readers = {tag: _field_reader(each, wanted.get(each.name), True) for tag, each in tagged.items()}
     return _tags_step({tag: each.name for tag, each in tagged.items()}, readers)
 
@@ -261,15 +261,15 @@ def least_bytes(entity: type) -> int:
     """The fewest bytes that a struct can have."""
     flexible = is_flexible_entity(entity)
     total = 1 if flexible else 0
-    for each in schema_fields(entity):
-        if each.tag is not None:
+    for field in schema_fields(entity):
+        if field.tag is not None:
             continue
-        if each.is_array:
+        if field.is_array:
             total += 1 if flexible else 4
-        elif each.struct is not None:
-            total += 1 if each.nullable else least_bytes(each.struct)
+        elif field.struct is not None:
+            total += 1 if field.nullable else least_bytes(field.struct)
         else:
-            total += _least_primitive_bytes(each.kind, flexible)
+            total += _least_primitive_bytes(field.kind, flexible)
     return total
 
 

@@ -41,7 +41,7 @@ def encoder(wire: type, source: type, version: int = _NEWEST) -> Writer:
     """Make a writer that writes a ``source`` in the layout of ``wire``. Fields of the same name are written. Other
     fields of ``wire`` get the schema's default. Other fields of ``source`` are omitted, because that version has no
     place for them. Fields of ``wire`` that came after ``version`` are not written."""
-    steps = _steps(wire, {each.name: each for each in schema_fields(source)}, version)
+    steps = _steps(wire, {field.name: field for field in schema_fields(source)}, version)
 
     def write(out: bytearray, value: Any) -> None:
         for step in steps:
@@ -53,16 +53,16 @@ def encoder(wire: type, source: type, version: int = _NEWEST) -> Writer:
 @cache
 def sliced_encoder(wire: type, source: type, version: int = _NEWEST) -> SlicedWriter:
     """As ``encoder``, for large messages, which take several events."""
-    given = {each.name: each for each in schema_fields(source)}
+    given = {field.name: field for field in schema_fields(source)}
     flexible = is_flexible_entity(wire)
-    fields = [each for each in schema_fields(wire) if each.since <= version]
+    fields = [field for field in schema_fields(wire) if field.since <= version]
     steps: list[tuple[Writer | None, SlicedWriter | None]] = []
-    for each in fields:
-        if each.tag is None and each.is_array and each.name in given:
-            steps.append((None, _sliced_array_step(each, given[each.name], flexible)))
-        elif each.tag is None:
-            plain = _is_plain_number(each) and each.name in given
-            steps.append((_run_step([each]) if plain else _field_step(each, given.get(each.name), flexible), None))
+    for field in fields:
+        if field.tag is None and field.is_array and field.name in given:
+            steps.append((None, _sliced_array_step(field, given[field.name], flexible)))
+        elif field.tag is None:
+            plain = _is_plain_number(field) and field.name in given
+            steps.append((_run_step([field]) if plain else _field_step(field, given.get(field.name), flexible), None))
     if flexible:
         steps.append((_tags_of(fields, given), None))
 
@@ -85,7 +85,7 @@ def _sliced_array_step(each: SchemaField, source: SchemaField, flexible: bool) -
     else:
         kind = source.struct or each.struct
         item = encoder(each.struct, kind)
-        if any(one.is_array for one in schema_fields(each.struct)):
+        if any(field.is_array for field in schema_fields(each.struct)):
             inner = sliced_encoder(each.struct, kind)
     write_count = _array_writer(item, flexible, each.nullable)
     items_per_unit = SMALL_ITEMS if each.struct is None and each.kind in FIXED else 1
@@ -117,7 +117,7 @@ def _sliced_array_step(each: SchemaField, source: SchemaField, flexible: bool) -
 @cache
 def counter_of(source: type) -> Callable[[Any], int]:
     """Count the items of a message: those of its arrays, and of the arrays directly in these."""
-    outer = [each for each in schema_fields(source) if each.is_array]
+    outer = [field for field in schema_fields(source) if field.is_array]
     inner = {each.name: _arrays_in(each.struct) for each in outer}
 
     def count(value: Any) -> int:
@@ -134,14 +134,14 @@ def counter_of(source: type) -> Callable[[Any], int]:
 
 
 def _arrays_in(struct: type | None) -> list[str]:
-    return [] if struct is None else [each.name for each in schema_fields(struct) if each.is_array]
+    return [] if struct is None else [field.name for field in schema_fields(struct) if field.is_array]
 
 
 def _steps(wire: type, given: Mapping[str, SchemaField], version: int) -> tuple[Writer, ...]:
     flexible = is_flexible_entity(wire)
     steps: list[Writer] = []
-    fields = [each for each in schema_fields(wire) if each.since <= version]
-    untagged = (each for each in fields if each.tag is None)
+    fields = [field for field in schema_fields(wire) if field.since <= version]
+    untagged = (field for field in fields if field.tag is None)
     for are_numbers, run in groupby(untagged, lambda each: _is_plain_number(each) and each.name in given):
         if are_numbers:
             steps.append(_run_step(list(run)))
@@ -153,7 +153,7 @@ def _steps(wire: type, given: Mapping[str, SchemaField], version: int) -> tuple[
 
 
 def _tags_of(fields: list[SchemaField], given: Mapping[str, SchemaField]) -> Writer:
-    tagged = {each.tag: each for each in fields if each.tag is not None and each.name in given}
+    tagged = {field.tag: field for field in fields if field.tag is not None and field.name in given}
     return _tags_step([_tag_step(tagged[tag], given[tagged[tag].name], True) for tag in sorted(tagged)])
 
 
@@ -266,8 +266,8 @@ def _array_writer(item: Writer, flexible: bool, nullable: bool) -> Writer:
             out += b"\0" if values is None else uvarint(len(values) + 1)
         else:
             out += _INT32.pack(-1 if values is None else len(values))
-        for each in values or ():
-            item(out, each)
+        for value in values or ():
+            item(out, value)
 
     return write
 

@@ -65,9 +65,9 @@ def write_endpoints(tag: int, endpoints: Sequence[NodeEndpoint]) -> bytes:
     if not endpoints:
         return b"\0"
     out = bytearray(uvarint(len(endpoints) + 1))
-    for each in endpoints:
-        out += _INT32.pack(each.node_id) + compact_string(each.host) + _INT32.pack(each.port)
-        out += compact_string(each.rack) + b"\0"
+    for endpoint in endpoints:
+        out += _INT32.pack(endpoint.node_id) + compact_string(endpoint.host) + _INT32.pack(endpoint.port)
+        out += compact_string(endpoint.rack) + b"\0"
     return b"\x01" + tagged(tag, bytes(out))
 
 

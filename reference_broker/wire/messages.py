@@ -231,7 +231,7 @@ def has_error_code(api_key: int, version: int) -> bool:
     if api_key == _FETCH:
         return version >= _FETCH_ERROR_CODE_SINCE
     return all(
-        any(each.name == "error_code" for each in schema_fields(layout))
+        any(field.name == "error_code" for field in schema_fields(layout))
         for layout in _body_and_wire(api_key, version, "response")
     )
 
@@ -245,14 +245,14 @@ def error_code_offset(api_key: int, version: int) -> int | None:
     if api_key == _FETCH:
         return _THROTTLE_TIME_BYTES
     before = 0
-    for each in schema_fields(_body_and_wire(api_key, version, "response")[1]):
-        if each.name == "error_code":
+    for field in schema_fields(_body_and_wire(api_key, version, "response")[1]):
+        if field.name == "error_code":
             return before
-        if each.tag is not None:
+        if field.tag is not None:
             continue
-        if each.is_array or each.struct is not None or each.kind not in FIXED:
+        if field.is_array or field.struct is not None or field.kind not in FIXED:
             return None
-        before += calcsize(f">{FIXED[each.kind]}")
+        before += calcsize(f">{FIXED[field.kind]}")
     return None
 
 
@@ -262,8 +262,8 @@ def empty_response(api_key: int, version: int, error_code: ErrorCode) -> object:
     if api_key == _FETCH:
         return FetchResponse(error_code=int(error_code))
     body = _body_and_wire(api_key, version, "response")[0]
-    values = {each.name: each.default for each in schema_fields(body)}
-    kind = next(each.kind for each in schema_fields(body) if each.name == "error_code")
+    values = {field.name: field.default for field in schema_fields(body)}
+    kind = next(field.kind for field in schema_fields(body) if field.name == "error_code")
     return body(**values | {"error_code": error_code if kind == "error_code" else int(error_code)})
 
 

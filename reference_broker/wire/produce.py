@@ -240,8 +240,8 @@ def _partition_9(version: int, p: ProducePartitionResponse) -> bytearray:
         _PARTITION_5.pack(p.partition, p.error_code, p.base_offset, p.log_append_time_ms, p.log_start_offset)
     )
     out += uvarint(len(p.record_errors) + 1)
-    for each in p.record_errors:
-        out += _INT32.pack(each.batch_index) + compact_string(each.message) + b"\0"
+    for error in p.record_errors:
+        out += _INT32.pack(error.batch_index) + compact_string(error.message) + b"\0"
     out += compact_string(p.error_message)
     leader = write_leader(0, p.current_leader) if version >= 10 and p.current_leader is not None else b""
     out += b"\x01" + leader if leader else b"\0"
@@ -260,8 +260,8 @@ def _encode_legacy_response(version: int, correlation_id: int, response: Produce
                 out += p.log_start_offset.to_bytes(8, "big", signed=True)
             if version >= 8:
                 out += _INT32.pack(len(p.record_errors))
-                for each in p.record_errors:
-                    out += _INT32.pack(each.batch_index) + legacy_string(each.message)
+                for error in p.record_errors:
+                    out += _INT32.pack(error.batch_index) + legacy_string(error.message)
                 out += legacy_string(p.error_message)
     out += _INT32.pack(response.throttle_time_ms)
     return output.finish()

@@ -83,7 +83,7 @@ class SchemaField:
 @cache
 def schema_fields(entity: type) -> tuple[SchemaField, ...]:
     """Return the fields of a message's dataclass, in the order of the wire. Tagged fields are among them."""
-    return tuple(_schema_field(each) for each in fields(entity))
+    return tuple(_schema_field(field) for field in fields(entity))
 
 
 def is_flexible_entity(entity: type) -> bool:

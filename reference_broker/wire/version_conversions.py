@@ -40,13 +40,15 @@ def converted(value: Any, target: type, change: Change = lambda _: {}) -> Any:
 
 @cache
 def _defaults(target: type) -> tuple[tuple[str, Any], ...]:
-    return tuple((each.name, each.default) for each in schema_fields(target))
+    return tuple((field.name, field.default) for field in schema_fields(target))
 
 
 @cache
 def _structs_of(target: type) -> tuple[tuple[str, type, bool], ...]:
     """The name and the class of each field that holds structs, and whether it is an array of them."""
-    return tuple((each.name, each.struct, each.is_array) for each in schema_fields(target) if each.struct is not None)
+    return tuple(
+        (field.name, field.struct, field.is_array) for field in schema_fields(target) if field.struct is not None
+    )
 
 
 def _fields(value: Any) -> Mapping[str, Any]:
@@ -58,20 +60,20 @@ def _fields(value: Any) -> Mapping[str, Any]:
 
 @cache
 def _names(kind: type) -> tuple[str, ...]:
-    return tuple(each.name for each in fields(kind))
+    return tuple(field.name for field in fields(kind))
 
 
 def _structs(name: str, values: Iterable[Any]) -> list[Mapping[str, Any]]:
     """Make one struct for each value. Each struct has a single field, ``name``."""
-    return [{name: each} for each in values]
+    return [{name: value} for value in values]
 
 
 def _values(name: str, structs: Iterable[Any]) -> tuple[Any, ...]:
-    return tuple(getattr(each, name) for each in structs)
+    return tuple(getattr(struct, name) for struct in structs)
 
 
 def _each(structs: Iterable[Any], change: Change) -> list[Mapping[str, Any]]:
-    return [{**_fields(each), **change(each)} for each in structs]
+    return [{**_fields(struct), **change(struct)} for struct in structs]
 
 
 def _in_partitions(body: Any, change: Change) -> Mapping[str, Any]:
@@ -139,7 +141,7 @@ _LEAVE_GROUP_RESPONSE: Final = VersionConversion(
     up=lambda _: {},
     # Old versions have one error field, which serves the request and its only member.
     down=lambda body: {
-        "error_code": body.error_code or next((each.error_code for each in body.members), body.error_code)
+        "error_code": body.error_code or next((member.error_code for member in body.members), body.error_code)
     },
 )
 _TRANSACTION_FIELDS: Final = ("transactional_id", "producer_id", "producer_epoch", "topics")
@@ -162,7 +164,7 @@ _ADD_PARTITIONS_TO_TXN_RESPONSE: Final = VersionConversion(
     },
     down=lambda body: {
         "results_by_topic_v3_and_below": tuple(
-            topic for each in body.results_by_transaction for topic in each.topic_results
+            topic for result in body.results_by_transaction for topic in result.topic_results
         )
     },
 )

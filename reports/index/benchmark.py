@@ -36,7 +36,7 @@ def series_of(rows: Rows) -> list[Series]:
 
 def _series(rows: Rows) -> Series:
     ratios = tuple(row["ratio"] for row in rows)
-    logs = [log(each) for each in ratios]
+    logs = [log(ratio) for ratio in ratios]
     bounds = [0, *(change.at for change in change_points(logs)), len(logs)]
     first = rows[0]
     return Series(

@@ -146,7 +146,7 @@ def _summaries(nights: Sequence[Night], counts: Rows, now_us: int) -> Iterator[N
             started=datetime.fromtimestamp(night.started_us / 1e6, UTC),
             plays=plays,
             controls=sum(controls.values()),
-            reasons=tuple(each.text for each in reasons),
+            reasons=tuple(reason.text for reason in reasons),
             outcome=outcome_of(reasons),
             gap_hours=gap if gap > GAP_HOURS else 0,
         )

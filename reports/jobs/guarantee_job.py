@@ -75,7 +75,7 @@ class GuaranteeJob:
 @cache
 def guarantee_jobs() -> tuple[GuaranteeJob, ...]:
     """Return the jobs of all guarantees that a history can violate, in the order of ``GUARANTEES``."""
-    modules = [import_module(f"{jobs.__name__}.{each.name}") for each in iter_modules(jobs.__path__)]
+    modules = [import_module(f"{jobs.__name__}.{module.name}") for module in iter_modules(jobs.__path__)]
     by_name = {job.name: job for module in modules for job in vars(module).values() if isinstance(job, GuaranteeJob)}
     unknown = [name for name in by_name if name not in GUARANTEES]
     assert not unknown, f"a job judges {unknown}, which reports/guarantees.py does not name"
@@ -97,7 +97,7 @@ def anomalies(frame: DataFrame, detail: Column, **given: Column | str | int) -> 
     for name, nothing in _DOES_NOT_APPLY.items():
         columns[name] = name if name in frame.columns else F.lit(nothing)
     columns["at_us"] = "at_us" if "at_us" in frame.columns else "complete_us"
-    made = {name: _column(each) for name, each in (columns | given).items()}
+    made = {name: _column(column) for name, column in (columns | given).items()}
     shaped = {name: each.cast("long") if name in _NUMBERS else each for name, each in made.items()}
     return frame.select(*(each.alias(name) for name, each in shaped.items()), detail.alias("detail"))
 
@@ -128,7 +128,7 @@ LOSING_KINDS = "^(node_|host_lost|directory_|files_|rolling_|disk_(error|full|wr
 _LOSES = f"mark.kind rlike '{LOSING_KINDS}'"
 _ACKNOWLEDGED = ("lost-write", "unseen", "lost-transaction")
 """The time of these violations is that of the acknowledgement, so the cause of the loss came later."""
-_LOSSES = tuple(name for name, one in GUARANTEES.items() if one.keeps_writes)
+_LOSSES = tuple(name for name, guarantee in GUARANTEES.items() if guarantee.keeps_writes)
 
 
 def with_active_fault(violations: DataFrame, faults: DataFrame) -> DataFrame:

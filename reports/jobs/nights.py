@@ -57,7 +57,7 @@ def _files(folders: Sequence[Path], table: Table, nights: int) -> list[Path]:
 
 def _read(spark: SparkSession, folders: Sequence[Path], table: Table, nights: int) -> DataFrame:
     """Return the rows of ``table`` of the last ``nights`` nights, or of all if that is 0."""
-    files = [str(each.resolve()) for each in _files(folders, table, nights)]
+    files = [str(file.resolve()) for file in _files(folders, table, nights)]
     columns = struct_type(table)
     if not files:
         return spark.createDataFrame([], StructType([NIGHT, *columns.fields]))
@@ -233,5 +233,5 @@ def figure_series(tables: NightTables) -> DataFrame:
     return (
         tables.figures.where("ratio is not null and ratio > 0")
         .groupBy(*SERIES_KEYS, "unit", "better", "night")
-        .agg(*(F.median(each).alias(each) for each in columns), F.sum("pairs").alias("pairs"))
+        .agg(*(F.median(column).alias(column) for column in columns), F.sum("pairs").alias("pairs"))
     )

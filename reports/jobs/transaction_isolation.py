@@ -238,8 +238,8 @@ def _cycle_bounds(tables: Tables) -> DataFrame:
         F.col("read.index").alias("index"),
     )
     parts = (read, acked, ended, _records_there(by_reader, "committed"))
-    for each in parts:
-        begun = begun.unionByName(each)
+    for part in parts:
+        begun = begun.unionByName(part)
     return begun
 
 

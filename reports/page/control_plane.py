@@ -90,4 +90,4 @@ def summary(rows: Sequence[Failover]) -> str:
         return ""
     if len(rows) < words.LEAST_FOR_A_MEDIAN:
         return "There are too few for a median."
-    return words.median_and_worst([each.without_us for each in rows])
+    return words.median_and_worst([row.without_us for row in rows])

@@ -406,7 +406,7 @@ def _nothing_lost(verdict: Verdict) -> bool:
 
 
 def _anomalies(verdict: Verdict, fault: str) -> int:
-    named = [example.fault_name.split(" #")[0] for each in verdict.guarantees for example in each.examples]
+    named = [example.fault_name.split(" #")[0] for guarantee in verdict.guarantees for example in guarantee.examples]
     return named.count(fault)
 
 

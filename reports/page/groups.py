@@ -105,4 +105,4 @@ def cause(findings: Findings, from_us: int, until_us: int) -> str:
 def summary(rows: Sequence[Rebalance]) -> str:
     if len(rows) < words.LEAST_FOR_A_MEDIAN:
         return ""
-    return words.median_and_worst([each.took_us for each in rows])
+    return words.median_and_worst([row.took_us for row in rows])

@@ -56,8 +56,8 @@ def contrasts(percentiles: Rows) -> list[Contrast]:
     }
     operations = sorted({operation for operation, _ in by_window})
     rows = [
-        Contrast(each, _times(by_window.get((each, CALM))), _times(by_window.get((each, FAULTY))))
-        for each in operations
+        Contrast(operation, _times(by_window.get((operation, CALM))), _times(by_window.get((operation, FAULTY))))
+        for operation in operations
     ]
     shown = [each for each in rows if each.calm[1] is not None or each.faulty[1] is not None]
     return sorted(shown, key=lambda row: -row.calm[0] - row.faulty[0])

@@ -84,7 +84,7 @@ def _context(
     costs = impacts(findings)
     failovers, transfers = control_plane.failovers(findings), control_plane.transfers(findings)
     rebalances, moves = groups.rebalances(findings), groups.coordinators(findings)
-    every = [example for each in verdict.guarantees for example in each.examples]
+    every = [example for guarantee in verdict.guarantees for example in guarantee.examples]
     every.sort(key=lambda each: (each.at_us, each.guarantee))
     return {
         "manifest": manifest,
@@ -100,8 +100,8 @@ def _context(
         "loaded_seconds": sum(row["in_load"] for row in findings.load),
         "calm_seconds": sum(row["calm"] for row in findings.load),
         "calm_slip_us": max((row["max_slip_us"] or 0 for row in findings.load if row["calm"]), default=None),
-        "judged": [each for each in verdict.guarantees if not _is_idle(each)],
-        "unjudged": [each for each in verdict.guarantees if _is_idle(each)],
+        "judged": [guarantee for guarantee in verdict.guarantees if not _is_idle(guarantee)],
+        "unjudged": [guarantee for guarantee in verdict.guarantees if _is_idle(guarantee)],
         "identity": _identity(manifest),
         "load": _load(findings),
         "generator_limits": generator_limits(findings),
@@ -114,7 +114,7 @@ def _context(
         "impacts": costs,
         "outcomes": _outcomes(findings),
         "anomalies": every[:MOST_ANOMALIES],
-        "anomaly_total": sum(each.anomalies for each in verdict.guarantees),
+        "anomaly_total": sum(guarantee.anomalies for guarantee in verdict.guarantees),
         "baseline": baseline[0] if baseline else None,
         "comparisons": rows_for_page(comparisons(findings, baseline[1])) if baseline else [],
         "notes": notes(manifest, findings, verdict.guarantees),
@@ -152,9 +152,13 @@ def _tiles(findings: Findings, costs: Sequence[Impact]) -> list[tuple[str, str, 
     operations, ok, acked, read = (words.count(findings.facts.get(name, 0)) for name in facts)
     tiles = [(operations, "operations", f"{ok} ok"), (acked, "records acked", f"{read} read")]
     tiles += [
-        (words.micros(each.calm[2]), f"{each.operation} p99 outside faults", f"p50 {words.micros(each.calm[1])}")
-        for each in contrasts(findings.percentiles)
-        if each.operation in ("fetch", "produce") and each.calm[2] is not None
+        (
+            words.micros(contrast.calm[2]),
+            f"{contrast.operation} p99 outside faults",
+            f"p50 {words.micros(contrast.calm[1])}",
+        )
+        for contrast in contrasts(findings.percentiles)
+        if contrast.operation in ("fetch", "produce") and contrast.calm[2] is not None
     ]
     faults = [row for row in without_presets(findings.faults) if is_hit(row["kind"])]
     tiles.append((words.count(sum(row["hits"] for row in faults)), "fault hits", f"of {len(faults)} faults"))
@@ -165,7 +169,7 @@ def _tiles(findings: Findings, costs: Sequence[Impact]) -> list[tuple[str, str, 
         tiles.append(("never", "ended well again", f"{worst.operation}, {worst.fault}"))
     elif worst is not None:
         tiles.append((words.micros(worst.outage_us), "longest outage", f"{worst.operation}, {worst.fault}"))
-    without = [each.without_us for each in control_plane.failovers(findings)]
+    without = [failover.without_us for failover in control_plane.failovers(findings)]
     if without:
         tiles.append((words.micros(max(without)), "without controller", f"worst of {len(without)}"))
     return tiles + _tiles_of_groups(findings) + transactions.tiles(findings)

@@ -124,7 +124,7 @@ def _controllers(axes: Axes, failovers: Rows, nodes: Sequence[int], seconds: int
     spans[nodes.index(in_order[-1]["next_node"]), style.BLUE].append(_span(since_us, seconds * 1_000_000))
     for (place, colour), bars in spans.items():
         _draw_spans(axes, place, bars, colour, many=many)
-    style.rows(axes, [*(f"node {each}" for each in nodes), "without"])
+    style.rows(axes, [*(f"node {node}" for node in nodes), "without"])
     axes.set_title("active controller")
     style.no_lines(axes)
     handles = [Patch(color=colour, label=name) for name, colour in _STATES]

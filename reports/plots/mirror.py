@@ -106,12 +106,14 @@ def draw_positions(runs: Sequence[MirrorRun], seconds: int) -> Figure | None:
     places = sorted({place for run in runs for place in run.known})
     if not places or seconds < timeline.LEAST_SECONDS:
         return None
-    back = [(each.topic, each.partition) for run in runs for each in run.rewinds]
+    back = [(rewind.topic, rewind.partition) for run in runs for rewind in run.rewinds]
     place = max(places, key=back.count)
     shown = [run for run in runs if place in run.known]
     figure, panels = timeline.frame([1.7 for _ in shown], runs[0].hits, seconds)
     for axes, run in zip(panels, shown, strict=True):
-        draw_position(axes, run.known[place], [each for each in run.rewinds if (each.topic, each.partition) == place])
+        draw_position(
+            axes, run.known[place], [rewind for rewind in run.rewinds if (rewind.topic, rewind.partition) == place]
+        )
         axes.set_title(f"{run.name}: offsets of {place[0]}-{place[1]}")
     lag_legend(panels[0])
     return figure

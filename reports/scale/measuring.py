@@ -113,9 +113,9 @@ def draw(rows: Sequence[Measured], picture: Path) -> None:
     """Time against operations, both logarithmic, beside a line that is as steep as the number of operations."""
     with style.styled():
         figure, (axes,) = style.canvas([3.4])
-        x = [each.operations for each in rows]
-        axes.plot(x, [each.wall_s for each in rows], "o-", color=style.BLUE, label="time")
-        axes.plot(x, [each.cpu_s for each in rows], "o-", color=style.ORANGE, label="processor time")
+        x = [row.operations for row in rows]
+        axes.plot(x, [row.wall_s for row in rows], "o-", color=style.BLUE, label="time")
+        axes.plot(x, [row.cpu_s for row in rows], "o-", color=style.ORANGE, label="processor time")
         last = rows[-1]
         axes.plot(x, [last.wall_s * each / last.operations for each in x], ":", color=style.MUTED, label="linear")
         axes.axhline(LIMIT_S, color=style.RED, linewidth=1)

@@ -30,7 +30,7 @@ class Planted:
     places: Mapping[str, Place]
 
     def again(self) -> list[Again]:
-        return [Again(each.piece, each.append) for name, each in self.places.items() if name == "duplicate"]
+        return [Again(place.piece, place.append) for name, place in self.places.items() if name == "duplicate"]
 
     def of(self, name: str, piece: int, fetcher: int | None = None) -> int | None:
         """Return the append at which the guarantee is broken, if that is in this piece and for this fetcher."""

@@ -40,7 +40,7 @@ _FIRST_FETCHER, _FINAL = PRODUCERS, PRODUCERS + FETCHERS
 _ROWS_OF_A_GROUP = 50_000
 _RUNS_OF_A_FINAL_READ = 100
 _BUCKET_US = 16
-_TABLES: Mapping[str, Table] = {each.name: each for each in TABLES}
+_TABLES: Mapping[str, Table] = {table.name: table for table in TABLES}
 
 
 @dataclass(slots=True)
@@ -63,9 +63,9 @@ class Writer:
 
     def add(self, name: str, columns: Mapping[str, Any]) -> None:
         table, schema = _TABLES[name], arrow_schema(_TABLES[name])
-        rows = next(len(each) for each in columns.values() if not isinstance(each, str | int))
+        rows = next(len(column) for column in columns.values() if not isinstance(column, str | int))
         given = {**_DEFAULTS, **columns}
-        arrays = [_column(given[each.name], rows, schema.field(each.name).type) for each in table.columns]
+        arrays = [_column(given[column.name], rows, schema.field(column.name).type) for column in table.columns]
         if name not in self._open:
             path = self._run_dir / table.path.replace("*", "-scale" if "/*" not in table.path else "scale")
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -37,7 +37,7 @@ def found_in_all_files(
     """The findings in the histories of all selected test files that have a function ``write_histories``."""
     from reports.judge import _findings, silent
 
-    modules = dict.fromkeys(each.module for each in request.session.items if isinstance(each, pytest.Function))
+    modules = dict.fromkeys(item.module for item in request.session.items if isinstance(item, pytest.Function))
     written: dict[str, dict[str, Path]] = {
         module.__name__: module.write_histories(tmp_path_factory.mktemp("histories"))
         for module in modules

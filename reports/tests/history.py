@@ -52,7 +52,7 @@ STANDARD = Shape()
 class History:
     shape: Shape
     seed: int
-    tables: dict[str, list[Row]] = field(default_factory=lambda: {each.name: [] for each in schema.TABLES})
+    tables: dict[str, list[Row]] = field(default_factory=lambda: {table.name: [] for table in schema.TABLES})
     config: dict[str, str] = field(default_factory=dict)
 
     def rows(self, table: str, **equal: object) -> list[Row]:
@@ -76,7 +76,7 @@ class History:
                 **self.config,
             },
             "expectations": Expectations(
-                faults=tuple(each.name for each in self.shape.faults), min_fetches=10, min_acked=10
+                faults=tuple(fault.name for fault in self.shape.faults), min_fetches=10, min_acked=10
             ),
         }
         return Manifest(**{**values, **changes})  # type: ignore[arg-type]

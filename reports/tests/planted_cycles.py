@@ -72,8 +72,8 @@ class Circles:
         return index
 
     def _runs(self, process: str, index: int, kind: str, parts: tuple[Part, ...], acks: int, isolation: int) -> None:
-        for position, each in enumerate(parts):
-            of_log = *each.where, each.offset, each.count, 7, each.writer, each.first
+        for position, part in enumerate(parts):
+            of_log = *part.where, part.offset, part.count, 7, part.writer, part.first
             self._add("runs", SpanRow(process, index, position, kind, *of_log, True, acks, isolation))
 
     def _add(self, table: str, row: object) -> None:
@@ -311,8 +311,8 @@ class _Serial:
         at_us = self.now_us
         self.now_us += self.random.randrange(3)
         acknowledged = [
-            each if current.is_acked else Part(each.where, -1, each.writer, each.first, each.count)
-            for each in current.parts
+            part if current.is_acked else Part(part.where, -1, part.writer, part.first, part.count)
+            for part in current.parts
         ]
         times = current.from_us, at_us, self.now_us + self.random.randrange(3)
         if not current.is_transaction:
@@ -414,10 +414,10 @@ def _events(history: History) -> tuple[dict[Event, int], set[tuple[Event, Event]
                     order.add((appended, ("ended", *key) if transaction is None else ("committed", *key)))
     points = {event for pair in order for event in pair if event[0] == "appended"}
     order |= {
-        (each, other)
-        for each in points
+        (point, other)
+        for point in points
         for other in points
-        if each[:3] == other[:3] and int(str(each[3])) < int(str(other[3]))
+        if point[:3] == other[:3] and int(str(point[3])) < int(str(other[3]))
     }
     return times, order
 

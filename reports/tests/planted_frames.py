@@ -63,7 +63,7 @@ class Wire:
         }
         self.frames.append(row)
         for kind, partitions in (("named", named), ("forgotten", forgotten)):
-            self.lines += [self._line(seq, kind, each) for each in partitions]
+            self.lines += [self._line(seq, kind, partition) for partition in partitions]
         for each, (watermark, size) in (lines or {}).items():
             line = self._line(seq, "returned", each)
             self.lines.append({**line, "high_watermark": watermark, "log_start_offset": 0, "record_bytes": size})
@@ -81,7 +81,7 @@ class Wire:
 
     def line_of(self, partition: int) -> Row:
         """The last line of that partition."""
-        return next(each for each in reversed(self.lines) if each["partition"] == partition)
+        return next(line for line in reversed(self.lines) if line["partition"] == partition)
 
     def _line(self, seq: int, kind: str, partition: int) -> Row:
         numbers = {"offset": -1, "high_watermark": -1, "log_start_offset": -1, "error": 0, "record_bytes": 0}

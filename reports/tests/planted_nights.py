@@ -141,15 +141,15 @@ def _plays(number: int, folder: Path, started: datetime, chance: random.Random) 
                 one = replace(passed, scenario=scenario, world="live", target=target, seed=seed, command=command)
                 yield _flaky(one, folder, chance) if scenario == FLAKY else one
     yield replace(passed, scenario=REGRESSED, mutant="no_abort", outcome="FAILED", guarantee="torn-metadata", seed=1)
-    for each in _failures(number):
+    for failure in _failures(number):
         yield replace(
             passed,
-            scenario=each.scenario,
+            scenario=failure.scenario,
             outcome="FAILED",
-            guarantee=each.guarantee,
-            detail=each.detail,
-            seed=each.seed,
-            command=each.command,
+            guarantee=failure.guarantee,
+            detail=failure.detail,
+            seed=failure.seed,
+            command=failure.command,
         )
     if number == MENDED[1]:
         yield replace(passed, scenario=HEALED, seed=80_000 + MENDED[0], command="replayed", is_replay=True)

@@ -47,16 +47,16 @@ class _Player:
 
     def play(self) -> None:
         shape = self.shape
-        for number, one in enumerate(shape.faults):
+        for number, fault in enumerate(shape.faults):
             row = FaultRow(
-                one.name,
-                one.kind,
-                one.at_us,
-                one.until_us,
+                fault.name,
+                fault.kind,
+                fault.at_us,
+                fault.until_us,
                 target="node-0",
                 hit=1,
-                client_id=one.client_id,
-                api_key=1 if one.client_id else -1,
+                client_id=fault.client_id,
+                api_key=1 if fault.client_id else -1,
                 detail=f"fault {number}",
             )
             self.h.tables["faults"].append(asdict(row))
@@ -88,7 +88,7 @@ class _Player:
 
     def _active(self, at_us: int, kind: str) -> Fault | None:
         return next(
-            (each for each in self.shape.faults if each.kind == kind and each.at_us <= at_us < each.until_us), None
+            (fault for fault in self.shape.faults if fault.kind == kind and fault.at_us <= at_us < fault.until_us), None
         )
 
     def _latency_us(self, at_us: int, kind: str) -> int:
@@ -97,7 +97,9 @@ class _Player:
             base *= self.random.uniform(5, 20)
         if self._active(at_us, "link_delayed"):
             base += self.random.gauss(50_000, 6_000)
-        recent = any(each.kind == "node_killed" and 0 <= at_us - each.until_us < 800_000 for each in self.shape.faults)
+        recent = any(
+            fault.kind == "node_killed" and 0 <= at_us - fault.until_us < 800_000 for fault in self.shape.faults
+        )
         return max(80, int(base * (6 if recent else 1)))
 
     def _operation(self, intended_us: int, kind: str, number: int) -> None:

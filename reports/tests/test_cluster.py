@@ -135,11 +135,13 @@ def _verdict_of(verdict: Path) -> dict[str, object]:
 
 def _broken(run: Path) -> tuple[str, list[str]]:
     verdict = json.loads((run / "report" / "verdict.json").read_text(encoding="utf-8"))
-    return verdict["outcome"], [each["name"] for each in verdict["guarantees"] if each["status"] == "broken"]
+    return verdict["outcome"], [
+        guarantee["name"] for guarantee in verdict["guarantees"] if guarantee["status"] == "broken"
+    ]
 
 
 def _executors(log: Path) -> set[str]:
     """Return the executors on which tasks ended, by the event log of the application. Tasks of a local master would end
     at "driver"."""
     events = map(json.loads, log.read_text(encoding="utf-8").splitlines())
-    return {each["Task Info"]["Executor ID"] for each in events if each["Event"] == "SparkListenerTaskEnd"}
+    return {event["Task Info"]["Executor ID"] for event in events if event["Event"] == "SparkListenerTaskEnd"}

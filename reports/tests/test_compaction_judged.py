@@ -330,7 +330,7 @@ def _seen_by_committed(history: History, sent: Sent) -> None:
     index = history.rows("operations", process=COMMITTED)[0]["index"]
     row = SpanRow(COMMITTED, int(str(index)), 9, "read", TOPIC, 0, sent.offset, 1, 7, sent.writer, sent.sequence, True)
     row.isolation = 1
-    history.tables["runs"] = [each for each in history.tables["runs"] if each["process"] != COMMITTED]
+    history.tables["runs"] = [run for run in history.tables["runs"] if run["process"] != COMMITTED]
     history.tables["runs"].append(asdict(row))
     for position, each in enumerate(NEWEST):
         Table(history).run(COMMITTED, int(str(index)), 10 + position, "read", each, 1)
@@ -342,7 +342,7 @@ def _drop_write(history: History, sent: Sent) -> None:
         history.drop("runs", row)
     for row in history.rows("keyed_writes", process=sent.writer, sequence=sent.sequence):
         history.drop("keyed_writes", row)
-    history.tables["views"] = [each for each in history.tables["views"] if each["key"] == ""]
+    history.tables["views"] = [view for view in history.tables["views"] if view["key"] == ""]
     history.tables["views"].clear()
 
 
@@ -415,7 +415,7 @@ def plant_view_in_the_middle(history: History) -> None:
 
 def legal_tombstone_of_unknown_end(history: History) -> None:
     """Return whether a tombstone of the key was written is unknown."""
-    history.tables["runs"] = [each for each in history.tables["runs"] if each["process"] != "unknown"]
+    history.tables["runs"] = [run for run in history.tables["runs"] if run["process"] != "unknown"]
     table = Table(history, now_us=NEWER_US + 2_000_000)
     table.send("produce", "info", Sent("unknown", 0, -1, "a", True))
     _held(history, COMMITTED, "a", None)
@@ -468,18 +468,20 @@ def verdicts(spark: object, tmp_path_factory: pytest.TempPathFactory) -> dict[st
         history = Table().play()
         plant(history)
         folders.append(history.write(root / f"{number}", expectations=EXPECTATIONS))
-    found = compute_verdicts([Path(each) for each in folders], spark)  # type: ignore[arg-type]
+    found = compute_verdicts([Path(folder) for folder in folders], spark)  # type: ignore[arg-type]
     return dict(zip(PLANTED, found, strict=True))
 
 
 @pytest.mark.parametrize("name", list(PLANTED))
 def test_exactly_the_planted_guarantee_breaks(verdicts: dict[str, Verdict], name: str) -> None:
     broken = {
-        each.name: [e.detail for e in each.examples] for each in verdicts[name].guarantees if each.status == "broken"
+        guarantee.name: [e.detail for e in guarantee.examples]
+        for guarantee in verdicts[name].guarantees
+        if guarantee.status == "broken"
     }
     assert set(broken) & {*OF_COMPACTION, VIEW} == PLANTED[name][1], broken
 
 
 def test_each_guarantee_has_evidence(verdicts: dict[str, Verdict]) -> None:
-    held = {each.name for each in verdicts["nothing"].guarantees if each.status == "holds"}
+    held = {guarantee.name for guarantee in verdicts["nothing"].guarantees if guarantee.status == "holds"}
     assert {*OF_COMPACTION, VIEW} - {"group-skip"} <= held  # Its histories are those with a group.

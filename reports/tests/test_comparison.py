@@ -29,7 +29,7 @@ def test_three_runs_on_one_page(spark: object, tmp_path: Path) -> None:
     first = generate(7).write(tmp_path / "c", revision="first", world="live")
     compared = compare_runs([none, final, first], tmp_path / "out", spark)  # type: ignore[arg-type]
     assert [each.revision for each in compared.measured] == ["final", "first", "none"]
-    assert [each.exit_code for each in compared.verdicts] == [0, 0, 0]
+    assert [verdict.exit_code for verdict in compared.verdicts] == [0, 0, 0]
     with_sessions, _, without = compared.measured
     assert (without.clients.mean_us, without.clients.request_bytes) == (2_000, 900)
     assert with_sessions.clients.mean_us is not None
@@ -46,7 +46,7 @@ def test_three_runs_on_one_page(spark: object, tmp_path: Path) -> None:
     names = {path.name for path in compared.page.parent.glob("*.png")}
     assert {f"comparison-{name}.png" for name in ("overview", "bytes", "partitions", "service", "recovery")} <= names
     numbers = json.loads((tmp_path / "out" / "comparison.json").read_text())
-    assert [each["clients"]["mean_us"] for each in numbers["runs"]][2] == 2_000
+    assert [run["clients"]["mean_us"] for run in numbers["runs"]][2] == 2_000
 
 
 def test_simulated_run_without_costs_leaves_their_lines_out() -> None:

@@ -81,4 +81,4 @@ def test_script_without_a_main_guard_is_not_run_twice_nor_are_modules_of_the_use
 
 
 def _is_whole(drawings: dict[str, Drawing], names: list[str]) -> bool:
-    return list(drawings) == names and all("<svg" in each.svg for each in drawings.values())
+    return list(drawings) == names and all("<svg" in drawing.svg for drawing in drawings.values())

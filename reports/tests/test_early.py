@@ -37,13 +37,13 @@ def broken_in(parts: Sequence[History], root: Path, spark: "SparkSession") -> li
     from reports.read_tables import RunConfig
     from reports.spark import sized_for
 
-    folders = [each.write(root / str(number)) for number, each in enumerate(parts)]
+    folders = [part.write(root / str(number)) for number, part in enumerate(parts)]
     found: list[dict[str, int]] = [{} for _ in parts]
-    configs = [RunConfig(producer_expiration_us=each.manifest().producer_expiration_us) for each in parts]
+    configs = [RunConfig(producer_expiration_us=part.manifest().producer_expiration_us) for part in parts]
     with sized_for(spark, 0), reading_part(spark, folders, configs) as tables:
-        for one in early_jobs(tables):
-            for row in violations_of(one, tables).groupBy("run").agg(F.min("at_us").alias("at_us")).collect():
-                found[row["run"]][one.name] = row["at_us"]
+        for job in early_jobs(tables):
+            for row in violations_of(job, tables).groupBy("run").agg(F.min("at_us").alias("at_us")).collect():
+                found[row["run"]][job.name] = row["at_us"]
     return found
 
 
@@ -128,7 +128,9 @@ def test_violation_is_red_in_the_first_part_that_holds_it(spark: "SparkSession",
         histories.append(generate(number, SHORT))
         PLANTED[name][0](histories[-1])
     last_us = max(map(end_us, histories))
-    whole = broken_in([part_of(each, lambda _: last_us, last_us) for each in histories], tmp_path / "whole", spark)
+    whole = broken_in(
+        [part_of(history, lambda _: last_us, last_us) for history in histories], tmp_path / "whole", spark
+    )
     assert [set(each) for each in whole] == [{name} for name in VIOLATIONS]
     shown_us = [each[name] for each, name in zip(whole, VIOLATIONS, strict=True)]
     for late_us, expected in ((0, [{name} for name in VIOLATIONS]), (1, [set() for _ in VIOLATIONS])):

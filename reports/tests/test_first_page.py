@@ -133,7 +133,7 @@ def test_each_fault_has_the_figure_that_it_is_about() -> None:
         transactions_around_faults=[{"fault": "coordinator", "longest_us": 2_801_663}, {"fault": "", "longest_us": 9}],
     )
     costs = [cost(row["name"], 2_110_000) for row in rows]
-    listed = {each.fault: each.figure for each in attacks(found, outcome(MANIFEST), costs)}
+    listed = {attack.fault: attack.figure for attack in attacks(found, outcome(MANIFEST), costs)}
     assert listed == {
         "lost": Figure("120 ms", "at worst from a lost response to the next good one"),
         "slow": Figure("900 ms", "p99 of produce, 5.0 ms before"),
@@ -198,5 +198,5 @@ def test_latency_table_omits_rows_without_median() -> None:
         {**dict.fromkeys(names, 5), "operation": name, "measure": "service", "fault": "", "window": "", "count": count}
         for name, count in (("fetch", 20), ("connect", 19))
     ]
-    assert [each.operation for each in latency_rows(rows)] == ["fetch"]
+    assert [row.operation for row in latency_rows(rows)] == ["fetch"]
     assert thin_operations(rows) == ["connect"]

@@ -31,11 +31,11 @@ def broken(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, se
             pq.write_table(pa.Table.from_pylist(rows, schema=schema.arrow_schema(table)), path)
     found: dict[str, set[str]] = {run.name: set() for run in runs}
     with sized_for(spark, 0), reading(spark, runs, JobConfig()) as tables:
-        for one in guarantee_jobs():
-            if one.name in JUDGED:
-                for row in one.find(tables).collect():
+        for job in guarantee_jobs():
+            if job.name in JUDGED:
+                for row in job.find(tables).collect():
                     assert row.detail
-                    found[runs[row.run].name].add(one.name)
+                    found[runs[row.run].name].add(job.name)
     return found
 
 
@@ -47,7 +47,7 @@ def test_only_planted_violations_are_found_in_frames(broken: dict[str, set[str]]
 
 
 def test_each_frame_guarantee_has_job() -> None:
-    jobs = {each.name: each for each in guarantee_jobs()}
+    jobs = {job.name: job for job in guarantee_jobs()}
     for name in names_on_the_wire():
         assert not jobs[name].missing({"frames", "frame_lines"})
         assert jobs[name].missing({"operations"})

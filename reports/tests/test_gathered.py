@@ -19,7 +19,7 @@ def put(run: Path, name: str, *fields: pa.Field, **columns: list[Any]) -> Path:
     (run / "history").mkdir(parents=True, exist_ok=True)
     path = run / "history" / name
     schema = pa.schema(fields)
-    pq.write_table(pa.table({each.name: columns.get(each.name, []) for each in fields}, schema=schema), path)
+    pq.write_table(pa.table({field.name: columns.get(field.name, []) for field in fields}, schema=schema), path)
     return path
 
 

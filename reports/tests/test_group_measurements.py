@@ -91,14 +91,16 @@ def test_group_is_counted(history: History, clean: Findings) -> None:
 def test_rebalances_last_from_first_request_to_last_member_that_knows(clean: Findings) -> None:
     rebalances = groups.rebalances(clean)
     played = (NEW_IS_ALONE, OLD_JOINS, OLD_LEAVES)
-    assert [(one.at_us, one.took_us) for one in rebalances] == [(each.from_us, each.took_us) for each in played]
-    assert [(each.generation, each.members) for each in rebalances] == [(1, 1), (2, 2), (3, 1)]
-    assert [each.cause for each in rebalances] == ["", "", ""]
+    assert [(rebalance.at_us, rebalance.took_us) for rebalance in rebalances] == [
+        (each.from_us, each.took_us) for each in played
+    ]
+    assert [(rebalance.generation, rebalance.members) for rebalance in rebalances] == [(1, 1), (2, 2), (3, 1)]
+    assert [rebalance.cause for rebalance in rebalances] == ["", "", ""]
 
 
 def test_partitions_have_no_owner_from_revocation_to_end_of_rebalance(clean: Findings) -> None:
     """The member that leaves gives up its partitions before the rebalance."""
-    without_owner_us = [each.free_us for each in groups.rebalances(clean)]
+    without_owner_us = [rebalance.free_us for rebalance in groups.rebalances(clean)]
     assert without_owner_us == [None, OLD_JOINS.took_us, LEAVE_US + OLD_LEAVES.took_us]
 
 

@@ -7,16 +7,16 @@ from reports.schema import TABLES
 
 def test_every_guarantee_that_a_history_shows_has_a_job() -> None:
     shown = (*names_seen_from(SeenFrom.CLIENTS, SeenFrom.TRACE), *names_on_the_wire())
-    names = [name for name, one in GUARANTEES.items() if name in shown or one.in_part]
-    assert [each.name for each in guarantee_jobs()] == names
+    names = [name for name, guarantee in GUARANTEES.items() if name in shown or guarantee.in_part]
+    assert [job.name for job in guarantee_jobs()] == names
 
 
 def test_every_job_needs_tables_that_there_are() -> None:
     tables = {table.name for table in TABLES}
-    assert {name for each in guarantee_jobs() for name in (*each.needs, *each.instead)} <= tables
+    assert {name for job in guarantee_jobs() for name in (*job.needs, *job.instead)} <= tables
 
 
 def test_every_violation_is_one_sentence() -> None:
-    for one in GUARANTEES.values():
-        assert one.violation.endswith("."), one.name
-        assert one.violation.count(".") - one.violation.count("metadata.version") == 1, one.name
+    for guarantee in GUARANTEES.values():
+        assert guarantee.violation.endswith("."), guarantee.name
+        assert guarantee.violation.count(".") - guarantee.violation.count("metadata.version") == 1, guarantee.name

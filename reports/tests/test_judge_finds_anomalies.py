@@ -37,7 +37,7 @@ def _only_one_in_its_operation(history: History, process: str, partition: int) -
     return next(
         row
         for row in reads[len(reads) // 2 :]
-        if row["count"] >= 2 and sum(each["index"] == row["index"] for each in reads) == 1  # type: ignore[operator]
+        if row["count"] >= 2 and sum(read["index"] == row["index"] for read in reads) == 1  # type: ignore[operator]
     )
 
 
@@ -88,7 +88,7 @@ def _resend_after(
         operation["invoke_us"] = int_of(operation, "complete_us") - lasted_us
     operation["intended_us"] = operation["invoke_us"]
     some = history.tables["faults"][0]
-    history.tables["faults"] += [{**some, "name": "step", "kind": "clock_stepped", "detail": each} for each in steps]
+    history.tables["faults"] += [{**some, "name": "step", "kind": "clock_stepped", "detail": step} for step in steps]
     history.config["producer.id.expiration.ms"] = str(expiration_ms)
 
 
@@ -251,7 +251,7 @@ def legal_log_of_unknown_segments(history: History) -> None:
 def _step_clocks(history: History, *details: str) -> None:
     """Faults step clocks, and then a log has nothing left of what it should keep for an hour."""
     some = history.tables["faults"][0]
-    steps = [{**some, "name": "step", "kind": "clock_stepped", "detail": each} for each in details]
+    steps = [{**some, "name": "step", "kind": "clock_stepped", "detail": detail} for detail in details]
     history.tables["faults"] += steps
     _begin_at_its_end(history, retention_ms=3_600_000, retention_bytes=-1)
 
@@ -370,7 +370,7 @@ def legal_log_start_move(history: History) -> None:
     """Records below a log start in the response may be missing."""
     row = _only_one_in_its_operation(history, "fetcher-0", 1)
     reads = _reads(history)
-    after = next(each for each in reads if int_of(each, "index") > int_of(row, "index"))
+    after = next(read for read in reads if int_of(read, "index") > int_of(row, "index"))
     history.drop("runs", row)
     position = history.rows("positions", process="fetcher-0", index=after["index"], partition=1)[0]
     position["log_start_offset"] = after["first_offset"]
@@ -468,15 +468,23 @@ def test_large_history_has_same_verdicts(
 
 def test_external_broker_may_send_to_its_next_controller_again(verdicts: dict[str, Verdict]) -> None:
     assert verdicts["kafka"].outcome is Outcome.PASSED
-    assert [each.name for each in verdicts["reference"].guarantees if each.status == "broken"] == ["lost-metadata"]
+    assert [guarantee.name for guarantee in verdicts["reference"].guarantees if guarantee.status == "broken"] == [
+        "lost-metadata"
+    ]
 
 
 @pytest.mark.parametrize("name", list(PLANTED))
 def test_exactly_the_planted_guarantee_breaks(verdicts: dict[str, Verdict], name: str) -> None:
     verdict = verdicts[name]
-    broken = {each.name: [e.detail for e in each.examples] for each in verdict.guarantees if each.status == "broken"}
+    broken = {
+        guarantee.name: [e.detail for e in guarantee.examples]
+        for guarantee in verdict.guarantees
+        if guarantee.status == "broken"
+    }
     assert set(broken) == PLANTED[name][1], broken
-    others = [each for each in verdict.guarantees if each.name not in (*OF_TRANSACTIONS, "materialized-view")]
+    others = [
+        guarantee for guarantee in verdict.guarantees if guarantee.name not in (*OF_TRANSACTIONS, "materialized-view")
+    ]
     assert {each.status for each in others} <= {"holds", "broken"}
     assert verdict.outcome is (Outcome.FAILED if broken else Outcome.PASSED)
 
@@ -487,11 +495,11 @@ def test_total_loss_is_the_first_sentence(verdicts: dict[str, Verdict]) -> None:
 
 
 def test_anomaly_names_its_place_and_the_fault_before_it(verdicts: dict[str, Verdict]) -> None:
-    (skip,) = next(each.examples for each in verdicts["poll-skip"].guarantees if each.status == "broken")
+    (skip,) = next(guarantee.examples for guarantee in verdicts["poll-skip"].guarantees if guarantee.status == "broken")
     assert (skip.topic, skip.partition, skip.process) == (TOPIC, 1, "fetcher-0")
     assert skip.offset >= 0
     assert skip.at_us > 0
-    (gap,) = next(each.examples for each in verdicts["fetch-gap"].guarantees if each.status == "broken")
+    (gap,) = next(guarantee.examples for guarantee in verdicts["fetch-gap"].guarantees if guarantee.status == "broken")
     assert gap.fault.endswith(" s after kill #1")
 
 
@@ -499,7 +507,7 @@ def test_guarantee_without_its_evidence_is_not_checked_and_promised_makes_the_ru
     verdicts: dict[str, Verdict],
 ) -> None:
     verdict = verdicts["no trace"]
-    status = {each.name: each.status for each in verdict.guarantees}
+    status = {guarantee.name: guarantee.status for guarantee in verdict.guarantees}
     names = ("session-lost", "session-epoch-order", "unseen", "fetch-gap")
     assert {status[name] for name in names} == {"not checked"}
     assert verdict.outcome is Outcome.INVALID

@@ -43,7 +43,7 @@ def test_night_that_found_its_canary_and_nothing_else_is_green() -> None:
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.INVALID, Outcome.CRASHED])
 def test_control_that_did_not_pass_makes_the_night_red_in_its_way(outcome: Outcome) -> None:
     reasons = why_red(NIGHT, 101, {**PASSED, outcome.name: 1}, [])
-    assert [each.text for each in reasons] == [f"a control {outcome.name}"]
+    assert [reason.text for reason in reasons] == [f"a control {outcome.name}"]
     assert outcome_of(reasons) is outcome
 
 
@@ -96,9 +96,9 @@ def test_rows_are_read_as_they_were_written_and_a_table_without_rows_has_its_col
     assert [tuple(row.values()) for row in read.to_pylist()] == [figure.values()] * 2
     empty = pq.read_table(write_rows(tmp_path, PlayRow, []))
     assert empty.num_rows == 0
-    assert empty.schema.names == [each.name for each in fields(PlayRow)]
+    assert empty.schema.names == [field.name for field in fields(PlayRow)]
     assert sorted(each.name for each in tmp_path.iterdir()) == ["figures.parquet", "plays.parquet"]
 
 
 def test_runs_history_has_no_table_of_a_night() -> None:
-    assert not {each.name for each in NIGHT_TABLES.values()} & {each.name for each in TABLES}
+    assert not {table.name for table in NIGHT_TABLES.values()} & {table.name for table in TABLES}

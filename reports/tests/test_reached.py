@@ -19,7 +19,7 @@ def _plant(nights: Path, day: int, **values: object) -> None:
 
 
 def _page(nights: Path) -> str:
-    every = summarize_nights([read_night(each) for each in night_folders(nights)], [], 0)
+    every = summarize_nights([read_night(folder) for folder in night_folders(nights)], [], 0)
     context = context_of(Collected([], [], [], [], []), every, (), nights, nights)
     page = environment(FOLDER).get_template("index.html.j2").render(context)
     return page[page.index('id="reached"') : page.index("<footer>")]
@@ -38,7 +38,7 @@ def test_page_shows_unreached_points_corpus_growth_and_canary(
     assert newest < oldest
     cells = ["torn", "3", "12.3", "1,900", "81", "11", "613", "13"]
     found = page[newest:oldest]
-    places = [found.index(f">{each}</td>") for each in cells]
+    places = [found.index(f">{cell}</td>") for cell in cells]
     assert places == sorted(places)
     assert "it lives" in page[oldest:]
 
@@ -54,7 +54,7 @@ def test_previous_night_is_compared_if_points_are_equal(tmp_path: Path) -> None:
     _plant(tmp_path, 1, points=PointCounts(outcomes=10, reached=8, never=("a=b", "c=d")))
     _plant(tmp_path, 2)
     _plant(tmp_path, 3, points=PointCounts(outcomes=10, reached=8, never=("c=d", "e=f")))
-    nights = [read_night(each) for each in night_folders(tmp_path)]
+    nights = [read_night(folder) for folder in night_folders(tmp_path)]
     points = reached_points(summarize_nights(nights, [], 0))
     assert points is not None
     assert (points.newly, points.lost, points.excused) == (("a=b",), ("e=f",), 0)
@@ -62,7 +62,7 @@ def test_previous_night_is_compared_if_points_are_equal(tmp_path: Path) -> None:
     assert "1 newly reached</span> since the night before: <code>a=b</code>" in page
     assert "1 no longer reached</span> since the night before: <code>e=f</code>" in page
     _plant(tmp_path, 4, points=PointCounts(outcomes=12, reached=11, never=("g=h",)))
-    nights = [read_night(each) for each in night_folders(tmp_path)]
+    nights = [read_night(folder) for folder in night_folders(tmp_path)]
     points = reached_points(summarize_nights(nights, [], 0))
     assert points is not None
     assert (points.newly, points.lost) == ((), ())

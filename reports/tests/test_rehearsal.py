@@ -76,7 +76,7 @@ def plainly(run_dirs: list[Path], spark: SparkSession) -> list[Findings]:
 
 def config_of(run_dirs: list[Path]) -> JobConfig:
     manifests = [read_manifest(each) for each in run_dirs]
-    return JobConfig(runs={run: RunConfig(warm_up_us=one.warm_up_us) for run, one in enumerate(manifests)})
+    return JobConfig(runs={run: RunConfig(warm_up_us=manifest.warm_up_us) for run, manifest in enumerate(manifests)})
 
 
 @pytest.mark.spark

@@ -39,7 +39,7 @@ def _slower(history: History) -> History:
 
 
 def _by_name(comparison: SetsCompared) -> dict[tuple[str, str, str], FigureCompared]:
-    return {(each.phase, each.operation, each.figure): each for each in comparison.figures}
+    return {(figure.phase, figure.operation, figure.figure): figure for figure in comparison.figures}
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +61,9 @@ def test_figures_of_runs_equal_a_plain_computation(compared: tuple[SetsCompared,
     assert (comparison.drawn, comparison.units) == ("runs", (RUNS, RUNS))
     for phase in ("quiet", "faulty"):
         figures = _by_name(comparison)
-        medians = [_plain_quantile(_values(each, phase), 0.5) for each in histories]
+        medians = [_plain_quantile(_values(history, phase), 0.5) for history in histories]
         assert figures[phase, "fetch", "p50"].ratio.old == pytest.approx(geometric_mean(medians))
-        rates = [_plain_rate(each, phase) for each in histories]
+        rates = [_plain_rate(history, phase) for history in histories]
         assert figures[phase, "fetch", "per second"].ratio.old == pytest.approx(geometric_mean(rates))
 
 
@@ -165,7 +165,7 @@ def test_alike_runs_show_nothing_but_at_the_stated_rate_and_a_tenth_is_seen_in_e
     false, seen, draws = 0, 0, 60
     for _ in range(draws):
         old, new = (1_000 * np.exp(random.normal(size=8) * 0.04) for _ in range(2))
-        false += any(each.word != "no difference shown" for each in _compared(old.tolist(), new.tolist()).figures)
+        false += any(figure.word != "no difference shown" for figure in _compared(old.tolist(), new.tolist()).figures)
         seen += _by_name(_compared(old.tolist(), (new * 1.1).tolist()))[FETCH_P50].word == "worse"
     assert false <= 8, "5 % are 3 of 60; 9 or more come once in 400 times"
     assert seen > 0.85 * draws
@@ -173,7 +173,7 @@ def test_alike_runs_show_nothing_but_at_the_stated_rate_and_a_tenth_is_seen_in_e
 
 def test_quantiles_with_few_values_beyond_are_omitted_and_reported() -> None:
     comparison = _compared([100] * 4, [100] * 4)
-    assert [each.figure for each in comparison.figures] == ["p50", "p90", "p99", "per second"]
+    assert [figure.figure for figure in comparison.figures] == ["p50", "p90", "p99", "per second"]
     assert comparison.left_out == ("fetch p99.9, because not every unit has 5 values beyond",)
 
 

@@ -45,7 +45,7 @@ def test_seed_and_a_size_always_give_the_same_history(tmp_path: Path) -> None:
 def test_violations_lie_at_places_of_their_own() -> None:
     appends = appends_for(10 * OPERATIONS)
     places = [planted(appends, seed).places for seed in range(20)]
-    assert all(set(each) == set(BROKEN) for each in places)
+    assert all(set(place) == set(BROKEN) for place in places)
     assert len({(place.piece, place.append) for each in places for place in each.values()}) > 15 * len(BROKEN) // 2
     assert all(place.piece * PIECE + place.append < appends for each in places for place in each.values())
 
@@ -74,8 +74,8 @@ def test_each_planted_violation_is_found_and_nothing_else(spark: "SparkSession",
     write_history(tmp_path / "planted", OPERATIONS, 5, violations)
     write_history(tmp_path / "clean", OPERATIONS, 6)
     verdict, clean = compute_verdicts([tmp_path / "planted", tmp_path / "clean"], spark)
-    broken = {each.name: each for each in verdict.guarantees if each.status == "broken"}
+    broken = {guarantee.name: guarantee for guarantee in verdict.guarantees if guarantee.status == "broken"}
     assert {name: one.anomalies for name, one in broken.items()} == dict.fromkeys((*BROKEN, UNSEEN), 1)
     for name in ("inconsistent-offsets", "corrupt-value", "poll-skip", "nonmonotonic-poll", "fetch-gap"):
         assert broken[name].examples[0].process == f"fetcher-{violations.places[name].fetcher}"
-    assert not [each.name for each in clean.guarantees if each.status == "broken"]
+    assert not [guarantee.name for guarantee in clean.guarantees if guarantee.status == "broken"]

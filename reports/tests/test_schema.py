@@ -78,7 +78,7 @@ def test_column_keeps_class_description_beside_equal_plain_one() -> None:
         moment: Annotated[int, Moment(note)] = 0
 
     columns = ROW_TABLES.pop(NoteAlike).columns
-    assert [(each.nullable, each.is_moment) for each in columns] == [(False, False), (True, False), (False, True)]
+    assert [(column.nullable, column.is_moment) for column in columns] == [(False, False), (True, False), (False, True)]
 
 
 def test_history_page_matches_declared_tables() -> None:

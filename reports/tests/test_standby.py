@@ -83,7 +83,10 @@ def test_standby_reports_refuses_and_ends(waiting: StandbySpark, tmp_path: Path)
         waiting.request_reports([tmp_path / "nothing"])
     (verdict,) = waiting.request_reports([history.write(tmp_path / "run")], lines.append)
     assert verdict.outcome is Outcome.FAILED
-    assert [each.name for each in verdict.guarantees if each.status == "broken"] == ["lost-write", "unseen"]
+    assert [guarantee.name for guarantee in verdict.guarantees if guarantee.status == "broken"] == [
+        "lost-write",
+        "unseen",
+    ]
     assert "the queries are planned already" in lines
     assert "judged lost-write" in lines
     assert verdict.report is not None
@@ -99,7 +102,7 @@ def test_standby_that_fails_ends_with_all_that_it_started(capfd: pytest.CaptureF
         standby_process = psutil.Process(standby._process.pid)
         while standby._process.is_alive():
             with suppress(psutil.Error):
-                seen.update({each: each.name() for each in standby_process.children(recursive=True)})
+                seen.update({child: child.name() for child in standby_process.children(recursive=True)})
             time.sleep(0.1)
     assert "java" in seen.values()
     _, alive = psutil.wait_procs(list(seen), timeout=30)
@@ -238,7 +241,7 @@ def test_standby_steps_forward_by_itself_at_each_request(when: str, tmp_path: Pa
     own = os.getpriority(os.PRIO_PROCESS, 0)
     waiting_at = 19 if _may_go_back() else min(own + NICER_FOR_GOOD, 19)
     judging_at = own if _may_go_back() else waiting_at
-    assert [int(each) for each in levels] == [judging_at if when == "early" else waiting_at, judging_at]
+    assert [int(level) for level in levels] == [judging_at if when == "early" else waiting_at, judging_at]
 
 
 @pytest.mark.live

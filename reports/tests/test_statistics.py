@@ -19,7 +19,7 @@ def _side(random: np.random.Generator, units: int, spread: float = 1.0) -> Float
 
 
 def _words(old: Floats, new: Floats, seed: int = 1) -> list[str]:
-    return [each.word(True) for each in ratios(old.tolist(), new.tolist(), [0.0] * FIGURES, seed)]
+    return [ratio.word(True) for ratio in ratios(old.tolist(), new.tolist(), [0.0] * FIGURES, seed)]
 
 
 @pytest.mark.thorough
@@ -52,7 +52,7 @@ def test_three_runs_have_detectable_difference() -> None:
 
 def test_figures_that_never_vary_differ_only_by_more_than_they_are_exact_to() -> None:
     old, new = [[100.0, 100.0, 100.0]] * 3, [[100.0, 100.5, 103.0]] * 3
-    assert [each.word(True) for each in ratios(old, new, [0.01] * 3)] == [
+    assert [ratio.word(True) for ratio in ratios(old, new, [0.01] * 3)] == [
         "no difference shown",
         "no difference shown",
         "worse",
@@ -82,9 +82,9 @@ def test_planted_steps_are_found_where_they_are(levels: tuple[tuple[float, int],
     for seed in range(4):
         steps = change_points(_series(np.random.default_rng(seed), *levels))
         assert len(steps) == len(places)
-        assert all(abs(one.at - place) <= 1 for one, place in zip(steps, places, strict=True))
+        assert all(abs(step.at - place) <= 1 for step, place in zip(steps, places, strict=True))
         assert all(left.at < right.at for left, right in pairwise(steps))
-        assert all(each.p_value <= 0.01 for each in steps)
+        assert all(step.p_value <= 0.01 for step in steps)
 
 
 def test_steady_series_has_a_change_only_at_the_stated_rate() -> None:

@@ -106,7 +106,9 @@ def test_last_stable_offset_stays_until_a_greater_one_is_shown(run: Run) -> None
         Stall(SOURCE, 0, 10, HANGS_US, end_us - HANGS_US, 3, False, "late"),
         Stall(LEDGER, 1, 9, SHOWN[1][0], 900_000, 6, True, ""),
     ]
-    assert [(each.name, each.count, each.max_us) for each in transactions.stall_times(found)] == [
+    assert [
+        (stall_time.name, stall_time.count, stall_time.max_us) for stall_time in transactions.stall_times(found)
+    ] == [
         (SOURCE, 1, end_us - HANGS_US),
         (LEDGER, 1, 900_000),
     ]

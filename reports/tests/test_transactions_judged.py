@@ -258,7 +258,7 @@ def legal_abort_once_its_end_was_requested(history: History) -> None:
 def plant_aborted_and_left(history: History) -> None:
     _, aborted, last = history.rows("described_transactions", partition=0)
     fields = ("producer_id", "producer_epoch", "start_offset", "found")
-    history.tables["described_transactions"].append({**last, **{each: aborted[each] for each in fields}})
+    history.tables["described_transactions"].append({**last, **{field: aborted[field] for field in fields}})
 
 
 def legal_left_after_lost_response(history: History) -> None:
@@ -330,11 +330,15 @@ def test_large_history_has_same_verdicts(
 @pytest.mark.parametrize("name", list(PLANTED))
 def test_exactly_the_planted_guarantee_breaks(verdicts: dict[str, Verdict], name: str) -> None:
     verdict = verdicts[name]
-    broken = {each.name: [e.detail for e in each.examples] for each in verdict.guarantees if each.status == "broken"}
+    broken = {
+        guarantee.name: [e.detail for e in guarantee.examples]
+        for guarantee in verdict.guarantees
+        if guarantee.status == "broken"
+    }
     assert set(broken) == PLANTED[name][1], broken
 
 
 def test_each_guarantee_has_evidence(verdicts: dict[str, Verdict]) -> None:
-    held = {each.name for each in verdicts["nothing"].guarantees if each.status == "holds"}
+    held = {guarantee.name for guarantee in verdicts["nothing"].guarantees if guarantee.status == "holds"}
     assert {*OF_TRANSACTIONS} <= held
     assert {*OF_TRANSACTIONS} == {name for _, names in PLANTED.values() for name in names}

@@ -30,11 +30,11 @@ VIOLATION = Anomaly("poll-skip", "t", 0, 7, "fetcher-0", 3, 1_500_000, "kill #1"
 
 
 def findings(found: Mapping[str, Found] | None = None, **changes: object) -> Findings:
-    numbers = {each.evidence: 1_000 for each in guarantee_jobs()} | {"fetches": 500, "operations": 900}
+    numbers = {job.evidence: 1_000 for job in guarantee_jobs()} | {"fetches": 500, "operations": 900}
     names: tuple[str, ...] = ("faults", "fault_hits", "percentiles", "distribution", "latency", "heatmap")
     names = (*names, "throughput", "load", "gaps", "first_ok", "broker", "transfers", "failovers")
     values: dict[str, object] = dict.fromkeys(names, ())
-    nothing = {each.name: Found(0, ()) for each in guarantee_jobs()}
+    nothing = {job.name: Found(0, ()) for job in guarantee_jobs()}
     values |= {"facts": numbers, "found": nothing | dict(found or {}), "present": frozenset(t.name for t in TABLES)}
     return Findings(**{**values, **changes})  # type: ignore[arg-type]
 
@@ -131,7 +131,7 @@ def test_live_run_needs_no_evidence_of_simulator_only_checks() -> None:
     manifest = replace(expecting(guarantees=("log-matching", "lost-metadata")), world="live")
     verdict = outcome(manifest)
     assert verdict.outcome is Outcome.PASSED
-    assert {each.name: each.status for each in verdict.guarantees}["log-matching"] == "not checked"
+    assert {guarantee.name: guarantee.status for guarantee in verdict.guarantees}["log-matching"] == "not checked"
     nothing = findings(facts={"records_read": 10})
     assert outcome(manifest, nothing).outcome is Outcome.INVALID  # lost-metadata can be judged live, and was not
 
@@ -146,7 +146,10 @@ def test_broken_guarantee_outweighs_missing_evidence_and_a_crash_outweighs_both(
 def test_anomaly_that_the_scenario_does_not_promise_against_is_shown_but_does_not_fail() -> None:
     verdict = outcome(expecting(guarantees=("lost-write",)), findings({"poll-skip": Found(1, (VIOLATION,))}))
     assert verdict.outcome is Outcome.PASSED
-    assert next(each.status for each in verdict.guarantees if each.name == "poll-skip") == "broken, not promised"
+    assert (
+        next(guarantee.status for guarantee in verdict.guarantees if guarantee.name == "poll-skip")
+        == "broken, not promised"
+    )
 
 
 LOSS = Anomaly("lost-write", "hot", 0, 7, "producer-0", 3, 1_500_000, "0.4 s before kill #1", "Offset 7 is gone.")
@@ -213,7 +216,9 @@ def test_guarantees_of_older_runs_use_present_names() -> None:
     missed = CheckResult(guarantee="answers-after-heal", holds=False, evidence=1, detail="Node 1 did not respond.")
     verdict = outcome(replace(expecting(guarantees=("answers-after-heal",)), checks=(missed,)))
     assert verdict.outcome is Outcome.FAILED
-    assert [each.name for each in verdict.guarantees if each.status == "broken"] == ["responses-after-heal"]
+    assert [guarantee.name for guarantee in verdict.guarantees if guarantee.status == "broken"] == [
+        "responses-after-heal"
+    ]
 
 
 def test_crash_outweighs_failure_outweighs_invalid_in_the_exit_code() -> None:
@@ -230,14 +235,17 @@ def test_frame_guarantees_need_no_trace_and_inside_ones_their_check() -> None:
 
     def statuses(*present: str) -> list[str]:
         statuses_by_name = {
-            each.name: each.status for each in outcome(manifest, findings(present=frozenset(present))).guarantees
+            guarantee.name: guarantee.status
+            for guarantee in outcome(manifest, findings(present=frozenset(present))).guarantees
         }
         return [statuses_by_name[name] for name in names]
 
     assert statuses("frames", "frame_lines") == ["holds", "not checked", "holds"]
     assert statuses("trace") == ["holds", "holds", "not checked"]
     inside = replace(manifest, checks=(CheckResult(guarantee="incremental-response-exact", holds=True, evidence=3),))
-    judged = {each.name: each for each in outcome(inside, findings(present=frozenset({"trace"}))).guarantees}
+    judged = {
+        guarantee.name: guarantee for guarantee in outcome(inside, findings(present=frozenset({"trace"}))).guarantees
+    }
     assert judged["incremental-response-exact"].judged_by == "simulator"
 
 
@@ -310,9 +318,9 @@ def test_only_a_run_about_downloads_must_have_had_one() -> None:
     )
     other = outcome(replace(manifest, clauses=("T-7",)), without)
     assert other.outcome is Outcome.PASSED
-    assert next(each for each in other.guarantees if each.name == "snapshot-transfer-bounded").status == (
-        "nothing to judge"
-    )
+    assert next(
+        guarantee for guarantee in other.guarantees if guarantee.name == "snapshot-transfer-bounded"
+    ).status == ("nothing to judge")
 
 
 def test_live_node_that_ended_itself_breaks_a_guarantee_without_any_history() -> None:
@@ -323,7 +331,7 @@ def test_live_node_that_ended_itself_breaks_a_guarantee_without_any_history() ->
     verdict = outcome(manifest, findings(facts={}, present=frozenset()))
     assert (verdict.outcome, verdict.exit_code) == (Outcome.FAILED, 1)
     assert verdict.reasons[0] == "quorum-converges was broken once. node-1 could not start again: damaged"
-    assert next(each for each in verdict.guarantees if each.status == "broken").judged_by == "runner"
+    assert next(guarantee for guarantee in verdict.guarantees if guarantee.status == "broken").judged_by == "runner"
 
 
 def test_deleted_history_is_called_so_and_not_thin_traffic() -> None:

@@ -43,7 +43,7 @@ def test_only_complete_parts_are_read(tmp_path: Path) -> None:
     assert link_whole_parts(tmp_path / "run", tmp_path / "scratch") == 2_000_000
     names = {each.name for each in (tmp_path / "scratch" / "history").iterdir()}
     assert "operations-worker-0.parquet" in names
-    assert not [each for each in names if ".0001." in each]
+    assert not [name for name in names if ".0001." in name]
 
 
 def test_history_extends_to_slowest_writer(tmp_path: Path) -> None:
@@ -70,7 +70,9 @@ def test_violation_is_red_in_first_check_that_includes_it(spark: "SparkSession",
     write_part(run_dir, history, shown_us - 1, shown_us, 1)
     second = early_verdict(run_dir, scratch, spark, lambda _: None)
     assert second is not None
-    assert [(each.guarantee, each.total, each.at_us) for each in second.violations] == [("corrupt-value", 1, shown_us)]
+    assert [(violation.guarantee, violation.total, violation.at_us) for violation in second.violations] == [
+        ("corrupt-value", 1, shown_us)
+    ]
     assert second.operations > first.operations
 
 
@@ -82,6 +84,6 @@ def test_broken_guarantee_is_reported_once(tmp_path: Path) -> None:
     seen = EarlyVerdict(5_000_000, 1_234, ("duplicate",), (Violation("duplicate", 2, 4_000_000, "Two of it."),))
     watched._tell(seen, 3.0)
     watched._tell(seen, 3.0)
-    assert [each for each in lines if each.startswith("RED")] == ["RED: duplicate was broken at 4.000 s: Two of it."]
+    assert [line for line in lines if line.startswith("RED")] == ["RED: duplicate was broken at 4.000 s: Two of it."]
     assert lines[-1] == "up to 5 s: duplicate broken (1,234 operations, in 3 s)"
     assert watched.broken == {"duplicate": "Two of it."}

@@ -308,7 +308,7 @@ class Admin(ClusterScript):
         if topic is None or not (yield from self.connect_to_node(node)):
             self.journal.end(operation, "fail", "not_sent")
             return
-        epochs = [each.leader_epoch for _, each in sorted(topic.partitions.items())]
+        epochs = [partition.leader_epoch for _, partition in sorted(topic.partitions.items())]
         if self.random.randrange(100) < LISTING_PERCENT:
             operation.invoke_us, operation.node = self.now.mono_us, node.node_id
             listing = self._fetches.next_listing(epochs)
@@ -411,7 +411,7 @@ class Admin(ClusterScript):
         return response
 
     def _record_end(self, task: Task, response: ResponseReceived | None) -> None:
-        done = [self._is_done(task, task.errors.get(each, -1)) for each in task.names]
+        done = [self._is_done(task, task.errors.get(name, -1)) for name in task.names]
         if response is None:
             kind = "info" if task.uncertain else "fail"
             error = "not_sent" if task.attempts == 0 else "deadline"
@@ -472,8 +472,10 @@ class Admin(ClusterScript):
         if isinstance(response, str):
             return -1
         body = cast("ApiVersionsResponse", response.body)
-        levels = [int(each.max_version_level) for each in body.finalized_features if each.name == METADATA_VERSION]
-        highest = [int(each.max_version) for each in body.supported_features if each.name == METADATA_VERSION]
+        levels = [
+            int(feature.max_version_level) for feature in body.finalized_features if feature.name == METADATA_VERSION
+        ]
+        highest = [int(feature.max_version) for feature in body.supported_features if feature.name == METADATA_VERSION]
         return min(levels[0] + 1, highest[0]) if levels and highest else -1
 
     # -- requests and responses ---------------------------------------------------------------------------------
@@ -482,7 +484,7 @@ class Admin(ClusterScript):
         versions, topics, wait_ms = self.settings.versions, task.target.topic_names, self.plan.response_wait_ms
         if task.change == "create":
             replicas = self.plan.replication_factor
-            wanted = [bodies.new_topic(each, task.target.partitions, replicas, {}) for each in topics]
+            wanted = [bodies.new_topic(topic, task.target.partitions, replicas, {}) for topic in topics]
             body: object = bodies.create_topics_request(wanted, wait_ms)
             return ApiKey.CREATE_TOPICS, versions.create_topics, body
         if task.change == "delete":
@@ -503,11 +505,14 @@ class Admin(ClusterScript):
 def _errors_of(change: str, body: object) -> Errors:
     """Return the error code of each topic."""
     if change == "create":
-        return {str(each.name): int(each.error_code.value) for each in cast("CreateTopicsResponse", body).topics}
+        return {str(topic.name): int(topic.error_code.value) for topic in cast("CreateTopicsResponse", body).topics}
     if change == "upgrade":
         return {METADATA_VERSION: int(cast("UpdateFeaturesResponse", body).error_code.value)}
     if change == "delete":
-        return {str(each.name): int(each.error_code.value) for each in cast("DeleteTopicsResponse", body).responses}
+        return {
+            str(response.name): int(response.error_code.value)
+            for response in cast("DeleteTopicsResponse", body).responses
+        }
     if change in ALTERATIONS:
         altered = cast("IncrementalAlterConfigsResponse", body).responses
         return {each.resource_name: int(each.error_code.value) for each in altered}

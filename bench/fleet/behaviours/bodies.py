@@ -39,7 +39,7 @@ def milliseconds(count: int) -> i32Timedelta:
 
 def metadata_request(topics: Sequence[str]) -> MetadataRequest:
     return MetadataRequest(
-        topics=tuple(MetadataRequestTopic(topic_id=None, name=TopicName(each)) for each in topics),
+        topics=tuple(MetadataRequestTopic(topic_id=None, name=TopicName(topic)) for topic in topics),
         allow_auto_topic_creation=False,
         include_topic_authorized_operations=False,
     )
@@ -64,7 +64,7 @@ def list_offsets_request(partitions: Sequence[TopicPartition], timestamp_ms: int
             ListOffsetsTopic(
                 name=TopicName(topic),
                 partitions=tuple(
-                    ListOffsetsPartition(partition_index=i32(each), timestamp=i64(timestamp_ms)) for each in numbers
+                    ListOffsetsPartition(partition_index=i32(number), timestamp=i64(timestamp_ms)) for number in numbers
                 ),
             )
             for topic, numbers in by_topic.items()
@@ -97,7 +97,7 @@ def create_topics_request(topics: Sequence[CreatableTopic], timeout_ms: int) -> 
 
 def delete_topics_request(topics: Sequence[str], timeout_ms: int) -> DeleteTopicsRequest:
     return DeleteTopicsRequest(
-        topics=tuple(DeleteTopicState(name=TopicName(each), topic_id=None) for each in topics),
+        topics=tuple(DeleteTopicState(name=TopicName(topic), topic_id=None) for topic in topics),
         timeout=milliseconds(timeout_ms),
     )
 
@@ -109,8 +109,8 @@ def set_topic_configs_request(
     configs = tuple(_altered(key, value) for key, value in settings.items())
     return IncrementalAlterConfigsRequest(
         resources=tuple(
-            AlterConfigsResource(resource_type=i8(TOPIC_RESOURCE), resource_name=each, configs=configs)
-            for each in topics
+            AlterConfigsResource(resource_type=i8(TOPIC_RESOURCE), resource_name=topic, configs=configs)
+            for topic in topics
         ),
         validate_only=False,
     )
@@ -132,8 +132,8 @@ def _altered(key: str, value: str | None) -> AlterableConfig:
 def describe_topic_config_request(topics: Sequence[str], *keys: str) -> DescribeConfigsRequest:
     return DescribeConfigsRequest(
         resources=tuple(
-            DescribeConfigsResource(resource_type=i8(TOPIC_RESOURCE), resource_name=each, configuration_keys=keys)
-            for each in topics
+            DescribeConfigsResource(resource_type=i8(TOPIC_RESOURCE), resource_name=topic, configuration_keys=keys)
+            for topic in topics
         )
     )
 

@@ -196,7 +196,7 @@ class ClusterScript(Script):
         """The ID of the connected node, or -1 if the metadata do not have it."""
         address = self.connected_to
         nodes = self.metadata.nodes.values()
-        return next((each.node_id for each in nodes if Address(each.host, each.port) == address), -1)
+        return next((node.node_id for node in nodes if Address(node.host, node.port) == address), -1)
 
     def _take_metadata(self, update: MetadataUpdate) -> bool:
         """Apply the metadata, or return False if they are older than the last that were applied."""
@@ -215,7 +215,7 @@ class ClusterScript(Script):
         return alive[self._tried % len(alive)] if self._tried % 3 else known[self._tried // 3 % len(known)]
 
     def _known_addresses(self) -> list[Address]:
-        known = [Address(each.host, each.port) for each in self.metadata.nodes.values()]
+        known = [Address(node.host, node.port) for node in self.metadata.nodes.values()]
         return list(dict.fromkeys((*known, *self.settings.bootstrap)))
 
     def find_leaders(self, partitions: Sequence[TopicPartition]) -> Steps[bool]:
@@ -242,10 +242,10 @@ class ClusterScript(Script):
         found: dict[TopicPartition, int] = {}
         error: str | None = None
         for topic in cast("ListOffsetsResponse", response.body).topics:
-            for each in topic.partitions:
-                code = int(each.error_code.value)
+            for partition in topic.partitions:
+                code = int(partition.error_code.value)
                 if code == 0:
-                    found[TopicPartition(topic.name, int(each.partition_index))] = int(each.offset)
+                    found[TopicPartition(topic.name, int(partition.partition_index))] = int(partition.offset)
                 else:
                     error = error_name(code)
         self.journal.end(operation, "fail" if error else "ok", error, response)

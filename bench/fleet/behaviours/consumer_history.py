@@ -192,21 +192,21 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
             outcome.error = error_name(response.error_code) if response.error_code else "INVALID_ANSWER"
         reads = Reads(operation.index)
         wanted = self._planned[reply.node_id][1]
-        outcome.rows += [self._fetched(reads, each, wanted.get(each.where)) for each in reply.partitions]
-        restless = [each.where for each in reply.partitions if each.error or each.batches]
+        outcome.rows += [self._fetched(reads, partition, wanted.get(partition.where)) for partition in reply.partitions]
+        restless = [partition.where for partition in reply.partitions if partition.error or partition.batches]
         for where in wanted:
             self.quiet[where] = self.quiet.get(where, 0) + 1
         self._unquiet(restless if reply.problem is None else wanted)
 
     def _unquiet(self, partitions: Iterable[TopicPartition]) -> None:
-        for where in partitions:
-            self.quiet.pop(where, None)
+        for partition in partitions:
+            self.quiet.pop(partition, None)
 
     def _fetched(self, reads: Reads, part: FetchedPartition, wanted: Wanted | None) -> PositionRow:
         if part.error is ErrorCode.offset_out_of_range:
             self._out_of_range[part.where] = reads.index
         if part.batches:
-            producers = tuple((each.header.last_offset, each.header.producer_id) for each in part.batches)
+            producers = tuple((batch.header.last_offset, batch.header.producer_id) for batch in part.batches)
             self._brought[part.where] = Brought(reads, producers)
         data, error = part.data, name_of(part.error) if part.error else None
         bounds = (data.high_watermark, data.log_start_offset)
@@ -219,10 +219,10 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
     def read(self, records: Sequence[ConsumerRecord]) -> None:
         """The application has got these records."""
         found: dict[TopicPartition, list[ValueSpan]] = {}
-        for each in records:
-            where, value = TopicPartition(each.topic, each.partition), read_record(each.value, each.headers)
-            producer = self._brought[where].producer_of(each.offset)
-            span = ValueSpan(each.offset, 1, producer, value.writer, value.sequence, value.valid)
+        for record in records:
+            where, value = TopicPartition(record.topic, record.partition), read_record(record.value, record.headers)
+            producer = self._brought[where].producer_of(record.offset)
+            span = ValueSpan(record.offset, 1, producer, value.writer, value.sequence, value.valid)
             found.setdefault(where, []).append(span)
         for where, parts in found.items():
             reads = self._brought[where].reads
@@ -244,9 +244,9 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
 
     def _read_no_more(self, partitions: Iterable[TopicPartition]) -> None:
         self._unquiet(partitions)
-        for where in partitions:
-            self._out_of_range.pop(where, None)
-            self._book.end(where)
+        for partition in partitions:
+            self._out_of_range.pop(partition, None)
+            self._book.end(partition)
 
     # -- offsets ------------------------------------------------------------------------------------------------
 
@@ -320,10 +320,10 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
                 self._join_began_us, self._member_id = -1, event.member_id
                 self._record_member("joined", event.generation, since_us=since_us)
             case Assigned():
-                for where in event.partitions:
-                    self._revoked.pop(where, None)
-                    self._given_at[where] = self._now_us
-                    self._record_member("assigned", event.generation, where)
+                for partition in event.partitions:
+                    self._revoked.pop(partition, None)
+                    self._given_at[partition] = self._now_us
+                    self._record_member("assigned", event.generation, partition)
             case Revoked():
                 self._revoked.update(dict.fromkeys(event.partitions))
                 self._read_no_more(event.partitions)
@@ -334,7 +334,9 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
 
     def released(self, event: Revoked) -> None:
         """Release revoked partitions, except those that were lost or assigned again meanwhile."""
-        self._take_away([each for each in event.partitions if each in self._revoked], "revoked", event.generation)
+        self._take_away(
+            [partition for partition in event.partitions if partition in self._revoked], "revoked", event.generation
+        )
 
     def cut_off(self) -> None:
         """The client ends without a response to its leaving."""
@@ -342,9 +344,9 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
 
     def _take_away(self, partitions: Iterable[TopicPartition], what: str, generation: int) -> None:
         self._read_no_more(partitions)
-        for where in partitions:
-            self._revoked.pop(where, None)
-            self._record_member(what, generation, where, self._given_at.pop(where, self._now_us))
+        for partition in partitions:
+            self._revoked.pop(partition, None)
+            self._record_member(what, generation, partition, self._given_at.pop(partition, self._now_us))
 
     def _record_member(
         self, event: str, generation: int, where: TopicPartition | None = None, since_us: int = -1

@@ -63,7 +63,7 @@ UNLIMITED: Final = (None, None, None)
 
 def without_ends(rows: Sequence[HistoryRow]) -> list[HistoryRow]:
     """Return the rows without those of the ends, which another final reader reports."""
-    return [each for each in rows if not isinstance(each, EndRow)]
+    return [row for row in rows if not isinstance(row, EndRow)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class FinalReader(ClusterScript):
     KEEPS_CONNECTIONS = True
 
     def __init__(self, plan: FinalReadPlan, settings: ClientSettings, random: Chance, reader: BatchReader) -> None:
-        super().__init__(plan.process, settings, random, [each.topic for each in plan.partitions])
+        super().__init__(plan.process, settings, random, [partition.topic for partition in plan.partitions])
         self._plan = plan
         self.reader = reader
         self._isolation = READ_COMMITTED if plan.read_committed else READ_UNCOMMITTED
@@ -236,17 +236,17 @@ class FinalReader(ClusterScript):
             self._describe_later()
             return False
         error: str | None = None
-        for each in cast("DescribeConfigsResponse", response.body).results:
-            if each.error_code.value:
-                error = error_name(each.error_code.value)
+        for result in cast("DescribeConfigsResponse", response.body).results:
+            if result.error_code.value:
+                error = error_name(result.error_code.value)
                 continue
-            value = {one.name: one.value or "" for one in each.configs}
+            value = {config.name: config.value or "" for config in result.configs}
             policy, age, size, segment = (value.get(name, "") for name in RETENTION)
             known = age and size and "compact" not in policy
-            self._retention[each.resource_name] = (
+            self._retention[result.resource_name] = (
                 (int(age), int(size), int(segment) if segment else None) if known else UNLIMITED
             )
-            self._undescribed.pop(each.resource_name, None)
+            self._undescribed.pop(result.resource_name, None)
         self.journal.end(operation, "fail" if error else "ok", error, response)
         if self._undescribed:
             self._describe_later()
@@ -405,7 +405,7 @@ class OffsetsReader(ClusterScript):
         while reads:
             due = [each for each, offsets in reads.items() if (offsets.wake_at_us or 0) <= self.now.mono_us]
             if not due:
-                yield from self.sleep_until(min(each.wake_at_us or 0 for each in reads.values()))
+                yield from self.sleep_until(min(read.wake_at_us or 0 for read in reads.values()))
                 continue
             # A node that did not respond comes after the others, because it may take a request's whole timeout again.
             group = min(due, key=lambda each: self._failures[reads[each].coordinator.node])

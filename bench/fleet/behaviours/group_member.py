@@ -98,7 +98,7 @@ def metadata_source(metadata_from: int, random: Chance) -> MetadataSource:
     else:
 
         def choose(nodes: dict[int, NodeAddress]) -> NodeAddress:
-            return random.choice([nodes[each] for each in sorted(nodes)])
+            return random.choice([nodes[node] for node in sorted(nodes)])
 
     def source(known: tuple[NodeAddress, ...], bootstrap: tuple[NodeAddress, ...]) -> NodeAddress:
         return choose({each.node_id: each for each in (*bootstrap, *known)})
@@ -168,7 +168,7 @@ class MemberPlan:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(each.topic for each in self.partitions))
+        return tuple(dict.fromkeys(partition.topic for partition in self.partitions))
 
 
 TIMER_LANE: Final = 0
@@ -486,7 +486,7 @@ class GroupMember:
 
     def _give_up(self, life: MemberLife, revoked: Revoked) -> bool:
         """Give up revoked partitions once they are committed. Nothing is read meanwhile."""
-        held = [each for each in revoked.partitions if each in life.consumer.partitions.held]
+        held = [partition for partition in revoked.partitions if partition in life.consumer.partitions.held]
         waits = self.sink.holds(held) and self._now_us < life.revoked_by_us
         if waits or life.offsets.busy:
             return False

@@ -103,7 +103,7 @@ class StrayProducer(ClusterScript):
     """Ends after Stopping, once the write in flight is acknowledged or SETTLE_US are over."""
 
     def __init__(self, plan: StrayPlan, settings: ClientSettings, random: Chance) -> None:
-        super().__init__(plan.process, settings, random, [each.topic for each in plan.partitions])
+        super().__init__(plan.process, settings, random, [partition.topic for partition in plan.partitions])
         self.plan = plan
         values = ValueMaker(plan.process, plan.record_bytes)
         self.records = KeyedRecords(values, plan.partitions, 1, 0, NOT_COMPACTED)
@@ -183,7 +183,9 @@ class StrayProducer(ClusterScript):
         response = yield from self.call(ApiKey.PRODUCE, version, body, REQUEST_WAIT_MS * 1000)
         if isinstance(response, str):
             return response
-        (found,) = [each for topic in cast(ProduceResponse, response.body).responses for each in topic.partitions]
+        (found,) = [
+            partition for topic in cast(ProduceResponse, response.body).responses for partition in topic.partitions
+        ]
         if found.error_code != ErrorCode.none:
             return error_name(found.error_code)
         current.base_offset = found.base_offset
@@ -243,7 +245,7 @@ class OpenTransaction:
 
 def describe_producers(partitions: Sequence[TopicPartition]) -> DescribeProducersRequest:
     topics = tuple(
-        TopicRequest(name=TopicName(topic), partition_indexes=tuple(i32(each) for each in numbers))
+        TopicRequest(name=TopicName(topic), partition_indexes=tuple(i32(number) for number in numbers))
         for topic, numbers in by_topic(partitions).items()
     )
     return DescribeProducersRequest(topics=topics)
@@ -259,14 +261,14 @@ def open_transactions(body: object) -> list[OpenTransaction] | Error | int:
             found += [
                 OpenTransaction(
                     TopicPartition(str(topic.name), int(partition.partition_index)),
-                    int(each.producer_id),
-                    int(each.producer_epoch),
-                    int(each.current_txn_start_offset),
-                    int(each.coordinator_epoch),
-                    int(each.last_timestamp),
+                    int(producer.producer_id),
+                    int(producer.producer_epoch),
+                    int(producer.current_txn_start_offset),
+                    int(producer.coordinator_epoch),
+                    int(producer.last_timestamp),
                 )
-                for each in partition.active_producers
-                if each.current_txn_start_offset >= 0
+                for producer in partition.active_producers
+                if producer.current_txn_start_offset >= 0
             ]
     return found
 
@@ -274,7 +276,7 @@ def open_transactions(body: object) -> list[OpenTransaction] | Error | int:
 def list_transactions(producer_ids: Sequence[int]) -> ListTransactionsRequest:
     return ListTransactionsRequest(
         state_filters=(),
-        producer_id_filters=tuple(ProducerId(each) for each in producer_ids),
+        producer_id_filters=tuple(ProducerId(producer_id) for producer_id in producer_ids),
         duration_filter=i64(-1),
         transactional_id_pattern=None,
     )
@@ -284,7 +286,7 @@ def transactional_ids(body: object) -> dict[int, str] | Error | int:
     """Map producer IDs to the transactional IDs that the node coordinates. Return the error if there is one."""
     response = cast("ListTransactionsResponse", body)
     return error_of(response.error_code) or {
-        int(each.producer_id): str(each.transactional_id) for each in response.transaction_states
+        int(state.producer_id): str(state.transactional_id) for state in response.transaction_states
     }
 
 
@@ -297,7 +299,7 @@ def expected_partitions(body: object) -> frozenset[TopicPartition] | Error | int
     error if there is one."""
     (state,) = cast("DescribeTransactionsResponse", body).transaction_states
     return error_of(state.error_code) or frozenset(
-        TopicPartition(str(topic.topic), int(each)) for topic in state.topics for each in topic.partitions
+        TopicPartition(str(topic.topic), int(partition)) for topic in state.topics for partition in topic.partitions
     )
 
 
@@ -318,10 +320,10 @@ def abort_request(each: OpenTransaction) -> WriteTxnMarkersRequest:
 def abort_error(body: object) -> Error | int:
     """The error of the only partition in the response."""
     (error,) = [
-        error_of(each.error_code)
+        error_of(partition.error_code)
         for marker in cast("WriteTxnMarkersResponse", body).markers
         for topic in marker.topics
-        for each in topic.partitions
+        for partition in topic.partitions
     ]
     return error
 
@@ -369,7 +371,7 @@ class Janitor(ClusterScript):
     """Ends after Stopping, with the first search that finds nothing open once all strays have settled."""
 
     def __init__(self, plan: JanitorPlan, settings: ClientSettings, random: Chance) -> None:
-        super().__init__(plan.process, settings, random, [each.topic for each in plan.partitions])
+        super().__init__(plan.process, settings, random, [partition.topic for partition in plan.partitions])
         self.plan = plan
         self._suspects: frozenset[OpenTransaction] = frozenset()
 
@@ -433,11 +435,11 @@ class Janitor(ClusterScript):
 
     def _describe_partitions(self, search: HangingSearch) -> Steps[None]:
         by_leader: dict[NodeAddress, list[TopicPartition]] = {}
-        for where in self.plan.partitions:
-            leader = self.metadata.leader_of(where)
+        for partition in self.plan.partitions:
+            leader = self.metadata.leader_of(partition)
             if leader is None:
                 raise SearchFailed("no_leader")
-            by_leader.setdefault(leader, []).append(where)
+            by_leader.setdefault(leader, []).append(partition)
         for leader, wanted in by_leader.items():
             queried_us = self.now.mono_us
             body = yield from self._query(leader, ApiKey.DESCRIBE_PRODUCERS, describe_producers(wanted))

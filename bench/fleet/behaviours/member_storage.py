@@ -81,19 +81,19 @@ class View(Nowhere):
         self._held: dict[TopicPartition, dict[bytes, StoredRecord]] = {}
 
     def put(self, records: Sequence[ConsumerRecord]) -> None:
-        for each in records:
-            held = self._held.setdefault(TopicPartition(each.topic, each.partition), {})
-            if each.key is None:
+        for record in records:
+            held = self._held.setdefault(TopicPartition(record.topic, record.partition), {})
+            if record.key is None:
                 continue
-            if each.value is None:
-                held.pop(each.key, None)
+            if record.value is None:
+                held.pop(record.key, None)
             else:
-                read = read_record(each.value, each.headers)
-                held[each.key] = StoredRecord(each.offset, read.writer, read.sequence)
+                read = read_record(record.value, record.headers)
+                held[record.key] = StoredRecord(record.offset, read.writer, read.sequence)
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        for where in partitions:
-            self._held.pop(where, None)
+        for partition in partitions:
+            self._held.pop(partition, None)
 
     def rows(self, where: TopicPartition, position: int, from_us: int, at_us: int) -> list[ViewRow]:
         """Return its contents of a partition that was read up to ``position``."""

@@ -82,7 +82,7 @@ class Topics:
             self.script.journal.end(operation, "fail", response)
             return None
         body = cast("MetadataResponse", response.body)
-        self._add_nodes(NodeAddress(int(each.node_id), each.host, int(each.port)) for each in body.brokers)
+        self._add_nodes(NodeAddress(int(broker.node_id), broker.host, int(broker.port)) for broker in body.brokers)
         return operation, response, self._view(body)
 
     def _view(self, body: "MetadataResponse") -> View:
@@ -198,7 +198,7 @@ class FinalDescriber(ClusterScript):
                         last.pop(node.node_id, None)
                 views = [view for _, view in last.values()]
                 self.undescribed = max(0, max(self.expected, len(self.known.nodes)) - len(last))
-                self.agreed = not self.undescribed and all(each == views[0] for each in views)
+                self.agreed = not self.undescribed and all(view == views[0] for view in views)
                 if self.agreed:
                     break
             yield from self.back_off()
@@ -220,14 +220,16 @@ class FinalDescriber(ClusterScript):
             self.journal.end(operation, "fail", configs, response)
             return None
         results = cast("DescribeConfigsResponse", configs.body).results
-        wrong = next((int(each.error_code.value) for each in results if each.error_code.value), 0)
+        wrong = next((int(result.error_code.value) for result in results if result.error_code.value), 0)
         if wrong:
             self.journal.end(operation, "fail", error_name(wrong), response)
             return None
-        for each in results:
-            value = next((int(one.value) for one in each.configs if one.name == CONFIG_KEY and one.value), NO_VALUE)
+        for result in results:
+            value = next(
+                (int(config.value) for config in result.configs if config.name == CONFIG_KEY and config.value), NO_VALUE
+            )
             if value >= FIRST_VALUE:  # Else it is the broker's own default.
-                view[each.resource_name] = view[each.resource_name]._replace(value=value)
+                view[result.resource_name] = view[result.resource_name]._replace(value=value)
         self.journal.end(operation, "ok", None, response)
         return operation, view
 

@@ -43,18 +43,18 @@ class Pipe(Generic[Item]):
         raise NotImplementedError
 
     def put(self, records: Sequence[ConsumerRecord]) -> None:
-        for each in records:
-            self.waiting.setdefault(TopicPartition(each.topic, each.partition), deque()).append(self.piece(each))
+        for record in records:
+            self.waiting.setdefault(TopicPartition(record.topic, record.partition), deque()).append(self.piece(record))
 
     def is_full(self, where: TopicPartition) -> bool:
         return len(self.waiting.get(where, ())) >= self.MOST
 
     def holds(self, partitions: Iterable[TopicPartition]) -> bool:
-        return any(self.waiting.get(each) for each in partitions)
+        return any(self.waiting.get(partition) for partition in partitions)
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        for where in partitions:
-            self.waiting.pop(where, None)
+        for partition in partitions:
+            self.waiting.pop(partition, None)
 
 
 class PipeWriter(Protocol):

@@ -43,7 +43,7 @@ class TopicPreparer(ClusterScript):
         random: Chance,
         topics: Sequence[NewTopic],
     ) -> None:
-        super().__init__(process, settings, random, tuple(each.name for each in topics))
+        super().__init__(process, settings, random, tuple(topic.name for topic in topics))
         self.wanted = tuple(topics)
         self.failure: str | None = "The topics were not created in time."
 

@@ -43,10 +43,10 @@ NOT_COMPACTED = -1
 def partition_keys(partitions: Sequence[TopicPartition], keys: int) -> dict[TopicPartition, tuple[bytes, ...]]:
     """Return ``keys`` keys for each partition. The CRC-32 of a key leads to its partition, so a key never changes its
     partition."""
-    found: dict[TopicPartition, list[bytes]] = {where: [] for where in partitions}
+    found: dict[TopicPartition, list[bytes]] = {partition: [] for partition in partitions}
     counts: dict[str, int] = {}
-    for where in partitions:
-        counts[where.topic] = max(counts.get(where.topic, 0), where.partition + 1)
+    for partition in partitions:
+        counts[partition.topic] = max(counts.get(partition.topic, 0), partition.partition + 1)
     for topic, count in counts.items():
         for number in range(count * keys * 8):
             key = b"k%06d" % number
@@ -266,7 +266,7 @@ class BatchDelivery:
 
 def _partition_of(body: ProduceResponse) -> ProducePartitionResponse | None:
     """Return the response's only partition. None means that it does not fit the request, which named one."""
-    partitions = [each for topic in body.responses for each in topic.partitions]
+    partitions = [partition for topic in body.responses for partition in topic.partitions]
     return partitions[0] if len(partitions) == 1 else None
 
 
@@ -301,7 +301,7 @@ class KeyedProducer(ClusterScript):
     def __init__(self, plan: ProducerPlan, settings: ClientSettings, random: Chance) -> None:
         assert plan.acks in (1, -1), "with acks=0 there is no response, so nothing can be recorded"
         habits = EpochHabits(plan.metadata_epoch, plan.metadata_interval_us)
-        super().__init__(plan.process, settings, random, [each.topic for each in plan.partitions], habits)
+        super().__init__(plan.process, settings, random, [partition.topic for partition in plan.partitions], habits)
         self.plan = plan
         self.state = ProducerState(idempotent=plan.idempotent)
         values = ValueMaker(plan.process, plan.record_bytes, random.randbytes(64))

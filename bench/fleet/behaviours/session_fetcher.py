@@ -187,7 +187,7 @@ class SessionFetcher(ClusterScript):
     KEEPS_CONNECTIONS = True
 
     def __init__(self, plan: FetcherPlan, settings: ClientSettings, random: Chance, reader: BatchReader) -> None:
-        super().__init__(plan.process, settings, random, [each.topic for each in plan.partitions])
+        super().__init__(plan.process, settings, random, [partition.topic for partition in plan.partitions])
         self.plan = plan
         self.reader = reader
         self._newest = min(settings.versions.fetch, plan.newest_version)
@@ -213,10 +213,10 @@ class SessionFetcher(ClusterScript):
     def run(self) -> Steps[None]:
         if not (yield from self.find_leaders(self.plan.partitions)):
             return
-        for where in self.plan.partitions:
-            self.reading.consumer.seek(where, 0)
+        for partition in self.plan.partitions:
+            self.reading.consumer.seek(partition, 0)
         self._first_poll_us = self.first_due_us(self.plan.poll_interval_us)
-        home = next((each for each in self._leaders() if self._address(each) == self.connected_to), None)
+        home = next((leader for leader in self._leaders() if self._address(leader) == self.connected_to), None)
         if home is None:
             self.disconnect()  # This node leads none of the partitions, and each leader gets a connection of its own.
             home = next(iter(self._leaders()))
@@ -230,10 +230,10 @@ class SessionFetcher(ClusterScript):
         """Return the partitions by leader. They are computed again only when the metadata has changed."""
         if self._grouped_for is not self.metadata:
             groups: dict[int, list[TopicPartition]] = {}
-            for where in self.plan.partitions:
-                node = self.metadata.leader_of(where)
+            for partition in self.plan.partitions:
+                node = self.metadata.leader_of(partition)
                 if node is not None:
-                    groups.setdefault(node.node_id, []).append(where)
+                    groups.setdefault(node.node_id, []).append(partition)
             if groups != self._by_leader:
                 for session in self.sessions.values():
                     session.quiet_polls = 0
@@ -314,7 +314,7 @@ class SessionFetcher(ClusterScript):
     def _done(self) -> bool:
         """Return whether the fetcher has ended. All strands get the same result."""
         if self.stopping and not self._caught_up:
-            polled = [self.sessions[each].quiet_polls for each in self._leaders() if each in self.sessions]
+            polled = [self.sessions[leader].quiet_polls for leader in self._leaders() if leader in self.sessions]
             quiet = len(polled) == len(self._by_leader) and min(polled, default=0) >= QUIET_POLLS
             self._caught_up = self.leaving or self.out_of_time or (quiet and not self._leaderless)
         return self._caught_up
@@ -336,10 +336,10 @@ class SessionFetcher(ClusterScript):
         """Make partitions go on at their log's start, because the broker does not have their position. Only their
         leader knows the log's start. It is the node that the strand is connected to."""
         found = yield from self.bound_offsets(partitions)
-        for where in partitions:
-            if where in found:
-                self.reading.seek(where, found[where])
-                self._out_of_range.pop(where, None)
+        for partition in partitions:
+            if partition in found:
+                self.reading.seek(partition, found[partition])
+                self._out_of_range.pop(partition, None)
         if len(found) < len(partitions):
             self._stale_metadata = True
             yield from self.back_off()
@@ -362,8 +362,8 @@ class SessionFetcher(ClusterScript):
         operation.node = node_id
         operation.session_id, operation.session_epoch = plan.session_id, plan.session_epoch
         operation.partitions_sent = len(plan.to_send)
-        for where in session.handler.partitions:
-            self.book.begin(where, self.reading.consumer.positions[where].offset)
+        for partition in session.handler.partitions:
+            self.book.begin(partition, self.reading.consumer.positions[partition].offset)
         wait_ms = self.plan.max_wait_ms
         version = plan.version(self._newest)
         request = plan.request(version, wait_ms, self.plan.min_bytes, self.plan.max_bytes)
@@ -479,5 +479,5 @@ class SessionFetcher(ClusterScript):
         """End the assignments of dropped partitions that no session holds any more."""
         dropped = self.reading.dropped
         for where in [each for each in self.book.running if each in dropped] if dropped else ():
-            if all(where not in self.sessions[each].handler.partitions for each in self._leaders()):
+            if all(where not in self.sessions[leader].handler.partitions for leader in self._leaders()):
                 self.book.end(where)

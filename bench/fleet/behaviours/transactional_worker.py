@@ -153,7 +153,7 @@ class WorkerWriter(TransactionalClient):
 
 def _consecutive(offsets: Sequence[int]) -> list[tuple[int, int]]:
     """Yield the spans of consecutive offsets: where each begins in the list, and how long it is."""
-    starts = [at for at, each in enumerate(offsets) if not at or each != offsets[at - 1] + 1]
+    starts = [at for at, offset in enumerate(offsets) if not at or offset != offsets[at - 1] + 1]
     return [(start, end - start) for start, end in zip(starts, [*starts[1:], len(offsets)], strict=True)]
 
 

@@ -86,7 +86,7 @@ class WildFetches:
     def next_request(self, node_id: int, topic_id: bytes, leader_epochs: Sequence[int]) -> WildFetch:
         """Return the next request to a node, mostly one in a session with it. ``leader_epochs`` are those of the
         topic's partitions."""
-        here = [each for each in self.sessions if each.node_id == node_id]
+        here = [session for session in self.sessions if session.node_id == node_id]
         draw = self._random.randrange(10)
         if here and draw < 7:
             return self._incremental(self._random.choice(here), topic_id, leader_epochs)
@@ -119,13 +119,13 @@ class WildFetches:
                 session.number = epoch + 1
             return
         for topic in body.responses:
-            for each in topic.partitions:
-                if not each.error_code:
-                    self._high_watermarks[each.partition] = each.high_watermark
+            for partition in topic.partitions:
+                if not partition.error_code:
+                    self._high_watermarks[partition.partition] = partition.high_watermark
         if session is None:
             if not body.error_code and body.session_id:
                 is_first = request.version == FETCH_FIRST_REVISION
-                named = {each.partition: None for topic in request.body.topics for each in topic.partitions}
+                named = {partition.partition: None for topic in request.body.topics for partition in topic.partitions}
                 opened = WildSession(request.node_id, body.session_id, request.version, 0 if is_first else 1, named)
                 self._forget(request.node_id, body.session_id)
                 self.sessions.append(opened)
@@ -220,4 +220,6 @@ class WildFetches:
         return FetchPartition(index, offset, limit, known, last, random.choice((-1, 0, end)))
 
     def _forget(self, node_id: int, session_id: int) -> None:
-        self.sessions = [each for each in self.sessions if (each.node_id, each.session_id) != (node_id, session_id)]
+        self.sessions = [
+            session for session in self.sessions if (session.node_id, session.session_id) != (node_id, session_id)
+        ]

@@ -161,7 +161,7 @@ class WildMembers:
 
     def _sync(self, identity: MemberIdentity, named: MemberIdentity) -> WildRequest:
         members = self._members.get(identity.member_id, [])
-        assigned = {each: bytes([self._random.randrange(256)]) for each in members if self._random.randrange(8)}
+        assigned = {member: bytes([self._random.randrange(256)]) for member in members if self._random.randrange(8)}
         body = group_requests.sync(named, self._protocols.get(identity.member_id, "range"), assigned)
         waits_us = self._random.choice((0, 1_000_000))
         sync = WildRequest(ApiKey.SYNC_GROUP, SYNC, body, identity, waits_us)
@@ -235,7 +235,7 @@ def error_in(request: WildRequest, body: object) -> int:
         return int(group_requests.leave_error(body))
     if key in (ApiKey.OFFSET_COMMIT, ApiKey.TXN_OFFSET_COMMIT):
         topics = cast("OffsetCommitResponse", body).topics
-        return next((int(each.error_code) for topic in topics for each in topic.partitions), 0)
+        return next((int(partition.error_code) for topic in topics for partition in topic.partitions), 0)
     if key is ApiKey.OFFSET_FETCH:
         return int(cast("OffsetFetchResponse", body).groups[0].error_code)
     if key is ApiKey.ADD_PARTITIONS_TO_TXN:

@@ -68,7 +68,7 @@ FALSE: Final = ((1, 0), (0, 1), (0, -1))
 
 def _chained(*requests: WildRequest | None) -> WildRequest:
     """Return the first of these requests, which the others follow."""
-    first, *others = [each for each in requests if each is not None]
+    first, *others = [request for request in requests if request is not None]
     return replace(first, then=_chained(*others)) if others else first
 
 

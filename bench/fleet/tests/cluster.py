@@ -86,34 +86,34 @@ class FakeQuorum:
 
     def create(self, body: CreateTopicsRequest, refused: ErrorCode | None) -> CreateTopicsResponse:
         results = []
-        for each in body.topics:
-            error = refused or (ErrorCode.topic_already_exists if each.name in self.topics else ErrorCode.none)
+        for topic in body.topics:
+            error = refused or (ErrorCode.topic_already_exists if topic.name in self.topics else ErrorCode.none)
             if error is ErrorCode.none:
                 self.created += 1
-                self.topics[each.name] = Made(uuid.UUID(int=self.created), each.num_partitions, {})
+                self.topics[topic.name] = Made(uuid.UUID(int=self.created), topic.num_partitions, {})
             results.append(
-                CreatableTopicResult(name=each.name, topic_id=None, error_code=error, error_message=None, configs=())
+                CreatableTopicResult(name=topic.name, topic_id=None, error_code=error, error_message=None, configs=())
             )
         return CreateTopicsResponse(throttle_time=NO_WAIT, topics=tuple(results))
 
     def delete(self, body: DeleteTopicsRequest, refused: ErrorCode | None) -> DeleteTopicsResponse:
         results = []
-        for each in body.topics:
-            gone = None if refused else self.topics.pop(each.name or "", None)
+        for topic in body.topics:
+            gone = None if refused else self.topics.pop(topic.name or "", None)
             error = refused or (ErrorCode.none if gone else ErrorCode.unknown_topic_or_partition)
-            results.append(DeletableTopicResult(name=each.name, topic_id=None, error_code=error))
+            results.append(DeletableTopicResult(name=topic.name, topic_id=None, error_code=error))
         return DeleteTopicsResponse(throttle_time=NO_WAIT, responses=tuple(results))
 
     def alter(self, body: IncrementalAlterConfigsRequest, refused: ErrorCode | None) -> IncrementalAlterConfigsResponse:
         results = []
-        for each in body.resources:
-            known = self.topics.get(each.resource_name)
+        for resource in body.resources:
+            known = self.topics.get(resource.resource_name)
             if known is not None and refused is None:
-                known.config.update({one.name: one.value for one in each.configs})
+                known.config.update({config.name: config.value for config in resource.configs})
             error = refused or (ErrorCode.none if known else ErrorCode.unknown_topic_or_partition)
             results.append(
                 AlterConfigsResourceResponse(
-                    error_code=error, error_message=None, resource_type=i8(2), resource_name=each.resource_name
+                    error_code=error, error_message=None, resource_type=i8(2), resource_name=resource.resource_name
                 )
             )
         return IncrementalAlterConfigsResponse(throttle_time=NO_WAIT, responses=tuple(results))
@@ -131,8 +131,8 @@ class FakeQuorum:
         return MetadataResponse(
             throttle_time=NO_WAIT,
             brokers=tuple(
-                MetadataResponseBroker(node_id=BrokerId(number), host=each.host, port=i32(each.port))
-                for number, each in enumerate(ADDRESSES)
+                MetadataResponseBroker(node_id=BrokerId(number), host=address.host, port=i32(address.port))
+                for number, address in enumerate(ADDRESSES)
             ),
             controller_id=BrokerId(self.controller),
             error_code=ErrorCode.none,

@@ -106,7 +106,7 @@ class FakeLog:
         return 0, base
 
     def read(self, offset: int) -> bytes:
-        return b"".join(each for each in self.batches if offset <= read_header(each).last_offset < self.readable_end)
+        return b"".join(batch for batch in self.batches if offset <= read_header(batch).last_offset < self.readable_end)
 
 
 def described(body: DescribeConfigsRequest, configs: Mapping[str, Mapping[str, str | None]]) -> DescribeConfigsResponse:
@@ -126,7 +126,7 @@ def described(body: DescribeConfigsRequest, configs: Mapping[str, Mapping[str, s
                     for key, value in configs.get(name, {}).items()
                 ),
             )
-            for name in (each.resource_name for each in body.resources)
+            for name in (resource.resource_name for resource in body.resources)
         ),
     )
 
@@ -190,7 +190,7 @@ class FakeBroker:
         return next(name for name, each in self.ids.items() if each.bytes == topic_id)
 
     def metadata(self, body: MetadataRequest) -> MetadataResponse:
-        wanted = [each.name for each in body.topics or ()]
+        wanted = [topic.name for topic in body.topics or ()]
         return MetadataResponse(
             throttle_time=bodies.milliseconds(0),
             brokers=tuple(
@@ -209,15 +209,15 @@ class FakeBroker:
                     partitions=tuple(
                         MetadataResponsePartition(
                             error_code=ErrorCode.none,
-                            partition_index=i32(where.partition),
-                            leader_id=BrokerId(self.leaders[where]),
-                            leader_epoch=i32(self.epochs[where]),
+                            partition_index=i32(log.partition),
+                            leader_id=BrokerId(self.leaders[log]),
+                            leader_epoch=i32(self.epochs[log]),
                             replica_nodes=(BrokerId(0),),
                             isr_nodes=(BrokerId(0),),
                             offline_replicas=(),
                         )
-                        for where in self.logs
-                        if where.topic == name and name not in self.unknown
+                        for log in self.logs
+                        if log.topic == name and name not in self.unknown
                     ),
                     topic_authorized_operations=i32(0),
                 )
@@ -231,13 +231,13 @@ class FakeBroker:
             throttle_time=bodies.milliseconds(0),
             topics=tuple(
                 CreatableTopicResult(
-                    name=each.name,
-                    topic_id=self.ids[each.name],
+                    name=topic.name,
+                    topic_id=self.ids[topic.name],
                     error_code=ErrorCode.topic_already_exists,
                     error_message=None,
                     configs=(),
                 )
-                for each in body.topics
+                for topic in body.topics
             ),
         )
 
@@ -249,14 +249,14 @@ class FakeBroker:
                     name=topic.name,
                     partitions=tuple(
                         ListOffsetsPartitionResponse(
-                            partition_index=each.partition_index,
+                            partition_index=partition.partition_index,
                             error_code=ErrorCode(self.elsewhere.get(where, 0)),
                             offset=i64(
-                                self.logs[where].end if each.timestamp == bodies.LATEST else self.logs[where].start
+                                self.logs[where].end if partition.timestamp == bodies.LATEST else self.logs[where].start
                             ),
                         )
-                        for each in topic.partitions
-                        for where in (TopicPartition(topic.name, each.partition_index),)
+                        for partition in topic.partitions
+                        for where in (TopicPartition(topic.name, partition.partition_index),)
                     ),
                 )
                 for topic in body.topics
@@ -277,19 +277,21 @@ class FakeBroker:
         for topic in body.topics:
             name = topic.topic or self.name(topic.topic_id)
             parts = []
-            for each in topic.partitions:
-                where = TopicPartition(name, each.partition)
+            for partition in topic.partitions:
+                where = TopicPartition(name, partition.partition)
                 refused = self.elsewhere.get(where, self.errors.get(where))
-                error, base = (refused, -1) if refused else self.logs[where].append(bytes(each.records or b""))
-                parts.append(ProducePartitionResponse(each.partition, error, base, current_leader=self.hint(where)))
+                error, base = (refused, -1) if refused else self.logs[where].append(bytes(partition.records or b""))
+                parts.append(
+                    ProducePartitionResponse(partition.partition, error, base, current_leader=self.hint(where))
+                )
             responses.append(ProduceTopicResponse(name, topic.topic_id, parts))
         return ProduceResponse(responses)
 
     def fetch(self, body: FetchRequest) -> FetchResponse:
         named = {
-            TopicPartition(topic.topic or self.name(topic.topic_id), each.partition): [each.fetch_offset, -1]
+            TopicPartition(topic.topic or self.name(topic.topic_id), partition.partition): [partition.fetch_offset, -1]
             for topic in body.topics
-            for each in topic.partitions
+            for partition in topic.partitions
         }
         if body.session_epoch <= 0:
             self.sessions.pop(body.session_id, None)
@@ -307,8 +309,8 @@ class FakeBroker:
         session.epoch += 1
         session.partitions.update(named)
         for topic in body.forgotten:
-            for each in topic.partitions:
-                session.partitions.pop(TopicPartition(topic.topic or self.name(topic.topic_id), each), None)
+            for partition in topic.partitions:
+                session.partitions.pop(TopicPartition(topic.topic or self.name(topic.topic_id), partition), None)
         return FetchResponse(0, body.session_id, self.topics_of(session.partitions, full=False))
 
     def topics_of(self, partitions: dict[TopicPartition, list[int]], full: bool) -> list[FetchTopicResponse]:
@@ -358,12 +360,12 @@ class FleetWorld:
         return Now(self.now_us, self.now_us // 1000)
 
     def start(self, *behaviours: Behaviour) -> None:
-        for each in behaviours:
-            self.at(self.now_us, each, Started())
+        for behaviour in behaviours:
+            self.at(self.now_us, behaviour, Started())
 
     def stop(self, *behaviours: Behaviour) -> None:
-        for each in behaviours:
-            self.at(self.now_us, each, Stopping())
+        for behaviour in behaviours:
+            self.at(self.now_us, behaviour, Stopping())
 
     def at(self, at_us: int, behaviour: Behaviour, event: FleetEvent) -> None:
         heapq.heappush(self._queue, (at_us, next(self._number), behaviour, event))

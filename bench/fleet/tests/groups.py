@@ -131,8 +131,8 @@ class GroupsBroker(FakeBroker):
 
     def api_versions(self, node: int) -> ApiVersionsResponse:
         known = tuple(
-            SupportedFeatureKey(name=each, min_version=i16(0), max_version=i16(1))
-            for each in (NEEDED_DRAFTS if node in self.drafts else ())
+            SupportedFeatureKey(name=draft, min_version=i16(0), max_version=i16(1))
+            for draft in (NEEDED_DRAFTS if node in self.drafts else ())
         )
         return ApiVersionsResponse(
             error_code=ErrorCode.none, api_keys=(), throttle_time=NO_WAIT, supported_features=known
@@ -143,7 +143,8 @@ class GroupsBroker(FakeBroker):
             return response
         return MetadataResponse1001(
             brokers=tuple(
-                MetadataBroker1000(node_id=each.node_id, host=each.host, port=each.port) for each in response.brokers
+                MetadataBroker1000(node_id=broker.node_id, host=broker.host, port=broker.port)
+                for broker in response.brokers
             ),
             controller_id=response.controller_id,
             metadata_epoch=epoch,
@@ -151,8 +152,8 @@ class GroupsBroker(FakeBroker):
                 MetadataTopic1001(
                     name=topic.name,
                     partitions=tuple(
-                        MetadataPartition1001(partition_index=each.partition_index, leader_id=each.leader_id)
-                        for each in topic.partitions
+                        MetadataPartition1001(partition_index=partition.partition_index, leader_id=partition.leader_id)
+                        for partition in topic.partitions
                     ),
                 )
                 for topic in response.topics
@@ -198,7 +199,7 @@ class GroupWorld(FleetWorld):
 
     def respond(self, behaviour: Behaviour, body: object, lane: int = 0) -> None:
         if isinstance(body, FetchResponse) and not any(
-            each.records or each.error_code for topic in body.responses for each in topic.partitions
+            partition.records or partition.error_code for topic in body.responses for partition in topic.partitions
         ):
             self.at(self.now_us + FETCH_WAITS_US, behaviour, ResponseReceived(body, 10, 20, lane))
         else:
@@ -307,7 +308,7 @@ class GroupWorld(FleetWorld):
             return SyncGroupResponse(throttle_time=NO_WAIT, error_code=error, assignment=b"")
         group.members[body.member_id].sync = (behaviour, request)
         if body.member_id == group.leader:
-            group.assignments = {each.member_id: each.assignment for each in body.assignments}
+            group.assignments = {assignment.member_id: assignment.assignment for assignment in body.assignments}
         if group.assignments:
             for each, member in group.members.items():
                 if member.sync is not None:
@@ -328,8 +329,8 @@ class GroupWorld(FleetWorld):
     def leave(self, _behaviour: Behaviour, _node: int, request: Request) -> LeaveGroupResponse:
         body: Any = request.body
         group = self._group(body.group_id)
-        for each in body.members:
-            group.members.pop(each.member_id, None)
+        for member in body.members:
+            group.members.pop(member.member_id, None)
         group.rebalancing = bool(group.members)
         return LeaveGroupResponse(throttle_time=NO_WAIT, error_code=ErrorCode.none, members=())
 
@@ -341,9 +342,9 @@ class GroupWorld(FleetWorld):
         refused = self._refusal(node, body, body.member_id, body.generation_id_or_member_epoch)
         codes: dict[TopicPartition, int] = {}
         for topic in body.topics:
-            for each in topic.partitions:
-                where = TopicPartition(topic.name, each.partition_index)
-                codes[where] = refused.value or self._write(body, where, each, draft)
+            for partition in topic.partitions:
+                where = TopicPartition(topic.name, partition.partition_index)
+                codes[where] = refused.value or self._write(body, where, partition, draft)
         if draft:
             return OffsetCommitResponse1000(
                 topics=tuple(
@@ -386,9 +387,9 @@ class GroupWorld(FleetWorld):
         wanted = body if draft else body.groups[0]
         offsets = self._group(wanted.group_id).offsets
         found = {
-            TopicPartition(topic.name, each): offsets.get(TopicPartition(topic.name, each), (-1, -1, -1))
+            TopicPartition(topic.name, index): offsets.get(TopicPartition(topic.name, index), (-1, -1, -1))
             for topic in wanted.topics
-            for each in topic.partition_indexes
+            for index in topic.partition_indexes
         }
         if draft:
             return OffsetFetchResponse1001(

@@ -19,7 +19,7 @@ from reference_broker.wire.apis import ApiKey
 from reports.rows import ChangeRow, OperationRow
 from scenarios.load import Admins, Load
 
-BOOTSTRAP = [f"{each.host}:{each.port}" for each in ADDRESSES]
+BOOTSTRAP = [f"{address.host}:{address.port}" for address in ADDRESSES]
 
 
 def admin(mix: dict[str, int] | None = None, rate_per_s: float = 2, **more: Any) -> Admin:
@@ -46,12 +46,12 @@ def played(world: QuorumWorld, behaviour: Admin, seconds: float = 5) -> list[Ope
     world.stop(behaviour)
     world.run(60)
     assert behaviour.process in world.finished
-    return [each for each in world.rows("operations") if each.f not in ("connect", "metadata") and each.node >= 0]
+    return [row for row in world.rows("operations") if row.f not in ("connect", "metadata") and row.node >= 0]
 
 
 def test_topic_names_contain_set_and_are_unique(world: QuorumWorld, quorum: FakeQuorum) -> None:
     operations = played(world, admin())
-    assert {each.type for each in operations} == {"ok"}
+    assert {operation.type for operation in operations} == {"ok"}
     sets = {set_of("made", name) for name in quorum.topics}
     assert len(sets) == len(operations) >= 8
     assert {(each.topics, each.partitions) for each in sets if each} == {(3, 4)}
@@ -64,9 +64,9 @@ def test_lost_response_is_retried_with_same_names_and_counts_once(world: QuorumW
     lost = iter([True])
     world.fault = lambda each: "lose_response" if each.api_key == ApiKey.CREATE_TOPICS and next(lost, False) else None
     operations = played(world, admin())
-    assert {each.type for each in operations} == {"ok"}
+    assert {operation.type for operation in operations} == {"ok"}
     assert quorum.created == 3 * len(operations)
-    retried = [each for each in world.rows("changes") if each.attempts == 2]
+    retried = [row for row in world.rows("changes") if row.attempts == 2]
     assert [(each.type, each.error) for each in retried] == [("ok", "TOPIC_ALREADY_EXISTS")] * 3
     assert len({each.topic_set for each in retried}) == 1
 
@@ -76,7 +76,7 @@ def test_topic_that_exists_without_an_earlier_attempt_is_no_success(world: Quoru
     quorum.create(bodies.create_topics_request([bodies.new_topic("made.admin-0.1.0of3.p4", 4, 1, {})], 1000), None)
     operations = played(world, behaviour)
     assert (operations[0].type, operations[0].error) == ("fail", "TOPIC_ALREADY_EXISTS")
-    assert [each.type for each in world.rows("changes")[:3]] == ["fail", "ok", "ok"]
+    assert [row.type for row in world.rows("changes")[:3]] == ["fail", "ok", "ok"]
 
 
 def test_new_controller_is_found_after_not_controller(world: QuorumWorld, quorum: FakeQuorum) -> None:
@@ -90,7 +90,7 @@ def test_new_controller_is_found_after_not_controller(world: QuorumWorld, quorum
     created = [(node, each.api_key) for node, each in quorum.requests if each.api_key == ApiKey.CREATE_TOPICS]
     assert [node for node, _ in created].count(2) >= 5
     assert sum(node == 0 for node, _ in created[-5:]) == 0
-    assert {each.type for each in world.rows("operations") if each.f == "create_topics"} == {"ok"}
+    assert {row.type for row in world.rows("operations") if row.f == "create_topics"} == {"ok"}
 
 
 def test_dead_controller_makes_an_admin_wait_and_catch_up(world: QuorumWorld, quorum: FakeQuorum) -> None:
@@ -103,30 +103,30 @@ def test_dead_controller_makes_an_admin_wait_and_catch_up(world: QuorumWorld, qu
     world.run(2)
     world.stop(behaviour)
     world.run(10)
-    operations = [each for each in world.rows("operations") if each.f == "create_topics"]
-    assert {each.type for each in operations} == {"ok"}
-    assert max(each.complete_us - each.intended_us for each in operations) > 1_500_000
+    operations = [row for row in world.rows("operations") if row.f == "create_topics"]
+    assert {operation.type for operation in operations} == {"ok"}
+    assert max(operation.complete_us - operation.intended_us for operation in operations) > 1_500_000
     assert len(operations) >= 11
 
 
 def test_unknown_at_deadline_is_info_and_unsent_is_fail(world: QuorumWorld) -> None:
     world.fault = lambda each: "lose_response" if each.api_key == ApiKey.CREATE_TOPICS else None
     operations = played(world, admin(deadline_us=2_000_000, rate_per_s=0.1), 30)
-    assert {each.type for each in operations} == {"info"}
-    assert {each.type for each in world.rows("changes")} == {"info"}
+    assert {operation.type for operation in operations} == {"info"}
+    assert {row.type for row in world.rows("changes")} == {"info"}
     unreachable = QuorumWorld(FakeQuorum())
     unreachable.down |= {0, 1, 2}
     played(unreachable, admin(deadline_us=2_000_000, rate_per_s=0.1), 30)
-    operations = [each for each in unreachable.rows("operations") if each.f == "create_topics"]
-    assert {(each.type, each.error) for each in operations} == {("fail", "not_sent")}
+    operations = [row for row in unreachable.rows("operations") if row.f == "create_topics"]
+    assert {(operation.type, operation.error) for operation in operations} == {("fail", "not_sent")}
 
 
 def test_sets_of_uncertain_origin_are_never_deleted(world: QuorumWorld, quorum: FakeQuorum) -> None:
     lost = iter(range(10**6))
     world.fault = lambda _: "lose_response" if next(lost) % 11 == 0 else None
     played(world, admin({"create": 2, "delete": 2}, 5), 60)
-    created = {each.topic_set: each.attempts for each in world.rows("changes") if each.change == "create"}
-    deleted = {each.topic_set for each in world.rows("changes") if each.change == "delete"}
+    created = {row.topic_set: row.attempts for row in world.rows("changes") if row.change == "create"}
+    deleted = {row.topic_set for row in world.rows("changes") if row.change == "delete"}
     assert deleted
     assert {created[name] for name in deleted} == {1}
     assert any(attempts > 1 for attempts in created.values())
@@ -136,9 +136,9 @@ def test_sets_of_uncertain_origin_are_never_deleted(world: QuorumWorld, quorum: 
 
 def test_each_configuration_names_its_request(world: QuorumWorld, quorum: FakeQuorum) -> None:
     played(world, admin({"create": 1, "configure": 3}), 10)
-    rows = [each for each in world.rows("changes") if each.change == "configure"]
-    assert len({each.value for each in rows}) == len({each.index for each in rows}) >= 5
-    last = {each.topic: each.value for each in rows}
+    rows = [row for row in world.rows("changes") if row.change == "configure"]
+    assert len({row.value for row in rows}) == len({row.index for row in rows}) >= 5
+    last = {row.topic: row.value for row in rows}
     assert min(last.values()) >= FIRST_VALUE
     for topic, value in last.items():
         assert quorum.topics[topic].config == {"retention.ms": str(value)}
@@ -151,14 +151,17 @@ def loaded_admin(operation: str, rate_per_s: float) -> Admin:
 def altered(quorum: FakeQuorum) -> list[tuple[str, str, str | None]]:
     bodies_: list[Any] = [each.body for _, each in quorum.requests if each.api_key == ApiKey.INCREMENTAL_ALTER_CONFIGS]
     return [
-        (one.resource_name, each.name, each.value) for body in bodies_ for one in body.resources for each in one.configs
+        (resource.resource_name, config.name, config.value)
+        for body in bodies_
+        for resource in body.resources
+        for config in resource.configs
     ]
 
 
 def test_min_isr_of_loaded_topic_is_altered_within_load_settings(world: QuorumWorld, quorum: FakeQuorum) -> None:
     quorum.topics["hot"] = Made(uuid.UUID(int=1), 4, {})
     operations = played(world, loaded_admin("loaded_min_isr", 5), 10)
-    assert {(each.f, each.type) for each in operations} == {("alter_loaded_min_isr", "ok")}
+    assert {(operation.f, operation.type) for operation in operations} == {("alter_loaded_min_isr", "ok")}
     assert not world.rows("changes")
     assert set(altered(quorum)) == {("hot", "min.insync.replicas", "2"), ("hot", "min.insync.replicas", "3")}
 
@@ -186,7 +189,7 @@ def test_upgrade_requests_next_level_once(world: QuorumWorld, quorum: FakeQuorum
     lost = iter([True])
     world.fault = lambda each: "lose_response" if each.api_key == ApiKey.UPDATE_FEATURES and next(lost, False) else None
     operations = played(world, admin({"upgrade": 1}, 0.5), 5)
-    assert {(each.f, each.type) for each in operations} == {("update_features", "ok")}
+    assert {(operation.f, operation.type) for operation in operations} == {("update_features", "ok")}
     assert quorum.level == 20 + len(operations)
 
 
@@ -196,8 +199,8 @@ def test_hard_end_makes_requests_in_flight_info(world: QuorumWorld) -> None:
     world.start(behaviour)
     world.run(2)
     rows = behaviour.close(world.now())
-    assert [type(each).__name__ for each in rows] == ["OperationRow"] + ["ChangeRow"] * 3
-    assert {each.type for each in rows if isinstance(each, OperationRow | ChangeRow)} == {"info"}
+    assert [type(row).__name__ for row in rows] == ["OperationRow"] + ["ChangeRow"] * 3
+    assert {row.type for row in rows if isinstance(row, OperationRow | ChangeRow)} == {"info"}
 
 
 @pytest.mark.parametrize(

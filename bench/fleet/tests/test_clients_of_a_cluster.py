@@ -42,7 +42,7 @@ def producer(settings: ClientSettings, **changes: Any) -> KeyedProducer:
 
 
 def operations(world: FleetWorld, f: str) -> list[OperationRow]:
-    return [each for each in world.rows("operations") if each.f == f]
+    return [row for row in world.rows("operations") if row.f == f]
 
 
 def finish(world: FleetWorld, load: KeyedProducer, subject: SessionFetcher) -> None:
@@ -71,11 +71,13 @@ def test_fetcher_has_one_connection_and_one_session_for_each_leader(
     world.run(2)
     finish(world, load, subject)
     for process in (load.process, subject.process):
-        connects = [each for each in operations(world, "connect") if each.process == process]
+        connects = [operation for operation in operations(world, "connect") if operation.process == process]
         assert len(connects) == 3, f"{process} connected {len(connects)} times"
-    assert {each.node for each in operations(world, "fetch")} == {0, 1, 2}
+    assert {operation.node for operation in operations(world, "fetch")} == {0, 1, 2}
     assert_all_read_once_in_order(world, spread, subject.process, seeks=variant == "rotating")
-    created = {each.response_session_id for each in operations(world, "fetch") if each.response_session_id > 0}
+    created = {
+        operation.response_session_id for operation in operations(world, "fetch") if operation.response_session_id > 0
+    }
     assert len(created) == (0 if variant == "full" else 3)
 
 
@@ -90,7 +92,11 @@ def test_node_that_hangs_delays_only_its_own_partitions(
         "lose_request" if world.at_node.get((subject.process, request.lane)) == 1 and request.api_key == 1 else None
     )
     world.run(2)
-    since = [each for each in operations(world, "fetch") if each.invoke_us > since_us and each.type == "ok"]
+    since = [
+        operation
+        for operation in operations(world, "fetch")
+        if operation.invoke_us > since_us and operation.type == "ok"
+    ]
     assert {each.node for each in since} == {0, 2}
     assert len(since) > 100
     world.fault = lambda _: None
@@ -113,11 +119,11 @@ def test_leaders_that_move_are_followed_and_nothing_is_lost_or_read_twice(
             spread.move(where, (number + turn) % 3)
     finish(world, load, subject)
     assert_all_read_once_in_order(world, spread, subject.process, seeks=variant == "rotating")
-    sent = [each for each in operations(world, "produce") if each.type == "ok"]
+    sent = [operation for operation in operations(world, "produce") if operation.type == "ok"]
     assert sum(spread.logs[where].end for where in HOT) == 3 * len(sent), "a record was written twice or lost"
-    assert {each.type for each in operations(world, "produce")} == {"ok"}
+    assert {operation.type for operation in operations(world, "produce")} == {"ok"}
     if redirects:
-        requests = [each for each in operations(world, "metadata") if each.process == subject.process]
+        requests = [operation for operation in operations(world, "metadata") if operation.process == subject.process]
         assert len(requests) <= 3, "it requested metadata although each response named the leader"
 
 
@@ -138,10 +144,16 @@ def test_client_leaves_dead_leader_once_metadata_names_another(
         spread.move(where, 2)
     world.run(3)
     first = min(
-        each.complete_us for each in operations(world, "produce") if each.complete_us > moved and each.type == "ok"
+        operation.complete_us
+        for operation in operations(world, "produce")
+        if operation.complete_us > moved and operation.type == "ok"
     )
     assert first - moved < 1_500_000
-    elsewhere = [each for each in operations(world, "fetch") if each.node == 1 and each.invoke_us > moved + 1_500_000]
+    elsewhere = [
+        operation
+        for operation in operations(world, "fetch")
+        if operation.node == 1 and operation.invoke_us > moved + 1_500_000
+    ]
     assert not elsewhere, "it continued to send to the dead node"
     assert subject.reading.consumer.positions[HOT[1]].offset > 0
     finish(world, load, subject)
@@ -158,7 +170,9 @@ def test_producer_without_an_id_leaves_a_node_that_is_dead_behind_a_proxy(
     world.run(0.5)
     spread.move(HOT[0], 2)
     world.run(4)
-    assert [each for each in operations(world, "produce") if each.type == "ok"], "it never left the dead node"
+    assert [operation for operation in operations(world, "produce") if operation.type == "ok"], (
+        "it never left the dead node"
+    )
 
 
 @pytest.mark.thorough
@@ -176,8 +190,8 @@ def test_nothing_was_due_at_a_node_that_led_nothing(
     spread.move(HOT[3], 2)
     world.run(1)
     fetches = operations(world, "fetch")
-    assert any(each.node == 2 and each.type == "ok" and each.invoke_us > 7_000_000 for each in fetches)
-    assert max(each.invoke_us - each.intended_us for each in fetches) < 1_500_000, "overdue since before it was led"
+    assert any(fetch.node == 2 and fetch.type == "ok" and fetch.invoke_us > 7_000_000 for fetch in fetches)
+    assert max(fetch.invoke_us - fetch.intended_us for fetch in fetches) < 1_500_000, "overdue since before it was led"
     finish(world, load, subject)
 
 
@@ -195,7 +209,7 @@ def test_out_of_range_offset_is_looked_up_at_partition_leader(
     world.run(20)
     assert subject.process in world.finished, "the fetcher never finished"
     lookups = operations(world, "list_offsets")
-    assert [each.type for each in lookups] == ["ok"]
+    assert [lookup.type for lookup in lookups] == ["ok"]
     assert subject.reading.consumer.positions[HOT[1]].offset == 6
 
 
@@ -210,7 +224,7 @@ def test_after_the_load_a_fetcher_polls_every_leader_before_it_ends(
     world.stop(subject)
     world.run(20)
     assert subject.process in world.finished, "the fetcher never finished"
-    assert {each.node for each in operations(world, "fetch")[before:]} == {0, 1, 2}
+    assert {operation.node for operation in operations(world, "fetch")[before:]} == {0, 1, 2}
 
 
 def test_fetcher_waits_for_a_leader_and_then_reads_on(
@@ -239,7 +253,7 @@ def test_final_reader_opens_one_connection_to_each_leader(world: FleetWorld, set
     world.run(10)
     assert subject.process in world.finished
     assert not subject.unread
-    connects = [each for each in operations(world, "connect") if each.process == "final-reader"]
+    connects = [operation for operation in operations(world, "connect") if operation.process == "final-reader"]
     assert len(connects) == 3
 
 
@@ -274,7 +288,7 @@ def test_partition_that_stays_in_error_keeps_the_final_reader_from_no_other_lead
     world.run(10)
     assert subject.process in world.finished
     assert list(subject.unread) == [first]
-    assert {TopicPartition(each.topic, each.partition) for each in world.rows("ends")} == set(others)
+    assert {TopicPartition(row.topic, row.partition) for row in world.rows("ends")} == set(others)
 
 
 def test_final_read_counts_despite_error_of_other_partition(
@@ -289,11 +303,11 @@ def test_final_read_counts_despite_error_of_other_partition(
     plan = FinalReadPlan("final-reader", (IDLE, HOT[0]), limit_us=3_000_000)
     world.start(FinalReader(plan, settings, Random(5), BatchReader()))
     world.run(5)
-    reads = [each for each in operations(world, "final_read") if each.process == "final-reader"]
-    with_values = {each.index for each in world.rows("runs") if each.process == "final-reader"}
+    reads = [operation for operation in operations(world, "final_read") if operation.process == "final-reader"]
+    with_values = {row.index for row in world.rows("runs") if row.process == "final-reader"}
     assert with_values
-    assert {each.type for each in reads if each.index in with_values} == {"ok"}
-    assert {each.type for each in reads if each.index not in with_values} == {"fail"}
+    assert {read.type for read in reads if read.index in with_values} == {"ok"}
+    assert {read.type for read in reads if read.index not in with_values} == {"fail"}
 
 
 @pytest.mark.usefixtures("spread")
@@ -313,5 +327,5 @@ def test_first_request_of_each_revision(world: FleetWorld, settings: ClientSetti
     world.run(0.1)
     assert {each.api_version for each in sent} == {1000 if revision == "first" else settings.versions.fetch}
     bodies: list[Any] = [each.body for each in sent]
-    assert {(each.session_id, each.session_epoch) for each in bodies} == {(0, -1 if revision == "none" else 0)}
+    assert {(body.session_id, body.session_epoch) for body in bodies} == {(0, -1 if revision == "none" else 0)}
     assert len(sent) == 3, "a request to each leader, at the same time"

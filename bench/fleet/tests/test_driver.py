@@ -93,8 +93,8 @@ def serve() -> Iterator[Serve]:
         return servers[-1].address
 
     yield start
-    for each in servers:
-        each.listener.close()
+    for server in servers:
+        server.listener.close()
 
 
 def played(react: Callable[[FleetEvent], list[FleetAction]]) -> tuple[list[FleetEvent], list[int]]:
@@ -130,9 +130,9 @@ def test_responses_are_delivered_in_order_of_arrival(serve: Serve) -> None:
 
     events, times = played(connecting([slow, quick], then))
     responses = [each for each in events if isinstance(each, ResponseReceived)]
-    assert [each.lane for each in responses] == [1, 0]
+    assert [response.lane for response in responses] == [1, 0]
     assert times[-1] - times[-2] > 200_000, "the quick response waited for the slow one"
-    assert all(each.response_bytes == 14 for each in responses)
+    assert all(response.response_bytes == 14 for response in responses)
 
 
 def test_lane_times_out_while_another_sleeps_and_a_third_is_closed_by_the_peer(serve: Serve) -> None:

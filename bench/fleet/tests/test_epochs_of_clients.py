@@ -29,9 +29,9 @@ class EpochsBroker(GroupsBroker):
     """Each requested topic exists."""
 
     def create_topics(self, body: CreateTopicsRequest) -> CreateTopicsResponse:
-        self.ids.update({each.name: UUID(int=9) for each in body.topics})
+        self.ids.update({topic.name: UUID(int=9) for topic in body.topics})
         response = super().create_topics(body)
-        created = [replace(each, error_code=ErrorCode.none) for each in response.topics]
+        created = [replace(topic, error_code=ErrorCode.none) for topic in response.topics]
         return replace(response, topics=tuple(created))
 
 
@@ -58,7 +58,7 @@ def played(make: Made, settings: ClientSettings, *, drafts: set[int], metadata_e
     world.stop(subject)
     world.run(10)
     assert subject.process in world.finished
-    assert all(each.type == "ok" for each in world.rows("operations") if each.f in ("produce", "create_topics"))
+    assert all(row.type == "ok" for row in world.rows("operations") if row.f in ("produce", "create_topics"))
     if metadata_epoch and drafts:
         assert subject.metadata.metadata_epoch == NEW
     return world.rows("metadata_epochs")

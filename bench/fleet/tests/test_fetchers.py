@@ -43,7 +43,7 @@ def nth_fetch(number: int, fate: str | None) -> Callable[[Request], str | None]:
 
 
 def fetches(world: FleetWorld) -> list[OperationRow]:
-    return [each for each in world.rows("operations") if each.f == "fetch"]
+    return [row for row in world.rows("operations") if row.f == "fetch"]
 
 
 def live(world: FleetWorld, settings: ClientSettings, fetcher: SessionFetcher, seconds: float = 2.0) -> None:
@@ -73,14 +73,14 @@ def test_every_variant_reads_everything_through_any_lost_frame(
         if variant != "rotating":
             assert offsets == sorted(set(offsets)), f"repeated or out of order in {where}"
     assert set(read_offsets(world, subject.process)) == {IDLE, *HOT}
-    infos = [each for each in fetches(world) if each.type == "info"]
+    infos = [fetch for fetch in fetches(world) if fetch.type == "info"]
     assert len(infos) == (0 if fate is None else 1)
 
 
 @pytest.mark.clause("F-4")
 def test_full_variant_never_uses_a_session(world: FleetWorld, broker: FakeBroker, settings: ClientSettings) -> None:
     live(world, settings, fetcher("full", settings))
-    assert {(each.session_id, each.session_epoch) for each in fetches(world)} == {(0, -1)}
+    assert {(fetch.session_id, fetch.session_epoch) for fetch in fetches(world)} == {(0, -1)}
     assert not broker.sessions
 
 
@@ -97,7 +97,7 @@ def test_fetcher_closes_its_session_when_it_leaves(
     world.run(1)
     world.at(world.now_us, subject, end)
     world.run(5)
-    last: Any = [each.body for each in broker.requests if each.api_key == ApiKey.FETCH][-1]
+    last: Any = [request.body for request in broker.requests if request.api_key == ApiKey.FETCH][-1]
     assert (last.session_id, last.session_epoch, last.topics) == (fetches(world)[-1].session_id, -1, [])
     assert not broker.sessions
 
@@ -113,7 +113,7 @@ def test_resending_fetcher_sends_the_same_epoch_again_and_after_71_a_full_fetch(
     assert (lost.type, lost.error) == ("info", "timeout")
     assert (again.type, again.error, again.response_session_id) == ("fail", "INVALID_FETCH_SESSION_EPOCH", 0)
     assert (full.session_id, full.session_epoch) == (lost.session_id, 0)
-    requests = [each.body for each in broker.requests if each.api_key == ApiKey.FETCH]
+    requests = [request.body for request in broker.requests if request.api_key == ApiKey.FETCH]
     assert requests[3] == requests[4], "the resent request differs"
     assert requests[3] is not requests[4]
 
@@ -166,7 +166,7 @@ def test_refetching_fetcher_names_all_partitions_after_lost_response(
 
 def test_fetcher_uses_at_most_version_of_plan(world: FleetWorld, settings: ClientSettings, broker: FakeBroker) -> None:
     live(world, settings, fetcher("incremental", settings, newest_version=12))
-    assert {each.api_version for each in broker.requests if each.api_key == ApiKey.FETCH} == {12}
+    assert {request.api_version for request in broker.requests if request.api_key == ApiKey.FETCH} == {12}
 
 
 def test_forgetting_fetcher_resumes_assignments_at_position(world: FleetWorld, settings: ClientSettings) -> None:
@@ -181,14 +181,14 @@ def test_forgetting_fetcher_resumes_assignments_at_position(world: FleetWorld, s
         covering = [
             each for each in world.rows("assignments") if (each.topic, each.partition) == (row.topic, row.partition)
         ]
-        operation = next(each for each in fetches(world) if each.index == row.index)
+        operation = next(fetch for fetch in fetches(world) if fetch.index == row.index)
         assert any(each.from_us <= operation.invoke_us < each.until_us for each in covering)
 
 
 def test_emptying_fetcher_drops_and_restores_all_partitions(world: FleetWorld, settings: ClientSettings) -> None:
     live(world, settings, fetcher("emptying", settings))
-    ended = {(each.topic, each.partition) for each in world.rows("assignments") if each.until_us != END_OF_RUN_US}
-    last = {(each.topic, each.partition) for each in world.rows("assignments") if each.until_us == END_OF_RUN_US}
+    ended = {(row.topic, row.partition) for row in world.rows("assignments") if row.until_us != END_OF_RUN_US}
+    last = {(row.topic, row.partition) for row in world.rows("assignments") if row.until_us == END_OF_RUN_US}
     assert ended == last == {IDLE, *HOT}
 
 
@@ -196,7 +196,7 @@ def test_rotating_fetcher_reads_again_from_the_start_under_a_new_assignment(
     world: FleetWorld, settings: ClientSettings
 ) -> None:
     live(world, settings, fetcher("rotating", settings))
-    again = [each for each in world.rows("assignments") if each.from_offset == 0 and each.from_us > 1_500_000]
+    again = [row for row in world.rows("assignments") if row.from_offset == 0 and row.from_us > 1_500_000]
     assert again, "it never went back"
     assert all(each.topic == "hot" for each in again)
 
@@ -223,9 +223,9 @@ def test_refused_connection_is_tried_again_with_a_growing_wait(world: FleetWorld
     subject = fetcher("incremental", settings)
     world.start(subject)
     world.run(10)
-    connects = [each for each in world.rows("operations") if each.f == "connect"]
+    connects = [row for row in world.rows("operations") if row.f == "connect"]
     assert 8 < len(connects) < 25
-    assert {each.error for each in connects} == {"refused"}
+    assert {connect.error for connect in connects} == {"refused"}
     world.run(3)
     assert fetches(world)
 
@@ -244,9 +244,9 @@ def test_offset_out_of_range_is_reset_to_the_log_start_under_a_new_assignment(
     world.run(2)
     assert min(read_offsets(world, subject.process)[HOT[0]]) == 6
     starts = [
-        each.from_offset
-        for each in (*world.rows("assignments"), *subject.close(world.now()))
-        if hasattr(each, "until_us") and each.partition == 0 and each.topic == "hot"
+        row.from_offset
+        for row in (*world.rows("assignments"), *subject.close(world.now()))
+        if hasattr(row, "until_us") and row.partition == 0 and row.topic == "hot"
     ]
     assert starts == [0, 6]
 

@@ -78,7 +78,7 @@ def all_read(world: GroupWorld, broker: GroupsBroker, members: list[GroupMember]
 
 
 def events(world: GroupWorld, what: str) -> list[MembershipRow]:
-    return [each for each in world.rows("memberships") if each.event == what]
+    return [row for row in world.rows("memberships") if row.event == what]
 
 
 @pytest.mark.thorough
@@ -103,11 +103,11 @@ def test_members_share_the_partitions_and_commit_all_that_they_read(
     finish(world, load, *members)
     found = all_read(world, broker, members)
     owners = {each.process: set(read_offsets(world, each.process)) for each in members}
-    assert all(len(each) >= 2 for each in owners.values()), "one of them got nothing"
+    assert all(len(owner) >= 2 for owner in owners.values()), "one of them got nothing"
     for where in HOT:
         assert broker.groups["g"].offsets[where][0] == broker.logs[where].end
         assert sorted(found[where]) == list(range(broker.logs[where].end)), "read twice although nothing was lost"
-    drafts = {each.draft for each in world.rows("commits")}
+    drafts = {row.draft for row in world.rows("commits")}
     assert drafts == {metadata_epoch}
     assert bool(world.rows("metadata_epochs")) is metadata_epoch
     revoked = len(events(world, "revoked"))
@@ -123,7 +123,7 @@ def test_fetch_has_leader_epoch_only_if_enabled(
         world.start(one)
         world.run(1)
         fetches: list[Any] = [
-            each.body for each in broker.requests if each.api_key == 1 and each.client_id == one.process
+            request.body for request in broker.requests if request.api_key == 1 and request.client_id == one.process
         ]
         epochs = {part.current_leader_epoch for body in fetches for topic in body.topics for part in topic.partitions}
         assert epochs == wanted
@@ -159,14 +159,14 @@ def test_member_closes_its_sessions_when_it_leaves_and_when_it_is_done(
     finish(world, load, members[1])
     assert not broker.sessions
     closed = [
-        each
-        for each in broker.requests
-        if each.api_key == ApiKey.FETCH and each.body.session_epoch == -1  # type: ignore[attr-defined]
+        request
+        for request in broker.requests
+        if request.api_key == ApiKey.FETCH and request.body.session_epoch == -1  # type: ignore[attr-defined]
     ]
     assert {each.client_id for each in closed} == {each.process for each in members}
-    fetches = [each for each in world.rows("operations") if each.f == "fetch" and each.process != "final"]
+    fetches = [row for row in world.rows("operations") if row.f == "fetch" and row.process != "final"]
     assert fetches
-    assert all(each.session_epoch >= 0 for each in fetches), "what closes a session is no operation"
+    assert all(fetch.session_epoch >= 0 for fetch in fetches), "what closes a session is no operation"
 
 
 @pytest.mark.clause("F-8")
@@ -217,8 +217,8 @@ def test_coordinator_that_moves_is_found_and_nothing_is_lost(
     finish(world, load, *members)
     all_read(world, broker, members)
     assert all(broker.groups["g"].offsets[where][0] == broker.logs[where].end for where in HOT)
-    calls = [each for each in world.rows("operations") if each.f in ("offset_commit", "heartbeat")]
-    assert {each.node for each in calls if each.type == "ok"} == {0, 1}
+    calls = [row for row in world.rows("operations") if row.f in ("offset_commit", "heartbeat")]
+    assert {call.node for call in calls if call.type == "ok"} == {0, 1}
 
 
 def test_member_that_is_unknown_loses_all_and_joins_again(
@@ -229,7 +229,7 @@ def test_member_that_is_unknown_loses_all_and_joins_again(
     world.run(1)
     broker.groups["g"].members.clear()
     world.run(2)
-    assert [each.partition for each in events(world, "lost")] == [0, 1, 2, 3]
+    assert [event.partition for event in events(world, "lost")] == [0, 1, 2, 3]
     assert len(events(world, "joined")) == 2
     finish(world, load, one)
     all_read(world, broker, [one])
@@ -255,12 +255,12 @@ def test_old_metadata_rewinds_a_client_that_believes_it_and_no_other(
 ) -> None:
     one = member(settings, 0, metadata_epoch=guarded, metadata_from=ALTERNATING)
     rewind_world(world, broker, load, one)
-    resets = [each for each in world.rows("resets") if each.reason == "OFFSET_OUT_OF_RANGE"]
+    resets = [row for row in world.rows("resets") if row.reason == "OFFSET_OUT_OF_RANGE"]
     read_offsets = all_read(world, broker, [one])
     if guarded:
         assert resets == []
         assert sorted(read_offsets[HOT[0]]) == list(range(broker.logs[HOT[0]].end))
-        assert not all(each.accepted for each in world.rows("metadata_epochs"))
+        assert not all(row.accepted for row in world.rows("metadata_epochs"))
     else:
         assert resets
         assert resets[0].from_offset > resets[0].to_offset == 0
@@ -285,7 +285,7 @@ def test_no_record_is_read_before_the_metadata_is_as_new_as_the_commit(
     second = member(settings, 1)
     world.start(second)
     world.run(3)
-    assert [each for each in world.rows("commits") if each.kind == "fetched" and each.process == second.process]
+    assert [row for row in world.rows("commits") if row.kind == "fetched" and row.process == second.process]
     assert read_offsets(world, second.process) == {}
     broker.old.clear()
     world.run(2)
@@ -305,7 +305,7 @@ def test_refused_epoch_is_raised_once_and_not_retried(
     world.run(1)
     broker.groups["g"].offsets[HOT[0]] = (10_000, -1, 9)
     world.run(1)
-    refused = [each for each in world.rows("commits") if each.error == "INVALID_METADATA_EPOCH"]
+    refused = [row for row in world.rows("commits") if row.error == "INVALID_METADATA_EPOCH"]
     assert refused
     assert {each.partition for each in refused} == {0}
     assert broker.groups["g"].offsets[HOT[0]] == (10_000, -1, 9)
@@ -335,12 +335,12 @@ def test_offsets_kept_outside_are_resumed_only_under_metadata_that_is_as_new(
     second = member(settings, 1, store, **changes)
     world.start(second)
     world.run(2)
-    resets = [each for each in world.rows("resets") if each.reason == "OFFSET_OUT_OF_RANGE"]
+    resets = [row for row in world.rows("resets") if row.reason == "OFFSET_OUT_OF_RANGE"]
     assert bool(resets) is not guarded
     broker.old.clear()
     finish(world, load, second)
     assert not world.rows("memberships")
-    assert {each.kind for each in world.rows("commits")} == {"stored", "loaded"}
+    assert {row.kind for row in world.rows("commits")} == {"stored", "loaded"}
     if guarded:
         for where, offsets in all_read(world, broker, [first, second]).items():
             assert sorted(offsets) == list(range(broker.logs[where].end)), where
@@ -374,13 +374,13 @@ def test_clients_of_drafts_speak_released_versions_to_nodes_that_know_no_draft(
     one = member(settings, 0)
     world.start(load, one)
     world.run(1)
-    assert {each.draft for each in world.rows("commits")} == {False}
+    assert {row.draft for row in world.rows("commits")} == {False}
     broker.drafts = {0, 1, 2}
     world.down.add(0)  # As a bounce would, this closes its connections.
     world.run(1)
     world.down.clear()
     world.run(2)
-    assert {each.draft for each in world.rows("commits")} == {False, True}
+    assert {row.draft for row in world.rows("commits")} == {False, True}
     finish(world, load, one)
     all_read(world, broker, [one])
 
@@ -396,10 +396,10 @@ def test_missing_committed_offset_uses_reset_policy(
     world.start(one)
     world.run(1)
     rows = world.rows("resets")
-    assert {each.reason for each in rows} == {"no_offset"}
-    assert {each.from_offset for each in rows} == {-1}
+    assert {row.reason for row in rows} == {"no_offset"}
+    assert {row.from_offset for row in rows} == {-1}
     # The fake's ListOffsets knows log starts only; what matters is the request.
-    lookups: list[Any] = [each.body for each in broker.requests if each.api_key == 2]
+    lookups: list[Any] = [request.body for request in broker.requests if request.api_key == 2]
     timestamps = {part.timestamp for body in lookups for topic in body.topics for part in topic.partitions}
     assert timestamps == {"earliest": {-2}, "latest": {-1}, "none": set()}[reset]
 
@@ -409,7 +409,7 @@ def test_with_the_policy_none_a_position_out_of_range_is_kept(
 ) -> None:
     one = member(settings, 0, reset="none", metadata_epoch=False, metadata_from=ALTERNATING)
     rewind_world(world, broker, load, one)
-    assert not [each for each in world.rows("resets") if each.reason == "OFFSET_OUT_OF_RANGE"]
+    assert not [row for row in world.rows("resets") if row.reason == "OFFSET_OUT_OF_RANGE"]
     all_read(world, broker, [one])
 
 
@@ -429,17 +429,17 @@ def test_committed_offsets_are_read_once_more_at_the_end(
     world.run(1)
     assert (last.process in world.finished, last.missed) == (True, "")
     found = {
-        (each.group, each.partition): each
-        for each in world.rows("commits")
-        if each.kind == "fetched" and each.process == last.process
+        (row.group, row.partition): row
+        for row in world.rows("commits")
+        if row.kind == "fetched" and row.process == last.process
     }
     committed = {("g", where.partition): broker.logs[where].end for where in HOT}
     assert {key: each.offset for key, each in found.items()} == {**committed, ("other", 0): -1}
     assert {(each.generation, each.member_id, each.draft) for each in found.values()} == {(-1, "", False)}
-    commits_us = max(each.at_us for each in world.rows("commits") if each.kind == "commit")
-    reads = [each for each in world.rows("operations") if each.process == last.process and each.f == FINAL_OFFSETS]
-    assert [each.type for each in reads] == ["ok", "ok"]
-    assert all(commits_us < each.invoke_us for each in reads)
+    commits_us = max(row.at_us for row in world.rows("commits") if row.kind == "commit")
+    reads = [row for row in world.rows("operations") if row.process == last.process and row.f == FINAL_OFFSETS]
+    assert [read.type for read in reads] == ["ok", "ok"]
+    assert all(commits_us < read.invoke_us for read in reads)
 
 
 def test_groups_without_coordinator_are_named(
@@ -475,9 +475,9 @@ def test_groups_whose_offsets_stay_unknown_hold_up_no_other(
     world.run(8)
     assert last.process in world.finished
     assert last.missed == f"the committed offsets of groups {', '.join(stuck)} could not be read"
-    groups = {each.group for each in world.rows("commits") if each.process == last.process}
+    groups = {row.group for row in world.rows("commits") if row.process == last.process}
     assert groups == {"g", "h"}
-    reads = [each for each in world.rows("operations") if each.f == FINAL_OFFSETS]
-    assert {each.type for each in reads} == {"ok", "fail"}
-    wrong = {each.error for each in reads if each.type == "fail"}
+    reads = [row for row in world.rows("operations") if row.f == FINAL_OFFSETS]
+    assert {read.type for read in reads} == {"ok", "fail"}
+    wrong = {read.error for read in reads if read.type == "fail"}
     assert wrong == {"REQUEST_TIMED_OUT", "timeout" if trouble == "no response" else "UNSTABLE_OFFSET_COMMIT"}

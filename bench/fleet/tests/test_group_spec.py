@@ -32,10 +32,10 @@ def dealt(workers: int) -> list[Fleet]:
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_shares_are_the_whole_fleet_and_offsets_kept_outside_have_one_worker(workers: int) -> None:
     fleets = dealt(workers)
-    names = [each.process for fleet in fleets for each in fleet.members]
-    names += [each.process for fleet in fleets for each in fleet.mirrors]
+    names = [member.process for fleet in fleets for member in fleet.members]
+    names += [mirror.process for fleet in fleets for mirror in fleet.mirrors]
     assert sorted(names) == sorted([*(f"member-{number}" for number in range(8)), "mirror-0", "mirror-1"])
-    outside = [[each for each in fleet.members if each.member.offsets == "outside"] for fleet in fleets]
+    outside = [[member for member in fleet.members if member.member.offsets == "outside"] for fleet in fleets]
     assert [len(each) for each in outside] == [3, *[0] * (workers - 1)]
     assert len({id(each.store) for each in outside[0]}) == 1
     most = max(len(fleet.members) + len(fleet.mirrors) for fleet in fleets)
@@ -49,7 +49,7 @@ def test_member_behaves_as_specified() -> None:
     group = made[3].config.group
     assert group is not None
     assert group.cooperative
-    assert [each.partition for each in made[0].member.partitions] == [0, 1, 2, 3]
+    assert [partition.partition for partition in made[0].member.partitions] == [0, 1, 2, 3]
 
 
 def test_mirror_s_target_gets_the_topic_and_is_not_reached_through_the_source_s_proxies() -> None:
@@ -88,7 +88,9 @@ def test_offsets_are_read_at_the_end_of_all_groups_that_commit_to_the_cluster() 
     )
     reader = make_fleet(replace(SPEC, load=load, process_prefix="1.")).offsets_reader
     assert reader is not None
-    assert {group: [str(each.topic) for each in partitions] for group, partitions in reader.groups.items()} == {
+    assert {
+        group: [str(partition.topic) for partition in partitions] for group, partitions in reader.groups.items()
+    } == {
         "1.g": ["hot", "hot", "out"],
         "1.w": ["out"],
         "1.mirror": ["hot", "hot"],

@@ -110,12 +110,12 @@ class JanitorBroker(FakeBroker):
             throttle_time=NO_WAIT,
             topics=tuple(
                 TopicResponse(
-                    name=each.name,
+                    name=topic.name,
                     partitions=tuple(
-                        partition_response(TopicPartition(each.name, int(one))) for one in each.partition_indexes
+                        partition_response(TopicPartition(topic.name, int(index))) for index in topic.partition_indexes
                     ),
                 )
-                for each in body.topics
+                for topic in body.topics
             ),
         )
 
@@ -196,7 +196,7 @@ def janitor() -> Janitor:
 
 
 def described_transactions(world: FleetWorld) -> list[DescribedTransactionRow]:
-    return [each for each in world.rows("described_transactions") if each.producer_id >= 0]
+    return [row for row in world.rows("described_transactions") if row.producer_id >= 0]
 
 
 def test_transaction_unknown_to_coordinator_is_aborted_at_second_check(world: FleetWorld, admin: JanitorBroker) -> None:
@@ -205,24 +205,26 @@ def test_transaction_unknown_to_coordinator_is_aborted_at_second_check(world: Fl
     world.start(janitor())
     world.run(3)
     found = {
-        (each.producer_id, each.start_offset, each.transactional_id, each.found)
-        for each in described_transactions(world)
+        (transaction.producer_id, transaction.start_offset, transaction.transactional_id, transaction.found)
+        for transaction in described_transactions(world)
     }
     assert found == {(7, 3, "", "hanging"), (8, 5, "b", "hanging"), (9, 0, "c", "known")}
-    aborted = [each for each in described_transactions(world) if each.abort]
+    aborted = [transaction for transaction in described_transactions(world) if transaction.abort]
     assert [(each.producer_id, each.abort) for each in aborted] == [(7, "ok"), (8, "ok")]
-    assert len({each.index for each in described_transactions(world) if each.producer_id == 7}) == 2
-    assert [(each.producer_id, each.coordinator_epoch) for each in admin.markers] == [(7, 0), (8, 2)]
-    assert {each.producer_epoch for each in admin.markers} == {4}
-    assert not any(each.transaction_result for each in admin.markers)
+    assert (
+        len({transaction.index for transaction in described_transactions(world) if transaction.producer_id == 7}) == 2
+    )
+    assert [(marker.producer_id, marker.coordinator_epoch) for marker in admin.markers] == [(7, 0), (8, 2)]
+    assert {marker.producer_epoch for marker in admin.markers} == {4}
+    assert not any(marker.transaction_result for marker in admin.markers)
 
 
 def test_young_transaction_is_not_checked(world: FleetWorld, admin: JanitorBroker) -> None:
     admin.held = {HOT0: [OpenAtBroker(7, 3, written_ms=10**9)]}
     world.start(janitor())
     world.run(3)
-    assert {each.found for each in described_transactions(world)} == {"young"}
-    assert ApiKey.LIST_TRANSACTIONS not in {each.api_key for each in admin.requests}
+    assert {transaction.found for transaction in described_transactions(world)} == {"young"}
+    assert ApiKey.LIST_TRANSACTIONS not in {request.api_key for request in admin.requests}
 
 
 def test_check_without_response_is_ignored(world: FleetWorld, admin: JanitorBroker) -> None:
@@ -231,9 +233,9 @@ def test_check_without_response_is_ignored(world: FleetWorld, admin: JanitorBrok
     admin.loading = 3
     world.start(janitor())
     world.run(3)
-    looks = [each for each in world.rows("operations") if each.f == "find_hanging"]
-    assert [each.error for each in looks[:4]] == ["COORDINATOR_LOAD_IN_PROGRESS"] * 3 + [None]
-    hanging = [each for each in described_transactions(world) if each.found == "hanging"]
+    looks = [row for row in world.rows("operations") if row.f == "find_hanging"]
+    assert [lookup.error for lookup in looks[:4]] == ["COORDINATOR_LOAD_IN_PROGRESS"] * 3 + [None]
+    hanging = [transaction for transaction in described_transactions(world) if transaction.found == "hanging"]
     assert [bool(each.abort) for each in hanging] == [False, True]
 
 
@@ -248,8 +250,12 @@ def test_each_check_looks_up_leaders(world: FleetWorld, admin: JanitorBroker) ->
     admin.held = {HOT0: [OpenAtBroker(8, 9)]}
     admin.requests.clear()
     world.run(3)
-    assert 1 in {each.node for each in world.rows("operations") if each.f == "connect" and each.type == "ok"}
-    assert [each.abort for each in described_transactions(world) if each.producer_id == 8 and each.abort] == ["ok"]
+    assert 1 in {row.node for row in world.rows("operations") if row.f == "connect" and row.type == "ok"}
+    assert [
+        transaction.abort
+        for transaction in described_transactions(world)
+        if transaction.producer_id == 8 and transaction.abort
+    ] == ["ok"]
 
 
 def test_it_ends_once_nothing_is_open(world: FleetWorld, admin: JanitorBroker) -> None:
@@ -277,11 +283,11 @@ def test_stray_writes_transaction_unknown_to_coordinator(world: FleetWorld, admi
     ends: list[TransactionRow] = world.rows("transactions")
     runs: list[SpanRow] = world.rows("runs")
     assert len(ends) == len(runs) >= 3
-    assert {(each.requested_end, each.outcome, each.error) for each in ends} == {("nothing", "failed", "not_added")}
-    assert len({each.transactional_id for each in ends}) == len({each.producer_id for each in ends}) == len(ends)
-    written = {(where, read_header(each).producer_id) for where, log in admin.logs.items() for each in log.batches}
-    assert {(TopicPartition(each.topic, each.partition), each.producer_id) for each in runs} == written
-    assert all(read_header(each).is_transactional for log in admin.logs.values() for each in log.batches)
-    operations: list[OperationRow] = [each for each in world.rows("operations") if each.f == "transaction"]
-    assert {each.type for each in operations} == {"fail"}
-    assert ApiKey.ADD_PARTITIONS_TO_TXN not in {each.api_key for each in admin.requests}
+    assert {(end.requested_end, end.outcome, end.error) for end in ends} == {("nothing", "failed", "not_added")}
+    assert len({end.transactional_id for end in ends}) == len({end.producer_id for end in ends}) == len(ends)
+    written = {(where, read_header(batch).producer_id) for where, log in admin.logs.items() for batch in log.batches}
+    assert {(TopicPartition(run.topic, run.partition), run.producer_id) for run in runs} == written
+    assert all(read_header(batch).is_transactional for log in admin.logs.values() for batch in log.batches)
+    operations: list[OperationRow] = [row for row in world.rows("operations") if row.f == "transaction"]
+    assert {operation.type for operation in operations} == {"fail"}
+    assert ApiKey.ADD_PARTITIONS_TO_TXN not in {request.api_key for request in admin.requests}

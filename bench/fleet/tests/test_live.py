@@ -81,24 +81,24 @@ def test_members_of_groups_read_everything_and_commit_it(tmp_path: Path, bootstr
         lines = [json.loads(line) for line in fleet.stdout]
         errors = fleet.stderr.read()
     assert fleet.returncode == 0, errors
-    assert next(each["members"] for each in lines if each["event"] == "load") == 6
+    assert next(line["members"] for line in lines if line["event"] == "load") == 6
     runs = table(tmp_path, "runs")
     acked: Counter[Any] = Counter()
-    for each in runs:
-        if each["kind"] == "send" and each["first_offset"] >= 0:
-            acked[each["partition"]] += each["count"]
+    for run in runs:
+        if run["kind"] == "send" and run["first_offset"] >= 0:
+            acked[run["partition"]] += run["count"]
     assert sum(acked.values()) > 300
     groups_of = {each["process"]: each["group"] for each in table(tmp_path, "commits")}
     read: dict[str, Counter[int]] = {name: Counter() for name in ("eager", "cooperative")}
-    for each in runs:
-        if each["kind"] == "read" and groups_of.get(each["process"]) in read:
-            read[groups_of[each["process"]]][each["partition"]] += each["count"]
+    for run in runs:
+        if run["kind"] == "read" and groups_of.get(run["process"]) in read:
+            read[groups_of[run["process"]]][run["partition"]] += run["count"]
     assert read == {"eager": acked, "cooperative": acked}
     commits = [each for each in table(tmp_path, "commits") if each["kind"] in ("commit", "stored")]
     ends = {}
-    for each in sorted(commits, key=lambda row: row["at_us"]):
-        assert each["error"] is None
-        ends[each["group"], each["partition"]] = each["offset"]
+    for commit in sorted(commits, key=lambda row: row["at_us"]):
+        assert commit["error"] is None
+        ends[commit["group"], commit["partition"]] = commit["offset"]
     for group in ("eager", "cooperative", "outside"):
         assert {where: ends[group, where] for where in range(4)} == dict(acked), group
 
@@ -119,21 +119,30 @@ def test_fleet_leaves_a_history_in_which_every_acknowledged_record_was_read(tmp_
                 fleet.send_signal(signal.SIGTERM)
         errors = fleet.stderr.read()
     assert fleet.returncode == 0, errors
-    assert [each["event"] for each in events if each["event"] != "progress"] == ["load", "load_ended", "final", "done"]
+    assert [event["event"] for event in events if event["event"] != "progress"] == [
+        "load",
+        "load_ended",
+        "final",
+        "done",
+    ]
     operations = table(tmp_path, "operations")
-    sent = [each for each in operations if each["f"] in ("fetch", "produce") and each["error"] != "not_sent"]
+    sent = [
+        operation
+        for operation in operations
+        if operation["f"] in ("fetch", "produce") and operation["error"] != "not_sent"
+    ]
     assert {each["type"] for each in sent} == {"ok"}, "on a busy machine slots may be overdue when the load ends"
-    assert len({each["process"] for each in operations}) == 6 + 2 + 3
+    assert len({operation["process"] for operation in operations}) == 6 + 2 + 3
     runs = table(tmp_path, "runs")
     acked: Counter[Any] = Counter()
-    for each in runs:
-        if each["kind"] == "send" and each["first_offset"] >= 0:
-            acked[each["writer"]] += each["count"]
+    for run in runs:
+        if run["kind"] == "send" and run["first_offset"] >= 0:
+            acked[run["writer"]] += run["count"]
     read: Counter[str] = Counter()
-    for each in runs:
-        if each["process"] == "final-reader":
-            assert each["valid"]
-            read[each["writer"]] += each["count"]
+    for run in runs:
+        if run["process"] == "final-reader":
+            assert run["valid"]
+            read[run["writer"]] += run["count"]
     assert read == acked
     ends = {(each["topic"], each["partition"]): each["high_watermark"] for each in table(tmp_path, "ends")}
     assert len(ends) == 4 + 6
@@ -144,7 +153,7 @@ def test_fleet_leaves_a_history_in_which_every_acknowledged_record_was_read(tmp_
     for each in table(tmp_path, "assignments"):
         where = (each["topic"], each["partition"])
         assert reached[(each["process"], *where)] == ends[where]
-    assert all(each["intended_us"] >= 0 for each in operations)
+    assert all(operation["intended_us"] >= 0 for operation in operations)
 
 
 @pytest.mark.nightly
@@ -200,7 +209,7 @@ def test_locusts_page_starts_and_stops_the_load_again_and_again(tmp_path: Path, 
     assert events[-1]["event"] == "done"
     assert fleet.returncode == 0
     operations = table(tmp_path, "operations")
-    assert {each["process"].split(".")[0] for each in operations if each["f"] == "fetch"} == {"1", "2"}
+    assert {operation["process"].split(".")[0] for operation in operations if operation["f"] == "fetch"} == {"1", "2"}
     acked = sum(each["count"] for each in table(tmp_path, "runs") if each["kind"] == "send")
     read = sum(each["count"] for each in table(tmp_path, "runs") if each["process"] == "final-reader")
     assert read == acked > 0
@@ -225,12 +234,12 @@ def statistics(url: str) -> Any:
 
 
 def fetches_counted(url: str) -> int:
-    return sum(each["num_requests"] for each in statistics(url)["stats"] if each["name"] == "fetch")
+    return sum(stat["num_requests"] for stat in statistics(url)["stats"] if stat["name"] == "fetch")
 
 
 def wait_until_workers(url: str, count: int) -> None:
     ready = ("ready", "stopped")
-    assert wait_for(lambda: sum(each["state"] in ready for each in statistics(url)["workers"]) >= count)
+    assert wait_for(lambda: sum(worker["state"] in ready for worker in statistics(url)["workers"]) >= count)
 
 
 @pytest.mark.live

@@ -33,7 +33,7 @@ def test_twenty_simultaneous_clients_send_one_request(world: FleetWorld, setting
     world.start(*fetchers(settings, 20))
     world.run(2)
     assert len(operations(world, "metadata")) <= 2
-    assert len({each.process for each in operations(world, "fetch")}) == 20
+    assert len({operation.process for operation in operations(world, "fetch")}) == 20
 
 
 @pytest.mark.usefixtures("spread")
@@ -51,7 +51,7 @@ def test_missing_response_delays_others_by_its_timeout_only(world: FleetWorld, s
     world.start(*fetchers(settings, 5))
     world.run(8)
     first = [
-        min(each.invoke_us for each in operations(world, "fetch") if each.process == f"fetcher-{number}")
+        min(operation.invoke_us for operation in operations(world, "fetch") if operation.process == f"fetcher-{number}")
         for number in range(5)
     ]
     assert lost
@@ -73,8 +73,8 @@ def test_moving_leaders_are_followed_with_few_requests(
     world.run(2)
     world.stop(*readers)
     world.run(20)
-    for each in readers:
-        assert each.process in world.finished
-        assert_all_read_once_in_order(world, spread, each.process)
-    requests = [each for each in operations(world, "metadata") if each.process != load.process]
+    for reader in readers:
+        assert reader.process in world.finished
+        assert_all_read_once_in_order(world, spread, reader.process)
+    requests = [operation for operation in operations(world, "metadata") if operation.process != load.process]
     assert len(requests) < 6 * 4

@@ -11,7 +11,7 @@ from bench.fleet.spec import FleetSpec
 from bench.fleet.tests.cluster import ADDRESSES, FakeQuorum, QuorumWorld
 from scenarios.load import Load, MetadataReaders
 
-BOOTSTRAP = [f"{each.host}:{each.port}" for each in ADDRESSES]
+BOOTSTRAP = [f"{address.host}:{address.port}" for address in ADDRESSES]
 SET = {f"made.admin-0.1.{number}of2.p3": 3 for number in range(2)}
 
 
@@ -44,9 +44,9 @@ def test_only_news_is_written_down(world: QuorumWorld, quorum: FakeQuorum) -> No
     world.run(1)
     quorum.delete(bodies.delete_topics_request(tuple(SET), 1000), None)
     world.run(1)
-    polls = [each for each in world.rows("operations") if each.f == "metadata_read"]
+    polls = [row for row in world.rows("operations") if row.f == "metadata_read"]
     assert len(polls) >= 25
-    home = [each for each in world.rows("metadata_reads") if each.node == polls[0].node]
+    home = [row for row in world.rows("metadata_reads") if row.node == polls[0].node]
     assert [(each.topic, each.partitions_seen, each.present) for each in home[:2]] == [(name, 3, True) for name in SET]
     assert {(each.topic_set, each.topics_wanted, each.partitions_wanted) for each in home} == {("made.admin-0.1", 2, 3)}
 
@@ -57,8 +57,8 @@ def test_part_of_a_topic_is_seen_as_such(world: QuorumWorld, quorum: FakeQuorum)
     quorum.hidden[0, next(iter(SET))] = 1
     world.start(reader)
     world.run(1)
-    rows = [each for each in world.rows("metadata_reads") if each.node == 0]
-    assert [each.partitions_seen for each in rows] == [2, 3]
+    rows = [row for row in world.rows("metadata_reads") if row.node == 0]
+    assert [row.partitions_seen for row in rows] == [2, 3]
 
 
 def test_reader_goes_through_the_nodes_and_past_a_dead_one(world: QuorumWorld, quorum: FakeQuorum) -> None:
@@ -69,9 +69,9 @@ def test_reader_goes_through_the_nodes_and_past_a_dead_one(world: QuorumWorld, q
     world.run(6)
     world.stop(*readers)
     world.run(1)
-    assert {each.process for each in readers} <= world.finished
-    by_reader = {(each.process, each.node) for each in world.rows("metadata_reads")}
-    assert by_reader == {(each.process, node) for each in readers for node in (0, 2)}
+    assert {reader.process for reader in readers} <= world.finished
+    by_reader = {(row.process, row.node) for row in world.rows("metadata_reads")}
+    assert by_reader == {(reader.process, node) for reader in readers for node in (0, 2)}
 
 
 def test_final_description_waits_until_all_nodes_say_the_same(world: QuorumWorld, quorum: FakeQuorum) -> None:
@@ -90,10 +90,10 @@ def test_final_description_waits_until_all_nodes_say_the_same(world: QuorumWorld
     assert describer.process in world.finished
     assert describer.agreed
     rows = world.rows("metadata_reads")
-    assert sorted((each.node, each.topic, each.value) for each in rows) == [
+    assert sorted((row.node, row.topic, row.value) for row in rows) == [
         (node, name, value) for node in range(3) for name, value in ((first, FIRST_VALUE + 7), (second, -1))
     ]
-    assert all(each.final for each in rows)
+    assert all(row.final for row in rows)
 
 
 def test_final_description_ends_with_partial_result(world: QuorumWorld, quorum: FakeQuorum) -> None:
@@ -106,4 +106,4 @@ def test_final_description_ends_with_partial_result(world: QuorumWorld, quorum: 
     assert describer.process in world.finished
     assert not describer.agreed
     assert describer.undescribed == 1
-    assert {each.node for each in world.rows("metadata_reads")} == {0, 1}
+    assert {row.node for row in world.rows("metadata_reads")} == {0, 1}

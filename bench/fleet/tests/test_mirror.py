@@ -39,13 +39,13 @@ class TwoClusters(GroupWorld):
         values = [
             read_value(record.value) for batch in self.target.logs[where].batches for record in read_records(batch)
         ]
-        return [(each.writer, each.sequence) for each in values]
+        return [(value.writer, value.sequence) for value in values]
 
     def written(self, where: TopicPartition) -> list[tuple[str, int]]:
         values = [
             read_value(record.value) for batch in self.broker.logs[where].batches for record in read_records(batch)
         ]
-        return [(each.writer, each.sequence) for each in values]
+        return [(value.writer, value.sequence) for value in values]
 
 
 @pytest.fixture
@@ -101,11 +101,11 @@ def test_every_record_is_copied_once_in_order_and_then_committed(
     for where in HOT:
         assert world.copied(where) == world.written(where) != []
         assert world.fake.groups["mirror"].offsets[where][0] == world.broker.logs[where].end
-    rows = [each for each in world.rows("copies") if each.partition == 0]
-    assert sum(each.count for each in rows) == world.broker.logs[HOT[0]].end
-    assert all(each.source_offset == each.target_offset for each in rows)
-    assert {each.writer for each in rows} == {"producer-0"}
-    assert {each.process for each in rows} == {"mirror-0-writer"}
+    rows = [row for row in world.rows("copies") if row.partition == 0]
+    assert sum(row.count for row in rows) == world.broker.logs[HOT[0]].end
+    assert all(row.source_offset == row.target_offset for row in rows)
+    assert {row.writer for row in rows} == {"producer-0"}
+    assert {row.process for row in rows} == {"mirror-0-writer"}
 
 
 def test_nothing_is_committed_that_the_target_has_not_acknowledged(
@@ -137,7 +137,7 @@ def test_two_mirrors_hand_partitions_over_without_copying_anything_twice(
     finish(world, load, first, second)
     for where in HOT:
         assert sorted(world.copied(where)) == sorted(world.written(where))
-    assert {each.process for each in world.rows("copies")} == {"mirror-0-writer", "mirror-1-writer"}
+    assert {row.process for row in world.rows("copies")} == {"mirror-0-writer", "mirror-1-writer"}
 
 
 def test_target_is_read_at_end_into_own_table(
@@ -154,7 +154,7 @@ def test_target_is_read_at_end_into_own_table(
     assert reader.unread == {}
     assert {name: len(world.rows(name)) for name in before} == before
     for where in HOT:
-        mine = [each for each in world.rows("target_runs") if each.partition == where.partition]
+        mine = [row for row in world.rows("target_runs") if row.partition == where.partition]
         values = [(each.writer, each.first_sequence + step) for each in mine for step in range(each.count)]
         assert values == world.copied(where)
         assert [each.first_offset for each in mine if not each.count] == [world.target.logs[where].end]
@@ -174,7 +174,7 @@ def test_old_metadata_makes_it_copy_again_unless_it_is_guarded(
     world.run(2)
     world.fake.old.clear()
     finish(world, load, one)
-    copies = sum(each.count for each in world.rows("copies") if each.partition == 0)
+    copies = sum(row.count for row in world.rows("copies") if row.partition == 0)
     if guarded:
         assert copies == len(world.written(HOT[0]))
         assert world.copied(HOT[0]) == world.written(HOT[0])

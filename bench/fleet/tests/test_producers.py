@@ -33,11 +33,11 @@ def producer(settings: ClientSettings, **changes: Any) -> KeyedProducer:
 
 
 def produces(world: FleetWorld) -> list[OperationRow]:
-    return [each for each in world.rows("operations") if each.f == "produce"]
+    return [row for row in world.rows("operations") if row.f == "produce"]
 
 
 def sends(world: FleetWorld) -> dict[int, SpanRow]:
-    return {each.index: each for each in world.rows("runs") if each.kind == "send"}
+    return {row.index: row for row in world.rows("runs") if row.kind == "send"}
 
 
 def nth_produce(numbers: set[int], fate: str | None) -> Callable[[Request], str | None]:
@@ -83,7 +83,7 @@ def test_batch_sent_again_after_any_lost_frame_is_written_once(
     assert subject.process in world.finished
     values = values_in(broker)
     assert len(values) == len(set(values)), "a value was written twice"
-    assert {each.type for each in produces(world)} == {"ok"}
+    assert {produce.type for produce in produces(world)} == {"ok"}
     assert len(values) == 3 * len(produces(world))
 
 
@@ -116,7 +116,7 @@ def test_all_overdue_slots_are_sent_and_timed_from_when_they_were_due(
     world.run(4)
     rows = produces(world)
     assert len(rows) > before + 300, "slots that fell into the outage were dropped"
-    due = [each.intended_us for each in rows]
+    due = [row.intended_us for row in rows]
     assert [b - a for a, b in itertools.pairwise(due)] == [10_000] * (len(due) - 1)
     late = max(rows, key=lambda each: each.complete_us - each.intended_us)
     assert late.complete_us - late.intended_us > 1_900_000
@@ -130,9 +130,9 @@ def test_unsettled_batch_becomes_info_and_the_next_goes_under_a_new_producer_id(
     world.fault = nth_produce({3}, "lose_response")
     world.start(subject)
     world.run(20)
-    infos = [each for each in produces(world) if each.type == "info"]
+    infos = [produce for produce in produces(world) if produce.type == "info"]
     assert len(infos) == 1
-    ids = [each.producer_id for each in sends(world).values()]
+    ids = [send.producer_id for send in sends(world).values()]
     assert len(dict.fromkeys(ids)) == 2
     assert sends(world)[infos[0].index].first_offset == -1
 
@@ -151,7 +151,7 @@ def test_batch_of_unknown_producer_gets_new_id_and_is_written_once(
     world.run(1)
     values = values_in(broker)
     assert len(values) == len(set(values)) == 3 * len(produces(world))
-    assert len({each.producer_id for each in sends(world).values()}) >= 2
+    assert len({send.producer_id for send in sends(world).values()}) >= 2
 
 
 def test_without_idempotence_a_lost_batch_is_not_sent_again(
@@ -163,12 +163,12 @@ def test_without_idempotence_a_lost_batch_is_not_sent_again(
     world.run(8)
     world.stop(subject)
     world.run(5)
-    assert [each.type for each in produces(world)].count("info") == 1
-    assert {each.producer_id for each in sends(world).values()} == {-1}
+    assert [produce.type for produce in produces(world)].count("info") == 1
+    assert {send.producer_id for send in sends(world).values()} == {-1}
     values = values_in(broker)
     assert len(values) == len(set(values))
     headers = [next(iter(iterate(batch)))[1] for log in broker.logs.values() for batch in log.batches]
-    written = {(each.producer_id, each.producer_epoch, each.base_sequence) for each in headers}
+    written = {(header.producer_id, header.producer_epoch, header.base_sequence) for header in headers}
     assert written == {(-1, -1, -1), (-1, -1, 0), (-1, 0, 0)}  # As several clients write them.
 
 
@@ -182,7 +182,7 @@ def test_slots_due_but_never_sent_are_offered_and_failed(world: FleetWorld, sett
     world.stop(subject)
     world.run(20)
     assert subject.process in world.finished
-    unsent = [each for each in produces(world) if each.error == "not_sent"]
+    unsent = [produce for produce in produces(world) if produce.error == "not_sent"]
     assert 150 < len(unsent) <= 201
     load = world.recorder.load_rows()
     assert sum(each.offered for each in load) - sum(each.sent for each in load) >= len(unsent)
@@ -190,7 +190,7 @@ def test_slots_due_but_never_sent_are_offered_and_failed(world: FleetWorld, sett
 
 def test_key_never_changes_its_partition() -> None:
     keys = partition_keys(HOT, 8)
-    assert all(len(each) == 8 for each in keys.values())
+    assert all(len(key) == 8 for key in keys.values())
     every = [key for each in keys.values() for key in each]
     assert len(every) == len(set(every))
     assert partition_keys(HOT[:2] + HOT[2:], 8) == keys
@@ -266,7 +266,7 @@ def test_final_reader_reads_each_partition_to_its_end_and_notes_its_bounds(
     assert subject.process in world.finished
     assert not subject.unread
     ends = {TopicPartition(each.topic, each.partition): each for each in world.rows("ends")}
-    assert {where: (each.log_start_offset, each.high_watermark) for where, each in ends.items()} == {
+    assert {where: (end.log_start_offset, end.high_watermark) for where, end in ends.items()} == {
         where: (log.start, log.end) for where, log in broker.logs.items()
     }
     read: dict[TopicPartition, list[int]] = {}
@@ -306,13 +306,13 @@ def test_final_reader_notes_the_retention_of_logs_that_do_not_begin_at_0(
     world.start(subject)
     world.run(3)
     assert subject.process in world.finished
-    ends = {TopicPartition(each.topic, each.partition): each for each in world.rows("ends")}
+    ends = {TopicPartition(row.topic, row.partition): row for row in world.rows("ends")}
     limits = (ends[cut].retention_ms, ends[cut].retention_bytes, ends[cut].segment_bytes)
     assert (limits, ends[cut].size_bytes) == (noted, 0)
     assert (ends[whole].retention_ms, ends[whole].retention_bytes) == (None, None)
     assert ends[whole].size_bytes == sum(map(len, broker.logs[whole].batches)) > 0
-    bodies = [each.body for each in broker.requests if each.api_key == ApiKey.DESCRIBE_CONFIGS]
-    assert {each.resource_name for body in bodies for each in body.resources} == {"hot"}  # type: ignore[attr-defined]
+    bodies = [request.body for request in broker.requests if request.api_key == ApiKey.DESCRIBE_CONFIGS]
+    assert {resource.resource_name for body in bodies for resource in body.resources} == {"hot"}  # type: ignore[attr-defined]
     assert len(bodies) == 1
     assert subject.missed == ""
 
@@ -336,11 +336,11 @@ def last_look(world: FleetWorld, settings: ClientSettings, limit_us: int = 2_000
 
 
 def descriptions(broker: FakeBroker) -> int:
-    return sum(each.api_key == ApiKey.DESCRIBE_CONFIGS for each in broker.requests)
+    return sum(request.api_key == ApiKey.DESCRIBE_CONFIGS for request in broker.requests)
 
 
 def fetches(broker: FakeBroker) -> int:
-    return sum(each.api_key == ApiKey.FETCH for each in broker.requests)
+    return sum(request.api_key == ApiKey.FETCH for request in broker.requests)
 
 
 def test_log_that_begins_later_at_its_next_leader_is_described_too(
@@ -351,7 +351,7 @@ def test_log_that_begins_later_at_its_next_leader_is_described_too(
     broker.configs["hot"] = OF_A_WEEK
 
     def first_batch(log: FakeLog, offset: int) -> bytes:
-        return next((each for each in log.batches if read_header(each).last_offset >= offset), b"")
+        return next((batch for batch in log.batches if read_header(batch).last_offset >= offset), b"")
 
     monkeypatch.setattr(FakeLog, "read", first_batch)
 
@@ -361,7 +361,7 @@ def test_log_that_begins_later_at_its_next_leader_is_described_too(
 
     world.fault = moved
     assert last_look(world, settings).missed == ""
-    (end,) = [each for each in world.rows("ends") if (each.topic, each.partition) == HOT[2]]
+    (end,) = [row for row in world.rows("ends") if (row.topic, row.partition) == HOT[2]]
     assert (end.log_start_offset, end.retention_ms, end.retention_bytes) == (1, 604_800_000, -1)
     assert len(world.rows("ends")) == len(HOT) + len(IDLE)
     assert descriptions(broker) == 1
@@ -380,10 +380,10 @@ def test_description_is_retried_with_backoff_while_others_are_read(
 
     world.fault = late
     assert last_look(world, settings, 4_000_000).missed == ""
-    ends = {(each.topic, each.partition): each for each in world.rows("ends")}
+    ends = {(row.topic, row.partition): row for row in world.rows("ends")}
     assert ends[HOT[2]].retention_ms == 604_800_000
     assert (
-        max(each.end_us for where, each in ends.items() if where != HOT[2]) < started_us + 500_000 < ends[HOT[2]].end_us
+        max(end.end_us for where, end in ends.items() if where != HOT[2]) < started_us + 500_000 < ends[HOT[2]].end_us
     )
     assert 4 <= descriptions(broker) <= 8
 
@@ -416,7 +416,7 @@ def test_undescribed_topic_is_named(
     broker.logs[HOT[2]].start = 1
     world.fault = lambda request: fate if request.api_key == ApiKey.DESCRIBE_CONFIGS else None
     assert last_look(world, settings).missed == "hot could not be described"
-    ends = {(each.topic, each.partition): each for each in world.rows("ends")}
+    ends = {(row.topic, row.partition): row for row in world.rows("ends")}
     assert len(ends) == len(HOT) + len(IDLE)
     assert (ends[HOT[2]].log_start_offset, ends[HOT[2]].retention_ms) == (1, None)
     assert 4 <= descriptions(broker) <= 10
@@ -448,9 +448,7 @@ def test_final_reader_notes_a_topic_that_does_not_exist_any_more(
     broker.unknown = {IDLE[0].topic}
     world.run(9)
     assert (subject.process in world.finished, subject.missed) == (True, "")
-    found = {
-        TopicPartition(each.topic, each.partition): (each.high_watermark, each.error) for each in world.rows("ends")
-    }
+    found = {TopicPartition(row.topic, row.partition): (row.high_watermark, row.error) for row in world.rows("ends")}
     assert found == {
         **dict.fromkeys(IDLE, (0, "UNKNOWN_TOPIC_OR_PARTITION")),
         **{where: (broker.logs[where].end, None) for where in HOT},

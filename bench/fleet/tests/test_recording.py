@@ -49,7 +49,7 @@ def test_parquet_files_have_recorded_rows_with_relative_times(tmp_path: Path) ->
     [kept] = pq.read_table(tmp_path / "history" / "assignments-worker-0.parquet").to_pylist()
     assert (kept["from_us"], kept["until_us"]) == (4, END_OF_RUN_US)
     [kept] = pq.read_table(tmp_path / "history" / "runs-worker-0.parquet").to_pylist()
-    assert kept == {each.name: getattr(run, each.name) for each in fields(run)}
+    assert kept == {field.name: getattr(run, field.name) for field in fields(run)}
     [end] = pq.read_table(tmp_path / "history" / "ends-worker-0.parquet").to_pylist()
     assert end["end_us"] == 77
     latency = pq.read_table(tmp_path / "latency" / "worker-0.parquet").to_pylist()
@@ -75,9 +75,9 @@ def test_each_table_has_file_of_schema(tmp_path: Path) -> None:
 def test_service_and_response_time_differ_by_the_wait_before_the_send() -> None:
     recorder = Recorder(MemorySink(), "w", ORIGIN)
     recorder.record([operation(0, 0, 100, 150), operation(1, 0, 0, 900_000, "info", error="timeout")])
-    found = {(each.measure, each.low_us <= 150 < each.high_us) for each in recorder.latency_rows() if each.low_us < 200}
+    found = {(row.measure, row.low_us <= 150 < row.high_us) for row in recorder.latency_rows() if row.low_us < 200}
     assert found == {("service", False), ("response", True)}
-    assert sum(each.count for each in recorder.latency_rows() if each.low_us > 800_000) == 2, "a timeout has a latency"
+    assert sum(row.count for row in recorder.latency_rows() if row.low_us > 800_000) == 2, "a timeout has a latency"
 
 
 def test_load_counts_operations_by_second() -> None:
@@ -89,7 +89,7 @@ def test_load_counts_operations_by_second() -> None:
             operation(2, 960_000, 3_000_000, 3_000_000, "fail", error="not_sent"),
         ]
     )
-    rows = {each.second: each for each in recorder.load_rows()}
+    rows = {row.second: row for row in recorder.load_rows()}
     assert (rows[0].offered, rows[0].sent, rows[0].failed) == (3, 1, 1)
     assert (rows[1].sent, rows[1].max_slip_us) == (1, 200_000)
     assert (rows[2].completed, rows[3].failed) == (1, 1)

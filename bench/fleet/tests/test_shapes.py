@@ -57,7 +57,7 @@ def test_fetcher_that_leaves_ends_its_assignments_though_it_has_not_caught_up(
     world.run(0.1)
     left_us = world.now_us
     assert subject.process in world.finished
-    ended = [each for each in world.rows("assignments") if each.process == subject.process]
+    ended = [row for row in world.rows("assignments") if row.process == subject.process]
     assert len(ended) == len(HOT) + 1
     assert all(each.until_us <= left_us < END_OF_RUN_US for each in ended)
 
@@ -70,5 +70,5 @@ def test_leaving_producer_completes_batches_in_flight(world: FleetWorld, setting
     world.at(world.now_us, load, Leaving())
     world.run(0.1)
     assert load.process in world.finished
-    sent = [each for each in world.rows("operations") if each.f == "produce"]
+    sent = [row for row in world.rows("operations") if row.f == "produce"]
     assert {each.type for each in sent} == {"ok"}

@@ -34,7 +34,7 @@ SPEC = FleetSpec(
 
 
 def plans(fleet: Fleet) -> list[FetcherPlan | ProducerPlan]:
-    return [*(each.plan for each in fleet.fetchers), *(each.plan for each in fleet.producers)]
+    return [*(fetcher.plan for fetcher in fleet.fetchers), *(producer.plan for producer in fleet.producers)]
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
@@ -54,11 +54,11 @@ def test_each_producer_keeps_to_its_rate_however_small(rate_per_s: float, batch_
 
 def test_each_fetcher_has_an_idle_partition_of_its_own_and_shares_the_hot_ones() -> None:
     fetchers = make_fleet(SPEC).fetchers
-    idle = [each.plan.partitions[0] for each in fetchers]
+    idle = [fetcher.plan.partitions[0] for fetcher in fetchers]
     assert len(set(idle)) == len(idle) == 5
     assert {each.topic for each in idle} == {"idle"}
-    readers = [where for each in fetchers for where in each.plan.partitions[1:]]
-    counts = [readers.count(where) for where in set(readers)]
+    readers = [partition for fetcher in fetchers for partition in fetcher.plan.partitions[1:]]
+    counts = [readers.count(reader) for reader in set(readers)]
     assert len(counts) == 4
     assert max(counts) - min(counts) <= 1
 
@@ -85,10 +85,10 @@ def test_clients_of_several_topics_read_and_write_their_own() -> None:
         producers=(Producers(count=1, topic="cold", rate_per_s=10),),
     )
     fleet = make_fleet(replace(SPEC, load=load, topic_prefix="run-"))
-    read = [[tuple(where) for where in each.plan.partitions[1:]] for each in fleet.fetchers]
+    read = [[tuple(partition) for partition in fetcher.plan.partitions[1:]] for fetcher in fleet.fetchers]
     hot, cold = "run-hot", "run-cold"
     assert read == [[(hot, 0), (hot, 1)], [(cold, 0), (cold, 1)], [(cold, 2), (cold, 0)]]
-    assert {each.topic for each in fleet.producers[0].plan.partitions} == {"run-cold"}
+    assert {partition.topic for partition in fleet.producers[0].plan.partitions} == {"run-cold"}
     made = {each.name: (each.partitions, dict(each.config)) for each in fleet.preparer.wanted}
     compacted = {"cleanup.policy": "compact"}
     assert made == {"run-hot": (2, {}), "run-cold": (3, compacted), "run-idle": (3, {})}

@@ -15,7 +15,7 @@ TOPICS = (Topic("in", 2), Topic("out", 3), Topic("ledger", 4))
 
 
 def read(pipe: WorkerPipe, *offsets: int) -> None:
-    pipe.put([ConsumerRecord("in", 0, each, 0, None, b"v") for each in offsets])
+    pipe.put([ConsumerRecord("in", 0, offset, 0, None, b"v") for offset in offsets])
 
 
 def test_consumed_records_stay_in_pipe_until_committed() -> None:
@@ -63,9 +63,9 @@ def test_names_and_partitions_do_not_depend_on_the_number_of_processes() -> None
     )
     alone = make_fleet(load)
     dealt = [make_fleet(load, (share, 2)) for share in range(2)]
-    names = [each.process for each in clients(alone)]
+    names = [client.process for client in clients(alone)]
     assert names == [f"transactional-{n}" for n in range(3)] + [f"worker-{n}" for n in range(3)]
-    assert sorted(each.process for one in dealt for each in clients(one)) == sorted(names)
+    assert sorted(client.process for one in dealt for client in clients(one)) == sorted(names)
     [first, *_] = alone.workers
     assert (first.plan.target_partitions, first.plan.habits.process) == (3, "worker-0-writer")
     assert (first.plan.member.offsets, first.plan.member.read_committed) == (IN_TRANSACTIONS, True)
@@ -74,9 +74,9 @@ def test_names_and_partitions_do_not_depend_on_the_number_of_processes() -> None
 
 def test_committed_records_are_read_once_more_where_there_are_transactions() -> None:
     with_them = make_fleet(spec(workers=(Workers(name="w", count=1, source="in", target="out"),)))
-    assert [each.process for each in with_them.last_readers] == [
+    assert [reader.process for reader in with_them.last_readers] == [
         "final-reader",
         "committed-reader",
         "offsets-reader",
     ]
-    assert [each.process for each in make_fleet(spec()).last_readers] == ["final-reader"]
+    assert [reader.process for reader in make_fleet(spec()).last_readers] == ["final-reader"]

@@ -149,12 +149,12 @@ def test_batches_read_together_are_those_that_are_read_one_by_one(
     for _ in range(data.draw(st.integers(0, 3))):
         damaged = data.draw(st.sampled_from(batches))
         damaged[data.draw(st.integers(HEADER_BYTES, len(damaged) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    views, headers = [memoryview(bytes(each)) for each in batches], [read_header(each) for each in batches]
+    views, headers = [memoryview(bytes(batch)) for batch in batches], [read_header(batch) for batch in batches]
     reader = ColumnReader()
     for view, header, together in zip(views, headers, reader.read_alike(headers, views), strict=True):
         alone = ColumnReader().read(header, view)
         assert together in (alone, None)
-    if all(each == maker.make(first, 7) for each, first in zip(batches, firsts, strict=True)):
+    if all(batch == maker.make(first, 7) for batch, first in zip(batches, firsts, strict=True)):
         spans = [(each.first_sequence, each.count, each.valid) for each in reader.read_alike(headers, views) if each]
         assert spans == [(first, count, True) for first in firsts]
 
@@ -163,11 +163,11 @@ def test_reader_of_batches_verifies_neighbours_together() -> None:
     maker = BatchMaker(ValueMaker("w", 100), 20)
     where, batches = TopicPartition("t", 0), [bytearray(maker.make(number * 20, 7)) for number in range(40)]
     batches[7][-2] ^= 1
-    for number, each in enumerate(batches):
-        header = read_header(each)._replace(base_offset=number * 20)
-        batches[number] = bytearray(sealed(header, bytes(each[HEADER_BYTES:])))
+    for number, batch in enumerate(batches):
+        header = read_header(batch)._replace(base_offset=number * 20)
+        batches[number] = bytearray(sealed(header, bytes(batch[HEADER_BYTES:])))
     batches[9][-1] ^= 1  # Its CRC shows it, that of the batch above not.
-    taken = [TakenBatch(read_header(each), memoryview(each), 0) for each in batches]
+    taken = [TakenBatch(read_header(batch), memoryview(batch), 0) for batch in batches]
     counts: list[int] = []
 
     class CountingReader(ColumnReader):

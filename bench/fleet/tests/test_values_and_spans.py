@@ -95,7 +95,7 @@ def test_spans_equal_records_and_are_maximal(given_parts: list[ValueSpan]) -> No
 @given(parts, st.integers(0, 12))
 def test_tail_of_a_span_holds_its_records_from_an_offset_on(span: ValueSpan, offset: int) -> None:
     tail = span.tail(offset)
-    assert records([tail] if tail else []) == [each for each in records([span]) if each[0] >= offset]
+    assert records([tail] if tail else []) == [record for record in records([span]) if record[0] >= offset]
 
 
 def batch(first: int, count: int, writer: str = "producer-1", producer_id: int = 5, base_offset: int = 0) -> bytes:

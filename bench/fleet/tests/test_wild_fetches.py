@@ -43,15 +43,17 @@ def played(count: int) -> list[WildFetch]:
 
 
 def partitions(request: WildFetch) -> list[FetchPartition]:
-    return [each for topic in request.body.topics for each in topic.partitions]
+    return [partition for topic in request.body.topics for partition in topic.partitions]
 
 
 def test_each_version_opens_and_continues_sessions() -> None:
     requests = played(2000)
-    full = Counter(each.version for each in requests if each.session is None)
-    incremental = Counter(each.version for each in requests if each.session is not None)
-    assert all(full[each] > 20 and incremental[each] > 20 for each in VERSIONS)
-    assert {len(partitions(each)) for each in requests if each.session is None} == set(range(3 + NO_PARTITIONS + 1))
+    full = Counter(request.version for request in requests if request.session is None)
+    incremental = Counter(request.version for request in requests if request.session is not None)
+    assert all(full[version] > 20 and incremental[version] > 20 for version in VERSIONS)
+    assert {len(partitions(request)) for request in requests if request.session is None} == set(
+        range(3 + NO_PARTITIONS + 1)
+    )
 
 
 def test_most_epochs_follow_and_some_do_not() -> None:
@@ -72,12 +74,12 @@ def test_most_epochs_follow_and_some_do_not() -> None:
 
 def test_partition_is_named_again_with_other_values_and_forgotten() -> None:
     requests = [each for each in played(2000) if each.session is not None]
-    named = [each for request in requests for each in partitions(request)]
+    named = [partition for request in requests for partition in partitions(request)]
     for what in ("fetch_offset", "partition_max_bytes", "current_leader_epoch", "last_fetched_epoch"):
         assert len({getattr(each, what) for each in named}) > 2, what
     assert {each.log_start_offset for each in named} == {-1, 0, 50}
-    assert any(each.body.forgotten for each in requests)
-    assert not any(each.body.forgotten for each in requests if each.version == FETCH_FIRST_REVISION)
+    assert any(request.body.forgotten for request in requests)
+    assert not any(request.body.forgotten for request in requests if request.version == FETCH_FIRST_REVISION)
 
 
 def test_request_has_only_the_fields_of_its_version() -> None:
@@ -87,14 +89,16 @@ def test_request_has_only_the_fields_of_its_version() -> None:
         topics: list[FetchTopic | ForgottenTopic] = [*request.body.topics, *request.body.forgotten]
         for topic in topics:
             assert (topic.topic, topic.topic_id) == (("", TOPIC_ID) if with_id else ("hot", bytes(16)))
-        for each in partitions(request):
-            assert each.current_leader_epoch < 0 or (request.version >= FIRST_WITH_LEADER_EPOCH and not is_first)
-            assert each.last_fetched_epoch < 0 or (request.version >= FIRST_WITH_LAST_EPOCH and not is_first)
+        for partition in partitions(request):
+            assert partition.current_leader_epoch < 0 or (request.version >= FIRST_WITH_LEADER_EPOCH and not is_first)
+            assert partition.last_fetched_epoch < 0 or (request.version >= FIRST_WITH_LAST_EPOCH and not is_first)
 
 
 def test_racks_are_named_by_versions_that_have_them() -> None:
     requests = played(2000)
-    racks = {version: {each.body.rack_id for each in requests if each.version == version} for version in VERSIONS}
-    with_racks = [each for each in VERSIONS if FIRST_WITH_RACK <= each < FETCH_FIRST_REVISION]
+    racks = {
+        version: {request.body.rack_id for request in requests if request.version == version} for version in VERSIONS
+    }
+    with_racks = [version for version in VERSIONS if FIRST_WITH_RACK <= version < FETCH_FIRST_REVISION]
     assert all(racks[each] == set(RACKS) for each in with_racks)
-    assert all(racks[each] == {""} for each in VERSIONS if each not in with_racks)
+    assert all(racks[version] == {""} for version in VERSIONS if version not in with_racks)

@@ -53,7 +53,7 @@ def test_first_request_joins_without_an_id() -> None:
 
 def test_each_request_of_a_group_is_sent_also_with_false_fields() -> None:
     requests = played(2000)
-    keys = Counter(each.api_key for each in requests)
+    keys = Counter(request.api_key for request in requests)
     assert all(
         keys[each] > 40
         for each in (
@@ -61,8 +61,8 @@ def test_each_request_of_a_group_is_sent_also_with_false_fields() -> None:
             ApiKey.LEAVE_GROUP,
         )
     )
-    beats: list[Any] = [each.body for each in requests if each.api_key is ApiKey.HEARTBEAT]
-    known = [each.identity for each in requests if each.api_key is ApiKey.HEARTBEAT]
+    beats: list[Any] = [request.body for request in requests if request.api_key is ApiKey.HEARTBEAT]
+    known = [request.identity for request in requests if request.api_key is ApiKey.HEARTBEAT]
     pairs = list(zip(beats, known, strict=True))
     assert any(body.member_id == "nobody" for body in beats)
     assert any(body.generation_id != identity.generation_id for body, identity in pairs)
@@ -72,7 +72,7 @@ def test_each_request_of_a_group_is_sent_also_with_false_fields() -> None:
 
 def test_all_commits_have_one_offset() -> None:
     bodies: list[Any] = [each.body for each in played(500) if each.api_key is ApiKey.OFFSET_COMMIT]
-    offsets = {each.committed_offset for body in bodies for topic in body.topics for each in topic.partitions}
+    offsets = {partition.committed_offset for body in bodies for topic in body.topics for partition in topic.partitions}
     assert offsets == {COMMITTED_OFFSET}
     assert any(body.generation_id_or_member_epoch < 0 for body in bodies)
 

@@ -32,8 +32,8 @@ def played(count: int) -> list[list[WildRequest]]:
 
 
 def test_each_request_of_a_transaction_is_sent_to_its_coordinator() -> None:
-    requests = [each for requests in played(1000) for each in requests]
-    keys = Counter(each.api_key for each in requests)
+    requests = [request for requests in played(1000) for request in requests]
+    keys = Counter(request.api_key for request in requests)
     of_ids = {
         *(ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.INIT_PRODUCER_ID),
         ApiKey.DESCRIBE_TRANSACTIONS,
@@ -41,8 +41,8 @@ def test_each_request_of_a_transaction_is_sent_to_its_coordinator() -> None:
     of_group = {ApiKey.TXN_OFFSET_COMMIT, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.OFFSET_DELETE}
     assert keys.keys() == of_ids | of_group
     assert min(keys.values()) > 15
-    assert all(bool(each.of) is (each.api_key in of_ids) for each in requests)
-    assert {each.of for each in requests if each.of and "once" not in each.of} == {"g-0", "g-1", "g-2"}
+    assert all(bool(request.of) is (request.api_key in of_ids) for request in requests)
+    assert {request.of for request in requests if request.of and "once" not in request.of} == {"g-0", "g-1", "g-2"}
 
 
 def test_producer_that_continues_repeats_its_request_as_if_the_response_was_lost() -> None:
@@ -50,16 +50,16 @@ def test_producer_that_continues_repeats_its_request_as_if_the_response_was_lost
     bodies: list[Any] = [requests[0].body for requests in chains]
     assert {int(body.producer_id) >= 0 for body in bodies} == {False, True}
     assert {len(requests) for requests in chains} == {1, 2, 3}
-    assert all(each.body is requests[0].body for requests in chains for each in requests)
+    assert all(request.body is requests[0].body for requests in chains for request in requests)
     assert all(int(requests[0].body.producer_id) >= 0 for requests in chains if len(requests) > 1)  # type: ignore[attr-defined]
 
 
 def test_abandoned_transaction_begins_once_and_is_not_heard_of_again() -> None:
     named: dict[str, list[ApiKey]] = {}
     for requests in played(2000):
-        for each in requests:
-            if "once" in each.of:
-                named.setdefault(each.of, []).append(each.api_key)
+        for request in requests:
+            if "once" in request.of:
+                named.setdefault(request.of, []).append(request.api_key)
     assert len(named) > 20
     started = [keys for keys in named.values() if len(keys) > 1]
     assert started
@@ -67,32 +67,35 @@ def test_abandoned_transaction_begins_once_and_is_not_heard_of_again() -> None:
 
 
 def test_commits_are_sent_during_and_at_end_of_transaction() -> None:
-    chains = [[each.api_key for each in requests] for requests in played(1000)]
+    chains = [[request.api_key for request in requests] for requests in played(1000)]
     of_transaction, end = ApiKey.TXN_OFFSET_COMMIT, ApiKey.END_TXN
     for plain in (ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_DELETE):
         assert any(keys[-3:] == [of_transaction, plain, end] for keys in chains)
-    hasty = [each for requests in played(1000) for each in requests if each.patience_us]
+    hasty = [request for requests in played(1000) for request in requests if request.patience_us]
     assert hasty
     assert all(each.api_key is of_transaction and each.then is not None for each in hasty)
 
 
 def test_all_commits_have_one_offset_and_different_texts() -> None:
     bodies: list[Any] = [
-        each.body
+        request.body
         for requests in played(300)
-        for each in requests
-        if each.api_key in (ApiKey.OFFSET_COMMIT, ApiKey.TXN_OFFSET_COMMIT)
+        for request in requests
+        if request.api_key in (ApiKey.OFFSET_COMMIT, ApiKey.TXN_OFFSET_COMMIT)
     ]
-    parts = [each for body in bodies for topic in body.topics for each in topic.partitions]
-    assert {each.committed_offset for each in parts} == {COMMITTED_OFFSET}
-    assert len({each.committed_metadata for each in parts}) > len(bodies) // 2
+    parts = [partition for body in bodies for topic in body.topics for partition in topic.partitions]
+    assert {part.committed_offset for part in parts} == {COMMITTED_OFFSET}
+    assert len({part.committed_metadata for part in parts}) > len(bodies) // 2
 
 
 def test_partitions_of_new_topics_are_added() -> None:
     bodies: list[Any] = [
-        each.body for requests in played(300) for each in requests if each.api_key is ApiKey.ADD_PARTITIONS_TO_TXN
+        request.body
+        for requests in played(300)
+        for request in requests
+        if request.api_key is ApiKey.ADD_PARTITIONS_TO_TXN
     ]
-    named = {str(topic.name) for body in bodies for each in body.transactions for topic in each.topics}
+    named = {str(topic.name) for body in bodies for transaction in body.transactions for topic in transaction.topics}
     assert named == {"made"}
 
 
@@ -104,6 +107,6 @@ def test_client_acts_as_the_owner_that_a_coordinator_has_described() -> None:
         wild.responded(request, SimpleNamespace(transaction_states=[state]))
     requests = [each for _ in range(300) for each in chain(wild.next_request())]
     ends: list[Any] = [each.body for each in requests if each.api_key is ApiKey.END_TXN]
-    owners = Counter((each.producer_id, each.producer_epoch) for each in ends)
+    owners = Counter((end.producer_id, end.producer_epoch) for end in ends)
     assert owners[40, 3] > len(ends) // 2
     assert len(owners) > 1  # Some requests have a false owner.

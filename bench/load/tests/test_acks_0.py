@@ -86,7 +86,7 @@ def test_losses_are_counted_and_no_violation() -> None:
     assert findings.unknown == len(ends) * 20
     assert findings.read + findings.unread == findings.unknown
     assert 300 <= findings.unread <= findings.unknown // 2
-    assert {(each.kind, each.error, each.base_offset) for each in ends} == {("info", None, -1)}
+    assert {(end.kind, end.error, end.base_offset) for end in ends} == {("info", None, -1)}
 
 
 def test_damage_and_reordering_remain_violations() -> None:

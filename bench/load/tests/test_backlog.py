@@ -105,8 +105,8 @@ def test_paused_reader_sends_nothing_until_resumed() -> None:
         lambda each: times.append(each.at_us),
     )
     threads = [threading.Thread(target=each) for each in (sink.serve, reader.run)]
-    for each in threads:
-        each.start()
+    for thread in threads:
+        thread.start()
     pause = threading.Event()
     while not times:
         pause.wait(0.01)
@@ -120,6 +120,6 @@ def test_paused_reader_sends_nothing_until_resumed() -> None:
         pause.wait(0.01)
     reader.stop()
     sink.close()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.join()
     assert not [at for at in times if paused_us < at < resumed_us]

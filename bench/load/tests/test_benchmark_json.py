@@ -24,15 +24,15 @@ def entries() -> list[Entry]:
 @pytest.mark.parametrize("seconds", [[1.0], [1.0, 2.0], [5.0, 1.0, 2.0, 2.5], [1.0, 1.1, 1.2, 1.3, 9.0]])
 def test_statistics_are_those_of_pytest_benchmark(seconds: list[float]) -> None:
     theirs: Any = stats.Stats()  # type: ignore[no-untyped-call]
-    for each in seconds:
-        theirs.update(each)
+    for second in seconds:
+        theirs.update(second)
     ours = _stats(seconds)
     for name in ("min", "max", "mean", "stddev", "rounds", "median", "iqr", "q1", "q3", "ops", "total", "outliers"):
         assert ours[name] == pytest.approx(getattr(theirs, name)), name
 
 
 def test_times_are_seconds_and_rates_the_seconds_of_a_record() -> None:
-    series = {each["name"]: each for each in document(series_of(entries()))["benchmarks"]}
+    series = {benchmark["name"]: benchmark for benchmark in document(series_of(entries()))["benchmarks"]}
     latency = series["publish latency p99[reference]"]["stats"]
     assert (latency["rounds"], latency["median"]) == (3, pytest.approx(0.006, rel=0.01))
     assert series["acknowledged[reference]"]["stats"]["median"] == pytest.approx(1e-3)
@@ -44,7 +44,7 @@ def test_all_figures_are_there_in_their_own_units() -> None:
     ours, theirs = document(series_of(entries()))["crucible"]
     assert (ours["target"], ours["outcome"], ours["reasons"]) == ("reference", "PASSED", [])
     assert "The load generator was the limit" in theirs["reasons"][0]
-    figures = {each["name"]: each for each in ours["figures"]}
+    figures = {figure["name"]: figure for figure in ours["figures"]}
     assert figures["brokers: memory"] == {
         "name": "brokers: memory",
         "unit": "MiB",

@@ -48,7 +48,7 @@ def test_worker_that_other_programs_starve_ends_invalid(tmp_path: Path) -> None:
         me = psutil.Process()
         workers: list[psutil.Process] = []
         while not workers:
-            workers = [each for each in me.children(recursive=True) if "--worker" in each.cmdline()]
+            workers = [child for child in me.children(recursive=True) if "--worker" in child.cmdline()]
             time.sleep(0.1)
         for thread in workers[0].threads():
             os.sched_setaffinity(thread.id, [0])
@@ -65,9 +65,9 @@ def test_worker_that_other_programs_starve_ends_invalid(tmp_path: Path) -> None:
             threading.Thread(target=starve, daemon=True).start()
             result = run(workload_of(table, "w", "w"), target, options, tmp_path, lambda _: None)
     finally:
-        for each in burners:
-            each.kill()
-            each.wait()
+        for burner in burners:
+            burner.kill()
+            burner.wait()
     assert len(burners) == BURNERS
     assert result.findings.is_clean
     assert result.outcome == "INVALID"
@@ -106,5 +106,5 @@ def test_transactions_on_the_reference_broker(tmp_path: Path) -> None:
     assert result.findings.acknowledged == result.findings.read > 2_000
     assert result.rate("aborted") > 200
     assert result.rate("transactions") > 2
-    figures = {each.name for each in FIGURES if each.value(Entry(result)) is not None}
+    figures = {figure.name for figure in FIGURES if figure.value(Entry(result)) is not None}
     assert {"transactions committed", "aborted by the plan"} <= figures

@@ -43,7 +43,7 @@ def test_lot_whose_records_end_differently_is_counted_by_its_parts() -> None:
     lot.ended(101, "ok", None, 8)
     lot.ended(102, "info", "_MSG_TIMED_OUT", -1)
     lot.ended(103, "ok", None, 9)
-    assert [(each.first_sequence, each.count, each.kind, each.base_offset) for each in ends] == [
+    assert [(end.first_sequence, end.count, end.kind, end.base_offset) for end in ends] == [
         (100, 2, "ok", 7),
         (102, 1, "info", -1),
         (103, 1, "ok", 9),
@@ -67,7 +67,7 @@ class Library:
     def serve(self) -> None:
         while self._queue:
             lot, sequence, value = self._queue.popleft()
-            offset = sum(each.where == lot.where for each in self.records)
+            offset = sum(record.where == lot.where for record in self.records)
             self.records.append(FetchedRecord(lot.where, offset, 1, value))
             lot.ended(sequence, "ok", None, offset)
 
@@ -99,21 +99,21 @@ def sent(library: Library, plan: LoadPlan, lots: int) -> list[Settled]:
 def test_lots_are_due_at_their_time_and_go_to_partitions_in_turn() -> None:
     library = Library(room=100_000)
     ends = sent(library, LoadPlan("p", WHERE, batch_records=10, records_per_s=2_000), 40)
-    due_us = dict.fromkeys(each.due_us for each in ends)  # A lot whose records end at two times counts twice.
+    due_us = dict.fromkeys(end.due_us for end in ends)  # A lot whose records end at two times counts twice.
     assert {after - before for before, after in pairwise(due_us)} == {5_000}
-    assert [each.where for each in ends[:8]] == [*WHERE, *WHERE]
-    assert [each.first_sequence for each in ends if each.where == WHERE[1]][:3] == [
+    assert [end.where for end in ends[:8]] == [*WHERE, *WHERE]
+    assert [end.first_sequence for end in ends if end.where == WHERE[1]][:3] == [
         SEQUENCES + 10 * number for number in range(3)
     ]
-    assert all(each.end_us >= each.first_sent_us >= each.due_us for each in ends)
+    assert all(end.end_us >= end.first_sent_us >= end.due_us for end in ends)
 
 
 def test_full_queue_delays_lots_and_loses_no_record() -> None:
     library = Library(room=3)
     ends = sent(library, LoadPlan("p", WHERE, batch_records=10), 40)
-    assert sum(each.count for each in ends) == len(library.records)
-    assert [read_value(each.value).sequence for each in library.records if each.where == WHERE[0]] == list(
-        range(sum(each.where == WHERE[0] for each in library.records))
+    assert sum(end.count for end in ends) == len(library.records)
+    assert [read_value(record.value).sequence for record in library.records if record.where == WHERE[0]] == list(
+        range(sum(record.where == WHERE[0] for record in library.records))
     )
 
 

@@ -90,7 +90,7 @@ def test_what_was_measured_stays_when_a_later_run_fails(tmp_path: Path, monkeypa
         play(options, lambda _: None, failures.append)
     entries = play(options, lambda _: None, failures.append)
     assert calls[1:] == [1_000, 2_000, 1_000, 1_000, 2_000]
-    assert [each.result.wanted_records_per_s for each in entries] == [1_000, 2_000, 1_000, 2_000]
+    assert [entry.result.wanted_records_per_s for entry in entries] == [1_000, 2_000, 1_000, 2_000]
     assert failures == ["a node ended"]
 
 
@@ -161,7 +161,7 @@ def test_difference_that_noise_does_not_hide_keeps_its_interval() -> None:
 
 
 def test_offered_load_is_not_compared() -> None:
-    assert {each.name for each in FIGURES} - {each.name for each in COMPARED} == {
+    assert {figure.name for figure in FIGURES} - {each.name for each in COMPARED} == {
         *("offered", "sent", "aborted by the plan", "backlog: records", "backlog: building"),
         *("delay p50", "delay p99", "delay p99.9", "delay p99.99"),
     }
@@ -176,22 +176,22 @@ def test_two_runs_are_not_compared() -> None:
 
 def test_only_runs_of_the_same_workload_and_rate_are_compared() -> None:
     rows = columns(runs("a", 5, 5, 5), runs("b", 5, 5, 5, rate=2_000), runs("b", 5, 5, 5, workload="v"))
-    assert [each.base for each in rows.values()] == ["", "", ""]
+    assert [row.base for row in rows.values()] == ["", "", ""]
     assert list(rows) == ["a, w", "b, w", "b, v"]
 
 
 def test_rates_are_named_where_one_target_has_several() -> None:
     entries = [*runs("a", 5), *runs("b", 5), *runs("a", 5, rate=2_000), *runs("b", 5, rate=2_000)]
     assert [each.name for each in series_of(entries)] == ["a, 1,000/s", "b, 1,000/s", "a, 2,000/s", "b, 2,000/s"]
-    assert [has_curve(each) for each in curves_of(entries)] == [True, True]
+    assert [has_curve(curve) for curve in curves_of(entries)] == [True, True]
     other = [*runs("a", 5), *runs("a", 5, rate=2_000, workload="v")]
-    assert [(each.name, has_curve(each)) for each in curves_of(other)] == [("a, w", False), ("a, v", False)]
+    assert [(curve.name, has_curve(curve)) for curve in curves_of(other)] == [("a, w", False), ("a, v", False)]
 
 
 def test_clients_are_compared_on_one_target() -> None:
-    other = [Entry(msgspec.structs.replace(each.result, client="librdkafka")) for each in runs("a", 5, 5, 5)]
+    other = [Entry(msgspec.structs.replace(run.result, client="librdkafka")) for run in runs("a", 5, 5, 5)]
     rows = columns(runs("a", 5, 5, 5), other)
-    assert {name: each.base for name, each in rows.items()} == {"a, native": "", "a, librdkafka": "a, native"}
+    assert {name: row.base for name, row in rows.items()} == {"a, native": "", "a, librdkafka": "a, native"}
 
 
 def test_invalid_run_is_excluded_and_counted(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_search_without_an_upper_end_is_at_least_that_and_has_no_ratio() -> None
         return result(rate, wanted_permille=1_000, lag_us=150_000 if rate > 30_000 else 0, target="b")
 
     search = sustained_rate(limited, 1_000)
-    ended = [Entry(next(each.result for each in search.steps if each.rate == search.rate), search)] * 3
+    ended = [Entry(next(step.result for step in search.steps if step.rate == search.rate), search)] * 3
     rows = columns(limits(50_000, 50_000, 50_000), ended)
     assert estimate(rows["b"], "maximum sustained").text == "at least 30,000"
     assert estimate(rows["b"], "maximum sustained").ratio is None

@@ -44,8 +44,8 @@ def running(door: Door, plan: ConnectionPlan) -> Iterator[tuple[ConnectionMaker,
     ends: list[Connected] = []
     maker = ConnectionMaker(plan, [("127.0.0.1", door.port)], ends.append)
     threads = [threading.Thread(target=each) for each in (door.serve, maker.run)]
-    for each in threads:
-        each.start()
+    for thread in threads:
+        thread.start()
     try:
         yield maker, ends
     finally:
@@ -85,10 +85,10 @@ def test_storm_is_open_loop_and_closes_each_connection() -> None:
     door = Door()
     with running(door, ConnectionPlan("c", ("t",), per_s=200)) as (_, ends):
         until(lambda: len(ends) >= 40, "forty connections")
-    due_us = [each.due_us for each in ends]
+    due_us = [end.due_us for end in ends]
     assert {after - before for before, after in itertools.pairwise(due_us)} == {5_000}
-    assert all(each.end_us > each.due_us for each in ends)
-    assert {each.error for each in ends} == {None}
+    assert all(end.end_us > end.due_us for end in ends)
+    assert {end.error for end in ends} == {None}
     assert door.most < 20  # Of more than forty. The door's threads may notice late that one was closed.
 
 
@@ -96,7 +96,7 @@ def test_failures_are_counted_and_end_nothing() -> None:
     door = Door(lambda number: number % 3 == 0)
     with running(door, ConnectionPlan("c", ("t",), per_s=500)) as (_, ends):
         until(lambda: len(ends) >= 60, "sixty connections")
-    failed = [each for each in ends if each.error is not None]
+    failed = [end for end in ends if end.error is not None]
     assert {each.error for each in failed} <= {"closed", "reset"}
     assert abs(len(failed) - len(ends) / 3) <= 2
     door = Door(lambda number: number == 2)
@@ -108,7 +108,7 @@ def test_failures_are_counted_and_end_nothing() -> None:
 @pytest.mark.parametrize(("count", "per_s"), [(0, 0.0), (1, 0.0), (1_234, 175.0), (0, 0.5)])
 def test_clients_share_connections_and_their_rate(count: int, per_s: float) -> None:
     plans = connection_plans(["t"], count, per_s)
-    assert sum(each.idle for each in plans) == count
-    assert sum(each.per_s for each in plans) == pytest.approx(per_s)
-    assert all(each.idle <= 500 and each.per_s <= 10 for each in plans)
-    assert len({each.process for each in plans}) == len(plans)
+    assert sum(plan.idle for plan in plans) == count
+    assert sum(plan.per_s for plan in plans) == pytest.approx(per_s)
+    assert all(plan.idle <= 500 and plan.per_s <= 10 for plan in plans)
+    assert len({plan.process for plan in plans}) == len(plans)

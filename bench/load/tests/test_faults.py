@@ -73,7 +73,7 @@ def test_fault_without_evidence_makes_a_run_invalid(tmp_path: Path) -> None:
     assert (run_.outcome, run_.reason) == ("INVALID", "Nothing proves that all faults fired.")
     good = structs.replace(result(), faults=[fired(2, 3)])
     assert good.outcome == "PASSED"
-    assert any("node_killed of node 1 for 1.0 s" in each for each in remarks([Entry(good)]))
+    assert any("node_killed of node 1 for 1.0 s" in remark for remark in remarks([Entry(good)]))
     page = write([Entry(good)], tmp_path / "page.html", "", "").read_text()
     assert "<h2>Faults</h2>" in page
     assert "seen" in page

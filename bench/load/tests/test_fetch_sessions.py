@@ -59,7 +59,9 @@ class SessionSink(Sink):
         assert is_full or request.session_id == self.opened, "another session"
         self._epoch += 1
         for topic in request.topics:
-            self._held.update((TopicPartition(topic.topic, each.partition), each) for each in topic.partitions)
+            self._held.update(
+                (TopicPartition(topic.topic, partition.partition), partition) for partition in topic.partitions
+            )
         topics = request.topics
         if not is_full:
             held = [each for where, each in self._held.items() if self.read(where, each.fetch_offset)[0]]
@@ -92,7 +94,7 @@ def read_all(sink: SessionSink, plan: ReadPlan = PLAN, batches: int = 50) -> lis
 
 
 def named(request: FetchRequest) -> int:
-    return sum(len(each.partitions) for each in request.topics)
+    return sum(len(topic.partitions) for topic in request.topics)
 
 
 def test_session_names_all_partitions_once_and_then_those_that_moved() -> None:
@@ -100,7 +102,7 @@ def test_session_names_all_partitions_once_and_then_those_that_moved() -> None:
     read_all(sink)
     assert sink.opened == 1
     assert named(sink.requests[0]) == len(WHERE)
-    assert {named(each) for each in sink.requests[1:-1]} == {len(BUSY)}
+    assert {named(request) for request in sink.requests[1:-1]} == {len(BUSY)}
 
 
 def test_session_is_closed_at_the_end() -> None:
@@ -126,15 +128,15 @@ def test_lost_session_is_replaced_and_nothing_read_twice(fault: int | str) -> No
 def test_without_sessions_each_request_names_all_partitions() -> None:
     sink = Sessionless()
     read_all(sink, ReadPlan("r", WHERE, fetch_sessions=False))
-    assert {named(each) for each in sink.requests} == {len(WHERE)}
-    assert {each.session_epoch for each in sink.requests} == {-1}
+    assert {named(request) for request in sink.requests} == {len(WHERE)}
+    assert {request.session_epoch for request in sink.requests} == {-1}
 
 
 def test_broker_that_opens_no_session_gets_full_requests() -> None:
     sink = Sessionless()
     read_all(sink)
-    assert {named(each) for each in sink.requests} == {len(WHERE)}
-    assert {each.session_epoch for each in sink.requests} == {0}
+    assert {named(request) for request in sink.requests} == {len(WHERE)}
+    assert {request.session_epoch for request in sink.requests} == {0}
 
 
 class Sessionless(SessionSink):

@@ -81,20 +81,23 @@ def produce(target: LoadTarget, batches: int) -> int:
 def test_members_share_partitions_and_continue_at_committed_offsets(target: LoadTarget) -> None:
     with topics_for(target.bootstrap, ["grouped"], len(WHERE), 1):
         members = [Member(target, f"m{number}", "g") for number in range(2)]
-        until(lambda: all(len(each.reader.assigned) == 3 for each in members), "an assignment of three partitions each")
+        until(
+            lambda: all(len(member.reader.assigned) == 3 for member in members),
+            "an assignment of three partitions each",
+        )
         first = produce(target, 60)
-        until(lambda: sum(each.count() for each in members) == first, "reading all records")
+        until(lambda: sum(member.count() for member in members) == first, "reading all records")
         assert not set(members[0].reader.assigned) & set(members[1].reader.assigned)
-        assert all(each.reader.lag == 0 for each in members)
-        for each in members:
-            each.end()
+        assert all(member.reader.lag == 0 for member in members)
+        for member in members:
+            member.end()
         second = produce(target, 30)
         later = Member(target, "m2", "g")
         until(lambda: later.count() == second, "reading from the committed offsets on")
         assert later.reader.lag == 0
         later.end()
-    assert not [error for each in (*members, later) for error in each.errors]
-    assert not [each for each in (*members, later) if each.repeated]
+    assert not [error for member in (*members, later) for error in member.errors]
+    assert not [member for member in (*members, later) if member.repeated]
 
 
 def test_partitions_move_to_joining_member(target: LoadTarget) -> None:

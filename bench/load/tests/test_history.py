@@ -72,11 +72,13 @@ def good(records: int) -> list[Event]:
 def by_ledger(events: Sequence[Event], exactly_once: bool, compacted_keys: int = 0) -> Findings:
     sent: dict[str, Sent] = {}
     readers = [Read(), Read(), Read()]
-    for each in events:
-        if each.client < 0:
-            sent.setdefault(each.writer, Sent()).add(each.kind, None, each.first, each.first + each.records)
+    for event in events:
+        if event.client < 0:
+            sent.setdefault(event.writer, Sent()).add(event.kind, None, event.first, event.first + event.records)
         else:
-            readers[each.client].add("t", each.partition, each.writer, each.first, each.records, each.kind == "read")
+            readers[event.client].add(
+                "t", event.partition, event.writer, event.first, event.records, event.kind == "read"
+            )
     return judge(sent, [readers[:2], readers[2:]], exactly_once, compacted_keys)
 
 
@@ -84,9 +86,9 @@ def write(folder: Path, events: Sequence[Event], start_thread: Callable[[Callabl
     history = LoadHistory(folder, 0, start_thread)
     producers = {writer: history.client(writer) for writer in WRITERS}
     readers = [history.client(f"r{number}", number // 2) for number in range(3)]
-    for each in events:
-        spans: Spans = producers[each.writer] if each.client < 0 else readers[each.client]
-        spans.add(each.kind, "t", each.partition, each.writer, each.first, each.records, each.at_us)
+    for event in events:
+        spans: Spans = producers[event.writer] if event.client < 0 else readers[event.client]
+        spans.add(event.kind, "t", event.partition, event.writer, event.first, event.records, event.at_us)
     return history
 
 
@@ -97,9 +99,9 @@ def later(threads: list[Callable[[], None]]) -> Callable[[Callable[[], None]], N
 def rows_of(events: Sequence[Event]) -> list[LoadSpan]:
     """Return the rows that a history of these events writes."""
     history = write(Path(), events, lambda _: None)
-    for each in history._clients:
-        each.end()
-    return [each for each in history._rows if isinstance(each, LoadSpan)]
+    for client in history._clients:
+        client.end()
+    return [row for row in history._rows if isinstance(row, LoadSpan)]
 
 
 LATER = [Event(2, "read", partition, "p0", first, 10, 0) for partition, first in ((0, 0), (1, 20), (1, 10), (0, 10))]
@@ -108,14 +110,14 @@ LATER = [Event(2, "read", partition, "p0", first, 10, 0) for partition, first in
 
 def test_neighbours_of_a_second_are_one_row() -> None:
     rows = rows_of(good(1_000))
-    assert sum(each.records for each in rows if each.kind == "ok") == 2_000
+    assert sum(row.records for row in rows if row.kind == "ok") == 2_000
     assert len(rows) == 2 * 3 * 50  # of two partitions, sent and read twice, in fifty seconds
 
 
 def test_earlier_reads_end_rows_of_reader() -> None:
     """Otherwise a row would stand for records that came before it, and after it."""
     rows = sorted(rows_of(LATER), key=lambda each: each.number)
-    assert [(each.number, each.partition, each.first_sequence, each.records) for each in rows] == [
+    assert [(row.number, row.partition, row.first_sequence, row.records) for row in rows] == [
         (1, 0, 0, 10),
         (2, 1, 20, 10),
         (3, 1, 10, 10),
@@ -159,7 +161,7 @@ def by_spark(
     from reports.jobs.load_ledger import LoadCounts, load_counts
     from reports.read_tables import struct_type
 
-    rows = [(run, *each.values()) for run, events in enumerate(histories) for each in rows_of(events)]
+    rows = [(run, *row.values()) for run, events in enumerate(histories) for row in rows_of(events)]
     schema = StructType([StructField("run", LongType()), *struct_type(SPANS).fields])
     found = load_counts(spark.createDataFrame(rows, schema), 2, exactly_once, compacted_keys)
     return [asdict(found.get(run, LoadCounts())) for run in range(len(histories))]

@@ -54,7 +54,8 @@ TABLE = {"partitionsPerTopic": 4, "messageSize": 200, "producerRate": 2_000, "su
 def workers(port: int, environments: list[dict[str, str]]) -> Iterator[None]:
     program = f"from bench.load.worker import serve; raise SystemExit(serve(('127.0.0.1', {port}), True, print))"
     found = [
-        subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env={**os.environ, **each}) for each in environments
+        subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env={**os.environ, **environment})
+        for environment in environments
     ]
     try:
         yield
@@ -78,7 +79,7 @@ def test_shifted_clocks_are_corrected(tmp_path: Path) -> None:
     result = played(tmp_path, [{SHIFT_VARIABLE: "5"}, {SHIFT_VARIABLE: "-5"}])
     assert result.findings.is_clean
     assert result.findings.acknowledged == result.findings.read > 3 * 3 * 2_000
-    offsets_s = sorted(round(each.offset_us / 1e6) for each in result.clocks)
+    offsets_s = sorted(round(clock.offset_us / 1e6) for clock in result.clocks)
     assert offsets_s == [-5, 5]
     assert 0 < result.clock_error_ms < 500
     assert result.quantile_ms("end_to_end", 0.99) < 2_000

@@ -87,9 +87,9 @@ def produced(sink: Sink, plan: LoadPlan, batches: int) -> list[Settled]:
 def test_each_batch_is_written_once_and_in_the_order_of_its_partition() -> None:
     log = Log()
     ends = produced(log, LoadPlan("p", WHERE, batch_records=BATCH_RECORDS), 200)
-    assert {each.kind for each in ends} == {"ok"}
+    assert {end.kind for end in ends} == {"ok"}
     for where in WHERE:
-        settled = [(each.first_sequence, each.count) for each in ends if each.where == where]
+        settled = [(end.first_sequence, end.count) for end in ends if end.where == where]
         assert settled == log.spans[where]
         assert [first for first, _ in settled] == sorted(first for first, _ in settled)
         assert [first for first, _ in settled] == [
@@ -111,18 +111,18 @@ def test_failures_lose_repeat_and_reorder_nothing(faults: list[int | str]) -> No
     chance = random.Random(5)
     log = Log(lambda _: chance.choice(faults) if chance.random() < 0.05 else 0)
     ends = produced(log, LoadPlan("p", WHERE, batch_records=BATCH_RECORDS), 150)
-    assert {each.kind for each in ends} == {"ok"}
+    assert {end.kind for end in ends} == {"ok"}
     assert len(ends) >= 150
     for where in WHERE:
         written = [first for first, _ in log.spans[where]]
         assert written == sorted(set(written))
-        assert written == sorted(each.first_sequence for each in ends if each.where == where)
+        assert written == sorted(end.first_sequence for end in ends if end.where == where)
 
 
 def test_without_idempotence_a_lost_response_leaves_the_end_unknown() -> None:
     log = Log(lambda number: "after" if number == 50 else 0)
     ends = produced(log, LoadPlan("p", WHERE, batch_records=BATCH_RECORDS, idempotent=False), 100)
-    unknown = [each for each in ends if each.kind != "ok"]
+    unknown = [end for end in ends if end.kind != "ok"]
     assert unknown
     assert {(each.kind, each.error, each.base_offset) for each in unknown} == {("info", "disconnected", -1)}
 
@@ -130,7 +130,7 @@ def test_without_idempotence_a_lost_response_leaves_the_end_unknown() -> None:
 def test_error_that_no_retry_cures_ends_a_batch() -> None:
     log = Log(lambda number: int(ErrorCode.message_too_large) if number == 30 else 0)
     ends = produced(log, LoadPlan("p", WHERE, batch_records=BATCH_RECORDS), 100)
-    failed = [each for each in ends if each.kind != "ok"]
+    failed = [end for end in ends if end.kind != "ok"]
     assert [(each.kind, each.error) for each in failed][:1] == [("fail", "MESSAGE_TOO_LARGE")]
     assert ends[-1].kind == "ok"  # A new producer ID lets the others go on.
 
@@ -152,11 +152,11 @@ def test_latency_starts_at_due_time_of_batch() -> None:
 
     plan = LoadPlan("p", WHERE, batch_records=10, records_per_s=2_000, requests_in_flight=1)
     ends = produced(Log(slow), plan, 120)
-    due = sorted(each.due_us for each in ends)
+    due = sorted(end.due_us for end in ends)
     assert {after - before for before, after in itertools.pairwise(due)} == {5_000}
-    behind = [each for each in ends if each.first_sent_us - each.due_us > 200_000]
+    behind = [end for end in ends if end.first_sent_us - end.due_us > 200_000]
     assert len(behind) >= 20
-    assert max(each.end_us - each.due_us for each in ends) >= 400_000
+    assert max(end.end_us - end.due_us for end in ends) >= 400_000
 
 
 def test_records_with_keys_and_compression_prove_themselves_too() -> None:
@@ -330,7 +330,7 @@ def test_planted_violation_is_found(
 
 def test_disk_that_needs_20_ms_is_seen_in_the_latency() -> None:
     _, ends = judged(Store(healthy, delay_s=DISK_DELAY_S))
-    assert min(each.end_us - each.first_sent_us for each in ends) >= DISK_DELAY_S * 1_000_000
+    assert min(end.end_us - end.first_sent_us for end in ends) >= DISK_DELAY_S * 1_000_000
 
 
 class LateFetches(Sink):

@@ -17,8 +17,12 @@ STATISTICS = ("Avg", *PERCENTILES, "Max")
 FIELDS = {
     *("workload", "driver", "messageSize", "topics", "partitions", "producersPerTopic", "consumersPerTopic"),
     *("publishRate", "publishErrorRate", "consumeRate", "backlog"),
-    *(f"{name}{each}" for name in LATENCIES for each in STATISTICS),
-    *(f"aggregated{name[0].upper()}{name[1:]}{each}" for name in LATENCIES for each in (*STATISTICS, "Quantiles")),
+    *(f"{name}{statistic}" for name in LATENCIES for statistic in STATISTICS),
+    *(
+        f"aggregated{name[0].upper()}{name[1:]}{statistic}"
+        for name in LATENCIES
+        for statistic in (*STATISTICS, "Quantiles")
+    ),
 }
 """Those of TestResult.java. Its reader refuses others."""
 
@@ -42,7 +46,7 @@ def test_there_is_a_value_for_each_ten_seconds() -> None:
     found = document()
     assert found["publishRate"] == found["consumeRate"] == [1_000.0] * 3
     assert found["backlog"] == [0] * 3
-    assert {len(found[f"{name}{each}"]) for name in LATENCIES for each in STATISTICS} == {3}
+    assert {len(found[f"{name}{statistic}"]) for name in LATENCIES for statistic in STATISTICS} == {3}
 
 
 def test_latencies_are_milliseconds_and_delays_whole_microseconds() -> None:
@@ -51,7 +55,7 @@ def test_latencies_are_milliseconds_and_delays_whole_microseconds() -> None:
     assert found["endToEndLatency9999pct"] == pytest.approx([5.4] * 3, rel=0.01)
     assert found["aggregatedPublishDelayLatency99pct"] == pytest.approx(5_400, rel=0.01)
     delays = [found["aggregatedPublishDelayLatencyMax"], *found["publishDelayLatency50pct"]]
-    assert {type(each) for each in (*delays, *found["aggregatedPublishDelayLatencyQuantiles"].values())} == {int}
+    assert {type(delay) for delay in (*delays, *found["aggregatedPublishDelayLatencyQuantiles"].values())} == {int}
 
 
 def test_published_file_is_read_with_its_units(tmp_path: Path) -> None:
@@ -99,11 +103,11 @@ def test_page_of_published_results_has_their_figures_and_names_them_as_not_verif
     text = write([], tmp_path / "p.html", "./c", "m", published).read_text()
     assert "&lt;Pulsar&gt; (published)" in text
     assert "nothing there was verified" in text
-    cells = {each.name: each.cells[0].text for each in lines([], published)}
+    cells = {line.name: line.cells[0].text for line in lines([], published)}
     assert (cells["acknowledged"], cells["publish latency p99"]) == ("1,000", "5.4")
     assert cells["samples: publish latency, delay"] == "30,000 records"
     assert "records verified" not in cells
-    beside = {each.name: [cell.text for cell in each.cells] for each in lines(compared(series_of(OWN)), published)}
+    beside = {line.name: [cell.text for cell in line.cells] for line in lines(compared(series_of(OWN)), published)}
     assert beside["acknowledged"] == ["1,000", "1,000"]
     assert beside["records verified"] == ["100", "–"]
     assert not any(name.startswith(("commit", "samples: commit")) for name in beside)

@@ -107,8 +107,8 @@ def test_producer_reports_reason_of_waiting_partitions(error_code: int, requests
     plan = LoadPlan("p", WHERE, batch_records=10, requests_in_flight=requests_in_flight)
     producer = LoadProducer(plan, [("127.0.0.1", sink.port)], ends.append)
     threads = [threading.Thread(target=each) for each in (sink.serve, producer.run)]
-    for each in threads:
-        each.start()
+    for thread in threads:
+        thread.start()
     deadline_s = time.monotonic() + 10
     try:
         while not (ends and producer.waits() == wanted) and time.monotonic() < deadline_s:

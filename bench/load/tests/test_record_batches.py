@@ -59,7 +59,7 @@ def test_batch_equals_one_built_of_records_and_both_readers_agree(
     compression: Compression,
 ) -> None:
     made = RecordBatchMaker("p", count, sizes, b"xy", keys, headers).make(first, 7, compression=compression)
-    found = [len(each.value or b"") for each in read_records(made)]
+    found = [len(record.value or b"") for record in read_records(made)]
     records = [
         Record(
             timestamp_ms=7,
@@ -86,7 +86,7 @@ def test_batch_that_is_made_again_has_the_same_bytes() -> None:
 def test_partitions_and_writers_do_not_send_their_large_values_together() -> None:
     def sizes(writer: str, first: int) -> list[int]:
         batch = RecordBatchMaker(writer, 50, MIXED.drawn()).make(first, 7)
-        return [len(each.value or b"") for each in read_records(batch)]
+        return [len(record.value or b"") for record in read_records(batch)]
 
     assert len({tuple(sizes(writer, first)) for writer in ("p0", "p1") for first in (0, 1 << 40, 2 << 40)}) == 6
 
@@ -127,10 +127,10 @@ class Sizes(Sink):
         self._batches += 1
         if self._batches % 10 == 0:
             return 6, -1  # NOT_LEADER_OR_FOLLOWER
-        for each in read_records(batch):
-            self.sizes[len(each.value or b"")] += 1
-            self.sequences.add(read_value(each.value).sequence)
-            assert each.headers == RecordHeaders(count=2, size=5).pairs
+        for record in read_records(batch):
+            self.sizes[len(record.value or b"")] += 1
+            self.sequences.add(read_value(record.value).sequence)
+            assert record.headers == RecordHeaders(count=2, size=5).pairs
         return super().append(where, batch)
 
 

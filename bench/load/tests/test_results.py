@@ -18,7 +18,7 @@ from bench.load.workload import workload_of
 
 def test_quantiles_are_those_of_a_sorted_list() -> None:
     values = [100, 200, 200, 3_000, 50_000]
-    histogram = Counter(bucket_of(each) for each in values)
+    histogram = Counter(bucket_of(value) for value in values)
     for share, expected in ((0.2, 100), (0.5, 200), (0.6, 200), (0.8, 3_000), (1.0, 50_000)):
         assert quantile_us(histogram, share) == pytest.approx(expected, rel=0.01)
     assert max_us(histogram) == pytest.approx(50_000, rel=0.01)

@@ -54,7 +54,7 @@ def test_each_input_record_is_once_in_the_output_beside_aborts(target: LoadTarge
     assert result.findings.acknowledged == result.findings.read > 1_500
     assert not result.unfinished
     assert not result.errors
-    committed = sum(each.transactions for each in result.measures.seconds.values())
+    committed = sum(second.transactions for second in result.measures.seconds.values())
     ended = sum(result.measures.histogram("commit", 0, result.end + 60).values())
     assert 0 < committed < ended, "no transaction was aborted"
     assert result.quantile_ms("end_to_end", 0.5) > result.quantile_ms("publish", 0.5)
@@ -162,8 +162,8 @@ def test_members_that_join_and_leave_repeat_and_lose_nothing(target: LoadTarget)
         reader = LoadReader(ReadPlan("r", OUTPUT, isolation_level=READ_COMMITTED), target.bootstrap, taken)
         threads = [threading.Thread(target=each.run) for each in (producer, reader)]
         stages = [Stage(target, "t0")]
-        for each in threads:
-            each.start()
+        for thread in threads:
+            thread.start()
         until(lambda: stages[0].committed >= 3, "a first transaction")
         stages.append(Stage(target, "t1"))
         until(lambda: stages[1].committed >= 3, "a transaction of the second member")
@@ -210,8 +210,8 @@ def test_what_was_made_of_lost_partitions_is_aborted_and_made_again(target: Load
         reader = LoadReader(ReadPlan("r", OUTPUT, isolation_level=READ_COMMITTED), target.bootstrap, taken)
         threads = [threading.Thread(target=each.run) for each in (producer, reader)]
         stage = Stage(target, "unlucky", Unlucky)
-        for each in threads:
-            each.start()
+        for thread in threads:
+            thread.start()
         until(lambda: stage.committed >= 12, "twelve transactions")
         producer.stop()
         threads[0].join(LIMIT_S)
@@ -278,14 +278,14 @@ def test_batch_is_made_again_from_where_the_reader_begins() -> None:
         found = list(read_records(made))
         assert [each.value for each in found] == values
         assert {each.key for each in found} == {b"k"}
-        assert [each.timestamp_ms for each in found] == [int(each[1:]) + 1_000 for each in values]
+        assert [each.timestamp_ms for each in found] == [int(value[1:]) + 1_000 for value in values]
 
 
 def test_compressed_batch_stays_compressed() -> None:
     data = build([Record(timestamp_ms=1, value=bytes(1_000))], compression=Compression.GZIP)
     made = transformed(TakenBatch(read_header(data), memoryview(data), 0), ProducerBatch(OUTPUT[0], 7, 2, 0, 1))
     assert len(made) < 200
-    assert [each.value for each in read_records(made)] == [bytes(1_000)]
+    assert [record.value for record in read_records(made)] == [bytes(1_000)]
 
 
 @pytest.mark.parametrize(

@@ -181,8 +181,10 @@ def test_batch_has_no_more_records_than_a_transaction() -> None:
 def test_producers_have_transactional_ids_of_their_own_and_readers_are_read_committed() -> None:
     made = spec(producersPerTopic=3, crucible={"transactions": {"seconds": 0.5, "abortRatio": 0.1}})
     transactions = [plan.transaction for plan in load_plans(made) if plan.transaction is not None]
-    assert len({each.transactional_id for each in transactions}) == 3
-    assert {(each.records, each.duration_us, each.abort_ratio) for each in transactions} == {(0, 500_000, 0.1)}
+    assert len({transaction.transactional_id for transaction in transactions}) == 3
+    assert {
+        (transaction.records, transaction.duration_us, transaction.abort_ratio) for transaction in transactions
+    } == {(0, 500_000, 0.1)}
     assert {plan.isolation_level for _, plan in read_plans(made)} == {1}
     assert {plan.isolation_level for _, plan in read_plans(spec())} == {0}
 
@@ -239,7 +241,7 @@ def test_each_reader_of_a_subscription_has_partitions_of_its_own() -> None:
     plans = list(read_plans(made))
     assert len(plans) == 8
     for subscription in (0, 1):
-        held = [where for number, plan in plans if number == subscription for where in plan.partitions]
+        held = [partition for number, plan in plans if number == subscription for partition in plan.partitions]
         assert len(held) == len(set(held)) == 10
 
 

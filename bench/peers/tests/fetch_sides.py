@@ -67,7 +67,9 @@ class FetchSide:
         everything = MetadataRequest(topics=None, include_topic_authorized_operations=False)
         response = connection.call(ApiKey.METADATA, METADATA_VERSION, everything)
         found = {str(topic.name): topic for topic in response.topics}
-        led = {name: sum(int(each.leader_id) >= 0 for each in topic.partitions) for name, topic in found.items()}
+        led = {
+            name: sum(int(partition.leader_id) >= 0 for partition in topic.partitions) for name, topic in found.items()
+        }
         if led == topics:
             self.topic_ids |= {name: topic.topic_id.bytes for name, topic in found.items()}
         return led == topics
@@ -223,5 +225,7 @@ def delete_records(side: FetchSide, topic: str, partition: int, offset: int) -> 
         timeout=i32Timedelta.parse(timedelta(milliseconds=TIMEOUT_MS)),
     )
     response = side.leader.call(ApiKey.DELETE_RECORDS, 2, request)
-    assert [int(each.error_code) for each in response.topics[0].partitions] == [0], response
-    assert [int(each.low_watermark) for each in response.topics[0].partitions] == [offset], response
+    assert [int(topic_partition.error_code) for topic_partition in response.topics[0].partitions] == [0], response
+    assert [int(topic_partition.low_watermark) for topic_partition in response.topics[0].partitions] == [offset], (
+        response
+    )

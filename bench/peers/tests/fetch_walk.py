@@ -177,7 +177,7 @@ class Walk:
         if response.session == "new":
             for side, (_, session_id) in zip(self.sides, given, strict=True):
                 side.session_ids[len(self.sessions)] = session_id
-            versions = next(each for each in VERSIONS if spec.version in each)
+            versions = next(version for version in VERSIONS if spec.version in version)
             misses = any(row.error_code in NOT_THERE and row.topic != UNKNOWN for row in response.rows)
             self.sessions.append(WalkSession(versions, not misses and not response.order_of_data(), spec.node))
         return [each for each, _ in given]

@@ -98,7 +98,7 @@ class LibrdkafkaMember(GroupMemberThread):
         try:
             while not self.ending:
                 messages = consumer.consume(BATCH, timeout=POLL_S)
-                good = [(each.partition(), each.offset()) for each in messages if each.error() is None]
+                good = [(message.partition(), message.offset()) for message in messages if message.error() is None]
                 offsets = self.note(cast("list[tuple[int, int]]", good))  # Only errors lack them.
                 self.owned = len(consumer.assignment())
                 if offsets:
@@ -137,7 +137,7 @@ class KafkaPythonMember(GroupMemberThread):
         try:
             while not self.ending:
                 response = consumer.poll(timeout_ms=int(POLL_S * 1000))
-                offsets = self.note([(each.partition, each.offset) for rows in response.values() for each in rows])
+                offsets = self.note([(row.partition, row.offset) for rows in response.values() for row in rows])
                 self.owned = len(consumer.assignment())
                 if offsets:
                     self._commit(consumer, offsets)
@@ -178,7 +178,7 @@ class AiokafkaMember(GroupMemberThread):
         try:
             while not self.ending:
                 response = await consumer.getmany(timeout_ms=int(POLL_S * 1000), max_records=BATCH)
-                offsets = self.note([(each.partition, each.offset) for rows in response.values() for each in rows])
+                offsets = self.note([(row.partition, row.offset) for rows in response.values() for row in rows])
                 self.owned = len(consumer.assignment())
                 if offsets:
                     await self._commit(consumer, offsets)
@@ -214,7 +214,7 @@ class ReferenceMember(GroupMemberThread):
             consumer.subscribe([self.topic])
             while not self.ending:
                 records = consumer.poll(int(POLL_S * 1000), BATCH)
-                offsets = self.note([(each.partition, each.offset) for each in records])
+                offsets = self.note([(record.partition, record.offset) for record in records])
                 self.owned = len(consumer.assignment())
                 if offsets:
                     self._commit(consumer, offsets)
@@ -237,13 +237,13 @@ class ReferenceMember(GroupMemberThread):
 def quiet() -> Iterator[None]:
     """The libraries say much in their logs while a coordinator is away, and leave sockets to the garbage collector."""
     loggers = [logging.getLogger(name) for name in ("kafka", "aiokafka")]
-    for each in loggers:
-        each.setLevel(logging.CRITICAL)
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        for each in loggers:
-            each.setLevel(logging.NOTSET)
+        for logger in loggers:
+            logger.setLevel(logging.NOTSET)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
             gc.collect()

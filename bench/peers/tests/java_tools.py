@@ -166,7 +166,7 @@ class JavaTools:
             re.M,
         )
         numbers = [(topic, *(-1 if each == "-" else int(each) for each in row)) for topic, *row in rows]
-        return sorted((GroupOffset(*each) for each in numbers), key=lambda each: (each.topic, each.partition))
+        return sorted((GroupOffset(*number) for number in numbers), key=lambda each: (each.topic, each.partition))
 
     @contextmanager
     def consuming(self, topic: str, partition: int, offset: str) -> Iterator["RunningConsumer"]:

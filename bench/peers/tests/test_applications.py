@@ -65,7 +65,7 @@ def _killer(nodes: ThreeNodes, progress: Progress, step: int) -> Killer:
 
 def _fell_at_work(kills: Sequence[Kill]) -> bool:
     logging.getLogger(__name__).info("%s", kills)
-    return len(kills) >= 2 and all(each.fell_at_work for each in kills) and kills[0].unreplicated_bytes > 0
+    return len(kills) >= 2 and all(kill.fell_at_work for kill in kills) and kills[0].unreplicated_bytes > 0
 
 
 def test_lost_duplicate_and_reordered_records_are_detected() -> None:
@@ -121,13 +121,16 @@ def _verifiable(nodes: ThreeNodes, folder: Path) -> tuple[list[Kill], list[str]]
         except PeerError as late:
             problems.append(str(late))
         consumer.stop()
-        acknowledged = [each["value"] for each in producer.events("producer_send_success")]
-        failed = [each["value"] for each in producer.events("producer_send_error")]
+        acknowledged = [event["value"] for event in producer.events("producer_send_success")]
+        failed = [event["value"] for event in producer.events("producer_send_error")]
         read = [(value or b"").decode() for rows in found.values() for _, value in rows]
-        consumed = {(each["partition"], each["offset"]): each["value"] for each in consumer.events("record_data")}
+        consumed = {(event["partition"], event["offset"]): event["value"] for event in consumer.events("record_data")}
     problems += [f"{len(failed)} failed: {failed[:3]}"] if failed else []
     problems += delivery_problems(acknowledged, read, [*acknowledged, *failed]) + order_problems(found)
-    problems += [f"consumer: {each}" for each in delivery_problems(acknowledged, list(consumed.values()), read)]
+    problems += [
+        f"consumer: {delivery_problem}"
+        for delivery_problem in delivery_problems(acknowledged, list(consumed.values()), read)
+    ]
     return kills, problems
 
 
@@ -141,7 +144,7 @@ def test_broker_that_acknowledges_too_early_is_caught(tmp_path: Path) -> None:
     with three_nodes(tmp_path / "nodes", ONE_COORDINATOR, _system("acknowledged_before_replicated")) as nodes:
         kills, problems = _verifiable(nodes, tmp_path)
     assert _fell_at_work(kills)
-    assert any(" lost: " in each for each in problems)
+    assert any(" lost: " in problem for problem in problems)
 
 
 # The transactional message copier.
@@ -187,7 +190,7 @@ def test_transactional_copier_copies_exactly_once(nodes: ThreeNodes, tmp_path: P
             nodes.whole("copy", PARTITIONS)
             nodes.whole(topic, 1)
             kills.append(killer.kill_leader(topic, 0))
-        assert all(each.runs for each in copiers)
+        assert all(copier.runs for copier in copiers)
     nodes.whole("copy", PARTITIONS)
     assert _fell_at_work(kills)
     source, copy = (read_committed(nodes.bootstrap, each, PARTITIONS) for each in ("source", "copy"))

@@ -56,7 +56,7 @@ def world() -> NodeWorld:
 
 
 def test_each_client_is_captured() -> None:
-    assert [each.stem.rpartition("-")[0] for each in FILES] == sorted(CLIENTS)
+    assert [file.stem.rpartition("-")[0] for file in FILES] == sorted(CLIENTS)
 
 
 @pytest.mark.parametrize("codec", ["producer", "zstd"])
@@ -77,6 +77,6 @@ def test_their_records_can_be_read(path: Path) -> None:
         assert isinstance(event.body, ProduceRequest)
         data = event.body.topics[0].partitions[0].records
         assert data is not None
-        read = [(each.key, each.value, [*each.headers]) for each in read_records(data)]
+        read = [(record.key, record.value, [*record.headers]) for record in read_records(data)]
         by_client.setdefault(client_id, []).extend(read)
     assert all(each == [*RECORDS] for each in by_client.values()), by_client

@@ -45,7 +45,7 @@ def allowed() -> Iterator[Difference]:
 
 
 def test_each_difference_has_a_reason() -> None:
-    known = {each.name for each in BASES}
+    known = {base.name for base in BASES}
     for row in ROWS:
         assert row.keys() == {"api", "versions", "field", "values", "ours", "kafka", "reason"}
         assert row["api"] in known
@@ -57,9 +57,9 @@ def test_each_difference_has_a_reason() -> None:
 def test_each_field_of_a_request_is_changed_and_nothing_else() -> None:
     (base,) = (each for each in BASES if each.api_key is ApiKey.OFFSET_DELETE)
     variants = [*variations(base, 0)]
-    changed = {(each.field, each.value) for each in variants}
+    changed = {(variant.field, variant.value) for variant in variants}
     assert len(changed) == len(variants)
-    assert {each.field for each in variants} == {
+    assert {variant.field for variant in variants} == {
         "",
         "group_id",
         "topics",
@@ -75,15 +75,17 @@ def test_each_field_of_a_request_is_changed_and_nothing_else() -> None:
         ("topics.partitions.partition_index", "-1"),
     } <= changed
     valid = variants[0].values
-    for each in variants[1:]:
-        assert {name for name, value in each.values.items() if value != valid[name]} == {each.field.partition(".")[0]}
+    for variant in variants[1:]:
+        assert {name for name, value in variant.values.items() if value != valid[name]} == {
+            variant.field.partition(".")[0]
+        }
 
 
 def test_each_api_for_clients_is_compared() -> None:
-    assert len({each.name for each in BASES}) == len(BASES)
-    assert {each.api_key for each in BASES}.isdisjoint(AMONG_NODES)
-    assert {each.api_key for each in BASES} | AMONG_NODES.keys() == {*registry.MODULES} - {ApiKey.UPDATE_METADATA}
-    assert all(each.versions for each in BASES)
+    assert len({base.name for base in BASES}) == len(BASES)
+    assert {base.api_key for base in BASES}.isdisjoint(AMONG_NODES)
+    assert {base.api_key for base in BASES} | AMONG_NODES.keys() == {*registry.MODULES} - {ApiKey.UPDATE_METADATA}
+    assert all(base.versions for base in BASES)
 
 
 @pytest.mark.thorough
@@ -93,16 +95,16 @@ def test_no_variation_is_dropped_that_a_version_can_say() -> None:
     unsent = set()
     for base in BASES:
         for version in base.versions:
-            for each in variations(base, version):
-                key = (base.api_key, each.field, each.value)
-                if not each.is_sent:
+            for variation in variations(base, version):
+                key = (base.api_key, variation.field, variation.value)
+                if not variation.is_sent:
                     unsent.add(key)
-                if not each.cannot_be_said(version):
-                    assert frame(NOBODY, each, version)
+                if not variation.cannot_be_said(version):
+                    assert frame(NOBODY, variation, version)
                     continue
                 dropped.setdefault(key, set()).add(version)
                 with pytest.raises((AssertionError, ValueError)):
-                    frame(NOBODY, each, version)
+                    frame(NOBODY, variation, version)
     assert {key: max(versions) for key, versions in dropped.items()} == CANNOT_SAY
     assert unsent == NOT_SENT.keys()
 

@@ -72,13 +72,13 @@ def _members(*members: GroupMemberThread) -> Iterator[None]:
 
 
 def _all_read(members: tuple[GroupMemberThread, ...], rounds: int) -> bool:
-    assert [each.failure for each in members] == [None] * len(members)
-    return sum(len(each.read) for each in members) >= rounds * EACH * PARTITIONS
+    assert [member.failure for member in members] == [None] * len(members)
+    return sum(len(member.read) for member in members) >= rounds * EACH * PARTITIONS
 
 
 def _share(members: tuple[GroupMemberThread, ...], expected: list[int]) -> bool:
-    assert [each.failure for each in members] == [None] * len(members)
-    return sorted(each.owned for each in members) == expected
+    assert [member.failure for member in members] == [None] * len(members)
+    return sorted(member.owned for member in members) == expected
 
 
 @pytest.mark.parametrize(("kind", "protocol"), KINDS, ids=lambda each: getattr(each, "__name__", each))

@@ -68,7 +68,7 @@ def test_console_consumer_continues_at_committed_offset(tools: JavaTools) -> Non
         tools.produce("console", _values(first))
         assert tools.consume_as_group("console", "readers", EACH) == _values(first)
     rows = tools.group_offsets("readers")
-    assert [(each.topic, each.current, each.end, each.lag) for each in rows] == [("console", 2 * EACH, 2 * EACH, 0)]
+    assert [(row.topic, row.current, row.end, row.lag) for row in rows] == [("console", 2 * EACH, 2 * EACH, 0)]
 
 
 def test_groups_are_listed_described_reset_and_deleted(tools: JavaTools) -> None:
@@ -79,15 +79,15 @@ def test_groups_are_listed_described_reset_and_deleted(tools: JavaTools) -> None
     assert re.search(r"^planned\s+Consumer\s+Classic\s+Empty|^planned\s+Empty", tools.groups("--list", "--state"), re.M)
     state = tools.groups("--describe", "--group", "planned", "--state")
     assert re.search(r"\bEmpty\b", state)
-    assert sum(each.current for each in tools.group_offsets("planned")) == EACH
+    assert sum(offset.current for offset in tools.group_offsets("planned")) == EACH
     reset = ["--reset-offsets", "--group", "planned", "--topic", "plan", "--execute"]
     tools.groups(*reset, "--to-earliest")
-    assert [each.current for each in tools.group_offsets("planned")] == [0, 0]
+    assert [offset.current for offset in tools.group_offsets("planned")] == [0, 0]
     tools.groups(*reset, "--shift-by", "5")
-    assert sum(each.lag for each in tools.group_offsets("planned")) == EACH - sum(
-        each.current for each in tools.group_offsets("planned")
+    assert sum(offset.lag for offset in tools.group_offsets("planned")) == EACH - sum(
+        offset.current for offset in tools.group_offsets("planned")
     )
-    assert len(tools.consume_as_group("plan", "planned", sum(each.lag for each in tools.group_offsets("planned"))))
+    assert len(tools.consume_as_group("plan", "planned", sum(offset.lag for offset in tools.group_offsets("planned"))))
     tools.groups("--delete-offsets", "--group", "planned", "--topic", "plan")
     assert tools.group_offsets("planned") == []
     tools.consume_as_group("plan", "planned", EACH)

@@ -78,7 +78,9 @@ def test_topics_are_created_described_grown_and_deleted(tools: JavaTools) -> Non
     topic = tools.describe_topic("life")
     clusters = {"min.insync.replicas": "1"}  # The tool shows what the metadata sets for all brokers, too.
     assert topic.configs == {"retention.ms": "86400000", "cleanup.policy": "delete", **clusters}
-    assert [(each.leader, each.replicas, each.isr) for each in topic.partitions.values()] == [(0, (0,), (0,))] * 3
+    assert [(partition.leader, partition.replicas, partition.isr) for partition in topic.partitions.values()] == [
+        (0, (0,), (0,))
+    ] * 3
     tools.grow_topic("life", 5)
     grown = tools.describe_topic("life")
     assert (grown.topic_id, sorted(grown.partitions)) == (topic.topic_id, [0, 1, 2, 3, 4])
@@ -225,7 +227,7 @@ def test_indexes_pass_the_dump_tool(written: Path) -> None:
     """Of closed segments and, after a clean stop, of the active one: sane, and true of the log beside them."""
     segments = written / "rolled-0"
     indexes = sorted(segments.glob("*index"))
-    assert {each.name.partition(".")[0] for each in indexes} == {each.stem for each in segments.glob("*.log")}
+    assert {index.name.partition(".")[0] for index in indexes} == {each.stem for each in segments.glob("*.log")}
     shown = dump_segments(indexes)
     assert DUMP_COMPLAINTS.search(shown) is None
     assert shown.count("offset: ") > 10 * len(indexes)

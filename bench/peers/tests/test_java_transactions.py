@@ -49,7 +49,9 @@ def read_committed(raw: Connection) -> tuple[int, list[tuple[int, int]]]:
     wanted = FetchTopic(TOPIC, NO_TOPIC_ID, [FetchPartition(0, 0, 1 << 20)])
     response: Any = raw.call(ApiKey.FETCH, 12, FetchRequest(max_wait_ms=0, isolation_level=1, topics=[wanted]))
     data = response.responses[0].partitions[0]
-    return data.last_stable_offset, [(each.producer_id, each.first_offset) for each in data.aborted_transactions or ()]
+    return data.last_stable_offset, [
+        (transaction.producer_id, transaction.first_offset) for transaction in data.aborted_transactions or ()
+    ]
 
 
 @pytest.mark.clause("X-12")

@@ -33,19 +33,19 @@ def _differences(folder: Path, cases: Sequence[ProbeCase]) -> dict[str, tuple[st
     logging.getLogger(__name__).info("%s", [f"{each.case.id}: {each.seconds:.1f} s" for each in slowest])
     recorded = kafka_responses.recorded(KAFKA_VERSION)
     return {
-        each.case.id: (each.verdict.value, recorded[each.case.id][0])
-        for each in outcomes
-        if each.verdict.value != recorded[each.case.id][0]
+        outcome.case.id: (outcome.verdict.value, recorded[outcome.case.id][0])
+        for outcome in outcomes
+        if outcome.verdict.value != recorded[outcome.case.id][0]
     }
 
 
 @pytest.mark.timeout(1200)
 def test_kafka_responds_as_recorded(tmp_path: Path) -> None:
     cases = all_cases()
-    assert {each.id for each in cases} == set(kafka_responses.recorded(KAFKA_VERSION))
-    assert _differences(tmp_path, [each for each in cases if not each.restarts]) == {}
+    assert {case.id for case in cases} == set(kafka_responses.recorded(KAFKA_VERSION))
+    assert _differences(tmp_path, [case for case in cases if not case.restarts]) == {}
 
 
 @pytest.mark.timeout(1200)
 def test_kafka_responds_after_restarts_as_recorded(tmp_path: Path) -> None:
-    assert _differences(tmp_path, [each for each in all_cases() if each.restarts]) == {}
+    assert _differences(tmp_path, [case for case in all_cases() if case.restarts]) == {}

@@ -93,7 +93,9 @@ def test_log_of_ours_starts_with_the_files_that_kafka_wrote(tmp_path: Path) -> N
     ((producer_id, known),) = log.producers.by_id.items()
     log.advance_high_watermark(log.log_end_offset)
     assert log.last_stable_offset == log.log_end_offset == 18
-    assert [(each.producer_id, each.first_offset) for each in log.aborted_transactions(0, 18)] == [(producer_id, 6)]
+    assert [(transaction.producer_id, transaction.first_offset) for transaction in log.aborted_transactions(0, 18)] == [
+        (producer_id, 6)
+    ]
     for path in (copied / "t-0").glob("*.snapshot"):
         path.unlink()
     again = _opened(copied, clean=False).producers.by_id[producer_id]

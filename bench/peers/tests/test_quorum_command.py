@@ -66,10 +66,10 @@ def test_replication_is_described(cluster: Cluster, eventually: Callable[[Callab
     queried_ms = time.time_ns() // 1_000_000
     leader, *followers = JavaTools(cluster[1].bootstrap).quorum_replication()
     assert (leader.node_id, leader.status, leader.lag) == (leader_id, "Leader", 0)
-    assert sorted(each.node_id for each in followers) == [node for node in NODES if node != leader_id]
-    for each in followers:
-        assert each.status == "Follower"
-        check_times(each, queried_ms)
+    assert sorted(follower.node_id for follower in followers) == [node for node in NODES if node != leader_id]
+    for follower in followers:
+        assert follower.status == "Follower"
+        check_times(follower, queried_ms)
 
 
 def check_times(follower: DescribedReplica, queried_ms: int) -> None:

@@ -81,8 +81,8 @@ class LibrdkafkaReader:
 
     def poll(self) -> list[int]:
         messages = self._consumer.consume(1000, timeout=0.2)
-        assert not [each.error() for each in messages if each.error() is not None]
-        return [int(each.value() or b"") for each in messages]
+        assert not [message.error() for message in messages if message.error() is not None]
+        return [int(message.value() or b"") for message in messages]
 
     def source(self) -> int:
         return self._source
@@ -196,7 +196,7 @@ def test_consumer_reads_from_follower_and_survives_its_death(
     caplog.set_level(logging.CRITICAL, "kafka")  # Kept log lines would keep its sockets.
     topic = library.__name__.lower()
     led = nodes.create(topic, 1)[0]
-    follower = next(each for each in led.replicas if each != led.leader)
+    follower = next(replica for replica in led.replicas if replica != led.leader)
     member = nodes.cluster.members[follower]
     writer, reader = (
         BackgroundWriter(nodes.bootstrap, topic),

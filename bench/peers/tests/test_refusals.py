@@ -34,7 +34,7 @@ CLOSING = ("ProtocolError", "TruncatedError", "TooMuchError")
 TABLE = tomllib.loads((Path(__file__).parents[1] / "refusals.toml").read_text())
 ROWS = [(module, row) for module, part in TABLE.items() for row in part["rows"]]
 EVIDENCE = ("case", "batch", "state", "unlike")
-CASES = {each.id: each for each in all_cases()}
+CASES = {case.id: case for case in all_cases()}
 
 
 def sites(tree: ast.AST, path: tuple[str, ...] = ()) -> Iterator[str]:

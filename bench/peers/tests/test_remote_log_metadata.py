@@ -43,8 +43,8 @@ def test_kafkas_formatter_prints_each_event(tmp_path: Path) -> None:
     lines = shown.splitlines()
     assert len(lines) == len(events), shown
     for words_of_line, line in zip(WORDS, lines, strict=True):
-        for each in words_of_line:
-            assert each in line, f"{each} in {line}"
+        for word in words_of_line:
+            assert word in line, f"{word} in {line}"
 
 
 WORDS = [

@@ -64,11 +64,11 @@ def _kill_coordinators(
 
 def _await_commits(members: tuple[GroupMemberThread, ...]) -> None:
     """Some commit that is sent after this call began is accepted."""
-    before = [dict(each.committed) for each in members]
+    before = [dict(member.committed) for member in members]
 
     def moved() -> bool:
-        assert [each.failure for each in members] == [None] * len(members)
-        return any(each.committed != known for each, known in zip(members, before, strict=True))
+        assert [member.failure for member in members] == [None] * len(members)
+        return any(member.committed != known for member, known in zip(members, before, strict=True))
 
     until("a commit", moved, CATCH_UP_S)
 

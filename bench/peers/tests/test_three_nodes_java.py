@@ -45,7 +45,7 @@ def test_replicas_are_spread_described_and_refused(nodes: ThreeNodes, tools: Jav
     with pytest.raises(ToolError, match="replication factor"):
         tools.create_topic("too-many", "--replication-factor", str(NODES + 1))
     tools.grow_topic("spread", 5)
-    assert all(set(each.replicas) == ALL_NODES for each in tools.describe_topic("spread").partitions.values())
+    assert all(set(partition.replicas) == ALL_NODES for partition in tools.describe_topic("spread").partitions.values())
 
 
 def test_in_sync_replicas_shrink_and_grow_with_a_node(nodes: ThreeNodes, tools: JavaTools) -> None:
@@ -72,7 +72,7 @@ def test_eligible_leaders_and_the_last_known_one_are_shown(nodes: ThreeNodes, to
     assert (alone.leader, alone.isr, alone.elr, alone.last_known_elr) == (-1, (), (killed,), (killed,))
     nodes.bring_back(killed)
     nodes.whole("eligible", PARTITIONS)
-    assert all(each.elr == () for each in tools.describe_topic("eligible").partitions.values())
+    assert all(partition.elr == () for partition in tools.describe_topic("eligible").partitions.values())
     until(lambda: tools.describe_topic("alone").partitions[killed].leader == killed, 60, "the only replica leads again")
     alone = tools.describe_topic("alone").partitions[killed]
     assert (alone.isr, alone.elr, alone.last_known_elr) == ((killed,), (), ())

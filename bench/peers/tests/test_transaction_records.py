@@ -23,7 +23,7 @@ def test_dump_tool_decodes_the_transaction_log_with_either_value(tmp_path: Path,
     owner = world.taken(id_)
     world.add(id_, owner, 0, 2, version=version)
     world.end(id_, owner, version=version)
-    (path,) = (each for each in world.disk.files if each.startswith("__transaction_state-0/") and each.endswith(".log"))
+    (path,) = (file for file in world.disk.files if file.startswith("__transaction_state-0/") and file.endswith(".log"))
     dumped = tmp_path / Path(path).name
     dumped.write_bytes(world.disk.files[path])
     shown = dump_segments([dumped], "--transaction-log-decoder", "--deep-iteration")

@@ -108,7 +108,7 @@ def test_offsets_of_a_transaction_show_only_after_its_commit(node: BrokerNode) -
         transformer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), TIMEOUT_S)
         (transformer.commit_transaction if commits else transformer.abort_transaction)(TIMEOUT_S)
         stored = consumer.committed(consumer.assignment(), timeout=TIMEOUT_S)
-        wanted = [each.offset if commits else NOTHING_STORED for each in positions]
+        wanted = [position.offset if commits else NOTHING_STORED for position in positions]
         assert [each.offset for each in stored] == wanted
     consumer.close()
     assert reads(node.bootstrap, "output", PARTITIONS) == sorted(b"of " + value for value in read)

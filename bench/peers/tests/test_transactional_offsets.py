@@ -33,7 +33,7 @@ def test_dump_tool_decodes_pending_offsets_and_their_marker(tmp_path: Path) -> N
     group = world.group_in(0)
     world.transact(group, 5, 6, producer=77, epoch=3)
     world.end(0, commit=True, producer=77, epoch=3)
-    (path,) = (each for each in world.disk.files if each.endswith(".log"))
+    (path,) = (file for file in world.disk.files if file.endswith(".log"))
     dumped = tmp_path / Path(path).name
     dumped.write_bytes(world.disk.files[path])
     shown = dump_segments([dumped], "--offsets-decoder", "--deep-iteration")

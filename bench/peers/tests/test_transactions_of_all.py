@@ -154,16 +154,16 @@ def _kill(nodes: ThreeNodes, topic: str, partition: int, writers: list[WriterThr
 
 
 def _await_commits(writers: list[WriterThread]) -> None:
-    wanted = {each.name: each.committed + BETWEEN for each in writers}
+    wanted = {writer.name: writer.committed + BETWEEN for writer in writers}
 
     def all_went_on() -> bool:
-        assert [(each.name, each.failure) for each in writers] == [(each.name, None) for each in writers]
-        return all(each.committed >= wanted[each.name] for each in writers)
+        assert [(writer.name, writer.failure) for writer in writers] == [(writer.name, None) for writer in writers]
+        return all(writer.committed >= wanted[writer.name] for writer in writers)
 
     try:
         until("commits", all_went_on, LIMIT_S)
     except AssertionError as failure:
-        found = [f"{each.name}: {each.committed - wanted[each.name]}, {each.errors[-3:]}" for each in writers]
+        found = [f"{writer.name}: {writer.committed - wanted[writer.name]}, {writer.errors[-3:]}" for writer in writers]
         raise AssertionError(f"{failure}: {found}") from failure
 
 
@@ -172,9 +172,9 @@ def _judge(found: readers.Found, writers: list[WriterThread]) -> None:
     none."""
     values = {partition: [value for _, value in rows] for partition, rows in found.items()}
     for writer in writers:
-        own = {partition: [each for each in rows if each in writer.outcomes] for partition, rows in values.items()}
+        own = {partition: [row for row in rows if row in writer.outcomes] for partition, rows in values.items()}
         assert own[0] == own[1]
-        assert own[0] == [each for each in writer.outcomes if each in set(own[0])]
+        assert own[0] == [outcome for outcome in writer.outcomes if outcome in set(own[0])]
         by_outcome = {
             outcome: {each for each, seen in writer.outcomes.items() if seen is outcome}
             for outcome in TransactionOutcome

@@ -61,7 +61,7 @@ def librdkafka(bootstrap: str, topic: str, partitions: int, isolation: str) -> F
 
     def poll() -> list[tuple[int, int, bytes]]:
         messages = [each for each in consumer.consume(1000, 0.2) if each.error() is None]
-        return [(each.partition() or 0, each.offset() or 0, each.value() or b"") for each in messages]
+        return [(message.partition() or 0, message.offset() or 0, message.value() or b"") for message in messages]
 
     try:
         return _gather(partitions, poll)
@@ -79,7 +79,7 @@ def kafka_python(bootstrap: str, topic: str, partitions: int, isolation: str) ->
 
     def poll() -> list[tuple[int, int, bytes]]:
         batches = consumer.poll(timeout_ms=200).values()
-        return [(each.partition, each.offset, each.value) for rows in batches for each in rows]
+        return [(row.partition, row.offset, row.value) for rows in batches for row in rows]
 
     try:
         return _gather(partitions, poll)
@@ -104,7 +104,7 @@ def aiokafka_(bootstrap: str, topic: str, partitions: int, isolation: str) -> Fo
 
         def poll() -> list[tuple[int, int, bytes]]:
             batches = runner.run(consumer.getmany(timeout_ms=200)).values()
-            return [(each.partition, each.offset, each.value or b"") for rows in batches for each in rows]
+            return [(row.partition, row.offset, row.value or b"") for rows in batches for row in rows]
 
         try:
             return _gather(partitions, poll)

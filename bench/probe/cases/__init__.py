@@ -56,7 +56,7 @@ def _no_section(name: str, sections: Set[str]) -> str:
     near = did_you_mean(name, {*sections, *ORDER})
     first = name.partition("/")[0]
     if first in ORDER:
-        below = sorted(each for each in sections if each.startswith(f"{first}/"))
+        below = sorted(section for section in sections if section.startswith(f"{first}/"))
         return f"no section {name!r}{near}; {first} has: {', '.join(below)}"
     return f"no section {name!r}{near}; sections: {', '.join(ORDER)}, and parts of them such as fetch/session"
 

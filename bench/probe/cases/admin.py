@@ -44,7 +44,7 @@ def _placed(name: str, *assignments: tuple[int, list[int]], **more: object) -> d
 def _create(at: ProbeContext, *topics: Mapping[str, object], validate_only: bool = False) -> dict[str, Any]:
     """Return the result of CreateTopics for each topic, by name. A name that is returned twice fails a case."""
     response = _controller(at, CREATE, {"topics": topics, "validate_only": validate_only})
-    results = {str(each.name): each for each in response.topics}
+    results = {str(topic.name): topic for topic in response.topics}
     at.expect("names that are returned twice", len(response.topics) - len(results), 0)
     return results
 
@@ -67,8 +67,8 @@ def made(at: ProbeContext) -> None:
     """A topic gets as many partitions and replicas as were requested."""
     topic = at.topic(3)
     result = single(at.call(METADATA, {"topics": [{"name": topic.name}], "allow_auto_topic_creation": False}), "topics")
-    at.expect("partitions", sorted(each.partition_index for each in result.partitions), [0, 1, 2])
-    at.expect("replicas of each partition", {len(each.replica_nodes) for each in result.partitions}, {1})
+    at.expect("partitions", sorted(partition.partition_index for partition in result.partitions), [0, 1, 2])
+    at.expect("replicas of each partition", {len(partition.replica_nodes) for partition in result.partitions}, {1})
 
 
 @case("admin/create/exists", CREATE_SCHEMA, CREATES, since="0.10.1")
@@ -212,7 +212,7 @@ def configs_in_response(at: ProbeContext) -> None:
     result = _create(at, _plain(name, configs=given))[name]
     at.expect_no_error(result)
     at.expect("error code of the settings", result.topic_config_error_code, 0)
-    rows = ByKey({str(each.name): each for each in result.configs or ()})
+    rows = ByKey({str(config.name): config for config in result.configs or ()})
     at.expect("value that was given", rows["retention.ms"].value, "123456")
     at.expect("its source (1: the topic)", rows["retention.ms"].config_source, 1)
     at.expect("cleanup.policy is returned, too", "cleanup.policy" in rows, True)
@@ -285,7 +285,7 @@ def deleted_twice(at: ProbeContext) -> None:
     """A name that is in a request twice is refused with INVALID_REQUEST, returned once, and not deleted."""
     topic = at.topic()
     results = _delete(at, {"name": topic.name}, {"name": topic.name})
-    at.expect("error codes", [int(each.error_code) for each in results], [int(ErrorCode.invalid_request)])
+    at.expect("error codes", [int(result.error_code) for result in results], [int(ErrorCode.invalid_request)])
     at.expect("error code alone", sole(_delete(at, {"name": topic.name}), "responses").error_code, ErrorCode.none)
 
 
@@ -309,7 +309,7 @@ def _grow(at: ProbeContext, *topics: tuple[str, int, object], validate_only: boo
         for name, count, brokers in topics
     ]
     response = _controller(at, GROW, {"topics": rows, "validate_only": validate_only})
-    return ByKey({str(each.name): each for each in response.results})
+    return ByKey({str(result.name): result for result in response.results})
 
 
 @case("admin/partitions/grown", "KIP-195", {**GROWS, METADATA: since_version(4)}, since="1.0")
@@ -319,7 +319,7 @@ def grown(at: ProbeContext) -> None:
     at.expect_no_error(_grow(at, (topic.name, 3, None))[topic.name])
     at.settle(topic.name, 3)
     result = single(at.call(METADATA, {"topics": [{"name": topic.name}], "allow_auto_topic_creation": False}), "topics")
-    at.expect("partitions", sorted(each.partition_index for each in result.partitions), [0, 1, 2])
+    at.expect("partitions", sorted(partition.partition_index for partition in result.partitions), [0, 1, 2])
 
 
 @case("admin/partitions/validate-only", "KIP-195", GROWS, since="1.0")

@@ -50,7 +50,7 @@ def _rows(at: ProbeContext, name: str, keys: Sequence[str] | None = None, **more
     """The settings of a topic, by their names."""
     results = _describe(at, name, keys, **more)
     at.expect("error code of the topic", results.error_code, ErrorCode.none)
-    return ByKey({str(each.name): each for each in results.configs})
+    return ByKey({str(config.name): config for config in results.configs})
 
 
 def _becomes(at: ProbeContext, topic: str, key: str, wanted: str) -> None:
@@ -127,7 +127,7 @@ def synonyms(at: ProbeContext) -> None:
     """With include_synonyms a setting has all places that give it a value. The first of them is the one that counts."""
     name = at.topic(configs={"max.message.bytes": "54321"}).name
     row = _rows(at, name, ["max.message.bytes"], include_synonyms=True)["max.message.bytes"]
-    places = [(str(each.name), each.value, each.source) for each in row.synonyms]
+    places = [(str(synonym.name), synonym.value, synonym.source) for synonym in row.synonyms]
     at.expect("first place", places[0], ("max.message.bytes", "54321", OF_TOPIC))
     at.expect("name and source of the last place", (places[-1][0], places[-1][2]), ("message.max.bytes", OF_DEFAULT))
 
@@ -136,7 +136,7 @@ def synonyms(at: ProbeContext) -> None:
 def no_synonyms(at: ProbeContext) -> None:
     """Without it no setting has synonyms."""
     results = _rows(at, at.topic(configs={"max.message.bytes": "54321"}).name)
-    count = sum(len(each.synonyms) for each in results.values())
+    count = sum(len(result.synonyms) for result in results.values())
     at.expect("number of synonyms", count, 0)
 
 
@@ -183,7 +183,7 @@ def of_broker(at: ProbeContext) -> None:
     """A broker returns its own settings, among them some that cannot be changed while it runs."""
     results = _describe(at, str(at.broker.node_id), kind=BROKER)
     at.expect_no_error(results)
-    fixed = [str(each.name) for each in results.configs if each.read_only]
+    fixed = [str(config.name) for config in results.configs if config.read_only]
     at.expect("some settings are read-only", bool(fixed), True)
 
 
@@ -206,7 +206,7 @@ def beside_unknown(at: ProbeContext) -> None:
     """A resource that does not exist does not affect the others of the request."""
     known, unknown = at.topic().name, at.topic_name()
     wanted = [{"resource_type": TOPIC, "resource_name": name} for name in (unknown, known)]
-    results = {each.resource_name: each.error_code for each in at.call(DESCRIBE, {"resources": wanted}).results}
+    results = {result.resource_name: result.error_code for result in at.call(DESCRIBE, {"resources": wanted}).results}
     at.expect("error code of the known topic", results.get(known), ErrorCode.none)
     at.expect("error code of the unknown one", results.get(unknown), ErrorCode.unknown_topic_or_partition)
 
@@ -297,7 +297,9 @@ def alter_unknown_topic(at: ProbeContext) -> None:
     known, unknown = at.topic().name, at.topic_name()
     configs = [{"name": "retention.ms", "config_operation": SET, "value": "123456"}]
     resources = [{"resource_type": TOPIC, "resource_name": each, "configs": configs} for each in (unknown, known)]
-    results = {each.resource_name: each.error_code for each in at.call(ALTER, {"resources": resources}).responses}
+    results = {
+        response.resource_name: response.error_code for response in at.call(ALTER, {"resources": resources}).responses
+    }
     at.expect("error code of the unknown topic", results.get(unknown), ErrorCode.unknown_topic_or_partition)
     at.expect("error code of the known one", results.get(known), ErrorCode.none)
     _becomes(at, known, "retention.ms", "123456")
@@ -391,8 +393,8 @@ def altered_resource_twice(at: ProbeContext) -> None:
     """A resource that a request names twice is refused with INVALID_REQUEST, and nothing of it is changed."""
     topic = at.topic(configs={"retention.ms": "111111"}).name
     changes = [{"name": key, "config_operation": SET, "value": "1"} for key in ("retention.ms", "segment.ms")]
-    resources = [{"resource_type": TOPIC, "resource_name": topic, "configs": [each]} for each in changes]
-    codes = {int(each.error_code) for each in at.call(ALTER, {"resources": resources}).responses}
+    resources = [{"resource_type": TOPIC, "resource_name": topic, "configs": [change]} for change in changes]
+    codes = {int(response.error_code) for response in at.call(ALTER, {"resources": resources}).responses}
     at.expect("error codes", sorted(codes), [int(ErrorCode.invalid_request)])
     _becomes(at, topic, "retention.ms", "111111")
 

@@ -58,7 +58,7 @@ def start(at: ProbeContext) -> None:
     data = fetch_one(at, topic)
     at.expect_no_error(data)
     at.expect("values", values(data), [b"1", b"2", b"3"])
-    at.expect("base offsets of the batches", [each.base_offset for each in headers(data)], [0, 2])
+    at.expect("base offsets of the batches", [header.base_offset for header in headers(data)], [0, 2])
 
 
 @case("fetch/offsets/middle-of-batch", SCHEMA, NEEDS, since="0.8")
@@ -68,7 +68,7 @@ def middle_of_batch(at: ProbeContext) -> None:
     write(at, topic, batch(b"1", b"2", b"3"), batch(b"4"))
     data = fetch_one(at, topic, wanted(offset=1))
     at.expect_no_error(data)
-    at.expect("base offsets of the batches", [each.base_offset for each in headers(data)], [0, 3])
+    at.expect("base offsets of the batches", [header.base_offset for header in headers(data)], [0, 3])
 
 
 @case("fetch/offsets/middle-of-compressed-batch", SCHEMA, NEEDS, since="0.8")
@@ -77,7 +77,7 @@ def middle_of_compressed(at: ProbeContext) -> None:
     topic = at.topic()
     write(at, topic, batch(b"1", b"2", b"3", compression=Compression.GZIP))
     data = fetch_one(at, topic, wanted(offset=2))
-    at.expect("base offsets of the batches", [each.base_offset for each in headers(data)], [0])
+    at.expect("base offsets of the batches", [header.base_offset for header in headers(data)], [0])
 
 
 @case("fetch/offsets/next-batch", SCHEMA, NEEDS, since="0.8")
@@ -85,7 +85,7 @@ def next_batch(at: ProbeContext) -> None:
     """A fetch from the first offset of a batch returns nothing before it."""
     topic, _ = _log(at)
     data = fetch_one(at, topic, wanted(offset=2))
-    at.expect("base offsets of the batches", [each.base_offset for each in headers(data)], [2, 4])
+    at.expect("base offsets of the batches", [header.base_offset for header in headers(data)], [2, 4])
 
 
 @case("fetch/offsets/end", SCHEMA, NEEDS, since="0.8")
@@ -225,7 +225,7 @@ def same_records(at: ProbeContext) -> None:
         data = single(at.call(FETCH, request, version), "responses", "partitions")
         results[version] = bytes(data.records or b"")
     now = bytes(fetch_one(at, topic).records or b"")
-    differ = [version for version, each in results.items() if each != now]
+    differ = [version for version, result in results.items() if result != now]
     at.expect_that("versions that return other bytes than the highest", differ, not differ, "none")
 
 
@@ -234,7 +234,7 @@ def epoch_of_batch(at: ProbeContext) -> None:
     """A batch carries the epoch of the leader that took it."""
     topic, _ = _log(at, 1)
     epoch = _leader_epoch(at, topic)
-    found = [each.leader_epoch == epoch for each in headers(fetch_one(at, topic))]
+    found = [header.leader_epoch == epoch for header in headers(fetch_one(at, topic))]
     at.expect("the leader epoch of the batch is that of metadata", found, [True])
 
 
@@ -411,7 +411,7 @@ def first_batch(at: ProbeContext) -> None:
     """The first batch is returned whole, even if it is larger than the limit of its partition."""
     topic, _ = _log(at)
     data = fetch_one(at, topic, wanted(max_bytes=1))
-    at.expect("base offsets of the batches", [each.base_offset for each in headers(data)], [0])
+    at.expect("base offsets of the batches", [header.base_offset for header in headers(data)], [0])
 
 
 @case("fetch/limits/first-batch-of-response", KIP_74, NEEDS, since="0.10.1")
@@ -419,7 +419,7 @@ def first_batch_of_response(at: ProbeContext) -> None:
     """The same holds for the limit of the whole response."""
     topic, _ = _log(at)
     data = fetch_one(at, topic, max_bytes=1)
-    at.expect("base offsets of the batches", [each.base_offset for each in headers(data)], [0])
+    at.expect("base offsets of the batches", [header.base_offset for header in headers(data)], [0])
 
 
 @case("fetch/limits/one-partition-beyond", KIP_74, NEEDS, since="0.10.1")
@@ -445,7 +445,7 @@ def of_partition(at: ProbeContext) -> None:
     """A partition returns as many batches as fit its limit, and no more bytes than that."""
     topic, data = _log(at, 4)
     result = fetch_one(at, topic, wanted(max_bytes=2 * len(data)))
-    at.expect("base offsets of the batches", [each.base_offset for each in headers(result)], [0, 2])
+    at.expect("base offsets of the batches", [header.base_offset for header in headers(result)], [0, 2])
     at.expect("bytes within the limit", len(result.records or b"") <= 2 * len(data), True)
 
 
@@ -454,8 +454,8 @@ def of_response(at: ProbeContext) -> None:
     """The limit of the response holds for all partitions together."""
     topic, data = _log(at, partitions=3)
     results = rows(fetch(at, topic, *(wanted(each) for each in range(3)), max_bytes=4 * len(data)))
-    total = sum(len(each.records or b"") for each in results.values())
-    at.expect("batches of all partitions", sum(len(headers(each)) for each in results.values()), 4)
+    total = sum(len(result.records or b"") for result in results.values())
+    at.expect("batches of all partitions", sum(len(headers(result)) for result in results.values()), 4)
     at.expect("bytes within the limit", total <= 4 * len(data), True)
 
 

@@ -99,7 +99,7 @@ def _listed(member: ProbeMember, **filters: object) -> Any:
     """The listing of the member's group; None if it is not among the groups."""
     response = member.at.call(LIST, filters, on=member.on)
     member.at.expect_no_error(response)
-    return next((each for each in response.groups if str(each.group_id) == member.group_id), None)
+    return next((group for group in response.groups if str(group.group_id) == member.group_id), None)
 
 
 @case("groups/list/there", PROTOCOL, LISTS, since="0.9")
@@ -160,8 +160,8 @@ def _deleted(member: ProbeMember, *more: str) -> list[int]:
     """The error codes for the member's group and for more."""
     group_ids = [member.group_id, *more]
     results = member.at.call(DELETE, {"groups_names": group_ids}, on=member.on).results
-    codes = ByKey({str(each.group_id): int(each.error_code) for each in results})
-    return [codes[each] for each in group_ids]
+    codes = ByKey({str(result.group_id): int(result.error_code) for result in results})
+    return [codes[group_id] for group_id in group_ids]
 
 
 @case("groups/delete/with-offsets", "KIP-229", DELETES, since="1.1")
@@ -210,7 +210,7 @@ def _forgotten(member: ProbeMember, topic: str, partition: int = 0) -> int:
 
 def _subscription(*topics: str) -> bytes:
     """The metadata of a consumer that subscribes to these topics, in version 0."""
-    names = b"".join(struct.pack(">h", len(each)) + each.encode() for each in topics)
+    names = b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
     return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
 
 

@@ -208,7 +208,7 @@ def leave_several(at: ProbeContext) -> None:
     """One request may remove several members. Each has a result of its own."""
     leader, follower = pair(at)
     results = _leave(at, leader, leader.member_id, "a-stranger", follower.member_id)
-    codes = ByKey({str(each.member_id): int(each.error_code) for each in results})
+    codes = ByKey({str(result.member_id): int(result.error_code) for result in results})
     at.expect("error code of the first", codes[leader.member_id], ErrorCode.none)
     at.expect("error code of a stranger", codes["a-stranger"], ErrorCode.unknown_member_id)
     at.expect("error code of the last", codes[follower.member_id], ErrorCode.none)
@@ -253,7 +253,7 @@ def shortest_session_ms(at: ProbeContext) -> int:
         wanted = {"resource_type": OF_BROKER, "resource_name": str(at.broker.node_id)}
         wanted["configuration_keys"] = [LEAST_SESSION]
         result = single(at.call_unseen(CONFIGS, {"resources": [wanted]}, at.main), "results")
-        least_ms = next((int(each.value) for each in result.configs if each.value), LEAST_SESSION_MS)
+        least_ms = next((int(config.value) for config in result.configs if config.value), LEAST_SESSION_MS)
     if least_ms > LONGEST_MS:
         raise NotAdvertised(f"a session lasts {least_ms} ms at least ({LEAST_SESSION}), which is too long to wait for")
     return max(least_ms, SHORTEST_MS)
@@ -289,7 +289,7 @@ def session_kept(at: ProbeContext) -> None:
     lasted_ms = (time.monotonic() - began_s) * 1000
     at.expect("the silent one was there for its whole session", lasted_ms >= session_ms, True)
     response = leader.joined(leader.send_join())
-    left = [str(each.member_id) for each in response.members]
+    left = [str(member.member_id) for member in response.members]
     at.expect("only the one that was heard of is left", left == [leader.member_id], True)
 
 
@@ -326,14 +326,14 @@ def joins_at_once(at: ProbeContext) -> None:
 def leader_gets_instances(at: ProbeContext) -> None:
     """The leader gets the instance IDs of the members."""
     response = ProbeMember(at, at.group(), instance=INSTANCE).enter()
-    at.expect("instance IDs", [each.group_instance_id for each in response.members], [INSTANCE])
+    at.expect("instance IDs", [member.group_instance_id for member in response.members], [INSTANCE])
 
 
 @case("groups/static/described", SOURCE, STATIC, since="2.4")
 def instance_described(at: ProbeContext) -> None:
     """DescribeGroups returns the instance IDs of the members."""
     result = settled(at, instance=INSTANCE).described()
-    at.expect("instance IDs", [each.group_instance_id for each in result.members], [INSTANCE])
+    at.expect("instance IDs", [member.group_instance_id for member in result.members], [INSTANCE])
 
 
 @case("groups/static/takes-place", SOURCE, STATIC, since="2.3")
@@ -424,7 +424,7 @@ def removed_by_instance(at: ProbeContext) -> None:
     member = settled(at, instance=INSTANCE)
     leaving = [{"member_id": "", "group_instance_id": each} for each in (INSTANCE, "another-instance")]
     results = at.call(LEAVE, {"group_id": member.group_id, "members": leaving}, on=member.on).members
-    codes = ByKey({str(each.group_instance_id): int(each.error_code) for each in results})
+    codes = ByKey({str(result.group_instance_id): int(result.error_code) for result in results})
     at.expect("error code of the member", codes[INSTANCE], ErrorCode.none)
     at.expect("error code of an unknown instance", codes["another-instance"], ErrorCode.unknown_member_id)
     at.expect("number of members", len(member.described().members), 0)

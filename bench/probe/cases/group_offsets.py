@@ -120,7 +120,7 @@ def others_go_on(at: ProbeContext) -> None:
     good = {"partition_index": 1, "committed_offset": OFFSET, "committed_metadata": ""}
     request = {"group_id": client.group_id, "topics": [{"name": topic.name, "partitions": [bad, good]}]}
     results = single(at.call(COMMIT, request, on=client.on), "topics").partitions
-    codes = ByKey({int(each.partition_index): int(each.error_code) for each in results})
+    codes = ByKey({int(result.partition_index): int(result.error_code) for result in results})
     if codes[0] == ErrorCode.none:
         raise NotAdvertised("a text of any length is taken, so that no partition is refused")
     at.expect("error code of the one", codes[0], ErrorCode.offset_metadata_too_large)
@@ -258,9 +258,9 @@ def fetch_all(at: ProbeContext) -> None:
     commits(client, other, committed_offset=2)
     result = fetched_group(client, None)
     found = {
-        (str(row.name), int(each.partition_index)): int(each.committed_offset)
+        (str(row.name), int(partition.partition_index)): int(partition.committed_offset)
         for row in result.topics
-        for each in row.partitions
+        for partition in row.partitions
     }
     at.expect("the offsets are those that were committed", found == {(one.name, 1): 1, (other.name, 0): 2}, True)
 
@@ -281,7 +281,7 @@ def fetch_several_groups(at: ProbeContext) -> None:
     topics = [{"name": topic.name, "partition_indexes": [0]}]
     request = {"groups": [{"group_id": each.group_id, "topics": topics} for each in clients]}
     results = at.call(FETCH, request, on=first.on).groups
-    found = {str(each.group_id): int(single(each, "topics", "partitions").committed_offset) for each in results}
+    found = {str(result.group_id): int(single(result, "topics", "partitions").committed_offset) for result in results}
     at.expect("offsets", [found.get(each.group_id) for each in clients], [1, 2])
 
 
@@ -304,7 +304,7 @@ def fetch_every_version(at: ProbeContext) -> None:
         if version >= 1:
             each = fetched(client, topic.name, version=version)
             results[version] = (int(each.committed_offset), str(each.metadata))
-    at.expect("versions with another", [each for each in results if results[each] != (OFFSET, "text")], [])
+    at.expect("versions with another", [result for result in results if results[result] != (OFFSET, "text")], [])
 
 
 @case("groups/fetch/of-members", PROTOCOL, BY_MEMBERS, since="0.9", level=SHOULD)
@@ -320,11 +320,11 @@ def fetch_error_in_version_1(at: ProbeContext) -> None:
     """Version 1 has no error code for the group: another node than the coordinator refuses at each partition, with
     NOT_COORDINATOR."""
     topic, client = at.topic(2), ProbeMember(at, at.group())
-    other = next((each for each in at.broker.nodes.values() if each != client.on.address), None)
+    other = next((node for node in at.broker.nodes.values() if node != client.on.address), None)
     if other is None or len(at.broker.nodes) == 1:
         raise NotAdvertised("the cluster has one node, which coordinates all groups")
     topics = [{"name": topic.name, "partition_indexes": [0, 1]}]
     request = {"groups": [{"group_id": client.group_id, "topics": topics}]}
     results = single(at.call(FETCH, request, 1, at.connect(other)), "groups", "topics").partitions
-    at.expect("error codes", [int(each.error_code) for each in results], [int(ErrorCode.not_coordinator)] * 2)
-    at.expect("offsets", [int(each.committed_offset) for each in results], [-1, -1])
+    at.expect("error codes", [int(result.error_code) for result in results], [int(ErrorCode.not_coordinator)] * 2)
+    at.expect("offsets", [int(result.committed_offset) for result in results], [-1, -1])

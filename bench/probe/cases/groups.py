@@ -54,10 +54,11 @@ def find_every_version(at: ProbeContext) -> None:
     group_id = at.group()
     at.coordinator(group_id)
     results = {
-        each: sole(_found(at, group_id, version=each), "coordinators") for each in at.broker.common_versions(FIND)
+        version: sole(_found(at, group_id, version=version), "coordinators")
+        for version in at.broker.common_versions(FIND)
     }
-    nodes = {version: (int(each.node_id), str(each.host), int(each.port)) for version, each in results.items()}
-    at.expect("error codes", sorted({int(each.error_code) for each in results.values()}), [0])
+    nodes = {version: (int(result.node_id), str(result.host), int(result.port)) for version, result in results.items()}
+    at.expect("error codes", sorted({int(result.error_code) for result in results.values()}), [0])
     newest = nodes[max(nodes)]
     at.expect("versions with another", [each for each, node in nodes.items() if node != newest], [])
 
@@ -69,9 +70,9 @@ def find_several(at: ProbeContext) -> None:
     at.coordinator(group_ids[0])
     nodes = _found(at, *group_ids)
     at.expect(
-        "groups in the response are those that were named", {str(each.key) for each in nodes} == {*group_ids}, True
+        "groups in the response are those that were named", {str(node.key) for node in nodes} == {*group_ids}, True
     )
-    at.expect("error codes", sorted({int(each.error_code) for each in nodes}), [0])
+    at.expect("error codes", sorted({int(node.error_code) for node in nodes}), [0])
 
 
 @case(
@@ -213,8 +214,8 @@ def common_protocol(at: ProbeContext) -> None:
     """The group gets a protocol that all members have, and the leader that protocol's metadata."""
     first = settled(at, protocols={"one": b"one of A", "both": b"both of A"})
     _, *responses = beside(first, protocols={"other": b"other of B", "both": b"both of B"})
-    at.expect("protocols", [each.protocol_name for each in responses], ["both", "both"])
-    found = sorted(bytes(each.metadata) for response in responses for each in response.members)
+    at.expect("protocols", [response.protocol_name for response in responses], ["both", "both"])
+    found = sorted(bytes(member.metadata) for response in responses for member in response.members)
     at.expect("metadata", found, [b"both of A", b"both of B"])
 
 
@@ -225,7 +226,7 @@ def leader_gets_members(at: ProbeContext) -> None:
     second, *responses = beside(first, protocols={"range": b"of B"})
     at.expect("both get the same leader", first.leader == second.leader, True)
     of_leader, of_other = responses if first.leads else reversed(responses)
-    results = {str(each.member_id): bytes(each.metadata) for each in of_leader.members}
+    results = {str(member.member_id): bytes(member.metadata) for member in of_leader.members}
     wanted = {first.member_id: b"of A", second.member_id: b"of B"}
     at.expect("the leader gets both with their metadata", results == wanted, True)
     at.expect("members that the other gets", len(of_other.members), 0)
@@ -271,7 +272,7 @@ def new_metadata(at: ProbeContext) -> None:
     leader.until_rebalance()
     results = leader.joined(leader.send_join()).members
     follower.joined(request)
-    found = {str(each.member_id): bytes(each.metadata) for each in results}.get(follower.member_id)
+    found = {str(result.member_id): bytes(result.metadata) for result in results}.get(follower.member_id)
     at.expect("metadata of the follower", found, b"something new")
 
 

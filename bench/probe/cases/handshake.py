@@ -50,19 +50,19 @@ def every_version(at: ProbeContext) -> None:
     for version in at.broker.common_versions(API_VERSIONS):
         response = at.call(API_VERSIONS, _software(), version)
         at.expect(f"error code in version {version}", response.error_code, ErrorCode.none)
-        seen[version] = {int(each.api_key): (each.min_version, each.max_version) for each in response.api_keys}
+        seen[version] = {int(key.api_key): (key.min_version, key.max_version) for key in response.api_keys}
     keys = [sorted(each) for each in seen.values()]
-    at.expect("the APIs are the same in all versions", all(each == keys[0] for each in keys), True)
+    at.expect("the APIs are the same in all versions", all(key == keys[0] for key in keys), True)
 
 
 @case("handshake/api-versions/ranges", GUIDE, {API_VERSIONS: ANY}, since="0.10.0")
 def ranges(at: ProbeContext) -> None:
     """No API is listed twice, and no range of versions is empty or begins below 0."""
     response = at.call(API_VERSIONS, _software())
-    keys = [int(each.api_key) for each in response.api_keys]
-    twice = sorted({each for each in keys if keys.count(each) > 1})
+    keys = [int(key.api_key) for key in response.api_keys]
+    twice = sorted({key for key in keys if keys.count(key) > 1})
     at.expect_that("APIs that are listed twice", twice, not twice, "none")
-    wrong = [int(each.api_key) for each in response.api_keys if not 0 <= each.min_version <= each.max_version]
+    wrong = [int(key.api_key) for key in response.api_keys if not 0 <= key.min_version <= key.max_version]
     at.expect_that("APIs with an empty range", wrong, not wrong, "none")
 
 
@@ -70,7 +70,7 @@ def ranges(at: ProbeContext) -> None:
 def itself(at: ProbeContext) -> None:
     """ApiVersions is among the APIs that it lists, and so is version 0 of it."""
     response = at.call(API_VERSIONS, _software())
-    own = [each.min_version for each in response.api_keys if each.api_key == API_VERSIONS]
+    own = [key.min_version for key in response.api_keys if key.api_key == API_VERSIONS]
     at.expect("lowest version of ApiVersions", own, [0])
 
 
@@ -78,7 +78,7 @@ def itself(at: ProbeContext) -> None:
 def core_apis(at: ProbeContext) -> None:
     """Produce, Fetch, ListOffsets and Metadata are advertised, without which no client can work."""
     wanted = (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.METADATA)
-    keys = {int(each.api_key) for each in at.call(API_VERSIONS, _software()).api_keys}
+    keys = {int(key.api_key) for key in at.call(API_VERSIONS, _software()).api_keys}
     missing = [each.name for each in wanted if int(each) not in keys]
     at.expect_that("APIs that are missing", missing, not missing, "none")
 
@@ -93,7 +93,7 @@ def core_apis(at: ProbeContext) -> None:
 def produce_from_0(at: ProbeContext) -> None:
     """Produce is advertised from version 0 on, even where versions before 3 are not served."""
     response = at.call(API_VERSIONS, _software())
-    lowest = [each.min_version for each in response.api_keys if each.api_key == ApiKey.PRODUCE]
+    lowest = [key.min_version for key in response.api_keys if key.api_key == ApiKey.PRODUCE]
     at.expect("lowest version of Produce", lowest, [0])
 
 
@@ -182,10 +182,12 @@ def software_version(at: ProbeContext) -> None:
 def features(at: ProbeContext) -> None:
     """Supported features have ranges that are not empty, and finalized ones lie at or below the supported maximum."""
     response = at.call(API_VERSIONS, _software())
-    supported = {str(each.name): (each.min_version, each.max_version) for each in response.supported_features}
+    supported = {
+        str(feature.name): (feature.min_version, feature.max_version) for feature in response.supported_features
+    }
     empty = sorted(name for name, (low, high) in supported.items() if not 0 <= low <= high)
     at.expect_that("features with an empty range", empty, not empty, "none")
-    finalized = {str(each.name): each.max_version_level for each in response.finalized_features}
+    finalized = {str(feature.name): feature.max_version_level for feature in response.finalized_features}
     beyond = sorted(name for name, level in finalized.items() if level > supported.get(name, (0, 0))[1])
     at.expect_that("finalized features beyond what is supported", beyond, not beyond, "none")
 
@@ -195,7 +197,7 @@ def features_from_0(at: ProbeContext) -> None:
     """Version 3 omits supported features whose lowest version is 0, which older clients take for an error."""
     response = at.call(API_VERSIONS, _software())
     at.expect_no_error(response)
-    shown = sorted(str(each.name) for each in response.supported_features if each.min_version <= 0)
+    shown = sorted(str(feature.name) for feature in response.supported_features if feature.min_version <= 0)
     at.expect_that("features from version 0 on", shown, not shown, "none")
 
 
@@ -203,12 +205,12 @@ def features_from_0(at: ProbeContext) -> None:
 def features_shown(at: ProbeContext) -> None:
     """Version 4 has all features of version 3, and those whose lowest version is 0 besides."""
     older, newer = (
-        {str(each.name) for each in at.call(API_VERSIONS, _software(), version).supported_features}
+        {str(feature.name) for feature in at.call(API_VERSIONS, _software(), version).supported_features}
         for version in (3, 4)
     )
     missing = sorted(older - newer)
     at.expect_that("features that version 4 lacks", missing, not missing, "none")
-    finalized = {str(each.name) for each in at.call(API_VERSIONS, _software(), 4).finalized_features}
+    finalized = {str(feature.name) for feature in at.call(API_VERSIONS, _software(), 4).finalized_features}
     unsupported = sorted(finalized - newer)
     at.expect_that("finalized features that are not among the supported ones", unsupported, not unsupported, "none")
 
@@ -247,7 +249,7 @@ def utf_8_client_id(at: ProbeContext) -> None:
 def order(at: ProbeContext) -> None:
     """Requests that are pipelined on one connection get their responses in order."""
     requests = [(API_VERSIONS, 0, {}), (METADATA, at.version(METADATA), {"topics": ()})] * 10
-    encoded = [at.main.encoded(*each)[0] for each in requests]
+    encoded = [at.main.encoded(*request)[0] for request in requests]
     at.main.send_bytes(b"".join(each.frame for each in encoded), "20 requests, ApiVersions and Metadata in turn")
     received = [int.from_bytes(at.main.receive_frame(5, str(each))[:4], "big") for each in encoded]
     at.expect("correlation IDs", received, [each.correlation_id for each in encoded])

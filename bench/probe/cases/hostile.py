@@ -78,8 +78,8 @@ def _errors(body: Any) -> Iterator[int]:
         for each in body:
             yield from _errors(each)
     elif is_dataclass(body):
-        for each in fields(body):
-            yield from _errors(getattr(body, each.name))
+        for field in fields(body):
+            yield from _errors(getattr(body, field.name))
 
 
 def refused(at: ProbeContext, data: bytes, words: str, api_key: int = API_VERSIONS, version: int = 0) -> None:

@@ -346,7 +346,7 @@ def _producers(at: ProbeContext, topic: Topic) -> Any:
 def _broker_setting(at: ProbeContext, key: str) -> str | None:
     resource = {"resource_type": OF_BROKERS, "resource_name": str(at.broker.node_id), "configuration_keys": [key]}
     result = single(at.call(ApiKey.DESCRIBE_CONFIGS, {"resources": [resource]}), "results")
-    return next((each.value for each in result.configs if each.name == key), None)
+    return next((config.value for config in result.configs if config.name == key), None)
 
 
 def _alter_expiration(at: ProbeContext, value: str | None) -> None:

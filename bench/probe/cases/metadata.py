@@ -28,7 +28,7 @@ SCHEMA = "MetadataRequest.json, MetadataResponse.json"
 
 def _named(at: ProbeContext, *names: str, **more: object) -> Any:
     """The topics of these names, without creating them."""
-    request = {"topics": [{"name": each} for each in names], "allow_auto_topic_creation": False, **more}
+    request = {"topics": [{"name": name} for name in names], "allow_auto_topic_creation": False, **more}
     return at.call(METADATA, request)
 
 
@@ -40,9 +40,11 @@ def _by_id(at: ProbeContext, topic_id: UUID) -> Any:
 def addresses(at: ProbeContext) -> None:
     """Brokers have IDs of their own, and a host and a port to connect to."""
     response = at.call(METADATA, {"topics": ()})
-    ids = [int(each.node_id) for each in response.brokers]
+    ids = [int(broker.node_id) for broker in response.brokers]
     at.expect_that("IDs of brokers", ids, len(set(ids)) == len(ids) > 0, "at least one, each once")
-    bad = [f"{each.host}:{each.port}" for each in response.brokers if not each.host or not 0 < each.port < 65536]
+    bad = [
+        f"{broker.host}:{broker.port}" for broker in response.brokers if not broker.host or not 0 < broker.port < 65536
+    ]
     at.expect_that("addresses that cannot be used", bad, not bad, "none")
 
 
@@ -50,7 +52,7 @@ def addresses(at: ProbeContext) -> None:
 def controller(at: ProbeContext) -> None:
     """The controller is one of the brokers, or -1."""
     response = at.call(METADATA, {"topics": ()})
-    ids = [int(each.node_id) for each in response.brokers]
+    ids = [int(broker.node_id) for broker in response.brokers]
     known = response.controller_id in (*ids, -1)
     at.expect("the controller is among the brokers or -1", known, True)
 
@@ -76,7 +78,7 @@ def no_topics(at: ProbeContext) -> None:
 def all_topics(at: ProbeContext) -> None:
     """A null list of topics means all of them."""
     name = at.topic().name
-    names = {str(each.name) for each in at.call(METADATA, {"topics": None}).topics}
+    names = {str(topic.name) for topic in at.call(METADATA, {"topics": None}).topics}
     at.expect("the case's topic is among them", name in names, True)
 
 
@@ -84,7 +86,7 @@ def all_topics(at: ProbeContext) -> None:
 def all_in_version_0(at: ProbeContext) -> None:
     """In version 0 an empty list means all topics."""
     name = at.topic().name
-    names = {str(each.name) for each in at.call(METADATA, {"topics": None}).topics}
+    names = {str(topic.name) for topic in at.call(METADATA, {"topics": None}).topics}
     at.expect("the case's topic is among them", name in names, True)
 
 
@@ -94,10 +96,12 @@ def partitions(at: ProbeContext) -> None:
     topic = at.topic(3)
     result = single(_named(at, topic.name), "topics")
     at.expect("error code of the topic", result.error_code, ErrorCode.none)
-    at.expect("partitions", sorted(each.partition_index for each in result.partitions), [0, 1, 2])
-    for each in result.partitions:
-        at.expect("error code of a partition", each.error_code, ErrorCode.none)
-        in_sync = each.leader_id in each.isr_nodes and set(each.isr_nodes) <= set(each.replica_nodes)
+    at.expect("partitions", sorted(partition.partition_index for partition in result.partitions), [0, 1, 2])
+    for partition in result.partitions:
+        at.expect("error code of a partition", partition.error_code, ErrorCode.none)
+        in_sync = partition.leader_id in partition.isr_nodes and set(partition.isr_nodes) <= set(
+            partition.replica_nodes
+        )
         at.expect("leader in sync, and those in sync among the replicas", in_sync, True)
 
 
@@ -131,10 +135,11 @@ def every_version(at: ProbeContext) -> None:
     for version in at.broker.common_versions(METADATA):
         topic = single(at.call(METADATA, {"topics": [{"name": name}]}, version), "topics")
         results[version] = sorted(
-            (each.partition_index, int(each.leader_id), tuple(each.replica_nodes)) for each in topic.partitions
+            (partition.partition_index, int(partition.leader_id), tuple(partition.replica_nodes))
+            for partition in topic.partitions
         )
     first = next(iter(results.values()))
-    differ = [version for version, each in results.items() if each != first]
+    differ = [version for version, result in results.items() if result != first]
     at.expect_that("versions that differ from the lowest", differ, not differ, "none")
 
 
@@ -203,7 +208,7 @@ def not_created(at: ProbeContext) -> None:
 def beside_known(at: ProbeContext) -> None:
     """An unknown topic does not affect the known one of the same request."""
     known, unknown = at.topic().name, at.topic_name()
-    codes = {str(each.name): each.error_code for each in _named(at, unknown, known).topics}
+    codes = {str(topic.name): topic.error_code for topic in _named(at, unknown, known).topics}
     at.expect("error code of the known topic", codes.get(known), ErrorCode.none)
     at.expect("error code of the unknown topic", codes.get(unknown), ErrorCode.unknown_topic_or_partition)
 
@@ -287,8 +292,8 @@ def same_brokers(at: ProbeContext) -> None:
     cluster, metadata = at.call(CLUSTER, {"endpoint_type": 1}), at.call(METADATA, {"topics": ()})
     at.expect_no_error(cluster)
     at.expect("the cluster ID is the same", cluster.cluster_id == metadata.cluster_id, True)
-    brokers = sorted((int(each.broker_id), each.host, each.port) for each in cluster.brokers)
-    same = brokers == sorted((int(each.node_id), each.host, each.port) for each in metadata.brokers)
+    brokers = sorted((int(broker.broker_id), broker.host, broker.port) for broker in cluster.brokers)
+    same = brokers == sorted((int(broker.node_id), broker.host, broker.port) for broker in metadata.brokers)
     at.expect("the brokers are the same", same, True)
 
 
@@ -314,7 +319,7 @@ def described(at: ProbeContext) -> None:
     response = at.call(DESCRIBE, {"topics": [{"name": topic.name}]})
     result = single(response, "topics")
     at.expect("error code of the topic", result.error_code, ErrorCode.none)
-    at.expect("partitions", [each.partition_index for each in result.partitions], [0, 1, 2])
+    at.expect("partitions", [partition.partition_index for partition in result.partitions], [0, 1, 2])
     at.expect("cursor", response.next_cursor, None)
 
 
@@ -339,12 +344,14 @@ def described_cursor(at: ProbeContext) -> None:
     topic = at.topic(3)
     request = {"topics": [{"name": topic.name}], "response_partition_limit": 2}
     response = at.call(DESCRIBE, request)
-    at.expect("partitions", [each.partition_index for each in single(response, "topics").partitions], [0, 1])
+    at.expect("partitions", [partition.partition_index for partition in single(response, "topics").partitions], [0, 1])
     cursor = response.next_cursor
     at.expect_that("cursor", cursor, cursor is not None and cursor.partition_index == 2, "at partition 2")
     rest = at.call(DESCRIBE, request | {"cursor": {"topic_name": topic.name, "partition_index": 2}})
     at.expect(
-        "partitions from the cursor on", [each.partition_index for each in single(rest, "topics").partitions], [2]
+        "partitions from the cursor on",
+        [partition.partition_index for partition in single(rest, "topics").partitions],
+        [2],
     )
     at.expect("cursor at the end", rest.next_cursor, None)
 
@@ -353,8 +360,8 @@ def described_cursor(at: ProbeContext) -> None:
 def described_sorted(at: ProbeContext) -> None:
     """It returns topics in the order of their names."""
     names = sorted(at.topic().name for _ in range(3))
-    results = at.call(DESCRIBE, {"topics": [{"name": each} for each in reversed(names)]}).topics
-    at.expect("the topics are in the order of their names", [str(each.name) for each in results] == names, True)
+    results = at.call(DESCRIBE, {"topics": [{"name": name} for name in reversed(names)]}).topics
+    at.expect("the topics are in the order of their names", [str(result.name) for result in results] == names, True)
 
 
 @case(
@@ -385,9 +392,9 @@ def _refused_cursor(at: ProbeContext, name: str, cursor: str = "", partition: in
     """A request that is invalid as a whole: each topic has the error, and no partitions."""
     request = {"topics": [{"name": name}], "cursor": {"topic_name": cursor or name, "partition_index": partition}}
     results = at.call(DESCRIBE, request).topics
-    codes = sorted({int(each.error_code) for each in results})
+    codes = sorted({int(result.error_code) for result in results})
     at.expect("error codes of the topics", codes, [int(ErrorCode.invalid_request)])
-    at.expect("number of partitions", sum(len(each.partitions) for each in results), 0)
+    at.expect("number of partitions", sum(len(result.partitions) for result in results), 0)
 
 
 @case("metadata/cluster/operations", "KIP-430", {METADATA: (8, 8)}, since="2.3", level=SHOULD)
@@ -434,7 +441,11 @@ def snapshots_of_each_partition(at: ProbeContext) -> None:
     ]
     response = at.call(SNAPSHOT, {"cluster_id": cluster, "replica_id": -1, "max_bytes": 1, "topics": topics})
     at.expect("error code of the request", response.error_code, ErrorCode.none)
-    found = [(str(topic.name), int(each.index), each) for topic in response.topics for each in topic.partitions]
+    found = [
+        (str(topic.name), int(partition.index), partition)
+        for topic in response.topics
+        for partition in topic.partitions
+    ]
     at.expect("the response names the same partitions", [found_at[:2] for found_at in found] == places, True)
     for name, index, each in found[:-1]:
         where = "of a topic without snapshots" if name != METADATA_LOG else f"of partition {index} of the metadata log"

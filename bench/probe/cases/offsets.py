@@ -182,7 +182,7 @@ def unknown_partition(at: ProbeContext) -> None:
     topic = _log(at)
     partitions = [{"partition_index": each, "timestamp": LATEST} for each in (0, 9)]
     response = at.call(LIST, {"replica_id": -1, "topics": [{"name": topic.name, "partitions": partitions}]})
-    results = ByKey({each.partition_index: each for each in single(response, "topics").partitions})
+    results = ByKey({partition.partition_index: partition for partition in single(response, "topics").partitions})
     at.expect("error code of the one", results[9].error_code, ErrorCode.unknown_topic_or_partition)
     expect_offset(at, results[0], 6)
 
@@ -192,7 +192,7 @@ def named_twice(at: ProbeContext) -> None:
     """A partition that is named twice is refused with INVALID_REQUEST."""
     partitions = [{"partition_index": 0, "timestamp": each} for each in (LATEST, EARLIEST)]
     response = at.call(LIST, {"replica_id": -1, "topics": [{"name": _log(at).name, "partitions": partitions}]})
-    codes = {int(each.error_code) for each in single(response, "topics").partitions}
+    codes = {int(partition.error_code) for partition in single(response, "topics").partitions}
     at.expect("error codes", sorted(codes), [int(ErrorCode.invalid_request)])
 
 
@@ -207,7 +207,9 @@ def returned_once(at: ProbeContext) -> None:
     ]
     response = at.call(LIST, {"replica_id": -1, "topics": topics})
     at.expect("number of topics", len(response.topics), 1)
-    found = sorted((each.partition_index, int(each.error_code)) for each in single(response, "topics").partitions)
+    found = sorted(
+        (partition.partition_index, int(partition.error_code)) for partition in single(response, "topics").partitions
+    )
     at.expect("partitions and error codes", found, [(0, int(ErrorCode.invalid_request)), (1, 0)])
 
 

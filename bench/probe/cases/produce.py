@@ -84,7 +84,7 @@ def epoch_of_client(at: ProbeContext) -> None:
     """The leader epoch that a client writes into its batch does not count."""
     topic = at.topic()
     write(at, topic, batch(b"a", leader_epoch=77))
-    found = [each.leader_epoch == 77 for each in headers(fetch_one(at, topic))]
+    found = [header.leader_epoch == 77 for header in headers(fetch_one(at, topic))]
     at.expect("the client's leader epoch is fetched", found, [False])
 
 
@@ -122,7 +122,7 @@ def several_partitions(at: ProbeContext) -> None:
     topic = at.topic(3)
     response = at.call(PRODUCE, produce_request(topic, at.version(PRODUCE), {0: batch(), 2: batch(), 1: batch()}))
     rows = single(response, "responses").partitions
-    found = sorted((each.partition, each.error_code, each.base_offset) for each in rows)
+    found = sorted((row.partition, row.error_code, row.base_offset) for row in rows)
     at.expect("partition, error code and base offset", found, [(0, 0, 0), (1, 0, 0), (2, 0, 0)])
 
 
@@ -134,7 +134,7 @@ def named_twice(at: ProbeContext) -> None:
     (once,) = request.topics
     first = replace(once, partitions=[ProducePartition(0, batch(b"first")), *once.partitions])
     response = at.call(PRODUCE, replace(request, topics=[first]))
-    found = [each for part in response.responses for each in part.partitions]
+    found = [partition for part in response.responses for partition in part.partitions]
     at.expect("error codes and base offsets", [(each.error_code, each.base_offset) for each in found], [(0, 0)])
     at.expect("values", values(fetch_one(at, topic)), [b"last"])
 
@@ -144,7 +144,7 @@ def partial(at: ProbeContext) -> None:
     """A partition that is refused does not affect the others of the request."""
     topic = at.topic()
     response = at.call(PRODUCE, produce_request(topic, at.version(PRODUCE), {0: batch(), 9: batch()}))
-    codes = {each.partition: each.error_code for each in single(response, "responses").partitions}
+    codes = {partition.partition: partition.error_code for partition in single(response, "responses").partitions}
     at.expect("error code of the partition that exists", codes.get(0), ErrorCode.none)
     at.expect("error code of the one that does not", codes.get(9), ErrorCode.unknown_topic_or_partition)
 
@@ -274,7 +274,7 @@ def record_errors(at: ProbeContext) -> None:
     two = [Record(timestamp_ms=now_ms(), key=b"k", value=b"v"), Record(timestamp_ms=now_ms(), value=b"v")]
     result = produce(at, topic, build(two))
     at.expect_error(result, ErrorCode.invalid_record)
-    at.expect("indexes of the wrong records", [each.batch_index for each in result.record_errors], [1])
+    at.expect("indexes of the wrong records", [error.batch_index for error in result.record_errors], [1])
 
 
 @case("produce/batch/keys-and-headers", KIP_98, BOTH, since="0.11")
@@ -287,7 +287,7 @@ def keys_and_headers(at: ProbeContext) -> None:
         Record(timestamp_ms=at_ms, key=b"k", value=b"v", headers=(("h", b"1"), ("h", None), ("", b""))),
     ]
     write(at, topic, build(sent))
-    found = [(each.key, each.value, each.headers) for each in records(fetch_one(at, topic))]
+    found = [(record.key, record.value, record.headers) for record in records(fetch_one(at, topic))]
     at.expect("keys, values and headers", found, [(each.key, each.value, each.headers) for each in sent])
 
 
@@ -308,7 +308,7 @@ def time_of_client(at: ProbeContext) -> None:
     topic, sent = at.topic(configs={"message.timestamp.type": "CreateTime"}), now_ms() - 5_000
     result = produce(at, topic, batch(timestamp_ms=sent))
     at.expect("append time of the response", result.log_append_time_ms, -1)
-    kept = [each.timestamp_ms == sent for each in records(fetch_one(at, topic))]
+    kept = [record.timestamp_ms == sent for record in records(fetch_one(at, topic))]
     at.expect("the timestamp is the client's", kept, [True])
 
 
@@ -319,8 +319,8 @@ def append_time(at: ProbeContext) -> None:
     result = produce(at, topic, batch(timestamp_ms=12_345))
     at.expect("an append time is returned", result.log_append_time_ms > 12_345, True)
     data = fetch_one(at, topic)
-    at.expect("the batch says that it has append time", [each.is_log_append_time for each in headers(data)], [True])
-    same = [each.timestamp_ms == result.log_append_time_ms for each in records(data)]
+    at.expect("the batch says that it has append time", [header.is_log_append_time for header in headers(data)], [True])
+    same = [record.timestamp_ms == result.log_append_time_ms for record in records(data)]
     at.expect("the record has the time of the response", same, [True])
 
 
@@ -367,7 +367,7 @@ def _compression(codec: Compression) -> ProbeCase:
         topic, sent = at.topic(), [b"value %d" % each * 20 for each in range(10)]
         write(at, topic, batch(*sent, compression=codec))
         result = fetch_one(at, topic)
-        at.expect("codec of the batch", [each.compression for each in headers(result)], [int(codec)])
+        at.expect("codec of the batch", [header.compression for header in headers(result)], [int(codec)])
         at.expect("the values are those that were written", values(result) == sent, True)
 
     name = codec.name.lower()
@@ -388,7 +388,7 @@ def by_topic(at: ProbeContext) -> None:
     topic = at.topic(configs={"compression.type": "gzip"})
     write(at, topic, batch(*[b"value" * 20] * 10))
     result = fetch_one(at, topic)
-    at.expect("codec of the batch", [each.compression for each in headers(result)], [int(Compression.GZIP)])
+    at.expect("codec of the batch", [header.compression for header in headers(result)], [int(Compression.GZIP)])
     at.expect("values that are fetched", values(result) == [b"value" * 20] * 10, True)
 
 

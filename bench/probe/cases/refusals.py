@@ -258,7 +258,9 @@ def too_high(at: ProbeContext) -> None:
     """A level that the broker does not support is refused with INVALID_UPDATE_VERSION."""
     wanted = {"feature": "metadata.version", "max_version_level": 32_000}
     response = _of_controller(at, FEATURES, {"timeout": TIMEOUT_MS, "feature_updates": [wanted], "validate_only": True})
-    code = int(response.error_code) or next((int(each.error_code) for each in response.results if each.error_code), 0)
+    code = int(response.error_code) or next(
+        (int(result.error_code) for result in response.results if result.error_code), 0
+    )
     at.expect("error code", code, ErrorCode.invalid_update_version)
 
 
@@ -268,10 +270,10 @@ def upgradable(at: ProbeContext) -> None:
     kraft.version, which clusters with a static quorum refuse."""
     software = {"client_software_name": "probe", "client_software_version": "1"}
     reply = _of_controller(at, API_VERSIONS, software)
-    finalized = {str(each.name): int(each.max_version_level) for each in reply.finalized_features}
+    finalized = {str(feature.name): int(feature.max_version_level) for feature in reply.finalized_features}
     refused = []
-    for each in reply.supported_features:
-        name, level = str(each.name), int(each.max_version)
+    for feature in reply.supported_features:
+        name, level = str(feature.name), int(feature.max_version)
         if name == "kraft.version" or finalized.get(name, 0) >= level:
             continue
         wanted = {"feature": name, "max_version_level": level}

@@ -65,7 +65,7 @@ def records_kept(at: ProbeContext) -> None:
     _restarted(at, topic)
     found = fetch_one(at, topic)
     at.expect("values", values(found), [b"a", b"b", b"c"])
-    at.expect("base offsets", [each.base_offset for each in headers(found)], [0, 2])
+    at.expect("base offsets", [header.base_offset for header in headers(found)], [0, 2])
     write(at, topic, batch(b"d"))
     at.expect("log end after one more", log_end(at, topic), 4)
 
@@ -92,7 +92,7 @@ def records_deleted(at: ProbeContext) -> None:
     found = fetch_one(at, topic, wanted(offset=3))
     at.expect("error code at it", found.error_code, ErrorCode.none)
     at.expect("log start", found.log_start_offset, 3, -1)
-    at.expect("the batch that is left begins below it", [each.base_offset for each in headers(found)], [2])
+    at.expect("the batch that is left begins below it", [header.base_offset for header in headers(found)], [2])
     write(at, topic, batch(b"e"))
     at.expect("log end after one more", offset_at(at, topic, LATEST).offset, 5)
 
@@ -113,7 +113,7 @@ def leader_epochs(at: ProbeContext) -> None:
     at.expect("it returns the epoch", result.leader_epoch == before, True)
     at.expect("end offset of the epoch", result.end_offset, 2 if after > before else 3)
     at.expect("ListOffsets returns the newer epoch", offset_at(at, topic, LATEST).leader_epoch == after, True)
-    found = [each.leader_epoch for each in headers(fetch_one(at, topic))]
+    found = [header.leader_epoch for header in headers(fetch_one(at, topic))]
     at.expect("the batches have their leader's epoch", found == [before, after], True)
 
 
@@ -229,7 +229,10 @@ def transaction_aborted(at: ProbeContext) -> None:
     producer.aborts(topic)
     _restarted(at, topic)
     found = read(at, topic, COMMITTED)
-    aborted = [(int(each.producer_id), int(each.first_offset)) for each in found.aborted_transactions or ()]
+    aborted = [
+        (int(transaction.producer_id), int(transaction.first_offset))
+        for transaction in found.aborted_transactions or ()
+    ]
     at.expect("the aborted transaction is returned", aborted == [(producer.producer_id, 0)], True)
     at.expect("last stable offset", latest(at, topic, COMMITTED) == latest(at, topic, UNCOMMITTED), True)
 

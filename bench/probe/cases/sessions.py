@@ -379,13 +379,13 @@ def slots(at: ProbeContext) -> None:
     responses = _pipelined(quiet, version, [request] * BEYOND_DEFAULT_SLOTS)
     del at.lines[6:-6]  # They are all the same.
     found = len(at.lines)
-    opened = {each.session_id for each in responses} - {0}
+    opened = {response.session_id for response in responses} - {0}
     _pipelined(
         quiet, version, [fetch_request(at, [], session_id=session_id, session_epoch=CLOSE) for session_id in opened]
     )
     del at.lines[found:]
-    at.expect("error codes", sorted({each.error_code for each in responses}), [0])
-    have_it = all(values(single(each, "responses", "partitions")) == [b"v"] for each in responses)
+    at.expect("error codes", sorted({response.error_code for response in responses}), [0])
+    have_it = all(values(single(response, "responses", "partitions")) == [b"v"] for response in responses)
     at.expect("each response has the record", have_it, True)
 
 
@@ -393,7 +393,7 @@ def _pipelined(on: Conversation, version: int, requests: Sequence[FetchRequest])
     """Send many at once, for far brokers, and return the responses."""
     responses: list[FetchResponse] = []
     for begin in range(0, len(requests), AT_ONCE):
-        sent = [on.send(FETCH, version, each) for each in requests[begin : begin + AT_ONCE]]
+        sent = [on.send(FETCH, version, request) for request in requests[begin : begin + AT_ONCE]]
         responses += [on.receive(each) for each in sent]
     return responses
 
@@ -448,7 +448,7 @@ def preferred_replica(at: ProbeContext) -> None:
 def _elsewhere(at: ProbeContext) -> tuple[int, str]:
     """A node in another rack than the leader's, and that rack. Raise NotAdvertised if leaders send no consumer
     there."""
-    racks = {int(each.node_id): each.rack for each in at.call(ApiKey.METADATA, {"topics": ()}).brokers}
+    racks = {int(broker.node_id): broker.rack for broker in at.call(ApiKey.METADATA, {"topics": ()}).brokers}
     own = racks[at.broker.node_id]
     other = next((each for each, name in racks.items() if name and own and name != own), None)
     if other is None:
@@ -459,7 +459,7 @@ def _elsewhere(at: ProbeContext) -> tuple[int, str]:
         "configuration_keys": [SELECTOR],
     }
     result = single(at.call(ApiKey.DESCRIBE_CONFIGS, {"resources": [resource]}), "results")
-    if not any(each.value for each in result.configs if each.name == SELECTOR):
+    if not any(config.value for config in result.configs if config.name == SELECTOR):
         raise NotAdvertised("the leader prefers no replica: it has no replica.selector.class")
     return other, str(racks[other])
 

@@ -97,7 +97,7 @@ def described_several(at: ProbeContext) -> None:
     known = Transactional(at).take()
     stranger = Transactional(at, on_node_of=known)
     response = at.call(DESCRIBE, {"transactional_ids": [stranger.name, known.name]}, on=known.on)
-    codes = ByKey({str(each.transactional_id): int(each.error_code) for each in response.transaction_states})
+    codes = ByKey({str(state.transactional_id): int(state.error_code) for state in response.transaction_states})
     at.expect("error code of the known one", codes[known.name], ErrorCode.none)
     at.expect("error code of the other one", codes[stranger.name], ErrorCode.transactional_id_not_found)
 
@@ -113,19 +113,19 @@ def _listed(producer: Transactional, **filters: object) -> Any:
 
 
 def _has(response: Any, producer: Transactional) -> bool:
-    return any(each.transactional_id == producer.name for each in response.transaction_states)
+    return any(state.transactional_id == producer.name for state in response.transaction_states)
 
 
 def _expect_listed(at: ProbeContext, producers: Sequence[Transactional], wanted: Sequence[bool], **by: object) -> None:
     results = _listed(producers[0], **by)
-    at.expect("they are listed", [_has(results, each) for each in producers], list(wanted))
+    at.expect("they are listed", [_has(results, producer) for producer in producers], list(wanted))
 
 
 @case("transactions/list/all", KIP_664, LISTED, since="3.0")
 def all_of_them(at: ProbeContext) -> None:
     """Without a filter each transactional ID is listed with its producer ID and state."""
     _, producer = _begun(at)
-    found = [each for each in _listed(producer).transaction_states if each.transactional_id == producer.name]
+    found = [state for state in _listed(producer).transaction_states if state.transactional_id == producer.name]
     at.expect("number of entries", len(found), 1)
     at.expect("state", found[0].transaction_state, "Ongoing")
     at.expect("the producer ID is returned", found[0].producer_id == producer.producer_id, True)

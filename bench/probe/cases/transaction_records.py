@@ -154,7 +154,7 @@ def _marker(at: ProbeContext, topic: Topic, producer: Transactional, key: bytes)
     at.expect("control and transactional bits", last.attributes & (CONTROL | TRANSACTIONAL), CONTROL | TRANSACTIONAL)
     at.expect("records of the marker", last.record_count, 1)
     at.expect("the marker has the producer's ID", last.producer_id == producer.producer_id, True)
-    at.expect("keys of the records", [each.key for each in records(found)], [None, key])
+    at.expect("keys of the records", [record.key for record in records(found)], [None, key])
 
 
 @case("transactions/markers/commit", KIP_98, NEEDS, since="0.11")
@@ -312,12 +312,17 @@ def aborted_over_segments(at: ProbeContext) -> None:
     expected = {long_one.producer_id: 0, short_one.producer_id: 5}
     for offset, wanted_ones in ((0, [long_one]), (2, [long_one]), (4, [long_one])):
         found = read(at, topic, COMMITTED, offset=offset)
-        results = {int(each.producer_id): int(each.first_offset) for each in found.aborted_transactions or ()}
+        results = {
+            int(transaction.producer_id): int(transaction.first_offset)
+            for transaction in found.aborted_transactions or ()
+        }
         missing = [each for each in wanted_ones if results.get(each.producer_id) != expected[each.producer_id]]
         at.expect(f"the transaction is returned to a reader from {offset}", not missing, True)
         at.expect("nothing else is returned", results.items() <= expected.items(), True)
     found = read(at, topic, COMMITTED, offset=5)
-    results = {int(each.producer_id): int(each.first_offset) for each in found.aborted_transactions or ()}
+    results = {
+        int(transaction.producer_id): int(transaction.first_offset) for transaction in found.aborted_transactions or ()
+    }
     at.expect("both are returned to a reader from 5", results == expected, True)
 
 
@@ -343,7 +348,7 @@ def aborted_compacted(at: ProbeContext) -> None:
     found = read(at, topic, UNCOMMITTED)
     if b"old" in values(found):
         raise NotAdvertised("the log was not compacted in time")
-    kept = [each.value for each in records(found) if each.key == b"k"]
+    kept = [record.value for record in records(found) if record.key == b"k"]
     at.expect("what is left under the key", kept, [b"committed"])
     at.expect("last stable offset", latest(at, topic, COMMITTED) == latest(at, topic, UNCOMMITTED), True)
 

@@ -92,7 +92,7 @@ def aborts_open(at: ProbeContext) -> None:
     second.begins(topic, b"done")
     second.commits(topic)
     found = read(at, topic, COMMITTED)
-    aborted = {each.producer_id for each in found.aborted_transactions or ()}
+    aborted = {transaction.producer_id for transaction in found.aborted_transactions or ()}
     at.expect("the open transaction was aborted", first.producer_id in aborted, True)
 
 
@@ -223,7 +223,7 @@ def batched(at: ProbeContext) -> None:
     topics = [{"name": topic.name, "partitions": [0]}]
     response = at.call(ADD, {"transactions": [{**each.owner, "topics": topics} for each in (good, bad)]}, on=good.on)
     allowed(int(response.error_code))
-    by_id = {str(each.transactional_id): each for each in response.results_by_transaction}
+    by_id = {str(result.transactional_id): result for result in response.results_by_transaction}
     at.expect("both are returned", by_id.keys() == {good.name, bad.name}, True)
     found = [
         int(single(by_id[each.name], "topic_results", "results_by_partition").partition_error_code)
@@ -408,7 +408,10 @@ def timeout_aborted(at: ProbeContext) -> None:
     """A transaction that is open for longer than its timeout is aborted by its coordinator."""
     topic, producer = _timed_out(at)
     found = read(at, topic, COMMITTED)
-    aborted = [(int(each.producer_id), int(each.first_offset)) for each in found.aborted_transactions or ()]
+    aborted = [
+        (int(transaction.producer_id), int(transaction.first_offset))
+        for transaction in found.aborted_transactions or ()
+    ]
     at.expect("the aborted transaction is returned", aborted == [(producer.producer_id, 0)], True)
 
 
@@ -477,4 +480,4 @@ def added_behind(at: ProbeContext) -> None:
     producer.writes(topic, b"b")
     producer.aborts(topic)
     found = read(at, topic, COMMITTED)
-    at.expect("aborted from", [int(each.first_offset) for each in found.aborted_transactions or ()], [2])
+    at.expect("aborted from", [int(transaction.first_offset) for transaction in found.aborted_transactions or ()], [2])

@@ -15,27 +15,27 @@ def test_there_are_at_least_150_cases() -> None:
 
 
 def test_each_case_has_requirement_and_source() -> None:
-    for each in CASES:
-        assert each.words.endswith("."), each.id
-        assert each.source, each.id
-        assert each.since[0].isdigit(), each.id
-        assert all(key in VERSIONS for key in each.needs), each.id
+    for case in CASES:
+        assert case.words.endswith("."), case.id
+        assert case.source, case.id
+        assert case.since[0].isdigit(), case.id
+        assert all(key in VERSIONS for key in case.needs), case.id
 
 
 def test_behaviour_only_in_kafkas_code_is_not_required() -> None:
-    assert not [each.id for each in CASES if each.level is Level.MUST and each.source.startswith("Apache Kafka's")]
+    assert not [case.id for case in CASES if case.level is Level.MUST and case.source.startswith("Apache Kafka's")]
 
 
 def test_ids_have_a_section_and_a_name() -> None:
-    for each in CASES:
-        assert each.section, each.id
-        assert each.id == each.id.strip("/ "), each.id
+    for case in CASES:
+        assert case.section, case.id
+        assert case.id == case.id.strip("/ "), case.id
 
 
 def test_section_holds_those_below_it() -> None:
     sections = {each.section for each in chosen(["fetch"], [])}
     assert {"fetch/session", "fetch/limits"} <= sections
-    assert all(each.startswith("fetch") for each in sections)
+    assert all(section.startswith("fetch") for section in sections)
 
 
 def test_single_case_is_chosen_by_its_id() -> None:
@@ -63,7 +63,7 @@ def test_unknown_names_are_reported() -> None:
 @pytest.mark.parametrize("release", kafka_responses.releases())
 def test_every_must_holds_of_apache_kafka(release: str) -> None:
     """A MUST that Kafka's current release breaks would be our own invention."""
-    levels = {each.id: each.level for each in CASES}
+    levels = {case.id: case.level for case in CASES}
     broken = [
         name
         for name, (verdict, _) in kafka_responses.recorded(release).items()

@@ -88,7 +88,11 @@ def test_case_that_ends_the_broker_fails_and_the_others_are_played(target_file: 
     )
     assert run(wanted, said.append) == FAILED
     results = {each["id"]: each for each in json.loads((tmp_path / "results.json").read_text())["cases"]}
-    assert {name: each["verdict"] for name, each in results.items()} == {BEFORE: "pass", KILLS: "fail", AFTER: "fail"}
+    assert {name: result["verdict"] for name, result in results.items()} == {
+        BEFORE: "pass",
+        KILLS: "fail",
+        AFTER: "fail",
+    }
     assert results[KILLS]["reason"] == DEATH
     assert "  " + DEATH in said
     assert said[-1].endswith("1 pass, 2 fail, the broker ended 2 times")
@@ -100,9 +104,9 @@ def test_case_beside_others_that_ends_the_broker_is_found(target_file: Path) -> 
     cases = [*neighbours[:20], kills, *neighbours[20:]]
     with started(find(str(target_file))) as target:
         outcomes = play(meet(target.address), cases, target=target)
-    ended = [each.case.id for each in outcomes if each.ended]
+    ended = [outcome.case.id for outcome in outcomes if outcome.ended]
     assert ended == [kills.id]
-    assert {each.verdict for each in outcomes if not each.ended} == {CaseVerdict.PASS}
+    assert {outcome.verdict for outcome in outcomes if not outcome.ended} == {CaseVerdict.PASS}
 
 
 def harmless_named(name: str) -> ProbeCase:
@@ -122,8 +126,8 @@ def test_probe_ends_with_a_broker_that_is_not_ours(external: Address) -> None:
 
 def test_death_beside_other_cases_ends_the_probe_of_a_broker_that_is_not_ours(external: Address) -> None:
     outcomes = play(meet(external), [kills, *chosen([], [BEFORE])])
-    assert [each.verdict for each in outcomes] == [CaseVerdict.FAIL, CaseVerdict.NOT_PLAYED]
-    assert all(each.is_red(False) for each in outcomes[:1])
+    assert [outcome.verdict for outcome in outcomes] == [CaseVerdict.FAIL, CaseVerdict.NOT_PLAYED]
+    assert all(outcome.is_red(False) for outcome in outcomes[:1])
 
 
 def test_restart_is_played_only_for_own_broker_with_kept_data(target_file: Path, external: Address) -> None:

@@ -239,7 +239,7 @@ def test_topic_that_the_broker_does_not_delete_is_reported(monkeypatch: pytest.M
     monkeypatch.setattr("bench.probe.context.Conversation.__post_init__", lambda _: None)
     monkeypatch.setattr("bench.probe.context.Conversation.close", lambda _: None)
     monkeypatch.setattr("bench.probe.context.Conversation.call", lambda *_: SimpleNamespace(responses=found))
-    broker = replace(_broker(("127.0.0.1", 1)), versions={key: each[:2] for key, each in VERSIONS.items()})
+    broker = replace(_broker(("127.0.0.1", 1)), versions={key: version[:2] for key, version in VERSIONS.items()})
     assert remove(broker, Belongings(topics=list(codes))) == ["kept: TOPIC_AUTHORIZATION_FAILED"]
 
 

@@ -68,7 +68,7 @@ def test_no_must_is_broken_over_a_restart(tmp_path: Path, sections: Sequence[str
     with REFERENCE.launched(tmp_path, 1, NO_DELAY) as cluster:
         own = of_cluster(cluster)
         outcomes = play(meet(own.address), chosen(sections, cases), target=own)
-    assert [outcome_line(each) for each in outcomes if each.verdict is not CaseVerdict.PASS] == []
+    assert [outcome_line(outcome) for outcome in outcomes if outcome.verdict is not CaseVerdict.PASS] == []
 
 
 def test_no_must_is_broken_with_a_tier_and_where_producers_expire(tmp_path: Path) -> None:
@@ -76,15 +76,15 @@ def test_no_must_is_broken_with_a_tier_and_where_producers_expire(tmp_path: Path
     with tiered(REFERENCE).launched(tmp_path, 1, settings) as cluster:
         cases = chosen(["tier"], ["produce/idempotence/expired"])
         outcomes = play(meet(("127.0.0.1", cluster.ports[0])), cases)
-    assert [outcome_line(each) for each in outcomes if each.verdict is not CaseVerdict.PASS] == []
+    assert [outcome_line(outcome) for outcome in outcomes if outcome.verdict is not CaseVerdict.PASS] == []
 
 
 def test_end_of_the_sequence_where_unknown_producers_are_refused(tmp_path: Path) -> None:
     policy = {"crucible.unknown.producer.id.policy": "reject"}
-    wraps = [each.id for each in all_cases() if each.id.startswith("produce/idempotence/wrap")]
+    wraps = [case.id for case in all_cases() if case.id.startswith("produce/idempotence/wrap")]
     with REFERENCE.launched(tmp_path, 1, policy) as cluster:
         outcomes = play(meet(("127.0.0.1", cluster.ports[0])), chosen([], [*wraps, "produce/idempotence/unknown-id"]))
-    verdicts = {each.case.id: each.verdict for each in outcomes}
+    verdicts = {outcome.case.id: outcome.verdict for outcome in outcomes}
     assert verdicts.pop("produce/idempotence/unknown-id") is CaseVerdict.FAIL
     assert verdicts == dict.fromkeys(wraps, CaseVerdict.NOT_ADVERTISED)
     assert len(wraps) == 3
@@ -95,21 +95,21 @@ def test_no_must_is_broken_where_followers_are_read(tmp_path: Path) -> None:
     with REFERENCE.launched(tmp_path, 2, settings) as cluster:
         cases = chosen([], ["fetch/session/preferred-replica", "groups/fetch/error-in-version-1"])
         outcomes = play(meet(("127.0.0.1", cluster.ports[0])), cases)
-    assert [outcome_line(each) for each in outcomes if each.verdict is not CaseVerdict.PASS] == []
+    assert [outcome_line(outcome) for outcome in outcomes if outcome.verdict is not CaseVerdict.PASS] == []
 
 
 def test_run_deletes_everything_it_created(broker: ProbedBroker) -> None:
     play(broker, chosen(["metadata"], []))
     with Conversation(broker.address, [], lambda: 10.0) as conversation:
         response = conversation.call(ApiKey.METADATA, broker.version(ApiKey.METADATA, (1, 12)), {"topics": None})
-    assert not [each.name for each in response.topics if str(each.name).startswith("crucible-probe-")]
+    assert not [topic.name for topic in response.topics if str(topic.name).startswith("crucible-probe-")]
 
 
 def test_groups_with_members_are_deleted_afterwards(broker: ProbedBroker) -> None:
     play(broker, chosen([], ["groups/sync/again", "groups/heartbeat/rebalance"]))
     with Conversation(broker.address, [], lambda: 10.0) as conversation:
         response = conversation.call(ApiKey.LIST_GROUPS, broker.version(ApiKey.LIST_GROUPS, (0, 5)), {})
-    assert not [each.group_id for each in response.groups if str(each.group_id).startswith("crucible-probe-")]
+    assert not [group.group_id for group in response.groups if str(group.group_id).startswith("crucible-probe-")]
 
 
 def test_target_that_breaks_a_must_exits_with_1(broker: ProbedBroker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from bench.probe.tests.scripted_server import serving
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.messages import body_class, encode_response
 
-VERSIONS_IN_FULL = {key: each[:2] for key, each in VERSIONS.items()}
+VERSIONS_IN_FULL = {key: version[:2] for key, version in VERSIONS.items()}
 
 
 @case("handshake/of-test", "a test", {}, since="0.9")

@@ -40,14 +40,14 @@ def chosen(sections: Sequence[str], ids: Sequence[str]) -> tuple[ClientCase, ...
     cases = all_cases()
     if not sections and not ids:
         return cases
-    known = [each.id for each in cases]
+    known = [case.id for case in cases]
     for name in ids:
         if name not in known:
             raise UnknownCase(f"There is no case {name!r}{_near(name, known)}; --list has all.")
     for name in sections:
         if not any(_is_in(each, name) for each in known):
             raise UnknownCase(f"There is no section {name!r}{_near(name, ORDER)}; they are {', '.join(ORDER)}.")
-    return tuple(each for each in cases if each.id in ids or any(_is_in(each.id, name) for name in sections))
+    return tuple(case for case in cases if case.id in ids or any(_is_in(case.id, name) for name in sections))
 
 
 def _near(name: str, known: Sequence[str]) -> str:

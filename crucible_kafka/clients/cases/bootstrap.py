@@ -37,13 +37,13 @@ def _reads_beside(at: Play, *servers: RawServer) -> None:
     """Let clients read whose first addresses are these servers, until one has tried any."""
     topic = at.topic()
     written = at.write(topic)
-    addresses = [*(each.address for each in servers), at.kafka.bootstrap_servers]
+    addresses = [*(server.address for server in servers), at.kafka.bootstrap_servers]
     for _ in range(ATTEMPTS):
         consumer = at.consumer(bootstrap=",".join(addresses), request_timeout_ms=2000)
         consumer.assign(topic)
         at.reads(consumer, written, timeouts=5)
         at.error("fatal errors of the application", consumer.fatal, None)
-        if any(each.accepted for each in servers):
+        if any(server.accepted for server in servers):
             return
         consumer.close()
     at.shown(False, f"Of {ATTEMPTS} clients none tried such an address")
@@ -72,7 +72,7 @@ def unsupported(at: Play) -> None:
     consumer = at.consumer()
     consumer.assign(topic)
     at.reads(consumer, written)
-    refused = [each for each in consumer.exchanges("ApiVersions") if each.request.version > 0]
+    refused = [exchange for exchange in consumer.exchanges("ApiVersions") if exchange.request.version > 0]
     at.supported(refused, "The client requests ApiVersions in version 0 only")
     at.error("fatal errors of the application", consumer.fatal, None)
 
@@ -85,10 +85,8 @@ def newer(at: Play) -> None:
     def announce(body: Any) -> Any:
         # Of these two the broker serves the newest versions that clients have. Of others a client may have newer ones.
         keys = [
-            replace(each, max_version=type(each.max_version)(each.max_version + BEYOND))
-            if each.api_key in BOTH
-            else each
-            for each in body.api_keys
+            replace(key, max_version=type(key.max_version)(key.max_version + BEYOND)) if key.api_key in BOTH else key
+            for key in body.api_keys
         ]
         unknown = replace(keys[-1], api_key=UNKNOWN_API)
         return replace(body, api_keys=(*keys, unknown))
@@ -134,7 +132,7 @@ def old(at: Play) -> None:
     member.subscribe(topic)
     at.reads(member, written)
     at.data("the commit succeeds", member.commit(), True)
-    beyond = [f"{each.api} v{each.version}" for each in at.frames(member.name) if "max_versions" in each.fault]
+    beyond = [f"{frame.api} v{frame.version}" for frame in at.frames(member.name) if "max_versions" in frame.fault]
     at.wire("requests beyond the announced versions", beyond, [])
 
 
@@ -158,7 +156,7 @@ def rebootstrap(at: Play) -> None:
     consumer = at.consumer(metadata_max_age_ms=SHORT_AGE_MS)
     consumer.assign(topic)
     at.reads(consumer, at.write(topic))
-    newest = max(each.request.version for each in consumer.exchanges("Metadata"))
+    newest = max(exchange.request.version for exchange in consumer.exchanges("Metadata"))
     at.supported(newest >= FIRST_WITH_REBOOTSTRAP, f"The client sends Metadata {newest}, which lacks the error")
     rule = at.kafka.on("Metadata", client_id="consumer-*").respond_error("REBOOTSTRAP_REQUIRED", times=1)
     consumer.poll_until(lambda: rule.fired)
@@ -237,7 +235,9 @@ def older_ignored(at: Play) -> None:
     """After the leader has moved, metadata of before comes several times, with the old leader and its older epoch: the
     client ignores it, and fetches nothing from the old leader."""
     consumer, old_leader, since_s = _reads_despite_older(at)
-    at_old = [each for each in consumer.exchanges("Fetch", after=since_s) if each.request.node == old_leader]
+    at_old = [
+        exchange for exchange in consumer.exchanges("Fetch", after=since_s) if exchange.request.node == old_leader
+    ]
     at.wire("fetches with partitions at the old leader", sum(bool(each.body["topics"]) for each in at_old), 0)
 
 
@@ -254,7 +254,7 @@ def equal_epoch(at: Play) -> None:
     consumer = at.consumer()
     consumer.assign(topic)
     at.reads(consumer, written, timeouts=4)
-    came = [each for api in READING for each in consumer.exchanges(api) if each.request.node == wrong]
+    came = [exchange for api in READING for exchange in consumer.exchanges(api) if exchange.request.node == wrong]
     at.shown(came, "The client did not try to read from the wrong leader")
     at.error("fatal errors of the application", consumer.fatal, None)
 
@@ -354,19 +354,19 @@ def _led_by(topic: Any, leader: int | None, epoch: int) -> Any:
     """Return a topic of Metadata with another leader, or the same with None, and another leader epoch."""
     partitions = [
         replace(
-            each,
-            leader_id=each.leader_id if leader is None else type(each.leader_id)(leader),
-            leader_epoch=type(each.leader_epoch)(epoch),
+            partition,
+            leader_id=partition.leader_id if leader is None else type(partition.leader_id)(leader),
+            leader_epoch=type(partition.leader_epoch)(epoch),
         )
-        for each in topic.partitions
+        for partition in topic.partitions
     ]
     return replace(topic, partitions=tuple(partitions))
 
 
 def _leaderless(topic: Any) -> Any:
     partitions = [
-        replace(each, leader_id=type(each.leader_id)(-1), error_code=ErrorCode.leader_not_available)
-        for each in topic.partitions
+        replace(partition, leader_id=type(partition.leader_id)(-1), error_code=ErrorCode.leader_not_available)
+        for partition in topic.partitions
     ]
     return replace(topic, partitions=tuple(partitions))
 
@@ -383,7 +383,11 @@ def throttled(at: Play) -> None:
     consumer.poll_until(lambda: rule.fired)
     at.reads(consumer, at.write(topic), from_record=10)
     (hit,) = rule.hits
-    after = [each for each in consumer.exchanges("Fetch", after=rule) if each.request.connection == hit.connection]
+    after = [
+        exchange
+        for exchange in consumer.exchanges("Fetch", after=rule)
+        if exchange.request.connection == hit.connection
+    ]
     at.shown(after, "The client fetched no more on that connection")
     waited_ms = round((after[0].request.at_s - hit.at_s) * 1000)
     at.wire("milliseconds until the next Fetch on that connection", waited_ms, at_least(990))

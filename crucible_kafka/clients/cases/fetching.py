@@ -78,12 +78,12 @@ def gaps(at: Play) -> None:
         made = [Record(-1, TIMESTAMP_MS, key.encode(), f"{number}-{key}".encode()) for key in batch]
         at.append(topic, build(made))
     at.kafka.compact(topic)
-    left = [(each.offset, each.value.decode()) for each in at.kafka.records(topic) if each.value]
+    left = [(record.offset, record.value.decode()) for record in at.kafka.records(topic) if record.value]
     at.shown(len(left) < sum(map(len, keys)), "The log was not compacted")
     consumer = at.consumer()
     consumer.assign(topic)
     at.reads(consumer, [value for _, value in left])
-    at.data("offsets and values read", [(each.offset, each.value) for each in consumer.records], left)
+    at.data("offsets and values read", [(record.offset, record.value) for record in consumer.records], left)
     at.append(topic, build([Record(timestamp_ms=TIMESTAMP_MS, key=b"9", value=b"last")]))
     at.reads(consumer, ["last"], from_record=len(left))
 
@@ -214,7 +214,7 @@ def damaged(at: Play) -> None:
     at.progress("an error, or the true records", ended, bound_s, "3 x request_timeout_ms")
     for _ in range(POLLS_AFTER):
         consumer.poll()  # It returns, with whatever comes: one that hangs violates progress.
-    at.data("values that nobody wrote", [each for each in consumer.values if each not in written], [])
+    at.data("values that nobody wrote", [value for value in consumer.values if value not in written], [])
 
 
 @case("fetching/empty-responses", MUST, "FetchResponse.json: records may be null")
@@ -253,9 +253,11 @@ def _below_log_start(at: Play, reset: str) -> tuple[Consumer, str, list[str]]:
 def _refused(consumer: Consumer) -> list[Any]:
     """Return the partitions of Fetch responses that have OFFSET_OUT_OF_RANGE."""
     code = int(ErrorCode.offset_out_of_range)
-    bodies = [each.response.body for each in consumer.exchanges("Fetch") if each.response is not None]
-    partitions = [one for body in bodies if body for each in body["responses"] for one in each["partitions"]]
-    return [one for one in partitions if one["error_code"] in (code, "OFFSET_OUT_OF_RANGE")]
+    bodies = [exchange.response.body for exchange in consumer.exchanges("Fetch") if exchange.response is not None]
+    partitions = [
+        partition for body in bodies if body for response in body["responses"] for partition in response["partitions"]
+    ]
+    return [partition for partition in partitions if partition["error_code"] in (code, "OFFSET_OUT_OF_RANGE")]
 
 
 @case("fetching/log-start/earliest", MUST, RESET)
@@ -276,9 +278,12 @@ def log_start_latest(at: Play) -> None:
 
     def is_at_end() -> bool:
         places = [
-            one for each in consumer.exchanges("Fetch") for topic in each.body["topics"] for one in topic["partitions"]
+            partition
+            for exchange in consumer.exchanges("Fetch")
+            for topic in exchange.body["topics"]
+            for partition in topic["partitions"]
         ]
-        return any(one["fetch_offset"] == end for one in places)
+        return any(place["fetch_offset"] == end for place in places)
 
     bound_s = consumer.bound_s(3)
     reset = consumer.poll_until(lambda: consumer.records or is_at_end(), bound_s)
@@ -356,7 +361,9 @@ def pause(at: Play) -> None:
 def _leader_epoch(consumer: Consumer) -> int:
     """Return the highest leader epoch that the client's Fetch requests had, -1 if none had one."""
     topics = [each for exchange in consumer.exchanges("Fetch") for each in exchange.body.get("topics", [])]
-    return max((one.get("current_leader_epoch", -1) for each in topics for one in each["partitions"]), default=-1)
+    return max(
+        (partition.get("current_leader_epoch", -1) for topic in topics for partition in topic["partitions"]), default=-1
+    )
 
 
 @case("fetching/not-leader", MUST, f"{COLLECTOR}, handleInitializeErrors: requestMetadataUpdate")
@@ -428,10 +435,10 @@ def truncated(at: Play) -> None:
     written = [*at.write(topic, 5), *at.write(topic, 5)]
     consumer.poll_until(lambda: written[-1] in consumer.values)
     looks = consumer.exchanges("OffsetForLeaderEpoch") or any(
-        one.get("last_fetched_epoch", -1) >= 0
-        for each in consumer.exchanges("Fetch")
-        for of in each.body["topics"]
-        for one in of["partitions"]
+        partition.get("last_fetched_epoch", -1) >= 0
+        for exchange in consumer.exchanges("Fetch")
+        for of in exchange.body["topics"]
+        for partition in of["partitions"]
     )
     at.supported(looks, "The client does not look for truncated logs (KIP-320)")
     at.reads(consumer, written, from_record=10)

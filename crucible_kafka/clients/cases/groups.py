@@ -84,8 +84,8 @@ def _poll_all(members: Sequence[Consumer], is_done: Callable[[], object], within
     """Poll the members in turn until a condition holds, and return whether it does."""
     deadline = time.monotonic() + within_s
     while not is_done() and time.monotonic() < deadline:
-        for each in members:
-            each.poll()
+        for member in members:
+            member.poll()
     return bool(is_done())
 
 
@@ -95,7 +95,7 @@ def _joins(member: Consumer, after: Any = 0.0) -> list[Exchange]:
 
 def _membership(member: Consumer) -> dict[str, Any]:
     """Return the body of the last JoinGroup response that let the client in: member ID, leader and generation."""
-    accepted = [each.response.body for each in _joins(member) if each.response and each.response.error == "NONE"]
+    accepted = [join.response.body for join in _joins(member) if join.response and join.response.error == "NONE"]
     return dict(accepted[-1])
 
 
@@ -196,7 +196,7 @@ def commit_unknown_member(at: Play) -> None:
     says_so = member.commit()
     joined = member.poll_until(lambda: _joins(member, since_s), member.bound_s(1))
     at.shown(
-        any("UNKNOWN_MEMBER_ID" in str(each.response) for each in member.exchanges("OffsetCommit", since_s)),
+        any("UNKNOWN_MEMBER_ID" in str(exchange.response) for exchange in member.exchanges("OffsetCommit", since_s)),
         "No commit was refused: the member had joined again before",
     )
     at.progress("the client joins again", joined, member.bound_s(1), "request_timeout_ms")
@@ -310,7 +310,7 @@ def close_leaves(at: Play) -> None:
     member, _ = _reading(at, **PATIENT)
     member_id = _membership(member)["member_id"]
     member.close()
-    left = [str(each.body) for each in member.exchanges("LeaveGroup")]
+    left = [str(exchange.body) for exchange in member.exchanges("LeaveGroup")]
     at.wire("LeaveGroup requests with the member's ID", sum(member_id in each for each in left), 1)
 
 
@@ -322,7 +322,7 @@ def _pair(at: Play, **settings: Any) -> tuple[Consumer, Consumer, str]:
     topic = at.topic(2)
     members = [_member(at, topic, **settings) for _ in range(2)]
     bound_s = members[0].bound_s(3)
-    is_shared = _poll_all(members, lambda: all(len(each.assigned) == 1 for each in members), bound_s)
+    is_shared = _poll_all(members, lambda: all(len(member.assigned) == 1 for member in members), bound_s)
     at.progress("each of two members has one of two partitions", is_shared, bound_s, "3 x request_timeout_ms")
     return members[0], members[1], topic
 
@@ -331,12 +331,12 @@ def _both_read(at: Play, members: Sequence[Consumer], topic: str, also_ms: int =
     """Write to both partitions, and judge that the members read it all, and commit what was processed."""
     written = [*at.write(topic, BATCH), *at.write(topic, BATCH, 1)]
     bound_s = members[0].bound_s(3, also_ms)
-    done = _poll_all(members, lambda: set(written) <= {value for each in members for value in each.values}, bound_s)
+    done = _poll_all(members, lambda: set(written) <= {value for member in members for value in member.values}, bound_s)
     at.progress("the members read both partitions", done, bound_s, f"3 x request_timeout_ms, {also_ms} ms")
-    for each in members:
-        each.commit()
+    for member in members:
+        member.commit()
     for place, offset in at.kafka.committed(GROUP).items():
-        got = {(topic, one.partition, one.offset) for each in members for one in each.records}
+        got = {(topic, record.partition, record.offset) for member in members for record in member.records}
         skipped = [number for number in range(offset) if (*place, number) not in got]
         at.data(f"offsets of {place} that are committed and were not processed", skipped, [])
 

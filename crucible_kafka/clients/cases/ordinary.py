@@ -25,7 +25,7 @@ def write(at: Play) -> None:
     sent = producer.send(topic, *(f"value-{number}" for number in range(10)))
     at.writes(producer)
     offsets = [each.acknowledged.offset for each in sent if each.acknowledged]
-    at.data("offsets that were acknowledged", [each for each in offsets if each >= 0], sorted(range(10)))
+    at.data("offsets that were acknowledged", [offset for offset in offsets if offset >= 0], sorted(range(10)))
     at.error("errors of the application", producer.errors, [])
 
 
@@ -62,5 +62,7 @@ def transaction(at: Play) -> None:
     consumer.assign(topic)
     at.reads(consumer, ["kept"])
     at.data(
-        "committed values in the log", [each.value for each in at.kafka.records(topic) if each.committed], [b"kept"]
+        "committed values in the log",
+        [record.value for record in at.kafka.records(topic) if record.committed],
+        [b"kept"],
     )

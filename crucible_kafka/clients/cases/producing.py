@@ -253,7 +253,7 @@ def leader_moves(at: Play) -> None:
         if number:
             kafka.move_leader("moving", 0)
         _goes_on(at, producer, "moving", f"leader-{number}")
-    nodes = {each.request.node for each in producer.exchanges("Produce")}
+    nodes = {exchange.request.node for exchange in producer.exchanges("Produce")}
     at.wire("nodes that got Produce requests", len(nodes), at_least(2))
 
 
@@ -292,7 +292,7 @@ def batch_too_large(at: Play) -> None:
     producer = at.producer(linger_ms=300, batch_bytes=100_000)
     sent = producer.send(topic, *(f"{number}".ljust(500, "x") for number in range(20)))
     at.writes(producer)
-    refused = [each for each in producer.exchanges("Produce") if "MESSAGE_TOO_LARGE" in _errors(each)]
+    refused = [exchange for exchange in producer.exchanges("Produce") if "MESSAGE_TOO_LARGE" in _errors(exchange)]
     at.shown(refused, "The client sent no batch above the limit")
     at.error("records that failed", len(_failed(sent)), 0)
 
@@ -326,7 +326,7 @@ def invalid_record(at: Play) -> None:
     sent = producer.send(topic, "with-key", key="k")
     producer.flush()
     at.data("records with a key that failed", _failed(sent), [])
-    requests = [each for each in producer.exchanges("Produce") if "INVALID_RECORD" in _errors(each)]
+    requests = [exchange for exchange in producer.exchanges("Produce") if "INVALID_RECORD" in _errors(exchange)]
     at.shown(requests, "The broker has not refused a record")
     at.wire("Produce requests that the broker refused", len(requests), at_most(2))
 
@@ -355,7 +355,7 @@ def _compressed(at: Play, codec: str) -> None:
     values = [f"{number}".ljust(200, "c") for number in range(50)]
     producer.send(topic, *values)
     at.writes(producer)
-    at.data("values in the log", [(each.value or b"").decode() for each in at.kafka.records(topic)] == values, True)
+    at.data("values in the log", [(record.value or b"").decode() for record in at.kafka.records(topic)] == values, True)
 
 
 @case("producing/compression/gzip", MUST, "Kafka's documentation, Record Batch", needs=("producer", "gzip"))
@@ -420,14 +420,14 @@ def throttled(at: Play) -> None:
 def _errors(exchange: Exchange) -> set[str]:
     """Return the names of the errors in the response to a Produce."""
     body: dict[str, Any] = dict(exchange.response.body or {}) if exchange.response is not None else {}
-    return {each["error_code"] for topic in body.get("responses", []) for each in topic["partitions"]}
+    return {partition["error_code"] for topic in body.get("responses", []) for partition in topic["partitions"]}
 
 
 def _most_in_flight(exchanges: Sequence[Exchange]) -> int:
     """Return how many requests of one connection were in flight at once, by the times at the broker."""
     most = 0
-    for each in exchanges:
-        at_s, connection = each.request.at_s, (each.request.node, each.request.connection)
+    for exchange in exchanges:
+        at_s, connection = exchange.request.at_s, (exchange.request.node, exchange.request.connection)
         open_ones = [
             other
             for other in exchanges

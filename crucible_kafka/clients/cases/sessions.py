@@ -34,7 +34,7 @@ def _in_session(at: Play, partitions: int = 2, fetch_max_wait_ms: int = 200) -> 
     consumer.poll_until(lambda: len(consumer.exchanges("Fetch")) > 1, consumer.bound_s())
     fetches = consumer.exchanges("Fetch")
     at.supported(
-        any(each.body["session_epoch"] != NO_SESSION for each in fetches), "The client opens no fetch sessions"
+        any(fetch.body["session_epoch"] != NO_SESSION for fetch in fetches), "The client opens no fetch sessions"
     )
     opened = consumer.poll_until(lambda: session_of(consumer.exchanges("Fetch")), consumer.bound_s())
     at.progress("a fetch in the session", opened, consumer.bound_s(), "request_timeout_ms")
@@ -56,7 +56,9 @@ def response_lost(at: Play) -> None:
     consumer, topic = _in_session(at)
 
     def lose_records(body: Any) -> Any:
-        return None if any(each.records for one in body.responses for each in one.partitions) else body
+        return (
+            None if any(partition.records for response in body.responses for partition in response.partitions) else body
+        )
 
     lost = at.kafka.on("Fetch", session="incremental").change_response(lose_records, times=1)
     _reads_on(at, consumer, topic)
@@ -148,7 +150,7 @@ def moved_partition(at: Play) -> None:
     consumer, topic = _in_session(at)
     leader = at.kafka.move_leader(topic, 0)
     _reads_on(at, consumer, topic)
-    at_new = [each for each in consumer.exchanges("Fetch") if each.request.node == leader]
+    at_new = [exchange for exchange in consumer.exchanges("Fetch") if exchange.request.node == leader]
     at.shown(at_new, "The client did not fetch from the new leader")
 
 
@@ -157,7 +159,7 @@ def seek(at: Play) -> None:
     """The application seeks to the beginning while a response with newer records is on its way: these are dropped, and
     reading begins where the application wants it."""
     consumer, topic = _in_session(at, partitions=1, fetch_max_wait_ms=LONG_WAIT_MS)
-    first = [each for each in consumer.values if each is not None]
+    first = [value for value in consumer.values if value is not None]
     late = at.kafka.on("Fetch", session="incremental").delay_response(LATE_S, times=1)
     planted_s = time.time()
     consumer.poll_until(lambda: consumer.exchanges("Fetch", after=planted_s))
@@ -190,7 +192,9 @@ def forgotten(at: Play) -> None:
     written = at.write(topic, 5)
     consumer.poll_until(lambda: set(written) <= set(consumer.values))
     at.data(
-        "values of the forgotten partition", [each.value for each in consumer.records[before:] if each.partition], []
+        "values of the forgotten partition",
+        [record.value for record in consumer.records[before:] if record.partition],
+        [],
     )
     at.data("the other partition is read", set(written) <= set(consumer.values), True)
     at.error("fatal errors of the application", consumer.fatal, None)
@@ -199,8 +203,8 @@ def forgotten(at: Play) -> None:
 def _without(consumer: Consumer, since_s: float) -> bool:
     """Return whether a Fetch has forgotten partition 1, or was full without it."""
     return any(
-        each.body["forgotten"] or (each.body["session_epoch"] in (0, -1) and _partitions(each.body) == {0})
-        for each in consumer.exchanges("Fetch", after=since_s)
+        exchange.body["forgotten"] or (exchange.body["session_epoch"] in (0, -1) and _partitions(exchange.body) == {0})
+        for exchange in consumer.exchanges("Fetch", after=since_s)
     )
 
 
@@ -222,9 +226,9 @@ def paused(at: Play) -> None:
 def closed(at: Play) -> None:
     """Nothing fails: a consumer that is closed closes its session, so that it takes no room at the broker."""
     consumer, _ = _in_session(at)
-    at.shown([each for each in at.kafka.sessions() if each.client_id == consumer.name], "There was no session")
+    at.shown([session for session in at.kafka.sessions() if session.client_id == consumer.name], "There was no session")
     consumer.close()
-    left = [each.session_id for each in at.kafka.sessions() if each.client_id == consumer.name]
+    left = [session.session_id for session in at.kafka.sessions() if session.client_id == consumer.name]
     at.wire("sessions that are left", len(left), 0)
 
 
@@ -240,10 +244,10 @@ def declined(at: Play) -> None:
     at.reads(consumer, [*at.write(topic, 5), *at.write(topic, 5, 1)])
     _reads_on(at, consumer, topic)
     fetches = consumer.exchanges("Fetch")
-    at.supported(any(each.body["session_epoch"] == 0 for each in fetches), "The client opens no fetch sessions")
-    at.wire("fetches in a session", sum(each.body["session_epoch"] > 0 for each in fetches), 0)
+    at.supported(any(fetch.body["session_epoch"] == 0 for fetch in fetches), "The client opens no fetch sessions")
+    at.wire("fetches in a session", sum(fetch.body["session_epoch"] > 0 for fetch in fetches), 0)
     at.wire("partitions of the last Fetch", _partitions(fetches[-1].body), {0, 1})
 
 
 def _partitions(body: dict[str, Any]) -> set[int]:
-    return {each["partition"] for topic in body["topics"] for each in topic["partitions"]}
+    return {partition["partition"] for topic in body["topics"] for partition in topic["partitions"]}

@@ -39,7 +39,9 @@ def _transaction(producer: Producer, topic: str, *values: str) -> bool:
 
 
 def _committed(at: Play, topic: str) -> list[str]:
-    return [each.value.decode() for each in at.kafka.records(topic) if each.committed and each.value is not None]
+    return [
+        record.value.decode() for record in at.kafka.records(topic) if record.committed and record.value is not None
+    ]
 
 
 def _all_goes_well(at: Play, producer: Producer, topic: str) -> None:
@@ -323,7 +325,7 @@ def offsets_illegal_generation(at: Play) -> None:
     producer.begin()
     producer.send(output, "fenced")
     sent = producer.send_offsets(member, Place(topic=topic, partition=0, offset=5))
-    versions = [each.request.version for each in producer.exchanges("TxnOffsetCommit")]
+    versions = [exchange.request.version for exchange in producer.exchanges("TxnOffsetCommit")]
     at.supported(
         max(versions, default=0) >= WITH_GENERATION[0], "The client sends no generation with offsets (KIP-447)"
     )

@@ -153,7 +153,7 @@ def test_adapters_that_are_not_there_are_refused(text: str, sentence: str) -> No
 def test_adapters_are_short() -> None:
     folder = Path(adapter_module.__file__).with_name("adapters")
     files = [*folder.glob("*/*.py"), *folder.glob("*/*.java")]
-    lengths = {each.parent.name: sum(map(bool, each.read_text().splitlines())) for each in files}
+    lengths = {file.parent.name: sum(map(bool, file.read_text().splitlines())) for file in files}
     assert {name: length for name, length in lengths.items() if length > LONGEST_ADAPTER} == {}
 
 

@@ -104,7 +104,7 @@ def test_judgements_say_what_was_seen_and_wanted() -> None:
 
     result = verdict(conduct)
     assert result.reason == "wire: milliseconds: 10, and at least 900 is wanted"
-    assert [each.what for each in result.judgements] == ["epoch", "milliseconds"]
+    assert [judgement.what for judgement in result.judgements] == ["epoch", "milliseconds"]
 
 
 def test_fault_that_never_fired_is_never_green() -> None:

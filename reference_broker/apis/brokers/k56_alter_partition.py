@@ -43,7 +43,10 @@ def handle(broker: Broker, call: Call, body: AlterPartitionRequest) -> None:
         )
 
     requested_topics = [
-        (None if entry.topic_id is None else entry.topic_id.bytes, [_wanted(one) for one in entry.partitions])
+        (
+            None if entry.topic_id is None else entry.topic_id.bytes,
+            [_wanted(partition) for partition in entry.partitions],
+        )
         for entry in body.topics
     ]
     broker.controller.propose(IsrChange(body.broker_id, body.broker_epoch, requested_topics), contained(call, respond))

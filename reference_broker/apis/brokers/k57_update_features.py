@@ -33,7 +33,10 @@ LAST_WITH_RESULTS = 1
 
 def handle(broker: Broker, call: Call, body: UpdateFeaturesRequest) -> None:
     """Respond once the levels are committed and published."""
-    levels = [RequestedLevel(one.feature, one.max_version_level, one.upgrade_type) for one in body.feature_updates]
+    levels = [
+        RequestedLevel(feature_update.feature, feature_update.max_version_level, feature_update.upgrade_type)
+        for feature_update in body.feature_updates
+    ]
     forward_or_propose(
         broker,
         call,
@@ -54,7 +57,10 @@ def _response(body: UpdateFeaturesRequest, problem: Refusal | None, api_version:
     has_results = api_version <= LAST_WITH_RESULTS and problem is None
     return UpdateFeaturesResponse(
         throttle_time=NO_THROTTLE,
-        results=tuple(UpdatableFeatureResult(feature=one.feature, **verdict(None)) for one in body.feature_updates)
+        results=tuple(
+            UpdatableFeatureResult(feature=feature_update.feature, **verdict(None))
+            for feature_update in body.feature_updates
+        )
         if has_results
         else (),
         **verdict(problem),

@@ -55,8 +55,12 @@ def _registration(body: BrokerRegistrationRequest) -> Registration:
         broker_id=body.broker_id,
         cluster_id=body.cluster_id,
         incarnation_id=_bytes(body.incarnation_id),
-        listeners=tuple((one.name, one.host, one.port, one.security_protocol) for one in body.listeners),
-        features=tuple((one.name, one.min_supported_version, one.max_supported_version) for one in body.features),
+        listeners=tuple(
+            (listener.name, listener.host, listener.port, listener.security_protocol) for listener in body.listeners
+        ),
+        features=tuple(
+            (feature.name, feature.min_supported_version, feature.max_supported_version) for feature in body.features
+        ),
         rack=body.rack,
         log_dirs=tuple(_bytes(one) for one in body.log_dirs),
         previous_broker_epoch=body.previous_broker_epoch,

@@ -31,7 +31,7 @@ def handle(broker: Broker, call: Call, body: AssignReplicasToDirsRequest) -> Non
         (
             NO_DIRECTORY if directory.id_ is None else directory.id_.bytes,
             NO_TOPIC_ID if topic.topic_id is None else topic.topic_id.bytes,
-            tuple(one.partition_index for one in topic.partitions),
+            tuple(partition.partition_index for partition in topic.partitions),
         )
         for directory in body.directories
         for topic in directory.topics
@@ -57,8 +57,8 @@ def _build_response(body: AssignReplicasToDirsRequest, outcome: object) -> Assig
                     TopicData(
                         topic_id=topic.topic_id,
                         partitions=tuple(
-                            PartitionData(partition_index=one.partition_index, error_code=code)
-                            for one, code in zip(topic.partitions, next(codes), strict=True)
+                            PartitionData(partition_index=partition.partition_index, error_code=code)
+                            for partition, code in zip(topic.partitions, next(codes), strict=True)
                         ),
                     )
                     for topic in directory.topics

@@ -43,8 +43,8 @@ def alter(
     ``response`` the whole response. Resources that are refused here are not sent to the active controller.
     """
     is_passed_on = comes_from_node(broker, call)
-    refusals = [None if is_passed_on else _refusal(broker.node_id, one) for one in body.resources]
-    accepted = tuple(one for one, refusal in zip(body.resources, refusals, strict=True) if refusal is None)
+    refusals = [None if is_passed_on else _refusal(broker.node_id, resource) for resource in body.resources]
+    accepted = tuple(resource for resource, refusal in zip(body.resources, refusals, strict=True) if refusal is None)
 
     def merged(others: Any) -> Any:
         if len(accepted) == len(refusals):
@@ -52,8 +52,8 @@ def alter(
         results: Iterator[ResultT] = iter(others.responses)
         return response(
             [
-                next(results) if refusal is None else result(one, refusal)
-                for one, refusal in zip(body.resources, refusals, strict=True)
+                next(results) if refusal is None else result(resource, refusal)
+                for resource, refusal in zip(body.resources, refusals, strict=True)
             ]
         )
 

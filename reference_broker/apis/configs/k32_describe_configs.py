@@ -108,7 +108,8 @@ def _row(row: ConfigRow, body: DescribeConfigsRequest) -> DescribeConfigsResourc
         config_source=i8(row.source),
         is_sensitive=row.is_sensitive,
         synonyms=tuple(
-            DescribeConfigsSynonym(name=one.name, value=one.value, source=i8(one.source)) for one in row.synonyms
+            DescribeConfigsSynonym(name=synonym.name, value=synonym.value, source=i8(synonym.source))
+            for synonym in row.synonyms
         )
         if body.include_synonyms
         else (),

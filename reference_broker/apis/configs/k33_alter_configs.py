@@ -38,7 +38,7 @@ API = Api.of(AlterConfigsRequest, handle)
 def _wanted(resource: Wanted) -> RequestedConfigs:
     return RequestedConfigs(
         resource=(resource.resource_type, resource.resource_name),
-        steps=tuple((one.name, SET, one.value) for one in resource.configs),
+        steps=tuple((config.name, SET, config.value) for config in resource.configs),
         replaces_all=True,
     )
 

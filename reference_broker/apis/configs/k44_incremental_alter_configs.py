@@ -42,7 +42,7 @@ API = Api.of(IncrementalAlterConfigsRequest, handle)
 def _wanted(resource: AlterConfigsResource) -> RequestedConfigs:
     return RequestedConfigs(
         resource=(resource.resource_type, resource.resource_name),
-        steps=tuple((one.name, one.config_operation, one.value) for one in resource.configs),
+        steps=tuple((config.name, config.config_operation, config.value) for config in resource.configs),
     )
 
 

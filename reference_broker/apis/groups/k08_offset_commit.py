@@ -61,13 +61,13 @@ def handle(broker: Broker, call: Call, body: OffsetCommitRequest | Draft) -> Non
         offsets=tuple(
             RequestedOffset(
                 topic.name,
-                one.partition_index,
-                one.committed_offset,
-                one.committed_leader_epoch,
-                one.committed_metadata,
+                partition.partition_index,
+                partition.committed_offset,
+                partition.committed_leader_epoch,
+                partition.committed_metadata,
             )
             for topic in body.topics
-            for one in topic.partitions
+            for partition in topic.partitions
         ),
         knows_missing_groups=call.api_version >= GROUP_NOT_FOUND_FROM,
         retention_ms=body.retention_time // MILLISECOND,
@@ -94,14 +94,16 @@ def _commit_draft(broker: Broker, call: Call, body: Draft) -> None:
         offsets=tuple(
             RequestedOffset(
                 topic.name,
-                one.partition_index,
-                one.committed_offset,
-                one.committed_leader_epoch if isinstance(one, OffsetCommitRequestPartition1001) else NO_EPOCH,
-                one.committed_metadata,
-                one.metadata_epoch,
+                partition.partition_index,
+                partition.committed_offset,
+                partition.committed_leader_epoch
+                if isinstance(partition, OffsetCommitRequestPartition1001)
+                else NO_EPOCH,
+                partition.committed_metadata,
+                partition.metadata_epoch,
             )
             for topic in body.topics
-            for one in topic.partitions
+            for partition in topic.partitions
         ),
         retention_ms=body.retention_time_ms if isinstance(body, OffsetCommitRequest1000) else BROKERS_RETENTION,
     )

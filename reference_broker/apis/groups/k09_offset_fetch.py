@@ -131,7 +131,9 @@ def _group(
     code = ErrorCode(error)
     named = () if error and api_version >= GROUP_ERROR_FROM else (topic.name for topic in requested.topics or ())
     topics = tuple(
-        OffsetFetchResponseTopics(name=TopicName(name), partitions=tuple(_partition(one, code) for one in offsets))
+        OffsetFetchResponseTopics(
+            name=TopicName(name), partitions=tuple(_partition(offset, code) for offset in offsets)
+        )
         for name, offsets in _by_topic(found, named).items()
     )
     return OffsetFetchResponseGroup(group_id=requested.group_id, topics=topics, error_code=code)
@@ -161,7 +163,9 @@ def _draft(broker: Broker, call: Call, body: OffsetFetchRequest1000 | OffsetFetc
     with_leader_epochs = isinstance(body, OffsetFetchRequest1001)
 
     def settled(error: Error, found: list[FetchedOffset]) -> None:
-        by_topic = {name: [_draft_partition(one) for one in offsets] for name, offsets in _by_topic(found).items()}
+        by_topic = {
+            name: [_draft_partition(offset) for offset in offsets] for name, offsets in _by_topic(found).items()
+        }
         call.respond(_with_leader_epochs(by_topic, error) if with_leader_epochs else _as_the_page(by_topic, error))
 
     requires_stable = isinstance(body, OffsetFetchRequest1001) and body.require_stable

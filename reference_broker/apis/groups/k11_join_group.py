@@ -61,7 +61,7 @@ def _request(call: Call, body: JoinGroupRequest) -> JoinRequest:
         session_timeout_ms,
         session_timeout_ms if call.api_version == 0 else rebalance_timeout_ms,
         body.protocol_type,
-        tuple(MemberProtocol(each.name, each.metadata) for each in body.protocols),
+        tuple(MemberProtocol(protocol.name, protocol.metadata) for protocol in body.protocols),
         (body.reason or "")[:MOST_REASON_CHARACTERS],
         needs_member_id=call.api_version >= NEEDS_MEMBER_ID_FROM,
         skips_assignment=call.api_version >= SKIPS_ASSIGNMENT_FROM,
@@ -81,8 +81,8 @@ def _response(result: JoinResponse, version: int) -> JoinGroupResponse:
         member_id=result.member_id,
         members=tuple(
             JoinGroupResponseMember(
-                member_id=each.member_id, group_instance_id=each.group_instance_id, metadata=each.metadata
+                member_id=member.member_id, group_instance_id=member.group_instance_id, metadata=member.metadata
             )
-            for each in result.members
+            for member in result.members
         ),
     )

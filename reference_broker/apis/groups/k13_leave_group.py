@@ -21,14 +21,14 @@ from reference_broker.wire.errors import Error, ErrorCode
 
 def handle(broker: Broker, call: Call, body: LeaveGroupRequest) -> LeaveGroupResponse:  # noqa: ARG001
     leaving = tuple(
-        Leaving(each.member_id, each.group_instance_id, (each.reason or "")[:MOST_REASON_CHARACTERS])
-        for each in body.members
+        Leaving(member.member_id, member.group_instance_id, (member.reason or "")[:MOST_REASON_CHARACTERS])
+        for member in body.members
     )
     error, errors = broker.groups.membership.leave(body.group_id, leaving)
     return LeaveGroupResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode(error),
-        members=tuple(_member(each, of) for each, of in zip(body.members, errors, strict=False)),
+        members=tuple(_member(member, of) for member, of in zip(body.members, errors, strict=False)),
     )
 
 

@@ -34,7 +34,7 @@ def handle(broker: Broker, call: Call, body: SyncGroupRequest) -> SyncGroupRespo
         body.group_instance_id,
         body.protocol_type,
         body.protocol_name,
-        {each.member_id: each.assignment for each in body.assignments},
+        {assignment.member_id: assignment.assignment for assignment in body.assignments},
     )
 
     def respond(result: SyncResponse) -> None:

@@ -48,7 +48,7 @@ def _build_response(broker: Broker, call: Call, body: DescribeGroupsRequest) -> 
             yield
         described = _described(broker, group_id, operations, call.api_version)
         work.spend(KEY_COST_US * len(described.members))
-        size = sum(len(each.member_metadata) + len(each.member_assignment) for each in described.members)
+        size = sum(len(member.member_metadata) + len(member.member_assignment) for member in described.members)
         if size and member_bytes and member_bytes + size > MOST_MEMBER_BYTES:
             described_groups.append(_group(group_id, "", error=ErrorCode.policy_violation, message=TOO_MUCH))
             continue
@@ -83,7 +83,7 @@ def _existing(group: Group, operations: int) -> DescribedGroup:
         group.state.value,
         protocol_type=group.protocol_type or "",
         protocol=protocol or "",
-        members=tuple(_member(each, protocol) for each in group.members.values()),
+        members=tuple(_member(member, protocol) for member in group.members.values()),
         operations=operations,
     )
 

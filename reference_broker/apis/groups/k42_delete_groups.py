@@ -48,5 +48,7 @@ API = Api.of(DeleteGroupsRequest, handle)
 def _response(group_ids: tuple[GroupId, ...], results: dict[GroupId, Error]) -> DeleteGroupsResponse:
     return DeleteGroupsResponse(
         throttle_time=NO_THROTTLE,
-        results=tuple(DeletableGroupResult(group_id=each, error_code=ErrorCode(results[each])) for each in group_ids),
+        results=tuple(
+            DeletableGroupResult(group_id=group_id, error_code=ErrorCode(results[group_id])) for group_id in group_ids
+        ),
     )

@@ -24,7 +24,7 @@ from reference_broker.wire.errors import Error, ErrorCode
 
 def handle(broker: Broker, call: Call, body: OffsetDeleteRequest) -> None:
     """Respond later: an error for all, or one for each partition in the request's order."""
-    partitions = [(topic.name, one.partition_index) for topic in body.topics for one in topic.partitions]
+    partitions = [(topic.name, partition.partition_index) for topic in body.topics for partition in topic.partitions]
 
     def build_response(error: Error, errors: list[Error]) -> Sliced[OffsetDeleteResponse]:
         requested = () if error else body.topics

@@ -85,10 +85,10 @@ class DescribedTopics:
 def _in_slices(partitions: Iterator[PartitionT]) -> Sliced[tuple[PartitionT, ...]]:
     """Return the items as a tuple."""
     described = list(islice(partitions, DESCRIBED_TOPICS_PER_SLICE))
-    for one in partitions:
+    for partition in partitions:
         if len(described) % DESCRIBED_TOPICS_PER_SLICE == 0:
             yield
-        described.append(one)
+        described.append(partition)
     return tuple(described)
 
 
@@ -98,7 +98,7 @@ def _in_draft_layout(topic: MetadataResponseTopic, version: int) -> Sliced[Draft
     names = tuple(each.name for each in fields(partition))
     values = attrgetter(*names)
     partitions = yield from _in_slices(
-        partition(**dict(zip(names, values(one), strict=True))) for one in topic.partitions
+        partition(**dict(zip(names, values(topic_partition), strict=True))) for topic_partition in topic.partitions
     )
     with_id = {"topic_id": topic.topic_id} if version >= WITH_LEADER_EPOCHS else {}
     made: Draft = made_of(
@@ -112,7 +112,9 @@ def _in_draft_layout(topic: MetadataResponseTopic, version: int) -> Sliced[Draft
 
 
 def _described(cache: MetadataCache, topic: TopicImage, operations: int) -> Sliced[MetadataResponseTopic]:
-    partitions = yield from _in_slices(_partition(cache, index, one) for index, one in enumerate(topic.partitions))
+    partitions = yield from _in_slices(
+        _partition(cache, index, partition) for index, partition in enumerate(topic.partitions)
+    )
     return MetadataResponseTopic(
         error_code=ErrorCode.none,
         name=TopicName(topic.name),

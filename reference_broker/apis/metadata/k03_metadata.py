@@ -143,7 +143,7 @@ def _draft(
             yield
     brokers = tuple(
         MetadataBroker1000(node_id=one.node_id, host=one.host, port=one.port, rack=one.rack)
-        for one in (_broker(each, listener) for each in cache.live_brokers())
+        for one in (_broker(broker, listener) for broker in cache.live_brokers())
     )
     if api_version >= WITH_LEADER_EPOCHS:
         return MetadataResponse1001(
@@ -246,7 +246,12 @@ def _error(
 
 
 def _of_live_replicas(topic: MetadataResponseTopic) -> MetadataResponseTopic:
-    return replace(topic, partitions=tuple(_of_live(one) if one.offline_replicas else one for one in topic.partitions))
+    return replace(
+        topic,
+        partitions=tuple(
+            _of_live(partition) if partition.offline_replicas else partition for partition in topic.partitions
+        ),
+    )
 
 
 def _of_live(partition: MetadataResponsePartition) -> MetadataResponsePartition:

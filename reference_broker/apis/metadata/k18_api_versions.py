@@ -68,9 +68,9 @@ def handle(broker: Broker, call: Call, body: ApiVersionsRequest | None) -> ApiVe
         throttle_time=NO_THROTTLE,
         supported_features=_supported_keys(
             tuple(
-                each
-                for each in (*supported_features(broker.config), *drafts)
-                if each[1] > 0 or call.api_version >= LEVEL_0_FROM
+                feature
+                for feature in (*supported_features(broker.config), *drafts)
+                if feature[1] > 0 or call.api_version >= LEVEL_0_FROM
             )
         ),
         finalized_features_epoch=i64(image.provenance.offset),

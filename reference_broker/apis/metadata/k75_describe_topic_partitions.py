@@ -144,7 +144,7 @@ def _partition(cache: MetadataCache, index: int, partition: PartitionImage) -> D
         partition_index=i32(index),
         leader_id=BrokerId(leader),
         leader_epoch=i32(partition.leader_epoch),
-        replica_nodes=tuple(BrokerId(one) for one in partition.replicas),
+        replica_nodes=tuple(BrokerId(replica) for replica in partition.replicas),
         isr_nodes=tuple(BrokerId(one) for one in partition.isr),
         eligible_leader_replicas=tuple(BrokerId(one) for one in partition.elr),
         last_known_elr=tuple(BrokerId(one) for one in partition.last_known_elr),

@@ -63,7 +63,7 @@ def _unknown_partitions(body: DescribeQuorumRequest) -> DescribeQuorumResponse:
         tuple(
             TopicData(
                 topic_name=topic.topic_name,
-                partitions=tuple(_failed(one.partition_index, error) for one in topic.partitions),
+                partitions=tuple(_failed(partition.partition_index, error) for partition in topic.partitions),
             )
             for topic in body.topics
         )
@@ -96,10 +96,10 @@ def _described(broker: Broker, quorum: QuorumDescription) -> DescribeQuorumRespo
         leader_id=BrokerId(quorum.leader_id),
         leader_epoch=i32(quorum.leader_epoch),
         high_watermark=i64(quorum.high_watermark),
-        current_voters=tuple(_replica(each) for each in quorum.voters),
-        observers=tuple(_replica(each) for each in quorum.observers),
+        current_voters=tuple(_replica(voter) for voter in quorum.voters),
+        observers=tuple(_replica(observer) for observer in quorum.observers),
     )
-    return _response(_metadata_partition(partition), _nodes(broker, [each.replica_id for each in quorum.voters]))
+    return _response(_metadata_partition(partition), _nodes(broker, [voter.replica_id for voter in quorum.voters]))
 
 
 def _replica(replica: ReplicaDescription) -> ReplicaState:

@@ -233,7 +233,9 @@ class Fetching(RuleBasedStateMachine):
 
     def of(self, first: bool) -> list[int]:
         """Return the session IDs of one revision."""
-        return sorted(number for number, one in self.naive.sessions.items() if isinstance(one, FirstSession) == first)
+        return sorted(
+            number for number, session in self.naive.sessions.items() if isinstance(session, FirstSession) == first
+        )
 
     def topic_name(self, topic: str, version: int, old: int) -> tuple[str, bytes]:
         ids = {name: image.topic_id for name, image in self.world.controller.image.topics.items()}
@@ -279,7 +281,7 @@ class Fetching(RuleBasedStateMachine):
             return metrics.gauge("kafka.server", "FetchSessionCache", name).value
 
         assert gauge("NumIncrementalFetchSessions") == len(sessions) == len(self.world.sessions.sessions)
-        assert gauge("NumIncrementalFetchPartitionsCached") == sum(len(each.parts) for each in sessions)
+        assert gauge("NumIncrementalFetchPartitionsCached") == sum(len(session.parts) for session in sessions)
         evictions = metrics.counter("kafka.server", "FetchSessionCache", "IncrementalFetchSessionEvictionsPerSec")
         assert evictions.value == self.naive.evictions
 

@@ -79,14 +79,14 @@ class Naive:
         for part in session.parts:
             part.named = False
         for topic in request.topics:
-            for one in topic.partitions:
-                key = (topic.topic_id if session.by_id else topic.topic, one.partition)
+            for partition in topic.partitions:
+                key = (topic.topic_id if session.by_id else topic.topic, partition.partition)
                 held = next((part for part in session.parts if part.key == key), None)
                 part = held or Part(key, topic.topic)
                 if held is None:
                     session.parts.append(part)
-                part.offset, part.max_bytes, part.named = one.fetch_offset, one.partition_max_bytes, True
-                part.leader_epoch, part.last_epoch = one.current_leader_epoch, one.last_fetched_epoch
+                part.offset, part.max_bytes, part.named = partition.fetch_offset, partition.partition_max_bytes, True
+                part.leader_epoch, part.last_epoch = partition.current_leader_epoch, partition.last_fetched_epoch
         gone = [
             (topic.topic_id if session.by_id else topic.topic, index)
             for topic in request.forgotten
@@ -314,7 +314,11 @@ class NaiveFirst:
             if request.session_epoch not in (session.number, session.number + 1):
                 return refused(call, DraftError.INVALID_FETCH_SESSION, known)  # G-3
             keys = [part.key for part in session.parts]
-            if any((topic.topic, one.partition) not in keys for topic in request.topics for one in topic.partitions):
+            if any(
+                (topic.topic, partition.partition) not in keys
+                for topic in request.topics
+                for partition in topic.partitions
+            ):
                 return refused(call, ErrorCode.invalid_request, known)  # G-4
             self.begin_incremental(session, request)
         return self.respond_or_park(session, call, request)

@@ -107,9 +107,14 @@ def line(session: Session, part: Part, state: State, records: bytes) -> Line:
 def normal(response: FetchResponse) -> tuple[int, int, list[Line]]:
     lines = []
     for topic in response.responses:
-        for one in topic.partitions:
-            ended = one.diverging_epoch
+        for partition in topic.partitions:
+            ended = partition.diverging_epoch
             divergence = None if ended is None else (ended.epoch, ended.end_offset)
-            numbers = (one.error_code, one.high_watermark, one.last_stable_offset, one.log_start_offset)
-            lines.append((topic.topic, topic.topic_id, one.partition, *numbers, divergence, one.records))
+            numbers = (
+                partition.error_code,
+                partition.high_watermark,
+                partition.last_stable_offset,
+                partition.log_start_offset,
+            )
+            lines.append((topic.topic, topic.topic_id, partition.partition, *numbers, divergence, partition.records))
     return response.error_code, response.session_id, lines

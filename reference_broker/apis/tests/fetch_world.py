@@ -255,7 +255,7 @@ class FetchWorld:
         self._show({name: one for name, one in self.controller.image.topics.items() if name != topic})
 
     def _show(self, topics: Mapping[str, TopicImage]) -> None:
-        ids = {each.topic_id: each.name for each in topics.values()}
+        ids = {topic.topic_id: topic.name for topic in topics.values()}
         self.controller.image = replace(self.controller.image, topics=topics, topic_names=ids)
 
     def create(

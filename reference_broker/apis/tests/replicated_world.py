@@ -173,7 +173,7 @@ def wanted(
 def produced(call: FakeCall) -> list[ProducePartitionResponse]:
     response: Any = call.response
     assert isinstance(response, ProduceResponse)
-    return [each for topic in response.responses for each in topic.partitions]
+    return [partition for topic in response.responses for partition in topic.partitions]
 
 
 def errors_of(call: FakeCall) -> list[int]:
@@ -182,7 +182,7 @@ def errors_of(call: FakeCall) -> list[int]:
 
 def partitions_of(response: FetchResponse) -> dict[int, PartitionData]:
     assert response.error_code == 0
-    return {each.partition: each for topic in response.responses for each in topic.partitions}
+    return {partition.partition: partition for topic in response.responses for partition in topic.partitions}
 
 
 def idempotent(sequence: int, records: int = 1) -> bytes:

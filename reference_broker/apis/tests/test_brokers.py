@@ -104,17 +104,17 @@ def test_replicas_are_spread_over_unfenced_brokers_only() -> None:
     world = AdminWorld()
     epoch = world.request(k62_broker_registration, registration()).broker_epoch
     create(world, topic("before", 4))
-    assert {each.leader for each in world.controller.image.topics["before"].partitions} == {1}
+    assert {partition.leader for partition in world.controller.image.topics["before"].partitions} == {1}
     assert world.request(k63_broker_heartbeat, heartbeat(7, epoch)).is_fenced
     assert not world.request(k63_broker_heartbeat, heartbeat(7, epoch)).is_fenced
     create(world, topic("after", 4))
-    leaders = [each.leader for each in world.controller.image.topics["after"].partitions]
+    leaders = [partition.leader for partition in world.controller.image.topics["after"].partitions]
     assert leaders in ([1, 7, 1, 7], [7, 1, 7, 1])
     assert [name for name in world.broker.partitions.by_name if name[0] == "after"] == [
         ("after", index) for index, leader in enumerate(leaders) if leader == 1
     ]
     world.request(k37_create_partitions, growth_of("after", 6))
-    grown = [each.leader for each in world.controller.image.topics["after"].partitions]
+    grown = [partition.leader for partition in world.controller.image.topics["after"].partitions]
     assert grown == (leaders * 2)[:6]
 
 
@@ -144,7 +144,10 @@ def test_producer_id_blocks_are_unique_and_only_for_registered_brokers() -> None
     world = AdminWorld()
     body = AllocateProducerIdsRequest(broker_id=BrokerId(1), broker_epoch=i64(world.lifecycle.registered_epoch))
     responses = [world.request(k67_allocate_producer_ids, body) for _ in range(2)]
-    assert [(each.producer_id_start, each.producer_id_len) for each in responses] == [(0, 1000), (1000, 1000)]
+    assert [(response.producer_id_start, response.producer_id_len) for response in responses] == [
+        (0, 1000),
+        (1000, 1000),
+    ]
     refused = world.request(
         k67_allocate_producer_ids, AllocateProducerIdsRequest(broker_id=BrokerId(1), broker_epoch=i64(1))
     )

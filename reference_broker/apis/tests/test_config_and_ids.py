@@ -61,7 +61,7 @@ def test_describe_topic_config_returns_source_and_synonyms() -> None:
     result = describe(world, 2, "t", ("segment.bytes", "retention.ms", "unclean.leader.election.enable"), True, True)
     rows = {row.name: row for row in result.configs}
     assert sorted(rows) == ["retention.ms", "segment.bytes", "unclean.leader.election.enable"]
-    own = [(each.name, each.value, each.source) for each in rows["segment.bytes"].synonyms]
+    own = [(synonym.name, synonym.value, synonym.source) for synonym in rows["segment.bytes"].synonyms]
     behind = [("log.segment.bytes", "5000", 4), ("log.segment.bytes", "1073741824", 5)]
     assert own == [("segment.bytes", "6000", 1), *behind]
     assert (rows["segment.bytes"].config_source, rows["segment.bytes"].config_type) == (1, 3)
@@ -90,7 +90,7 @@ def test_repeated_resource_is_described_once_for_each_list_of_keys() -> None:
     )
     body = DescribeConfigsRequest(resources=resources, include_synonyms=False, include_documentation=False)
     results = world.request(k32_describe_configs, body).results
-    assert [[row.name for row in each.configs] for each in results] == [["retention.ms"], ["segment.ms"]]
+    assert [[row.name for row in result.configs] for result in results] == [["retention.ms"], ["segment.ms"]]
 
 
 def test_internal_config_is_described_only_where_topic_sets_it() -> None:
@@ -98,7 +98,9 @@ def test_internal_config_is_described_only_where_topic_sets_it() -> None:
     create(world, topic("t", configs=(("internal.segment.bytes", "2000"),)))
     (row,) = describe(world, 2, "t", ("internal.segment.bytes",), True).configs
     assert (row.value, row.config_source, row.config_type) == ("2000", 1, 3)
-    assert [(each.name, each.value, each.source) for each in row.synonyms] == [("internal.segment.bytes", "2000", 1)]
+    assert [(synonym.name, synonym.value, synonym.source) for synonym in row.synonyms] == [
+        ("internal.segment.bytes", "2000", 1)
+    ]
 
 
 def test_describe_broker_configs() -> None:
@@ -242,9 +244,9 @@ def test_acl_requests_without_authorizer_return_security_disabled(version: int) 
     response = AdminWorld().request(k29_describe_acls, everything)
     assert (response.error_code, response.resources) == (ErrorCode.security_disabled, ())
     response = AdminWorld().request(k30_create_acls, CreateAclsRequest(creations=(creation, creation)))
-    assert [each.error_code for each in response.results] == [ErrorCode.security_disabled] * 2
+    assert [result.error_code for result in response.results] == [ErrorCode.security_disabled] * 2
     response = AdminWorld().request(k31_delete_acls, DeleteAclsRequest(filters=(match, match)))
-    assert [each.error_code for each in response.filter_results] == [ErrorCode.security_disabled] * 2
+    assert [result.error_code for result in response.filter_results] == [ErrorCode.security_disabled] * 2
     frame = b"".join(encode_response(31, version, 1, response))[4:]
     _, again = decode_response(31, version, memoryview(frame))
     assert again == response

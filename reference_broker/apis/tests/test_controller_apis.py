@@ -135,7 +135,7 @@ def test_invalid_feature_update_returns_error(body: UpdateFeaturesRequest, error
         response = world.request(k57_update_features, body, version)
         assert response.error_code.name == error
         has_results = version < 2 and error == "none"
-        results = [(each.feature, each.error_code.name) for each in response.results]
+        results = [(result.feature, result.error_code.name) for result in response.results]
         assert results == ([("metadata.version", "none")] if has_results else [])
     assert world.metadata.log.end == end
 

@@ -48,11 +48,11 @@ def versions(key: ApiKey) -> range:
 def filled(entity: type, values: dict[str, Any]) -> Any:
     """Return a message of the class that handlers see; arrays of structs are lists of dicts."""
     known = {}
-    for each in schema_fields(entity):
-        value = values.get(each.name, each.default)
-        if each.struct is not None and value is not None and each.is_array:
-            value = tuple(filled(each.struct, item) for item in values.get(each.name, ()))
-        known[each.name] = value
+    for field in schema_fields(entity):
+        value = values.get(field.name, field.default)
+        if field.struct is not None and value is not None and field.is_array:
+            value = tuple(filled(field.struct, item) for item in values.get(field.name, ()))
+        known[field.name] = value
     return entity(**known)
 
 
@@ -138,7 +138,7 @@ def test_join_group_in_each_version(version: int) -> None:
     assert (first.error_code, first.generation_id, first.protocol_name) == (ErrorCode.none, 1, "range")
     assert first.leader == first.member_id
     assert first.member_id.startswith("tester-")
-    assert [(each.member_id, each.metadata) for each in first.members] == [(first.member_id, b"meta")]
+    assert [(member.member_id, member.metadata) for member in first.members] == [(first.member_id, b"meta")]
     assert first.protocol_type == ("consumer" if version >= 7 else None)
     known = broker.world.group.members[first.member_id]
     assert (known.rebalance_timeout_ms, known.session_timeout_ms) == (60_000 if version else 10_000, 10_000)
@@ -202,7 +202,7 @@ def test_leave_group_in_each_version(version: int) -> None:
         response = broker.request(ApiKey.LEAVE_GROUP, version, group_id="g", members=[{"member_id": leaving}])
         if version >= 3:
             assert response.error_code == ErrorCode.none
-            assert [(each.member_id, each.error_code) for each in response.members] == [(leaving, error)]
+            assert [(member.member_id, member.error_code) for member in response.members] == [(leaving, error)]
         else:
             assert response.error_code == error
     assert not broker.world.group.members
@@ -214,7 +214,7 @@ def test_leave_group_in_each_version(version: int) -> None:
 @pytest.mark.parametrize("version", versions(ApiKey.LEAVE_GROUP))
 def test_leave_group_before_version_3_has_one_member(version: int) -> None:
     old: Any = load_request_schema(ApiKey.LEAVE_GROUP, version)
-    assert ("member_id" in {each.name for each in schema_fields(old)}) is (version < 3)
+    assert ("member_id" in {field.name for field in schema_fields(old)}) is (version < 3)
 
 
 @pytest.mark.clause(
@@ -257,7 +257,7 @@ def test_list_groups_in_each_version(version: int) -> None:
     def listed(**filters: Any) -> list[tuple[str, str, str, str]]:
         response = broker.request(ApiKey.LIST_GROUPS, version, **filters)
         assert response.error_code == ErrorCode.none
-        return [(each.group_id, each.protocol_type, each.group_state, each.group_type) for each in response.groups]
+        return [(group.group_id, group.protocol_type, group.group_state, group.group_type) for group in response.groups]
 
     state, kind = version >= 4, "classic" if version >= 5 else ""
     both = [
@@ -291,7 +291,7 @@ def test_list_groups_with_many_groups_takes_slices() -> None:
     call = broker.send(ApiKey.LIST_GROUPS, 5)
     assert not call.responses
     broker.world.pass_ms(0)
-    assert [each.group_id for each in call.read().groups] == names
+    assert [group.group_id for group in call.read().groups] == names
     abandoned = broker.send(ApiKey.LIST_GROUPS, 5)
     abandoned.closed = True
     broker.world.pass_ms(0)
@@ -307,7 +307,7 @@ def test_delete_groups_in_each_version(version: int) -> None:
     call = broker.send(ApiKey.DELETE_GROUPS, version, groups_names=("g", "simple", "none", "simple"))
     assert not call.responses
     broker.world.partition.writes[-1].written(ErrorCode.none)
-    assert [(each.group_id, each.error_code) for each in call.read().results] == [
+    assert [(result.group_id, result.error_code) for result in call.read().results] == [
         ("g", ErrorCode.non_empty_group),
         ("simple", ErrorCode.none),
         ("none", ErrorCode.group_id_not_found),

@@ -60,7 +60,10 @@ NOTHING = [(0, -1, -1, "", 0)]
 def find(world: AdminWorld, *groups: str, kind: int = 0) -> list[tuple[str, str, int, str, int]]:
     response = world.request(k10_find_coordinator, FindCoordinatorRequest(key_type=i8(kind), coordinator_keys=groups))
     world.settle()
-    return [(each.key, each.error_code.name, each.node_id, each.host, each.port) for each in response.coordinators]
+    return [
+        (coordinator.key, coordinator.error_code.name, coordinator.node_id, coordinator.host, coordinator.port)
+        for coordinator in response.coordinators
+    ]
 
 
 def led() -> AdminWorld:
@@ -83,15 +86,21 @@ def commit(group: str = "g", offset: int = 5, topic: str = "t", metadata: str = 
 def fetch(*groups: str, topic: str | None = "t") -> OffsetFetchRequest:
     topics = None if topic is None else (OffsetFetchRequestTopics(name=TopicName(topic), partition_indexes=(i32(0),)),)
     return OffsetFetchRequest(
-        groups=tuple(OffsetFetchRequestGroup(group_id=GroupId(each), topics=topics) for each in groups)
+        groups=tuple(OffsetFetchRequestGroup(group_id=GroupId(group), topics=topics) for group in groups)
     )
 
 
 def offsets_of(response: OffsetFetchResponse, at: int = 0) -> list[tuple[int, int, int, str | None, int]]:
     return [
-        (each.partition_index, each.committed_offset, each.committed_leader_epoch, each.metadata, int(each.error_code))
+        (
+            partition.partition_index,
+            partition.committed_offset,
+            partition.committed_leader_epoch,
+            partition.metadata,
+            int(partition.error_code),
+        )
         for topic in response.groups[at].topics
-        for each in topic.partitions
+        for partition in topic.partitions
     ]
 
 
@@ -155,9 +164,11 @@ def test_find_coordinator_for_other_key_types_creates_nothing(kind: int, error: 
 def test_committed_offset_is_visible_to_its_group_only() -> None:
     world = led()
     response = world.request(k08_offset_commit, commit())
-    assert [int(each.error_code) for topic in response.topics for each in topic.partitions] == [ErrorCode.none]
+    assert [int(partition.error_code) for topic in response.topics for partition in topic.partitions] == [
+        ErrorCode.none
+    ]
     response = world.request(k09_offset_fetch, fetch("g", "h"))
-    assert [each.group_id for each in response.groups] == ["g", "h"]
+    assert [group.group_id for group in response.groups] == ["g", "h"]
     assert offsets_of(response) == [(0, 5, 2, "m", 0)]
     assert offsets_of(response, 1) == NOTHING
     assert offsets_of(world.request(k09_offset_fetch, fetch("g", topic=None))) == [(0, 5, 2, "m", 0)]
@@ -192,7 +203,7 @@ def test_errors_are_top_level_or_per_partition_by_version() -> None:
     assert (int(newest.groups[0].error_code), newest.groups[0].topics) == (code, ())
     assert offsets_of(world.request(k09_offset_fetch, fetch("g"), 1)) == [(0, -1, -1, "", code)]
     response = world.request(k08_offset_commit, commit())
-    assert [int(each.error_code) for topic in response.topics for each in topic.partitions] == [code]
+    assert [int(partition.error_code) for topic in response.topics for partition in topic.partitions] == [code]
 
 
 @pytest.mark.parametrize(("version", "code"), [(8, ErrorCode.illegal_generation), (9, ErrorCode.group_id_not_found)])
@@ -226,7 +237,9 @@ def test_offset_delete_removes_committed_offset() -> None:
     )
     response = world.request(k47_offset_delete, OffsetDeleteRequest(group_id=GroupId("g"), topics=topics))
     assert int(response.error_code) == ErrorCode.none
-    assert [int(each.error_code) for topic in response.topics for each in topic.partitions] == [ErrorCode.none]
+    assert [int(partition.error_code) for topic in response.topics for partition in topic.partitions] == [
+        ErrorCode.none
+    ]
     assert offsets_of(world.request(k09_offset_fetch, fetch("g"))) == NOTHING
     response = world.request(k47_offset_delete, OffsetDeleteRequest(group_id=GroupId("nobody"), topics=topics))
     assert (int(response.error_code), response.topics) == (int(ErrorCode.group_id_not_found), ())
@@ -292,12 +305,16 @@ def test_offset_commit_1000_and_fetch_1000_carry_metadata_epoch() -> None:
         topics = (OffsetCommitRequestTopic1000(name="t", partitions=(partition,)),)
         response = world.request(k08_offset_commit, OffsetCommitRequest1000(group_id="g", topics=topics), 1000)
         assert isinstance(response, OffsetCommitResponse1000)
-        return [each.error_code for topic in response.topics for each in topic.partitions]
+        return [topic_partition.error_code for topic in response.topics for topic_partition in topic.partitions]
 
     def got(topics: tuple[OffsetFetchRequestTopic1000, ...] | None) -> list[tuple[int, int]]:
         response = world.request(k09_offset_fetch, OffsetFetchRequest1000(group_id="g", topics=topics), 1000)
         assert isinstance(response, OffsetFetchResponse1000)
-        return [(each.committed_offset, each.metadata_epoch) for topic in response.topics for each in topic.partitions]
+        return [
+            (topic_partition.committed_offset, topic_partition.metadata_epoch)
+            for topic in response.topics
+            for topic_partition in topic.partitions
+        ]
 
     assert put(5, 7) == [0]
     assert put(6, 6) == [int(DraftError.INVALID_METADATA_EPOCH)]
@@ -324,7 +341,7 @@ def test_drafts_1001_keep_leader_epochs_and_fence_static_members() -> None:
             topics=(OffsetCommitRequestTopic1001(name="t", partitions=(partition,)),),
         )
         response = world.request(k08_offset_commit, body, 1001)
-        return [each.error_code for topic in response.topics for each in topic.partitions]
+        return [topic_partition.error_code for topic in response.topics for topic_partition in topic.partitions]
 
     assert put() == [0]
     request = OffsetFetchRequest1001(group_id="g", topics=None, require_stable=True)
@@ -354,5 +371,5 @@ def test_offset_delete_with_many_offsets_takes_slices() -> None:
     assert world.ports.run_steps() >= 4  # Three remove offsets, and one completes the response.
     (partitions,) = (topic.partitions for topic in call.responses[0].topics)
     unknown = [ErrorCode.unknown_topic_or_partition] * ERRORS_PER_SLICE
-    assert [each.error_code for each in partitions] == [ErrorCode.none, *unknown]
+    assert [partition.error_code for partition in partitions] == [ErrorCode.none, *unknown]
     assert world.request(k09_offset_fetch, fetch("g", topic=None)).groups[0].topics == ()

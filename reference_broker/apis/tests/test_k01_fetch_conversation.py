@@ -24,10 +24,10 @@ class Conversation:
         self.random = Random(seed)
         self.handler: SessionHandler = make_session_handler(revision)
         self.consumer = ConsumerState()
-        self.read: dict[TopicPartition, list[int]] = {where: [] for where in PLACES}
+        self.read: dict[TopicPartition, list[int]] = {place: [] for place in PLACES}
         self.wanted = list(PLACES)
-        for where in PLACES:
-            self.consumer.seek(where, 0)
+        for place in PLACES:
+            self.consumer.seek(place, 0)
         self.plans: list[FetchPlan] = []
 
     def append(self, where: TopicPartition) -> None:
@@ -83,10 +83,10 @@ class Conversation:
 def test_positions_stay_contiguous_and_watermarks_converge_despite_losses(revision: str, seed: int) -> None:
     talk = Conversation(revision, seed)
     talk.run(80)
-    for where in PLACES:
-        end = talk.world.partition(*where).log.log_end_offset
-        assert talk.read[where] == list(range(end)), f"{revision} {seed} {where}"
-        assert talk.consumer.positions[where].high_watermark == end
+    for place in PLACES:
+        end = talk.world.partition(*place).log.log_end_offset
+        assert talk.read[place] == list(range(end)), f"{revision} {seed} {place}"
+        assert talk.consumer.positions[place].high_watermark == end
 
 
 @pytest.mark.clause("G-3", "F-10")

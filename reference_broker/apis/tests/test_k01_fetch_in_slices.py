@@ -123,7 +123,7 @@ def test_fetch_is_completed_when_it_has_responded_and_prepared_its_session(
     session_id = world.open_session(dict.fromkeys(ALL, 0))
     world.fetch(session_id, 1, {("a", 0): 0}, max_wait_ms=max_wait_ms, min_bytes=1 << 20)
     world.pass_ms(500)
-    assert [each.stage for each in fetches] == [COMPLETED, COMPLETED]
+    assert [fetch.stage for fetch in fetches] == [COMPLETED, COMPLETED]
 
 
 def test_retransmission_during_slices_is_handled_once(world: FetchWorld) -> None:

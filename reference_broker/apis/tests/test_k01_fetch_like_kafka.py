@@ -35,8 +35,8 @@ def test_cached_epochs_are_kept_until_partition_is_named(world: FetchWorld, vers
     (cached, _) = world.sessions.sessions[session_id].partitions.values()
     seen = []
     requests: list[dict[tuple[str, int], int | FetchPartition]] = [{}, {A1: 0}, {A0: at(4, 2, 0)}, {}, {A0: at(4)}]
-    for epoch, wanted in enumerate(requests, 1):
-        world.fetch(session_id, epoch, wanted, version=version)
+    for epoch, request in enumerate(requests, 1):
+        world.fetch(session_id, epoch, request, version=version)
         seen.append((cached.current_leader_epoch, cached.last_fetched_epoch))
     assert seen == [(1, 1), (1, 1), (2, 0), (2, 0), (-1, -1)]
 

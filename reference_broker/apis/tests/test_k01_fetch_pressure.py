@@ -196,7 +196,11 @@ def test_metrics_are_exact_with_twice_as_many_fetchers_as_slots(revisions: tuple
             call = world.send(request, 1000 if fetcher.revision == "first" else 12)
             naive.request(call, request)
             sessions = naive.sessions.values()
-            assert metrics(world) == (len(sessions), sum(len(each.parts) for each in sessions), naive.evictions), turn
+            assert metrics(world) == (
+                len(sessions),
+                sum(len(session.parts) for session in sessions),
+                naive.evictions,
+            ), turn
             fetcher.take(request, call.response)
         world.pass_ms(7_000)
     rules = {str(note["rule"]) for note in world.ports.noted("session_evicted")}
@@ -213,7 +217,7 @@ def test_metrics_stay_exact_while_fetchers_come_and_go(revision: str) -> None:
         world.pass_ms(30_000)
         sessions = world.sessions.sessions.values()
         evicted = len(world.ports.noted("session_evicted"))
-        assert metrics(world) == (len(sessions), sum(len(each.partitions) for each in sessions), evicted)
+        assert metrics(world) == (len(sessions), sum(len(session.partitions) for session in sessions), evicted)
         assert len(sessions) <= 5
     assert evicted > 10
 
@@ -252,8 +256,8 @@ def test_evicted_session_is_not_referenced(revision: str) -> None:
         world.pass_ms(120_001)
         live = list(world.sessions.sessions.values())
         for place in (A0, A1):
-            assert all(each.session in live for each in world.partition(*place).watchers), turn  # type: ignore[attr-defined]
-        assert all(each.session in live for each in world.sessions.arrivals.keys)
+            assert all(watcher.session in live for watcher in world.partition(*place).watchers), turn  # type: ignore[attr-defined]
+        assert all(key.session in live for key in world.sessions.arrivals.keys)
 
 
 @pytest.mark.clause("F-20", "G-3")

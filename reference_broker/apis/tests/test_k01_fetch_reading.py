@@ -270,7 +270,7 @@ def test_fenced_leader_epoch_returns_current_leader(world: FetchWorld) -> None:
     response = world.fetch(0, -1, wanted(current=1), version=16).response
     (data,) = partitions_of(response).values()
     assert data.current_leader == LeaderIdAndEpoch(7, 3)
-    assert [each.node_id for each in response.node_endpoints] == [7]
+    assert [node_endpoint.node_id for node_endpoint in response.node_endpoints] == [7]
 
 
 def test_partition_index_beyond_topic_is_unknown(world: FetchWorld) -> None:

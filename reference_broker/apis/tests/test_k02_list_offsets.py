@@ -153,7 +153,7 @@ def test_unknown_or_unled_partition_returns_error(world: FetchWorld) -> None:
 
 
 def test_duplicate_partition_returns_invalid_request(world: FetchWorld) -> None:
-    assert [each.error_code for each in list_offsets(world, partition_at(LATEST), partition_at(EARLIEST))] == [
+    assert [offset.error_code for offset in list_offsets(world, partition_at(LATEST), partition_at(EARLIEST))] == [
         ErrorCode.invalid_request
     ]
 
@@ -175,7 +175,8 @@ def test_response_has_each_topic_and_partition_once(world: FetchWorld) -> None:
     assert response is not None
     unknown = ErrorCode.unknown_topic_or_partition
     assert [
-        (each.name, [(one.partition_index, one.error_code) for one in each.partitions]) for each in response.topics
+        (topic.name, [(partition.partition_index, partition.error_code) for partition in topic.partitions])
+        for topic in response.topics
     ] == [
         ("a", [(0, ErrorCode.invalid_request), (1, unknown), (2, unknown)]),
         ("x", [(0, unknown)]),

@@ -149,7 +149,7 @@ def announced(version: int, **config: str) -> tuple[list[str], list[int]]:
     broker: Any = SimpleNamespace(loader=SimpleNamespace(image=EMPTY_IMAGE), config=settings)
     body = body_class(ApiKey.API_VERSIONS, "request")(client_software_name="a", client_software_version="1")
     response: Any = k18_api_versions.handle(broker, Call(version), body)  # type: ignore[arg-type]
-    return [each.name for each in response.supported_features], [int(each.api_key) for each in response.api_keys]
+    return [feature.name for feature in response.supported_features], [int(key.api_key) for key in response.api_keys]
 
 
 @pytest.mark.clause("D-3")
@@ -160,7 +160,7 @@ def test_disabled_drafts_and_update_metadata_are_not_announced() -> None:
     assert {"crucible.UpdateMetadata.1000", "crucible.UpdateMetadata.1001"} <= set(names)
     assert ApiKey.UPDATE_METADATA not in keys
     off, _ = announced(4, crucible_metadata_epoch_enable="false")
-    gone = {METADATA_EPOCH_FEATURE, *(DRAFTS[each] for each in METADATA_EPOCH_DRAFTS)}
+    gone = {METADATA_EPOCH_FEATURE, *(DRAFTS[draft] for draft in METADATA_EPOCH_DRAFTS)}
     assert set(names) - set(off) == gone & set(names)
 
 

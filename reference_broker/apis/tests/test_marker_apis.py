@@ -50,10 +50,10 @@ def replicate(world: ReplicatedWorld) -> None:
 def errors_of(call: FakeCall) -> dict[tuple[int, str, int], Error]:
     response: Any = call.response
     return {
-        (int(each.producer_id), topic.name, int(one.partition_index)): one.error_code
+        (int(each.producer_id), topic.name, int(partition.partition_index)): partition.error_code
         for each in response.markers
         for topic in each.topics
-        for one in topic.partitions
+        for partition in topic.partitions
     }
 
 
@@ -161,14 +161,14 @@ def test_describe_producers_returns_open_transactions() -> None:
     assert states.error_code == OK
     assert [
         (
-            int(each.producer_id),
-            int(each.producer_epoch),
-            int(each.last_sequence),
-            int(each.last_timestamp),
-            int(each.coordinator_epoch),
-            int(each.current_txn_start_offset),
+            int(producer.producer_id),
+            int(producer.producer_epoch),
+            int(producer.last_sequence),
+            int(producer.last_timestamp),
+            int(producer.coordinator_epoch),
+            int(producer.current_txn_start_offset),
         )
-        for each in states.active_producers
+        for producer in states.active_producers
     ] == [(8, 2, -1, START_MS, 6, -1), (7, 1, 2, START_MS, -1, 1)]
 
 
@@ -179,7 +179,7 @@ def test_describe_producers_on_follower() -> None:
     assert describe(world).error_code is ErrorCode.not_leader_or_follower
     world.broker.partitions.follow("events", world.partition.topic_id, 0, world.partition.log, 2, 1)
     states = describe(world)
-    assert [int(each.current_txn_start_offset) for each in states.active_producers] == [0]
+    assert [int(producer.current_txn_start_offset) for producer in states.active_producers] == [0]
 
 
 def test_describe_producers_of_unknown_partition_returns_error() -> None:

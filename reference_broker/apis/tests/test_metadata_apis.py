@@ -60,7 +60,7 @@ def test_metadata_of_all_topics_has_brokers_cluster_and_controller() -> None:
     create(world, topic("a", 2), topic("b"))
     response = metadata(world)
     assert topics_of(response) == [("a", "none", 2), ("b", "none", 1)]
-    assert [(each.node_id, each.host, each.port) for each in response.brokers] == [(1, "127.0.0.1", 9092)]
+    assert [(broker.node_id, broker.host, broker.port) for broker in response.brokers] == [(1, "127.0.0.1", 9092)]
     assert (response.cluster_id, response.controller_id) == (world.controller.cluster_id, 1)
     partition = response.topics[0].partitions[1]
     assert (partition.partition_index, partition.leader_id, partition.leader_epoch) == (1, 1, 0)
@@ -213,7 +213,7 @@ def test_metadata_1001_returns_topic_ids_and_leader_epochs() -> None:
     page, later = (metadata(world, ("a", "gone"), version=version) for version in (1000, 1001))
     known = world.metadata.loader.image.topics["a"]
     assert later.topics[0].topic_id.bytes == known.topic_id
-    assert [each.leader_epoch for each in later.topics[0].partitions] == [known.partitions[0].leader_epoch]
+    assert [partition.leader_epoch for partition in later.topics[0].partitions] == [known.partitions[0].leader_epoch]
     assert not hasattr(page.topics[0], "topic_id")
     assert (later.metadata_epoch, later.topics[1].error_code) == (page.metadata_epoch, page.topics[1].error_code)
 
@@ -301,7 +301,7 @@ def test_describe_cluster(includes_operations: bool, operations: int) -> None:
     response = world.request(k60_describe_cluster, body)
     assert (response.error_code, response.cluster_id) == (ErrorCode.none, world.controller.cluster_id)
     assert response.cluster_authorized_operations == operations
-    assert [(each.broker_id, each.port, each.is_fenced) for each in response.brokers] == [(1, 9092, False)]
+    assert [(broker.broker_id, broker.port, broker.is_fenced) for broker in response.brokers] == [(1, 9092, False)]
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,9 @@ def test_describe_cluster_of_other_endpoint_type_returns_error(kind: int, error:
 def test_find_coordinator_without_coordinator_returns_error(kind: int, error: str) -> None:
     body = FindCoordinatorRequest(key_type=i8(kind), coordinator_keys=("g1", "g2"))
     response = AdminWorld().request(k10_find_coordinator, body)
-    assert [(each.key, each.error_code.name, each.node_id) for each in response.coordinators] == [
+    assert [
+        (coordinator.key, coordinator.error_code.name, coordinator.node_id) for coordinator in response.coordinators
+    ] == [
         ("g1", error, -1),
         ("g2", error, -1),
     ]

@@ -18,8 +18,10 @@ def shown(metrics: Metrics) -> tuple[int, int]:
 
 
 def walked(image: MetadataImage) -> tuple[int, int]:
-    partitions = [each for topic in image.topics.values() for each in topic.partitions]
-    return sum(each.leader == -1 for each in partitions), sum(each.leader != each.replicas[0] for each in partitions)
+    partitions = [partition for topic in image.topics.values() for partition in topic.partitions]
+    return sum(partition.leader == -1 for partition in partitions), sum(
+        partition.leader != partition.replicas[0] for partition in partitions
+    )
 
 
 def changed(random: Random, image: MetadataImage) -> MetadataDelta:

@@ -94,8 +94,8 @@ class QuorumApiWorld:
 def describe_request(*topics: tuple[str, list[int]]) -> DescribeQuorumRequest:
     return DescribeQuorumRequest(
         topics=tuple(
-            TopicData(topic_name=name, partitions=tuple(PartitionData(partition_index=each) for each in partitions))  # type: ignore[arg-type]
-            for name, partitions in topics
+            TopicData(topic_name=name, partitions=tuple(PartitionData(partition_index=index) for index in indexes))  # type: ignore[arg-type]
+            for name, indexes in topics
         )
     )
 
@@ -115,12 +115,12 @@ def test_leader_describes_quorum() -> None:
         None,
     )
     assert (partition.leader_id, partition.leader_epoch, partition.high_watermark) == (1, 6, 44)
-    assert [replica_fields(each) for each in partition.current_voters] == [
+    assert [replica_fields(voter) for voter in partition.current_voters] == [
         (1, 50, 9_000, 9_000),
         (2, 45, 8_000, 7_000),
         (3, -1, -1, -1),
     ]
-    assert [replica_fields(each) for each in partition.observers] == [(7, 50, 8_500, 8_400)]
+    assert [replica_fields(observer) for observer in partition.observers] == [(7, 50, 8_500, 8_400)]
     assert [(node.node_id, node.listeners[0].host, node.listeners[0].port) for node in response.nodes] == [
         (1, "h1", 9001),
         (2, "h2", 9002),
@@ -184,9 +184,11 @@ def test_describe_quorum_without_leader_returns_not_leader(leader_id: int, clien
 @pytest.mark.parametrize("is_leader", [True, False])
 def test_describe_quorum_of_other_partition_returns_error(topics: list[tuple[str, list[int]]], is_leader: bool) -> None:
     response = QuorumApiWorld(is_leader=is_leader, leader_id=1 if is_leader else 3).describe(describe_request(*topics))
-    named = [(topic.topic_name, [each.partition_index for each in topic.partitions]) for topic in response.topics]
+    named = [
+        (topic.topic_name, [partition.partition_index for partition in topic.partitions]) for topic in response.topics
+    ]
     assert named == topics
-    codes = [each.error_code for topic in response.topics for each in topic.partitions]
+    codes = [partition.error_code for topic in response.topics for partition in topic.partitions]
     assert set(codes) <= {ErrorCode.unknown_topic_or_partition}
 
 
@@ -217,10 +219,10 @@ def test_drafts_are_announced_as_features_of_nodes_that_serve_them(monkeypatch: 
         request = body_class(ApiKey.API_VERSIONS, "request")
         body = request(client_software_name="a", client_software_version="1")
         response: Any = k18_api_versions.handle(broker, Call(api_version=4), body)  # type: ignore[arg-type]
-        features = {each.name: (each.min_version, each.max_version) for each in response.supported_features}
-        finalized = {each.name: each.max_version_level for each in response.finalized_features}
+        features = {feature.name: (feature.min_version, feature.max_version) for feature in response.supported_features}
+        finalized = {feature.name: feature.max_version_level for feature in response.finalized_features}
         assert finalized == {name: 1 for name in features if name in DRAFTS.values()}, "nothing is left to upgrade"
-        return features, {each.api_key: each.max_version for each in response.api_keys}
+        return features, {key.api_key: key.max_version for key in response.api_keys}
 
     levels = {
         "metadata.version": (7, 27),

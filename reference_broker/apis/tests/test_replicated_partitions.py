@@ -91,7 +91,7 @@ def test_lost_leadership_returns_new_leader_from_version_10(world: ReplicatedWor
     else:
         assert leader is not None
         assert (leader.leader_id, leader.leader_epoch) == (2, 1)
-        assert [each.node_id for each in response.node_endpoints] == [2]
+        assert [node_endpoint.node_id for node_endpoint in response.node_endpoints] == [2]
 
 
 def test_duplicate_batch_is_acknowledged_once_original_is_replicated(world: ReplicatedWorld) -> None:

@@ -129,9 +129,9 @@ class Cluster(AdminWorld):
         body = ElectLeadersRequest(election_type=i8(kind), topic_partitions=entries or None, timeout=NO_WAIT)
         response = self.request(k43_elect_leaders, body, api_version)
         results = {
-            (each.topic, part.partition_id): part.error_code.name
-            for each in response.replica_election_results
-            for part in each.partition_result
+            (result.topic, part.partition_id): part.error_code.name
+            for result in response.replica_election_results
+            for part in result.partition_result
         }
         return response.error_code.name, results
 
@@ -149,11 +149,14 @@ def test_created_topic_is_in_sync_and_leaders_are_spread() -> None:
     (result,) = create(world, topic(partitions=6, replication_factor=3))
     assert (result.error_code, result.num_partitions, result.replication_factor) == (ErrorCode.none, 6, 3)
     partitions = world.controller.image.topics["t"].partitions
-    assert all(sorted(each.replicas) == [1, 2, 3] and each.isr == each.replicas for each in partitions)
     assert all(
-        (each.leader, each.leader_epoch, each.partition_epoch) == (each.replicas[0], 0, 0) for each in partitions
+        sorted(partition.replicas) == [1, 2, 3] and partition.isr == partition.replicas for partition in partitions
     )
-    assert sorted(each.leader for each in partitions) == [1, 1, 2, 2, 3, 3]
+    assert all(
+        (partition.leader, partition.leader_epoch, partition.partition_epoch) == (partition.replicas[0], 0, 0)
+        for partition in partitions
+    )
+    assert sorted(partition.leader for partition in partitions) == [1, 1, 2, 2, 3, 3]
 
 
 def test_replication_factor_minus_one_is_default_and_too_large_is_rejected() -> None:
@@ -172,10 +175,10 @@ def test_replicas_on_fenced_brokers_are_not_in_sync() -> None:
     world = Cluster()
     world.beat(3, want_fence=True)
     create(world, topic(partitions=4, replication_factor=3))
-    for one in world.controller.image.topics["t"].partitions:
-        assert sorted(one.replicas) == [1, 2, 3]
-        assert one.isr == tuple(broker for broker in one.replicas if broker != 3)
-        assert one.leader == one.replicas[0] != 3
+    for partition in world.controller.image.topics["t"].partitions:
+        assert sorted(partition.replicas) == [1, 2, 3]
+        assert partition.isr == tuple(broker for broker in partition.replicas if broker != 3)
+        assert partition.leader == partition.replicas[0] != 3
 
 
 @pytest.mark.clause(
@@ -201,7 +204,7 @@ def test_assignment_to_fenced_brokers_only_is_rejected() -> None:
 def test_added_partitions_keep_replication_factor() -> None:
     world = with_topic((1, 2), (2, 3))
     assert grow(world, "t", 5).error_code is ErrorCode.none
-    assert [len(each.replicas) for each in world.controller.image.topics["t"].partitions] == [2] * 5
+    assert [len(partition.replicas) for partition in world.controller.image.topics["t"].partitions] == [2] * 5
     assert grow(world, "t", 6, assignments=((1, 2, 3),)).error_code is ErrorCode.invalid_replica_assignment
     assert grow(world, "t", 6, assignments=((3, 1),)).error_code is ErrorCode.none
     assert world.partition(5).replicas == (3, 1)

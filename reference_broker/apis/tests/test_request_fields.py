@@ -49,10 +49,10 @@ UNREAD = {
 
 
 def _paths(layout: type, before: str = "") -> Iterator[str]:
-    for each in schema_fields(layout):
-        yield f"{before}{each.name}"
-        if each.struct is not None:
-            yield from _paths(each.struct, f"{before}{each.name}.")
+    for field in schema_fields(layout):
+        yield f"{before}{field.name}"
+        if field.struct is not None:
+            yield from _paths(field.struct, f"{before}{field.name}.")
 
 
 @cache
@@ -65,12 +65,12 @@ def _unread(api_key: ApiKey) -> set[tuple[str, str]]:
     module = f"apis/{MODULES[api_key].replace('.', '/')}.py"
     read = frozenset[str]().union(*(_read_in(ROOM / each) for each in (module, *READ_BY.get(api_key, ()))))
     paths = _paths(messages.body_class(api_key, "request"))
-    found = {(api_name(api_key), each) for each in paths if each.rpartition(".")[2] not in read}
+    found = {(api_name(api_key), path) for path in paths if path.rpartition(".")[2] not in read}
     # A handler that does not read a struct does not read its fields.
     return {(name, each) for name, each in found if (name, each.rpartition(".")[0]) not in found}
 
 
-SERVED = [ApiKey(each) for each in MODULES if each in VERSIONS and each not in BY_HAND]
+SERVED = [ApiKey(module) for module in MODULES if module in VERSIONS and module not in BY_HAND]
 
 
 def test_each_field_of_a_request_is_read_or_has_a_reason() -> None:

@@ -188,7 +188,7 @@ def test_invalid_topic_returns_error_and_others_are_created(wanted: CreatableTop
 def test_request_with_too_many_partitions_creates_nothing(topics: list[CreatableTopic]) -> None:
     world = AdminWorld()
     results = create(world, *topics)
-    assert [each.error_code for each in results] == [ErrorCode.policy_violation] * len(topics)
+    assert [result.error_code for result in results] == [ErrorCode.policy_violation] * len(topics)
     assert not world.controller.image.topics
 
 

@@ -45,7 +45,7 @@ def find(world: AdminWorld, *keys: str) -> list[tuple[str, int]]:
     request = FindCoordinatorRequest(key_type=i8(1), coordinator_keys=keys)
     response = world.request(k10_find_coordinator, request)
     world.settle()
-    return [(each.error_code.name, each.node_id) for each in response.coordinators]
+    return [(coordinator.error_code.name, coordinator.node_id) for coordinator in response.coordinators]
 
 
 def ready() -> AdminWorld:
@@ -149,7 +149,7 @@ def test_transaction_from_first_partition_to_end() -> None:
     assert (state.error_code, state.transaction_state, state.producer_id) == (ErrorCode.none, "Ongoing", 0)
     assert (state.producer_epoch, state.transaction_timeout) == (0, MINUTE)
     assert state.transaction_start_time == EPOCH + world.broker.now.wall_ms * MILLISECOND
-    assert [(each.topic, each.partitions) for each in state.topics] == [("t", (0, 2))]
+    assert [(topic.topic, topic.partitions) for topic in state.topics] == [("t", (0, 2))]
     response = end(world, 0, 0)
     assert (response.error_code, response.producer_id, response.producer_epoch) == (ErrorCode.none, -1, -1)
     assert [each.transaction_state for each in describe(world, ID)] == ["CompleteCommit"]
@@ -288,7 +288,7 @@ def test_list_transactions_by_state_producer_and_duration() -> None:
     add(world, one(0, 0, 0))
 
     def ids(response: Any) -> list[tuple[str, str]]:
-        return [(each.transactional_id, each.transaction_state) for each in response.transaction_states]
+        return [(state.transactional_id, state.transaction_state) for state in response.transaction_states]
 
     assert ids(listed(world)) == ids(listed(world, ("Ongoing",), (0, 9))) == [(ID, "Ongoing")]
     assert ids(listed(world, ("Empty",))) == ids(listed(world, ids=(9,))) == ids(listed(world, longer_ms=10_000)) == []
@@ -338,7 +338,7 @@ def test_non_coordinator_returns_not_coordinator() -> None:
 def test_pattern_must_match_whole_transactional_id(pattern: str | None, found: bool) -> None:
     world = ready()
     init(world)
-    ids = [each.transactional_id for each in listed(world, pattern=pattern).transaction_states]
+    ids = [state.transactional_id for state in listed(world, pattern=pattern).transaction_states]
     assert ids == ([ID] if found else [])
 
 

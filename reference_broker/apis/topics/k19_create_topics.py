@@ -86,7 +86,10 @@ def _wanted(topic: CreatableTopic) -> NewTopic:
         partitions=topic.num_partitions,
         replication_factor=topic.replication_factor,
         configs=tuple((config.name, config.value) for config in topic.configs),
-        assignments=tuple((one.partition_index, tuple(one.broker_ids)) for one in topic.assignments) or None,
+        assignments=tuple(
+            (assignment.partition_index, tuple(assignment.broker_ids)) for assignment in topic.assignments
+        )
+        or None,
     )
 
 

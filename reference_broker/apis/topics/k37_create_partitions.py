@@ -42,5 +42,5 @@ def _wanted(topic: CreatePartitionsTopic) -> NewPartitions:
     return NewPartitions(
         name=topic.name,
         count=topic.count,
-        assignments=None if assignments is None else tuple(tuple(one.broker_ids) for one in assignments),
+        assignments=None if assignments is None else tuple(tuple(assignment.broker_ids) for assignment in assignments),
     )

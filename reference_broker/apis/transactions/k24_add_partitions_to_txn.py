@@ -53,7 +53,7 @@ UNITS_PER_STEP = 150
 def handle(broker: Broker, call: Call, body: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse | None:
     """Respond when all transactions of the request are handled, each with a result of its own."""
     results: dict[str, Mapping[TopicPartition, Error]] = {}
-    missing = len({each.transactional_id for each in body.transactions})
+    missing = len({transaction.transactional_id for transaction in body.transactions})
     if not missing:
         return run_to_end(_response({}))
 
@@ -68,9 +68,9 @@ def handle(broker: Broker, call: Call, body: AddPartitionsToTxnRequest) -> AddPa
 
     def handle_each() -> Sliced[None]:
         work = Budget(LOOKUP_US_PER_SLICE)
-        for each in body.transactions:
-            yield from _handle_transaction(broker, call, each, handled, work)
-            if work.spend(UNITS_PER_VERIFICATION if each.verify_only else UNITS_PER_STEP):
+        for transaction in body.transactions:
+            yield from _handle_transaction(broker, call, transaction, handled, work)
+            if work.spend(UNITS_PER_VERIFICATION if transaction.verify_only else UNITS_PER_STEP):
                 yield
 
     run_contained(broker, call, handle_each())

@@ -43,13 +43,13 @@ def handle(broker: Broker, call: Call, body: TxnOffsetCommitRequest) -> None:
         offsets=tuple(
             RequestedOffset(
                 topic.name,
-                one.partition_index,
-                one.committed_offset,
-                one.committed_leader_epoch,
-                one.committed_metadata,
+                partition.partition_index,
+                partition.committed_offset,
+                partition.committed_leader_epoch,
+                partition.committed_metadata,
             )
             for topic in body.topics
-            for one in topic.partitions
+            for partition in topic.partitions
         ),
         transaction=Transaction(body.transactional_id, body.producer_id, body.producer_epoch, call.api_version),
     )

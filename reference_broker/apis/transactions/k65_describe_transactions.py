@@ -37,14 +37,14 @@ def handle(broker: Broker, call: Call, body: DescribeTransactionsRequest) -> Des
 def _response(broker: Broker, body: DescribeTransactionsRequest) -> Sliced[DescribeTransactionsResponse]:
     work = Budget(LOOKUP_US_PER_SLICE)
     states: list[TransactionState] = []
-    for each in dict.fromkeys(body.transactional_ids):
-        if work.spend(KEY_COST_US + len(each) // CHARACTERS_PER_US):
+    for transactional_id in dict.fromkeys(body.transactional_ids):
+        if work.spend(KEY_COST_US + len(transactional_id) // CHARACTERS_PER_US):
             yield
-        entry = broker.transactions.entry(each)
+        entry = broker.transactions.entry(transactional_id)
         if isinstance(entry, Error):
-            states.append(_unknown(each, entry))
+            states.append(_unknown(transactional_id, entry))
             continue
-        states.append(_described(each, entry))
+        states.append(_described(transactional_id, entry))
         work.spend(len(entry.current.partitions))
     return DescribeTransactionsResponse(throttle_time=NO_THROTTLE, transaction_states=tuple(states))
 

@@ -62,8 +62,8 @@ class WordCounts:
 
     def add(self, records: Sequence[ConsumerRecord], metadata_epoch: int) -> None:
         """Count these, and go on behind them next time."""
-        words = Counter(word for each in records for word in (each.value or b"").decode(errors="replace").split())
-        after = {TopicPartition(each.topic, each.partition): each.offset + 1 for each in records}
+        words = Counter(word for record in records for word in (record.value or b"").decode(errors="replace").split())
+        after = {TopicPartition(record.topic, record.partition): record.offset + 1 for record in records}
         with self._database:
             self._database.executemany(
                 "INSERT INTO words VALUES (?, ?) ON CONFLICT (word) DO UPDATE SET count = count + excluded.count",
@@ -81,7 +81,7 @@ class WordCounts:
 
 def resume(consumer: BlockingConsumer, partitions: Iterable[TopicPartition], counts: WordCounts) -> bool:
     """Assign and seek to what is stored; False: metadata as new as that did not come within WAIT_MS."""
-    stored = {each: counts.stored(each) for each in partitions}
+    stored = {partition: counts.stored(partition) for partition in partitions}
     consumer.assign(stored)
     newest = max((each.metadata_epoch for each in stored.values()), default=-1)
     if not consumer.wait_for_metadata_update(newest, WAIT_MS):

@@ -30,7 +30,7 @@ def create_topic(node: NodeAddress, name: str, partitions: int) -> None:
 
 
 def produce(node: NodeAddress, topic: str, partition: int, *values: str) -> None:
-    data = build([Record(timestamp_ms=1, value=each.encode()) for each in values])
+    data = build([Record(timestamp_ms=1, value=value.encode()) for value in values])
     rows = [ProducePartition(partition, data)]
     body = ProduceRequest(acks=-1, timeout_ms=5000, topics=[ProduceTopic(topic, bytes(16), rows)])
     [response] = call(node, 0, 9, body).responses

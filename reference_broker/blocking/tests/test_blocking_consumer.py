@@ -282,7 +282,7 @@ def test_out_of_range_offset_with_and_without_reset_policy(broker: NodeAddress) 
         assert [each.value for each in read(late, 1)] == [b"c"]
         late.seek(where, 99)
         late.poll(500)
-        assert [(each.from_offset, each.to_offset, each.reason) for each in late.take_resets()] == [
+        assert [(reset.from_offset, reset.to_offset, reset.reason) for reset in late.take_resets()] == [
             (-1, 2, "no_offset"),
             (99, 3, "out_of_range"),
         ]

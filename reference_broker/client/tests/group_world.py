@@ -173,10 +173,10 @@ class FakeGroup:
             return
         self.syncs[body.member_id] = body
         if body.member_id == self.leader:
-            self.assignments = {each.member_id: each.assignment for each in body.assignments}
+            self.assignments = {assignment.member_id: assignment.assignment for assignment in body.assignments}
             self.state = "stable"
-            for each in self.syncs:
-                self.responses.append((self.names[each], sync_response(0, self.assignments[each])))
+            for sync in self.syncs:
+                self.responses.append((self.names[sync], sync_response(0, self.assignments[sync])))
             self.syncs = {}
 
     def remove(self, member_id: str) -> None:
@@ -229,7 +229,7 @@ class RebalanceWorld:
                 busy = True
             self.now += 200_000
             calm = self.group.state in ("stable", "empty") and not self.group.joins
-            if not busy and calm and all(each.state.value in ("stable", "left") for each in self.members.values()):
+            if not busy and calm and all(member.state.value in ("stable", "left") for member in self.members.values()):
                 return
 
     def _drive(self, name: str) -> bool:

@@ -87,7 +87,7 @@ def test_each_subscribed_partition_has_exactly_one_subscribed_owner(
 ) -> None:
     found = run(name, counts, members)
     given_ = [each for owned in found.values() for each in owned]
-    wanted = {topic for each in members.values() for topic in each}
+    wanted = {topic for member in members.values() for topic in member}
     assert sorted(given_) == sorted(TopicPartition(t, n) for t in counts if t in wanted for n in range(counts[t]))
     assert all(each.topic in members[member] for member, owned in found.items() for each in owned)
     assert set(found) == set(members)
@@ -113,6 +113,6 @@ def test_sticky_assignment_becomes_balanced_and_stable(counts: dict[str, int], c
             assert all(p not in owned[other] for p, m in held for other in owned if other != m)
     assert before == owned
     for member, partitions in owned.items():
-        for each in partitions:
-            rivals = [len(owned[other]) for other, topics in members.items() if each.topic in topics]
+        for partition in partitions:
+            rivals = [len(owned[other]) for other, topics in members.items() if partition.topic in topics]
             assert len(owned[member]) <= min(rivals) + 1

@@ -18,7 +18,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 def data(first: int, *values: str, leader_epoch: int = 3, **more: Any) -> PartitionData:
     records = build(
-        [Record(timestamp_ms=1, value=each.encode()) for each in values],
+        [Record(timestamp_ms=1, value=value.encode()) for value in values],
         base_offset=first,
         leader_epoch=leader_epoch,
         **more,

@@ -95,7 +95,7 @@ def test_revoked_partition_is_not_read_before_release() -> None:
     member.respond("committed", fetched_offsets(5))
     member.go(1000)
     member.respond("group", heartbeat_response(27))
-    assert [type(each) for each in member.consumer.take_events()][-1] is Revoked
+    assert [type(event) for event in member.consumer.take_events()][-1] is Revoked
     member.respond("node-0", fetched(b"a", first=5))
     assert member.consumer.take_records(9) == []
     assert "node-0" not in member.go(1000)
@@ -109,7 +109,7 @@ def test_partition_reassigned_during_revocation_is_read() -> None:
     member.now += 1000
     member.go()
     member.respond("group", heartbeat_response(27))
-    assert [type(each) for each in member.consumer.take_events()][-1] is Revoked
+    assert [type(event) for event in member.consumer.take_events()][-1] is Revoked
     member.go(1000)
     member.respond("group", heartbeat_response(25))
     member.go(100)
@@ -205,7 +205,7 @@ def test_failed_member_stays_failed() -> None:
     membership.apply_error(1000, ErrorCode.fenced_instance_id, membership.identity)
     membership.responded(1000, heartbeat_response(25))
     assert membership.state is MemberState.FAILED
-    assert [each for each in membership.take_events() if isinstance(each, Failed)] == [
+    assert [event for event in membership.take_events() if isinstance(event, Failed)] == [
         Failed(ErrorCode.fenced_instance_id)
     ]
 
@@ -219,6 +219,6 @@ def test_invalid_owned_partitions_of_member_do_not_fail_leader(generation: int) 
         "c": Subscription(("t",)),
     }
     given = assign("cooperative-sticky", {"t": 3}, members)
-    handed_out = [each for partitions in given.values() for each in partitions]
+    handed_out = [partition for partitions in given.values() for partition in partitions]
     assert len(handed_out) == len(set(handed_out))
     assert set(handed_out) <= {TopicPartition("t", each) for each in range(3)}

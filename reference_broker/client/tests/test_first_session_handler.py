@@ -28,7 +28,9 @@ def at(offset: int, max_bytes: int = 100) -> Wanted:
 
 
 def response(session_id: int, flags: int, *partitions: TopicPartition, error: int = 0) -> FetchResponse:
-    topics = [FetchTopicResponse("t", NO_TOPIC_ID, [PartitionData(each.partition, 0, 0)]) for each in partitions]
+    topics = [
+        FetchTopicResponse("t", NO_TOPIC_ID, [PartitionData(partition.partition, 0, 0)]) for partition in partitions
+    ]
     return FetchResponse(error, session_id, topics, response_flags=flags)
 
 

@@ -57,7 +57,7 @@ def listed(offset: int, error: int = 0) -> ListOffsetsResponse:
 
 
 def fetched(*values: bytes, first: int = 0, error: int = 0, **more: Any) -> FetchResponse:
-    data = build([Record(timestamp_ms=1, value=each) for each in values], base_offset=first) if values else b""
+    data = build([Record(timestamp_ms=1, value=value) for value in values], base_offset=first) if values else b""
     row = PartitionData(0, error, 100, log_start_offset=0, records=data, **more)
     return FetchResponse(responses=[FetchTopicResponse("t", bytes(16), [row])])
 
@@ -157,9 +157,9 @@ def test_missing_subscribed_topic_is_requested_again() -> None:
 
 def test_records_are_returned_before_more_are_fetched(reading: Driver) -> None:
     assert reading.respond("node-0", fetched(b"a", b"b", first=5)) == {}
-    assert [each.offset for each in reading.consumer.take_records(1)] == [5]
+    assert [record.offset for record in reading.consumer.take_records(1)] == [5]
     assert (reading.consumer.position(T0), reading.go()) == (6, {})
-    assert [each.value for each in reading.consumer.take_records(9)] == [b"b"]
+    assert [record.value for record in reading.consumer.take_records(9)] == [b"b"]
     reading.go()
     assert reading.position() == 7
 
@@ -288,7 +288,7 @@ def test_leader_waits_for_topics_of_other_members() -> None:
     consumer.responded("metadata", 0, metadata())
     [(lane, request)] = consumer.next_requests(0)
     assert (lane, len(due(request).body.assignments)) == ("group", 1)
-    assert not any(isinstance(each, Assigned) for each in consumer.take_events())
+    assert not any(isinstance(event, Assigned) for event in consumer.take_events())
 
 
 class Noted(ConsumerObserver):
@@ -312,7 +312,10 @@ class Noted(ConsumerObserver):
         )
 
     def fetched(self, result: FetchResult) -> None:
-        moved = [(each.where, each.before, each.after, each.error, len(each.batches)) for each in result.partitions]
+        moved = [
+            (partition.where, partition.before, partition.after, partition.error, len(partition.batches))
+            for partition in result.partitions
+        ]
         self.events.append(("fetched", result.node_id, result.problem, moved))
 
     def commit_begun(self, partitions: tuple[TopicPartition, ...]) -> None:
@@ -353,10 +356,10 @@ def test_observer_is_notified_of_offsets_and_commits() -> None:
     consumer = GroupConsumer(ConsumerConfig((SEED,), GroupConfig("g", ()), metadata_epoch=False), noted)
     consumer.assign([T0])
     assert consumer.commit(0, {T0: OffsetToCommit(4)})
-    sent = {each.lane: each.request for each in consumer.next_requests(0)}
+    sent = {request.lane: request.request for request in consumer.next_requests(0)}
     assert {"commit"} == set(sent) - {"metadata"}, "both lanes look up the coordinator"
     consumer.responded("commit", 0, found())
-    assert {each.lane for each in consumer.next_requests(0)} == {"commit", "committed"}
+    assert {request.lane for request in consumer.next_requests(0)} == {"commit", "committed"}
     consumer.responded("commit", 0, committed(0))
     result = consumer.take_commit(0)
     assert result is not None
@@ -375,7 +378,7 @@ def test_paused_partition_is_neither_fetched_nor_returned(reading: Driver) -> No
     reading.consumer.pause([T0])
     assert (reading.consumer.take_records(9), reading.go()) == ([], {})
     reading.consumer.resume([T0])
-    assert [each.value for each in reading.consumer.take_records(9)] == [b"a"]
+    assert [record.value for record in reading.consumer.take_records(9)] == [b"a"]
     reading.go()
     assert reading.position() == 6
 

@@ -104,7 +104,10 @@ def test_leader_requests_unknown_topics_then_assigns() -> None:
     assert membership.wanted_topics == ("t", "u")
     assert (membership.next_request(0), membership.wake_at_us) == (None, None)
     membership.learn_partitions({"t": 3})
-    sent = {each.member_id: each.assignment for each in expect(membership, 0, requests.SYNC_GROUP).body.assignments}
+    sent = {
+        assignment.member_id: assignment.assignment
+        for assignment in expect(membership, 0, requests.SYNC_GROUP).body.assignments
+    }
     assert sent == {"a": encode_assignment(Assignment((T0, T1))), "me": encode_assignment(Assignment((T2,)))}
 
 
@@ -328,7 +331,7 @@ def test_every_partition_has_one_owner_as_members_join_and_leave(protocols: tupl
     world.owned["c2"] = []
     world.group.remove(crashed)
     world.settle()
-    owned = sorted(each for partitions in world.owned.values() for each in partitions)
+    owned = sorted(partition for partitions in world.owned.values() for partition in partitions)
     assert owned == [TopicPartition("t", number) for number in range(7)]
     assert sorted(len(each) for each in world.owned.values()) == [0, 0, 3, 4]
     assert world.shared == []
@@ -339,7 +342,7 @@ def test_cooperative_rebalance_revokes_only_moving_partitions() -> None:
     for number in range(3):
         world.add(f"c{number}", GroupConfig("g", ("t",), COOPERATIVE), {"t": 9})
         world.settle()
-    revoked = [each for events in world.events.values() for each in events if isinstance(each, Revoked)]
+    revoked = [event for events in world.events.values() for event in events if isinstance(event, Revoked)]
     assert sum(len(each.partitions) for each in revoked) == 4 + 3
 
 

@@ -153,7 +153,7 @@ def test_nodes_then_bootstrap_servers_are_tried_after_failures() -> None:
     for turn in range(1, 5):
         nodes.append(due(metadata.next_request(turn * 100, ())).to)
         metadata.failed(turn * 100)
-    assert sorted(each.node_id for each in nodes[:3]) == [-1, 0, 1]
+    assert sorted(node.node_id for node in nodes[:3]) == [-1, 0, 1]
 
 
 @pytest.mark.clause("M-14")

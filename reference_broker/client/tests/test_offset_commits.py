@@ -113,15 +113,24 @@ def offsets() -> CommittedOffsets:
 def test_only_draft_has_metadata_epoch_of_each_partition() -> None:
     draft = sent_over(8, DRAFT_VERSION, commit_request(OFFSETS, ME, DRAFT_VERSION))
     [topic] = draft.topics
-    assert [(each.committed_offset, each.metadata_epoch) for each in topic.partitions] == [(17, 5), (4, -1)]
-    assert [each.committed_leader_epoch for each in topic.partitions] == [2, -1]  # KIP-320 still applies,
+    assert [(partition.committed_offset, partition.metadata_epoch) for partition in topic.partitions] == [
+        (17, 5),
+        (4, -1),
+    ]
+    assert [partition.committed_leader_epoch for partition in topic.partitions] == [2, -1]  # KIP-320 still applies,
     assert draft.group_instance_id == "i"  # and so does the fencing of static members (KIP-345).
     assert (draft.group_id, draft.generation_id_or_member_epoch, draft.member_id) == ("g", 3, "me")
     page = sent_over(8, PAGE_VERSION, commit_request(OFFSETS, ME, PAGE_VERSION))
-    assert [(each.committed_offset, each.metadata_epoch) for each in page.topics[0].partitions] == [(17, 5), (4, -1)]
+    assert [(partition.committed_offset, partition.metadata_epoch) for partition in page.topics[0].partitions] == [
+        (17, 5),
+        (4, -1),
+    ]
     released = sent_over(8, 9, commit_request(OFFSETS, ME, 9))
     [topic] = released.topics
-    assert [(each.committed_offset, each.committed_leader_epoch) for each in topic.partitions] == [(17, 2), (4, -1)]
+    assert [(partition.committed_offset, partition.committed_leader_epoch) for partition in topic.partitions] == [
+        (17, 2),
+        (4, -1),
+    ]
     assert released.group_instance_id == "i"
 
 
@@ -169,7 +178,7 @@ def test_commit_is_retried_for_partitions_with_retriable_error(offsets: Committe
     offsets.responded(0, committed(0, error))
     assert (offsets.next_request(99), offsets.wake_at_us) == (None, 100)
     [topic] = due(offsets.next_request(100)).body.topics
-    assert [each.partition_index for each in topic.partitions] == [1]
+    assert [partition.partition_index for partition in topic.partitions] == [1]
     offsets.responded(100, committed(0, 0))
     assert ended(offsets).succeeded
 

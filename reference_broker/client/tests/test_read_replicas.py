@@ -24,7 +24,7 @@ MAX_AGE_US = 300_000_000
 
 def metadata(leader: int = 0, leader_epoch: int = 3, nodes: tuple[int, ...] = (0, 1)) -> MetadataResponse1001:
     partition = MetadataPartition1001(partition_index=0, leader_id=leader, leader_epoch=leader_epoch)
-    brokers = tuple(MetadataBroker1000(node_id=each, host=f"n{each}", port=1) for each in nodes)
+    brokers = tuple(MetadataBroker1000(node_id=node, host=f"n{node}", port=1) for node in nodes)
     return MetadataResponse1001(brokers=brokers, topics=(MetadataTopic1001(name="t", partitions=(partition,)),))
 
 

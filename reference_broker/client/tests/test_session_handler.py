@@ -22,15 +22,17 @@ IDS = {"foo": FOO_ID, "bar": BAR_ID}
 
 
 def wanted(*partitions: TopicPartition, offset: int = 0, ids: dict[str, bytes] = IDS) -> dict[TopicPartition, Wanted]:
-    return {each: Wanted(ids.get(each.topic, NO_TOPIC_ID), offset, 1000) for each in partitions}
+    return {partition: Wanted(ids.get(partition.topic, NO_TOPIC_ID), offset, 1000) for partition in partitions}
 
 
 def response(
     session_id: int, *partitions: TopicPartition, error: int = 0, ids: dict[str, bytes] = IDS, throttle: int = 0
 ) -> FetchResponse:
     topics = [
-        FetchTopicResponse(each.topic, ids.get(each.topic, NO_TOPIC_ID), [PartitionData(each.partition, 0, 5)])
-        for each in partitions
+        FetchTopicResponse(
+            partition.topic, ids.get(partition.topic, NO_TOPIC_ID), [PartitionData(partition.partition, 0, 5)]
+        )
+        for partition in partitions
     ]
     return FetchResponse(error, session_id, topics, throttle)
 

@@ -98,8 +98,8 @@ def test_caught_up_reader_has_same_values_as_leader(steps: list[tuple[str, int, 
     replicas, reader = (Topic(), Topic()), Reader()
     for what, number, is_tombstone in steps:
         if what == "write":
-            for each in replicas:
-                each.write(number, is_tombstone)
+            for replica in replicas:
+                replica.write(number, is_tombstone)
         elif what == "clean":
             replicas[number].clean()
         else:
@@ -170,7 +170,7 @@ def test_consumer_drops_records_below_marker_and_notifies_application_once() -> 
     [reset] = driver.consumer.take_resets()
     assert (reset.from_offset, reset.to_offset, reset.reason) == (5, 2, "tombstones_missed")
     driver.respond("node-0", horizon_response(10, 2, 2))
-    assert [each.offset for each in driver.consumer.take_records(9)] == [2]
+    assert [record.offset for record in driver.consumer.take_records(9)] == [2]
     assert driver.consumer.take_missed_tombstones() == []
     driver.go()
     driver.respond("node-0", horizon_response(12, 2, 3))

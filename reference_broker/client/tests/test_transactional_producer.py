@@ -31,8 +31,8 @@ def world(request: pytest.FixtureRequest) -> ProducerWorld:
 def begin(world: ProducerWorld, *values: str) -> None:
     """Begin a transaction and send to foo-0."""
     world.producer.begin()
-    for each in values:
-        world.producer.send(world.now_us, FOO0, [record(each)])
+    for value in values:
+        world.producer.send(world.now_us, FOO0, [record(value)])
 
 
 def commit(world: ProducerWorld) -> None:
@@ -53,7 +53,7 @@ def test_version_1_adds_partitions_and_keeps_epoch() -> None:
         world.producer.send_offsets(OFFSETS, ME)
         commit(world)
     announced = ["add_partitions_to_txn", "add_offsets_to_txn", "txn_offset_commit", "end_txn"]
-    assert [each for each in world.names() if each not in ("produce", "find_coordinator")] == 2 * announced
+    assert [name for name in world.names() if name not in ("produce", "find_coordinator")] == 2 * announced
     assert world.broker.epoch == 0
     assert world.broker.committed == [(FOO0, "a"), (FOO0, "b")]
     assert world.broker.offsets == {FOO0: 7}

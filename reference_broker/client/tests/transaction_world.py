@@ -141,8 +141,8 @@ class NaiveBroker:
             controller_id=BrokerId(1),
             error_code=ErrorCode.none,
             topics=tuple(
-                MetadataResponseTopic(error_code=ErrorCode.none, name=each.name, topic_id=None, partitions=partitions)
-                for each in body.topics
+                MetadataResponseTopic(error_code=ErrorCode.none, name=topic.name, topic_id=None, partitions=partitions)
+                for topic in body.topics
             ),
         )
 
@@ -188,15 +188,15 @@ class NaiveBroker:
 
     def _add_partitions_to_txn(self, body: Any, _version: int, outcome: Scripted) -> AddPartitionsToTxnResponse:
         (transaction,) = body.transactions
-        wanted = {each.name: [int(number) for number in each.partitions] for each in transaction.topics}
+        wanted = {topic.name: [int(number) for number in topic.partitions] for topic in transaction.topics}
         added = {TopicPartition(topic, number) for topic, numbers in wanted.items() for number in numbers}
         error = _error(outcome, lambda: self._take_part(transaction, {*added}))
         results = tuple(
             AddPartitionsToTxnTopicResult(
                 name=TopicName(topic),
                 results_by_partition=tuple(
-                    AddPartitionsToTxnPartitionResult(partition_index=i32(each), partition_error_code=error)
-                    for each in numbers
+                    AddPartitionsToTxnPartitionResult(partition_index=i32(number), partition_error_code=error)
+                    for number in numbers
                 ),
             )
             for topic, numbers in wanted.items()
@@ -212,9 +212,9 @@ class NaiveBroker:
 
     def _txn_offset_commit(self, body: Any, version: int, outcome: Scripted) -> TxnOffsetCommitResponse:
         wanted = {
-            TopicPartition(topic.name, int(each.partition_index)): int(each.committed_offset)
+            TopicPartition(topic.name, int(partition.partition_index)): int(partition.committed_offset)
             for topic in body.topics
-            for each in topic.partitions
+            for partition in topic.partitions
         }
 
         def act() -> ErrorCode:
@@ -245,9 +245,9 @@ class NaiveBroker:
         for topic in body.topics:
             partitions = [
                 self._produced(
-                    TopicPartition(topic.topic, each.partition), bytes(each.records or b""), version, outcome
+                    TopicPartition(topic.topic, partition.partition), bytes(partition.records or b""), version, outcome
                 )
-                for each in topic.partitions
+                for partition in topic.partitions
             ]
             topics.append(ProduceTopicResponse(topic.topic, topic.topic_id, partitions))
         return ProduceResponse(topics)

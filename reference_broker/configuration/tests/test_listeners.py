@@ -41,7 +41,7 @@ def test_brokers_meet_at_plaintext_or_else_at_the_first_listener_of_brokers() ->
 def test_without_controller_listener_inter_broker_listener_has_its_scope() -> None:
     config = {"listeners": "PLAINTEXT://h:1,LAN://h:2", "inter.broker.listener.name": "LAN"}
     scopes = BrokerConfig.parse(config).listener_plan().scopes
-    assert [(each.brokers, each.controllers) for each in scopes.values()] == [(False, False), (True, True)]
+    assert [(scope.brokers, scope.controllers) for scope in scopes.values()] == [(False, False), (True, True)]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_single_listener_is_no_listener_of_nodes() -> None:
 
 def test_host_is_optional_and_ipv6_is_bracketed() -> None:
     plan = BrokerConfig.parse({"listeners": "PLAINTEXT://:9092,LAN://[::1]:9093"}).listener_plan()
-    assert [each.host for each in plan.listeners] == ["", "::1"]
+    assert [listener.host for listener in plan.listeners] == ["", "::1"]
 
 
 @pytest.mark.parametrize(

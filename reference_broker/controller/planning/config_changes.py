@@ -104,7 +104,7 @@ class ConfigChange(Change[ConfigOutcomes]):
     def outcome(self, refused: Refusal | None) -> ConfigOutcomes:
         if refused is not None:
             return [refused] * len(self.requested)
-        return [each if isinstance(each, Refusal) else None for each in self.results]
+        return [result if isinstance(result, Refusal) else None for result in self.results]
 
 
 def _records(context: PlanContext, requested: RequestedConfigs) -> list[ConfigRecord | ClearElrRecord] | Refusal:

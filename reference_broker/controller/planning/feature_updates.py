@@ -47,7 +47,9 @@ class FeatureUpdates(Change[Refusal | None]):
         supported = {name: (low, high) for name, low, high in supported_features(context.config)}
         times = Counter(update.feature for update in self.requested)
         problems = (_problem(latest, supported, update, times[update.feature] > 1) for update in self.requested)
-        self.problem = next((each for each in problems if each is not None), None) or _unmet(latest, self.requested)
+        self.problem = next((problem for problem in problems if problem is not None), None) or _unmet(
+            latest, self.requested
+        )
         if self.problem is not None or self.validate_only:
             return ()
         records: list[MetadataRecord] = [

@@ -140,7 +140,7 @@ class _Planner:
             return None
         if self.unified is None:
             self.unified = {
-                _unify_collision_chars(other): other for other in latest.topics if "." in other or "_" in other
+                _unify_collision_chars(topic): topic for topic in latest.topics if "." in topic or "_" in topic
             }
         other = self.unified.get(_unify_collision_chars(name))
         if other is not None:

@@ -84,8 +84,8 @@ class Brokers:
     def states(self, name: str = "t") -> list[tuple[int, tuple[int, ...], int, int]]:
         """Return (leader, ISR, leader epoch, partition epoch) of each partition."""
         return [
-            (each.leader, each.isr, each.leader_epoch, each.partition_epoch)
-            for each in self.image.topics[name].partitions
+            (partition.leader, partition.isr, partition.leader_epoch, partition.partition_epoch)
+            for partition in self.image.topics[name].partitions
         ]
 
     def pass_time(self, milliseconds: int, *beating: int) -> None:

@@ -137,12 +137,16 @@ def test_silent_broker_is_fenced_and_leads_nothing_until_heartbeat() -> None:
         beat(world, 2, epochs[2])
     assert fenced(world) == [1]
     assert world.ports.notes_of("broker_fenced") == [{"broker": 1}]
-    assert [(each.leader, each.leader_epoch) for each in world.controller.image.topics["t"].partitions] == [(-1, 1)] * 2
+    assert [
+        (partition.leader, partition.leader_epoch) for partition in world.controller.image.topics["t"].partitions
+    ] == [(-1, 1)] * 2
     assert world.controller.image.topics["u"].partitions[0].leader == 2
     beat(world, 1, epochs[1])
     world.settle()
     assert fenced(world) == []
-    assert [(each.leader, each.leader_epoch) for each in world.controller.image.topics["t"].partitions] == [(1, 2)] * 2
+    assert [
+        (partition.leader, partition.leader_epoch) for partition in world.controller.image.topics["t"].partitions
+    ] == [(1, 2)] * 2
 
 
 def test_unfencing_new_incarnation_bumps_leader_epochs() -> None:
@@ -240,7 +244,7 @@ def test_fencing_before_metadata_transactions_uses_plain_batches() -> None:
         world.submit(partial(topic_records, f"t{number}", topic_id(number), 50), lambda _: None)
     world.settle()
     pass_time(world, SESSION_MS + 3000)
-    leaders = {each.leader for topic in world.controller.image.topics.values() for each in topic.partitions}
+    leaders = {partition.leader for topic in world.controller.image.topics.values() for partition in topic.partitions}
     assert (leaders, fenced(world)) == ({-1}, [1])
     assert "begin" not in world.kinds()
 
@@ -354,7 +358,7 @@ class Sessions(RuleBasedStateMachine):
 
     @invariant()
     def sessions_hold(self) -> None:
-        last = [each["broker"] for each in self.world.ports.notes_of("broker_fenced")]
+        last = [note["broker"] for note in self.world.ports.notes_of("broker_fenced")]
         for broker_id, broker in self.world.controller.image.brokers.items():
             silent_ms = self.ran_ms - self.last_ms[broker_id]
             if silent_ms > 2 * SESSION_MS:
@@ -367,10 +371,12 @@ class Sessions(RuleBasedStateMachine):
     def fenced_brokers_that_fell_silent_lead_nothing(self) -> None:
         image = self.world.controller.image
         for topic in image.topics.values():
-            for one in topic.partitions:
-                broker = image.brokers.get(one.leader)
+            for partition in topic.partitions:
+                broker = image.brokers.get(partition.leader)
                 if broker is not None and broker.fenced:
-                    assert broker.broker_epoch == self.epochs[one.leader], "only until a new registration is unfenced"
+                    assert broker.broker_epoch == self.epochs[partition.leader], (
+                        "only until a new registration is unfenced"
+                    )
 
 
 Sessions.TestCase.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)

@@ -88,8 +88,8 @@ def test_broker_registers_then_sends_heartbeats_at_interval() -> None:
     life = Life()
     body = life.registered()
     assert (body.broker_id, body.cluster_id, body.incarnation_id.bytes) == (3, "cluster", life.lifecycle.incarnation_id)
-    assert [(each.host, each.port) for each in body.listeners] == [("h", 9092)]
-    assert [(each.name, each.max_supported_version) for each in body.features] == [
+    assert [(listener.host, listener.port) for listener in body.listeners] == [("h", 9092)]
+    assert [(feature.name, feature.max_supported_version) for feature in body.features] == [
         ("metadata.version", 27),
         ("eligible.leader.replicas.version", 1),
         ("group.version", 1),

@@ -101,7 +101,7 @@ def test_feature_removes_min_isr_of_brokers() -> None:
 @pytest.mark.clause("E-8")
 def test_feature_needs_metadata_version_and_sets_cluster_min_isr() -> None:
     def wanted(image: MetadataImage, *levels: tuple[str, int, int]) -> tuple[list[object], object]:
-        change = FeatureUpdates([RequestedLevel(*each) for each in levels], False)
+        change = FeatureUpdates([RequestedLevel(*level) for level in levels], False)
         records = records_of(change, plan_context(image, min_insync_replicas="2", default_replication_factor="2"))
         return list(records), change.outcome(None)
 

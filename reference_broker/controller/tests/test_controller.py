@@ -231,9 +231,9 @@ def test_large_change_is_one_transaction_with_one_batch_per_event() -> None:
     assert world.ports.events >= len(kinds) - 2
     world.commit()
     assert list(world.controller.image.topics) == ["big", "a"]
-    appended = [each for each in world.ports.notes_of("metadata_appended") if each["of"] == len(data)]
+    appended = [note for note in world.ports.notes_of("metadata_appended") if note["of"] == len(data)]
     assert [each["kind"] for each in appended] == ["begin", *["batch"] * len(data), "end"]
-    committed = [each for each in world.ports.notes_of("metadata_committed") if each["of"] == len(data)]
+    committed = [note for note in world.ports.notes_of("metadata_committed") if note["of"] == len(data)]
     assert [each["number"] for each in committed] == [0, *range(1, len(data) + 1), len(data)]
 
 

@@ -62,10 +62,10 @@ class Reporter:
         body, replied, _ = self.open.pop()
         if error is ErrorCode.none:
             self.reported += [
-                ((topic.topic_id.bytes, each.partition_index), directory.id_.bytes == LOST_DIRECTORY)
+                ((topic.topic_id.bytes, partition.partition_index), directory.id_.bytes == LOST_DIRECTORY)
                 for directory in body.directories
                 for topic in directory.topics
-                for each in topic.partitions
+                for partition in topic.partitions
             ]
         replied(AssignReplicasToDirsResponse(throttle_time=NO_THROTTLE, error_code=error, directories=()))
 

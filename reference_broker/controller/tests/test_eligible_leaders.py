@@ -56,7 +56,7 @@ class Cluster:
                     leader=replicas[0],
                     leader_epoch=0,
                     partition_epoch=0,
-                    directories=tuple(directory(each) if directories else NO_DIRECTORY for each in replicas),
+                    directories=tuple(directory(replica) if directories else NO_DIRECTORY for replica in replicas),
                 ),
             ],
         )
@@ -73,8 +73,8 @@ class Cluster:
         return plan_context(self.image)
 
     def fence(self, *broker_ids: int) -> None:
-        for each in broker_ids:
-            self.image = after(self.image, run_to_end(fencing(self.plan_context(), self.image.brokers[each])))
+        for broker_id in broker_ids:
+            self.image = after(self.image, run_to_end(fencing(self.plan_context(), self.image.brokers[broker_id])))
 
     def unfence(self, broker_id: int) -> None:
         self.image = after(self.image, run_to_end(unfencing(self.plan_context(), self.image.brokers[broker_id])))
@@ -281,7 +281,7 @@ def test_partitions_of_new_and_old_topics_get_actual_directories() -> None:
     cluster = Cluster(1, 2, 3, directories=False)
     cluster.apply(*records_of(TopicCreation([NewTopic("u", 1, 3)], False), cluster.plan_context()))
     new = cluster.image.topics["u"].partitions[0]
-    assert new.directories == tuple(directory(each) for each in new.replicas)
+    assert new.directories == tuple(directory(replica) for replica in new.replicas)
     wiped = Cluster(1, 2, 3, directories=False)
     wiped.register(2, cleanly=False, number=9)
     assert wiped.partition.directories == (directory(1), directory(2), directory(3)), "that of before the restart"

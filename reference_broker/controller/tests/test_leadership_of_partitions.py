@@ -267,7 +267,7 @@ def test_leader_balance_can_be_disabled_and_is_limited_per_run(count: int, leade
         brokers.beat(1)
         _joined(brokers, (1, 2))
         brokers.pass_time(302_000, 1, 2)
-        assert {each[0] for each in brokers.states()} == expected
+        assert {state[0] for state in brokers.states()} == expected
 
 
 def test_idle_cluster_is_not_checked() -> None:
@@ -315,7 +315,7 @@ def test_many_leader_changes_are_planned_in_slices() -> None:
     before = world.ports.events
     silenced(brokers, 1, 2)
     assert world.ports.events - before > 3000 * 5 // 250
-    assert {each[:2] for each in brokers.states()} == {(2, (2,))}
+    assert {state[:2] for state in brokers.states()} == {(2, (2,))}
 
 
 def test_new_controller_elects_leaders_left_missing_by_predecessor() -> None:
@@ -331,7 +331,7 @@ def test_new_controller_elects_leaders_left_missing_by_predecessor() -> None:
     brokers.world.lose()
     brokers.world.win()
     brokers.world.settle()
-    assert {each[0] for each in brokers.states()} == {1}, "the preferred leader of partition 1 has its turn later"
+    assert {state[0] for state in brokers.states()} == {1}, "the preferred leader of partition 1 has its turn later"
 
 
 class Leaders(RuleBasedStateMachine):
@@ -363,7 +363,7 @@ class Leaders(RuleBasedStateMachine):
     def catch_up(self, index: int) -> None:
         topic = self.brokers.image.topics["t"]
         partition = topic.partitions[index]
-        live = [each for each in partition.replicas if _is_active(self.brokers.image, each)]
+        live = [replica for replica in partition.replicas if _is_active(self.brokers.image, replica)]
         if partition.leader in live:
             record = replace_isr(topic.topic_id, index, tuple(live))
             self.brokers.world.submit(lambda: [record], lambda _: None)

@@ -166,7 +166,7 @@ def test_unresponsive_broker_delays_no_other_and_gets_same_update_again(world: B
     world.fail(3)
     world.change(*topic_records("t", topic_id(1), 2))
     (body,) = world.sent(2)
-    assert (body.type, [each.partition for each in body.partition_states]) == (INCREMENTAL_UPDATE, [0, 1])
+    assert (body.type, [state.partition for state in body.partition_states]) == (INCREMENTAL_UPDATE, [0, 1])
     world.respond(2)
     assert world.sent(3) == []
     world.later(60)
@@ -235,11 +235,11 @@ def test_deleted_topic_has_leader_minus_two_and_recreated_one_is_sent_whole(worl
     world.respond(3)
     world.change(RemoveTopicRecord(topic_id=topic_id(1)))
     (body,) = world.sent(3)
-    assert [(each.partition, each.leader) for each in body.partition_states] == [(0, -2), (1, -2)]
+    assert [(state.partition, state.leader) for state in body.partition_states] == [(0, -2), (1, -2)]
     world.respond(3)
     world.change(*topic_records("t", topic_id(2), 3))
     (body,) = world.sent(3)
-    assert [(each.partition, each.leader) for each in body.partition_states] == [(0, 1), (1, 1), (2, 1)]
+    assert [(state.partition, state.leader) for state in body.partition_states] == [(0, 1), (1, 1), (2, 1)]
 
 
 @pytest.mark.clause("M-2")
@@ -359,10 +359,10 @@ def test_epoch_content_is_image_at_its_record(world: BroadcastWorld) -> None:
     world.submit(lambda: topic_records("u", topic_id(2)), lambda _: None)
     world.loader.catch_up(world.log.end.offset)  # The epoch's record and the next change, in one slice.
     (body,) = world.sent(2)
-    assert [each.topic for each in body.partition_states] == ["t"]
+    assert [state.topic for state in body.partition_states] == ["t"]
     world.settle()
     world.respond(2)
-    assert [each.topic for each in world.sent(2)[0].partition_states] == ["u"]
+    assert [state.topic for state in world.sent(2)[0].partition_states] == ["u"]
 
 
 def test_large_update_is_built_in_slices() -> None:
@@ -437,11 +437,11 @@ def test_cache_equals_image_after_any_missed_updates(
         assert update is not None
         cache, known = cache.apply(update), content
         assert contents(cache) == contents(image)
-        assert {one.topic_id: name for name, one in cache.topics.items()} == cache.topic_names
+        assert {topic.topic_id: name for name, topic in cache.topics.items()} == cache.topic_names
 
 
 def contents(known: MetadataCache | MetadataImage) -> Any:
     return {
-        name: (topic.topic_id, [(each.leader, each.leader_epoch) for each in topic.partitions])
+        name: (topic.topic_id, [(partition.leader, partition.leader_epoch) for partition in topic.partitions])
         for name, topic in known.topics.items()
     }

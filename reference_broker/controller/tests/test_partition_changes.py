@@ -122,7 +122,7 @@ def test_record_has_leader_only_if_leader_epoch_increases(
 @pytest.mark.parametrize("isr", [None, (2, 1, 3)])
 def test_unchanged_partition_has_no_record(version: int, isr: tuple[int, ...] | None) -> None:
     image = image_of(ALL_IN_SYNC, 1, 2, 3, version=version)
-    image = replace(image, brokers={each: replace(one, log_dirs=()) for each, one in image.brokers.items()})
+    image = replace(image, brokers={each: replace(broker, log_dirs=()) for each, broker in image.brokers.items()})
     assert PartitionChanges.of(image).change(image.topics["t"], 0, isr=isr) is None
 
 

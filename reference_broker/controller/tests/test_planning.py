@@ -52,7 +52,7 @@ def with_topics(*names: str, partitions: int = 1, factor: int = 3) -> MetadataIm
 
 
 def errors(outcomes: Mapping[str, object]) -> dict[str, str]:
-    return {name: one.error.name if isinstance(one, Refusal) else "none" for name, one in outcomes.items()}
+    return {name: outcome.error.name if isinstance(outcome, Refusal) else "none" for name, outcome in outcomes.items()}
 
 
 def test_topic_creation_records_and_isr_of_live_replicas() -> None:
@@ -63,8 +63,10 @@ def test_topic_creation_records_and_isr_of_live_replicas() -> None:
     partitions = [each for each in rest if isinstance(each, PartitionRecord)]
     assert partitions == rest
     assert setting == ConfigRecord(resource_type=2, resource_name="t", name="retention.ms", value="5")
-    assert [(each.partition_id, len(each.replicas)) for each in partitions] == [(index, 3) for index in range(2)]
-    assert all(3 not in each.isr and each.leader == each.isr[0] for each in partitions)
+    assert [(partition.partition_id, len(partition.replicas)) for partition in partitions] == [
+        (index, 3) for index in range(2)
+    ]
+    assert all(3 not in partition.isr and partition.leader == partition.isr[0] for partition in partitions)
 
 
 def test_topic_ids_are_random_and_unused() -> None:

@@ -65,9 +65,9 @@ def test_replicas_are_distinct_live_first_and_spread_over_racks(
         assert len(dict.fromkeys(replicas)) == factor
         assert replicas[0] not in fenced
         count_of_racks = len(dict.fromkeys(racks.values()))
-        assert len(dict.fromkeys(racks[each] for each in replicas)) == min(factor, count_of_racks)
+        assert len(dict.fromkeys(racks[replica] for replica in replicas)) == min(factor, count_of_racks)
         for rack in dict.fromkeys(racks.values()):
-            chosen = [each for each in replicas if racks[each] == rack]
+            chosen = [replica for replica in replicas if racks[replica] == rack]
             live = [each for each in racks if racks[each] == rack and each not in fenced]
             assert sum(each in fenced for each in chosen) == max(0, len(chosen) - len(live))
 
@@ -87,15 +87,15 @@ def test_leaders_alternate_over_racks() -> None:
     cluster = image({1: "a", 2: "a", 3: "b", 4: "b", 5: "c", 6: "c"})
     for seed in range(10):
         leaders = [replicas[0] for replicas in placed(cluster, 2, 6, seed)]
-        assert len({(each + 1) // 2 for each in leaders[:3]}) == 3
-        assert len({(each + 1) // 2 for each in leaders[3:]}) == 3
+        assert len({(leader + 1) // 2 for leader in leaders[:3]}) == 3
+        assert len({(leader + 1) // 2 for leader in leaders[3:]}) == 3
 
 
 @pytest.mark.clause("StripedReplicaPlacerTest.testEvenDistribution")
 def test_replicas_are_balanced_with_varying_partners() -> None:
     cluster = image(dict.fromkeys(range(6), None))
     assignments = placed(cluster, 3, 600)
-    assert set(Counter(each for replicas in assignments for each in replicas).values()) == {300}
+    assert set(Counter(replica for replicas in assignments for replica in replicas).values()) == {300}
     assert len(dict.fromkeys(tuple(sorted(replicas)) for replicas in assignments)) > 15
 
 

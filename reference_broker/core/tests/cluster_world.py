@@ -175,7 +175,7 @@ class ClusterWorld:
     # Actions of the test
 
     def ready(self) -> None:
-        self.run_until(lambda: all(each.node.ready for each in self.members.values() if each.alive))
+        self.run_until(lambda: all(member.node.ready for member in self.members.values() if member.alive))
 
     def request(self, number: int, api_key: int, api_version: int, body: object, client_id: str = "client") -> Any:
         """Return the response, after the time that it takes."""
@@ -199,7 +199,9 @@ class ClusterWorld:
         **configs: str,
     ) -> Any:
         """Send CreateTopics to the broker ``at``, or to the active controller."""
-        settings = tuple(CreatableTopicConfig(name=key.replace("_", "."), value=each) for key, each in configs.items())
+        settings = tuple(
+            CreatableTopicConfig(name=key.replace("_", "."), value=config) for key, config in configs.items()
+        )
         wanted = CreatableTopic(
             name=TopicName(topic),
             num_partitions=i32(partitions),
@@ -239,11 +241,11 @@ class ClusterWorld:
 
     @property
     def living(self) -> list[Member]:
-        return [each for each in self.members.values() if each.alive]
+        return [member for member in self.members.values() if member.alive]
 
     @property
     def controller(self) -> int:
-        return next(n for n, each in self.members.items() if each.alive and each.node.broker.controller.is_active)
+        return next(n for n, member in self.members.items() if member.alive and member.node.broker.controller.is_active)
 
     def state(self, topic: str, index: int = 0) -> Any:
         """Return the partition's state at the newest live node."""
@@ -263,10 +265,10 @@ class ClusterWorld:
 
     def bytes_of(self, number: int, topic: str, index: int = 0) -> bytes:
         log = self.log(number, topic, index)
-        return b"".join(log.disk.read(each.path, 0, each.size_bytes) for each in log.segments)
+        return b"".join(log.disk.read(segment.path, 0, segment.size_bytes) for segment in log.segments)
 
     def notes(self, what: str) -> list[dict[str, int | str]]:
-        return [dict(note.fields) for each in self.members.values() for note in each.notes if note.what == what]
+        return [dict(note.fields) for member in self.members.values() for note in member.notes if note.what == what]
 
     # Effects
 

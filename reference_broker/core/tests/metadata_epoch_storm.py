@@ -33,7 +33,7 @@ Content = tuple[Any, ...]
 def content_of(known: MetadataCache | MetadataImage) -> Content:
     """Return the part of a Metadata response that is made of it."""
     brokers = known.brokers if isinstance(known.brokers, tuple) else tuple(known.brokers.values())
-    live = sorted((each.broker_id, each.host, each.port, each.rack) for each in brokers if not each.fenced)
+    live = sorted((broker.broker_id, broker.host, broker.port, broker.rack) for broker in brokers if not broker.fenced)
     topics = sorted(
         (name, topic.topic_id, tuple((p.leader, p.leader_epoch, p.isr, p.replicas) for p in topic.partitions))
         for name, topic in known.topics.items()
@@ -181,14 +181,14 @@ class Storm:
     def is_whole(self) -> bool:
         world = self.world
         active = [each for each in world.living if each.node.broker.controller.is_active]
-        if len(active) != 1 or not all(each.node.ready for each in world.members.values()):
+        if len(active) != 1 or not all(member.node.ready for member in world.members.values()):
             return False
         image = active[0].node.broker.loader.image
         epoch = image.metadata_epoch if sends_metadata_epoch(image) else -1
         wanted = content_of(image)
         caches = [each.node.broker.metadata for each in world.living]
         return len(wanted[0]) == self.nodes and all(
-            each.metadata_epoch == epoch and content_of(each) == wanted for each in caches
+            cache.metadata_epoch == epoch and content_of(cache) == wanted for cache in caches
         )
 
     # Actions
@@ -216,21 +216,21 @@ class Storm:
         """Send the request to all nodes that believe to be the active controller, or to any."""
         active = [
             n
-            for n, each in self.world.members.items()
-            if each.alive and each.node.listening and each.node.broker.controller.is_active
+            for n, member in self.world.members.items()
+            if member.alive and member.node.listening and member.node.broker.controller.is_active
         ]
         ready = [n for n in active if self.world.members[n].node.ready]
         for number in ready:
             self.world.send(number, api_key, version, body)
 
     def _kill(self) -> None:
-        living = [number for number, each in self.world.members.items() if each.alive]
+        living = [number for number, member in self.world.members.items() if member.alive]
         if len(living) > self.nodes // 2:
             active = [n for n in living if self.world.members[n].node.broker.controller.is_active]
             self.world.kill(self.random.choice(active if active and self.random.random() < 0.4 else living))
 
     def _restart(self) -> None:
-        dead = [number for number, each in self.world.members.items() if not each.alive]
+        dead = [number for number, member in self.world.members.items() if not member.alive]
         if dead:
             self.world.start(self.random.choice(dead))
 
@@ -240,7 +240,7 @@ class Storm:
                 self.world.start(number)
 
     def _shut_down(self) -> None:
-        living = [number for number, each in self.world.members.items() if each.alive and each.node.ready]
+        living = [number for number, member in self.world.members.items() if member.alive and member.node.ready]
         if len(living) > self.nodes // 2 + 1:
             number = self.random.choice(living)
             self.world.shut_down(number)
@@ -248,7 +248,7 @@ class Storm:
 
     def _other_code(self) -> None:
         """Restart with other code. At a level that it does not know it is not unfenced."""
-        living = [number for number, each in self.world.members.items() if each.alive]
+        living = [number for number, member in self.world.members.items() if member.alive]
         if len(living) == self.nodes and self.random.random() < 0.5:
             number = self.random.choice(living)
             self.world.kill(number)
@@ -273,8 +273,8 @@ class Storm:
         one, other = self.random.sample(range(self.nodes), 2)
         active = [
             n
-            for n, each in self.world.members.items()
-            if each.alive and each.node.listening and each.node.broker.controller.is_active
+            for n, member in self.world.members.items()
+            if member.alive and member.node.listening and member.node.broker.controller.is_active
         ]
         if active and active[0] != other and self.random.random() < 0.7:
             one = active[0]

@@ -47,7 +47,7 @@ class Anything:
         return memoryview(bytes(out))
 
     def entity(self, kind: type) -> Any:
-        return kind(**{each.name: self.field(each) for each in schema_fields(kind)})
+        return kind(**{field.name: self.field(field) for field in schema_fields(kind)})
 
     def field(self, each: SchemaField) -> object:
         if each.nullable and self.random.random() < 0.2:

@@ -44,7 +44,7 @@ def described(world: NodeWorld, kind: int, name: str, *keys: str) -> dict[str, A
 
 
 def places(row: Any) -> list[tuple[str, str | None, int]]:
-    return [(each.name, each.value, each.source) for each in row.synonyms]
+    return [(synonym.name, synonym.value, synonym.source) for synonym in row.synonyms]
 
 
 def test_changed_config_takes_effect_at_once_and_after_restart() -> None:
@@ -84,7 +84,7 @@ def test_synonyms_are_in_order_of_precedence() -> None:
         "log.retention.ms": ("3000", 3, False),
         "min.insync.replicas": ("1", 3, False),
     }
-    (result,) = [each for each in world.create("v").configs if each.name == "retention.ms"]
+    (result,) = [config for config in world.create("v").configs if config.name == "retention.ms"]
     assert (result.value, result.config_source) == ("2000", 2)
 
 
@@ -281,8 +281,8 @@ def test_config_without_effect_is_accepted_and_noted_once() -> None:
     world = NodeWorld()
     for value in ("2", "4"):
         assert alter(world, CLUSTER, "log.cleaner.threads", value)[0] == "none"
-    notes = [dict(each.fields) for each in world.effects if isinstance(each, Note)]
-    assert [each["setting"] for each in notes if "setting" in each] == ["log.cleaner.threads"]
+    notes = [dict(effect.fields) for effect in world.effects if isinstance(effect, Note)]
+    assert [note["setting"] for note in notes if "setting" in note] == ["log.cleaner.threads"]
     assert set(IDLE_KEYS) <= set(WITHOUT_EFFECT)
 
 
@@ -308,8 +308,8 @@ def test_config_of_other_broker_is_rejected_and_others_are_forwarded(module: Any
         body = AlterConfigsRequest(resources=resources, validate_only=False)
     call = world.send(module, body)
     ((_, _, _, _, sent, _, replied, _),) = world.ports.sent
-    assert [each.resource_name for each in sent.resources] == ["", "1"]
-    replied(module._response([module._result(each, None) for each in sent.resources]))
+    assert [resource.resource_name for resource in sent.resources] == ["", "1"]
+    replied(module._response([module._result(resource, None) for resource in sent.resources]))
     (response,) = call.responses
     assert [(each.resource_name, each.error_code.name) for each in response.responses] == [
         ("7", "invalid_request"),

@@ -38,7 +38,7 @@ def test_failed_sync_leaves_no_clean_shutdown_file(when: str) -> None:
     world.send(ApiKey.PRODUCE, 9, produce_request("t", 0, batch(), 1))
     if when == "in the end":
         world.shut_down()
-    token, _ = next(each for each in world.syncs)
+    token, _ = next(sync for sync in world.syncs)
     world.syncs.popleft()
     with pytest.raises(NodeFailed, match="what is durable is unknown"):
         world.give(SyncFailed(token, "EIO"))

@@ -219,7 +219,7 @@ def test_bug_in_later_slice_of_commit_fails_commit() -> None:
     assert costs == ["OFFSET_COMMIT"]
     assert VICTIM in world.closed
     response = world.request(ApiKey.OFFSET_COMMIT, 8, body(ApiKey.OFFSET_COMMIT, **commit))
-    assert {each.error_code for each in response.topics[0].partitions} == {ErrorCode.none}
+    assert {partition.error_code for partition in response.topics[0].partitions} == {ErrorCode.none}
     goes_on(world)
 
 
@@ -305,9 +305,9 @@ def test_bug_in_acknowledgement_fails_parked_produce() -> None:
     costs: list[int] = []
     node = world.members[leader].node
     node.on_bug = lambda failed, _: costs.append(getattr(failed, "api_key", -1))
-    for other in world.members:
-        if other != leader:
-            world.sever(leader, other)
+    for member in world.members:
+        if member != leader:
+            world.sever(leader, member)
     with bug_in(k00_produce, "response_with_errors"):
         world.send_produce("t")
         world.run(4000)

@@ -77,7 +77,7 @@ def test_failed_produce_returns_error_of_each_partition_unless_acks_zero(acks: i
         assert call.reason
         return
     partitions = call.body.responses[0].partitions
-    assert [(each.partition, each.error_code) for each in partitions] == [(4, FAILED), (7, FAILED)]
+    assert [(partition.partition, partition.error_code) for partition in partitions] == [(4, FAILED), (7, FAILED)]
 
 
 def _tag() -> Tag:

@@ -40,7 +40,7 @@ class GroupsWorld(ClusterWorld):
         found: list[int] = []
 
         def is_known() -> bool:
-            number = next(n for n, each in self.members.items() if each.alive)
+            number = next(n for n, member in self.members.items() if member.alive)
             error, node = self.find(number, group)
             found[:] = [node]
             if error is ErrorCode.none and self.members[node].alive:
@@ -56,9 +56,12 @@ class GroupsWorld(ClusterWorld):
     def send_commit(self, number: int, group: str, *offsets: int) -> int:
         partitions = tuple(
             OffsetCommitRequestPartition(
-                partition_index=i32(at), committed_offset=i64(one), committed_leader_epoch=i32(0), committed_metadata=""
+                partition_index=i32(at),
+                committed_offset=i64(offset),
+                committed_leader_epoch=i32(0),
+                committed_metadata="",
             )
-            for at, one in enumerate(offsets)
+            for at, offset in enumerate(offsets)
         )
         topics = (OffsetCommitRequestTopic(name=TopicName("t"), partitions=partitions),)
         return self.send(
@@ -67,7 +70,11 @@ class GroupsWorld(ClusterWorld):
 
     def errors_of(self, token: int) -> list[Error]:
         self.run_until(lambda: token in self.replies)
-        return [known_error(int(each.error_code)) for topic in self.replies[token].topics for each in topic.partitions]
+        return [
+            known_error(int(partition.error_code))
+            for topic in self.replies[token].topics
+            for partition in topic.partitions
+        ]
 
     def commit(self, group: str, *offsets: int) -> None:
         """Commit as a client does, with retries until it is accepted."""
@@ -87,9 +94,9 @@ class GroupsWorld(ClusterWorld):
             ).groups[0]
             if int(response.error_code) == ErrorCode.none:
                 return {
-                    int(each.partition_index): int(each.committed_offset)
+                    int(partition.partition_index): int(partition.committed_offset)
                     for topic in response.topics
-                    for each in topic.partitions
+                    for partition in topic.partitions
                 }
             self.run(50)
         raise AssertionError("no response of the coordinator")
@@ -102,7 +109,7 @@ def test_offsets_topic_is_created_once_with_replica_on_each_node() -> None:
     coordinator = world.coordinator("g")
     assert coordinator == world.leader(OFFSETS_TOPIC, partition_of("g", PARTITIONS))
     topic = world.members[0].node.broker.loader.image.topics[OFFSETS_TOPIC]
-    assert [sorted(each.replicas) for each in topic.partitions] == [[0, 1, 2]] * PARTITIONS
+    assert [sorted(partition.replicas) for partition in topic.partitions] == [[0, 1, 2]] * PARTITIONS
 
 
 def test_only_coordinator_accepts_commits() -> None:
@@ -159,9 +166,9 @@ def test_isolated_coordinator_acknowledges_no_commit() -> None:
     world.run_until(
         lambda: any(
             n != old
-            and each.node.broker.loader.image.topics[OFFSETS_TOPIC].partitions[partition_of("g", PARTITIONS)].leader
+            and member.node.broker.loader.image.topics[OFFSETS_TOPIC].partitions[partition_of("g", PARTITIONS)].leader
             not in (old, -1)
-            for n, each in world.members.items()
+            for n, member in world.members.items()
         )
     )
     assert world.errors_of(token) in ([ErrorCode.coordinator_not_available], [ErrorCode.not_coordinator])

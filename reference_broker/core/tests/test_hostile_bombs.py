@@ -71,7 +71,7 @@ def test_timestamp_lookups_of_many_partitions_take_slices() -> None:
         response = client.request(
             ApiKey.LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=[{"name": "t", "partitions": partitions}]
         )
-    assert [each.offset for each in response.topics[0].partitions] == [0] * 50
+    assert [partition.offset for partition in response.topics[0].partitions] == [0] * 50
     assert cost.slices > 50
     assert cost.longest_ms < LONGEST_MS
 
@@ -191,7 +191,7 @@ def test_many_small_batches_are_validated_in_slices(codec: Compression, setting:
     parts = [ProducePartition(number, batch) for number in range(150)]
     with slices_of(world) as cost:
         response = world.request(ApiKey.PRODUCE, 9, ProduceRequest(1, 1000, [ProduceTopic("t", NO_TOPIC_ID, parts)]))
-    assert [each.base_offset for each in response.responses[0].partitions] == [0] * 150
+    assert [partition.base_offset for partition in response.responses[0].partitions] == [0] * 150
     assert cost.slices > 40
     assert cost.longest_ms < LONGEST_MS
 
@@ -243,7 +243,9 @@ def test_results_of_large_and_small_batches_are_in_request_order(acks: int) -> N
         ProduceTopic("u", NO_TOPIC_ID, [ProducePartition(0, keyless), ProducePartition(7, good)]),
     ]
     response = world.request(ApiKey.PRODUCE, 9, ProduceRequest(acks, 1000, topics))
-    assert [[(each.partition, each.error_code) for each in topic.partitions] for topic in response.responses] == [
+    assert [
+        [(partition.partition, partition.error_code) for partition in topic.partitions] for topic in response.responses
+    ] == [
         [(0, ErrorCode.none), (1, ErrorCode.invalid_record), (2, ErrorCode.none)],
         [(0, ErrorCode.none), (7, ErrorCode.unknown_topic_or_partition)],
     ]

@@ -68,13 +68,13 @@ def requests(draw: st.DrawFn) -> tuple[ApiKey, int, dict[str, Any]]:
     version = draw(st.integers(*VERSIONS[key][:2]))
     schema = load_request_schema(key, version)
     fields = draw(values(schema, schema.__flexible__))
-    names = {each.name for each in schema_fields(schema)}
+    names = {field.name for field in schema_fields(schema)}
     good = {name: value for name, value in GOOD.items() if name in names}
     return key, version, {**fields, **good} if draw(st.sampled_from([True] * 7 + [False])) else fields
 
 
 def values(schema: type, is_flexible: bool) -> st.SearchStrategy[dict[str, Any]]:
-    return st.fixed_dictionaries({each.name: value(each, is_flexible) for each in schema_fields(schema)})
+    return st.fixed_dictionaries({field.name: value(field, is_flexible) for field in schema_fields(schema)})
 
 
 def value(each: SchemaField, is_flexible: bool) -> st.SearchStrategy[Any]:
@@ -123,17 +123,17 @@ GOOD: dict[str, Any] = {
 
 def built(schema: type, fields: dict[str, Any], member_ids: list[str]) -> Any:
     found: dict[str, Any] = {}
-    for each in schema_fields(schema):
-        one = fields[each.name]
-        if each.name == "member_id" and one in KNOWN["member_id"]:
+    for field in schema_fields(schema):
+        one = fields[field.name]
+        if field.name == "member_id" and one in KNOWN["member_id"]:
             one = member_ids[-1 - int(one) % len(member_ids)]
         elif one == "long":
             one = LONG
-        elif each.struct is not None and one is not None and each.is_array:
-            one = tuple(built(each.struct, item, member_ids) for item in one)
-        elif each.is_array and one is not None:
+        elif field.struct is not None and one is not None and field.is_array:
+            one = tuple(built(field.struct, item, member_ids) for item in one)
+        elif field.is_array and one is not None:
             one = tuple(LONG if item == "long" else item for item in one)
-        found[each.name] = one
+        found[field.name] = one
     return schema(**found)
 
 
@@ -199,4 +199,7 @@ def test_texts_too_long_for_older_versions_are_rejected(more: dict[str, Any]) ->
 
 def test_group_id_too_long_for_record_returns_invalid_group_id() -> None:
     response = response_to(coordinated(), ApiKey.FIND_COORDINATOR, key_type=0, coordinator_keys=(TOO_LONG, "g"))
-    assert [each.error_code for each in response.coordinators] == [ErrorCode.invalid_group_id, ErrorCode.none]
+    assert [coordinator.error_code for coordinator in response.coordinators] == [
+        ErrorCode.invalid_group_id,
+        ErrorCode.none,
+    ]

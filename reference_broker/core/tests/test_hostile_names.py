@@ -72,5 +72,5 @@ def test_delete_records_of_internal_topics_is_rejected(name: str) -> None:
     wanted = [{"partition_index": index, "offset": -1} for index in (0, 1)]
     topics = [{"name": name, "partitions": wanted}, {"name": "__share_group_state", "partitions": wanted[:1]}]
     response = HostileClient(world).request(ApiKey.DELETE_RECORDS, 2, topics=topics, timeout=SECOND)
-    errors = [each.error_code for topic in response.topics for each in topic.partitions]
+    errors = [partition.error_code for topic in response.topics for partition in topic.partitions]
     assert errors == [ErrorCode.invalid_topic_exception, *[ErrorCode.unknown_topic_or_partition] * 2]

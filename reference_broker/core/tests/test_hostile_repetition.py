@@ -80,7 +80,7 @@ def test_offset_requested_many_times_is_returned_once() -> None:
     named = {"name": "t", "partition_indexes": (0,) * 1000}
     group = {"group_id": "g", "topics": [named] * 10, "member_id": None}
     found = client.request(ApiKey.OFFSET_FETCH, 8, groups=[group] * 10, require_stable=False).groups
-    assert [(each.group_id, [(one.name, len(one.partitions)) for one in each.topics]) for each in found] == [
+    assert [(each.group_id, [(topic.name, len(topic.partitions)) for topic in each.topics]) for each in found] == [
         ("g", [("t", 1)])
     ]
     assert found[0].topics[0].partitions[0].metadata == "m" * 4000
@@ -97,7 +97,7 @@ def test_metadata_of_many_names_takes_slices(version: int) -> None:
     client = HostileClient(world)
     with slices_of(world) as cost:
         response = client.send(ApiKey.METADATA, version, body)
-    assert [len(each.partitions) for each in response.topics] == [3, *[0] * 20_001]
+    assert [len(topic.partitions) for topic in response.topics] == [3, *[0] * 20_001]
     assert cost.slices > 15
     assert cost.longest_ms < LONGEST_MS
 
@@ -118,7 +118,7 @@ def test_metadata_of_all_topics_takes_slices() -> None:
         world.create(f"t{number}", 1000)
     client = HostileClient(world)
     body = MetadataRequest(topics=None, include_topic_authorized_operations=False)
-    assert [len(each.partitions) for each in client.send(ApiKey.METADATA, 9, body).topics] == [1000] * 4
+    assert [len(topic.partitions) for topic in client.send(ApiKey.METADATA, 9, body).topics] == [1000] * 4
 
 
 def test_describe_configs_of_many_topics_takes_slices_and_omits_duplicates() -> None:
@@ -132,7 +132,7 @@ def test_describe_configs_of_many_topics_takes_slices_and_omits_duplicates() -> 
         results = client.request(
             ApiKey.DESCRIBE_CONFIGS, 4, resources=resources, include_synonyms=True, include_documentation=True
         ).results
-    assert [each.resource_name for each in results] == ["t0", "t1", "t2"]
+    assert [result.resource_name for result in results] == ["t0", "t1", "t2"]
     assert cost.longest_ms < LONGEST_MS
 
 
@@ -147,7 +147,7 @@ def test_shared_configs_take_no_memory_per_topic() -> None:
     response = world.request(ApiKey.DESCRIBE_CONFIGS, 4, DescribeConfigsRequest(resources=named))
     first, *others = response.results
     assert len(first.configs) > 15
-    assert all(one is two for other in others for one, two in zip(first.configs, other.configs, strict=True))
+    assert all(config is two for other in others for config, two in zip(first.configs, other.configs, strict=True))
 
 
 def test_topic_requested_by_id_and_names_is_returned_once() -> None:
@@ -157,7 +157,7 @@ def test_topic_requested_by_id_and_names_is_returned_once() -> None:
     topics = tuple(MetadataRequestTopic(topic_id=topic_id, name=TopicName(f"n{number}")) for number in range(100))
     body = MetadataRequest(topics=topics, include_topic_authorized_operations=False)
     response = HostileClient(world).send(ApiKey.METADATA, 12, body)
-    assert [(each.name, len(each.partitions)) for each in response.topics] == [("t", 100)]
+    assert [(topic.name, len(topic.partitions)) for topic in response.topics] == [("t", 100)]
 
 
 def test_fetch_response_is_limited_to_one_slice_of_reading() -> None:

@@ -165,13 +165,13 @@ def values_of(each: SchemaField, flexible: bool, topic_ids: list[UUID]) -> st.Se
 
 
 def entities(kind: type, flexible: bool, topic_ids: list[UUID]) -> st.SearchStrategy[Any]:
-    fields = {each.name: values_of(each, flexible, topic_ids) for each in schema_fields(kind)}
+    fields = {field.name: values_of(field, flexible, topic_ids) for field in schema_fields(kind)}
     return st.builds(kind, **fields)
 
 
 def topics_of(version: int, topic_ids: list[UUID]) -> st.SearchStrategy[tuple[str, bytes]]:
     if version >= 13:
-        return st.sampled_from([("", each.bytes) for each in topic_ids] + [("", bytes(range(16)))])
+        return st.sampled_from([("", topic_id.bytes) for topic_id in topic_ids] + [("", bytes(range(16)))])
     return st.sampled_from(NAMES).map(lambda name: (name, NO_TOPIC_ID))
 
 
@@ -305,7 +305,7 @@ def check(world: NodeWorld) -> None:
 @settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 def test_any_requests_are_handled_and_node_restarts(key: int, data: st.DataObject) -> None:
     world = with_state()
-    topic_ids = [UUID(bytes=each) for each in world.node.broker.partitions.topic_names]
+    topic_ids = [UUID(bytes=name) for name in world.node.broker.partitions.topic_names]
     for connection, version in enumerate(VERSIONS[key], 100):
         send(world, connection, key, version, data.draw(frames(key, version, topic_ids)))
     version = data.draw(st.sampled_from(VERSIONS[key]))

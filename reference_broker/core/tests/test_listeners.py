@@ -86,7 +86,7 @@ def test_clients_are_served_on_broker_listeners(world: NodeWorld) -> None:
 def test_metadata_returns_addresses_of_its_listener(world: NodeWorld) -> None:
     body = MetadataRequest(topics=(), include_topic_authorized_operations=False)
     brokers = [world.request(ApiKey.METADATA, 12, body, NAMES[name]).brokers[0] for name in ("CLIENTS", "REPLICATION")]
-    assert [(each.host, each.port) for each in brokers] == [("outside", 1), ("inside", 2)]
+    assert [(broker.host, broker.port) for broker in brokers] == [("outside", 1), ("inside", 2)]
     assert world.node.registered_address(world.node.broker.node_id) == ("inside", 2)
 
 
@@ -103,11 +103,11 @@ def test_endpoints_survive_snapshot(world: NodeWorld) -> None:
 def test_api_versions_lists_requests_of_listener(world: NodeWorld) -> None:
     body = ApiVersionsRequest(client_software_name="test", client_software_version="1")
     responses = {name: world.request(ApiKey.API_VERSIONS, 4, body, connection) for name, connection in NAMES.items()}
-    keys = {name: {int(each.api_key) for each in response.api_keys} for name, response in responses.items()}
+    keys = {name: {int(key.api_key) for key in response.api_keys} for name, response in responses.items()}
     announced = {key for key in SERVED if key != ApiKey.UPDATE_METADATA}
     assert keys["CLIENTS"] == keys["REPLICATION"] == announced - CONTROLLERS_ONLY
     assert keys["CONTROLLER"] == CONTROLLERS_ONLY | CONTROLLERS_TOO
-    drafts = {name: {each.name for each in response.supported_features} for name, response in responses.items()}
+    drafts = {name: {feature.name for feature in response.supported_features} for name, response in responses.items()}
     of_updates = DRAFTS[ApiKey.UPDATE_METADATA, 1000]
     assert [name for name in NAMES if of_updates in drafts[name]] == ["REPLICATION"]
 

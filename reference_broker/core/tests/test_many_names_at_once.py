@@ -62,7 +62,7 @@ def test_many_names_are_processed_in_slices(key: ApiKey, version: int, path: tup
         response = response_to(world, key, version, frame_of(key, version, named(key, version, path, field))[0])
     assert cost.slices > 5
     rows = next(value for value in (getattr(response, name) for name in response.__slots__) if isinstance(value, tuple))
-    assert all(name in [getattr(row, each) for each in row.__slots__] for name, row in zip(NAMES, rows, strict=True))
+    assert all(name in [getattr(row, slot) for slot in row.__slots__] for name, row in zip(NAMES, rows, strict=True))
 
 
 @pytest.mark.thorough
@@ -109,7 +109,7 @@ def test_produce_of_one_megabyte_with_many_batches() -> None:
     frame = memoryview(b"".join(encode_request(ApiKey.PRODUCE, 9, 9, "c", body)))[4:]
     (topic,) = response_to(world, ApiKey.PRODUCE, 9, frame).responses
     assert count > 10_000
-    assert {each.error_code for each in topic.partitions} == {ErrorCode.none}
+    assert {partition.error_code for partition in topic.partitions} == {ErrorCode.none}
 
 
 def test_paged_description_returns_each_topic_once() -> None:

@@ -31,15 +31,15 @@ def epoch(world: ClusterWorld, number: int) -> int:
 
 
 def epochs(world: ClusterWorld) -> list[int]:
-    return [epoch(world, number) for number, each in world.members.items() if each.alive]
+    return [epoch(world, number) for number, member in world.members.items() if member.alive]
 
 
 def active(world: ClusterWorld, other_than: int = -1) -> int:
     """Return the active controller. One that is cut off may still believe to be it."""
     return next(
         number
-        for number, each in world.members.items()
-        if each.alive and number != other_than and each.node.broker.controller.is_active
+        for number, member in world.members.items()
+        if member.alive and number != other_than and member.node.broker.controller.is_active
     )
 
 
@@ -55,7 +55,7 @@ def agreed(world: ClusterWorld) -> None:
         return (
             sum(active) == 1
             and epochs(world) == [image(world).metadata_epoch] * len(world.living)
-            and all(is_current(world, number) for number, each in world.members.items() if each.alive)
+            and all(is_current(world, number) for number, member in world.members.items() if member.alive)
         )
 
     world.run_until(is_agreed)
@@ -65,11 +65,17 @@ def is_current(world: ClusterWorld, number: int) -> bool:
     """Return whether a broker's metadata equals the image."""
     cache, truth = world.members[number].node.broker.metadata, image(world)
     described = {
-        name: (topic.topic_id, [(each.leader, each.leader_epoch, each.isr) for each in topic.partitions])
+        name: (
+            topic.topic_id,
+            [(partition.leader, partition.leader_epoch, partition.isr) for partition in topic.partitions],
+        )
         for name, topic in cache.topics.items()
     }
     wanted = {
-        name: (topic.topic_id, [(each.leader, each.leader_epoch, each.isr) for each in topic.partitions])
+        name: (
+            topic.topic_id,
+            [(partition.leader, partition.leader_epoch, partition.isr) for partition in topic.partitions],
+        )
         for name, topic in truth.topics.items()
     }
     live = [broker_id for broker_id, broker in sorted(truth.brokers.items()) if not broker.fenced]
@@ -126,7 +132,7 @@ def test_topic_deletion_is_sent_as_incremental_update() -> None:
     sent = [send.body for _, send in updates(world)]
     assert len(sent) == 2  # To two other brokers; it updates itself directly.
     for body in sent:
-        assert [(each.topic, each.partition, each.leader) for each in body.partition_states] == [
+        assert [(state.topic, state.partition, state.leader) for state in body.partition_states] == [
             ("gone", 0, -2),
             ("gone", 1, -2),
         ]
@@ -166,9 +172,9 @@ def test_isolated_broker_keeps_old_epoch_and_delays_no_other() -> None:
     agreed(world)
     cut = next(number for number in world.members if number != world.controller)
     old = epoch(world, cut)
-    for other in world.members:
-        if other != cut:
-            world.sever(cut, other)
+    for member in world.members:
+        if member != cut:
+            world.sever(cut, member)
     world.request(active(world, cut), ApiKey.CREATE_TOPICS, 7, create_request("new"))
     others = [number for number in world.members if number != cut]
     world.run_until(lambda: all(epoch(world, number) > old and is_current(world, number) for number in others), 2000)
@@ -213,7 +219,7 @@ def test_restarted_broker_has_epoch_minus_one_until_full_update() -> None:
     world = cluster()
     world.create("t", 2)
     agreed(world)
-    number = next(each for each in world.members if each != world.controller)
+    number = next(member for member in world.members if member != world.controller)
     world.kill(number)
     world.run(500)
     world.sends.clear()
@@ -298,7 +304,7 @@ def test_clients_with_epoch_survive_disabling_and_enabling() -> None:
 @pytest.mark.clause("M-14")
 def test_enabling_is_rejected_while_registered_broker_lacks_feature() -> None:
     world = cluster(level=0)
-    number = next(each for each in world.members if each != world.controller)
+    number = next(member for member in world.members if member != world.controller)
     world.kill(number)
     world.start(number, crucible_metadata_epoch_enable="false")
     world.ready()
@@ -323,7 +329,7 @@ def test_no_epoch_within_metadata_transaction_and_one_after_it() -> None:
     world = cluster(crucible_metadata_batch_max_bytes="512")
     agreed(world)
     before = epoch(world, 0)
-    number = next(each for each in world.members if each != world.controller)
+    number = next(member for member in world.members if member != world.controller)
     world.shut_down(number)
     world.send(world.controller, ApiKey.CREATE_TOPICS, 7, create_request("large", 60))
     world.start(number)
@@ -377,7 +383,7 @@ def test_update_in_flight_at_disabling_is_discarded() -> None:
     world = cluster()
     world.create("t")
     agreed(world)
-    number = next(each for each in world.members if each != world.controller)
+    number = next(member for member in world.members if member != world.controller)
     world.kill(number)
     world.slow[Channel.METADATA] = 800_000
     world.start(number)

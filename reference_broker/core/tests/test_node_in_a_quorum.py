@@ -30,8 +30,8 @@ class Member(NodeWorld):
 
     def next_request(self, api_key: int) -> Send:
         """Return the next request of this API, after the time that it takes. Others are dropped."""
-        self.settle_until(lambda: any(each.api_key == api_key for each in self.requests))
-        found = next(each for each in self.requests if each.api_key == api_key)
+        self.settle_until(lambda: any(request.api_key == api_key for request in self.requests))
+        found = next(request for request in self.requests if request.api_key == api_key)
         self.requests.clear()
         return found
 

@@ -30,7 +30,7 @@ def test_api_versions_of_unknown_version_returns_version_zero_layout() -> None:
     reply = world.replies[number]
     body: Any = reply.body
     assert (reply.api_version, body.error_code) == (0, ErrorCode.unsupported_version)
-    assert [each.api_key for each in body.api_keys] == [ApiKey.API_VERSIONS]
+    assert [key.api_key for key in body.api_keys] == [ApiKey.API_VERSIONS]
     assert world.closed == {}
 
 
@@ -263,9 +263,9 @@ def test_last_batch_of_duplicate_partition_is_written(earlier: bytes | None, in_
     named = [(0, earlier), (1, batch(b"other")), (0, batch(b"last"))]
     topics = [topic for index, data in named for topic in produce_request("t", index, data).topics]
     if in_one_topic:
-        topics = [replace(topics[0], partitions=[each for topic in topics for each in topic.partitions])]
+        topics = [replace(topics[0], partitions=[partition for topic in topics for partition in topic.partitions])]
     (topic,) = world.request(ApiKey.PRODUCE, 9, replace(produce_request("t", 0, None), topics=topics)).responses
-    results = {each.partition: (each.error_code, each.base_offset) for each in topic.partitions}
+    results = {partition.partition: (partition.error_code, partition.base_offset) for partition in topic.partitions}
     assert results == {0: (ErrorCode.none, 0), 1: (ErrorCode.none, 0)}
     assert len(topic.partitions) == 2
     assert world.log("t").read(0, 1 << 20, 9, at_least_one=True).count(b"last") == 1
@@ -279,7 +279,7 @@ def test_topic_without_partitions_is_omitted_in_produce_response() -> None:
     empty = [replace(topic, partitions=[]) for topic in whole.topics]
     assert world.request(ApiKey.PRODUCE, 9, replace(whole, topics=empty)).responses == []
     (topic,) = world.request(ApiKey.PRODUCE, 9, replace(whole, topics=[*empty, *whole.topics])).responses
-    assert [each.base_offset for each in topic.partitions] == [0]
+    assert [partition.base_offset for partition in topic.partitions] == [0]
 
 
 def test_same_events_cause_same_effects() -> None:

@@ -21,7 +21,7 @@ def test_session_ids_are_hashes_of_secret() -> None:
     for _ in range(50):
         request = FetchRequest(session_id=0, session_epoch=0, max_wait_ms=0, topics=fetch_request("t").topics)
         response = world.request(ApiKey.FETCH, 12, request)
-        assert response.session_id == next(1 + each for each in draws if each < 2**31 - 1)
+        assert response.session_id == next(1 + draw for draw in draws if draw < 2**31 - 1)
 
 
 def test_same_seed_and_purpose_draw_same_numbers() -> None:

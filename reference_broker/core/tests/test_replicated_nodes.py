@@ -36,9 +36,9 @@ def is_known_leader(world: ClusterWorld, other_than: int) -> bool:
 
 
 def isolate(world: ClusterWorld, number: int) -> None:
-    for other in world.members:
-        if other != number:
-            world.sever(number, other)
+    for member in world.members:
+        if member != number:
+            world.sever(number, member)
 
 
 @pytest.mark.parametrize("revision", REVISIONS)

@@ -26,7 +26,7 @@ def waiting(world: NodeWorld) -> int:
 
 def responses(world: NodeWorld, number: int) -> dict[int, Any]:
     body: Any = world.replies[number].body
-    return {each.partition: each for topic in body.responses for each in topic.partitions}
+    return {partition.partition: partition for topic in body.responses for partition in topic.partitions}
 
 
 def test_fetch_completed_by_deletion_has_error_of_all_partitions() -> None:
@@ -34,7 +34,7 @@ def test_fetch_completed_by_deletion_has_error_of_all_partitions() -> None:
     number = waiting(world)
     world.delete("t")
     gone = ErrorCode.unknown_topic_or_partition
-    assert {index: one.error_code for index, one in responses(world, number).items()} == {0: gone, 1: gone}
+    assert {index: response.error_code for index, response in responses(world, number).items()} == {0: gone, 1: gone}
 
 
 def test_fetch_completed_by_produce_has_records_of_all_partitions() -> None:
@@ -42,4 +42,4 @@ def test_fetch_completed_by_produce_has_records_of_all_partitions() -> None:
     number = waiting(world)
     appended = [ProducePartition(index, batch()) for index in (0, 1)]
     world.request(ApiKey.PRODUCE, 9, ProduceRequest(-1, 1000, [ProduceTopic("t", bytes(16), appended)]))
-    assert {index: bool(one.records) for index, one in responses(world, number).items()} == {0: True, 1: True}
+    assert {index: bool(response.records) for index, response in responses(world, number).items()} == {0: True, 1: True}

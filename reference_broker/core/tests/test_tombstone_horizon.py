@@ -63,7 +63,7 @@ def away_while_tombstones_go(world: ClusterWorld) -> int:
     write(world, "gone", "1")
     world.run_until(lambda: converged(world))
     leader = world.leader("t")
-    follower = next(each for each in world.members if each not in (leader, world.controller))
+    follower = next(member for member in world.members if member not in (leader, world.controller))
     world.kill(follower)
     write(world, "gone", None)
     fill(world, "k")
@@ -83,7 +83,7 @@ def test_replica_that_missed_tombstone_refills_its_log() -> None:
     follower = away_while_tombstones_go(world)
     fill(world, "k", 3)
     world.run_until(lambda: converged(world))
-    assert [each["horizon"] for each in world.notes("unsafe_bootstrap")] == [2], "once for this marker"
+    assert [note["horizon"] for note in world.notes("unsafe_bootstrap")] == [2], "once for this marker"
     assert state(world, follower).keys() == {b"k"}
     horizon = world.log(follower, "t").horizon
     assert horizon.remembered == 0

@@ -58,7 +58,7 @@ class TransactionsWorld(ClusterWorld):
 
     def coordinator(self) -> int:
         for _ in range(400):
-            number = next(n for n, each in self.members.items() if each.alive)
+            number = next(n for n, member in self.members.items() if member.alive)
             body = FindCoordinatorRequest(key_type=i8(1), coordinator_keys=(ID,))
             found = self.request(number, ApiKey.FIND_COORDINATOR, 6, body).coordinators[0]
             node = int(found.node_id)

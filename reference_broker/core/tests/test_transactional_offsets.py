@@ -121,7 +121,7 @@ def test_offsets_are_hidden_until_transaction_is_committed(version: int, commit:
 
 
 @pytest.mark.clause("X-9")
-@pytest.mark.parametrize("version", [each for each in VERSIONS_OF_COMMIT if each < ADDS_BY_ITSELF_FROM])
+@pytest.mark.parametrize("version", [version for version in VERSIONS_OF_COMMIT if version < ADDS_BY_ITSELF_FROM])
 def test_commit_without_added_offsets_partition_writes_nothing(version: int) -> None:
     world = led()
     producer = Producer(world, version)

@@ -26,7 +26,7 @@ class OffsetsWorld(TransactionsWorld):
 
     def group_coordinator(self) -> int:
         for _ in range(400):
-            number = next(n for n, each in self.members.items() if each.alive)
+            number = next(n for n, member in self.members.items() if member.alive)
             request = FindCoordinatorRequest(key_type=i8(0), coordinator_keys=("g",))
             found = self.request(number, ApiKey.FIND_COORDINATOR, 6, request).coordinators[0]
             if found.error_code == ErrorCode.none and self.members[int(found.node_id)].alive:

@@ -85,7 +85,9 @@ class ProducingWorld(TransactionsWorld):
         """Return the batches that a read_committed consumer gets, and the aborted transactions."""
         data = self.read(index)
         batches = [header.base_offset for _, header in iterate(data.records or b"")]
-        return batches, [(each.producer_id, each.first_offset) for each in data.aborted_transactions or ()]
+        return batches, [
+            (transaction.producer_id, transaction.first_offset) for transaction in data.aborted_transactions or ()
+        ]
 
 
 @pytest.fixture

@@ -46,8 +46,8 @@ def test_log_equals_one_by_one_appends(segment_bytes: int) -> None:
     log = opened(together, segment_bytes=segment_bytes, index_interval_bytes=1)
     log.append_replicated(NOW, b"".join(batches))
     other = opened(alone, segment_bytes=segment_bytes, index_interval_bytes=1)
-    for each in batches:
-        other.append_replicated(NOW, each)
+    for batch in batches:
+        other.append_replicated(NOW, batch)
     assert sum(len(segment.offsets) for segment in log.segments) == len(batches) - len(log.segments)
     for closed in (log, other):
         closed.close_cleanly()

@@ -164,9 +164,9 @@ def test_marker_without_transaction_ends_nothing() -> None:
     assert log.log_end_offset == 5
     assert log.producers.by_id[1].current_txn_first_offset == first == 2
     marker = producers.end(1, commit=False)
-    assert [each[:3] for each in log.segments[-1].aborted.entries] == [(1, 2, marker)]
+    assert [entry[:3] for entry in log.segments[-1].aborted.entries] == [(1, 2, marker)]
     producers.end(1, commit=False)
-    assert [each[:3] for each in log.segments[-1].aborted.entries] == [(1, 2, marker)]
+    assert [entry[:3] for entry in log.segments[-1].aborted.entries] == [(1, 2, marker)]
 
 
 @pytest.mark.clause("ProducerStateManagerTest.testProducerStateAfterFencingAbortMarker")
@@ -275,9 +275,11 @@ def test_overlapping_aborted_transactions_have_first_offsets(how: str) -> None:
         assert (log.recovered.verified_bytes < log.size_bytes // 2) == ("short" in how)
         log.high_watermark = 0
     assert len(log.segments) > 5
-    aborted = [(each.producer_id, each.first_offset) for each in log.aborted_transactions(0, 90)]
+    aborted = [(transaction.producer_id, transaction.first_offset) for transaction in log.aborted_transactions(0, 90)]
     assert aborted == [(1, 0), (2, 8)]
-    assert [(each.producer_id, each.first_offset) for each in log.aborted_transactions(30, 90)] == [(2, 8)]
+    assert [
+        (transaction.producer_id, transaction.first_offset) for transaction in log.aborted_transactions(30, 90)
+    ] == [(2, 8)]
     assert log.aborted_transactions(75, 90) == []
     log.advance_high_watermark(30)
     assert log.last_stable_offset == 8

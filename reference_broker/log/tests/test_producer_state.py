@@ -231,9 +231,9 @@ def test_follower_accepts_gaps_duplicates_and_unknown_producers() -> None:
         for at, (producer, sequence) in enumerate(sent)
     ]
     follower.append_replicated(at(0), b"".join(batches[:3]))
-    for each in batches[3:]:
-        follower.append_replicated(at(0), each)
-    assert [(each.producer_id, each.base_sequence) for each in headers_of(all_bytes(follower))] == sent
+    for batch in batches[3:]:
+        follower.append_replicated(at(0), batch)
+    assert [(header.producer_id, header.base_sequence) for header in headers_of(all_bytes(follower))] == sent
     assert {each: known.last_sequence for each, known in follower.producers.by_id.items()} == {1: 9, 2: 7, 3: 0}
 
 

@@ -190,7 +190,7 @@ def test_damaged_base_offset_does_not_end_node(number: int, clean: bool) -> None
             log.mark_synced(log.sync_point())
         if clean:
             stopped(log)
-        path = next(each.path for each in reversed(log.segments) if each.base_offset <= 2 * number)
+        path = next(segment.path for segment in reversed(log.segments) if segment.base_offset <= 2 * number)
         position = {header.base_offset: at for at, header in iterate(disk.files[path])}[2 * number]
         disk.files[path][position + 7 - bit // 8] ^= 1 << bit % 8
         again = opened(disk, SMALL, clean=clean)

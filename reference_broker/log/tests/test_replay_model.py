@@ -273,7 +273,7 @@ class ReplayMachine(RuleBasedStateMachine):
             # Physical: a producer of which the cleaner has left nothing is only known from snapshots. The empty batch
             # of a marker shows nothing, in Kafka neither.
             headers = [header for _, header in iterate(_all_of(log, log.log_start_offset))]
-            stored = {each.producer_id for each in headers if each.record_count or not each.is_control}
+            stored = {header.producer_id for header in headers if header.record_count or not header.is_control}
             wanted_state = {who: state for who, state in wanted_state.items() if who in known or who in stored}
         assert known == wanted_state
         for who, producer in log.producers.by_id.items():

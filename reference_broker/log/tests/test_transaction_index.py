@@ -155,7 +155,7 @@ def test_start_rebuilds_damaged_index(how: str, clean: bool) -> None:
     assert again.segments.aborted_between(0, again.log_end_offset) == wanted
     stopped(again)
     assert {path: bytes(disk.files[path]) for path in paths} == before
-    assert [each.producer_id for each in again.aborted_transactions(0, 12)] == [1, 2, 1]
+    assert [transaction.producer_id for transaction in again.aborted_transactions(0, 12)] == [1, 2, 1]
 
 
 def test_closed_segments_keep_no_entries_in_memory() -> None:

@@ -32,7 +32,7 @@ WITH_A_GAP = [C[0], *topic_records("c", topic_id(3), 3)[2:]]
 def world_of(*batches: Sequence[MetadataRecord]) -> MetadataWorld:
     world = MetadataWorld()
     for records in batches:
-        world.log.append([encode(each) for each in records], 1)
+        world.log.append([encode(record) for record in records], 1)
     return world
 
 
@@ -132,7 +132,7 @@ def _batches(steps: list[tuple[str, bool]]) -> list[list[MetadataRecord]]:
             batches[-1] += topic_records(f"t{number}", topic_id(number), 1 if short else 3)
         elif what == "config":
             batches[-1].append(ConfigRecord(resource_type=2, resource_name="x", name=f"k{short}", value=str(number)))
-    return [each for each in batches if each] or [[NoOpRecord()]]
+    return [batch for batch in batches if batch] or [[NoOpRecord()]]
 
 
 def _open_after(batches: list[list[MetadataRecord]]) -> bool:

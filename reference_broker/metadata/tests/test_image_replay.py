@@ -134,7 +134,7 @@ def test_many_small_topics_are_frozen_while_a_delta_is_filled_and_again_only_whe
     for topic_id in ids:
         changed = after.topic_by_id(topic_id)
         assert changed is not None
-        assert [each.leader_epoch for each in changed.partitions] == [
+        assert [partition.leader_epoch for partition in changed.partitions] == [
             (1 + (topic_id is ids[5])) * ((index == 0) + (index == topic_id[-1] % 3)) for index in range(3)
         ]
     assert [change.partitions for change in delta.topics][:3] == [(1, 0), (2, 0), (0,)]

@@ -34,7 +34,7 @@ A, B = topic_records("a", topic_id(1)), topic_records("b", topic_id(2))
 def world_of(*batches: Sequence[MetadataRecord]) -> MetadataWorld:
     world = MetadataWorld()
     for records in batches:
-        world.log.append([encode(each) for each in records], 1)
+        world.log.append([encode(record) for record in records], 1)
     return world
 
 
@@ -228,8 +228,8 @@ def test_trace_notes_kind_of_each_committed_batch() -> None:
     world.loader.expect(2, 2)
     world.commit()
     noted = [
-        (each["offset"], each["kind"], each["number"], each["of"])
-        for each in world.ports.notes_of("metadata_committed")
+        (note["offset"], note["kind"], note["number"], note["of"])
+        for note in world.ports.notes_of("metadata_committed")
     ]
     assert noted == [
         (1, "single", 1, 1),

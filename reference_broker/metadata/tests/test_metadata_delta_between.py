@@ -93,7 +93,9 @@ def test_difference_applied_to_first_image_gives_second(before: MetadataImage, a
 
 def _check_partitions(change: TopicChange, after: TopicImage) -> None:
     old = () if change.before is None else change.before.partitions
-    differing = [index for index, one in enumerate(after.partitions) if index >= len(old) or old[index] != one]
+    differing = [
+        index for index, partition in enumerate(after.partitions) if index >= len(old) or old[index] != partition
+    ]
     assert list(change.partitions) == differing
 
 

@@ -154,7 +154,10 @@ def test_version_1000_is_a_controllers_whole_metadata_first_and_its_changes_afte
         )
 
     def topics(cache: MetadataCache) -> dict[str, tuple[bytes, list[int]]]:
-        return {name: (each.topic_id, [one.leader for one in each.partitions]) for name, each in cache.topics.items()}
+        return {
+            name: (topic.topic_id, [partition.leader for partition in topic.partitions])
+            for name, topic in cache.topics.items()
+        }
 
     def after(update: UpdateMetadataRequest1000 | UpdateMetadataRequest1001, cache: MetadataCache) -> MetadataCache:
         assert refusal(update, cache, broker_epoch=3) is ErrorCode.none

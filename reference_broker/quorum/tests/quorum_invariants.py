@@ -61,7 +61,7 @@ class Invariants:
     def __init__(self, node_ids: Sequence[int], voters: Sequence[int], processes: Mapping[int, Node]) -> None:
         self.voters = voters
         self.processes = processes
-        self.seen: dict[int, Seen] = {each: Seen() for each in node_ids}
+        self.seen: dict[int, Seen] = {node_id: Seen() for node_id in node_ids}
         self.known: dict[tuple[int, int], tuple[Entry, Entry | None]] = {}
         self.committed: dict[int, Entry] = {}
         self.committed_end = 0
@@ -106,7 +106,7 @@ class Invariants:
         assert start_offset >= self.committed_end, "a leader lacks committed records"
         if self.committed:
             last = max(self.committed)
-            own = {each.offset: each for each in seen.entries}
+            own = {entry.offset: entry for entry in seen.entries}
             if last >= seen.start_offset:
                 assert own[last] == self.committed[last], f"leader {process.node_id} lacks committed offset {last}"
 

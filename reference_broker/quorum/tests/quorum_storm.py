@@ -85,7 +85,7 @@ class Storm:
             self.world.pause(victim)
 
     def _resume(self) -> None:
-        node = self._pick([each.node_id for each in self.world.processes.values() if each.paused])
+        node = self._pick([process.node_id for process in self.world.processes.values() if process.paused])
         if node is not None:
             self.world.resume(node)
 
@@ -110,7 +110,7 @@ class Storm:
 def settle(world: SimulatedQuorum, ahead: int = 10) -> None:
     """Wait for one leader that all follow, and progress on every node, after a storm."""
     world.run_until(world.converged)
-    wanted = max(each.quorum.log.end.offset for each in world.processes.values()) + ahead
+    wanted = max(process.quorum.log.end.offset for process in world.processes.values()) + ahead
     world.run_until(lambda: world.high_watermark() >= wanted)
 
 

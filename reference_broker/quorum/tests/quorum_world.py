@@ -294,7 +294,7 @@ class SimulatedQuorum:
         self.events = 0
         self.voters = list(range(voters))
         self.ids = list(range(voters + observers))
-        dial = ",".join(f"{each}@host:{9000 + each}" for each in self.voters)
+        dial = ",".join(f"{voter}@host:{9000 + voter}" for voter in self.voters)
         changed = {name.replace("_", "."): value for name, value in settings.items()}
         self.config = BrokerConfig.parse({**CONFIG, "controller.quorum.voters": dial, **changed})
         self.disks = {each: LossyDisk() for each in self.ids}
@@ -333,14 +333,14 @@ class SimulatedQuorum:
     def states(self) -> list[tuple[int, str, int, int, int, OffsetAndEpoch]]:
         return [
             (
-                each.node_id,
-                each.quorum.role.value,
-                each.quorum.epoch,
-                each.quorum.leader_id,
-                each.quorum.high_watermark,
-                each.quorum.log.end,
+                process.node_id,
+                process.quorum.role.value,
+                process.quorum.epoch,
+                process.quorum.leader_id,
+                process.quorum.high_watermark,
+                process.quorum.log.end,
             )
-            for each in self.processes.values()
+            for process in self.processes.values()
         ]
 
     # Nodes
@@ -409,20 +409,20 @@ class SimulatedQuorum:
     @property
     def leader(self) -> Process | None:
         """Return the leader of the highest epoch."""
-        leaders = [each for each in self.processes.values() if each.quorum.epoch_start_offset >= 0]
+        leaders = [process for process in self.processes.values() if process.quorum.epoch_start_offset >= 0]
         return max(leaders, key=lambda each: each.quorum.epoch, default=None)
 
     def high_watermark(self, *node_ids: int) -> int:
         """Return the lowest high watermark of them, or -1 if one of them is down or knows none."""
-        if not all(each in self.processes for each in node_ids or self.ids):
+        if not all(node_id in self.processes for node_id in node_ids or self.ids):
             return -1
-        return min(self.processes[each].quorum.high_watermark for each in node_ids or self.ids)
+        return min(self.processes[node_id].quorum.high_watermark for node_id in node_ids or self.ids)
 
     def converged(self) -> bool:
         leader = self.leader
         return leader is not None and all(
-            each.quorum.leader_id == leader.node_id and each.quorum.epoch == leader.quorum.epoch
-            for each in self.processes.values()
+            process.quorum.leader_id == leader.node_id and process.quorum.epoch == leader.quorum.epoch
+            for process in self.processes.values()
         )
 
 

@@ -83,7 +83,7 @@ def test_voter_requests_need_cluster_id(cluster_id: str | None) -> None:
         node.quorum, replace(begin_epoch(CLUSTER, 0, 2, 9), cluster_id=cluster_id), responses.append
     )
     handle_end_quorum_epoch(node.quorum, replace(end_epoch(CLUSTER, 2, 9, ()), cluster_id=cluster_id), responses.append)
-    assert [each.error_code for each in responses] == [ErrorCode.inconsistent_cluster_id] * 3
+    assert [response.error_code for response in responses] == [ErrorCode.inconsistent_cluster_id] * 3
     assert (node.quorum.epoch, node.quorum.leader_id) == (5, 1)
 
 

@@ -223,7 +223,7 @@ def test_repeated_fetch_reports_high_watermark_once() -> None:
     node.append()
     for _ in range(3):
         node.fetch(1, 2, 1)
-    assert [each for each in node.notifications if each[0] == "hw"] == [("hw", 2)]
+    assert [notification for notification in node.notifications if notification[0] == "hw"] == [("hw", 2)]
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testLeaderStateUpdateWithDifferentFetchRequestVersions")

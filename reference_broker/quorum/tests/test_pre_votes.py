@@ -130,7 +130,7 @@ def test_pre_votes_are_validated_like_votes(changed: dict[str, object], error: E
 def pre_votes_of(node: Alone) -> list[Sent]:
     """Return the pre-votes in flight, one to each other voter."""
     requests = [each for each in node.take(ApiKey.VOTE) if each.partition.pre_vote]
-    assert [each.peer for each in requests] == [1, 2]
+    assert [request.peer for request in requests] == [1, 2]
     return requests
 
 
@@ -142,8 +142,8 @@ def test_pre_vote_responses_are_ignored_by_follower() -> None:
     node = roles.prospective()
     requests = pre_votes_of(node)
     node.begin(2, 5)
-    for each in requests:
-        each.replied(granted(each, True))
+    for request in requests:
+        request.replied(granted(request, True))
     assert election_of(node) == (Role.FOLLOWER, 5, 2, NO_NODE)
 
 

@@ -104,7 +104,9 @@ def test_vote_errors_are_in_order_of_kafka(changed: dict[str, object], error: Er
 def test_vote_for_other_partitions_is_rejected(partitions: tuple[object, ...]) -> None:
     body = vote(Vote("cluster", -1, 2, 6, NOTHING, False))
     ((partition,),) = (topic.partitions for topic in body.topics)
-    topics = tuple(replace(body.topics[0], partitions=(partition,) * (each != ())) for each in partitions)
+    topics = tuple(
+        replace(body.topics[0], partitions=(partition,) * (topic_partition != ())) for topic_partition in partitions
+    )
     responses: list[VoteResponse] = []
     handle_vote(Alone().following(1, 5).quorum, replace(body, topics=topics), responses.append)  # type: ignore[arg-type]
     assert [response.error_code for response in responses] == [ErrorCode.invalid_request]
@@ -339,8 +341,12 @@ class ShutDownLeader:
 def test_shutdown_of_leader_names_successors_by_log_length() -> None:
     node = ShutDownLeader().node
     ends = node.take(ApiKey.END_QUORUM_EPOCH)
-    assert [each.peer for each in ends] == [1, 2, 3]
-    assert [each.candidate_id for each in ends[0].partition.preferred_candidates] == [3, 1, 2]
+    assert [end.peer for end in ends] == [1, 2, 3]
+    assert [preferred_candidate.candidate_id for preferred_candidate in ends[0].partition.preferred_candidates] == [
+        3,
+        1,
+        2,
+    ]
     assert node.notifications[-2:] == [("lost", 1), ("leader", -1, 1)]
 
 

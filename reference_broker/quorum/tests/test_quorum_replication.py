@@ -72,7 +72,7 @@ def test_high_watermark_does_not_go_back() -> None:
     assert node.quorum.high_watermark == 4
     node.fetch(1, 1, 1)
     assert node.quorum.high_watermark == 4
-    assert [each for each in node.notifications if each[0] == "hw"] == [("hw", 4)]
+    assert [notification for notification in node.notifications if notification[0] == "hw"] == [("hw", 4)]
 
 
 @pytest.mark.clause("FollowerStateTest.testMonotonicHighWatermark")
@@ -151,7 +151,7 @@ def test_fetch_waits_for_max_wait() -> None:
     node.fetch(1, 1, 1)
     responses = node.fetch(1, 1, 1, wait_ms=500)
     node.pass_ms(500)
-    assert [(each.error_code, bytes(each.records)) for each in responses] == [(ErrorCode.none, b"")]  # type: ignore[union-attr, arg-type]
+    assert [(response.error_code, bytes(response.records)) for response in responses] == [(ErrorCode.none, b"")]  # type: ignore[union-attr, arg-type]
 
 
 def test_fetches_with_close_deadlines_complete_together() -> None:
@@ -214,7 +214,7 @@ def test_new_high_watermark_completes_parked_fetches() -> None:
     responses = node.fetch(1, 4, 1, wait_ms=500, high_watermark=-1)
     assert not responses
     node.fetch(2, 4, 1)
-    assert [each.high_watermark for each in responses] == [4]  # type: ignore[union-attr]
+    assert [response.high_watermark for response in responses] == [4]  # type: ignore[union-attr]
 
 
 @pytest.mark.clause(

@@ -49,7 +49,7 @@ def another_leads(world: SimulatedQuorum, old: int) -> bool:
 
 
 def follow_another(processes: list[Process], old: int) -> bool:
-    return all(each.quorum.leader_id not in (-1, old) for each in processes)
+    return all(process.quorum.leader_id not in (-1, old) for process in processes)
 
 
 @pytest.mark.clause("RaftEventSimulationTest.canElectInitialLeader")
@@ -184,7 +184,7 @@ def test_leadership_does_not_change_while_a_majority_is_reachable(seed: int) -> 
     world.run(6 * SECOND_US)
     world.network.heal()
     world.run(5 * SECOND_US)
-    assert {each.quorum.epoch for each in world.processes.values()} == {epoch}
+    assert {process.quorum.epoch for process in world.processes.values()} == {epoch}
     assert leader_of(world) == leader
     settle(world)
 

@@ -59,18 +59,18 @@ def test_unreachable_peers_are_retried() -> None:
     node = Alone().started()
     node.pass_ms(LAST_MS)
     for _ in range(3):
-        for each in votes(node, pre_vote=True):
-            each.failed()
+        for vote in votes(node, pre_vote=True):
+            vote.failed()
         node.pass_ms(200)
-    assert {each.peer for each in votes(node, pre_vote=True)} == {1, 2}
+    assert {vote.peer for vote in votes(node, pre_vote=True)} == {1, 2}
 
 
 @pytest.mark.clause("UnattachedStateTest.testElectionStateAndElectionTimeout")
 def test_later_elections_wait_for_election_timeout() -> None:
     node = Alone().started()
     node.pass_ms(LAST_MS)
-    for each in votes(node, pre_vote=True):
-        each.replied(granted(each, False))
+    for vote in votes(node, pre_vote=True):
+        vote.replied(granted(vote, False))
     assert node.quorum.role is Role.UNATTACHED
     node.pass_ms(999)
     assert not node.take(ApiKey.VOTE)

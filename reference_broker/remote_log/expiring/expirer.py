@@ -75,10 +75,10 @@ def due(segments: Sequence[RemoteSegment], log: LeaderLog, now_ms: int) -> Slice
     """
     shares, ends = Shares(log.lineage), list[int | None]()
     spare_bytes = log.local_only_bytes - log.retention_bytes
-    for number, each in enumerate(segments, 1):
-        end = shares.end(each)
+    for number, segment in enumerate(segments, 1):
+        end = shares.end(segment)
         ends.append(end)
-        spare_bytes += 0 if end is None else each.size_bytes
+        spare_bytes += 0 if end is None else segment.size_bytes
         if number % REMOTE_SEGMENTS_PER_SLICE == 0:
             yield
     start, is_retaining = log.log_start_offset, False
@@ -121,8 +121,8 @@ class Shares:
     def first(self, segments: Sequence[RemoteSegment], offset: int) -> Sliced[int | None]:
         """Return the first offset from ``offset`` on that one of the segments shares with the log."""
         first: int | None = None
-        for number, each in enumerate(segments, 1):
-            for start, end in self._shared(each):
+        for number, segment in enumerate(segments, 1):
+            for start, end in self._shared(segment):
                 if end > offset and (first is None or max(start, offset) < first):
                     first = max(start, offset)
             if number % REMOTE_SEGMENTS_PER_SLICE == 0:
@@ -390,7 +390,7 @@ class Expirer:
         elif start not in segments.copied:
             self._note_loss()
         else:  # A former leader deleted more than this log knows. No record before the next segment can be read.
-            gone = {each.segment_id for each in expired.segments}
+            gone = {segment.segment_id for segment in expired.segments}
             first = yield from shares.first([each for each in listed if each.segment_id not in gone], start)
             start = log.local_log_start_offset if first is None else min(first, log.local_log_start_offset)
         if self._may_go_on():

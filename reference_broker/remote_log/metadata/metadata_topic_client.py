@@ -184,14 +184,14 @@ class MetadataReader:
         """Send a request to each leader that has none in flight."""
         by_leader: dict[int, list[MetadataPartition]] = {}
         now_us, is_any_left = self._leaders.ports.now().mono_us, False
-        for each in self._partitions.values():
-            leader = self._leaders.leader_of(each.index)
+        for partition in self._partitions.values():
+            leader = self._leaders.leader_of(partition.index)
             if leader is None or leader in self._busy:
                 continue  # The next image, or the response, calls this again.
-            if each.resumes_us > now_us:
+            if partition.resumes_us > now_us:
                 is_any_left = True
                 continue
-            by_leader.setdefault(leader, []).append(each)
+            by_leader.setdefault(leader, []).append(partition)
         for leader, watched in by_leader.items():
             self._busy.add(leader)
             lost = [each for each in watched if each.is_out_of_range]
@@ -204,8 +204,8 @@ class MetadataReader:
 
     def _pause(self, partitions: Iterable[MetadataPartition]) -> None:
         resumes_us = self._leaders.ports.now().mono_us + RETRY_US
-        for each in partitions:
-            each.resumes_us = resumes_us
+        for partition in partitions:
+            partition.resumes_us = resumes_us
 
     def _request_over(self, leader: int) -> None:
         self._busy.discard(leader)
@@ -220,7 +220,7 @@ class MetadataReader:
     def _fetch(self, leader: int, partitions: Sequence[MetadataPartition]) -> None:
         topic = self._leaders.topic
         assert topic is not None, "a leader of no topic"
-        sent = {each.index: _in_flight_of(each) for each in partitions}
+        sent = {partition.index: _in_flight_of(partition) for partition in partitions}
         body = FetchRequest(
             max_wait_ms=0 if any(each.is_urgent for each in sent.values()) else MAX_WAIT_MS,
             max_bytes=FETCH_BYTES,
@@ -246,7 +246,7 @@ class MetadataReader:
 
     def _fetched(self, leader: int, sent: dict[int, _FetchInFlight], response: object) -> None:
         assert isinstance(response, FetchResponse), f"Fetch got {type(response).__name__}"
-        results = {each.partition: each for topic in response.responses for each in topic.partitions}
+        results = {partition.partition: partition for topic in response.responses for partition in topic.partitions}
         if response.error_code:
             results.clear()
         applying = self._apply_all([(each, results.get(index)) for index, each in sent.items()])
@@ -341,10 +341,10 @@ class MetadataReader:
     def _start_offsets_listed(self, leader: int, lost: Sequence[MetadataPartition], response: object) -> None:
         assert isinstance(response, response_schema.ListOffsetsResponse), f"ListOffsets got {type(response).__name__}"
         starts = {
-            int(each.partition_index): int(each.offset)
+            int(partition.partition_index): int(partition.offset)
             for topic in response.topics
-            for each in topic.partitions
-            if not each.error_code and each.offset >= 0
+            for partition in topic.partitions
+            if not partition.error_code and partition.offset >= 0
         }
         for each in lost:
             if each.index in starts:
@@ -442,7 +442,7 @@ class MetadataWriter:
             each.is_underway = True
             by_index.setdefault(each.index, []).append(each)
         batches = [
-            ProducePartition(index, build([Record(timestamp_ms=now_ms, value=encode(each.event)) for each in events]))
+            ProducePartition(index, build([Record(timestamp_ms=now_ms, value=encode(event.event)) for event in events]))
             for index, events in by_index.items()
         ]
         body = ProduceRequest(ALL_REPLICAS, REPLICATED_WITHIN_MS, [ProduceTopic("", topic.topic_id, batches)])
@@ -459,7 +459,9 @@ class MetadataWriter:
     def _replied(self, leader: int, by_index: dict[int, list[Pending]], response: object) -> None:
         assert isinstance(response, ProduceResponse), f"Produce got {type(response).__name__}"
         errors = {
-            each.partition: known_error(each.error_code) for topic in response.responses for each in topic.partitions
+            partition.partition: known_error(partition.error_code)
+            for topic in response.responses
+            for partition in topic.partitions
         }
         self._finished(leader, by_index, lambda index: errors.get(index, ErrorCode.unknown_server_error))
 
@@ -468,11 +470,11 @@ class MetadataWriter:
         for index, events in by_index.items():
             error = error_of(index)
             if error in _FINAL:
-                for each in events:
-                    self.complete(each.event, error)
+                for event in events:
+                    self.complete(event.event, error)
             elif error:
-                for each in events:
-                    each.is_underway = False
+                for event in events:
+                    event.is_underway = False
                 self._pause()
         if not self._is_paused:
             self.send_next()

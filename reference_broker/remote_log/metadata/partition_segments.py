@@ -346,7 +346,7 @@ class PartitionSegments:
 
     def validate(self) -> None:
         """Assert the invariants. It checks everything that is kept, so only tests and the simulator call it."""
-        owning = {each.owner for owners in self._owners.values() for each in owners}
+        owning = {owner.owner for owners in self._owners.values() for owner in owners}
         assert owning == {segment_id for *_, segment_id in self._listed}, "listed segments and owners differ"
         for owners in self._owners.values():
             assert all(one.end <= other.start for one, other in pairwise(owners)), "two segments own an offset"

@@ -202,7 +202,10 @@ class RemoteReader:
         remote = yield from aborted_in_segments(segments, segment, lineage, first, end, log.local_log_start_offset)
         aborted = {(each.first_offset, each.producer_id) for each in remote.found}
         if not remote.is_complete:
-            aborted |= {(each.first_offset, each.producer_id) for each in log.aborted_transactions(first, end)}
+            aborted |= {
+                (transaction.first_offset, transaction.producer_id)
+                for transaction in log.aborted_transactions(first, end)
+            }
         transactions = [AbortedTransaction(producer_id, first_offset) for first_offset, producer_id in sorted(aborted)]
         return RemoteRecords(records, transactions, end, layout)
 

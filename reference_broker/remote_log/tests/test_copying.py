@@ -94,7 +94,7 @@ def test_segments_above_last_stable_offset_are_not_copied() -> None:
     partition = TierNode(tier, disk=disk).lead(log)
     tier.pass_ms(5000)
     assert log.last_stable_offset == 12
-    assert [each.end_offset for each in tier.listed(partition)] == [each - 1 for each in log.bases[1:] if each <= 12]
+    assert [each.end_offset for each in tier.listed(partition)] == [base - 1 for base in log.bases[1:] if base <= 12]
     producers.end(7, commit=True)
     log.advance_high_watermark(log.log_end_offset)
     tier.pass_ms(2000)
@@ -129,10 +129,10 @@ def test_invalid_producer_snapshot_is_rebuilt(how: str, at_start: bool) -> None:
         made = dict(decoded(objects_of(tier, segment)[ObjectKind.PRODUCER_SNAPSHOT]))
         assert made == dict(decoded(whole[f"{DIRECTORY}/{segment.next_offset:020d}.snapshot"]))
     notes = tier.noted("producer_snapshot_recreated")
-    assert [each["offset"] for each in notes] == log.bases[1 : 1 + len(notes)]
+    assert [note["offset"] for note in notes] == log.bases[1 : 1 + len(notes)]
     assert len(notes) == (3 if at_start else len(paths)), "a start makes those of the last two segments itself"
-    for each, before in zip(notes, log.bases, strict=False):
-        assert (each["from_offset"], each["read_bytes"]) == (before, log.segments[0].size_bytes)
+    for note, before in zip(notes, log.bases, strict=False):
+        assert (note["from_offset"], note["read_bytes"]) == (before, log.segments[0].size_bytes)
 
 
 def test_existing_producer_snapshot_is_not_rebuilt() -> None:

@@ -66,10 +66,10 @@ def tiered() -> tuple[Tier, TierNode]:
     node = TierNode(tier, expires=True)
     for index in range(PARTITIONS):
         known = tier.metadata.partitions[TOPIC_ID, index] = PartitionSegments()
-        for each in segments_of(index):
-            assert not known.apply(each)
-            assert not known.apply(step(each, FINISHED))
-            tier.store_memory.objects.update(dict.fromkeys(keys_of(replace(each, topic="events")), b""))
+        for segment in segments_of(index):
+            assert not known.apply(segment)
+            assert not known.apply(step(segment, FINISHED))
+            tier.store_memory.objects.update(dict.fromkeys(keys_of(replace(segment, topic="events")), b""))
     return tier, node
 
 
@@ -100,7 +100,7 @@ def test_walks_over_thousand_segments_take_slices(monkeypatch: pytest.MonkeyPatc
     assert looks.most["shares"] <= 2 * REMOTE_SEGMENTS_PER_SLICE
     assert looks.most["names"] <= REMOTE_OBJECTS_PER_SLICE
     assert looks.most["owners"] <= 10
-    assert all(len(tier.listed(each)) == SEGMENTS for each in partitions)
+    assert all(len(tier.listed(partition)) == SEGMENTS for partition in partitions)
 
 
 @pytest.mark.thorough
@@ -109,7 +109,7 @@ def test_new_leader_determines_copied_end_in_slices(monkeypatch: pytest.MonkeyPa
     looks = Looks(monkeypatch, node)
     partitions = led(node, is_here=True)
     tier.pass_ms(5_000)
-    assert [each.log.copied_end_offset for each in partitions] == [END] * PARTITIONS
+    assert [partition.log.copied_end_offset for partition in partitions] == [END] * PARTITIONS
     assert looks.all["owners"] >= PARTITIONS * SEGMENTS
     assert looks.most["owners"] <= 2 * partition_segments.MAX_SEGMENTS_EXAMINED + 10
 

@@ -173,7 +173,7 @@ class TierNode:
 
     def value(self, name: str) -> int:
         """Return a metric of BrokerTopicMetrics."""
-        return next(each.metric.value for each in self.metrics.rows() if each.name == name)  # type: ignore[union-attr]
+        return next(row.metric.value for row in self.metrics.rows() if row.name == name)  # type: ignore[union-attr]
 
 
 def objects_of(tier: Tier, segment: RemoteSegment) -> dict[ObjectKind, bytes]:

@@ -167,7 +167,7 @@ def _by_topic(chunk: Chunk) -> Iterable[tuple[str, Chunk]]:
 
 
 def _offsets(response: object) -> Mapping[TopicPartition, int]:
-    return {name: int(each.offset) for name, each in offset_results(response).items()}
+    return {name: int(result.offset) for name, result in offset_results(response).items()}
 
 
 def offset_results(response: object) -> Mapping[TopicPartition, "list_offsets_response.ListOffsetsPartitionResponse"]:
@@ -176,10 +176,10 @@ def offset_results(response: object) -> Mapping[TopicPartition, "list_offsets_re
         f"the response to ListOffsets is a {type(response).__name__}"
     )
     return {
-        TopicPartition(topic.name, int(each.partition_index)): each
+        TopicPartition(topic.name, int(partition.partition_index)): partition
         for topic in response.topics
-        for each in topic.partitions
-        if not each.error_code and each.offset >= 0
+        for partition in topic.partitions
+        if not partition.error_code and partition.offset >= 0
     }
 
 
@@ -288,7 +288,7 @@ class TierStarts:
             return
         del self._locals[followed.name]
         assert isinstance(response, epoch_response.OffsetForLeaderEpochResponse), type(response).__name__
-        (result,) = (each for topic in response.topics for each in topic.partitions)
+        (result,) = (partition for topic in response.topics for partition in topic.partitions)
         if result.error_code:
             self._retry_later(followed)
             return

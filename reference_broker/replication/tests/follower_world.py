@@ -145,7 +145,7 @@ class FollowerWorld(TimedPorts):
 
 
 def named(request: FetchRequest) -> list[FetchPartition]:
-    return [each for topic in request.topics for each in topic.partitions]
+    return [partition for topic in request.topics for partition in topic.partitions]
 
 
 def one_record(offset: int, epoch: int = 0, value: bytes = b"v") -> bytes:

@@ -197,12 +197,12 @@ class LeaderWorld(TimedPorts):
         body = self.alter_requests[-1][0]
         return [
             (
-                int(one.partition_index),
-                tuple(int(each.broker_id) for each in one.new_isr_with_epochs),
-                int(one.partition_epoch),
+                int(partition.partition_index),
+                tuple(int(epoch.broker_id) for epoch in partition.new_isr_with_epochs),
+                int(partition.partition_epoch),
             )
             for topic in body.topics
-            for one in topic.partitions
+            for partition in topic.partitions
         ]
 
     def respond(
@@ -215,21 +215,25 @@ class LeaderWorld(TimedPorts):
         body, replied, _ = self.alter_requests.pop(0)
         partitions = tuple(
             PartitionData(
-                partition_index=one.partition_index,
+                partition_index=topic_partition.partition_index,
                 error_code=error,
                 leader_id=BrokerId(1),
-                leader_epoch=one.leader_epoch,
-                isr=tuple(each.broker_id for each in one.new_isr_with_epochs),
-                partition_epoch=i32(one.partition_epoch + 1),
+                leader_epoch=topic_partition.leader_epoch,
+                isr=tuple(each.broker_id for each in topic_partition.new_isr_with_epochs),
+                partition_epoch=i32(topic_partition.partition_epoch + 1),
             )
             for topic in body.topics
-            for one in topic.partitions
+            for topic_partition in topic.partitions
         )
         topics = (TopicData(topic_id=UUID(bytes=TOPIC_ID), partitions=partitions),) if top is ErrorCode.none else ()
         replied(AlterPartitionResponse(throttle_time=NO_THROTTLE, error_code=top, topics=topics))
-        for each in partitions if published and not error and top is ErrorCode.none else ():
-            partition, isr, epoch = self.made[int(each.partition_index)], each.isr, int(each.partition_epoch)
-            if partition.followers is not None and partition.leader_epoch == each.leader_epoch:
+        for topic_partition in partitions if published and not error and top is ErrorCode.none else ():
+            partition, isr, epoch = (
+                self.made[int(topic_partition.partition_index)],
+                topic_partition.isr,
+                int(topic_partition.partition_epoch),
+            )
+            if partition.followers is not None and partition.leader_epoch == topic_partition.leader_epoch:
                 replicas = (1, *partition.followers.states)
                 self.state(
                     partition,

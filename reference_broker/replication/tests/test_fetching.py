@@ -165,7 +165,7 @@ def test_damaged_records_are_not_appended_and_delay_only_their_partition() -> No
     damaged[-1] ^= 1
     world.respond(sent, PartitionData(0, 0, 2, log_start_offset=0, records=bytes(damaged)))
     assert log.log_end_offset == 0
-    assert [each["partition"] for each in world.notes_of("replica_append_failed")] == ["t-0"]
+    assert [note["partition"] for note in world.notes_of("replica_append_failed")] == ["t-0"]
     sent, request = world.fetch()
     assert request.forgotten
     world.respond(sent)
@@ -184,7 +184,7 @@ def test_batch_with_later_epoch_than_leader_is_not_appended() -> None:
     data = one_record(0, 3) + one_record(1, 9)
     world.respond(sent, PartitionData(0, 0, 2, log_start_offset=0, records=data))
     assert (log.log_end_offset, log.latest_epoch) == (1, 3)
-    assert [each["partition"] for each in world.notes_of("replica_append_failed")] == ["t-0"]
+    assert [note["partition"] for note in world.notes_of("replica_append_failed")] == ["t-0"]
     sent, _ = world.fetch()
     world.respond(sent)
     world.pass_ms(25)
@@ -410,7 +410,7 @@ def test_disk_error_of_log_start_delays_only_its_partition() -> None:
     sent, _ = world.fetch()
     world.disk.fail_after = 0
     world.respond(sent, PartitionData(0, 0, 4, log_start_offset=2), PartitionData(1, 0, 0, log_start_offset=0))
-    assert [each["partition"] for each in world.notes_of("replica_append_failed")] == ["t-0"]
+    assert [note["partition"] for note in world.notes_of("replica_append_failed")] == ["t-0"]
     world.disk.fail_after = None
     sent, request = world.fetch()
     assert request.forgotten
@@ -432,7 +432,7 @@ def test_divergence_without_truncation_backs_off() -> None:
     world.respond(sent, PartitionData(0, 0, 3, diverging_epoch=EpochEndOffset(0, 9)))
     sent, request = world.fetch()
     assert request.forgotten
-    assert [each["partition"] for each in world.notes_of("replica_append_failed")] == ["t-0"]
+    assert [note["partition"] for note in world.notes_of("replica_append_failed")] == ["t-0"]
 
 
 def test_fetch_wait_is_not_negative() -> None:

@@ -116,7 +116,7 @@ def test_lagging_follower_leaves_isr_once_controller_accepts() -> None:
     assert world.proposals() == [(0, (1, 2), 0)]
     assert partition.log.high_watermark == 0, "the committed set applies until then"
     body = world.alter_requests[0][0]
-    epochs = [(each.broker_id, each.broker_epoch) for each in body.topics[0].partitions[0].new_isr_with_epochs]
+    epochs = [(epoch.broker_id, epoch.broker_epoch) for epoch in body.topics[0].partitions[0].new_isr_with_epochs]
     assert (body.broker_id, body.broker_epoch, epochs) == (1, 101, [(1, 101), (2, 102)])
     world.respond()
     assert (world.followers(partition).isr, partition.partition_epoch) == ((1, 2), 1)
@@ -480,7 +480,7 @@ def joined_epochs(world: LeaderWorld) -> dict[int, int]:
     """Return the broker epochs by ID, from the latest request."""
     world.pass_ms(0)
     (topic,) = world.alter_requests[-1][0].topics
-    return {int(each.broker_id): int(each.broker_epoch) for each in topic.partitions[0].new_isr_with_epochs}
+    return {int(epoch.broker_id): int(epoch.broker_epoch) for epoch in topic.partitions[0].new_isr_with_epochs}
 
 
 def test_rejected_join_releases_high_watermark_at_once() -> None:

@@ -57,7 +57,7 @@ def test_marker_moving_during_refill_empties_log_again() -> None:
     respond(world, horizon_data(5, 0, 1))
     respond(world, horizon_data(6, 2, 3))
     assert log.log_end_offset == 0
-    assert [each["horizon"] for each in world.notes_of("unsafe_bootstrap")] == [5, 6]
+    assert [note["horizon"] for note in world.notes_of("unsafe_bootstrap")] == [5, 6]
 
 
 @pytest.mark.clause("H-2")

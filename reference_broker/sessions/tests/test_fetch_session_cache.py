@@ -116,7 +116,7 @@ def test_full_cache_declines_new_session_of_any_size() -> None:
     sessions = [bench.made(size) for size in (10, 20, 30)]
     assert bench.create(40) is None
     assert bench.create(5) is None
-    assert all(bench.holds(each) for each in sessions)
+    assert all(bench.holds(session) for session in sessions)
 
 
 @pytest.mark.clause("F-18", "FetchSessionTest.testSessionCache")
@@ -206,8 +206,10 @@ def test_equal_candidates_are_evicted_consumers_first_then_by_size_and_id() -> N
     gone = []
     for _ in range(5):
         bench.made(9)
-        left = [each for each in (*followers, *consumers) if bench.holds(each)]
-        gone.append(next(each for each in (*followers, *consumers) if each not in left and each not in gone))
+        left = [follower for follower in (*followers, *consumers) if bench.holds(follower)]
+        gone.append(
+            next(follower for follower in (*followers, *consumers) if follower not in left and follower not in gone)
+        )
     assert gone == [*small, consumers[0], *followers]
 
 
@@ -390,9 +392,9 @@ def test_cached_refusals_do_not_change_evictions(steps: list[tuple[str, int, boo
             candidate = bench.candidate(number, FOLLOWER if follower else CONSUMER)
             full = len(sessions) == 3
             victim = find_evictable(sessions, candidate, bench.wall_ms) if full else None
-            allowed = [each for each in sessions if may_take(each, candidate, bench.wall_ms)] if full else []
+            allowed = [session for session in sessions if may_take(session, candidate, bench.wall_ms)] if full else []
             assert bench.cache.admit(candidate, bench.now) == (not full or bool(allowed))
-            assert [each for each in sessions if not bench.holds(each)] == ([victim.session] if victim else [])
+            assert [session for session in sessions if not bench.holds(session)] == ([victim.session] if victim else [])
             assert victim is None or victim.session in allowed
         elif some is not None and what == "use":
             bench.use(some)

@@ -72,7 +72,7 @@ class CoordinatorLink:
         found = errors or {}
         results = tuple(
             AddPartitionsToTxnResult(
-                transactional_id=TransactionalId(each.transactional_id),
+                transactional_id=TransactionalId(transaction.transactional_id),
                 topic_results=tuple(
                     AddPartitionsToTxnTopicResult(
                         name=topic.name,
@@ -84,10 +84,10 @@ class CoordinatorLink:
                             for index in topic.partitions
                         ),
                     )
-                    for topic in each.topics
+                    for topic in transaction.topics
                 ),
             )
-            for each in body.transactions
+            for transaction in body.transactions
         )
         results = () if top else results
         replied(AddPartitionsToTxnResponse(throttle_time=NO_THROTTLE, error_code=top, results_by_transaction=results))

@@ -154,8 +154,8 @@ class Replicas:
         self._complete()
 
     def _complete(self) -> None:
-        reached = [each for each in self.acks if each[0].log.high_watermark >= each[1]]
-        self.acks = [each for each in self.acks if each not in reached]
+        reached = [ack for ack in self.acks if ack[0].log.high_watermark >= ack[1]]
+        self.acks = [ack for ack in self.acks if ack not in reached]
         for _, _, acknowledged in reached:
             acknowledged({})
 

@@ -106,7 +106,10 @@ def test_requests_to_busy_coordinator_are_batched(world: VerifierWorld) -> None:
     assert (first, later) == ([{}], [[], []])
     world.link.respond()
     assert elsewhere == [{}]
-    assert [each.transactional_id for each in world.link.transactions] == [world.id_of(2, 1), world.id_of(2, 2)]
+    assert [transaction.transactional_id for transaction in world.link.transactions] == [
+        world.id_of(2, 1),
+        world.id_of(2, 2),
+    ]
     world.link.respond({A: ErrorCode.not_coordinator})
     assert later == [[{A: ErrorCode.not_coordinator}]] * 2
 

@@ -46,7 +46,7 @@ def test_load_keeps_last_record_of_each_id() -> None:
         transaction(world, two, TransactionState.COMPLETE_ABORT),
         transaction(world, two, TransactionState.EMPTY),
     ]
-    world.coordinate(0, log_with(world, build([record(each) for each in steps])))
+    world.coordinate(0, log_with(world, build([record(step) for step in steps])))
     world.pass_ms(0)
     assert (world.transaction(one), world.transaction(two)) == (steps[2], steps[-1])
     assert world.transactions.entry(world.id_in(0, "c")) is ErrorCode.transactional_id_not_found

@@ -30,7 +30,7 @@ def ended(leaders: tuple[int, ...] = ELSEWHERE, *indexes: int) -> tuple[Transact
 def named(world: TransactionWorld, at: int = 0) -> tuple[int, list[int]]:
     """Return the broker of a request, and the partitions of ``events`` that the request names."""
     peer, body, _, _ = world.sent[at]
-    return peer, [int(index) for each in body.markers for topic in each.topics for index in topic.partition_indexes]
+    return peer, [int(index) for marker in body.markers for topic in marker.topics for index in topic.partition_indexes]
 
 
 @pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldOnlyWriteTxnCompletionOnce")
@@ -183,7 +183,7 @@ def test_new_coordinator_sends_markers_of_prepared_transactions() -> None:
     world.coordinate(0, log, epoch=4)
     world.pass_ms(0)
     assert [named(world, at) for at in range(2)] == [(2, [0]), (3, [1])], "it does not know which were written"
-    assert [each.coordinator_epoch for _, body, _, _ in world.sent for each in body.markers] == [4, 4]
+    assert [marker.coordinator_epoch for _, body, _, _ in world.sent for marker in body.markers] == [4, 4]
     world.reply()
     world.reply()
     assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
@@ -297,7 +297,7 @@ def test_response_to_earlier_coordinator_epoch_is_ignored(is_lost: bool, arrives
         respond()
     world.pass_ms(100)
     assert world.transaction(id_).state is TransactionState.PREPARE_COMMIT
-    assert [[each.coordinator_epoch for each in body.markers] for _, body, _, _ in world.sent] == [[1]]
+    assert [[marker.coordinator_epoch for marker in body.markers] for _, body, _, _ in world.sent] == [[1]]
     world.reply()
     assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
 
@@ -315,7 +315,7 @@ def test_pending_markers_are_dropped_with_lost_partition() -> None:
     assert [len(body.markers) for _, body, _, _ in world.sent] == [1], "the others wait for its response"
     world.lose(0)
     world.reply()
-    assert [[each.producer_id for each in body.markers] for _, body, _, _ in world.sent] == [[1002]]
+    assert [[marker.producer_id for marker in body.markers] for _, body, _, _ in world.sent] == [[1002]]
     world.reply()
     assert world.sent == []
     assert world.transaction(ids[2]).state is TransactionState.COMPLETE_COMMIT

@@ -27,7 +27,7 @@ def test_marker_ends_transaction(commit: bool) -> None:
     assert world.errors(commit=commit, coordinator=4) == OK
 
     assert (log.last_stable_offset, log.high_watermark) == (4, 4)
-    assert [(each.producer_id, each.first_offset) for each in log.aborted_transactions(0, 4)] == (
+    assert [(transaction.producer_id, transaction.first_offset) for transaction in log.aborted_transactions(0, 4)] == (
         [] if commit else [(PRODUCER, 0)]
     )
     last = world.batches()[-1]

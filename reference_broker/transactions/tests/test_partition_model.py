@@ -295,7 +295,10 @@ class PartitionBesideNaive(RuleBasedStateMachine):
         log, stable = self.replicas.log, self.seen.offset
         for offset in range(0, stable, 4):
             for end in (offset + 1, stable):
-                aborted = [(each.first_offset, each.producer_id) for each in log.aborted_transactions(offset, end)]
+                aborted = [
+                    (transaction.first_offset, transaction.producer_id)
+                    for transaction in log.aborted_transactions(offset, end)
+                ]
                 assert aborted == story.aborted(offset, end)
         assert filtered(log, story, stable) == story.committed(stable)
 
@@ -320,7 +323,7 @@ def filtered(log: PartitionLog, story: Story, end: int) -> list[int]:
     """Return the records that a read_committed consumer keeps. It drops the batches of aborted producers, from the
     first
     offset in the response until the marker."""
-    aborted = [(each.first_offset, each.producer_id) for each in log.aborted_transactions(0, end)]
+    aborted = [(transaction.first_offset, transaction.producer_id) for transaction in log.aborted_transactions(0, end)]
     dropping: dict[int, None] = {}
     kept = []
     for header, _ in story.batches:

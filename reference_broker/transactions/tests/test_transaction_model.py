@@ -155,8 +155,8 @@ class TransactionMachine(RuleBasedStateMachine):
     def another_broker_responds(self, error: ErrorCode) -> None:
         body = self.world.reply(error)
         if error is ErrorCode.none:
-            for each in body.markers:
-                for topic in each.topics:
+            for marker in body.markers:
+                for topic in marker.topics:
                     for index in topic.partition_indexes:
                         self.missing.pop(int(index), None)
         self.settle()
@@ -209,15 +209,15 @@ class TransactionMachine(RuleBasedStateMachine):
     @invariant()
     def each_partition_has_exactly_the_markers_of_its_transactions(self) -> None:
         for index, wanted in self.expected.items():
-            found = list(dict.fromkeys(each[:3] for each in self.world.markers(index)))
+            found = list(dict.fromkeys(marker[:3] for marker in self.world.markers(index)))
             assert found == list(dict.fromkeys(wanted))
 
     @invariant()
     def markers_sent_to_other_brokers_match_the_outcome(self) -> None:
         for _, body, _, _ in self.world.sent:
-            for each in body.markers:
-                pair = int(each.producer_id), int(each.producer_epoch)
-                outcome = "commit" if each.transaction_result else "abort"
+            for marker in body.markers:
+                pair = int(marker.producer_id), int(marker.producer_epoch)
+                outcome = "commit" if marker.transaction_result else "abort"
                 assert (("abort" if outcome == "commit" else "commit"), pair) not in self.sent_to_others
                 self.sent_to_others[outcome, pair] = None
 

@@ -148,7 +148,7 @@ class TransactionWorld(LeaderWorld):
             WriteTxnMarkersResponse(
                 markers=tuple(
                     WritableTxnMarkerResult(
-                        producer_id=each.producer_id,
+                        producer_id=marker.producer_id,
                         topics=tuple(
                             WritableTxnMarkerTopicResult(
                                 name=topic.name,
@@ -159,10 +159,10 @@ class TransactionWorld(LeaderWorld):
                                     for index in topic.partition_indexes
                                 ),
                             )
-                            for topic in each.topics
+                            for topic in marker.topics
                         ),
                     )
-                    for each in body.markers
+                    for marker in body.markers
                 )
             )
         )

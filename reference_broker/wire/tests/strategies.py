@@ -71,7 +71,7 @@ PRIMITIVES: dict[str, st.SearchStrategy[Any]] = {
 @cache
 def entities(entity: type) -> st.SearchStrategy[Any]:
     """Instances of a kio dataclass; tagged fields have their default about half of the time."""
-    return st.builds(entity, **{each.name: _values(each) for each in schema_fields(entity)})
+    return st.builds(entity, **{field.name: _values(field) for field in schema_fields(entity)})
 
 
 def _values(each: SchemaField) -> st.SearchStrategy[Any]:
@@ -226,7 +226,7 @@ _RESPONSE_RENAMED = {"partitions": "partition_responses"}
 def to_kio(value: Any, target: type, *, produce: bool) -> Any:
     """A Fetch or Produce value as kio's class of one version; asserts that nothing was left over."""
     values: dict[str, Any] = {}
-    names = {each.name: each for each in schema_fields(target)}
+    names = {field.name: field for field in schema_fields(target)}
     for ours in type(value).__dataclass_fields__:
         given = getattr(value, ours)
         for name in _kio_names(ours, produce):

@@ -78,7 +78,7 @@ def test_large_records_are_passed_on_without_a_copy(version: int) -> None:
     assert len(buffers) == 3
     _, decoded = decode_response(FETCH, version, b"".join(buffers)[4:])
     assert isinstance(decoded, FetchResponse)
-    assert [each.records for each in decoded.responses[0].partitions] == [large, small]
+    assert [partition.records for partition in decoded.responses[0].partitions] == [large, small]
 
 
 def test_produced_records_are_a_view_into_the_frame() -> None:

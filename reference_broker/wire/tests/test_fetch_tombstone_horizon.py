@@ -97,7 +97,9 @@ def test_any_request_round_trips(sent: FetchRequest) -> None:
         rack_id="",
         cluster_id=None,
         topics=[
-            replace(topic, partitions=[replace(each, replica_directory_id=bytes(16)) for each in topic.partitions])
+            replace(
+                topic, partitions=[replace(partition, replica_directory_id=bytes(16)) for partition in topic.partitions]
+            )
             for topic in sent.topics
         ],
     )

@@ -83,7 +83,7 @@ def test_large_frames_come_out_however_the_bytes_are_cut(lengths: list[int], dat
         reader.feed(stream[start:end])
         if data.draw(st.booleans()):
             frames += taken(reader)
-        taken_bytes = sum(len(each) + 4 for each in frames)
+        taken_bytes = sum(len(frame) + 4 for frame in frames)
         assert 0 <= end - taken_bytes - reader.buffered_bytes <= 4, "but for a length that was read already"
     assert frames + taken(reader) == bodies
     assert reader.buffered_bytes == 0

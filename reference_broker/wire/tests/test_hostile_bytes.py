@@ -202,24 +202,24 @@ def with_unknown_tags(entity: Any) -> bytes:
     schema: type = type(entity)
     out = bytearray()
     known = []
-    for each in schema_fields(schema):
-        value = getattr(entity, each.name)
-        if each.struct is None:
+    for field in schema_fields(schema):
+        value = getattr(entity, field.name)
+        if field.struct is None:
             encoded = bytearray()
-            if not (each.tag is not None and value is None):
-                _field_writer(each, each, True)(encoded, value)
-        elif each.is_array:
+            if not (field.tag is not None and value is None):
+                _field_writer(field, field, True)(encoded, value)
+        elif field.is_array:
             encoded = bytearray(uvarint(0 if value is None else len(value) + 1))
             for item in value or ():
                 encoded += with_unknown_tags(item)
-        elif each.nullable and each.tag is None:
+        elif field.nullable and field.tag is None:
             encoded = bytearray(b"\xff" if value is None else b"\x01" + with_unknown_tags(value))
         else:
             encoded = bytearray(with_unknown_tags(value))
-        if each.tag is None:
+        if field.tag is None:
             out += encoded
-        elif value != each.default:
-            known.append((each.tag, bytes(encoded)))
+        elif value != field.default:
+            known.append((field.tag, bytes(encoded)))
     out += uvarint(len(known) + 2)
     for tag, encoded_bytes in sorted(known):
         out += tagged(tag, encoded_bytes)

@@ -174,4 +174,4 @@ def test_kafka_python_metadata_requests(version: int) -> None:
     frame = theirs.encode(header=True, framed=True)
     _, offset = read_request_header(frame[4:])
     body: Any = decode_request(ApiKey.METADATA, version, frame[4:], offset)
-    assert [(each.name, each.topic_id) for each in body.topics] == [("topic", None)]
+    assert [(topic.name, topic.topic_id) for topic in body.topics] == [("topic", None)]

@@ -169,7 +169,7 @@ def test_find_coordinator_has_one_shape() -> None:
 
 
 def read_default(entity: type, name: str) -> Any:
-    return next(each.default for each in schema_fields(entity) if each.name == name)
+    return next(field.default for field in schema_fields(entity) if field.name == name)
 
 
 def test_downgrade_in_update_features_0_is_a_safe_one() -> None:

@@ -41,7 +41,7 @@ def every_version() -> Iterator[tuple[int, int]]:
     for key, (low, high, _) in VERSIONS.items():
         if key not in (ApiKey.FETCH, ApiKey.PRODUCE):
             yield from ((int(key), version) for version in range(low, high + 1))
-    yield from (each for each in DRAFTS if each[0] != ApiKey.FETCH)
+    yield from (draft for draft in DRAFTS if draft[0] != ApiKey.FETCH)
 
 
 EVERY_VERSION = list(every_version())
@@ -101,11 +101,11 @@ def encode_response_header_bytes(key: int, version: int) -> int:
 
 
 def arrays_of(kind: type) -> Iterator[tuple[str, ...]]:
-    for each in schema_fields(kind):
-        if each.is_array and each.tag is None:
-            yield (each.name,)
-            if each.struct is not None:
-                yield from ((each.name, *rest) for rest in arrays_of(each.struct))
+    for field in schema_fields(kind):
+        if field.is_array and field.tag is None:
+            yield (field.name,)
+            if field.struct is not None:
+                yield from ((field.name, *rest) for rest in arrays_of(field.struct))
 
 
 def of_arrays() -> Iterator[tuple[int, int, tuple[str, ...]]]:
@@ -125,11 +125,11 @@ def plain(each: SchemaField) -> Any:
 
 def holding(kind: type, path: tuple[str, ...], count: int) -> Any:
     """A struct of defaults whose array at ``path`` has ``count`` items."""
-    values = {each.name: plain(each) for each in schema_fields(kind)}
-    for each in schema_fields(kind):
-        if path and each.name == path[0]:
-            inner = holding(each.struct, path[1:], count) if each.struct is not None else _item(each)
-            values[each.name] = (inner,) * (count if len(path) == 1 else 1)
+    values = {field.name: plain(field) for field in schema_fields(kind)}
+    for field in schema_fields(kind):
+        if path and field.name == path[0]:
+            inner = holding(field.struct, path[1:], count) if field.struct is not None else _item(field)
+            values[field.name] = (inner,) * (count if len(path) == 1 else 1)
     return kind(**values)
 
 
@@ -258,7 +258,9 @@ def test_large_fetch_read_in_slices_is_the_same_and_no_slice_is_long(
     (read, items), slices = finished(decode_request_in_slices(ApiKey.FETCH, version, frame, offset))
     assert read == decode_request(ApiKey.FETCH, version, frame, offset)
     assert isinstance(read, FetchRequest)
-    assert [[each.fetch_offset for each in topic.partitions] for topic in read.topics] == [[7] * partitions] * topics
+    assert [[partition.fetch_offset for partition in topic.partitions] for topic in read.topics] == [
+        [7] * partitions
+    ] * topics
     assert len(read.forgotten) == lost
     assert items == topics * (partitions + 1) + 3 * lost
     assert slices >= (topics * partitions + lost) / WIRE_UNITS_PER_SLICE

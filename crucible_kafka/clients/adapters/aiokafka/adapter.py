@@ -152,10 +152,10 @@ async def subscribe(client: str, topics: list[str]) -> None:
 
 
 async def assign(client: str, partitions: list[dict[str, Any]]) -> None:
-    clients[client].assign([_partition(each) for each in partitions])
-    for each in partitions:
-        if each.get("offset") is not None:
-            clients[client].seek(_partition(each), each["offset"])
+    clients[client].assign([_partition(partition) for partition in partitions])
+    for partition in partitions:
+        if partition.get("offset") is not None:
+            clients[client].seek(_partition(partition), partition["offset"])
 
 
 async def seek(client: str, partition: dict[str, Any]) -> None:
@@ -172,16 +172,16 @@ async def resume(client: str, partitions: list[dict[str, Any]]) -> None:
 
 async def poll(client: str, timeout_ms: int) -> None:
     for records in (await clients[client].getmany(timeout_ms=timeout_ms)).values():
-        for each in records:
+        for record in records:
             event(
                 "record",
                 client,
-                topic=each.topic,
-                partition=each.partition,
-                offset=each.offset,
-                key=text(each.key),
-                value=text(each.value),
-                headers=[[name, text(value)] for name, value in each.headers],
+                topic=record.topic,
+                partition=record.partition,
+                offset=record.offset,
+                key=text(record.key),
+                value=text(record.value),
+                headers=[[name, text(value)] for name, value in record.headers],
             )
 
 
@@ -190,12 +190,12 @@ async def commit(client: str, offsets: list[dict[str, Any]] | None = None) -> No
 
 
 async def committed(client: str, partitions: list[dict[str, Any]]) -> dict[str, Any]:
-    offsets = [(each, await clients[client].committed(_partition(each))) for each in partitions]
+    offsets = [(partition, await clients[client].committed(_partition(partition))) for partition in partitions]
     return {"partitions": [{**each, "offset": offset} for each, offset in offsets if offset is not None]}
 
 
 async def position(client: str, partitions: list[dict[str, Any]]) -> dict[str, Any]:
-    offsets = [(each, await clients[client].position(_partition(each))) for each in partitions]
+    offsets = [(partition, await clients[client].position(_partition(partition))) for partition in partitions]
     return {"partitions": [{**each, "offset": offset} for each, offset in offsets]}
 
 
@@ -240,4 +240,4 @@ if __name__ == "__main__":
     }
     operations = (open_, send, flush, begin, send_offsets, commit_transaction, abort_transaction, subscribe, assign)
     more = (seek, pause, resume, poll, commit, committed, position, create_topic, close)
-    serve(about, {each.__name__.rstrip("_"): in_loop(each) for each in (*operations, *more)}, failure)
+    serve(about, {operation.__name__.rstrip("_"): in_loop(operation) for operation in (*operations, *more)}, failure)

@@ -166,19 +166,19 @@ def poll(client: str, timeout_ms: int) -> None:
     """``consume`` waits for its whole time, so the first record is waited for alone."""
     first = clients[client].poll(timeout_ms / 1000)
     messages = [] if first is None else [first, *clients[client].consume(MOST_RECORDS, 0)]
-    for each in messages:
-        if each.error() is not None:
-            event("failed", client, error=_of(each.error()))
+    for message in messages:
+        if message.error() is not None:
+            event("failed", client, error=_of(message.error()))
             continue
         event(
             "record",
             client,
-            topic=each.topic(),
-            partition=each.partition(),
-            offset=each.offset(),
-            key=text(each.key()),
-            value=text(each.value()),
-            headers=[[name, text(value)] for name, value in each.headers() or ()],
+            topic=message.topic(),
+            partition=message.partition(),
+            offset=message.offset(),
+            key=text(message.key()),
+            value=text(message.value()),
+            headers=[[name, text(value)] for name, value in message.headers() or ()],
         )
 
 
@@ -200,9 +200,9 @@ def position(client: str, partitions: list[dict[str, Any]]) -> dict[str, Any]:
 def _with_offsets(partitions: Any) -> dict[str, Any]:
     return {
         "partitions": [
-            {"topic": each.topic, "partition": each.partition, "offset": each.offset}
-            for each in partitions
-            if each.offset >= 0
+            {"topic": partition.topic, "partition": partition.partition, "offset": partition.offset}
+            for partition in partitions
+            if partition.offset >= 0
         ]
     }
 

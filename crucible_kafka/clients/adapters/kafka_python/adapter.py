@@ -135,10 +135,10 @@ def subscribe(client: str, topics: list[str]) -> None:
 
 
 def assign(client: str, partitions: list[dict[str, Any]]) -> None:
-    clients[client].assign([_partition(each) for each in partitions])
-    for each in partitions:
-        if each.get("offset") is not None:
-            clients[client].seek(_partition(each), each["offset"])
+    clients[client].assign([_partition(partition) for partition in partitions])
+    for partition in partitions:
+        if partition.get("offset") is not None:
+            clients[client].seek(_partition(partition), partition["offset"])
 
 
 def seek(client: str, partition: dict[str, Any]) -> None:
@@ -155,16 +155,16 @@ def resume(client: str, partitions: list[dict[str, Any]]) -> None:
 
 def poll(client: str, timeout_ms: int) -> None:
     for records in clients[client].poll(timeout_ms=timeout_ms).values():
-        for each in records:
+        for record in records:
             event(
                 "record",
                 client,
-                topic=each.topic,
-                partition=each.partition,
-                offset=each.offset,
-                key=text(each.key),
-                value=text(each.value),
-                headers=[[name, text(value)] for name, value in each.headers],
+                topic=record.topic,
+                partition=record.partition,
+                offset=record.offset,
+                key=text(record.key),
+                value=text(record.value),
+                headers=[[name, text(value)] for name, value in record.headers],
             )
 
 
@@ -173,12 +173,12 @@ def commit(client: str, offsets: list[dict[str, Any]] | None = None) -> None:
 
 
 def committed(client: str, partitions: list[dict[str, Any]]) -> dict[str, Any]:
-    offsets = [(each, clients[client].committed(_partition(each))) for each in partitions]
+    offsets = [(partition, clients[client].committed(_partition(partition))) for partition in partitions]
     return {"partitions": [{**each, "offset": offset} for each, offset in offsets if offset is not None]}
 
 
 def position(client: str, partitions: list[dict[str, Any]]) -> dict[str, Any]:
-    offsets = [(each, clients[client].position(_partition(each))) for each in partitions]
+    offsets = [(partition, clients[client].position(_partition(partition))) for partition in partitions]
     return {"partitions": [{**each, "offset": offset} for each, offset in offsets if offset is not None]}
 
 
@@ -231,7 +231,7 @@ if __name__ == "__main__":
     lacks += () if codec.has_zstd() else ("zstd",)
     if not hasattr(KafkaProducer, "init_transactions"):  # Before 2.1.
         lacks += ("idempotence", "transactions", "send-offsets", "cooperative", "static-membership", "rack")
-    about["features"] = [each for each in about["features"] if each not in lacks]
+    about["features"] = [feature for feature in about["features"] if feature not in lacks]
     operations = {"open": open_, "send": send, "flush": flush, "begin": begin, "send_offsets": send_offsets}
     operations |= {"commit_transaction": commit_transaction, "abort_transaction": abort_transaction}
     operations |= {"subscribe": subscribe, "assign": assign, "seek": seek, "pause": pause, "resume": resume}

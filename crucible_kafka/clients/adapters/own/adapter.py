@@ -169,10 +169,10 @@ def subscribe(client: str, topics: list[str]) -> None:
 
 
 def assign(client: str, partitions: list[dict[str, Any]]) -> None:
-    consumers[client].assign([_partition(each) for each in partitions])
-    for each in partitions:
-        if each.get("offset") is not None:
-            consumers[client].seek(_partition(each), each["offset"])
+    consumers[client].assign([_partition(partition) for partition in partitions])
+    for partition in partitions:
+        if partition.get("offset") is not None:
+            consumers[client].seek(_partition(partition), partition["offset"])
 
 
 def seek(client: str, partition: dict[str, Any]) -> None:
@@ -184,16 +184,16 @@ def poll(client: str, timeout_ms: int) -> None:
         records = consumers[client].poll(timeout_ms)
     finally:
         _report_assignment(client)
-    for each in records:
+    for record in records:
         event(
             "record",
             client,
-            topic=each.topic,
-            partition=each.partition,
-            offset=each.offset,
-            key=text(each.key),
-            value=text(each.value),
-            headers=[[name, text(value)] for name, value in each.headers],
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            key=text(record.key),
+            value=text(record.value),
+            headers=[[name, text(value)] for name, value in record.headers],
         )
 
 
@@ -220,7 +220,7 @@ def commit(client: str, offsets: list[dict[str, Any]] | None = None) -> None:
 
 
 def position(client: str, partitions: list[dict[str, Any]]) -> dict[str, Any]:
-    offsets = [(each, consumers[client].position(_partition(each))) for each in partitions]
+    offsets = [(partition, consumers[client].position(_partition(partition))) for partition in partitions]
     return {"partitions": [{**each, "offset": offset} for each, offset in offsets if offset >= 0]}
 
 
@@ -237,10 +237,10 @@ def _partition(place: dict[str, Any]) -> TopicPartition:
 
 def _offsets(places_: list[dict[str, Any]]) -> dict[TopicPartition, OffsetToCommit]:
     return {
-        _partition(each): OffsetToCommit(
-            each["offset"], each.get("leader_epoch") or -1, metadata=each.get("metadata") or ""
+        _partition(place): OffsetToCommit(
+            place["offset"], place.get("leader_epoch") or -1, metadata=place.get("metadata") or ""
         )
-        for each in places_
+        for place in places_
     }
 
 

@@ -38,7 +38,7 @@ def raw(value: str | None) -> bytes | None:
 
 def places(partitions: Any) -> list[dict[str, Any]]:
     """Return objects with ``topic`` and ``partition`` as the protocol has them."""
-    return [{"topic": each.topic, "partition": each.partition} for each in partitions]
+    return [{"topic": partition.topic, "partition": partition.partition} for partition in partitions]
 
 
 def serve(

@@ -31,7 +31,7 @@ def send(client: str, record: int, topic: str, value: str | None, **fields: Any)
 
 
 def assign(client: str, partitions: list[dict[str, Any]]) -> None:
-    clients[client].assign([(each["topic"], each["partition"]) for each in partitions])  # ...
+    clients[client].assign([(partition["topic"], partition["partition"]) for partition in partitions])  # ...
 
 
 def poll(client: str, timeout_ms: int) -> None:

@@ -80,7 +80,7 @@ def test_small_segments_are_merged() -> None:
     assert before >= 3
     cleaned(log, disk)
     assert len(log.segments) == 3
-    assert [each.next_offset for each in log.segments[:-1]] == log.bases[1:]
+    assert [segment.next_offset for segment in log.segments[:-1]] == log.bases[1:]
     names = [name for name in disk.list(DIRECTORY) if name.endswith(".log")]
     assert names == [f"{base:020d}.log" for base in log.bases]
     log.config = replace(COMPACTED, segment_bytes=1000)

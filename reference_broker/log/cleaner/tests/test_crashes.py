@@ -75,7 +75,7 @@ def test_pass_dying_at_each_operation_loses_no_records(power_loss: bool, policy:
         assert again.recovered.cut_bytes == again.recovered.deleted_segments == 0
         assert newest(again) == wanted
         assert (again.epochs.epochs, again.epochs.starts) == epochs
-        assert [each.next_offset for each in again.segments[:-1]] == again.bases[1:]
+        assert [segment.next_offset for segment in again.segments[:-1]] == again.bases[1:]
         assert not [name for name in left.list(DIRECTORY) if ".cleaned" in name or ".swap" in name]
         again.config = COMPACTED
         if again.cleaned_offset < whole_log.cleaned_offset:

@@ -71,7 +71,10 @@ def committed(log: PartitionLog) -> dict[str, str]:
     """Return the newest value of each key, as a read_committed consumer finds it with the log's aborted
     transactions."""
     aborted = sorted(
-        ((each.first_offset, each.producer_id) for each in log.aborted_transactions(0, log.log_end_offset)),
+        (
+            (transaction.first_offset, transaction.producer_id)
+            for transaction in log.aborted_transactions(0, log.log_end_offset)
+        ),
         reverse=True,
     )
     ongoing: set[int] = set()

@@ -66,7 +66,7 @@ class Deleting(MetadataCluster):
         index = self.index(partition, topic_id)
         data = self.bytes_of(self.keeper_of(topic_id, partition), REMOTE_LOG_METADATA_TOPIC, index)
         events = [decode(bytes(record.value or b"")) for _, record in read_all(data)]
-        mine = [each for each in events if (each.topic_id, each.partition) == (topic_id, partition)]
+        mine = [event for event in events if (event.topic_id, event.partition) == (topic_id, partition)]
         return [each.state for each in mine if isinstance(each, PartitionDelete)]
 
     def keeper_of(self, topic_id: bytes, partition: int) -> int:

@@ -72,7 +72,7 @@ def check_expired(tier: Tier, partition: Partition, first: int) -> None:
 @pytest.mark.clause("RemoteLogManagerTest.testDeleteLogSegmentDueToRetentionSizeBreach")
 def test_oldest_segments_are_removed_by_bytes_retention() -> None:
     tier, node, log = led()
-    sizes = [each.size_bytes for each in log.segments]
+    sizes = [segment.size_bytes for segment in log.segments]
     partition = node.lead(log)
     tier.pass_ms(10_000)
     first = next(at for at in range(6) if sum(sizes[at + 1 :]) < BYTES) * 6
@@ -319,7 +319,7 @@ def test_new_epoch_restarts_expiry() -> None:
     node.ports.after = next_epoch
     tier.pass_ms(20_000)
     assert tier.known(partition).newest_epoch == 8
-    deletes = [each for each in steps if each == first_event or each.startswith("Delete ")]
+    deletes = [step for step in steps if step == first_event or step.startswith("Delete ")]
     assert deletes[:3] == [first_event] * 3
     check_expired(tier, partition, 18)
 

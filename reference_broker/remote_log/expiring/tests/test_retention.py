@@ -36,7 +36,7 @@ def due(listed: Sequence[RemoteSegment], log: LeaderLog, now_ms: int) -> Due:
 
 
 def starts(found: Due) -> list[int]:
-    return [each.start_offset for each in found.segments]
+    return [segment.start_offset for segment in found.segments]
 
 
 THREE = [copy_of(1, 0, 9), copy_of(2, 10, 19), copy_of(3, 20, 29)]
@@ -112,9 +112,9 @@ def test_removed_segments_are_prefix_and_rest_is_sufficient(
         total = sum(each.size_bytes for each in stays)
         assert stays[0].max_timestamp_ms > 12 - age_ms
         assert total - SIZE < limit
-    for at, each in enumerate(due_segments.segments):
+    for at, segment in enumerate(due_segments.segments):
         rest = SIZE * (len(segments) - at - 1)
-        assert each.max_timestamp_ms <= 12 - age_ms or rest >= limit
+        assert segment.max_timestamp_ms <= 12 - age_ms or rest >= limit
 
 
 @pytest.mark.clause("RemoteLogManagerTest.testRemoteSegmentWithinLeaderEpochsForOverlappingSegments")

@@ -86,5 +86,5 @@ def test_events_have_kafka_bytes(event: RemoteLogEvent, text: str) -> None:
 )
 def test_metadata_partition_is_that_of_kafka(topic_id: str, of_50: tuple[int, ...], of_3: tuple[int, ...]) -> None:
     key, partitions = uuid_from_text(topic_id), (0, 1, 2, 31, 100_000)
-    assert tuple(metadata_partition_of(key, each, 50) for each in partitions) == of_50
-    assert tuple(metadata_partition_of(key, each, 3) for each in partitions) == of_3
+    assert tuple(metadata_partition_of(key, partition, 50) for partition in partitions) == of_50
+    assert tuple(metadata_partition_of(key, partition, 3) for partition in partitions) == of_3

@@ -135,7 +135,7 @@ def test_newer_segment_replaces_covered_ones(ranges: list[tuple[int, int]]) -> N
     segments = [copy_of(number, *each) for number, each in enumerate(ranges, 1)]
     known = after(*segments)
     assert listed(known) == segments[-1:]
-    assert garbage(known) == {each.segment_id for each in segments[:-1]}
+    assert garbage(known) == {segment.segment_id for segment in segments[:-1]}
     assert {owner(known, 0, offset) for offset in (11, ranges[-1][1])} == {segments[-1].segment_id}
     assert known.highest_offset(0) == ranges[-1][1]
 

@@ -272,7 +272,7 @@ def test_topic_deletion_in_use(world: MetadataCluster) -> None:
     assert world.write(0, first) is ErrorCode.none
     world.request(world.controller, ApiKey.DELETE_TOPICS, 6, delete_request(REMOTE_LOG_METADATA_TOPIC))
     images = [each.node.broker.loader for each in world.living]
-    world.run_until(lambda: all(REMOTE_LOG_METADATA_TOPIC not in each.image.topics for each in images))
+    world.run_until(lambda: all(REMOTE_LOG_METADATA_TOPIC not in image.image.topics for image in images))
     assert world.write(0, step(first, FINISHED)) is ErrorCode.unknown_topic_or_partition
     world.at(1, lambda topic: topic.unwatch(first.topic_id, 0))
     assert not world.topics[1].is_ready(first.topic_id, 0)

@@ -101,7 +101,7 @@ def test_abandoned_reads_do_not_delay_others() -> None:
     tiered, results = Tiered(fill), list[Any]()
     read = tiered.node.manager.reader.read
     segments = tiered.tier.listed(tiered.partition)
-    abandons = [read(tiered.log, 0, each.start_offset, 100, results.append) for each in segments[:-1]]
+    abandons = [read(tiered.log, 0, segment.start_offset, 100, results.append) for segment in segments[:-1]]
     same = read(tiered.log, 0, segments[-2].start_offset, 100, results.append)
     read(tiered.log, 0, segments[-1].start_offset, 100, results.append)
     for abandon in abandons:
