@@ -59,8 +59,9 @@ class FetchSessionEpoch:
             more = self.first_epoch - 1
             session.sequence_number += more
             session.responded_sequence_number += more
+            dirty = session.dirty_sequence_numbers
             for cached in session.partitions.values():
-                cached.dirty_sequence_number += more
+                dirty[cached] = dirty.get(cached, 0) + more
 
 
 Preset: TypeAlias = FetchSessionEpoch

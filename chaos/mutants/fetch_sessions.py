@@ -10,6 +10,7 @@ from chaos.checks.batches import batches_of
 from chaos.mutants.mutant import Function, Mutant, mutant
 from reference_broker.ports.slicing import Sliced
 from reference_broker.sessions.fetch_session_cache import EvictableSession
+from reference_broker.sessions.first_revision import FirstRevisionSession
 from reference_broker.wire.errors import DraftError, ErrorCode
 from reference_broker.wire.fetch import INCREMENTAL_FETCH_RESPONSE
 
@@ -18,6 +19,7 @@ CACHE = "reference_broker.sessions.fetch_session_cache"
 FIRST = "reference_broker.sessions.first_revision"
 READING = "reference_broker.apis.records.fetch_partition"
 FETCH = "reference_broker.apis.records.fetch"
+FIRST_FETCH = "reference_broker.apis.records.first_revision_fetch"
 LARGEST_EPOCH = 2**31 - 1
 ONLY_FINAL = ("final",)
 
@@ -30,7 +32,7 @@ def change_mark_cleared_when_sent(original: Function, self: Any, cached: Any, se
     if sent is not None and sent.records:
         self.assess(cached, 0)
         getattr(self, "last_sent", {}).pop(cached, None)  # of the first revision
-        cached.dirty_sequence_number = 0
+        getattr(self, "dirty_sequence_numbers", {}).pop(cached, None)
 
 
 @mutant(f"{SESSION}:FetchSession.expects_epoch", revisions=ONLY_FINAL)
@@ -42,24 +44,22 @@ def epoch_not_advanced_when_response_lost(original: Function, self: Any, request
     return bool(original(self, request_epoch))
 
 
-@mutant(f"{CACHE}:FetchSessionCache.lookup_in_revision")
-def no_epoch_comparison(original: Function, self: Any, session_id: int, request_epoch: int, revision: Any) -> Any:
+@mutant(f"{CACHE}:FetchSessionCache.lookup")
+def no_epoch_comparison(original: Function, self: Any, session_id: int, request_epoch: int, kind: Any) -> Any:
     """Any epoch or number of a known session is accepted (F-10, F-20, G-3)."""
-    found = original(self, session_id, request_epoch, revision)
-    session = self.find(session_id, revision)
-    is_known = session is not None and revision.is_epoch(request_epoch)
-    return session if is_known and found is revision.wrong_epoch else found
+    result = original(self, session_id, request_epoch, kind)
+    session = self.find(session_id, kind)
+    is_known = session is not None and kind.is_epoch(request_epoch)
+    return session if is_known and result is kind.wrong_epoch else result
 
 
-@mutant(f"{CACHE}:FetchSessionCache.lookup_in_revision")
-def session_closed_on_wrong_epoch(
-    original: Function, self: Any, session_id: int, request_epoch: int, revision: Any
-) -> Any:
+@mutant(f"{CACHE}:FetchSessionCache.lookup")
+def session_closed_on_wrong_epoch(original: Function, self: Any, session_id: int, request_epoch: int, kind: Any) -> Any:
     """A wrong epoch or number closes the session (F-10, G-3)."""
-    found = original(self, session_id, request_epoch, revision)
-    if found is revision.wrong_epoch:
+    result = original(self, session_id, request_epoch, kind)
+    if result is kind.wrong_epoch:
         self.close(session_id, "wrong epoch")
-    return found
+    return result
 
 
 class _Always:
@@ -122,12 +122,11 @@ def responses_logged_without_session(
     original(self, body, api_version=api_version)
 
 
-@mutant(f"{CACHE}:FetchSessionCache.candidate")
-def session_forgets_its_maker(
-    original: Function, self: Any, client_id: str, replica_id: int, uses_topic_ids: bool, revision: Any = None
-) -> Any:
+@mutant(f"{CACHE}:FetchSessionCache.admit")
+def session_forgets_its_maker(original: Function, self: Any, candidate: Any, now: Any) -> bool:
     """A session does not store its consumer's client ID, and no line contains it (G-2)."""
-    return original(self, "", replica_id, uses_topic_ids, revision)
+    candidate.client_id = ""
+    return bool(original(self, candidate, now))
 
 
 @mutant("reference_broker.apis.records.partition_errors:leader_epoch_error", revisions=ONLY_FINAL)
@@ -245,19 +244,18 @@ def evictions_not_counted(original: Function, self: Any, victim: Any, candidate:
     self._evictions.value -= 1
 
 
-@mutant(f"{CACHE}:FetchSessionCache.keep", revisions=ONLY_FINAL)
-def session_without_request(original: Function, self: Any, session: Any, wants_session: bool, now: Any) -> bool:
+@mutant(f"{FETCH}:Fetch._keep_session", revisions=ONLY_FINAL)
+def session_without_request(original: Function, self: Any) -> bool:
     """Each full fetch gets a session, also one that requests none (F-4)."""
-    return bool(original(self, session, True, now))
+    self.request = replace(self.request, session_epoch=0)
+    return bool(original(self))
 
 
-@mutant(f"{CACHE}:FetchSessionCache.lookup_in_revision", revisions=ONLY_FINAL)
-def draft_errors_outside_drafts(
-    original: Function, self: Any, session_id: int, request_epoch: int, revision: Any
-) -> Any:
+@mutant(f"{CACHE}:FetchSessionCache.lookup", revisions=ONLY_FINAL)
+def draft_errors_outside_drafts(original: Function, self: Any, session_id: int, request_epoch: int, kind: Any) -> Any:
     """A request of the final revision is rejected with an error code that only drafts have (D-2)."""
-    found = original(self, session_id, request_epoch, revision)
-    return DraftError.INVALID_FETCH_SESSION if isinstance(found, ErrorCode) else found
+    result = original(self, session_id, request_epoch, kind)
+    return DraftError.INVALID_FETCH_SESSION if isinstance(result, ErrorCode) else result
 
 
 @mutant(
@@ -323,18 +321,17 @@ def number_not_carried_over(original: Function, self: Any, sent: Any, marked: An
     for cached in self.partitions.values():
         if cached.available_bytes and cached not in sent:
             self.assess(cached, 0)
-            cached.dirty_sequence_number = 0
+            self.dirty_sequence_numbers[cached] = 0
             omitted.setdefault(cached)
     return original(self, sent, omitted, partitions)
 
 
-@mutant("reference_broker.apis.records.first_revision_fetch:_lookup", revisions=ONLY_FIRST)
-def incremental_served_without_session(original: Function, sessions: Any, request: Any) -> Any:
+@mutant(f"{FIRST_FETCH}:_lookup", revisions=ONLY_FIRST)
+def incremental_served_without_session(original: Function, sessions: Any, request: Any, named: Any) -> Any:
     """An incremental request of an unknown session is served (G-4, G-10)."""
-    if sessions.find(request.session_id, sessions.first) is not None:
-        return original(sessions, request)
-    session = sessions.candidate("", -1, False, sessions.first)
-    session.session_id = request.session_id
+    if named is not None:
+        return original(sessions, request, named)
+    session = FirstRevisionSession(sessions.arrivals, False, False, session_id=request.session_id)
     session.serves_full = False
     session.sequence_number = request.session_epoch - 1
     return session
@@ -355,24 +352,22 @@ def denied_session_invites_incremental_fetches(original: Function, self: Any) ->
     return left
 
 
-@mutant(f"{FIRST}:FirstRevision.response_flags", revisions=ONLY_FIRST)
-def incremental_responses_not_marked(original: Function, self: Any, session: Any) -> int:
+@mutant(f"{FIRST}:FirstRevisionSession.response_flags", revisions=ONLY_FIRST)
+def incremental_responses_not_marked(original: Function, self: Any) -> int:
     """No response is marked as incremental (G-9)."""
-    return int(original(self, session)) & ~INCREMENTAL_FETCH_RESPONSE
+    return int(original(self)) & ~INCREMENTAL_FETCH_RESPONSE
 
 
-@mutant(f"{FIRST}:FirstRevision.error_response", revisions=ONLY_FIRST)
-def errors_without_text(original: Function, self: Any, error: Any, request: Any, session: Any = None) -> Any:
+@mutant(f"{FIRST_FETCH}:error_response", revisions=ONLY_FIRST)
+def errors_without_text(original: Function, error: Any, request: Any, session: Any) -> Any:
     """No error has a message beside it (G-9)."""
-    return replace(original(self, error, request, session), error_string=None)
+    return replace(original(error, request, session), error_string=None)
 
 
-@mutant(f"{FIRST}:FirstRevision.error_response", revisions=ONLY_FIRST)
-def rejected_sessions_called_closed(
-    original: Function, self: Any, error: Any, request: Any, session: Any = None
-) -> Any:
+@mutant(f"{FIRST_FETCH}:error_response", revisions=ONLY_FIRST)
+def rejected_sessions_called_closed(original: Function, error: Any, request: Any, session: Any) -> Any:
     """A rejection has session ID 0 although the session exists (G-9)."""
-    return original(self, error, request)
+    return original(error, request, None)
 
 
 def _read_sooner(original: Function, version: int, frame: Any, offset: int) -> Any:

@@ -44,11 +44,10 @@ def parked_longer_than_requested(original: Function, self: Any) -> None:
     original(self)
 
 
-@mutant(f"{CACHE}._overtaken")
-def overtaken_fetch_stays_parked(original: Function, self: Any, session: Any, repeated: bool) -> bool:
+@mutant(f"{CACHE}.overtake")
+def overtaken_fetch_stays_parked(original: Function, self: Any, session: Any, parked: Any) -> None:
     """A later request of the session leaves the parked one to its timer (F-3, G-3)."""
     session.detach()
-    return True
 
 
 @mutant("reference_broker.apis.records.partition_errors:leader_epoch_error")

@@ -84,7 +84,6 @@ def build_broker(
             KeyedRandom(seed, "fetch-sessions"),
             metrics,
             ports.note,
-            config.min_incremental_fetch_session_eviction_ms,
             config.crucible_fetch_session_cache_partitions,
             lambda work: run_slices(ports, work),
         ),

@@ -10,11 +10,10 @@ that names no partition and finds none marked touches no partition.
 from what was last sent, and an error, a divergence or a preferred read replica for as long as it lasts. A repeated
 request is refused. A partition that returned records moves to the end of the list.
 
-``FetchSession`` reads in the order of a fetch: the request, the fetch in progress, the partitions, the response.
-``first_revision``, the KIP's first text, derives its sessions from it. Nothing here depends on that.
+``FetchSession`` reads in the order of a fetch: the request, the fetch in progress, the partitions, the response. The
+sessions of the KIP's first text are in ``first_revision``, and nothing here depends on that.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
@@ -26,15 +25,7 @@ from reference_broker.ports.slicing import SESSION_PARTITIONS_PER_SLICE, Budget,
 from reference_broker.replication.leader.purgatory import DelayedFetch
 from reference_broker.replication.partitions import Partition, Partitions
 from reference_broker.wire.errors import Error, ErrorCode
-from reference_broker.wire.fetch import (
-    NO_TOPIC_ID,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-    ForgottenTopic,
-    PartitionData,
-)
+from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchTopic, ForgottenTopic, PartitionData
 
 FULL_EPOCH = 0
 """In a request: a full fetch that opens a new session."""
@@ -84,15 +75,11 @@ class CachedPartition:
     sent_error: int = 0
     sent_direction: tuple[int, ...] | None = None
     """The diverging epoch or the preferred read replica last sent (``direction``)."""
-    dirty_sequence_number: int = 0
-    """The last response that must have the partition's changes. Set in the first revision only."""
 
     # what can be sent
     available_bytes: int = 0
     """The bytes that were readable from ``fetch_offset`` at the last lookup, at most ``max_bytes``. Above 0 exactly
     while the partition has data to send, and then it is ``queued``."""
-    unlimited_bytes: int = 0
-    """The bytes that were readable at the last lookup, whatever the limits. Used in the first revision only."""
     too_small_bytes: int = 0
     """A limit that was too small for the next batch at the last read, or 0."""
     queued: bool = False
@@ -151,10 +138,6 @@ class CachedPartition:
         self.sent_error = sent.error_code
         is_elsewhere = sent.diverging_epoch is not None or sent.preferred_read_replica >= 0
         self.sent_direction = direction(sent) if is_elsewhere else None
-
-    def remember_readable(self, unlimited_bytes: int) -> None:
-        """Note how many bytes are readable, whatever the limits."""
-        self.unlimited_bytes = unlimited_bytes
 
     def remember_too_small(self, limit: int) -> None:
         """Note a limit into which the next batch did not fit."""
@@ -338,8 +321,16 @@ class ListQueue:
 class FetchSession:
     """A session. Every full fetch works on a candidate, a session without an ID, which the cache may then admit."""
 
+    revision: ClassVar[str] = "final"
+    """The revision of the KIP, in the trace."""
+    largest_id: ClassVar[int] = 0x7FFFFFFF
+    """Session IDs are random from 1 to this."""
+    unknown_id: ClassVar[Error] = ErrorCode.fetch_session_id_not_found
+    """Top-level error for a session that does not exist (any more)."""
+    wrong_epoch: ClassVar[Error] = ErrorCode.invalid_fetch_session_epoch
+    """Top-level error for an epoch that the session does not accept, and for a request that is overtaken."""
+
     arrivals: Arrivals
-    revision: "Revision"
     uses_topic_ids: bool
     privileged: bool
     """Whether the session is a follower's."""
@@ -347,6 +338,8 @@ class FetchSession:
     replica_id: int = -1
     session_id: int = 0
     """0 for a candidate."""
+    min_eviction_ms: int = MIN_EVICTION_MS
+    """The session may be evicted if it is idle longer than this, or older than this and smaller than the candidate."""
 
     # its requests
     epoch: int = 1
@@ -385,6 +378,11 @@ class FetchSession:
         return f"follower {self.replica_id}" if self.privileged else f"consumer {self.client_id!r}"
 
     # requests
+
+    @staticmethod
+    def is_epoch(request_epoch: int) -> bool:
+        """Whether an incremental request can carry it at all."""
+        return 1 <= request_epoch <= LARGEST_EPOCH
 
     def expects_epoch(self, request_epoch: int) -> bool:
         """Whether an incremental request with this epoch is valid now."""
@@ -536,6 +534,10 @@ class FetchSession:
 
     # the response
 
+    def response_flags(self) -> int:
+        """Return the flags of a successful response, which only drafts have."""
+        return 0
+
     def take_marks(self) -> dict[CachedPartition, None]:
         """Begin a response. Return the marked partitions, each of which must be passed to ``after_response``. Later
         marks are for the next response.
@@ -631,51 +633,3 @@ def leave(all_removed: Iterable[Removed]) -> Sliced[None]:
             removed.popitem()[1].leave()
             if budget.spend():
                 yield
-
-
-@dataclass(frozen=True, slots=True)
-class Revision(ABC):
-    """A revision of the KIP: its kind of session, its range of session IDs and epochs, and its errors. The
-    epochs of the first revision are its sequence numbers."""
-
-    name: ClassVar[str]
-    """``final`` or ``first``, in the trace."""
-    session_type: ClassVar[type[FetchSession]]
-    largest_id: ClassVar[int]
-    """Session IDs are random from 1 to this."""
-    unknown_id: ClassVar[Error]
-    """Top-level error for a session that does not exist (any more)."""
-    wrong_epoch: ClassVar[Error]
-    """Top-level error for an epoch that the session does not accept, and for a request that is overtaken."""
-    min_eviction_ms: int
-    """A session may be evicted if it is idle longer than this, or older than this and smaller than the candidate."""
-
-    @abstractmethod
-    def is_epoch(self, request_epoch: int) -> bool:
-        """Whether an incremental request can carry it at all."""
-
-    def response_flags(self, session: FetchSession) -> int:  # noqa: ARG002
-        """Return the flags of a successful response."""
-        return 0
-
-    def error_response(
-        self,
-        error: Error,
-        request: FetchRequest,  # noqa: ARG002
-        session: FetchSession | None = None,  # noqa: ARG002
-    ) -> FetchResponse:
-        """Return a response with a top-level error. ``session`` is the one that the request names, if it exists."""
-        return FetchResponse(int(error))
-
-
-class FinalRevision(Revision):
-    """The accepted text, which was shipped: IDs and epochs have 32 bits."""
-
-    name = "final"
-    session_type = FetchSession
-    largest_id = 0x7FFFFFFF
-    unknown_id = ErrorCode.fetch_session_id_not_found
-    wrong_epoch = ErrorCode.invalid_fetch_session_epoch
-
-    def is_epoch(self, request_epoch: int) -> bool:
-        return 1 <= request_epoch <= LARGEST_EPOCH

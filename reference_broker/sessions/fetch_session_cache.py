@@ -5,7 +5,7 @@ many partitions are cached, creating one walks over the slots once for each sess
 default: about a tenth of a millisecond a walk). A free slot costs no walk. A refusal takes two walks and is remembered:
 until something changes that could make a session evictable, a candidate that is not larger costs no further walk.
 
-The rules of eviction use the sessions' current values and the minimum time of the old session's revision. This is
+The rules of eviction use the sessions' current values and the minimum time of the old session. This is
 deliberately unlike Kafka, which sorts sessions by their values when last used, and which lets equal or larger
 consumers' sessions live only if they are younger than the limit.
 
@@ -15,22 +15,16 @@ cached partition takes 330 to 490 bytes (tracemalloc, in a session of 10,000). A
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from reference_broker.metrics.metrics import Counter, Gauge, Metrics
 from reference_broker.ports.node_ports import Now, RandomSource
 from reference_broker.ports.slicing import Sliced, run_to_end
-from reference_broker.sessions.fetch_session import (
-    MIN_EVICTION_MS,
-    Arrivals,
-    FetchSession,
-    FinalRevision,
-    Removed,
-    Revision,
-    leave,
-)
-from reference_broker.sessions.first_revision import FirstRevision, FirstRevisionSession
-from reference_broker.wire.errors import DraftError, Error, ErrorCode
+from reference_broker.sessions.fetch_session import Arrivals, FetchSession, Removed, SessionFetch, leave
+from reference_broker.wire.errors import Error
+
+SessionT = TypeVar("SessionT", bound=FetchSession)
+"""``FetchSession``, or the sessions of the KIP's first text, which are in the same slots (G-11)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +47,7 @@ def age_ms(session: FetchSession, wall_ms: int) -> int:
 
 def is_idle(session: FetchSession, wall_ms: int) -> bool:
     """Rule (b)."""
-    return idle_ms(session, wall_ms) > session.revision.min_eviction_ms
+    return idle_ms(session, wall_ms) > session.min_eviction_ms
 
 
 def is_evictable_by_privilege(session: FetchSession, candidate: FetchSession) -> bool:
@@ -63,7 +57,7 @@ def is_evictable_by_privilege(session: FetchSession, candidate: FetchSession) ->
 
 def is_evictable_by_size(session: FetchSession, candidate: FetchSession, wall_ms: int) -> bool:
     """Rule (c): a larger session may take an old one, a follower's too."""
-    is_old = age_ms(session, wall_ms) > session.revision.min_eviction_ms
+    is_old = age_ms(session, wall_ms) > session.min_eviction_ms
     return is_old and len(candidate.partitions) > len(session.partitions)
 
 
@@ -129,7 +123,7 @@ def candidate_refusal(sessions: Iterable[FetchSession], candidate: FetchSession,
     """Return the refusal of a candidate without a victim. Costs one walk over all sessions."""
     until_ms = 1 << 63
     for session in sessions:
-        min_ms = session.revision.min_eviction_ms
+        min_ms = session.min_eviction_ms
         until_ms = min(until_ms, session.last_used_ms + min_ms + 1)
         if age_ms(session, wall_ms) <= min_ms:
             until_ms = min(until_ms, session.created_ms + min_ms + 1)
@@ -151,15 +145,13 @@ class Noter(Protocol):
 
 @dataclass(slots=True, eq=False)
 class FetchSessionCache:
-    """The sessions of both revisions."""
+    """The sessions of a node, and what is counted of them."""
 
     slots: int
     """The maximal number of sessions."""
     random: RandomSource
     metrics: Metrics
     note: Noter
-    first_min_eviction_ms: int = MIN_EVICTION_MS
-    """``min.incremental.fetch.session.eviction.ms``, which is a constant in the final revision."""
     max_partitions: int = MAX_PARTITIONS
     """``crucible.fetch.session.cache.partitions``. A candidate beyond it is treated as if all slots were taken. A
     session that grows beyond it is closed."""
@@ -169,8 +161,6 @@ class FetchSessionCache:
     """By ID, in order of creation."""
     arrivals: Arrivals = field(default_factory=Arrivals)
     partitions_cached: int = 0
-    final: FinalRevision = field(init=False)
-    first: FirstRevision = field(init=False)
     _refusal: CandidateRefusal | None = None
     _num_sessions: Gauge = field(init=False)
     _num_partitions: Gauge = field(init=False)
@@ -178,20 +168,15 @@ class FetchSessionCache:
     _ids_not_found: Counter = field(init=False)
 
     def __post_init__(self) -> None:
-        self.final, self.first = FinalRevision(MIN_EVICTION_MS), FirstRevision(self.first_min_eviction_ms)
         metrics, kind = self.metrics, "FetchSessionCache"
         self._num_sessions = metrics.gauge("kafka.server", kind, "NumIncrementalFetchSessions")
         self._num_partitions = metrics.gauge("kafka.server", kind, "NumIncrementalFetchPartitionsCached")
         self._evictions = metrics.counter("kafka.server", kind, "IncrementalFetchSessionEvictionsPerSec")
         self._ids_not_found = metrics.counter("crucible.server", kind, "FetchSessionIdNotFoundPerSec")
 
-    def candidate(
-        self, client_id: str, replica_id: int, uses_topic_ids: bool, revision: Revision | None = None
-    ) -> FetchSession:
-        """Make the session that a full fetch works on. It has no ID before ``admit``. Its revision is the final one by
-        default."""
-        revision = revision or self.final
-        return revision.session_type(self.arrivals, revision, uses_topic_ids, replica_id >= 0, client_id, replica_id)
+    def candidate(self, client_id: str, replica_id: int, uses_topic_ids: bool) -> FetchSession:
+        """Make the session that a full fetch works on. It has no ID before ``admit``."""
+        return FetchSession(self.arrivals, uses_topic_ids, replica_id >= 0, client_id, replica_id)
 
     def new_id(self, largest_id: int) -> int:
         """Return an unused ID from the RandomSource, so that no client can guess it."""
@@ -200,31 +185,20 @@ class FetchSessionCache:
             if session_id not in self.sessions:
                 return session_id
 
-    def find(self, session_id: int, revision: Revision) -> FetchSession | None:
-        """Return the session with this ID, if it is of this revision."""
+    def find(self, session_id: int, kind: type[SessionT]) -> SessionT | None:
+        """Return the session with this ID, if it is of this kind. No request finds a session of another revision."""
         session = self.sessions.get(session_id)
-        return session if session is not None and session.revision is revision else None
+        return session if type(session) is kind else None
 
-    def lookup(self, session_id: int, request_epoch: int, uses_topic_ids: bool) -> FetchSession | Error:
+    def lookup(self, session_id: int, request_epoch: int, kind: type[SessionT]) -> SessionT | Error:
         """Return the session of an incremental request, or a top-level error. A refused request changes nothing."""
-        session = self.lookup_in_revision(session_id, request_epoch, self.final)
-        if isinstance(session, FetchSession) and session.uses_topic_ids != uses_topic_ids:
-            return ErrorCode.fetch_session_topic_id_error
-        return session
-
-    def lookup_in_revision(self, session_id: int, request_epoch: int, revision: Revision) -> FetchSession | Error:
-        """Return the session of an incremental request of one revision, or a top-level error. Topic IDs are not
-        checked."""
         session = self.sessions.get(session_id)
         # Decision session-unknown (F-9): not found | found
-        if session is None or session.revision is not revision or not revision.is_epoch(request_epoch):
+        if type(session) is not kind or not kind.is_epoch(request_epoch):
             self.count_not_found()
-            return revision.unknown_id
-        # Decision session-denied (G-10): full fetches only | incremental
-        if isinstance(session, FirstRevisionSession) and session.denied:
-            return DraftError.INCREMENTAL_FETCH_DENIED
+            return kind.unknown_id
         # Decision session-epoch (F-10, G-3): expected | another
-        return session if session.expects_epoch(request_epoch) else revision.wrong_epoch
+        return session if session.expects_epoch(request_epoch) else kind.wrong_epoch
 
     def admit(self, candidate: FetchSession, now: Now) -> bool:
         """Make the candidate a session if a slot is free or may be taken. Return whether it is one now.
@@ -237,8 +211,8 @@ class FetchSessionCache:
         # Decision newcomer-without-slot (F-5, F-18): declined | admitted
         if victims is None:
             return False
-        self._leave(*[self._evict(victim, candidate, now.wall_ms) for victim in victims])
-        candidate.session_id = self.new_id(candidate.revision.largest_id)
+        self.unregister(*[self._evict(victim, candidate, now.wall_ms) for victim in victims])
+        candidate.session_id = self.new_id(candidate.largest_id)
         candidate.created_ms = now.wall_ms
         candidate.touch(now)
         self.sessions[candidate.session_id] = candidate
@@ -251,76 +225,29 @@ class FetchSessionCache:
             ("privileged", int(candidate.privileged)),
             ("client_id", candidate.client_id),
             ("made_by", candidate.made_by),
-            ("revision", candidate.revision.name),
+            ("revision", candidate.revision),
         )
         return True
 
-    def accept(self, session: FetchSession, request_epoch: int, now: Now, *, repeats: bool = False) -> bool:
-        """Accept a valid incremental request. An older one that is still parked is ended.
-
-        If the request ``repeats`` that one (first revision), the older one gets its response now with the data that
-        there is, since either of the two responses may be the one that arrives (G-3). Return False if that goes on in
-        later events, or if a bug in it closed the session. Then this request is not accepted, and must be handled
-        again.
-        """
-        # Decision request-behind-parked (F-20): handled again | accepted
-        if session.fetch is not None and not self._overtaken(session, repeats):
-            return False
+    def accept(self, session: FetchSession, request_epoch: int, now: Now) -> None:
+        """Accept a valid incremental request. An older one that is still parked is ended."""
+        if session.fetch is not None:
+            self.overtake(session, session.fetch)
         if now.wall_ms < session.last_used_ms:
             self._refusal = None
         session.accept(request_epoch, now)
-        return True
 
-    def accept_full(self, session: FirstRevisionSession, repeats: bool, now: Now) -> bool:
-        """A full request replaces what the session caches (first revision).
+    def overtake(self, session: FetchSession, parked: SessionFetch) -> None:
+        """End the parked fetch of a session that gets another request. Only the response to that one counts now."""
+        parked.abandon(session.wrong_epoch)
 
-        ``repeats`` means that it is the same request as the parked one. Full requests have no epoch to compare.
-        ``resized`` must follow. Returns the same as ``accept``.
-        """
-        if session.fetch is not None and not self._overtaken(session, repeats):
-            return False
-        if now.wall_ms < session.last_used_ms:
-            self._refusal = None
-        self._leave(session.accept_full(now))
-        return True
-
-    def keep(self, session: FetchSession, wants_session: bool, now: Now) -> bool:
-        """Return whether the session caches the fetched partitions after the response. Admit a candidate if its fetcher
-        wants a session and there is room."""
-        if isinstance(session, FirstRevisionSession):
-            return self._keep_of_first_revision(session, wants_session, now)
-        return bool(session.session_id) or (wants_session and self.admit(session, now))
-
-    def _keep_of_first_revision(self, session: FirstRevisionSession, wants_session: bool, now: Now) -> bool:
-        """Do so in the first revision, where a session of too many partitions caches nothing and denies incremental
-        fetches."""
-        if session.session_id:
-            if session.serves_full and self.is_too_large(session):
-                self._deny(session)
-        elif not wants_session:
-            return False
-        # Decision large-newcomer (G-10): admitted empty | admitted or declined
-        elif not self.admit(session, now) and len(self.sessions) < self.slots:
-            self._deny(session)
-            self.admit(session, now)
-        return bool(session.session_id) and not session.denied
-
-    def _deny(self, session: FirstRevisionSession) -> None:
-        self._leave(session.deny())
-        self.resized(session)
+    def forget_refusal(self) -> None:
+        """Look for an evictable session again at the next candidate, since the time of last use of one goes back."""
+        self._refusal = None
 
     def release(self, candidate: FetchSession) -> None:
         """Drop a candidate that was not admitted."""
-        self._leave(candidate.empty())
-
-    def _overtaken(self, session: FetchSession, repeated: bool) -> bool:
-        """End the parked fetch. Return whether the session may accept the next one now."""
-        # Decision overtaken-fetch (G-3): responds too | abandoned
-        if session.fetch is not None and repeated:
-            session.fetch.respond()
-        elif session.fetch is not None:
-            session.fetch.abandon(session.revision.wrong_epoch)
-        return not session.has_unfinished_fetch and self.sessions.get(session.session_id) is session
+        self.unregister(candidate.empty())
 
     def resized(self, session: FetchSession) -> None:
         """Update the counts after a request that may have changed the number of cached partitions."""
@@ -339,10 +266,10 @@ class FetchSessionCache:
         if session is not None:
             made_by = ("made_by", session.made_by)
             self.note("session_closed", ("session_id", session_id), ("reason", reason), made_by)
-            self._leave(self._remove(session))
+            self.unregister(self._remove(session))
 
     def count_not_found(self) -> None:
-        """Count a response FETCH_SESSION_ID_NOT_FOUND or, in the first revision, InvalidFetchSession for an ID."""
+        """Count a response with FETCH_SESSION_ID_NOT_FOUND, or the error that the session's revision has for it."""
         self._ids_not_found.value += 1
 
     def find_evictable(
@@ -393,12 +320,13 @@ class FetchSessionCache:
         del self.sessions[session.session_id]
         self._recount(-session.counted)
         # Decision removed-session-fetch (F-9): parked fetch refused | none parked
-        if session.fetch is not None and session.fetch.abandon(session.revision.unknown_id):
+        if session.fetch is not None and session.fetch.abandon(session.unknown_id):
             self.count_not_found()
         session.closed_partitions = removed = session.empty()
         return removed
 
-    def _leave(self, *removed: Removed) -> None:
+    def unregister(self, *removed: Removed) -> None:
+        """Have partitions that their sessions no longer cache leave what they watch."""
         self.run(leave(removed))
 
     def _recount(self, added: int) -> None:

@@ -1,26 +1,21 @@
-"""The first revision of fetch sessions (KIP-227's first text): IDs and sequence numbers have 64 bits,
-and dirty numbers are compared.
+"""Fetch sessions of the first revision, the first text of KIP-227's page: IDs and sequence numbers have 64 bits, and
+dirty numbers are compared.
 
-It plays beside the final revision, in the private drafts of Fetch 1000 and 1002.
+They are in the same slots as those of the final revision, for the private drafts of Fetch 1000 and 1002. What these do
+otherwise is in ``apis.records.first_revision_fetch``.
 """
 
 from bisect import bisect_left, insort
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import SESSION_PARTITIONS_PER_SLICE, Sliced, in_slices, sort_in_slices
 from reference_broker.replication.partitions import Partitions
-from reference_broker.sessions.fetch_session import CachedPartition, FetchSession, Removed, Revision, is_lasting
-from reference_broker.wire.errors import DraftError, Error, ErrorCode
-from reference_broker.wire.fetch import (
-    INCREMENTAL_FETCH,
-    INCREMENTAL_FETCH_OK,
-    INCREMENTAL_FETCH_RESPONSE,
-    FetchRequest,
-    FetchResponse,
-    PartitionData,
-)
+from reference_broker.sessions.fetch_session import CachedPartition, FetchSession, Removed, is_lasting
+from reference_broker.wire.errors import DraftError, Error
+from reference_broker.wire.fetch import INCREMENTAL_FETCH_OK, INCREMENTAL_FETCH_RESPONSE, PartitionData
 
 
 @dataclass(slots=True, eq=False)
@@ -31,12 +26,17 @@ class FirstRevisionSession(FetchSession):
     response held. Partitions are ordered by name and index, and response N begins at N modulo their count. Errors are
     reported as in the final revision, since the page does not say.
 
-    Response N has the partitions whose ``dirty_sequence_number`` is N or more. A partition that is queued with data
+    Response N has the partitions whose dirty sequence number is N or more. A partition that is queued with data
     counts as dirty for whichever response comes next. Its number is written only when the partition is looked at, so
     that a response whose limit excludes 10,000 partitions does not touch them.
     """
 
     # The methods call those of FetchSession by its name: super() needs the class that slots=True replaces.
+
+    revision: ClassVar[str] = "first"
+    largest_id: ClassVar[int] = 0x7FFFFFFFFFFFFFFF
+    unknown_id: ClassVar[Error] = DraftError.INVALID_FETCH_SESSION
+    wrong_epoch: ClassVar[Error] = DraftError.INVALID_FETCH_SESSION
 
     serves_full: bool = True
     """Whether the request in hand is a full one."""
@@ -51,14 +51,23 @@ class FirstRevisionSession(FetchSession):
     _with_data: "RingQueue" = field(default_factory=lambda: RingQueue())
     last_sent: dict[CachedPartition, None] = field(default_factory=dict)
     """The partitions in the response to ``sequence_number``, if that may have to be repeated."""
+    dirty_sequence_numbers: dict[CachedPartition, int] = field(default_factory=dict)
+    """By partition: the last response that must have its changes, or 0. A partition that never had any is missing."""
+    readable_bytes: dict[CachedPartition, int] = field(default_factory=dict)
+    """By partition: the bytes that were readable at the last lookup by the fetch in hand, whatever the limits."""
 
     # requests
+
+    @staticmethod
+    def is_epoch(request_epoch: int) -> bool:
+        return request_epoch >= 1
 
     def expects_epoch(self, request_epoch: int) -> bool:
         return request_epoch in (self.sequence_number, self.sequence_number + 1)
 
     def accept(self, request_epoch: int, now: Now) -> None:
         self.serves_full = False
+        self.readable_bytes = {}
         self.advance(request_epoch)
         self.touch(now)
         self.responded_before_full = None
@@ -70,21 +79,22 @@ class FirstRevisionSession(FetchSession):
                 self.recheck(cached)
             if self.responded_before_full is not None:  # Nothing of the full request was sent.
                 for cached in self.changed:
-                    _raise_dirty(cached, request_epoch)
+                    self._raise_dirty(cached, request_epoch)
             return
+        dirty = self.dirty_sequence_numbers
         # Decision previous-request (G-6): got no response | got one
         if self.responded_sequence_number < self.sequence_number:
             # The previous request never got its response, so its changes are sent now, or all of a full request.
             is_full = self.responded_before_full is not None
             for cached in self.changed:
-                if is_full or cached.dirty_sequence_number >= self.sequence_number:
-                    cached.dirty_sequence_number = request_epoch
+                if is_full or dirty.get(cached, 0) >= self.sequence_number:
+                    dirty[cached] = request_epoch
         for cached in self.last_sent:
             # Decision sent-data-processed (G-5): at rest | still dirty
-            if cached.available_bytes and cached.dirty_sequence_number <= self.sequence_number:
+            if cached.available_bytes and dirty.get(cached, 0) <= self.sequence_number:
                 # The previous request was repeated, and got no second response. The fetcher has processed the first.
                 self.changed.pop(cached, None)
-                self._rest(cached, cached.dirty_sequence_number)
+                self._rest(cached, dirty.get(cached, 0))
         self.sequence_number, self.epoch = request_epoch, request_epoch + 1
         self.accepted_requests += 1
         self.last_sent = {}
@@ -105,7 +115,7 @@ class FirstRevisionSession(FetchSession):
         return self.empty()
 
     def empty(self) -> Removed:
-        self.last_sent = {}
+        self.last_sent, self.dirty_sequence_numbers, self.readable_bytes = {}, {}, {}
         return FetchSession.empty(self)
 
     def has_parked(self, request_epoch: int) -> bool:
@@ -122,7 +132,7 @@ class FirstRevisionSession(FetchSession):
     def mark(self, cached: CachedPartition) -> None:
         """Mark a partition that changed. One that a request names is only rechecked: that is no change, but an offset
         with data behind it is one (``assess``)."""
-        cached.dirty_sequence_number = self.upcoming_sequence_number()
+        self.dirty_sequence_numbers[cached] = self.upcoming_sequence_number()
         self.changed[cached] = None
 
     def recheck(self, cached: CachedPartition) -> None:
@@ -135,12 +145,24 @@ class FirstRevisionSession(FetchSession):
         That last response may have been the first one to the present number.
         """
         if cached.available_bytes:
-            _raise_dirty(cached, self.upcoming_sequence_number())
+            self._raise_dirty(cached, self.upcoming_sequence_number())
         elif available_bytes and cached.is_requested:
-            _raise_dirty(cached, self.sequence_number)
+            self._raise_dirty(cached, self.sequence_number)
         FetchSession.assess(self, cached, available_bytes)
 
+    def _raise_dirty(self, cached: CachedPartition, number: int) -> None:
+        """Note that the responses up to this number must have the partition's changes, as well as those up to an
+        earlier note."""
+        self.dirty_sequence_numbers[cached] = max(self.dirty_sequence_numbers.get(cached, 0), number)
+
     # a response
+
+    def response_flags(self) -> int:
+        return self.ok_flag() | (0 if self.serves_full else INCREMENTAL_FETCH_RESPONSE)
+
+    def ok_flag(self) -> int:
+        """Return INCREMENTAL_FETCH_OK if the session accepts incremental requests, else 0."""
+        return INCREMENTAL_FETCH_OK if self.session_id and not self.denied else 0
 
     def take_marks(self) -> dict[CachedPartition, None]:
         self._with_data.start = self.start()
@@ -152,10 +174,10 @@ class FirstRevisionSession(FetchSession):
         return 0 if self.serves_full or not self.partitions else self.sequence_number % len(self.partitions)
 
     def place(self, cached: CachedPartition) -> int:
-        """A full response keeps the request's order. Any other begins at ``start`` and wraps around."""
+        """A full response keeps the request's order. Any other begins at ``start`` and wraps around (G-7)."""
         if self.serves_full:
             return cached.order
-        return (cached.order - self.start()) % len(self.partitions)
+        return (cached.order - self._with_data.start) % len(self.partitions)
 
     def reports(self, cached: CachedPartition, data: PartitionData) -> bool:
         """A partition with data gets here only if the response had no room for it, so it waits for the next response.
@@ -165,7 +187,7 @@ class FirstRevisionSession(FetchSession):
         if self.serves_full or is_lasting(data) or cached in self.last_sent:
             return True
         # Decision partition-dirty (G-6): sent | omitted
-        return cached.dirty_sequence_number >= self.sequence_number and not cached.available_bytes
+        return self.dirty_sequence_numbers.get(cached, 0) >= self.sequence_number and not cached.available_bytes
 
     def response_sent(
         self, sent: dict[CachedPartition, PartitionData], marked: dict[CachedPartition, None], partitions: Partitions
@@ -183,23 +205,24 @@ class FirstRevisionSession(FetchSession):
 
     def sent(self, cached: CachedPartition, data: PartitionData) -> None:
         self.last_sent[cached] = None
-        if cached.unlimited_bytes > len(data.records or b""):  # There is more to send.
-            _raise_dirty(cached, self.sequence_number + 1)
+        if self.readable_bytes[cached] > len(data.records or b""):  # There is more to send.
+            self._raise_dirty(cached, self.sequence_number + 1)
             return
         # A full response is settled, also if its number is repeated.
-        dirty = 0 if self.serves_full else max(cached.dirty_sequence_number, self.sequence_number)
+        dirty = 0 if self.serves_full else max(self.dirty_sequence_numbers.get(cached, 0), self.sequence_number)
         self._rest(cached, dirty)
 
     def _rest(self, cached: CachedPartition, dirty: int) -> None:
         """The partition is not sent again before something changes."""
         self.assess(cached, 0)
-        cached.dirty_sequence_number = dirty
+        self.dirty_sequence_numbers[cached] = dirty
 
     def watch(self, cached: CachedPartition, partitions: Partitions) -> None:
         if cached.available_bytes:  # The response had no room for its records, or not for all of them.
-            _raise_dirty(cached, self.sequence_number + 1)
+            self._raise_dirty(cached, self.sequence_number + 1)
+        dirty = self.dirty_sequence_numbers.get(cached, 0)
         # Decision rested-partition-dirty (G-5): looked up next time | watched for changes
-        if cached.dirty_sequence_number > self.sequence_number and not cached.available_bytes:
+        if dirty > self.sequence_number and not cached.available_bytes:
             self.recheck(cached)
         else:
             cached.watch(partitions)
@@ -227,51 +250,8 @@ class FirstRevisionSession(FetchSession):
         yield from in_slices(ordered, SESSION_PARTITIONS_PER_SLICE, rank_next)
 
 
-def _raise_dirty(cached: CachedPartition, number: int) -> None:
-    """Note that the responses up to this number must have the partition's changes, as well as those up to an earlier
-    note."""
-    cached.dirty_sequence_number = max(cached.dirty_sequence_number, number)
-
-
 def _name_and_index(cached: CachedPartition) -> tuple[str, int]:
     return cached.topic, cached.index
-
-
-def _may_follow(session: FirstRevisionSession) -> int:
-    """Return the flag for sessions that accept incremental requests."""
-    return INCREMENTAL_FETCH_OK if session.session_id and not session.denied else 0
-
-
-class FirstRevision(Revision):
-    """The first text of the KIP's page. ``FirstRevisionSession`` has what its sessions do."""
-
-    name = "first"
-    session_type = FirstRevisionSession
-    largest_id = 0x7FFFFFFFFFFFFFFF
-    unknown_id = DraftError.INVALID_FETCH_SESSION
-    wrong_epoch = DraftError.INVALID_FETCH_SESSION
-
-    def is_epoch(self, request_epoch: int) -> bool:
-        return request_epoch >= 1
-
-    def response_flags(self, session: FetchSession) -> int:
-        assert isinstance(session, FirstRevisionSession), "the session of another revision"
-        return _may_follow(session) | (0 if session.serves_full else INCREMENTAL_FETCH_RESPONSE)
-
-    def error_response(self, error: Error, request: FetchRequest, session: FetchSession | None = None) -> FetchResponse:
-        """While the session exists, an error has its ID."""
-        flags, session_id = INCREMENTAL_FETCH_RESPONSE if request.fetch_type == INCREMENTAL_FETCH else 0, 0
-        if isinstance(session, FirstRevisionSession):
-            flags, session_id = flags | _may_follow(session), session.session_id
-        return FetchResponse(int(error), session_id, error_string=_TEXTS.get(error), response_flags=flags)
-
-
-_TEXTS: dict[Error, str] = {
-    DraftError.INVALID_FETCH_SESSION: "No such fetch session, or a sequence number that is not valid for it.",
-    DraftError.INCREMENTAL_FETCH_DENIED: "This session takes full fetches only.",
-    ErrorCode.invalid_request: "A partition outside the session, too many partitions, or an unknown fetch type.",
-}
-"""The error texts, which the final revision lacks."""
 
 
 @dataclass(slots=True)

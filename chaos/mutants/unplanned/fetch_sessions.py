@@ -70,7 +70,7 @@ def cached_log_start_never_updated(original: Function, self: Any, requested: Any
 @mutant("reference_broker.sessions.fetch_session_cache:is_evictable_by_size")
 def equal_size_evicts(original: Function, session: Any, candidate: Any, wall_ms: int) -> bool:
     """A candidate with as many partitions evicts an old session, not only one with more (F-18)."""
-    is_old = age_ms(session, wall_ms) > session.revision.min_eviction_ms
+    is_old = age_ms(session, wall_ms) > session.min_eviction_ms
     return is_old and len(candidate.partitions) >= len(session.partitions)
 
 

@@ -62,8 +62,8 @@ from reference_broker.ports.slicing import (
     sort_in_slices,
 )
 from reference_broker.sessions.fetch_session import FULL_EPOCH, CachedPartition, FetchSession, direction
-from reference_broker.wire.errors import ErrorCode, known_error
-from reference_broker.wire.fetch import FetchRequest, PartitionData
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.fetch import FetchRequest, FetchResponse, PartitionData
 
 MAX_SKIPPED_BATCHES = 256
 """Number of batch headers that one response reads only to find that the batch does not fit: about 5 ms. Without this
@@ -263,7 +263,7 @@ class Fetch:
         if self.params.is_follower:
             self._count_progress(marked)
             # Decision progress-cost-session (F-18): session evicted meanwhile | goes on
-            if self._has_lost_session() and self.abandon(self.session.revision.unknown_id):
+            if self._has_lost_session() and self.abandon(self.session.unknown_id):
                 self.broker.fetch_sessions.count_not_found()
 
     def _has_lost_session(self) -> bool:
@@ -321,7 +321,6 @@ class Fetch:
     def _note(self, cached: CachedPartition, lookup: Lookup) -> None:
         """Store the latest lookup of a partition. The session notes how many bytes are readable."""
         self.session.assess(cached, lookup.available_bytes)
-        cached.remember_readable(lookup.unlimited_bytes)
         self.lookups[cached] = lookup
         problem = lookup.problem
         if problem is not None and not self.is_urgent:
@@ -411,7 +410,7 @@ class Fetch:
             self._enter(LOOKING_UP)
             yield from in_slices(self.lookups.items(), SESSION_PARTITIONS_PER_SLICE, self._refresh_problems)
         self._enter(RESPONDING)
-        session, sessions = self.session, self.broker.fetch_sessions
+        session = self.session
         marked = session.take_marks()
         data: dict[CachedPartition, PartitionData] = {}
         if marked or session.available_bytes:
@@ -424,15 +423,22 @@ class Fetch:
             yield from session.put_back(marked, data)
             self._drop()
             return
-        wants_session = self.request.session_epoch == FULL_EPOCH
-        keeps = sessions.keep(session, wants_session, self.broker.now)
+        keeps = self._keep_session()
         self.call.respond(builder.response(self.broker, self.call))
         # Decision session-after-response (F-5, F-6): kept | none kept
         if keeps:
             yield from self._record_sent(data, marked)
         elif not session.session_id:
-            sessions.release(session)
+            self.broker.fetch_sessions.release(session)
         self._end(COMPLETED)
+
+    def _keep_session(self) -> bool:
+        """Return whether the session caches the fetched partitions after the response. Admit a candidate if its fetcher
+        wants a session and there is room."""
+        if self.session.session_id:
+            return True
+        wants_session = self.request.session_epoch == FULL_EPOCH
+        return wants_session and self.broker.fetch_sessions.admit(self.session, self.broker.now)
 
     def _refresh_problems(self, lookups: Collection[tuple[CachedPartition, Lookup]]) -> None:
         """Look up again the partitions in error, or with a preferred read replica. They are not marked when a leader
@@ -507,8 +513,7 @@ class Fetch:
         lookup, changed = self.lookups.get(cached), self.session.changed
         # Decision read-partition-changed (F-14): looked up again | as looked up
         if lookup is None or (changed and cached in changed and lookup.remote is None):
-            lookup = look_up(self.broker, cached, self.params)
-            cached.remember_readable(lookup.unlimited_bytes)
+            return look_up(self.broker, cached, self.params)
         return lookup
 
     def _add_news_of(self, data: dict[CachedPartition, PartitionData], marked: Collection[CachedPartition]) -> None:
@@ -554,11 +559,11 @@ class Fetch:
         # Decision abandoned-fetch (F-9): connection closed | gets the error
         if self.call.closed:
             return False
-        sessions = self.broker.fetch_sessions
-        error_response = self.session.revision.error_response
-        session = sessions.sessions.get(self.session.session_id)
-        self.call.respond(error_response(known_error(error_code), self.request, session))
+        self.call.respond(self._error_response(error_code))
         return True
+
+    def _error_response(self, error_code: int) -> FetchResponse:
+        return FetchResponse(int(error_code))
 
     def _connection_closed(self) -> None:
         """End the wait: the connection closed, or a bug failed the request. A fetch at work is not interrupted."""

@@ -63,7 +63,7 @@ class ResponseBuilder:
             session.session_id,
             self.topics,
             node_endpoints=endpoints_of(broker, leaders, call.listener) if leaders else [],
-            response_flags=session.revision.response_flags(session),
+            response_flags=session.response_flags(),
         )
 
 

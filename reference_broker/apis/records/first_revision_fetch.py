@@ -8,19 +8,27 @@
 * Records that a reader may not read yet count as beyond the log end.
 * v1002 is for followers, which name topic IDs and epochs and get the offsets where their logs diverge.
 
-``k01_fetch`` has what holds in all versions.
+``k01_fetch`` has what holds in all versions. ``FirstRevisionFetch`` has what differs while a request is served.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
 from reference_broker.apis.records.fetch import Fetch
-from reference_broker.sessions.fetch_session import FetchSession
+from reference_broker.apis.records.fetch_partition import Lookup
+from reference_broker.sessions.fetch_session import CachedPartition, SessionFetch
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
 from reference_broker.sessions.first_revision import FirstRevisionSession
-from reference_broker.wire.errors import DraftError, Error, ErrorCode
-from reference_broker.wire.fetch import FULL_FETCH, INCREMENTAL_FETCH, FetchRequest, FetchResponse
+from reference_broker.wire.errors import DraftError, Error, ErrorCode, known_error
+from reference_broker.wire.fetch import (
+    FULL_FETCH,
+    INCREMENTAL_FETCH,
+    INCREMENTAL_FETCH_RESPONSE,
+    FetchRequest,
+    FetchResponse,
+)
 
 
 def fetch_first(
@@ -28,25 +36,25 @@ def fetch_first(
 ) -> FetchResponse | None:
     """Begin a fetch. ``again`` handles the request once more, after the parked fetch of its session has ended."""
     sessions = broker.fetch_sessions
-    revision, named = sessions.first, sessions.sessions.get(request.session_id)
-    if not isinstance(named, FirstRevisionSession):
-        named = None
+    named = sessions.find(request.session_id, FirstRevisionSession)
     if request.fetch_type == FULL_FETCH:
         if request.session_epoch != 0 or (request.session_id != 0 and named is None):
             sessions.count_not_found()
-            return revision.error_response(DraftError.INVALID_FETCH_SESSION, request, named)
+            return error_response(DraftError.INVALID_FETCH_SESSION, request, named)
         return _fetch_all(broker, call, request, named, again)
     if request.fetch_type != INCREMENTAL_FETCH:
-        return revision.error_response(ErrorCode.invalid_request, request, named)
-    session = _lookup(sessions, request)
+        return error_response(ErrorCode.invalid_request, request, named)
+    session = _lookup(sessions, request, named)
     if not isinstance(session, FirstRevisionSession):
-        return revision.error_response(session, request, named)
+        return error_response(session, request, named)
     if not _caches_all(session, request):
-        return revision.error_response(ErrorCode.invalid_request, request, session)
-    is_repeated = session.has_parked(request.session_epoch)
-    if not sessions.accept(session, request.session_epoch, broker.now, repeats=is_repeated):
-        return again()
-    fetch = Fetch(broker, call, session, request)
+        return error_response(ErrorCode.invalid_request, request, session)
+    if session.fetch is not None:
+        is_repeated = session.has_parked(request.session_epoch)
+        if not _end_parked(sessions, session, session.fetch, is_repeated=is_repeated):
+            return again()
+    sessions.accept(session, request.session_epoch, broker.now)
+    fetch = FirstRevisionFetch(broker, call, session, request)
     fetch.run(fetch.serve_full() if request.topics else fetch.serve())
     return None
 
@@ -58,30 +66,49 @@ def _fetch_all(
     session: FirstRevisionSession | None,
     again: Callable[[], FetchResponse | None],
 ) -> FetchResponse | None:
-    """Make a new session if there is none and there is room. Otherwise replace the partitions of the session."""
+    """Make a new session if there is none and there is room. Otherwise replace the partitions of the session, which
+    keeps its ID and its number. Full requests have no number, so that an equal one is a repeated one."""
     sessions = broker.fetch_sessions
     # Decision first-full-session (G-4): newcomer | partitions replaced
     if session is None:
-        candidate = sessions.candidate(call.client_id, request.replica_id, False, sessions.first)
-        candidate.touch(broker.now)
-        fetch = Fetch(broker, call, candidate, request)
+        session = candidate_of(broker, call, request)
     else:
-        repeats = isinstance(session.fetch, Fetch) and session.fetch.request == request
-        if not sessions.accept_full(session, repeats, broker.now):
-            return again()
-        fetch = Fetch(broker, call, session, request)
+        if session.fetch is not None:
+            is_repeated = isinstance(session.fetch, Fetch) and session.fetch.request == request
+            if not _end_parked(sessions, session, session.fetch, is_repeated=is_repeated):
+                return again()
+        sessions.forget_refusal()
+        sessions.unregister(session.accept_full(broker.now))
+    fetch = FirstRevisionFetch(broker, call, session, request)
     fetch.run(fetch.serve_full())
     return None
 
 
-def _lookup(sessions: FetchSessionCache, request: FetchRequest) -> FirstRevisionSession | Error:
+def candidate_of(broker: Broker, call: Call, request: FetchRequest) -> FirstRevisionSession:
+    """Make the session that a full fetch works on. The request may name topic IDs, but the session is by name."""
+    candidate = FirstRevisionSession(
+        broker.fetch_sessions.arrivals,
+        uses_topic_ids=False,
+        privileged=request.replica_id >= 0,
+        client_id=call.client_id,
+        replica_id=request.replica_id,
+        min_eviction_ms=broker.config.min_incremental_fetch_session_eviction_ms,
+    )
+    candidate.touch(broker.now)
+    return candidate
+
+
+def _lookup(
+    sessions: FetchSessionCache, request: FetchRequest, named: FirstRevisionSession | None
+) -> FirstRevisionSession | Error:
     """Return the session of an incremental request, or a top-level error."""
-    session = sessions.lookup_in_revision(request.session_id, request.session_epoch, sessions.first)
-    assert not isinstance(session, FetchSession) or isinstance(session, FirstRevisionSession), "of another revision"
-    return session
+    # Decision session-denied (G-10): full fetches only | incremental
+    if named is not None and named.denied and named.is_epoch(request.session_epoch):
+        return DraftError.INCREMENTAL_FETCH_DENIED
+    return sessions.lookup(request.session_id, request.session_epoch, FirstRevisionSession)
 
 
-def _caches_all(session: FetchSession, request: FetchRequest) -> bool:
+def _caches_all(session: FirstRevisionSession, request: FetchRequest) -> bool:
     """Whether the session caches all partitions that the request names. For MAX_NAMED_PARTITIONS this takes 5 ms."""
     cached, with_ids = session.partitions, session.uses_topic_ids
     for topic in request.topics:
@@ -90,3 +117,77 @@ def _caches_all(session: FetchSession, request: FetchRequest) -> bool:
             if (name, requested.partition) not in cached:
                 return False
     return True
+
+
+def _end_parked(
+    sessions: FetchSessionCache, session: FirstRevisionSession, parked: SessionFetch, *, is_repeated: bool
+) -> bool:
+    """End the parked fetch of a session that gets another request. Return whether the session may accept that now.
+
+    If the request is a repeated one, the parked fetch gets its response now with the data that there is, since either
+    of the two responses may be the one that arrives (G-3). It may go on in later events then, or a bug in it may close
+    the session.
+    """
+    # Decision overtaken-fetch (G-3): responds too | abandoned
+    if is_repeated:
+        parked.respond()
+    else:
+        sessions.overtake(session, parked)
+    # Decision request-behind-parked (F-20): accepted | handled again
+    return not session.has_unfinished_fetch and sessions.sessions.get(session.session_id) is session
+
+
+@dataclass(slots=True, eq=False)
+class FirstRevisionFetch(Fetch):
+    """One accepted fetch of this revision."""
+
+    # The methods call those of Fetch by its name: super() needs the class that slots=True replaces.
+
+    session: FirstRevisionSession
+
+    def _note(self, cached: CachedPartition, lookup: Lookup) -> None:
+        self.session.readable_bytes[cached] = lookup.unlimited_bytes
+        Fetch._note(self, cached, lookup)
+
+    def _lookup_to_read(self, cached: CachedPartition) -> Lookup:
+        lookup = Fetch._lookup_to_read(self, cached)
+        self.session.readable_bytes[cached] = lookup.unlimited_bytes
+        return lookup
+
+    def _keep_session(self) -> bool:
+        """A session of too many partitions caches nothing and denies incremental fetches."""
+        session, sessions = self.session, self.broker.fetch_sessions
+        if session.session_id:
+            if session.serves_full and sessions.is_too_large(session):
+                self._deny()
+        # Decision large-newcomer (G-10): admitted empty | admitted or declined
+        elif not sessions.admit(session, self.broker.now) and len(sessions.sessions) < sessions.slots:
+            self._deny()
+            sessions.admit(session, self.broker.now)
+        return session.session_id != 0 and not session.denied
+
+    def _deny(self) -> None:
+        sessions = self.broker.fetch_sessions
+        sessions.unregister(self.session.deny())
+        sessions.resized(self.session)
+
+    def _error_response(self, error_code: int) -> FetchResponse:
+        named = self.broker.fetch_sessions.find(self.session.session_id, FirstRevisionSession)
+        return error_response(known_error(error_code), self.request, named)
+
+
+def error_response(error: Error, request: FetchRequest, session: FirstRevisionSession | None) -> FetchResponse:
+    """Return a response with a top-level error. ``session`` is the one that the request names, if it exists: an error
+    has its ID then."""
+    flags, session_id = INCREMENTAL_FETCH_RESPONSE if request.fetch_type == INCREMENTAL_FETCH else 0, 0
+    if session is not None:
+        flags, session_id = flags | session.ok_flag(), session.session_id
+    return FetchResponse(int(error), session_id, error_string=_TEXTS.get(error), response_flags=flags)
+
+
+_TEXTS: dict[Error, str] = {
+    DraftError.INVALID_FETCH_SESSION: "No such fetch session, or a sequence number that is not valid for it.",
+    DraftError.INCREMENTAL_FETCH_DENIED: "This session takes full fetches only.",
+    ErrorCode.invalid_request: "A partition outside the session, too many partitions, or an unknown fetch type.",
+}
+"""The error texts, which the final revision lacks."""

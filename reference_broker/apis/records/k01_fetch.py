@@ -60,11 +60,12 @@ from dataclasses import replace
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, contained
 from reference_broker.apis.records.fetch import TOPIC_IDS_FROM, Fetch, candidate_of
-from reference_broker.apis.records.first_revision_fetch import fetch_first
+from reference_broker.apis.records.first_revision_fetch import error_response, fetch_first
 from reference_broker.apis.registry import Api
 from reference_broker.quorum.raft_handlers import handle_fetch
 from reference_broker.quorum.values import METADATA_TOPIC_ID
 from reference_broker.sessions.fetch_session import CLOSE_SESSION_EPOCH, FULL_EPOCH, FetchSession, SessionFetch
+from reference_broker.sessions.first_revision import FirstRevisionSession
 from reference_broker.wire.apis import FIRST_REVISIONS
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchRequest, FetchResponse
@@ -126,9 +127,10 @@ def _count_named(request: FetchRequest) -> int:
 
 
 def _refuse_too_many(broker: Broker, call: Call, request: FetchRequest) -> FetchResponse:
-    sessions = broker.fetch_sessions
-    revision = sessions.first if call.api_version in FIRST_REVISIONS else sessions.final
-    return revision.error_response(ErrorCode.invalid_request, request, sessions.find(request.session_id, revision))
+    error = ErrorCode.invalid_request
+    if call.api_version in FIRST_REVISIONS:
+        return error_response(error, request, broker.fetch_sessions.find(request.session_id, FirstRevisionSession))
+    return FetchResponse(error)
 
 
 def _fetch_all(broker: Broker, call: Call, request: FetchRequest) -> None:
@@ -142,20 +144,20 @@ def _close_named_session(broker: Broker, request: FetchRequest) -> None:
     """Close the session that a full request names, if there is one."""
     sessions = broker.fetch_sessions
     # Decision named-session-ended (F-6, F-8): closed | no such session
-    if sessions.find(request.session_id, sessions.final) is not None:
+    if sessions.find(request.session_id, FetchSession) is not None:
         is_replaced = request.session_epoch == FULL_EPOCH
         sessions.close(request.session_id, "replaced by its fetcher" if is_replaced else "closed by its fetcher")
 
 
 def _fetch_incremental(broker: Broker, call: Call, request: FetchRequest) -> FetchResponse | None:
     """Begin an incremental fetch of what changed, or return the error if the session does not accept the request."""
-    sessions, with_ids = broker.fetch_sessions, call.api_version >= TOPIC_IDS_FROM
-    session = sessions.lookup(request.session_id, request.session_epoch, with_ids)
+    sessions = broker.fetch_sessions
+    session = sessions.lookup(request.session_id, request.session_epoch, FetchSession)
     if not isinstance(session, FetchSession):
         return FetchResponse(int(session))
-    is_accepted = sessions.accept(session, request.session_epoch, broker.now)
-    # Only a parked fetch that responds to a repeated request (first revision) could go on, or close the session.
-    assert is_accepted, "the parked fetch of the session, which was abandoned, is not over"
+    if session.uses_topic_ids != (call.api_version >= TOPIC_IDS_FROM):
+        return FetchResponse(ErrorCode.fetch_session_topic_id_error)
+    sessions.accept(session, request.session_epoch, broker.now)
     fetch = Fetch(broker, call, session, request)
     fetch.run(fetch.serve_incremental())
     return None

@@ -205,7 +205,6 @@ class FetchWorld:
             Random(1),
             self.metrics,
             self.ports.note,
-            self.first_min_eviction_ms,
             run=lambda work: run_slices(ports, work),
         )
         config: Any = SimpleNamespace(
@@ -213,6 +212,7 @@ class FetchWorld:
             replica_fetch_response_max_bytes=self.follower_bytes_limit,
             remote_fetch_max_wait_ms=500,
             replica_selector_class="",
+            min_incremental_fetch_session_eviction_ms=self.first_min_eviction_ms,
         )
         now = Now(1_000_000, 1_700_000_000_000)
         self.ports.be_at(now.mono_us)

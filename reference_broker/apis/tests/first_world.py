@@ -25,5 +25,9 @@ def session_of(world: FetchWorld, session_id: int) -> FirstRevisionSession:
     return session
 
 
+def dirty_number(session: FirstRevisionSession, place: tuple[str, int]) -> int:
+    return session.dirty_sequence_numbers[session.partitions[place]]
+
+
 def outcome(response: FetchResponse) -> tuple[int, int, int]:
     return response.error_code, response.session_id, response.response_flags

@@ -3,7 +3,7 @@
 import pytest
 
 from reference_broker.apis.tests.fetch_world import LARGE, FetchWorld, names, partitions_of, two_topics
-from reference_broker.apis.tests.first_world import NOT_VALID, opened, session_of
+from reference_broker.apis.tests.first_world import NOT_VALID, dirty_number, opened, session_of
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition
 
@@ -139,7 +139,7 @@ def test_each_kind_of_change_makes_partition_dirty(world: FetchWorld, what: str)
     else:
         log.append(1, 10, 0)
     partition.changed()
-    assert session_of(world, session_id).partitions[A0].dirty_sequence_number == 2
+    assert dirty_number(session_of(world, session_id), A0) == 2
     assert names(world.fetch_first(session_id, 2).response) == [A0]
     assert names(world.fetch_first(session_id, 3).response) == []
 
@@ -150,20 +150,20 @@ def test_change_while_parked_is_in_response(world: FetchWorld) -> None:
     call = world.fetch_first(session_id, 1, max_wait_ms=100)
     world.append("a", 1)
     assert names(call.response) == [A1]
-    assert session_of(world, session_id).partitions[A1].dirty_sequence_number == 1
+    assert dirty_number(session_of(world, session_id), A1) == 1
 
 
 @pytest.mark.clause("G-5")
 def test_dirty_number_never_decreases(world: FetchWorld) -> None:
     session_id = opened(world, A0)
-    cached = session_of(world, session_id).partitions[A0]
+    session = session_of(world, session_id)
     numbers = []
     for number in range(1, 9):
         if number % 3:
             world.append("a")
         for _ in range(1 + number % 2):
             world.fetch_first(session_id, number)
-            numbers.append(cached.dirty_sequence_number)
+            numbers.append(dirty_number(session, A0))
     assert numbers == sorted(numbers)
     assert numbers[-1] == 8
 
@@ -174,7 +174,7 @@ def test_partitions_omitted_by_limit_are_sent_next(world: FetchWorld) -> None:
     for index in range(3):
         world.append("a", index)
     assert names(world.fetch_first(session_id, 1, max_bytes=100).response) == [A1]
-    assert session_of(world, session_id).partitions[A2].dirty_sequence_number == 2
+    assert dirty_number(session_of(world, session_id), A2) == 2
     assert names(world.fetch_first(session_id, 2, max_bytes=100).response) == [A2]
     assert names(world.fetch_first(session_id, 3, max_bytes=100).response) == [A0]
     assert names(world.fetch_first(session_id, 4, max_bytes=100).response) == []
@@ -246,8 +246,8 @@ def test_dirty_number_example_of_kip_227(world: FetchWorld) -> None:
     world.append("a", 0)
     assert names(world.fetch_first(session_id, 100).response) == [A0]
     world.append("a", 1)
-    partitions = session_of(world, session_id).partitions
-    assert (partitions[A0].dirty_sequence_number, partitions[A1].dirty_sequence_number) == (100, 101)
+    session = session_of(world, session_id)
+    assert (dirty_number(session, A0), dirty_number(session, A1)) == (100, 101)
     assert names(world.fetch_first(session_id, 100).response) == [A0, A1]
     assert names(world.fetch_first(session_id, 101).response) == [A1]
 

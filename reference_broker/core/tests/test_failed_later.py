@@ -29,7 +29,6 @@ from reference_broker.quorum.values import OffsetAndEpoch
 from reference_broker.records.compression import Compression
 from reference_broker.serve.log_lines import describe_bug as crash_words
 from reference_broker.sessions.fetch_session import FetchSession
-from reference_broker.sessions.fetch_session_cache import FetchSessionCache
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.drafts import UpdateMetadataRequest1001
 from reference_broker.wire.errors import ErrorCode
@@ -123,7 +122,7 @@ def test_bug_in_dropping_request_of_closed_connection_fails_no_other() -> None:
         (Fetch, "_look_up_all"),
         (Fetch, "_read_records"),
         (Fetch, "_add_news_of"),
-        (FetchSessionCache, "keep"),
+        (Fetch, "_keep_session"),
         (FetchSession, "after_response"),
     ],
 )
