@@ -108,8 +108,9 @@ class CommitRegression(Check):
     either. A commit in a version without the metadata epoch removes the stored epoch (M-11). Epochs are therefore not
     compared across the time in which such a commit may take effect.
 
-    KIP-211: a coordinator returns no offset while the last committed record of the partition is a tombstone.
-    ``RemovalsDue`` judges whether it removed the offset too early.
+    KIP-211: a coordinator returns no offset while the last committed record of the partition is a tombstone, and the
+    next commit may have any epoch. ``RemovalsDue`` judges whether it removed the offset too early. A group that is
+    created after its own tombstone begins with generation 1.
     """
 
     guarantee = "commit-regression"
@@ -119,10 +120,11 @@ class CommitRegression(Check):
             return
         commits = effective_requests(history, COMMIT)
         gone = deleted(history)
-        for written in commits.values():
+        for key, written in commits.items():
             self.evidence += sum(each.acked for each in written)
-            self._smaller_epochs(written)
-            self._older_generations(written)
+            removals_us = [each.at_us for each in self.context.offsets.removals.get(key, ())]
+            self._smaller_epochs(written, removals_us)
+            self._older_generations(written, self.context.offsets.deletions_us.get(key[0], []))
         for key, fetches in effective_requests(history, FETCHED).items():
             # Kafka deletes a topic's offsets with the topic. A fetch that ended before any such request is judged.
             judged = [each for each in fetches if each.until_us < gone.get(key[1], NEVER_US)]
@@ -132,10 +134,10 @@ class CommitRegression(Check):
         """Return whether the fetch found no offset, and a tombstone was the key's last committed record meanwhile."""
         return fetch.row.offset < 0 and self.context.offsets.was_removed(key, fetch.invoke_us, fetch.until_us)
 
-    def _smaller_epochs(self, written: list[OffsetRequest]) -> None:
+    def _smaller_epochs(self, written: list[OffsetRequest], removals_us: list[int]) -> None:
         old = [each for each in written if not each.row.draft]
         acked = [each for each in written if each.acked and each.row.draft]
-        for later, earlier in _ordered_pairs(acked, lambda each: each.stored_epoch):
+        for later, earlier in _ordered_pairs(acked, lambda each: each.stored_epoch, removals_us):
             # M-11: a commit without an epoch removes the stored one. Physical: it may take effect until its end.
             touched = any(each.until_us > earlier.invoke_us and each.invoke_us < later.until_us for each in old)
             if not touched:
@@ -145,9 +147,9 @@ class CommitRegression(Check):
                     f"after {earlier.row.process} had committed {earlier.row.offset} with {earlier.stored_epoch}",
                 )
 
-    def _older_generations(self, written: list[OffsetRequest]) -> None:
+    def _older_generations(self, written: list[OffsetRequest], deletions_us: list[int]) -> None:
         acked = [each for each in written if each.acked and each.row.generation >= 0]
-        for later, earlier in _ordered_pairs(acked, lambda each: each.row.generation):
+        for later, earlier in _ordered_pairs(acked, lambda each: each.row.generation, deletions_us):
             self.violated(
                 later.until_us,
                 f"{later.named}: offset {later.row.offset} was committed in generation {later.row.generation} after "
@@ -177,12 +179,25 @@ class CommitRegression(Check):
 
 
 def _ordered_pairs(
-    acked: list[OffsetRequest], value: Callable[[OffsetRequest], int]
+    acked: list[OffsetRequest], value: Callable[[OffsetRequest], int], ends_us: list[int]
 ) -> Iterator[tuple[OffsetRequest, OffsetRequest]]:
     """Yield (later, earlier) where the earlier request had ended when the later one began, and has a greater value.
 
-    Of all earlier requests it takes the one with the greatest value, and of those the newest.
+    Of all earlier requests it takes the one with the greatest value, and of those the newest. At each of ``ends_us``,
+    which ascend, a tombstone ended what was compared before. A request that overlaps one is not compared.
     """
+    lives: dict[int, list[OffsetRequest]] = {}
+    for each in acked:
+        life = bisect_right(ends_us, each.invoke_us)
+        if life == bisect_right(ends_us, each.until_us):
+            lives.setdefault(life, []).append(each)
+    for alive in lives.values():
+        yield from _ordered_pairs_of(alive, value)
+
+
+def _ordered_pairs_of(
+    acked: list[OffsetRequest], value: Callable[[OffsetRequest], int]
+) -> Iterator[tuple[OffsetRequest, OffsetRequest]]:
     ends = sorted(acked, key=lambda each: each.until_us)
     greatest: list[OffsetRequest] = []
     at = 0

@@ -294,6 +294,8 @@ class OffsetsView:
     def __init__(self) -> None:
         self.partitions: dict[tuple[bytes, int], OffsetsPartition] = {}
         self.removals: dict[Key, list[Removal]] = {}
+        self.deletions_us: dict[str, list[int]] = {}
+        """by group: when its tombstones were committed"""
         self.on_offset_changed: list[Callable[[int, Node, OffsetsPartition, Change], None]] = []
         """called with the time, the leader, the partition, and a committed change of an offset, when the state has the
         whole batch"""
@@ -402,6 +404,7 @@ class OffsetsView:
             for offset_changed in self.on_offset_changed:
                 offset_changed(at_us, node, partition, change)
         for group_id in [key for _, key, value in batch.records if isinstance(key, str) and value is None]:
+            self.deletions_us.setdefault(group_id, []).append(at_us)
             for group_deleted in self.on_group_deleted:
                 group_deleted(at_us, node, group_id)
         named = [key for _, key, _ in batch.records if not isinstance(key, str)]

@@ -36,23 +36,17 @@ class OneGroupLeader(OffsetsCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self.offsets.on_group_deleted.append(self.group_deleted)
         self._rows: list[TraceRow] = []
         """Judged in the end, because a tombstone may be committed by the event of a row, which is traced before that
         event is followed."""
-        self._deleted_us: dict[str, list[int]] = {}
-        """by group: when its tombstones were committed"""
 
     def trace(self, row: TraceRow) -> None:
         if not self.context.replicas.offsets_excused(str(fields_of(row)["group"])):
             self._rows.append(row)  # E-7: otherwise nobody had kept the group, so its generations restart.
 
-    def group_deleted(self, at_us: int, node: "Node", group_id: str) -> None:  # noqa: ARG002
-        self._deleted_us.setdefault(group_id, []).append(at_us)
-
     def _deletions(self, group: str, at_us: int) -> int:
         """Return how often the group had been deleted until then."""
-        return bisect_right(self._deleted_us.get(group, []), at_us)
+        return bisect_right(self.offsets.deletions_us.get(group, []), at_us)
 
     def end(self, history: History) -> None:
         self._judge_leaders()

@@ -159,6 +159,21 @@ def test_no_offset_is_fetched_only_while_a_tombstone_is_the_last_record(
     assert bool(judged(CommitRegression(context_of_removal(*removed_us)), history)) is not is_excused
 
 
+@pytest.mark.parametrize(
+    ("removed_us", "is_excused"), [(0, False), (1, True), (50, True), (100, True), (105, True), (106, False)]
+)
+def test_epochs_and_generations_begin_again_only_after_a_tombstone(removed_us: int, is_excused: bool) -> None:
+    """The commits last from 0 to 5 and from 100 to 105. One that overlaps the tombstone may come before or after it."""
+    offset, group = context_of_removal(removed_us, NEVER_US), check_context()
+    group.offsets.deletions_us["g"] = [removed_us]
+    smaller = History(commits=[commit(A, 1, 10, 5, 0), commit(B, 1, 12, 4, 100)])
+    assert bool(judged(CommitRegression(offset), smaller)) is not is_excused
+    assert judged(CommitRegression(group), replace(smaller, operations=[]))
+    older = History(commits=[commit(A, 1, 10, 5, 0, generation=3), commit(B, 1, 12, 5, 100, generation=2)])
+    assert bool(judged(CommitRegression(group), older)) is not is_excused
+    assert judged(CommitRegression(offset), replace(older, operations=[]))
+
+
 def test_offset_that_was_removed_excuses_no_older_one_and_no_other_partition() -> None:
     first, second = commit(A, 1, 10, 5, 0), commit(A, 2, 12, 5, 100)
     older = commit(B, 1, 10, 5, 195, kind="fetched")
