@@ -17,12 +17,12 @@ from chaos.live import toxiproxy_server
 from chaos.live.errors import SetupError
 
 ROOT = Path(__file__).resolve().parents[1]
-LEAST_JAVA = 17
-LEAST_CORES = 2
-LEAST_MEMORY_BYTES = 4_000_000_000
-LEAST_DISK_BYTES = 5_000_000_000
+MIN_JAVA_VERSION = 17
+MIN_CORES = 2
+MIN_MEMORY_BYTES = 4_000_000_000
+MIN_DISK_BYTES = 5_000_000_000
 """The environment takes 2 GB, Kafka's jars 0.1 GB, and twenty kept runs some 2 GB."""
-LEAST_FILES = 4096
+MIN_FILES = 4096
 """Three nodes, their proxies and a fleet of a hundred clients hold some 2,000 descriptors."""
 PORTS = 60
 """About what three nodes with three listeners each, and a proxy on each directed link, need."""
@@ -63,13 +63,13 @@ def python() -> Finding:
 
 def java() -> Finding:
     serves = "judging runs (Spark): demo, run, report, compare, index, test"
-    cure = f"install a Java runtime, {LEAST_JAVA} or newer (Debian: apt-get install openjdk-17-jre-headless)"
+    cure = f"install a Java runtime, {MIN_JAVA_VERSION} or newer (Debian: apt-get install openjdk-17-jre-headless)"
     if shutil.which("java") is None:
         return Finding("Java", "not found", serves, cure=cure)
     version = re.search(r'version "(\d+)[^"]*"', _output(["java", "-version"]))
     if version is None:
         return Finding("Java", "it does not print its version", serves, cure=cure)
-    return Finding("Java", version[0].split('"')[1], serves, cure="" if int(version[1]) >= LEAST_JAVA else cure)
+    return Finding("Java", version[0].split('"')[1], serves, cure="" if int(version[1]) >= MIN_JAVA_VERSION else cure)
 
 
 def toxiproxy() -> Finding:
@@ -105,28 +105,28 @@ def git() -> Finding:
 
 def cores() -> Finding:
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    few = f"use a machine with {LEAST_CORES} cores or more: with fewer the load itself is late, and runs are INVALID"
-    return Finding("cores", str(count), "three nodes and a fleet at once", cure="" if count >= LEAST_CORES else few)
+    few = f"use a machine with {MIN_CORES} cores or more: with fewer the load itself is late, and runs are INVALID"
+    return Finding("cores", str(count), "three nodes and a fleet at once", cure="" if count >= MIN_CORES else few)
 
 
 def memory() -> Finding:
     free = psutil.virtual_memory().available
-    little = f"free some memory: {LEAST_MEMORY_BYTES / 1e9:g} GB are wanted"
-    cure = "" if free >= LEAST_MEMORY_BYTES else little
+    little = f"free some memory: {MIN_MEMORY_BYTES / 1e9:g} GB are wanted"
+    cure = "" if free >= MIN_MEMORY_BYTES else little
     return Finding("memory", f"{free / 1e9:.1f} GB free", "nodes, fleet and Spark", cure=cure)
 
 
 def disk() -> Finding:
     free = shutil.disk_usage(ROOT).free
-    little = f"free some disk ({LEAST_DISK_BYTES / 1e9:g} GB are wanted); ./crucible runs --prune deletes old runs"
-    cure = "" if free >= LEAST_DISK_BYTES else little
+    little = f"free some disk ({MIN_DISK_BYTES / 1e9:g} GB are wanted); ./crucible runs --prune deletes old runs"
+    cure = "" if free >= MIN_DISK_BYTES else little
     return Finding("disk", f"{free / 1e9:.1f} GB free", "the environment and kept runs", cure=cure)
 
 
 def open_files() -> Finding:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    enough = hard == resource.RLIM_INFINITY or hard >= LEAST_FILES
-    cure = "" if enough else f"raise the limit of open files to {LEAST_FILES} or more (ulimit -Hn, or limits.conf)"
+    enough = hard == resource.RLIM_INFINITY or hard >= MIN_FILES
+    cure = "" if enough else f"raise the limit of open files to {MIN_FILES} or more (ulimit -Hn, or limits.conf)"
     found = "no limit" if hard == resource.RLIM_INFINITY else f"up to {hard:,}"
     return Finding("open files", found, "connections and logs of nodes", cure=cure)
 

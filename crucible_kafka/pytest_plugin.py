@@ -20,7 +20,7 @@ POOL: Final = "_kafka_clusters"
 """The fixture behind the two others. Without it, a fixture named kafka is not this plugin's."""
 MARK_FIELDS: Final = ("nodes", "config", "versions")
 START_LIMIT_S: Final = 30.0
-MOST_CLUSTERS: Final = 4
+MAX_CLUSTERS: Final = 4
 """The number of clusters with settings of marks that run at the same time. The one unused for longest ends."""
 
 STARTED: Final = pytest.StashKey[float]()
@@ -156,7 +156,7 @@ class Clusters:
 
     def _make_room(self) -> None:
         of_marks = [settings for settings in self._running if settings != self.usual]
-        for settings in of_marks[: max(0, len(of_marks) - MOST_CLUSTERS + 1)]:
+        for settings in of_marks[: max(0, len(of_marks) - MAX_CLUSTERS + 1)]:
             self._running.pop(settings).close()
 
     def discard(self, cluster: "SharedCluster") -> None:

@@ -13,7 +13,7 @@ from typing import NoReturn
 import click
 
 USAGE_ERROR = 2
-LEAST_FREE_BYTES = 1_000_000_000
+MIN_FREE_BYTES = 1_000_000_000
 """A run of a minute leaves some 100 MB, most of it in the nodes' logs."""
 
 
@@ -55,8 +55,8 @@ def need_disk(folder: Path) -> None:
     """Refuse to play while so little is free that a run might fill the disk. ``folder`` need not exist yet."""
     there = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
     usage = shutil.disk_usage(there)
-    if usage.total and usage.free < LEAST_FREE_BYTES:  # A file system without a size, such as /proc, holds no runs.
-        least = f"{LEAST_FREE_BYTES / 1e9:g} GB"
+    if usage.total and usage.free < MIN_FREE_BYTES:  # A file system without a size, such as /proc, holds no runs.
+        least = f"{MIN_FREE_BYTES / 1e9:g} GB"
         refuse(
             f"only {usage.free / 1e9:.1f} GB are free below {there}, and a run wants {least}; delete old runs "
             "(./crucible runs --prune) or give --out a folder on another disk"

@@ -44,7 +44,7 @@ from reports.verdict import Anomaly
 Job: TypeAlias = Callable[[Tables], DataFrame]
 Progress: TypeAlias = Callable[[str], None]
 
-MOST_EXAMPLES = 100
+MAX_EXAMPLES = 100
 """Limits the examples that the page lists of one guarantee. The count always includes all violations."""
 
 JOBS_AT_ONCE = 4
@@ -130,7 +130,7 @@ class Query:
     def first_rows(self, frame: DataFrame) -> DataFrame:
         """Return the part of the job's frame that is collected first. Most guarantees hold, and unless the history is
         large, a plan for few violations is cheaper than one for many."""
-        return frame.limit(MOST_EXAMPLES + 1) if self.judges and lies_in_one_place(frame) else frame
+        return frame.limit(MAX_EXAMPLES + 1) if self.judges and lies_in_one_place(frame) else frame
 
     def rows(self, frame: DataFrame, first: DataFrame) -> list[Row]:
         """Collect the rows. Violations have their number in the run from 1 (``n``), and the ``total`` of the run."""
@@ -194,14 +194,14 @@ def _starting_points(job: GuaranteeJob) -> list[Sequence[str]]:
 
 
 def _violations(guarantee: str, frame: DataFrame, first: DataFrame) -> list[Row]:
-    """Collect the first MOST_EXAMPLES violations of each run. ``first`` has all of them, or more than may be shown."""
+    """Collect the first MAX_EXAMPLES violations of each run. ``first`` has all of them, or more than may be shown."""
     if lies_in_one_place(frame):
         few = [row.asDict() for row in first.collect()]
-        if len(few) <= MOST_EXAMPLES:
+        if len(few) <= MAX_EXAMPLES:
             return _numbered(guarantee, few)
     of_run = Window.partitionBy("run")
     counted = frame.withColumn("total", F.count("*").over(of_run))
-    rows = first_rows(counted, MOST_EXAMPLES, of_run.orderBy(*_ORDER)).collect()
+    rows = first_rows(counted, MAX_EXAMPLES, of_run.orderBy(*_ORDER)).collect()
     return [{"guarantee": guarantee, **row.asDict()} for row in rows]
 
 

@@ -16,7 +16,7 @@ from reports.rows import is_hit
 from reports.verdict import GuaranteeResult, Outcome, Status, Verdict
 
 LIMITED_SHARE = 0.1
-LEAST_LIMITED_SECONDS = 3
+MIN_LIMITED_SECONDS = 3
 """A worker that limited the load for longer than both of these makes the run INVALID."""
 
 
@@ -102,7 +102,7 @@ def generator_limits(findings: Findings) -> list[str]:
     reasons = []
     for row in findings.generator:
         limited, seconds = int(row["limited_seconds"]), int(row["seconds"])
-        if limited >= LEAST_LIMITED_SECONDS and limited > seconds * LIMITED_SHARE:
+        if limited >= MIN_LIMITED_SECONDS and limited > seconds * LIMITED_SHARE:
             reasons.append(
                 f"The load generator was the limit, not the broker: {row['worker']} had no processor time left and ran "
                 f"late in {limited} of {seconds} seconds (by up to {row['worst_lag_us'] / 1e3:,.0f} ms). "

@@ -29,7 +29,7 @@ from reports.job_rows import Row, Rows
 from reports.rows import HistoryRow, OperationRow, SpanRow, TransactionRow, TransformRow
 from reports.schema import files_of
 
-MOST_ELEMENTS: Final = 4_000_000
+MAX_ELEMENTS: Final = 4_000_000
 """Bounds the file to some 30 MB. A read holds its whole list, so of more only each n-th read is exported."""
 
 Key: TypeAlias = tuple[str, int]
@@ -160,7 +160,7 @@ def _thin(operations: Iterable[Operation]) -> None:
     for reader in readers:
         for key, length in reader.reads.items():
             total, longest[key] = total + length, max(length, longest.get(key, 0))
-    step = -(-total // MOST_ELEMENTS)
+    step = -(-total // MAX_ELEMENTS)
     for number, each in enumerate(readers):
         if step > 1 and number % step:
             each.reads = {key: length for key, length in each.reads.items() if length == longest[key]}

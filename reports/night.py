@@ -120,7 +120,7 @@ ANNOTATIONS_NAME = "annotations.toml"
 FOLDER_NAME = re.compile(r"\d{8}-\d{6}")
 """When the night began, in UTC: YYYYMMDD-HHMMSS."""
 COMPARED_NIGHTS = 10
-LEAST_SHARE = 0.5
+MIN_SHARE = 0.5
 OLDEST_S = 36 * 3600
 
 
@@ -277,7 +277,7 @@ def _reasons(
         tried = f"{night.canary.mutant} in {night.canary.seeds_tried} seeds of {night.canary.scenario}"
         yield Reason(Outcome.FAILED, f"the canary lives: nothing killed {tried}")
     median = statistics.median(earlier_plays[-COMPARED_NIGHTS:] or [0])
-    if plays < median * LEAST_SHARE:
+    if plays < median * MIN_SHARE:
         yield Reason(Outcome.FAILED, f"{plays} plays, less than half the median {median:g} of the nights before")
     if now_us and now_us - night.started_us > OLDEST_S * 1e6:
         hours = (now_us - night.started_us) / 3600e6

@@ -25,7 +25,7 @@ from reports.page.render import environment
 from reports.plots import style
 from reports.plots.catalogue import drawn
 from reports.plots.latency import percentile_axis, percentile_curve
-from reports.statistics.confidence import BLOCKS, BUCKET, ERROR_RATE, LEAST_UNITS, Ratio, Word, ratios
+from reports.statistics.confidence import BLOCKS, BUCKET, ERROR_RATE, MIN_UNITS, Ratio, Word, ratios
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,7 +35,7 @@ SETS_VERSION = 1
 NUMBERS_NAME = "compared.json"
 TAIL_SAMPLES = 5
 """The least number of values beyond a quantile, in each unit, with which it is compared."""
-LEAST_OPERATIONS = 30
+MIN_OPERATIONS = 30
 """The least number of operations that ended in each unit of a side, with which a rate is compared."""
 TITLES = {"p50_us": ("p50", 0.5), "p90_us": ("p90", 0.1), "p99_us": ("p99", 0.01), "p999_us": ("p99.9", 0.001)}
 """A quantile's title, and the share of values that lie beyond it."""
@@ -147,7 +147,7 @@ def measure_sets(old: Sequence[Path], new: Sequence[Path], spark: "SparkSession 
 
     folders = [each.resolve() for each in (*old, *new)]
     manifests = [read_manifest(folder) for folder in folders]
-    drawn: Units = "runs" if min(len(old), len(new)) >= LEAST_UNITS else "blocks"
+    drawn: Units = "runs" if min(len(old), len(new)) >= MIN_UNITS else "blocks"
     size = history_bytes(folders)
     config = JobConfig(
         blocks=1 if drawn == "runs" else BLOCKS,
@@ -180,8 +180,8 @@ def compared_units(
     sides = [[unit for unit in units if (unit[0] < len(old)) == is_old] for is_old in (True, False)]
     whole = [name for name, known in values.items() if _suffices(name, known, sides)]
     figures: tuple[FigureCompared, ...] = ()
-    if min(len(side) for side in sides) < LEAST_UNITS:
-        left_out = [f"a side has fewer than {LEAST_UNITS} units: play longer, or more runs"]
+    if min(len(side) for side in sides) < MIN_UNITS:
+        left_out = [f"a side has fewer than {MIN_UNITS} units: play longer, or more runs"]
     else:
         left_out = _left_out(values, whole)
         before, after = ([[values[name][unit].value for name in whole] for unit in side] for side in sides)
@@ -210,7 +210,7 @@ def _values(latencies: Rows, rates: Rows, drawn: Units) -> Iterator[tuple[Name, 
             per_s = (
                 max(row["operations"], 0.5) / row["seconds"]
             )  # A stall has a rate, too, which must have a logarithm.
-            by_figure[*place, RATE][unit] = _Value(per_s, row["operations"] >= LEAST_OPERATIONS)
+            by_figure[*place, RATE][unit] = _Value(per_s, row["operations"] >= MIN_OPERATIONS)
             continue
         for column, (title, beyond) in TITLES.items():
             by_figure[*place, title][unit] = _Value(max(row[column], 1), row["count"] * beyond >= TAIL_SAMPLES)
@@ -389,11 +389,11 @@ def _notes(compared: SetsCompared) -> Iterator[str]:
     units = f"{compared.units[0]} and {compared.units[1]}"
     if compared.drawn == "runs":
         yield f"The units are runs ({units}), so the intervals show how far runs of the same thing differ."
-        if min(compared.units) < LEAST_UNITS + 2:
+        if min(compared.units) < MIN_UNITS + 2:
             yield "With so few runs only great differences can be shown; five or more on each side show much more."
     else:
         yield (
-            f"A side has fewer than {LEAST_UNITS} runs, so the units are blocks of neighbouring seconds ({units}). The "
+            f"A side has fewer than {MIN_UNITS} runs, so the units are blocks of neighbouring seconds ({units}). The "
             "intervals show how unsteady these runs were in themselves. Two runs of the same thing may differ by more."
         )
     if any(run.manifest.world == "sim" for run in (*compared.old, *compared.new)):

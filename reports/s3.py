@@ -30,7 +30,7 @@ from reports.manifest import MANIFEST_NAME
 from reports.schema import REMOTE_FILES, TABLES
 
 SCHEME: Final = "s3://"
-MOST_COPIED_BYTES: Final = 256 * 1024 * 1024
+MAX_COPIED_BYTES: Final = 256 * 1024 * 1024
 """A history above this is read in place."""
 FETCH_JARS: Final = "python -m reports.s3"
 JAR_CACHE: Final = Path(__file__).resolve().parents[1] / ".cache" / "s3-jars"
@@ -121,7 +121,7 @@ class RemoteRun:
 @contextmanager
 def local_folders(
     places: Sequence[str | Path],
-    most_copied_bytes: int = MOST_COPIED_BYTES,
+    most_copied_bytes: int = MAX_COPIED_BYTES,
     kept_in: Path | None = None,
     on_rejected: Callable[[RejectedReport], object] = lambda _: None,
 ) -> Iterator[list[Path]]:

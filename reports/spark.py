@@ -29,7 +29,7 @@ KILLED_WITHIN_S = 10
 DRIVER_MEMORY = "2g"
 LARGE_DRIVER_MEMORY = "5g"
 """With it ten million operations are judged in 5.6 GiB, a tenth faster than with 3 GB."""
-LEAST_DRIVER_MEMORY = "3g"
+MIN_DRIVER_MEMORY = "3g"
 """Used on a machine with less than ROOMY_BYTES of memory."""
 ROOMY_BYTES = 8 * 10**9
 _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -260,7 +260,7 @@ def _large_driver_memory() -> str:
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with suppress(OSError, ValueError):  # A container may have less. Without a limit the file says "max", or is absent.
         there = min(there, int(_CONTAINER_LIMIT.read_text(encoding="utf-8")))
-    return LARGE_DRIVER_MEMORY if there >= ROOMY_BYTES else LEAST_DRIVER_MEMORY
+    return LARGE_DRIVER_MEMORY if there >= ROOMY_BYTES else MIN_DRIVER_MEMORY
 
 
 def _is_submitted() -> bool:

@@ -20,7 +20,7 @@ from scenarios.load import (
 from scenarios.model import Fault, NodeChoice, Scenario
 from scenarios.vocabulary import SIM_AT_PERCENT
 
-LEAST_SECONDS = 0.1
+MIN_SECONDS = 0.1
 TOMBSTONE_HORIZON = "crucible.tombstone.horizon.enable"
 
 
@@ -175,8 +175,8 @@ def _wrong_with_load(scenario: Scenario) -> Iterator[str]:
     load, total = scenario.load, scenario.cluster.total
     if not load.topics:
         yield "load.topics: give at least one; the idle partitions have a topic of their own"
-    if load.seconds < LEAST_SECONDS:
-        yield f"load.seconds is {load.seconds:g}; it must be at least {LEAST_SECONDS:g}"
+    if load.seconds < MIN_SECONDS:
+        yield f"load.seconds is {load.seconds:g}; it must be at least {MIN_SECONDS:g}"
     if load.hot.replicas > total:
         yield f"load.topics: {load.hot.replicas} replicas need so many nodes; there are {total}"
     speaks_drafts = load.mirror is not None and load.mirror.metadata_epoch

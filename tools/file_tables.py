@@ -20,7 +20,7 @@ _SENTENCE = re.compile(r"(.+?\.)(?=\s|$)", re.DOTALL)
 _REFERENCES = re.compile(r" \((?:[^()\s]+\s+){3,}[^()\s]+\)$")
 """Classes of Kafka and the like in parentheses at the end. A KIP alone is shorter, and stays."""
 SHORT_WORDS = 9
-LEAST_WORDS = 3
+MIN_WORDS = 3
 _NOT_LISTED = {"__init__.py", "__main__.py", "conftest.py"}
 
 
@@ -69,7 +69,7 @@ def shortened(sentence: str) -> str:
     if len(sentence.split()) <= SHORT_WORDS:
         return sentence
     head, _, details = sentence.partition(": ")
-    is_whole = details.startswith("`") or head.startswith("`") or len(head.split()) < LEAST_WORDS
+    is_whole = details.startswith("`") or head.startswith("`") or len(head.split()) < MIN_WORDS
     return _REFERENCES.sub("", sentence if is_whole else head)
 
 

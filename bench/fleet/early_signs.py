@@ -12,7 +12,7 @@ from reports.rows import SpanRow
 
 SIGNS_OF: Final = "signs of "
 """Begins the names of a report's counts of signs. The guarantee's name follows."""
-MOST_SPANS: Final = 2_000
+MAX_SPANS: Final = 2_000
 """So many spans of one partition are kept. Those of the lowest offsets are forgotten first."""
 
 
@@ -71,4 +71,4 @@ class EarlySigns:
             new.shift,
         )
         spans[start:end] = sorted([whole, *others], key=lambda each: each.first)
-        del spans[:-MOST_SPANS]
+        del spans[:-MAX_SPANS]

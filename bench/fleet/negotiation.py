@@ -22,7 +22,7 @@ NEEDLESS: Final = ("describe_configs",)
 CLIENT_ID: Final = "crucible-fleet"
 CONNECT_LIMIT_US: Final = 2_000_000
 CALL_LIMIT_US: Final = 5_000_000
-LEAST_CALL_US: Final = 500_000
+MIN_CALL_US: Final = 500_000
 
 
 class UnreachableError(Exception):
@@ -54,7 +54,7 @@ def announces(bootstrap: Sequence[Address], feature: str, patience_s: float) -> 
 def _api_versions(bootstrap: Sequence[Address], patience_s: float) -> "ApiVersionsResponse":
     deadline, last = time.monotonic() + patience_s, "nothing tried"
     tried = ", ".join(f"{each.host}:{each.port}" for each in bootstrap)
-    limit_us = min(CALL_LIMIT_US, max(LEAST_CALL_US, int(patience_s * 1e6)))
+    limit_us = min(CALL_LIMIT_US, max(MIN_CALL_US, int(patience_s * 1e6)))
     while True:
         strangers = 0
         for address in bootstrap:

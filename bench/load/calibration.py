@@ -129,7 +129,7 @@ SECONDS: Final = 2.0
 """How long sending and reading are measured if a figure is missing."""
 SIMILAR: Final = 1.25
 """Batches whose sizes differ by less than this ratio cost about the same for each record."""
-MOST_KEPT: Final = 200
+MAX_KEPT_CALIBRATIONS: Final = 200
 """The newest figures that stay in the file."""
 FILE_NAME: Final = "calibration.json"
 
@@ -188,7 +188,7 @@ class Calibrations:
             for each in self._read()
             if (each.batches, each.cpu, each.cores, each.commit) != (batches, cpu, cores, at)
         )
-        self._all = [found, *others][:MOST_KEPT]
+        self._all = [found, *others][:MAX_KEPT_CALIBRATIONS]
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_bytes(msgspec.json.format(msgspec.json.encode(self._all)))
         return found

@@ -12,10 +12,10 @@ from typing import Final
 from bench.load.clients import NATIVE
 from bench.load.results import UNVERIFIED, LoadResult
 from bench.load.search import PRECISION, Sustained
-from reports.statistics.confidence import BUCKET, LEAST_UNITS, Interval, Ratio, median_interval, ratios
+from reports.statistics.confidence import BUCKET, MIN_UNITS, Interval, Ratio, median_interval, ratios
 
 INVALID: Final = "INVALID"
-MOST_LEAST_RATIO: Final = 2.0
+MAX_LEAST_RATIO: Final = 2.0
 """A comparison that could not have shown a doubling is too noisy: its interval, which may span orders of magnitude with
 three runs, says less than the range of the runs."""
 TOO_NOISY: Final = "too noisy to compare"
@@ -263,7 +263,7 @@ class Estimate:
         if self.ratio is None:
             return ""
         word = self.ratio.word(self.figure.less_is_better)
-        return TOO_NOISY if word == NO_DIFFERENCE and self.ratio.least > MOST_LEAST_RATIO else word
+        return TOO_NOISY if word == NO_DIFFERENCE and self.ratio.least > MAX_LEAST_RATIO else word
 
     @property
     def comparison(self) -> str:
@@ -332,7 +332,7 @@ def _beyond(series: Series) -> float | None:
 
 def _ratios(base: Series, other: Series) -> dict[str, Ratio]:
     """Return the ratios of all figures that both sides have in enough runs. All are drawn together."""
-    if min(len(base.valid), len(other.valid)) < LEAST_UNITS:
+    if min(len(base.valid), len(other.valid)) < MIN_UNITS:
         return {}
     figures, sides, exact_to = [], ([], []), []  # type: ignore[var-annotated]
     for figure in COMPARED:
@@ -359,7 +359,7 @@ def sentences(columns: Sequence[Column]) -> Iterator[str]:
         shown = [estimate for estimate in column.estimates if estimate.ratio is not None]
         if not shown:
             yield (
-                f"{column.series.name} beside {column.base}: no comparison, which needs {LEAST_UNITS} valid runs of "
+                f"{column.series.name} beside {column.base}: no comparison, which needs {MIN_UNITS} valid runs of "
                 f"each (--repeat 5)."
             )
             continue

@@ -15,7 +15,7 @@ from matplotlib.ticker import LogLocator, StrMethodFormatter
 from bench.drawing import INK, STYLE, WIDTH_IN, svg
 from bench.load.comparison import (
     FIGURES,
-    MOST_LEAST_RATIO,
+    MAX_LEAST_RATIO,
     Column,
     Entry,
     Estimate,
@@ -400,7 +400,7 @@ code { font-size: 13px; overflow-wrap: anywhere; }
 <p class="note">Medians of the valid runs, with 95 % confidence intervals from a bootstrap that draws runs (five runs or
 more), or else with the range of the runs. Ratios are those of geometric means to the first target with the same
 workload and rate. Their intervals hold for all figures together. If one contains 1, no difference is shown. A ratio is
-too noisy to compare if its interval contains 1 and not even a factor of {{ most_least_ratio }} would have been shown;
+too noisy to compare if its interval contains 1 and not even a factor of {{ max_least_ratio }} would have been shown;
 then it has the range of the ratios of single runs.</p>
 {% endif %}
 <p class="note">Each value that was read is compared with what was sent. PASSED: no acknowledged record was lost,
@@ -441,4 +441,4 @@ is computed.</p>
 </html>
 """
 _TEMPLATE: Final[Any] = Environment(autoescape=True, trim_blocks=True).from_string(_SOURCE)
-_TEMPLATE.globals |= {"dash": NO_VALUE, "most_least_ratio": f"{MOST_LEAST_RATIO:g}"}
+_TEMPLATE.globals |= {"dash": NO_VALUE, "max_least_ratio": f"{MAX_LEAST_RATIO:g}"}

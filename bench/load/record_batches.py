@@ -25,21 +25,21 @@ from reference_broker.records.record import HeaderPair, zigzag
 
 DRAWS: Final = 4096
 """How many sizes are drawn. They follow the distribution exactly, in a random order, and then begin again."""
-LEAST_SHARE: Final = 1 / 1000
+MIN_SHARE: Final = 1 / 1000
 """A size with less weight than this share of all might not be among the draws."""
 SEQUENCE_BITS: Final = 40
 """Above them a sequence has the index of its partition (``producer.SEQUENCES``)."""
 _APART: Final = 1021
 """How many sizes lie between the first ones of two partitions, which would else send large values at the same time."""
-MOST_VALUE_BYTES: Final = 64 << 20
+MAX_VALUE_BYTES: Final = 64 << 20
 _BODY: Final = Struct(">Bq")
 
 
 class MessageSizes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Sizes of values: uniform from ``min`` to ``max``, or each of ``weights`` with its weight."""
 
-    min: Annotated[int, msgspec.Meta(ge=0, le=MOST_VALUE_BYTES)] = 0
-    max: Annotated[int, msgspec.Meta(ge=0, le=MOST_VALUE_BYTES)] = 0
+    min: Annotated[int, msgspec.Meta(ge=0, le=MAX_VALUE_BYTES)] = 0
+    max: Annotated[int, msgspec.Meta(ge=0, le=MAX_VALUE_BYTES)] = 0
     weights: dict[int, float] = msgspec.field(default_factory=dict)
     """The weight of each size, by size in bytes."""
 
@@ -59,10 +59,10 @@ class MessageSizes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         if not self.weights:
             return "have a min that is more than max" if self.min > self.max else ""
         total = sum(self.weights.values())
-        if any(not weight > 0 or weight < total * LEAST_SHARE for weight in self.weights.values()):
+        if any(not weight > 0 or weight < total * MIN_SHARE for weight in self.weights.values()):
             return "have a weight below a thousandth of all weights"
-        if self.largest > MOST_VALUE_BYTES:
-            return f"have a size of {self.largest:,} bytes; the most are {MOST_VALUE_BYTES:,}"
+        if self.largest > MAX_VALUE_BYTES:
+            return f"have a size of {self.largest:,} bytes; the most are {MAX_VALUE_BYTES:,}"
         return ""
 
     def drawn(self) -> list[int]:

@@ -19,7 +19,7 @@ from bench.load.options import (
     rate_of,
     topic_settings,
 )
-from bench.load.workload import MOST_RECORDS_PER_S, UnplayableError, Workload, check_client, check_topics
+from bench.load.workload import MAX_RECORDS_PER_S, UnplayableError, Workload, check_client, check_topics
 
 SPARE_FILES: Final = 500
 """What a worker has open beside idle connections."""
@@ -49,8 +49,8 @@ def check_playable(
             _check_acks_0(workload, client_of(workload, options))
         if client_of(workload, options) == JAVA:
             java_client.check_playable(workload, rate, options.joining)
-        if rate > MOST_RECORDS_PER_S:
-            raise UnplayableError(f"{rate:,.0f} records/s are impossible; the most are {MOST_RECORDS_PER_S:,}")
+        if rate > MAX_RECORDS_PER_S:
+            raise UnplayableError(f"{rate:,.0f} records/s are impossible; the most are {MAX_RECORDS_PER_S:,}")
         if folder is not None:
             copies = options.replication * (1 if workload.crucible.transform is None else 2)
             check_space(workload, rate, warmup_s + seconds, copies, folder)

@@ -30,13 +30,13 @@ BUSY_SHARE: Final = 0.5
 """A worker that never sleeps, or is starved, in more than this share of the seconds does not wait for brokers."""
 UNVERIFIED: Final = "UNVERIFIED"
 REACHED_SHARE: Final = 0.98
-LEAST_BEYOND: Final = 10
+MIN_SAMPLES_BEYOND: Final = 10
 """The least number of samples beyond a percentile that is shown."""
 
 
 def has_percentile(samples: int, share: float) -> bool:
     """Return whether enough of the samples lie beyond a percentile."""
-    return samples * (1 - share) >= LEAST_BEYOND - 1e-6
+    return samples * (1 - share) >= MIN_SAMPLES_BEYOND - 1e-6
 
 
 class CatchUp(msgspec.Struct, frozen=True):
@@ -311,7 +311,7 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
         return self.measures.samples(measure, self.first, self.end)
 
     def percentile_ms(self, measure: str, share: float) -> float | None:
-        """Return a percentile; None if fewer than LEAST_BEYOND batches lie beyond it."""
+        """Return a percentile; None if fewer than MIN_SAMPLES_BEYOND batches lie beyond it."""
         if self.stated is not None:
             return self.stated.quantiles_ms.get(share) if measure == "publish" else None
         return self.quantile_ms(measure, share) if has_percentile(self.samples(measure), share) else None

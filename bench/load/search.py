@@ -14,7 +14,7 @@ from bench.load.results import REACHED_SHARE, LoadResult, backlog_of
 FIRST_RATE: Final = 10_000.0
 PRECISION: Final = 0.05
 """The search ends once the first rate that is not sustained is less than 5 % above the highest that is."""
-MOST_STEPS: Final = 20
+MAX_STEPS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def sustained_rate(
     """Search with ``play``, which runs the workload at a rate. The first rate is halved until one is sustained."""
     steps: list[Step] = []
     good, bad, rate, limited = 0.0, None, first_rate, False
-    while len(steps) < MOST_STEPS:
+    while len(steps) < MAX_STEPS:
         result = play(rate)
         step = Step(result, complaint_of(result, p99_limit_ms))
         steps.append(step)

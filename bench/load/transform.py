@@ -39,7 +39,7 @@ from reference_broker.records.batch import HEADER_BYTES, sealed
 from reference_broker.records.compression import Compression
 from reference_broker.records.record import build, read_records
 
-MOST_QUEUED_BYTES: Final = 16 << 20
+MAX_QUEUED_BYTES: Final = 16 << 20
 """Nothing more is fetched while this much waits to be written."""
 _PLACING_WAIT_US: Final = 5_000
 """How long it waits at once while partitions have no position yet, since their requests are sent step by step."""
@@ -186,7 +186,7 @@ class Transformer(TransactionalLoadProducer):
             queue.clear()
 
     def _step(self) -> None:
-        self.source.paused = self._queued_bytes > MOST_QUEUED_BYTES
+        self.source.paused = self._queued_bytes > MAX_QUEUED_BYTES
         self.source.step()
         super()._step()
 

@@ -21,14 +21,14 @@ from bench.load.yaml_file import YamlError, read_yaml
 KEYS: Final = {"NO_KEY": 0, "KEY_ROUND_ROBIN": 10_000, "RANDOM_NANO": 10_000}
 """How many keys take turns in each partition. OpenMessaging draws the key of RANDOM_NANO by the clock; here keys take
 turns, so that the same workload sends the same records."""
-MOST_PADDING_BYTES: Final = 1 << 20
+MAX_PADDING_BYTES: Final = 1 << 20
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 Minutes = Annotated[float, msgspec.Meta(gt=0, le=7 * 24 * 60)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
-MOST_RECORDS_PER_S: Final = 100_000_000
+MAX_RECORDS_PER_S: Final = 100_000_000
 """No machine makes more records than this in a second."""
 
 
@@ -124,7 +124,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     subscriptions_per_topic: NotNegative = 1
     consumer_per_subscription: Positive = 1
     producers_per_topic: Positive = 1
-    producer_rate: Annotated[int, msgspec.Meta(ge=0, le=MOST_RECORDS_PER_S)] = 0
+    producer_rate: Annotated[int, msgspec.Meta(ge=0, le=MAX_RECORDS_PER_S)] = 0
     consumer_backlog_size_gb: Annotated[float, msgspec.Meta(ge=0)] = msgspec.field(
         default=0, name="consumerBacklogSizeGB"
     )
@@ -183,9 +183,9 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return 0 if transform is None else self.topics * transform.instances
 
 
-MOST_MESSAGE_BYTES: Final = 64 << 20
-MOST_PARTITIONS: Final = 100_000
-MOST_CLIENTS: Final = 10_000
+MAX_MESSAGE_BYTES: Final = 64 << 20
+MAX_PARTITIONS: Final = 100_000
+MAX_CLIENTS: Final = 10_000
 
 
 def read_workload(path: Path) -> Workload:
@@ -204,7 +204,7 @@ def _padding(workload: Workload, path: Path) -> bytes:
     if workload.payload_file:
         return _payload(workload.payload_file, path)
     share = workload.random_bytes_ratio if workload.use_randomized_payloads else 1.0
-    size = min(workload.largest_value_bytes, MOST_MESSAGE_BYTES)
+    size = min(workload.largest_value_bytes, MAX_MESSAGE_BYTES)
     random_bytes = int(size * share)
     return Random(workload.name).randbytes(random_bytes) + bytes(size - random_bytes)
 
@@ -220,7 +220,7 @@ def _payload(name: str, path: Path) -> bytes:
         )
     try:
         with file.open("rb") as payload:
-            return payload.read(MOST_PADDING_BYTES)
+            return payload.read(MAX_PADDING_BYTES)
     except OSError as error:
         raise WorkloadError(f"{path.name}: payloadFile {file} cannot be read: {error.strerror}.") from error
 
@@ -266,15 +266,15 @@ def _check(workload: Workload) -> None:
         raise UnplayableError(
             f"messageSize {workload.message_size} is too small for a value that proves itself: at least {least}"
         )
-    if workload.message_size > MOST_MESSAGE_BYTES:
+    if workload.message_size > MAX_MESSAGE_BYTES:
         raise UnplayableError(
-            f"messageSize {workload.message_size:,} is too large: the most are {MOST_MESSAGE_BYTES:,} bytes"
+            f"messageSize {workload.message_size:,} is too large: the most are {MAX_MESSAGE_BYTES:,} bytes"
         )
-    if workload.topics * workload.partitions_per_topic > MOST_PARTITIONS:
+    if workload.topics * workload.partitions_per_topic > MAX_PARTITIONS:
         partitions = workload.topics * workload.partitions_per_topic
-        raise UnplayableError(f"it has {partitions:,} partitions; the most are {MOST_PARTITIONS:,}")
-    if workload.clients > MOST_CLIENTS:
-        raise UnplayableError(f"it has {workload.clients:,} clients; the most are {MOST_CLIENTS:,}")
+        raise UnplayableError(f"it has {partitions:,} partitions; the most are {MAX_PARTITIONS:,}")
+    if workload.clients > MAX_CLIENTS:
+        raise UnplayableError(f"it has {workload.clients:,} clients; the most are {MAX_CLIENTS:,}")
     transactions = workload.crucible.transactions
     if transactions is not None and bool(transactions.records) == bool(transactions.seconds):
         raise UnplayableError("crucible.transactions end after records or after seconds: give one of both")

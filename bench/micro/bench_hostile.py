@@ -40,8 +40,8 @@ from reference_broker.wire.messages import (
     encode_response_in_slices,
     is_large_response,
 )
-from reference_broker.wire.produce import MOST_TOPICS_AND_PARTITIONS, ProducePartition, ProduceRequest, ProduceTopic
-from reference_broker.wire.request_limits import LARGE_FRAME_BYTES, MOST_ITEMS, MOST_ITEMS_OF_MOST
+from reference_broker.wire.produce import MAX_TOPICS_AND_PARTITIONS, ProducePartition, ProduceRequest, ProduceTopic
+from reference_broker.wire.request_limits import DEFAULT_MAX_ITEMS, LARGE_FRAME_BYTES, MAX_ITEMS
 from reference_broker.wire.tests.test_slices import frame_of, holding, layout
 
 LONGEST_MS = 20
@@ -132,7 +132,7 @@ def _array(key: int, version: int, *path: str) -> Callable[[], tuple[NodeWorld, 
     def prepared() -> tuple[NodeWorld, memoryview]:
         world = coordinated()
         world.create("t")
-        held = MOST_ITEMS.get(key, MOST_ITEMS_OF_MOST) - len(path) + 1
+        held = MAX_ITEMS.get(key, DEFAULT_MAX_ITEMS) - len(path) + 1
         return world, frame_of(key, version, holding(layout(key, version), path, held))[0]
 
     return prepared
@@ -163,7 +163,7 @@ def _long_group_ids() -> tuple[NodeWorld, memoryview]:
 def _batches() -> tuple[NodeWorld, memoryview]:
     world = NodeWorld()
     world.create("t", 100)
-    partitions = [ProducePartition(number % 100, batch()) for number in range(MOST_TOPICS_AND_PARTITIONS - 1)]
+    partitions = [ProducePartition(number % 100, batch()) for number in range(MAX_TOPICS_AND_PARTITIONS - 1)]
     body = ProduceRequest(-1, 1000, [ProduceTopic("t", NO_TOPIC_ID, partitions)])
     return world, memoryview(b"".join(encode_request(ApiKey.PRODUCE, 9, 9, "c", body)))[4:]
 

@@ -21,8 +21,8 @@ from reference_broker.wire.messages import body_class
 from reference_broker.wire.produce import ProduceRequest
 from reference_broker.wire.schema import SchemaField, schema_fields
 
-MOST_WORDS = 2_000
-MOST_BYTES = 4_096
+MAX_WORDS = 2_000
+MAX_BYTES = 4_096
 """So many characters and bytes of one line are shown."""
 SENT, RECEIVED, HAPPENED = ">", "<", "!"
 
@@ -39,15 +39,15 @@ class Line:
 
     @property
     def hex(self) -> str:
-        over = len(self.frame) - MOST_BYTES
-        return self.frame[:MOST_BYTES].hex() + (f"... ({over} more bytes)" if over > 0 else "")
+        over = len(self.frame) - MAX_BYTES
+        return self.frame[:MAX_BYTES].hex() + (f"... ({over} more bytes)" if over > 0 else "")
 
 
 def in_words(value: object) -> str:
     """A value in one short line: ``{error_code: NONE, topics: [{...}]}``."""
     text = _words_of(value)
-    over = len(text) - MOST_WORDS
-    return text if over <= 0 else f"{text[:MOST_WORDS]}... ({over} more characters)"
+    over = len(text) - MAX_WORDS
+    return text if over <= 0 else f"{text[:MAX_WORDS]}... ({over} more characters)"
 
 
 def _words_of(value: object) -> str:

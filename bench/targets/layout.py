@@ -18,7 +18,7 @@ from bench.targets.model import Chosen, NodeFile, TargetError, filled, filled_li
 ROOT = Path(reference_broker.__file__).resolve().parents[1]
 """The clone, or the site-packages of an installed wheel."""
 HOST = "127.0.0.1"
-MOST_REPLICAS = 3
+MAX_REPLICAS = 3
 PREPARE_LIMIT_S = 120.0
 OURS = "crucible."
 """Settings that begin so are those of the reference broker, and no target gets them."""
@@ -145,7 +145,7 @@ class ClusterLayout:
             "version": self.chosen.version,
             "ports": ",".join(str(ports["client"]) for ports in self.ports),
             "nodes": str(self.total),
-            "replicas": str(min(self.total, MOST_REPLICAS)),
+            "replicas": str(min(self.total, MAX_REPLICAS)),
             "folder": str(folder),
             "data": str(folder / "data"),
             "hosts": str(folder / "hosts"),

@@ -27,7 +27,7 @@ from scenarios.declared import read
 from scenarios.fields import Reader, ScenarioError
 
 FOLDER: Final = Path(__file__).resolve().parent
-MOST_NODES: Final = 9
+MAX_NODES: Final = 9
 _WANTED = re.compile(r"(?P<name>[^@]+?)(@(?P<version>[\w.+-]+))?(/(?P<nodes>[0-9]+))?")
 _ADDRESS = re.compile(r"(?P<host>[^\s/@]+):(?P<port>[0-9]{1,5})", re.ASCII)
 
@@ -107,8 +107,8 @@ def _count(text: str, file: TargetFile, wanted: str | None) -> int:
             raise TargetError(f"{text!r}: {file.name} has {len(file.addresses)} addresses; leave /{wanted} out.")
         return len(file.addresses) if file.commands is not None else 0
     count = int(wanted) if wanted else file.nodes
-    if not 1 <= count <= MOST_NODES:
-        raise TargetError(f"{text!r}: a target has between 1 and {MOST_NODES} nodes.")
+    if not 1 <= count <= MAX_NODES:
+        raise TargetError(f"{text!r}: a target has between 1 and {MAX_NODES} nodes.")
     return count
 
 

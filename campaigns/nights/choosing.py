@@ -17,7 +17,7 @@ TURN_S = 20.0
 """How long one choice is played. Starting a process for it costs little beside that."""
 FEW_SEEDS = 8
 HALF_LIFE_NIGHTS = 3.0
-MOST_REDS = 3
+MAX_RED_SEEDS = 3
 """A scenario that was red this many times is not played again tonight."""
 
 
@@ -95,7 +95,7 @@ class Standings:
         return best, "covered least" if bonus[best] == max(bonus.values()) else "found much"
 
     def _is_open(self, one: Standing, left_s: float) -> bool:
-        return one.reds_tonight < MOST_REDS and (one.seed_s or 0.0) < left_s
+        return one.reds_tonight < MAX_RED_SEEDS and (one.seed_s or 0.0) < left_s
 
     def _seeds(self, scenario: str, busy: Mapping[str, int]) -> int:
         return self.known[scenario].seeds + FEW_SEEDS * busy.get(scenario, 0)

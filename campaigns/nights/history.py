@@ -20,7 +20,7 @@ from campaigns.nights.processes import ROOT
 from reports.night import ANNOTATIONS_NAME, NIGHT_NAME, night_folders
 
 BRANCH = "nights"
-MOST_NIGHTS = 180
+MAX_NIGHTS = 180
 NIGHTS_WITH_PAGES = 14
 TABLES = (NIGHT_NAME, "*.parquet", "regressions/*.toml")
 """What stays of a night whose runs' pages are gone."""
@@ -45,7 +45,7 @@ def fetch(nights: Path, remote: str, branch: str, root: Path = ROOT) -> int:
 
 def keep(nights: Path, remote: str, branch: str, root: Path = ROOT) -> int:
     """Return how many nights the branch has now."""
-    found = night_folders(nights)[-MOST_NIGHTS:]
+    found = night_folders(nights)[-MAX_NIGHTS:]
     paths = "\0".join(str(each.relative_to(nights)) for each in kept_files(nights))
     with tempfile.TemporaryDirectory() as scratch:
         names = {f"GIT_{who}_{key}": value for who in ("AUTHOR", "COMMITTER") for key, value in AUTHOR.items()}
@@ -62,7 +62,7 @@ def keep(nights: Path, remote: str, branch: str, root: Path = ROOT) -> int:
 
 def kept_files(nights: Path) -> Iterator[Path]:
     """The files of the folder that the branch keeps."""
-    found = night_folders(nights)[-MOST_NIGHTS:]
+    found = night_folders(nights)[-MAX_NIGHTS:]
     for each in found:
         patterns = ("**/*",) if each in found[-NIGHTS_WITH_PAGES:] else TABLES
         yield from (path for pattern in patterns for path in sorted(each.glob(pattern)) if path.is_file())

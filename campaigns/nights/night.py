@@ -101,7 +101,7 @@ def is_left(folder: Path) -> bool:
     return (folder / NAME).exists()
 
 
-MOST_NIGHTS = 30
+MAX_NIGHTS = 30
 """So many of the newest nights decide what is played. Older ones are shown, but count no more."""
 OURS = "reference"
 
@@ -142,7 +142,7 @@ class Kept:
 
 def kept_nights(nights: Path) -> list[Kept]:
     """The newest nights, the oldest of them first. One whose files are damaged is omitted."""
-    return [found for each in night_folders(nights)[-MOST_NIGHTS:] if (found := _kept(each)) is not None]
+    return [found for each in night_folders(nights)[-MAX_NIGHTS:] if (found := _kept(each)) is not None]
 
 
 def open_failures(nights: Path, night: str) -> set[OpenFailure]:

@@ -23,7 +23,7 @@ from reference_broker.log.partition_log import PartitionLog
 _PREFIX = Struct(">qiiBIhi")
 """Base offset, length, leader epoch, magic, CRC, attributes, last offset delta."""
 _LENGTH_FROM = 12
-_LEAST_LENGTH = 49
+_MIN_LENGTH = 49
 """Length of a batch without records: its header has 61 bytes."""
 _CRC_COVERS_FROM = 21
 _CONTROL = 0x20
@@ -59,7 +59,7 @@ def batches_of(data: bytes) -> Iterator[tuple[BatchIdentity, bytes]]:
     while position + _PREFIX.size <= size:
         base, length, epoch, _, crc, attributes, last_delta = _PREFIX.unpack_from(data, position)
         end = position + _LENGTH_FROM + length
-        if length < _LEAST_LENGTH or end > size:
+        if length < _MIN_LENGTH or end > size:
             return
         yield BatchIdentity(base, epoch, crc, base + last_delta, bool(attributes & _CONTROL)), data[position:end]
         position = end

@@ -17,7 +17,7 @@ BEGUN, REQUESTED, COMMITTED, ENDED, APPENDED, TIME = "begun", "requested", "comm
 WITHIN, WW, WR, PROCESS, REALTIME = "within", "ww", "wr", "process", "realtime"
 LEADER_ONLY: Final = 1
 """``SpanRow.acks`` of a send that only the leader acknowledged."""
-MOST_STARTS = 200
+MAX_STARTS = 200
 """A shortest circle is searched for from at most this many events of a component. Only the story depends on it."""
 
 
@@ -116,7 +116,7 @@ class Graph:
     def shortest_circle(self) -> list[Event]:
         """Return a circle of as few edges as possible; going on in one log, or in time, takes none. Empty if there is
         no circle."""
-        starts = [each for each in sorted(self.after) if each.kind not in (APPENDED, TIME)][:MOST_STARTS]
+        starts = [each for each in sorted(self.after) if each.kind not in (APPENDED, TIME)][:MAX_STARTS]
         circles = (self._circle_through(each) for each in starts)
         return min((each for each in circles if each), key=self._edges, default=[])
 

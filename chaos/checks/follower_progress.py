@@ -102,7 +102,7 @@ SMALL_REQUEST = 20
 """A leader may count a request with more partitions in several events, and with short slices any."""
 SOON_US = 100_000
 """Within this time of a response a proposal may have waited for it."""
-MOST_NAMED = 200
+MAX_NAMED = 200
 """Physical: a request has a bounded size. One with as many partitions may have left others for the next one."""
 KEPT_REQUESTS = 64
 """number of the last AlterPartition requests of a node whose times are kept"""
@@ -117,7 +117,7 @@ class _AlterPartition(NamedTuple):
     keys: tuple[_NodeAndPartition, ...]
 
     def names(self, key: _NodeAndPartition) -> bool:
-        return key in self.keys or len(self.keys) >= MOST_NAMED
+        return key in self.keys or len(self.keys) >= MAX_NAMED
 
 
 @dataclass(slots=True)

@@ -53,7 +53,7 @@ NAMES = {
 STATE, MEMBER, LOADED, UNLOADED = "group_state", "group_member", "coordinator_loaded", "coordinator_unloaded"
 NEW_MEMBER_US = 300_000_000
 """Kafka: how long the first JoinGroup of a member may be parked, which cannot send heartbeats meanwhile."""
-LEAST_WAIT_MS = 1_000
+MIN_WAIT_MS = 1_000
 SLACK_US = 500_000
 """Physical: timers fire late by the time that a node is busy, and a long list is worked off in slices."""
 ORPHAN_US = 2_000_000
@@ -104,7 +104,7 @@ class _Group:
             view.state == PREPARING and nobody_joined and view.members and self.since_us + self.timeout_us <= until_us
         ):
             self.since_us += self.timeout_us
-            self.timeout_us = max(view.rebalance_ms, LEAST_WAIT_MS) * 1000
+            self.timeout_us = max(view.rebalance_ms, MIN_WAIT_MS) * 1000
 
 
 class GroupMoves(Check):

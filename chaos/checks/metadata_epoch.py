@@ -422,7 +422,7 @@ def _version(data: bytes | None) -> int:
 
 
 METADATA_COMMITTED = "metadata_committed"
-MOST_US = 300_000
+MAX_US = 300_000
 """limits how long an update may wait without a reason; it is made in slices of a few milliseconds"""
 STILL_US = 250_000
 """A process that has done nothing for this time may have been stopped."""
@@ -517,7 +517,7 @@ class UpdatesSentAtOnce(Check):
         self.evidence += 1
         waited_us = at_us - max(known.held_us, known.due_us.pop(send.peer, at_us))
         known.sent[send.peer], known.sent_us[send.peer] = send, at_us
-        if waited_us > MOST_US:
+        if waited_us > MAX_US:
             node_id = known.node.broker.node_id
             self.violated(at_us, f"node {node_id} sent broker {send.peer} an update {waited_us // 1000} ms late")
 

@@ -116,7 +116,7 @@ class LeaderNeverLoadsSnapshot(QuorumCheck):
             self.violated(row.at_us, f"node {row.node} leads in epoch {member.seen.epoch}: {row.what} {row.detail}")
 
 
-MOST_BEGUN = 3
+MAX_STARTED_DOWNLOADS = 3
 """No clause gives this number. S-15 keeps a superseded snapshot as long as its download advances, and S-10 lets a
 leader name a newer one after each error. So two such changes are allowed for, and a download that never ends is red.
 The newer ones may be larger, so their limit is their own size."""
@@ -168,7 +168,7 @@ class _Catching:
 
     transfer: _Transfer | None = None
     spent: _Spent = field(default_factory=_Spent)
-    """since the last change of the leader; its size is that of the first ``MOST_BEGUN`` transfers that brought bytes"""
+    """since the last change of the leader; its size is that of the first ``MAX_STARTED_DOWNLOADS`` ones with bytes"""
     begun: int = 0
     """number of those transfers"""
 
@@ -235,7 +235,7 @@ class SnapshotTransfer(Check):
                 row.at_us, f"{_name(row)} holds {transfer.held} bytes of {transfer.source} and took those at {position}"
             )
         transfer.held, transfer.durable = position + size, position
-        if not transfer.spent.received and node.begun < MOST_BEGUN:
+        if not transfer.spent.received and node.begun < MAX_STARTED_DOWNLOADS:
             node.begun += 1
             node.spent.size += max(fields["size"], 0)  # KIP-630's earlier layout has no size: -1.
         transfer.spent.size = max(transfer.spent.size, fields["size"])

@@ -341,10 +341,10 @@ class DivergenceCut(QuorumCheck):
         state = (seen.epoch, seen.leader_id, seen.end_offset)
         known, times = self._repeated.get(node_id, (state, 0))
         self._repeated[node_id] = state, times + 1 if known == state else 1
-        if known == state and times + 1 == MOST_REPEATED:
+        if known == state and times + 1 == MAX_REPEATED:
             self.violated(
                 at_us,
-                f"node {node_id} has got a diverging epoch {MOST_REPEATED} times in a row with its log's end at "
+                f"node {node_id} has got a diverging epoch {MAX_REPEATED} times in a row with its log's end at "
                 f"{seen.end_offset}, in epoch {seen.epoch} (KIP-595)",
             )
 
@@ -366,7 +366,7 @@ class DivergenceCut(QuorumCheck):
             )
 
 
-MOST_REPEATED = 4
+MAX_REPEATED = 4
 """A follower that makes progress gets another diverging epoch each time. One response may be ignored as damaged."""
 
 

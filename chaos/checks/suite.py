@@ -28,7 +28,7 @@ FETCHES: frozenset[Kind] = frozenset({NoneType, FETCH, Closed, EVICTED})
 """Kinds of events that the fetch model follows."""
 Acted: TypeAlias = "Callable[[int, Node, Event | None, Sequence[Effect]], None]"
 """``Check.acted`` of one check."""
-MOST_EFFECTS = 16
+MAX_EFFECTS = 16
 """An event with more effects is like no other one, so its route is not kept."""
 
 
@@ -97,7 +97,7 @@ class CheckSuite:
             touched = _touched(kinds)
             chosen: list[Acted] = [acted for acted, acts_on in self._event_checks if not acts_on.isdisjoint(touched)]
             route = chosen, not FETCHES.isdisjoint(touched)
-            if len(effects) <= MOST_EFFECTS:
+            if len(effects) <= MAX_EFFECTS:
                 self._routes[kinds] = route
         acting, is_followed_by_model = route
         for acted in acting:

@@ -29,8 +29,8 @@ LIMIT_S: Final = 5.0
 """How long the loop may take, and a client with what it sends."""
 POLL_S: Final = 0.02
 """How soon ``close`` is noticed."""
-MOST_BODY_BYTES: Final = 1 << 20
-MOST_DIGITS: Final = 18
+MAX_BODY_BYTES: Final = 1 << 20
+MAX_DIGITS: Final = 18
 HELP: Final = f"""crucible proxy
 
 GET    /rules        the rules, as JSON
@@ -83,7 +83,7 @@ def shown_rule(rule: Rule) -> dict[str, Any]:
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS
+    return text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS
 
 
 def _is_local(host: str) -> bool:
@@ -145,8 +145,8 @@ def _handler(proxy: FrameProxy, loop: asyncio.AbstractEventLoop, token: str) -> 
             elif urlsplit(self.path).path != "/rules":
                 self._refuse(404, "rules are posted to /rules")
                 return
-            if not _is_number(size) or int(size) > MOST_BODY_BYTES:
-                self._refuse(400, f"Content-Length must be a number of bytes up to {MOST_BODY_BYTES}")
+            if not _is_number(size) or int(size) > MAX_BODY_BYTES:
+                self._refuse(400, f"Content-Length must be a number of bytes up to {MAX_BODY_BYTES}")
                 return
             body = self.rfile.read(int(size))
             if self._is_of_control_api():

@@ -22,7 +22,7 @@ from scenarios.fields import ScenarioError
 PREFIX: Final = "/v1/rules"
 NAMES: Final = "control-rule-"
 """How the names of these rules begin in ``/rules`` and ``/hits``."""
-MOST_WAIT_S: Final = 600.0
+MAX_WAIT_S: Final = 600.0
 WAIT_S: Final = 5.0
 POLL_S: Final = 0.02
 KINDS: Final = {
@@ -91,7 +91,7 @@ class RuleWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     times: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     nth: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     optional: bool = False
-    seconds: Annotated[float, Meta(ge=0, le=MOST_WAIT_S)] | None = None
+    seconds: Annotated[float, Meta(ge=0, le=MAX_WAIT_S)] | None = None
     error: str | None = None
     handled: bool | None = None
     size_bytes: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
@@ -101,7 +101,7 @@ class WaitWanted(msgspec.Struct, forbid_unknown_fields=True):
     """What a wait is given."""
 
     times: Annotated[int, Meta(ge=1)] = 1
-    timeout_s: Annotated[float, Meta(ge=0, le=MOST_WAIT_S)] = WAIT_S
+    timeout_s: Annotated[float, Meta(ge=0, le=MAX_WAIT_S)] = WAIT_S
 
 
 class AssertWanted(msgspec.Struct, forbid_unknown_fields=True):

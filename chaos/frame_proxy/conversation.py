@@ -27,7 +27,7 @@ LARGE_BYTES: Final = 128 << 10
 """A larger frame is passed on while it arrives, unless it must be looked at."""
 START_BYTES: Final = 4 << 10
 """Bytes of a large frame that must have arrived before its header is read."""
-MOST_PENDING: Final = 1_000
+MAX_PENDING: Final = 1_000
 """A client with this number of pending requests is read again when a response arrives."""
 
 
@@ -176,7 +176,7 @@ class Conversation:
     @property
     def _waits_up(self) -> bool:
         """Whether what the client sends cannot go on now."""
-        is_far_ahead = len(self._pending) >= MOST_PENDING and not self._passing_up
+        is_far_ahead = len(self._pending) >= MAX_PENDING and not self._passing_up
         return self._node is None or self._held_up or self._node_full or is_far_ahead
 
     def _step_up(self) -> bool:
@@ -290,7 +290,7 @@ class Conversation:
 
     def _end_pending(self) -> None:
         self._pending.popleft()
-        self._resumes_up = self._resumes_up or len(self._pending) == MOST_PENDING - 1
+        self._resumes_up = self._resumes_up or len(self._pending) == MAX_PENDING - 1
 
     def _pending_request(self, correlation: bytes) -> PendingRequest:
         """Return the request that the next response is for. Raise NoFrameError if there is none."""

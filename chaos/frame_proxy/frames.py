@@ -22,7 +22,7 @@ from reference_broker.wire.primitives import BAD_BYTES, read_compact_nullable_st
 from reference_broker.wire.tags import Tag
 
 LENGTH_BYTES: Final = 4
-MOST_FRAME_BYTES: Final = 100 << 20
+MAX_FRAME_BYTES: Final = 100 << 20
 """The default of Kafka's ``socket.request.max.bytes``."""
 
 Bytes: TypeAlias = bytes | memoryview
@@ -37,7 +37,7 @@ class FrameCutter:
 
     __slots__ = ("_at", "_data", "_most_bytes")
 
-    def __init__(self, most_bytes: int = MOST_FRAME_BYTES) -> None:
+    def __init__(self, most_bytes: int = MAX_FRAME_BYTES) -> None:
         self._most_bytes = most_bytes
         self._data: bytes | bytearray = b""
         self._at = 0

@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 from chaos.frame_proxy.conversation import Conversation, Pipe, bytes_of
 from chaos.frame_proxy.frames import (
     LENGTH_BYTES,
-    MOST_FRAME_BYTES,
+    MAX_FRAME_BYTES,
     Bytes,
     FrameCutter,
     Label,
@@ -384,7 +384,7 @@ class Phantom(asyncio.Protocol):
         self._front = front
         self._request = request
         self._label = label
-        self._reader = FrameCutter(MOST_FRAME_BYTES)
+        self._reader = FrameCutter(MAX_FRAME_BYTES)
         self._transport: asyncio.Transport | None = None
         self._sent: Sent | None = None
         self._task = asyncio.get_running_loop().create_task(self._dial())

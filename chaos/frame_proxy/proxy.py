@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from chaos.frame_proxy.fault_actions import NO_PROCESS, ProxyFaultActions
-from chaos.frame_proxy.frames import MOST_FRAME_BYTES
+from chaos.frame_proxy.frames import MAX_FRAME_BYTES
 from chaos.frame_proxy.node_front import Address, NodeFront
 from chaos.frame_proxy.recorder import FrameRecorder, RequestLog
 from chaos.frame_proxy.rules_file import why_not
@@ -25,7 +25,7 @@ from scenarios.vocabulary import NODE_ROLES, PARTITION_ROLES
 
 FLUSH_EVERY_S: Final = 0.5
 KEPT_HITS: Final = 100_000
-MOST_FRONTS: Final = 1_000
+MAX_FRONTS: Final = 1_000
 """The most nodes and links that have a listener. Kafka's largest clusters have fewer nodes."""
 
 
@@ -66,7 +66,7 @@ class ProxyPlan:
     frames: Path | None = None  # the folder for what is recorded for the judge of a run
     seed: int = 1
     origin_us: int | None = None  # what times count from, on the monotonic clock
-    most_frame_bytes: int = MOST_FRAME_BYTES
+    most_frame_bytes: int = MAX_FRAME_BYTES
     behind_toxiproxy: bool = False
 
 
@@ -116,11 +116,11 @@ class FrameProxy:
 
     def advertised(self, node_id: int, host: str, port: int) -> tuple[str, int]:
         """Return the address to advertise to clients for a node's address. A node that is new gets a front now. Beyond
-        MOST_FRONTS, or without a free port, its own address stays."""
+        MAX_FRONTS, or without a free port, its own address stays."""
         known = self._advertised.get((node_id, host, port))
         if known is not None:
             return known
-        wrong = f"there are {MOST_FRONTS} already" if len(self._fronts) >= MOST_FRONTS else ""
+        wrong = f"there are {MAX_FRONTS} already" if len(self._fronts) >= MAX_FRONTS else ""
         if not wrong:
             try:
                 return self._open(AdvertisedNode(node_id, host, port), 0)

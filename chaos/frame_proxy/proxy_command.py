@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 EXIT_CLEAN = 0
 EXIT_SETUP = 2
-MOST_PORT = 65_535
+MAX_PORT = 65_535
 TOKEN_BYTES = 24
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -86,7 +86,7 @@ def run_proxy(options: ProxyOptions, announce: Callable[[str], None] = print) ->
 
 def _check_ports(listen: str, port: int, nodes: int) -> None:
     """Raise SetupError if there are fewer ports from this one on than nodes."""
-    if port and port + nodes - 1 > MOST_PORT:
+    if port and port + nodes - 1 > MAX_PORT:
         raise SetupError(f"--listen is {listen}, and {nodes} nodes need the ports from it on: give a lower one.")
 
 

@@ -47,7 +47,7 @@ FRESH_SHARE: Final = 0.35
 """share of the recipes of a round that are new seeds without changes"""
 FEW: Final = 8
 """With fewer recipes in the corpus all of a round are new seeds."""
-MOST_CHANGES: Final = 12
+MAX_CHANGES: Final = 12
 MIX_SHARE: Final = 0.2
 """share of the changed recipes that also get the changes of another one of their scenario"""
 SAFE_KINDS: Final = ("node_killed", "node_paused", "node_isolated", "link_cut", "link_delayed", "link_reset")
@@ -448,7 +448,7 @@ class GuidedSearch:
             others = [each.recipe for each in entries if each.recipe.scenario == recipe.scenario]
             changes += random.choice(others).changes
         changes += [random.randrange(2**31) for _ in range(1 + (random.random() < 0.4))]
-        return replace(recipe, changes=tuple(changes[-MOST_CHANGES:]))
+        return replace(recipe, changes=tuple(changes[-MAX_CHANGES:]))
 
     def _verdicts(self, recipes: Sequence[Recipe]) -> Iterator[SimVerdict]:
         parts = [recipes[start : start + PART] for start in range(0, len(recipes), PART)]

@@ -18,8 +18,8 @@ from scenarios.model import Fault, NodeChoice, Scenario
 from scenarios.revisions import MARK
 
 MAX_RUNS = 200
-LEAST_SECONDS = 1.0
-LEAST_RATE = 0.1
+MIN_SECONDS = 1.0
+MIN_RATE = 0.1
 REGRESSIONS = Path(__file__).resolve().parents[2] / "scenarios" / "regressions"
 
 
@@ -97,7 +97,7 @@ def _simpler_faults(scenario: Scenario) -> Iterator[Scenario]:
 def _shorter(scenario: Scenario) -> Iterator[Scenario]:
     seconds = scenario.load.in_simulator.seconds
     for part in (0.5, 0.75):
-        if seconds * part >= LEAST_SECONDS:
+        if seconds * part >= MIN_SECONDS:
             yield _with_load(scenario, sim_seconds=round(seconds * part, 2))
 
 
@@ -111,7 +111,7 @@ def _less_load(scenario: Scenario) -> Iterator[Scenario]:
             played = simulated(group)
             less = [replace(group, sim_count=1)] if played.count > 1 else []
             rate = getattr(played, "rate_per_s", 0.0)
-            less += [replace(group, sim_rate_per_s=round(rate / 2, 3))] if rate / 2 >= LEAST_RATE else []
+            less += [replace(group, sim_rate_per_s=round(rate / 2, 3))] if rate / 2 >= MIN_RATE else []
             for each in less:
                 yield _with_load(scenario, **{name: (*groups[:place], each, *groups[place + 1 :])})
 

@@ -97,7 +97,7 @@ TOGETHER_SHARE: Final = 0.3
 """share of the seeds with each of TOGETHER"""
 VARIED_SHARE: Final = 0.5
 """share of the seeds with some of SETTINGS"""
-MOST_SETTINGS: Final = 4
+MAX_SETTINGS: Final = 4
 
 ALONE_LINKS = (("client", "any"),)
 LINKS = (
@@ -170,7 +170,7 @@ def _varied(scenario: Scenario, random: Random) -> Scenario:
     cluster = scenario.cluster
     drawn: dict[str, str] = {}
     if random.random() < VARIED_SHARE:
-        names = random.sample(sorted(SETTINGS), random.randint(1, MOST_SETTINGS))
+        names = random.sample(sorted(SETTINGS), random.randint(1, MAX_SETTINGS))
         drawn |= {name: random.choice(SETTINGS[name]) for name in names}
     for settings in TOGETHER:
         drawn |= settings if random.random() < TOGETHER_SHARE else {}

@@ -42,7 +42,7 @@ PREPARE_US = 30_000_000
 """Limit for the topics to be created, and the same limit again for them to be seeded."""
 DRAIN_US = 60_000_000
 """Limit for clients to finish once they are stopped, and for each last read."""
-MOST_LOCAL_READS = 4
+MAX_LOCAL_READS = 4
 """Largest number of times that local logs are read, because their start moves meanwhile."""
 CONVERGE_US = 60_000_000
 """Limit for the nodes to agree after the heal. Beyond it quorum-converges is violated."""
@@ -236,7 +236,7 @@ class SimWorld:
         """Read a partition whose remote segments are unreadable (E-7) from the start of its local log. That start
         moves when retention deletes local segments meanwhile, so the read is repeated then."""
         before: dict[protocol.TopicPartition, int] = {}
-        for number in range(MOST_LOCAL_READS):
+        for number in range(MAX_LOCAL_READS):
             unreadable = [(protocol.TopicPartition(*where), start) for where, start in self._after_heal.unreadable()]
             starts = {where: start for where, start in unreadable if where in reader.unread}
             if not starts or starts == before:

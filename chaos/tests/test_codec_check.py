@@ -34,7 +34,7 @@ PLAYED = (
     "swarm",
 )
 """Quick scenarios that together use every version of every API of all scenarios."""
-LEAST_VERSIONS = 35
+MIN_VERSIONS = 35
 """Least number of versions that these runs use. Some requests depend on the seed."""
 NEVER_PLAYED = {
     (ApiKey.FETCH_SNAPSHOT, 1000),
@@ -144,7 +144,7 @@ def test_these_scenarios_have_messages_of_every_kind(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(network, "same_after_codec_reply", checked)
     for name in PLAYED:
         assert_passed_in_bytes(name)
-    assert len(seen) >= LEAST_VERSIONS
+    assert len(seen) >= MIN_VERSIONS
     assert set(DRAFTS) - seen == NEVER_PLAYED
 
 

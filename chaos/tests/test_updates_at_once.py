@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from chaos.checks.metadata_epoch import ACTIVATED, FEATURE, MOST_US, STILL_US, TAKEOVER_US, UpdatesSentAtOnce
+from chaos.checks.metadata_epoch import ACTIVATED, FEATURE, MAX_US, STILL_US, TAKEOVER_US, UpdatesSentAtOnce
 from chaos.tests.check_context import check_context
 from chaos.tests.stub_node import (
     StubBroker,
@@ -75,7 +75,7 @@ def test_broker_does_not_wait_for_another_one() -> None:
     controller = Controller()
     controller.content()
     assert not controller.sends(1, 1)
-    controller.passes(MOST_US)
+    controller.passes(MAX_US)
     controller.respond(1, 1)
     assert controller.sends(2, 2)
     assert [each.guarantee for each in controller.check.violations] == ["updates-sent-at-once"]
@@ -86,13 +86,13 @@ def test_broker_that_has_not_responded_delays_only_itself() -> None:
     controller.content()
     assert not controller.sends(1, 1)
     assert not controller.sends(2, 2)
-    controller.passes(MOST_US)
+    controller.passes(MAX_US)
     controller.content()
-    controller.passes(MOST_US)
+    controller.passes(MAX_US)
     controller.respond(1, 1)
     assert not controller.sends(1, 3)
     controller.acts(PeerDown(2, Channel.METADATA))
-    controller.passes(MOST_US)
+    controller.passes(MAX_US)
     assert not controller.sends(2, 4), "the pause after a failure"
 
 
@@ -101,7 +101,7 @@ def test_controller_may_delay_an_update_for_each_of_these_reasons(why: str) -> N
     controller = Controller()
     controller.content()
     controller.sends(1, 1)
-    controller.passes(MOST_US)
+    controller.passes(MAX_US)
     if why == "fenced":
         controller.set_fenced(2, fenced=True)
         controller.content()

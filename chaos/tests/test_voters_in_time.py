@@ -10,7 +10,7 @@ from chaos.checks.batches import BatchIdentity
 from chaos.checks.check import CheckContext, Settings
 from chaos.checks.fault_times import FaultTimes
 from chaos.checks.quorum_liveness import LATE_US, LeaderKeepsMajority, VotesSought
-from chaos.checks.quorum_promises import MOST_REPEATED, DivergenceCut
+from chaos.checks.quorum_promises import MAX_REPEATED, DivergenceCut
 from chaos.checks.quorum_view import QuorumView, Seen
 from chaos.checks.replica_view import ReplicaView
 from chaos.tests.stub_node import StubBroker, StubLog, StubMetadataLog, StubNode, StubQuorumNode
@@ -193,7 +193,7 @@ def test_log_is_cut_where_it_diverges(voter: Voter, epoch: int, end: int, cut_to
 
 @pytest.mark.parametrize("moves", [True, False])
 def test_follower_gets_past_a_divergence(voter: Voter, moves: bool) -> None:
-    for each in range(MOST_REPEATED):
+    for each in range(MAX_REPEATED):
         voter.sees(0, end=20 - each if moves else 20)
         voter.gets(Diverging(OffsetAndEpoch(12, 4)))
     assert ("times in a row" not in voter.stories) is moves

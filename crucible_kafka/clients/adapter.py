@@ -32,10 +32,10 @@ from crucible_kafka.clients.protocol import (
 
 HELLO_LIMIT_S: Final = 60.0
 """The longest wait for the reply to hello. A virtual machine may have to start on a loaded machine."""
-MOST_LINE_BYTES: Final = 8 << 20
-MOST_BYTES: Final = 128 << 20
+MAX_LINE_BYTES: Final = 8 << 20
+MAX_BYTES: Final = 128 << 20
 """The limit of what one process may write."""
-MOST_LINES_AHEAD: Final = 200_000
+MAX_LINES_AHEAD: Final = 200_000
 """The limit of events that nobody has taken yet."""
 KEPT_ERROR_LINES: Final = 40
 SHOWN_ERROR_LINES: Final = 3
@@ -179,12 +179,12 @@ class AdapterProcess:
         assert self._process.stdout is not None, "it was started with pipes"
         output: IO[bytes] = self._process.stdout
         total_bytes = 0
-        while line := output.readline(MOST_LINE_BYTES + 1):
+        while line := output.readline(MAX_LINE_BYTES + 1):
             total_bytes += len(line)
-            if len(line) > MOST_LINE_BYTES:
-                return self._fail(f"The adapter wrote a line of more than {MOST_LINE_BYTES >> 20} MB.")
-            if total_bytes > MOST_BYTES:
-                return self._fail(f"The adapter floods: it wrote more than {MOST_BYTES >> 20} MB.")
+            if len(line) > MAX_LINE_BYTES:
+                return self._fail(f"The adapter wrote a line of more than {MAX_LINE_BYTES >> 20} MB.")
+            if total_bytes > MAX_BYTES:
+                return self._fail(f"The adapter floods: it wrote more than {MAX_BYTES >> 20} MB.")
             if not line.strip():
                 continue
             try:
@@ -200,7 +200,7 @@ class AdapterProcess:
         with self._lock:
             if not isinstance(message, Reply):
                 self._events.append((time.time(), message))
-                is_flood = len(self._events) > MOST_LINES_AHEAD
+                is_flood = len(self._events) > MAX_LINES_AHEAD
             else:
                 is_flood = False
                 waiting = self._waiting.get(message.id)
@@ -208,7 +208,7 @@ class AdapterProcess:
                     waiting.reply = message
                     waiting.arrived.set()
         if is_flood:
-            self._fail(f"The adapter floods: {MOST_LINES_AHEAD:,} events came that nothing had requested.")
+            self._fail(f"The adapter floods: {MAX_LINES_AHEAD:,} events came that nothing had requested.")
         return not is_flood
 
     def _why_ended(self) -> str:

@@ -5,7 +5,7 @@ import threading
 from contextlib import suppress
 from typing import Final
 
-MOST_WAITING: Final = 64
+MAX_WAITING: Final = 64
 READ_BYTES: Final = 65_536
 
 
@@ -22,7 +22,7 @@ class RawServer:
         self.accepted = 0
         """The number of connections so far."""
         if is_listening:
-            self._socket.listen(MOST_WAITING)
+            self._socket.listen(MAX_WAITING)
             threading.Thread(target=self._accept, name="raw-server", daemon=True).start()
 
     @property
@@ -71,7 +71,7 @@ class Forwarder:
 
     def open(self) -> None:
         """Begin to accept connections."""
-        self._socket.listen(MOST_WAITING)
+        self._socket.listen(MAX_WAITING)
         threading.Thread(target=self._accept, name="forwarder", daemon=True).start()
 
     def close(self) -> None:

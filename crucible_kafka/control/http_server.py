@@ -39,10 +39,10 @@ CLIENT_LIMIT_S: Final = 5.0
 """How long a client may take with what it sends."""
 POLL_S: Final = 0.02
 """How soon ``close`` is noticed."""
-MOST_BODY_BYTES: Final = 8 << 20
-MOST_CONNECTIONS: Final = 64
+MAX_BODY_BYTES: Final = 8 << 20
+MAX_CONNECTIONS: Final = 64
 """Each has a thread."""
-MOST_DIGITS: Final = 18
+MAX_DIGITS: Final = 18
 METHODS: Final = ("GET", "POST", "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS")
 """Those that get a response of our own, if only that the path has another one."""
 DOCUMENT: Final = "/openapi.json"
@@ -83,14 +83,14 @@ class _Server(ThreadingHTTPServer):
         self.call = Call(kafka)
         self.token = token.encode()
         self.is_closing = False
-        self._free = threading.Semaphore(MOST_CONNECTIONS)
+        self._free = threading.Semaphore(MAX_CONNECTIONS)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection in a thread, unless there are too many."""
         if self._free.acquire(blocking=False):
             super().process_request(request, client_address)
             return
-        body = _encoded({"error": f"{MOST_CONNECTIONS} connections are open: close some first."})
+        body = _encoded({"error": f"{MAX_CONNECTIONS} connections are open: close some first."})
         head = f"HTTP/1.0 {BUSY} Busy\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         with suppress(OSError):
             request.settimeout(CLIENT_LIMIT_S)
@@ -130,10 +130,10 @@ class _Handler(BaseHTTPRequestHandler):
         if "Transfer-Encoding" in self.headers:
             raise Refusal(LENGTH_REQUIRED, "The body comes in pieces: send it at once, with Content-Length.")
         size = self.headers.get("Content-Length", "0")
-        if not (size.isascii() and size.isdigit() and len(size) <= MOST_DIGITS):
+        if not (size.isascii() and size.isdigit() and len(size) <= MAX_DIGITS):
             raise Refusal(BAD_REQUEST, "Content-Length is no number of bytes.")
-        if int(size) > MOST_BODY_BYTES:
-            raise Refusal(TOO_LARGE, f"The body has {size} bytes: send at most {MOST_BODY_BYTES}.")
+        if int(size) > MAX_BODY_BYTES:
+            raise Refusal(TOO_LARGE, f"The body has {size} bytes: send at most {MAX_BODY_BYTES}.")
         return self.rfile.read(int(size))
 
     def _guard(self) -> None:

@@ -18,11 +18,11 @@ from msgspec import Meta
 from crucible_kafka.library import Cluster, CrucibleTimeout
 
 PREFIX: Final = "/v1"
-MOST_WAIT_S: Final = 600.0
+MAX_WAIT_S: Final = 600.0
 BUSY_LIMIT_S: Final = 60.0
 """The longest wait for another verb on the nodes."""
 
-Limit: TypeAlias = Annotated[float, Meta(gt=0, le=MOST_WAIT_S, description="The longest wait, in seconds.")]
+Limit: TypeAlias = Annotated[float, Meta(gt=0, le=MAX_WAIT_S, description="The longest wait, in seconds.")]
 
 
 class Refusal(Exception):  # noqa: N818 - says what happened

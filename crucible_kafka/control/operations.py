@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import Meta
 
-from crucible_kafka.control.operation import MOST_WAIT_S, Call, Limit, Operations, Refusal
+from crucible_kafka.control.operation import MAX_WAIT_S, Call, Limit, Operations, Refusal
 from crucible_kafka.control.shown import (
     ClusterShown,
     Count,
@@ -448,10 +448,10 @@ def add_rule(
     seed: Annotated[int | None, Meta(description="Says on which, with a probability.")] = None,
     optional: Annotated[bool, Meta(description="Whether /v1/rules/check lets it pass if it never fired.")] = False,
     seconds: Annotated[
-        Annotated[float, Meta(ge=0, le=MOST_WAIT_S)] | None, Meta(description="Of delay_request and delay_response.")
+        Annotated[float, Meta(ge=0, le=MAX_WAIT_S)] | None, Meta(description="Of delay_request and delay_response.")
     ] = None,
     within_s: Annotated[
-        Annotated[float, Meta(ge=0, le=MOST_WAIT_S)] | None, Meta(description="Of reorder (default 1).")
+        Annotated[float, Meta(ge=0, le=MAX_WAIT_S)] | None, Meta(description="Of reorder (default 1).")
     ] = None,
     handled: Annotated[
         bool | None, Meta(description="Of hang and respond_error: whether the node handles the request first.")
@@ -566,7 +566,7 @@ def wait_fired(
     call: Call,
     rule: RuleNumber,
     times: Annotated[int, Meta(ge=1, le=INT32_MAX)] = 1,
-    timeout_s: Annotated[float, Meta(ge=0, le=MOST_WAIT_S, description="The longest wait, in seconds.")] = WAIT_S,
+    timeout_s: Annotated[float, Meta(ge=0, le=MAX_WAIT_S, description="The longest wait, in seconds.")] = WAIT_S,
 ) -> RuleShown:
     """Wait until a rule has acted so often. Fail with 504 after the time."""
     found = _rule(call, rule)

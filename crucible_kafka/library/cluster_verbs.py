@@ -26,8 +26,8 @@ GROUP_KEY, TRANSACTION_KEY = 0, 1
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 """Types of the changes of UpdateFeatures."""
 
-MOST_PARTITIONS: Final = 10_000
-MOST_LEVEL: Final = 2**15 - 1
+MAX_PARTITIONS: Final = 10_000
+MAX_FEATURE_LEVEL: Final = 2**15 - 1
 
 
 @checked()
@@ -53,8 +53,8 @@ class ClusterVerbs(ClusterLife):
         from kio.schema.create_topics.v7.request import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
         count = min(3, self.nodes) if replicas is None else replicas
-        if not 1 <= partitions <= MOST_PARTITIONS:
-            raise ValueError(f"partitions is {partitions}: give 1 to {MOST_PARTITIONS}.")
+        if not 1 <= partitions <= MAX_PARTITIONS:
+            raise ValueError(f"partitions is {partitions}: give 1 to {MAX_PARTITIONS}.")
         if not 1 <= count <= self.nodes:
             raise ValueError(f"replicas is {count}: give 1 to {self.nodes}, the number of nodes.")
         settings = tuple(
@@ -388,8 +388,8 @@ class ClusterVerbs(ClusterLife):
         allows a downgrade that loses metadata."""
         from kio.schema.update_features.v2.request import FeatureUpdateKey, UpdateFeaturesRequest
 
-        if not 0 <= level <= MOST_LEVEL:
-            raise ValueError(f"level is {level}: give 0 to {MOST_LEVEL}.")
+        if not 0 <= level <= MAX_FEATURE_LEVEL:
+            raise ValueError(f"level is {level}: give 0 to {MAX_FEATURE_LEVEL}.")
         now = self.features().get(name, 0)
         kind = UPGRADE if level >= now else UNSAFE_DOWNGRADE if unsafe else SAFE_DOWNGRADE
         make: Any = FeatureUpdateKey

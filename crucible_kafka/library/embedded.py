@@ -23,7 +23,7 @@ from reference_broker.serve.process import StartError
 from reference_broker.serve.server import Options, Server
 
 STOPPED: Final = "it was stopped"
-MOST_LOG_LINES: Final = 10_000
+MAX_LOG_LINES: Final = 10_000
 END_LIMIT_S: Final = 10.0
 """The longest wait for the thread of a node that ends."""
 
@@ -33,7 +33,7 @@ class LineKeeper(io.StringIO):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lines: deque[str] = deque(maxlen=MOST_LOG_LINES)
+        self.lines: deque[str] = deque(maxlen=MAX_LOG_LINES)
 
     def write(self, text: str) -> int:
         self.lines.append(text.rstrip("\n"))

@@ -8,13 +8,13 @@ from typing import Final
 from crucible_kafka.library.observation import Frame, error_lines
 from crucible_kafka.library.shared_cluster import SharedCluster
 
-MOST_FRAMES: Final = 200
+MAX_FRAMES: Final = 200
 """The number of newest frames that are looked at."""
-MOST_FRAME_LINES: Final = 40
+MAX_FRAME_LINES: Final = 40
 SHOWN_OF_RUN: Final = 2
 """Of many frames of one client and API in a row, that many are shown at each end."""
-MOST_LOG_LINES: Final = 10
-MOST_CHARACTERS: Final = 240
+MAX_LOG_LINES: Final = 10
+MAX_CHARACTERS: Final = 240
 """The limit of one line."""
 
 
@@ -24,13 +24,13 @@ def failure_report(cluster: SharedCluster, since_s: float) -> str:
     parts = [f"{cluster.bootstrap_servers}{nodes}"]
     rules = [f"  {rule}: fired {rule.fired} times" for rule in cluster.rules_of_test]
     parts += ["Rules:", *rules] if rules else ["Rules: none"]
-    frames = [frame for frame in cluster.newest_frames(MOST_FRAMES) if frame.at_s >= since_s]
+    frames = [frame for frame in cluster.newest_frames(MAX_FRAMES) if frame.at_s >= since_s]
     lines = [*conversation(frames)]
-    shown = lines[-MOST_FRAME_LINES:]
+    shown = lines[-MAX_FRAME_LINES:]
     parts += ["The clients' last requests and responses:", *shown] if shown else ["No client sent a request."]
     errors = [*error_lines(cluster.log_lines(), since_s)]
     if errors:
-        parts += ["Errors and warnings in the nodes' logs:", *map(_cut, errors[-MOST_LOG_LINES:])]
+        parts += ["Errors and warnings in the nodes' logs:", *map(_cut, errors[-MAX_LOG_LINES:])]
     return "\n".join(parts)
 
 
@@ -66,4 +66,4 @@ def _line(frame: Frame) -> str:
 
 
 def _cut(line: str) -> str:
-    return line if len(line) <= MOST_CHARACTERS else f"{line[: MOST_CHARACTERS - 3]}..."
+    return line if len(line) <= MAX_CHARACTERS else f"{line[: MAX_CHARACTERS - 3]}..."

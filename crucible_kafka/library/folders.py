@@ -18,7 +18,7 @@ PREFIX: Final = "crucible-cluster-"
 NEW_PREFIX: Final = "crucible-new-"
 LOCK: Final = "lock"
 MEMORY: Final = Path("/dev/shm")
-LEAST_FREE_BYTES: Final = 256 << 20
+MIN_FREE_BYTES: Final = 256 << 20
 """A folder in memory needs that much; in small containers /dev/shm has 64 MiB."""
 
 
@@ -51,7 +51,7 @@ def _root() -> Path:
     if chosen and Path(chosen).is_dir():
         return Path(chosen)
     with suppress(OSError):
-        if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= LEAST_FREE_BYTES:
+        if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= MIN_FREE_BYTES:
             return MEMORY
     return Path(tempfile.gettempdir())
 

@@ -12,12 +12,12 @@ from reference_broker.core.events import Reply, Request
 from reference_broker.wire.apis import api_name
 from reference_broker.wire.fetch import FetchResponse
 
-MOST_FRAMES: Final = 10_000
-MOST_BYTES: Final = 32 << 20
+MAX_FRAMES: Final = 10_000
+MAX_BYTES: Final = 32 << 20
 """The limit of the records and other bytes that a ring keeps alive."""
 OVERHEAD_BYTES: Final = 500
 """The memory of a small frame, estimated."""
-MOST_CLIENTS: Final = 1000
+MAX_CLIENTS: Final = 1000
 """Clients beyond these are counted as one."""
 
 
@@ -66,7 +66,7 @@ class Ring:
     def add(self, frame: RecordedFrame) -> None:
         self.frames.append(frame)
         self._bytes += frame.size_bytes + OVERHEAD_BYTES
-        while len(self.frames) > MOST_FRAMES or self._bytes > MOST_BYTES:
+        while len(self.frames) > MAX_FRAMES or self._bytes > MAX_BYTES:
             self._bytes -= self.frames.popleft().size_bytes + OVERHEAD_BYTES
 
     def clear(self) -> None:
@@ -110,7 +110,7 @@ class FrameRecorder:
         self._ring(request.tag.role).add(frame)
         if request.tag.role == "client":
             key = (api_name(request.api_key), request.client_id)
-            if key not in self.requests and len(self.requests) >= MOST_CLIENTS:
+            if key not in self.requests and len(self.requests) >= MAX_CLIENTS:
                 key = (key[0], "(others)")
             self.requests[key] += 1
         return frame

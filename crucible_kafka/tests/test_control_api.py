@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 
 from crucible_kafka import Cluster, Matcher
 from crucible_kafka.control import http_server
-from crucible_kafka.control.http_server import MOST_BODY_BYTES, ControlServer
+from crucible_kafka.control.http_server import MAX_BODY_BYTES, ControlServer
 from crucible_kafka.control.openapi import document
 from crucible_kafka.control.operation import Operation
 from crucible_kafka.control.operations import COUNTS, RENAMED, add_rule, operation
@@ -279,7 +279,7 @@ def test_end_of_the_server_ends_waits() -> None:
 
 
 def test_too_many_connections_are_refused(kafka: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "MOST_CONNECTIONS", 1)
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 1)
     with serving(kafka) as server:
         client = Client(server)
         with start_waiting(client):
@@ -311,7 +311,7 @@ def test_too_many_connections_are_refused(kafka: Cluster, monkeypatch: pytest.Mo
         ("OPTIONS /v1/rules HTTP/1.1\r\nOrigin: http://a-page.example\r\n", 403),
         ("POST /v1/rules HTTP/1.1\r\nContent-Length: x\r\n{token}", 400),
         ("POST /v1/rules HTTP/1.1\r\nContent-Length: -1\r\n{token}", 400),
-        (f"POST /v1/rules HTTP/1.1\r\nContent-Length: {MOST_BODY_BYTES + 1}\r\n{{token}}", 413),
+        (f"POST /v1/rules HTTP/1.1\r\nContent-Length: {MAX_BODY_BYTES + 1}\r\n{{token}}", 413),
         ("POST /v1/rules HTTP/1.1\r\nTransfer-Encoding: chunked\r\n{token}", 411),
         ("GET /v1/rules?node=%ff HTTP/1.1\r\n{token}", 400),
         ("BREW /v1/rules HTTP/1.1\r\n{token}", 501),

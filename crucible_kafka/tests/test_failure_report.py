@@ -2,7 +2,7 @@
 
 import json
 
-from crucible_kafka.library.failure_report import MOST_CHARACTERS, conversation
+from crucible_kafka.library.failure_report import MAX_CHARACTERS, conversation
 from crucible_kafka.library.observation import Frame, error_lines
 
 
@@ -43,7 +43,7 @@ def test_frames_with_faults_are_never_counted_only() -> None:
 def test_long_body_is_cut_and_its_fault_is_not() -> None:
     (line,) = conversation([frame("Produce", body={"topics": ["x" * 1000]}, fault="response dropped")])
     assert line.endswith("...  [response dropped]")
-    assert len(line) == MOST_CHARACTERS + len("  [response dropped]")
+    assert len(line) == MAX_CHARACTERS + len("  [response dropped]")
 
 
 def test_list_of_versions_is_left_out() -> None:

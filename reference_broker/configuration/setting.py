@@ -193,19 +193,19 @@ REMOVED = ("leader.imbalance.per.broker.percentage",)
 """Settings of older releases of Kafka that have no effect in any release with KRaft. They are refused."""
 
 
-MOST_LIKENED = 100
+MAX_COMPARED_CHARACTERS = 100
 """A name of more characters is not compared with known names, which takes time. No setting has such a name."""
 
 
-MOST_VALUE_BYTES = 32_767
+MAX_VALUE_BYTES = 32_767
 """The longest text of a setting. Versions of DescribeConfigs that are not flexible cannot carry a longer one."""
 
 
 def check_lengths(pairs: Mapping[str, str]) -> None:
-    """Raise ConfigError for a value of more than MOST_VALUE_BYTES."""
+    """Raise ConfigError for a value of more than MAX_VALUE_BYTES."""
     for name, text in pairs.items():
-        if len(text) > MOST_VALUE_BYTES or len(text.encode()) > MOST_VALUE_BYTES:
-            raise ConfigError(f"{name} has a value of more than {MOST_VALUE_BYTES} bytes: give a shorter one.")
+        if len(text) > MAX_VALUE_BYTES or len(text.encode()) > MAX_VALUE_BYTES:
+            raise ConfigError(f"{name} has a value of more than {MAX_VALUE_BYTES} bytes: give a shorter one.")
 
 
 def parse_all(keys: Mapping[str, ConfigKey], pairs: Mapping[str, str], what: str) -> dict[str, Value]:
@@ -217,7 +217,11 @@ def parse_all(keys: Mapping[str, ConfigKey], pairs: Mapping[str, str], what: str
         if key is None and name in REMOVED:
             raise ConfigError(f"{name} would have no effect on this broker; remove it.")
         if key is None:
-            near = get_close_matches(name.replace("_", ".").lower(), keys, n=1) if len(name) <= MOST_LIKENED else []
+            near = (
+                get_close_matches(name.replace("_", ".").lower(), keys, n=1)
+                if len(name) <= MAX_COMPARED_CHARACTERS
+                else []
+            )
             hint = f"did you mean {near[0]}?" if near else "remove it."
             raise ConfigError(f"Unknown {what} config name: {name}; {hint}")
         values[name] = key.parse(text)

@@ -298,7 +298,7 @@ def _leaves(broker: BrokerImage | None) -> bool:
 
 
 RETRY_MS = 200
-MOST_REPLICAS: Final = 500
+MAX_REPLICAS: Final = 500
 """The number of replicas in one request. A controller refuses a request that has too many items. Kafka's limit is 2,250
 (AssignReplicasToDirsRequest.MAX_ASSIGNMENTS_PER_REQUEST)."""
 
@@ -316,14 +316,14 @@ class DirectoryAssignment:
     """The ID of this node's only directory."""
 
     def report(self, replicas: Mapping[ReplicaKey, bool], done: Callable[[], None]) -> None:
-        """Report of each replica whether it is lost, in requests of MOST_REPLICAS, one after the other. Retry until an
+        """Report of each replica whether it is lost, in requests of MAX_REPLICAS, one after the other. Retry until an
         active controller has made all changes, and then call ``done``. The report also ends if the metadata.version is
         too low for directories, or if the ApiVersions of the controller do not name this API, in which case the
         controller would close the connection."""
         if not replicas:
             done()
             return
-        reported = dict(islice(replicas.items(), MOST_REPLICAS))
+        reported = dict(islice(replicas.items(), MAX_REPLICAS))
 
         def again() -> None:
             self._node.after(RETRY_MS * 1000, lambda: self.report(replicas, done))

@@ -18,7 +18,7 @@ from reference_broker.metadata.records import MetadataRecord, PartitionChangeRec
 from reference_broker.ports.node_ports import NodeContext
 from reference_broker.ports.slicing import Sliced
 
-MOST_ELECTIONS_AT_ONCE = 1000
+MAX_ELECTIONS_AT_ONCE = 1000
 """The limit for one change. Other changes have their turn between two of them."""
 
 
@@ -67,7 +67,7 @@ class LeaderBalance:
             self._is_queued = False
             if elections.checked is not None and not leaderless_only:
                 self._seen = elections.checked
-            if refusal is None and len(elections.records) >= MOST_ELECTIONS_AT_ONCE:
+            if refusal is None and len(elections.records) >= MAX_ELECTIONS_AT_ONCE:
                 self._elect(leaderless_only=leaderless_only)
 
         self.controller.propose(elections, completed, raise_bug)
@@ -97,7 +97,7 @@ class LeaderElections(Change[Refusal | None]):
                 self.records.extend(changed)
                 if context.spend(cost_of(indexes, changed)):
                     yield
-                if len(self.records) >= MOST_ELECTIONS_AT_ONCE:
+                if len(self.records) >= MAX_ELECTIONS_AT_ONCE:
                     return self.records
         self.checked = latest
         return self.records

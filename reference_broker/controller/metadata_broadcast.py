@@ -42,7 +42,7 @@ from reference_broker.wire.errors import ErrorCode
 DELETED = -2
 """The leader of a deleted partition (LeaderAndIsr.LeaderDuringDelete)."""
 
-MOST_REMEMBERED = 64
+MAX_REMEMBERED = 64
 """The number of epochs whose changed topics are remembered. For a broker that is further behind, every topic is
 compared."""
 
@@ -94,7 +94,7 @@ class Frames:
     """The partition states of updates. What several brokers need is built once, and kept until ``forget``."""
 
     ports: Ports
-    history: deque[tuple[int, tuple[str, ...]]] = field(default_factory=lambda: deque(maxlen=MOST_REMEMBERED))
+    history: deque[tuple[int, tuple[str, ...]]] = field(default_factory=lambda: deque(maxlen=MAX_REMEMBERED))
     _made: dict[tuple[int, int], States] = field(default_factory=dict)
     _waiting: dict[tuple[int, int], list[Callable[[States], None]]] = field(default_factory=dict)
 

@@ -20,7 +20,7 @@ from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Ports, later
 from reference_broker.ports.slicing import COORDINATOR_RECORDS_PER_SLICE, Sliced, SliceQueue
 from reference_broker.records.batch import BatchHeader, InvalidRecords, checked, iterate
-from reference_broker.records.record import MOST_PLAIN_BYTES, Record, read_records
+from reference_broker.records.record import MAX_PLAIN_BYTES, Record, read_records
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -123,7 +123,7 @@ class Loading:
                 offset = header.last_offset + 1
                 try:
                     checked(view, position, len(view))
-                    for record in read_records(view[position : position + header.size_bytes], MOST_PLAIN_BYTES):
+                    for record in read_records(view[position : position + header.size_bytes], MAX_PLAIN_BYTES):
                         yield header, record
                 except InvalidRecords as invalid:
                     self._skip(header.base_offset, invalid.message)

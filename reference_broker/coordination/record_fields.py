@@ -38,13 +38,13 @@ class TextTooLong(Exception):  # noqa: N818 - a text that has no place in a reco
     """A flexible request can carry this text, but a record that is not flexible cannot hold it."""
 
 
-MOST_TEXT_BYTES = 0x7FFF
+MAX_TEXT_BYTES = 0x7FFF
 """The longest text in a record, and in a message that is not flexible."""
 
 
 def fits(text: str | None, spare_bytes: int = 0) -> bool:
     """Return whether a record can hold the text and ``spare_bytes`` more."""
-    most = MOST_TEXT_BYTES - spare_bytes
+    most = MAX_TEXT_BYTES - spare_bytes
     return text is None or len(text) <= most // 4 or len(text.encode()) <= most
 
 
@@ -88,7 +88,7 @@ class FieldWriter:
         elif fits(value):
             self.data += legacy_string(value)
         else:
-            raise TextTooLong(f"a text of more than {MOST_TEXT_BYTES} bytes")
+            raise TextTooLong(f"a text of more than {MAX_TEXT_BYTES} bytes")
 
     def blob(self, value: bytes) -> None:
         self.length(len(value))

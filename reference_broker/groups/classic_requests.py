@@ -10,7 +10,7 @@ from reference_broker.wire.errors import Error
 UNKNOWN_MEMBER = ""
 """The member ID of a client that has none yet."""
 NO_GENERATION = -1
-MOST_REASON_CHARACTERS = 255
+MAX_REASON_CHARACTERS = 255
 """The longest reason of a JoinGroup or LeaveGroup that clients send (KIP-800)."""
 
 

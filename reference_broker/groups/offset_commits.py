@@ -18,7 +18,7 @@ from reference_broker.coordination.log import (
     TransactionProducer,
     client_error,
 )
-from reference_broker.coordination.record_fields import MOST_TEXT_BYTES
+from reference_broker.coordination.record_fields import MAX_TEXT_BYTES
 from reference_broker.groups.committed_offsets import (
     MAX_TIMESTAMP_MS,
     NO_METADATA_EPOCH,
@@ -251,8 +251,8 @@ def exists(image: MetadataImage, topic: str, partition: int) -> bool:
 
 
 def _is_too_large(config: BrokerConfig, metadata: str) -> bool:
-    """Kafka counts characters. A record of version 3 cannot hold more than MOST_TEXT_BYTES."""
-    return len(metadata) > config.offset_metadata_max_bytes or len(metadata.encode()) > MOST_TEXT_BYTES
+    """Kafka counts characters. A record of version 3 cannot hold more than MAX_TEXT_BYTES."""
+    return len(metadata) > config.offset_metadata_max_bytes or len(metadata.encode()) > MAX_TEXT_BYTES
 
 
 def epoch_refusal(metadata_epoch: int, last: CommitOffset | None) -> Error:

@@ -38,7 +38,7 @@ def assignment_response(group: Group, member: Member) -> SyncResponse:
     return SyncResponse(ErrorCode.none, group.protocol_type, group.protocol, member.assignment)
 
 
-LEAST_WAIT_MS = 1000
+MIN_WAIT_MS = 1000
 """The shortest wait for static members to join, however short the rebalance timeout is."""
 
 
@@ -111,7 +111,7 @@ def complete(served: ServedGroup) -> None:
     _remove_absent(served)
     # Decision group-nobody-joined (X-14): waits again | generation begins
     if group.members and not group.elect_joined_leader():
-        served.set_timer(max(group.rebalance_timeout_ms, LEAST_WAIT_MS), lambda: complete(served))
+        served.set_timer(max(group.rebalance_timeout_ms, MIN_WAIT_MS), lambda: complete(served))
         return
     served.enter(group.begin_generation)
     if group.state is GroupState.EMPTY:

@@ -13,7 +13,7 @@ from struct import Struct
 from typing import Final, TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.coordination.record_fields import MOST_TEXT_BYTES, DamagedRecord, FieldReader, FieldWriter, fits
+from reference_broker.coordination.record_fields import MAX_TEXT_BYTES, DamagedRecord, FieldReader, FieldWriter, fits
 from reference_broker.groups.committed_offsets import NO_EPOCH, NO_METADATA_EPOCH, NO_TIMESTAMP, CommitOffset, OffsetKey
 from reference_broker.groups.group import Group, Member, MemberProtocol
 from reference_broker.metadata.identifiers import OFFSETS_TOPIC
@@ -189,7 +189,7 @@ def _check_texts(*texts: str | None) -> None:
     """A flexible version may hold texts that can neither be written again nor be sent to older clients. Raise
     DamagedRecord."""
     if not all(map(fits, texts)):
-        raise DamagedRecord(f"a text of more than {MOST_TEXT_BYTES} bytes")
+        raise DamagedRecord(f"a text of more than {MAX_TEXT_BYTES} bytes")
 
 
 def _read_member(fields: FieldReader, protocol: str | None) -> Member:

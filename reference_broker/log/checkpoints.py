@@ -332,7 +332,7 @@ def _rows(offset: int, epochs: Sequence[EpochStart]) -> list[str]:
 
 PARTITION_METADATA_FILE = "partition.metadata"
 TOPIC_ID_BYTES = 16
-MOST_DAMAGED_BITS = 12
+MAX_DAMAGED_BITS = 12
 """One letter of the file stands for 6 bits of the ID."""
 
 
@@ -352,7 +352,7 @@ def is_damaged_copy(stored_id: bytes, topic_id: bytes) -> bool:
     """Return whether an ID that was read is the topic's, with some bits turned over. The file has no checksum. IDs of
     different topics are random, and so differ in about half of their bits."""
     differing = int.from_bytes(stored_id, "big") ^ int.from_bytes(topic_id, "big")
-    return differing.bit_count() <= MOST_DAMAGED_BITS
+    return differing.bit_count() <= MAX_DAMAGED_BITS
 
 
 def read_partition_metadata(disk: Disk, directory: str) -> bytes | None:

@@ -2,7 +2,7 @@
 inside which the log starts.
 
 A producer's records are not decoded before they are written, so a batch may contain anything. One whose bytes are no
-records, that decompresses to more than MOST_PLAIN_BYTES, or whose records do not reach the timestamp of its header,
+records, that decompresses to more than MAX_PLAIN_BYTES, or whose records do not reach the timestamp of its header,
 counts as its first offset with that timestamp. A reader that starts there misses nothing.
 """
 
@@ -15,7 +15,7 @@ from reference_broker.log.segments import Segments
 from reference_broker.ports.slicing import Budget, Sliced
 from reference_broker.records.batch import HEADER_BYTES, BatchHeader, Buffer, InvalidRecords
 from reference_broker.records.compression import PIECE_BYTES, decompressed_pieces
-from reference_broker.records.record import INT64_END, MOST_PLAIN_BYTES, read_zigzag, wrapped
+from reference_broker.records.record import INT64_END, MAX_PLAIN_BYTES, read_zigzag, wrapped
 from reference_broker.wire.errors import ErrorCode
 
 HEADER_COST_US = 1
@@ -185,7 +185,7 @@ def _plain(batch: Buffer, header: BatchHeader, budget: Budget) -> Sliced[bytes]:
     if header.compression == 0:
         return bytes(body)
     pieces: list[bytes] = []
-    for piece in decompressed_pieces(header.compression, body, MOST_PLAIN_BYTES):
+    for piece in decompressed_pieces(header.compression, body, MAX_PLAIN_BYTES):
         pieces.append(piece)
         if budget.spend(PIECE_COST_US * len(piece) // PIECE_BYTES):
             yield

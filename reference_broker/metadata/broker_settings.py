@@ -22,7 +22,7 @@ from typing import Any
 from reference_broker.configuration.broker_config import BROKER_KEYS, BROKER_SYNONYMS, BrokerConfig
 from reference_broker.configuration.broker_config_fields import IDLE_KEYS
 from reference_broker.configuration.setting import (
-    MOST_VALUE_BYTES,
+    MAX_VALUE_BYTES,
     OTHER_UNITS,
     REMOVED,
     ConfigError,
@@ -62,7 +62,7 @@ ABSENT = (
 """How the names of those settings begin that an Apache Kafka 4.1.1 describes and this broker does not have."""
 
 NONE_SET: Mapping[str, str] = {}
-LEAST_SEGMENT_BYTES = 1 << 20
+MIN_SEGMENT_BYTES = 1 << 20
 """Kafka's minimum of ``log.segment.bytes``. Only a file may give less, which tests need."""
 CLEANER_MEMORY = frozenset({"log.cleaner.dedupe.buffer.size", "log.cleaner.threads"})
 
@@ -149,8 +149,8 @@ def normalised_broker_settings(pairs: Mapping[str, str], of_one_broker: bool) ->
     brokers at once, and for a bad value."""
     check_lengths(pairs)
     custom = {name: text for name, text in pairs.items() if is_custom(name)}
-    if any(len(name.encode()) > MOST_VALUE_BYTES for name in custom):
-        raise ConfigError(f"The name of a setting has more than {MOST_VALUE_BYTES} bytes: give a shorter one.")
+    if any(len(name.encode()) > MAX_VALUE_BYTES for name in custom):
+        raise ConfigError(f"The name of a setting has more than {MAX_VALUE_BYTES} bytes: give a shorter one.")
     pairs = {name: text for name, text in pairs.items() if name not in custom}
     fixed = [name for name in pairs if name in OTHER_UNITS or (name in BROKER_KEYS and name not in DYNAMIC)]
     if fixed:
@@ -160,10 +160,8 @@ def normalised_broker_settings(pairs: Mapping[str, str], of_one_broker: bool) ->
         if values.get(name) == 0:
             raise ConfigError(f"{name} is 0: nobody could set it to anything else any more.")
     segment_bytes = values.get("log.segment.bytes")
-    if isinstance(segment_bytes, int) and segment_bytes < LEAST_SEGMENT_BYTES:
-        raise ConfigError(
-            f"log.segment.bytes is {segment_bytes}: give a whole number of at least {LEAST_SEGMENT_BYTES}."
-        )
+    if isinstance(segment_bytes, int) and segment_bytes < MIN_SEGMENT_BYTES:
+        raise ConfigError(f"log.segment.bytes is {segment_bytes}: give a whole number of at least {MIN_SEGMENT_BYTES}.")
     of_each = [name for name in pairs if name in PER_BROKER_ONLY]
     if of_each and not of_one_broker:
         raise ConfigError(

@@ -30,7 +30,7 @@ class Compression(IntEnum):
     ZSTD = 4
 
 
-MOST_EXPANSION = (1, 1032, 22, 255, 32_768)
+MAX_EXPANSION = (1, 1032, 22, 255, 32_768)
 """By codec. No byte of its format makes more plain bytes: a deflate match of 258 bytes takes two bits, a snappy copy of
 64 bytes takes three bytes, a length byte of lz4 stands for 255, and four bytes of zstd repeat a byte 131,072 times."""
 

@@ -99,8 +99,8 @@ def read_zigzag(buffer: Buffer, position: int) -> tuple[int, int]:
 _ONE_BYTE = [bytes((value,)) for value in range(0x80)]
 
 
-MOST_PLAIN_BYTES = 16 * 2**20
-MOST_RECORDS = 100_000
+MAX_PLAIN_BYTES = 16 * 2**20
+MAX_RECORDS = 100_000
 """The broker does not decode a batch that has more of either once it is decompressed, because a few bytes may expand to
 any number of records."""
 
@@ -109,13 +109,13 @@ def plain_records(header: BatchHeader, batch: memoryview) -> Sliced[bytes | None
     """Return the decompressed records of a batch; None if they are too many to decode. Yield after each piece but the
     last, which takes a few milliseconds. Raise InvalidRecords (CORRUPT_MESSAGE)."""
     body = batch[HEADER_BYTES : header.size_bytes]
-    if header.record_count > MOST_RECORDS:
+    if header.record_count > MAX_RECORDS:
         return None
     if header.compression == 0:
         return bytes(body)
     pieces: list[bytes] = []
     try:
-        for piece in decompressed_pieces(header.compression, body, MOST_PLAIN_BYTES):
+        for piece in decompressed_pieces(header.compression, body, MAX_PLAIN_BYTES):
             if pieces:
                 yield
             pieces.append(piece)

@@ -21,8 +21,8 @@ from reference_broker.records.batch import (
     read_header,
     sealed,
 )
-from reference_broker.records.compression import MOST_EXPANSION, Compression, compressed_pieces
-from reference_broker.records.record import MOST_PLAIN_BYTES, MOST_RECORDS, decoded, plain_records
+from reference_broker.records.compression import MAX_EXPANSION, Compression, compressed_pieces
+from reference_broker.records.record import MAX_PLAIN_BYTES, MAX_RECORDS, decoded, plain_records
 from reference_broker.wire.errors import ErrorCode
 
 LAST_CODEC = int(max(Compression))
@@ -30,7 +30,7 @@ MIN_RECORD_BYTES = 7
 """The size of the smallest record. Its seven fields take one byte each: length, attributes, two deltas, key length,
 value length, header count."""
 
-MOST_RECORD_ERRORS = 1000
+MAX_RECORD_ERRORS = 1000
 """Maximal number of invalid records of a batch that a response names."""
 
 
@@ -87,7 +87,7 @@ def _check_shape(header: BatchHeader, size: int) -> None:
         raise InvalidRecords(
             ErrorCode.invalid_record, f"a batch of {count} records has the last offset delta {header.last_offset_delta}"
         )
-    if count * MIN_RECORD_BYTES > (size - HEADER_BYTES) * MOST_EXPANSION[codec]:
+    if count * MIN_RECORD_BYTES > (size - HEADER_BYTES) * MAX_EXPANSION[codec]:
         raise InvalidRecords(ErrorCode.invalid_record, f"{count} records do not fit {size - HEADER_BYTES} bytes")
 
 
@@ -137,7 +137,7 @@ def check_records(batch: memoryview, rules: Rules, now_ms: int) -> Sliced[None]:
     if plain is None:
         raise InvalidRecords(
             ErrorCode.message_too_large,
-            f"a batch for a compacted topic may hold {MOST_RECORDS} records and {MOST_PLAIN_BYTES} bytes, uncompressed",
+            f"a batch for a compacted topic may hold {MAX_RECORDS} records and {MAX_PLAIN_BYTES} bytes, uncompressed",
         )
     error: ErrorCode | None = None
     wrong: list[tuple[int, str]] = []
@@ -152,7 +152,7 @@ def check_records(batch: memoryview, rules: Rules, now_ms: int) -> Sliced[None]:
             problem, error = f"timestamp {record.timestamp_ms} is not allowed", ErrorCode.invalid_timestamp
         else:
             continue
-        if len(wrong) < MOST_RECORD_ERRORS:
+        if len(wrong) < MAX_RECORD_ERRORS:
             wrong.append((index, problem))
     if wrong:
         raise InvalidRecords(
@@ -178,7 +178,7 @@ def repacked(header: BatchHeader, batch: memoryview, codec: Compression, level: 
     if plain is None:
         raise InvalidRecords(
             ErrorCode.message_too_large,
-            f"a batch that is recompressed may have {MOST_RECORDS} records and {MOST_PLAIN_BYTES} bytes, uncompressed",
+            f"a batch that is recompressed may have {MAX_RECORDS} records and {MAX_PLAIN_BYTES} bytes, uncompressed",
         )
     pieces: list[bytes] = []
     for piece in compressed_pieces(codec, plain, level):

@@ -7,7 +7,7 @@ from typing import cast
 REQUEST_BYTES = 8192
 """A request whose head is longer closes the connection."""
 IDLE_S = 10.0
-MOST_CONNECTIONS = 16
+MAX_CONNECTIONS = 16
 """Further ones are closed at once."""
 
 
@@ -25,7 +25,7 @@ class MetricsProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if len(self._others) >= MOST_CONNECTIONS:
+        if len(self._others) >= MAX_CONNECTIONS:
             self._transport.abort()
             return
         self._others.add(self)

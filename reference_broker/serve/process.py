@@ -13,9 +13,9 @@ from typing import Final
 
 RESERVED_DESCRIPTORS: Final = 48
 """Standard streams, the lock, listening sockets (several each), connections to other nodes, folders that are listed."""
-LEAST_CONNECTIONS: Final = 8
-MOST_SYNC_DESCRIPTORS: Final = 1024
-MOST_OPEN_FILES: Final = 65_536
+MIN_CONNECTIONS: Final = 8
+MAX_SYNC_DESCRIPTORS: Final = 1024
+MAX_OPEN_FILES: Final = 65_536
 """The soft limit of open files is not raised beyond this."""
 
 MAPPED_FROM_BYTES: Final = 5 << 18
@@ -57,9 +57,9 @@ def print_line(line: str) -> bool:
 
 
 def raise_open_files_limit() -> int:
-    """Raise the soft limit of open files to the hard one, but not above MOST_OPEN_FILES. Return the soft limit."""
+    """Raise the soft limit of open files to the hard one, but not above MAX_OPEN_FILES. Return the soft limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN_FILES)
+    wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         return wanted
@@ -67,9 +67,9 @@ def raise_open_files_limit() -> int:
 
 
 def open_files_limit() -> int:
-    """Return the soft limit of open files as it is, at most MOST_OPEN_FILES."""
+    """Return the soft limit of open files as it is, at most MAX_OPEN_FILES."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST_OPEN_FILES if soft == resource.RLIM_INFINITY else min(soft, MOST_OPEN_FILES)
+    return MAX_OPEN_FILES if soft == resource.RLIM_INFINITY else min(soft, MAX_OPEN_FILES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +88,8 @@ def plan_descriptors(limit: int, wanted_files: int = 0) -> DescriptorPlan:
     may be more; then ``OpenFiles`` and ``FileSyncs`` make room for what the node needs.
     """
     files = wanted_files or max(16, limit // 4)
-    syncs = max(8, min(MOST_SYNC_DESCRIPTORS, limit // 8))
-    return DescriptorPlan(files, syncs, max(LEAST_CONNECTIONS, limit - files - syncs - RESERVED_DESCRIPTORS))
+    syncs = max(8, min(MAX_SYNC_DESCRIPTORS, limit // 8))
+    return DescriptorPlan(files, syncs, max(MIN_CONNECTIONS, limit - files - syncs - RESERVED_DESCRIPTORS))
 
 
 def is_out_of_descriptors(failure: BaseException) -> bool:

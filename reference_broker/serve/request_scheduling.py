@@ -171,7 +171,7 @@ class RequestScheduler:
 
 COUNTED_FROM_BYTES: Final = 32 << 10
 """Smaller pieces are not counted: they are requests, and most are served at once."""
-MOST_BYTES: Final = 4 << 20
+MAX_BYTES: Final = 4 << 20
 """Taking a MiB of an unfinished frame costs about a millisecond."""
 PIECE_BYTES: Final = 256 << 10
 """uvloop receives no more at once."""
@@ -188,7 +188,7 @@ class Receives(Protocol):
 
 
 class ReceiveBudget:
-    """When hundreds of peers send large frames at the same time, those beyond MOST_BYTES take turns to be received.
+    """When hundreds of peers send large frames at the same time, those beyond MAX_BYTES take turns to be received.
 
     A few that send at full speed are never held back.
     """
@@ -203,7 +203,7 @@ class ReceiveBudget:
         """The connection received a piece, and may be held back now. It must not be held back already."""
         self._bytes += size_bytes
         self._schedule_turn()
-        if self._bytes > MOST_BYTES:
+        if self._bytes > MAX_BYTES:
             connection.hold_back()
             self._held_back.append(connection)
 
@@ -215,7 +215,7 @@ class ReceiveBudget:
     def _turn(self) -> None:
         self._turn_comes = False
         self._bytes = 0
-        for _ in range(min(len(self._held_back), MOST_BYTES // PIECE_BYTES)):
+        for _ in range(min(len(self._held_back), MAX_BYTES // PIECE_BYTES)):
             connection = self._held_back.popleft()
             if not connection.closed:
                 connection.receive_on()

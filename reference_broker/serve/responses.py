@@ -15,7 +15,7 @@ from reference_broker.wire.messages import (
     items_of_response,
 )
 from reference_broker.wire.primitives import Buffers
-from reference_broker.wire.request_limits import ITEM_BYTES, LARGE_RESPONSE_ITEMS, LEAST_ITEM_BYTES
+from reference_broker.wire.request_limits import ITEM_BYTES, LARGE_RESPONSE_ITEMS, MIN_ITEM_BYTES
 
 if TYPE_CHECKING:
     from reference_broker.serve.connection import Connection
@@ -45,7 +45,7 @@ class Responses:
             connection.making_bytes = items * ITEM_BYTES
             self._driver.memory.changed(connection)
             work = self._encode_later(connection, reply)
-            self._driver.large_messages.add(connection, work, items * LEAST_ITEM_BYTES, has_begun=True)
+            self._driver.large_messages.add(connection, work, items * MIN_ITEM_BYTES, has_begun=True)
         else:
             self._send(connection, reply, self._encoded(reply))
 

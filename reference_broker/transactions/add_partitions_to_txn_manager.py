@@ -96,7 +96,7 @@ def produce_error(operation: SupportedOperation, error: Error) -> Error:
     return ErrorCode.not_enough_replicas if is_busy or error in _COORDINATOR_ERRORS else error
 
 
-MOST_ITEMS = 10_000
+MAX_ITEMS = 10_000
 """Bounds the transactions, topics and partitions of one request, unless it has a single transaction."""
 
 ServeLocally: TypeAlias = Callable[[int, object, Callable[[object], None]], None]
@@ -255,7 +255,7 @@ def _next_of(waiting: dict[str, _Pending]) -> list[_Pending]:
     items = 0
     for pending in waiting.values():
         items += 1 + 2 * len(pending.request.partitions)
-        if batch and items > MOST_ITEMS:
+        if batch and items > MAX_ITEMS:
             break
         batch.append(pending)
     return batch

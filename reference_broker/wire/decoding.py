@@ -36,7 +36,7 @@ Step: TypeAlias = Callable[[Frame, int, dict[str, Any]], int]
 _MAX_DATETIME_MS: Final = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MILLISECOND
 _ERROR_CODES: Final[Mapping[int, ErrorCode]] = {int(each): each for each in ErrorCode}
 _NEWEST: Final = 0x7FFF
-MOST_TAG_BYTES: Final = 64 << 10
+MAX_TAG_BYTES: Final = 64 << 10
 """The limit for the tagged fields of a struct in a large message, since they are read in one piece. A string takes half
 of it."""
 
@@ -108,7 +108,7 @@ def _sliced_steps(
         read_tags = _tags_of(fields, wanted)
 
         def bounded(frame: Frame, offset: int, values: dict[str, Any]) -> int:
-            return read_tags(frame[: offset + MOST_TAG_BYTES], offset, values)
+            return read_tags(frame[: offset + MAX_TAG_BYTES], offset, values)
 
         steps.append(("", bounded, None))
     return steps

@@ -37,14 +37,14 @@ def error_name(code: int) -> str:
 _BY_CODE: Mapping[int, Error] = {int(error): error for error in (*ErrorCode, *DraftError)}
 
 
-MOST_MESSAGE_CHARACTERS = 1000
+MAX_MESSAGE_CHARACTERS = 1000
 """A message may repeat what a request said, and a text of a version that is not flexible holds 32,767 bytes."""
 
 
 def bounded_message(text: str) -> str:
-    """An error message of at most about MOST_MESSAGE_CHARACTERS. What is cut off is counted."""
-    over = len(text) - MOST_MESSAGE_CHARACTERS
-    return text if over <= 0 else f"{text[:MOST_MESSAGE_CHARACTERS]}... ({over} more characters)"
+    """An error message of at most about MAX_MESSAGE_CHARACTERS. What is cut off is counted."""
+    over = len(text) - MAX_MESSAGE_CHARACTERS
+    return text if over <= 0 else f"{text[:MAX_MESSAGE_CHARACTERS]}... ({over} more characters)"
 
 
 class ProtocolError(Exception):

@@ -98,7 +98,7 @@ _Lists: TypeAlias = tuple[list[FetchTopic], list[ForgottenTopic]]
 RowReader: TypeAlias = Callable[[Frame, int, int], Partitions]
 """Reads a number of partitions from an offset on. Returns them and the offset behind them."""
 
-MOST_TOPICS_AND_PARTITIONS: Final = 100_000
+MAX_TOPICS_AND_PARTITIONS: Final = 100_000
 """A request that holds more, with those that it forgets, is refused before they are read."""
 
 _FETCH: Final = int(ApiKey.FETCH)
@@ -115,7 +115,7 @@ _PARTITION_12_AND_TAGS: Final = Struct(">iiqiqiB")
 
 def fetch_work() -> UnitBudget:
     """Return the budget of one Fetch request."""
-    return UnitBudget(_FETCH, MOST_TOPICS_AND_PARTITIONS)
+    return UnitBudget(_FETCH, MAX_TOPICS_AND_PARTITIONS)
 
 
 def decode_fetch_request(version: int, frame: Frame, offset: int) -> tuple[FetchRequest, int]:

@@ -45,7 +45,7 @@ from reference_broker.wire.primitives import (
 _INT32: Final = Struct(">i")
 _LEADER = Struct(">ii")
 _LEADER_AND_NO_TAGS = Struct(">iiB")
-_LEAST_ENDPOINT_BYTES = 4 + 1 + 4 + 1 + 1
+_MIN_ENDPOINT_BYTES = 4 + 1 + 4 + 1 + 1
 
 
 def write_leader(tag: int, leader: LeaderIdAndEpoch) -> bytes:
@@ -72,7 +72,7 @@ def write_endpoints(tag: int, endpoints: Sequence[NodeEndpoint]) -> bytes:
 
 
 def read_endpoints(frame: Frame, offset: int) -> tuple[list[NodeEndpoint], int]:
-    count, offset = read_compact_count(frame, offset, _LEAST_ENDPOINT_BYTES)
+    count, offset = read_compact_count(frame, offset, _MIN_ENDPOINT_BYTES)
     endpoints = []
     for _ in range(count):
         (node_id,) = _INT32.unpack_from(frame, offset)

@@ -50,7 +50,7 @@ from reference_broker.wire.produce import (
 )
 from reference_broker.wire.request_limits import (
     LARGE_RESPONSE_ITEMS,
-    MOST_REQUEST_BYTES,
+    MAX_REQUEST_BYTES,
     Decoding,
     UnitBudget,
     check_request_bytes,
@@ -90,7 +90,7 @@ def decode_request(api_key: int, version: int, frame: Frame, offset: int) -> obj
     if not is_known(api_key, version):
         raise UnsupportedVersion(_header_of(api_key, version, frame, offset))
     body: object
-    if len(frame) > MOST_REQUEST_BYTES and api_key != _PRODUCE:
+    if len(frame) > MAX_REQUEST_BYTES and api_key != _PRODUCE:
         check_request_bytes(api_key, len(frame))
     try:
         if api_key == _FETCH:

@@ -21,10 +21,10 @@ Reader: TypeAlias = Callable[[Frame, int], tuple[Any, int]]
 
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
-MOST_STRING_BYTES: Final = 1 << 20
+MAX_STRING_BYTES: Final = 1 << 20
 """A longer string is refused: decoding it is one piece of work. Kafka takes 32,767 bytes. Handlers refuse by themselves
 what is too long for a response."""
-MOST_TAGGED_FIELDS: Final = 32
+MAX_TAGGED_FIELDS: Final = 32
 """The limit for one struct. No message of Kafka has more than five. A frame has room for millions."""
 _NO_TAGS: Final[Mapping[int, Any]] = {}
 
@@ -100,12 +100,12 @@ def end_of(frame: Frame, offset: int, length: int, what: str) -> int:
 
 
 def _too_long(length: int) -> ProtocolError:
-    return ProtocolError(f"a string of {length} bytes; the limit is {MOST_STRING_BYTES}")
+    return ProtocolError(f"a string of {length} bytes; the limit is {MAX_STRING_BYTES}")
 
 
 def read_compact_string(frame: Frame, offset: int) -> tuple[str, int]:
     length, offset = read_compact_length(frame, offset)
-    if length > MOST_STRING_BYTES:
+    if length > MAX_STRING_BYTES:
         raise _too_long(length)
     end = end_of(frame, offset, length, "a string")
     return str(frame[offset:end], "utf-8"), end
@@ -115,7 +115,7 @@ def read_compact_nullable_string(frame: Frame, offset: int) -> tuple[str | None,
     length, offset = read_compact_length(frame, offset)
     if length < 0:
         return None, offset
-    if length > MOST_STRING_BYTES:
+    if length > MAX_STRING_BYTES:
         raise _too_long(length)
     end = end_of(frame, offset, length, "a string")
     return str(frame[offset:end], "utf-8"), end
@@ -166,7 +166,7 @@ def read_tag(frame: Frame, offset: int) -> tuple[int, int, int]:
 
 
 def _too_many_tags(count: int) -> ProtocolError:
-    return ProtocolError(f"a struct has {count} tagged fields; the limit is {MOST_TAGGED_FIELDS}")
+    return ProtocolError(f"a struct has {count} tagged fields; the limit is {MAX_TAGGED_FIELDS}")
 
 
 def read_known_tags(frame: Frame, offset: int, readers: Mapping[int, Reader]) -> tuple[Mapping[int, Any], int]:
@@ -176,7 +176,7 @@ def read_known_tags(frame: Frame, offset: int, readers: Mapping[int, Reader]) ->
         return _NO_TAGS, offset + 1
     found: dict[int, Any] = {}
     count, offset = read_uvarint(frame, offset)
-    if count > MOST_TAGGED_FIELDS:
+    if count > MAX_TAGGED_FIELDS:
         raise _too_many_tags(count)
     for _ in range(count):
         tag, offset, end = read_tag(frame, offset)
@@ -193,7 +193,7 @@ def skip_tagged_fields(frame: Frame, offset: int) -> int:
     """Skip a tag buffer in which no tag is known, and return the offset behind it."""
     try:
         count, offset = read_uvarint(frame, offset)
-        if count > MOST_TAGGED_FIELDS:
+        if count > MAX_TAGGED_FIELDS:
             raise _too_many_tags(count)
         for _ in range(count):
             _, _, offset = read_tag(frame, offset)

@@ -94,7 +94,7 @@ class ProduceResponse:
     node_endpoints: Sequence[NodeEndpoint] = field(default_factory=list)
 
 
-MOST_TOPICS_AND_PARTITIONS: Final = 14_000
+MAX_TOPICS_AND_PARTITIONS: Final = 14_000
 """A request that holds more is refused, because a request is decoded in one event, and this many take some 10 ms.
 Kafka's Java producer sends a megabyte at most by default, which has room for 13,000 batches of one record."""
 _INT32: Final = Struct(">i")
@@ -112,14 +112,14 @@ def _decode_legacy_request(frame: Frame, offset: int) -> tuple[ProduceRequest, i
     acks, timeout_ms = _HEAD.unpack_from(frame, offset)
     count, offset = read_legacy_count(frame, offset + 6, 6)
     held = count
-    if held > MOST_TOPICS_AND_PARTITIONS:
+    if held > MAX_TOPICS_AND_PARTITIONS:
         raise _too_much(held)
     topics = []
     for _ in range(count):
         topic, offset = read_legacy_string(frame, offset)
         partition_count, offset = read_legacy_count(frame, offset, 8)
         held += partition_count
-        if held > MOST_TOPICS_AND_PARTITIONS:
+        if held > MAX_TOPICS_AND_PARTITIONS:
             raise _too_much(held)
         partitions = []
         for _ in range(partition_count):
@@ -132,7 +132,7 @@ def _decode_legacy_request(frame: Frame, offset: int) -> tuple[ProduceRequest, i
 
 
 def _too_much(held: int) -> TooMuchError:
-    limit = MOST_TOPICS_AND_PARTITIONS
+    limit = MAX_TOPICS_AND_PARTITIONS
     return TooMuchError(f"a Produce request holds {held} topics and partitions or more; the limit is {limit}")
 
 
@@ -142,14 +142,14 @@ def _decode_flexible_request(version: int, frame: Frame, offset: int) -> tuple[P
     acks, timeout_ms = _HEAD.unpack_from(frame, offset)
     count, offset = read_compact_count(frame, offset + 6, 18 if by_id else 3)
     held = count
-    if held > MOST_TOPICS_AND_PARTITIONS:
+    if held > MAX_TOPICS_AND_PARTITIONS:
         raise _too_much(held)
     topics = []
     for _ in range(count):
         topic, topic_id, offset = read_topic(by_id, frame, offset)
         partition_count, offset = read_compact_count(frame, offset, 6)
         held += partition_count
-        if held > MOST_TOPICS_AND_PARTITIONS:
+        if held > MAX_TOPICS_AND_PARTITIONS:
             raise _too_much(held)
         partitions = []
         for _ in range(partition_count):

@@ -25,18 +25,18 @@ ITEM_BYTES: Final = 300
 was measured with a Metadata request for topics that do not exist."""
 SLICE_BYTES: Final = WIRE_UNITS_PER_SLICE * ITEM_BYTES
 """An estimate of the memory that one part of the decoding adds."""
-LEAST_ITEM_BYTES: Final = 2
+MIN_ITEM_BYTES: Final = 2
 """The least that an item takes in a frame. By it a response, whose items are in memory, ranks before a request with as
 many items, which are not in memory yet."""
 
-MOST_REQUEST_BYTES: Final = 16 << 20
+MAX_REQUEST_BYTES: Final = 16 << 20
 """The limit for the frame of any request but Produce. Its texts and byte strings are copied, 16 MiB in some 5 ms."""
 
 SMALL_ITEMS: Final = 8
 """The number of integers or IDs that count as one item, and as one unit."""
 
-MOST_ITEMS_OF_MOST: Final = 5000
-MOST_ITEMS: Final[dict[int, int]] = {
+DEFAULT_MAX_ITEMS: Final = 5000
+MAX_ITEMS: Final[dict[int, int]] = {
     # Their handlers take several events.
     ApiKey.METADATA: 100_000,
     ApiKey.DESCRIBE_CONFIGS: 100_000,
@@ -65,7 +65,7 @@ MOST_ITEMS: Final[dict[int, int]] = {
     ApiKey.CREATE_PARTITIONS: 15_000,
     ApiKey.ELECT_LEADERS: 12_000,
 }
-"""The most items of all arrays of one request, by API; MOST_ITEMS_OF_MOST for the others.
+"""The most items of all arrays of one request, by API; DEFAULT_MAX_ITEMS for the others.
 
 Kafka's clients put everything into one request, so the limit of an API that names topics, partitions, groups or
 settings leaves room for 10,000 of them. Where a handler takes several events the limit bounds memory, some 300 bytes
@@ -85,8 +85,8 @@ class TooMuchError(ProtocolError):
 
 def check_request_bytes(api_key: int, size_bytes: int) -> None:
     """Raise TooMuchError."""
-    if size_bytes > MOST_REQUEST_BYTES:
-        raise TooMuchError(f"a {api_name(api_key)} request has {size_bytes} bytes; the limit is {MOST_REQUEST_BYTES}")
+    if size_bytes > MAX_REQUEST_BYTES:
+        raise TooMuchError(f"a {api_name(api_key)} request has {size_bytes} bytes; the limit is {MAX_REQUEST_BYTES}")
 
 
 class UnitBudget:
@@ -103,7 +103,7 @@ class UnitBudget:
 
     @staticmethod
     def of_request(api_key: int) -> "UnitBudget":
-        return UnitBudget(api_key, MOST_ITEMS.get(api_key, MOST_ITEMS_OF_MOST))
+        return UnitBudget(api_key, MAX_ITEMS.get(api_key, DEFAULT_MAX_ITEMS))
 
     def announce(self, count: int, are_small: bool) -> None:
         """Count the items of an array before they are read. Raise TooMuchError if the message may not have that

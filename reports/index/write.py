@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent
 PAGE_NAME = "index.html"
 SHOWN_NIGHTS = 30
-MOST_NAMED = 8
+MAX_NAMED = 8
 """Limits the red scenarios of the last night that the header names."""
 OURS = "reference"
 """Other brokers may fail what they fail; that makes no night red."""
@@ -93,7 +93,7 @@ def context_of(
             (place, line, cell)
             for place, line in enumerate(lines)
             if line.target == OURS and (cell := line.cells[-1]) is not None and cell.tone != "passed"
-        ][:MOST_NAMED],
+        ][:MAX_NAMED],
         "signs": matrix.SIGNS,
         "meanings": matrix.MEANINGS,
         "failures": failures.open_failures(collected.failures, every, file),

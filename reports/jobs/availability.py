@@ -6,7 +6,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from reports.jobs.expressions import first_rows, second_of, without_presets
 from reports.read_tables import Tables
 
-MOST_GAPS = 50
+MAX_GAPS = 50
 
 
 def longest_gaps(tables: Tables) -> DataFrame:
@@ -14,7 +14,7 @@ def longest_gaps(tables: Tables) -> DataFrame:
 
     The gaps are computed inside each second and then between seconds, so that no single task sorts all operations.
 
-    The longest gaps. Columns: run, f, gap_us, from_us, until_us; at most MOST_GAPS rows per run and f.
+    The longest gaps. Columns: run, f, gap_us, from_us, until_us; at most MAX_GAPS rows per run and f.
 
     A gap at the end counts, up to the last operation of that kind that was sent. A gap before the first success does
     not count.
@@ -31,7 +31,7 @@ def longest_gaps(tables: Tables) -> DataFrame:
     inside = per_second.select("run", "f", "inner.from_us", "inner.until_us")
     gaps = between.unionByName(inside).withColumn("gap_us", F.col("until_us") - F.col("from_us")).where("gap_us > 0")
     longest = Window.partitionBy("run", "f").orderBy(F.desc("gap_us"), "from_us")
-    return first_rows(gaps, MOST_GAPS, longest).select("run", "f", "gap_us", "from_us", "until_us")
+    return first_rows(gaps, MAX_GAPS, longest).select("run", "f", "gap_us", "from_us", "until_us")
 
 
 def first_ok_after_faults(tables: Tables) -> DataFrame:

@@ -13,7 +13,7 @@ from reports.jobs.faults import DURING, fault_windows
 from reports.jobs.latency import buckets_after_warm_up, merged_buckets, quantiles
 from reports.jobs.load import completed_operations
 from reports.read_tables import Tables
-from reports.statistics.confidence import LEAST_BLOCK_S
+from reports.statistics.confidence import MIN_BLOCK_S
 
 QUIET, FAULTY = "quiet", "faulty"
 QUANTILES = ("p50_us", "p90_us", "p99_us", "p999_us")
@@ -38,7 +38,7 @@ def seconds(tables: Tables) -> DataFrame:
     )
     whole = Window.partitionBy("run", "phase")
     place = F.count("*").over(so_far(whole.orderBy("second"))) - 1
-    cut = F.greatest(F.lit(1), F.least(F.lit(tables.config.blocks), F.floor(F.count("*").over(whole) / LEAST_BLOCK_S)))
+    cut = F.greatest(F.lit(1), F.least(F.lit(tables.config.blocks), F.floor(F.count("*").over(whole) / MIN_BLOCK_S)))
     block = F.floor(place * cut / F.count("*").over(whole)).cast("long")
     return phased.select("run", "second", "phase", block.alias("block"))
 

@@ -6,7 +6,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from reports.jobs.expressions import second_of, without_presets
 from reports.read_tables import Tables
 
-MOST_HITS = 60
+MAX_HITS = 60
 """A chart cannot show more of them apart."""
 
 
@@ -24,14 +24,14 @@ def fault_log(tables: Tables) -> DataFrame:
 
 
 def spread_hits(tables: Tables) -> DataFrame:
-    """Up to MOST_HITS hits of each name, spread evenly over all of them. The first one is always there.
+    """Up to MAX_HITS hits of each name, spread evenly over all of them. The first one is always there.
 
     Columns: run, name, kind, hit, at_us, until_us.
     """
     of_name = Window.partitionBy("run", "name")
     numbered = tables.faults.withColumn("n", F.row_number().over(of_name.orderBy("at_us", "hit")))
     counted = numbered.withColumn("total", F.count("*").over(of_name))
-    chosen = counted.where(f"(n - 1) * {MOST_HITS} % total < {MOST_HITS}")
+    chosen = counted.where(f"(n - 1) * {MAX_HITS} % total < {MAX_HITS}")
     return chosen.select("run", "name", "kind", "hit", "at_us", F.greatest("at_us", "until_us").alias("until_us"))
 
 

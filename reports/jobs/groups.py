@@ -26,8 +26,8 @@ from reports.jobs.guarantee_job import A_COMMIT, GuaranteeJob, anomalies, counte
 from reports.jobs.intervals import merged, subtracted
 from reports.read_tables import Tables
 
-MOST_REBALANCES = 400
-MOST_GAPS = 2_000
+MAX_REBALANCES = 400
+MAX_GAPS = 2_000
 """Limits the gaps of one group on the page."""
 _GROUP = ["run", "group"]
 
@@ -74,7 +74,7 @@ def group_rebalances(tables: Tables) -> DataFrame:
         F.max(F.col("at_us") - F.col("since_us")).alias("slowest_us"),
     )
     in_order = Window.partitionBy(*_GROUP).orderBy("until_us", "generation")
-    return first_rows(each, MOST_REBALANCES, in_order).drop("n")
+    return first_rows(each, MAX_REBALANCES, in_order).drop("n")
 
 
 def ownerless_partitions(tables: Tables) -> DataFrame:
@@ -86,7 +86,7 @@ def ownerless_partitions(tables: Tables) -> DataFrame:
         *STORED, F.col("free_us").alias("from_us"), F.col("from_us").alias("until_us")
     )
     longest = Window.partitionBy(*_GROUP).orderBy(F.desc(F.col("until_us") - F.col("from_us")), *STORED, "from_us")
-    return first_rows(gaps, MOST_GAPS, longest).drop("n")
+    return first_rows(gaps, MAX_GAPS, longest).drop("n")
 
 
 def _owned(tables: Tables) -> DataFrame:
@@ -101,7 +101,7 @@ def _owned(tables: Tables) -> DataFrame:
     return spans.select(*STORED, "process", F.col("at_us").alias("from_us"), "until_us")
 
 
-MOST_MOVES = 200
+MAX_MOVES = 200
 
 
 def coordinator_moves(tables: Tables) -> DataFrame:
@@ -130,7 +130,7 @@ def coordinator_moves(tables: Tables) -> DataFrame:
         (F.col("failures") - F.col("last.failures")).alias("failed"),
     )
     in_order = Window.partitionBy("run").orderBy("first_us", "group")
-    return _with_loads(first_rows(moves, MOST_MOVES, in_order).drop("n"), tables)
+    return _with_loads(first_rows(moves, MAX_MOVES, in_order).drop("n"), tables)
 
 
 def _with_loads(moves: DataFrame, tables: Tables) -> DataFrame:

@@ -23,8 +23,8 @@ from reports.jobs.expressions import (
 from reports.jobs.guarantee_job import REPLICATION, GuaranteeJob, anomalies, metadata_log_anomalies, sentence
 from reports.read_tables import Tables
 
-MOST_PARTITIONS = 12
-MOST_CHANGES = 400
+MAX_PARTITIONS = 12
+MAX_CHANGES = 400
 """Limits the changes of one partition on the page."""
 
 
@@ -42,8 +42,8 @@ def most_changed_partitions(tables: Tables) -> DataFrame:
     rows = tables.once(leader_changes)
     counted = rows.groupBy("run", "partition").agg(F.count("*").alias("changes"))
     in_order = Window.partitionBy("run").orderBy(F.desc("changes"), "partition")
-    most = first_rows(counted, MOST_PARTITIONS, in_order).withColumnRenamed("n", "place")
-    shown = first_rows(rows.join(F.broadcast(most), ["run", "partition"]), MOST_CHANGES, _in_time())
+    most = first_rows(counted, MAX_PARTITIONS, in_order).withColumnRenamed("n", "place")
+    shown = first_rows(rows.join(F.broadcast(most), ["run", "partition"]), MAX_CHANGES, _in_time())
     return shown.select("run", "place", "n", "partition", "at_us", "node", "what", "leader_epoch", "isr")
 
 

@@ -11,7 +11,7 @@ from reports.read_tables import Tables
 
 SLOT_US = 250_000
 """The page shows positions over time in steps of this size."""
-MOST_REWINDS = 200
+MAX_REWINDS = 200
 
 
 def copied_runs(tables: Tables) -> DataFrame:
@@ -47,7 +47,7 @@ def first_copies_after_rewinds(tables: Tables) -> DataFrame:
     """Columns: run, topic, partition, at_us, from_offset, to_offset. Each row is the first copy after the mirror went
     back."""
     back = tables.once(copied_runs).where("source_offset < previous")
-    first = first_rows(back, MOST_REWINDS, Window.partitionBy("run").orderBy("at_us", "topic", "partition"))
+    first = first_rows(back, MAX_REWINDS, Window.partitionBy("run").orderBy("at_us", "topic", "partition"))
     return first.select(
         *PARTITION, "at_us", F.col("previous").alias("from_offset"), F.col("source_offset").alias("to_offset")
     )

@@ -75,7 +75,7 @@ def plays_by_outcome(tables: NightTables) -> DataFrame:
 
 
 SCENARIO_KEYS = ("night", "scenario", "world", "target")
-MOST_RUNS = 9
+MAX_RUNS = 9
 _RANK = "CASE outcome WHEN 'CRASHED' THEN 0 WHEN 'FAILED' THEN 1 WHEN 'INVALID' THEN 2 ELSE 3 END"
 
 
@@ -95,7 +95,7 @@ def worst_of_scenarios(tables: NightTables) -> DataFrame:
     ]
     worst = F.min_by(F.struct("outcome", "seed", "guarantee", "detail", "command"), "order").alias("worst")
     kept = F.when(F.col("run_dir") != "", F.struct("order", "run_dir", "outcome", "seed"))
-    runs = F.transform(F.slice(F.array_sort(F.collect_list(kept)), 1, MOST_RUNS), lambda run: run.dropFields("order"))
+    runs = F.transform(F.slice(F.array_sort(F.collect_list(kept)), 1, MAX_RUNS), lambda run: run.dropFields("order"))
     return (
         controls.groupBy(*SCENARIO_KEYS)
         .agg(

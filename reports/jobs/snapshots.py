@@ -98,7 +98,7 @@ def snapshot_transfers(tables: Tables) -> DataFrame:
     return tables.once(downloads)
 
 
-MOST_BEGUN = 3
+MAX_STARTED_DOWNLOADS = 3
 DAMAGE = r"\.checkpoint\.part at byte \d+"
 """The words by which a node reports what is wrong inside a file that it has fetched."""
 
@@ -193,7 +193,7 @@ def _without_end(steps: DataFrame) -> DataFrame:
     at_leader = so_far(Window.partitionBy("run", "node", "at_leader").orderBy(*in_order))
     begun = steps.withColumn("is_first", chunk & (F.count_if(chunk).over(of_download) == 1))
     counted = begun.withColumn("nth", F.when(F.col("is_first"), F.count_if("is_first").over(at_leader)))
-    first_sizes = F.sum(F.when(F.col("nth") <= MOST_BEGUN, F.col("size")))
+    first_sizes = F.sum(F.when(F.col("nth") <= MAX_STARTED_DOWNLOADS, F.col("size")))
     wrong = _too_much(counted, ["run", "node", "at_leader"], first_sizes)
     detail = sentence(
         "Node %s received %s bytes from node %s until it had a snapshot. The first ones had %s, and %s are "

@@ -12,7 +12,7 @@ from reports.collect import Findings
 from reports.job_rows import without_presets
 from reports.page import words
 from reports.page.faults import disturbed_seconds
-from reports.statistics.confidence import BLOCKS, BUCKET, LEAST_BLOCK_S, LEAST_UNITS, Ratio, Word, ratios
+from reports.statistics.confidence import BLOCKS, BUCKET, MIN_BLOCK_S, MIN_UNITS, Ratio, Word, ratios
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ def comparisons(new: Findings, old: Findings) -> list[Comparison]:
     sides = [_figures(findings) for findings in (old, new)]
     names = [name for name in sides[0] if name in sides[1]]
     before, now = (_blocks([side[name] for name in names]) for side in sides)
-    if not names or min(len(before), len(now)) < LEAST_UNITS:
+    if not names or min(len(before), len(now)) < MIN_UNITS:
         return []
     exact = [BUCKET if is_time else 0.0 for _, is_time in names]
     return [Comparison(*name, ratio) for name, ratio in zip(names, ratios(before, now, exact), strict=True)]
@@ -69,7 +69,7 @@ def _quiet(findings: Findings, values: dict[int, float]) -> dict[int, float]:
 def _blocks(figures: Sequence[Mapping[int, float]]) -> list[list[float]]:
     """Blocks of the seconds that all figures have. A block has geometric means."""
     seconds = sorted(set[int]().union(*figures[:1]).intersection(*figures))
-    count = min(BLOCKS, len(seconds) // LEAST_BLOCK_S)
+    count = min(BLOCKS, len(seconds) // MIN_BLOCK_S)
     cuts = [seconds[len(seconds) * n // count : len(seconds) * (n + 1) // count] for n in range(count)]
     return [[geometric_mean([figure[second] for second in cut]) for figure in figures] for cut in cuts]
 

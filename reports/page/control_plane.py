@@ -88,6 +88,6 @@ def _transfer(row: dict[str, Any]) -> Transfer:
 def summary(rows: Sequence[Failover]) -> str:
     if not rows:
         return ""
-    if len(rows) < words.LEAST_FOR_A_MEDIAN:
+    if len(rows) < words.MIN_MEDIAN_SAMPLES:
         return "There are too few for a median."
     return words.median_and_worst([row.without_us for row in rows])

@@ -103,6 +103,6 @@ def cause(findings: Findings, from_us: int, until_us: int) -> str:
 
 
 def summary(rows: Sequence[Rebalance]) -> str:
-    if len(rows) < words.LEAST_FOR_A_MEDIAN:
+    if len(rows) < words.MIN_MEDIAN_SAMPLES:
         return ""
     return words.median_and_worst([row.took_us for row in rows])

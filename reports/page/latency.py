@@ -17,7 +17,7 @@ COLUMNS: tuple[tuple[str, str, int], ...] = (  # column, title, one in this many
     ("p9999_us", "p99.99", 10_000),
 )
 TAIL_SAMPLES = 10
-LEAST_SAMPLES = 2 * TAIL_SAMPLES
+MIN_SAMPLES = 2 * TAIL_SAMPLES
 """With fewer there is not even a median."""
 
 
@@ -71,14 +71,14 @@ def _times(row: dict[str, Any] | None) -> tuple[int, int | None, int | None, int
 
 def latency_rows(percentiles: Rows) -> list[LatencyRow]:
     """The rows of the whole run, service time before response time, without those that have not even a median."""
-    whole = [row for row in _of_run(percentiles) if row["count"] >= LEAST_SAMPLES]
+    whole = [row for row in _of_run(percentiles) if row["count"] >= MIN_SAMPLES]
     whole.sort(key=lambda row: (row["operation"], row["measure"] != "service"))
     return [LatencyRow(row["operation"], row["measure"], _cells(row)) for row in whole]
 
 
 def thin_operations(percentiles: Rows) -> list[str]:
     """The operations that ``latency_rows`` omits."""
-    return sorted({str(row["operation"]) for row in _of_run(percentiles) if row["count"] < LEAST_SAMPLES})
+    return sorted({str(row["operation"]) for row in _of_run(percentiles) if row["count"] < MIN_SAMPLES})
 
 
 def _of_run(percentiles: Rows) -> list[Row]:

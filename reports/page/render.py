@@ -16,7 +16,7 @@ from reports.mirrored import mirrored, rewinds
 from reports.page import control_plane, groups, transactions, words
 from reports.page.baseline import comparisons, rows_for_page
 from reports.page.faults import Impact, attacks, impacts
-from reports.page.latency import COLUMNS, LEAST_SAMPLES, Contrast, contrasts, latency_rows, thin_operations
+from reports.page.latency import COLUMNS, MIN_SAMPLES, Contrast, contrasts, latency_rows, thin_operations
 from reports.plots.catalogue import draw_all
 from reports.read_tables import JobConfig
 from reports.rows import is_hit
@@ -24,9 +24,9 @@ from reports.verdict import GuaranteeResult, Verdict
 
 Event = TypeVar("Event")
 FOLDER = Path(__file__).parent
-MOST_ANOMALIES = 500
-MOST_REWINDS = 50
-MOST_EVENTS = 100
+MAX_ANOMALIES = 500
+MAX_REWINDS = 50
+MAX_EVENTS = 100
 """Number of rows of a table of events, of which a run of hours has thousands. The longest ones are shown."""
 
 
@@ -109,11 +109,11 @@ def _context(
         "latency_columns": ["count", "min", *(title for _, title, _ in COLUMNS), "max"],
         "latency": latency_rows(findings.percentiles),
         "thin_latencies": thin_operations(findings.percentiles),
-        "least_latencies": LEAST_SAMPLES,
+        "least_latencies": MIN_SAMPLES,
         "faults": sorted(findings.faults, key=lambda row: (row["from_us"], row["name"])),
         "impacts": costs,
         "outcomes": _outcomes(findings),
-        "anomalies": every[:MOST_ANOMALIES],
+        "anomalies": every[:MAX_ANOMALIES],
         "anomaly_total": sum(guarantee.anomalies for guarantee in verdict.guarantees),
         "baseline": baseline[0] if baseline else None,
         "comparisons": rows_for_page(comparisons(findings, baseline[1])) if baseline else [],
@@ -136,13 +136,13 @@ def _context(
         "stable_offsets": transactions.stall_times(findings),
         "stalls": transactions.stalls(findings),
         "mirrors": mirrored(findings),
-        "mirror_rewinds": rewinds(findings)[:MOST_REWINDS],
+        "mirror_rewinds": rewinds(findings)[:MAX_REWINDS],
     }
 
 
 def _longest(events: Sequence[Event], length_us: Callable[[Event], int]) -> list[Event]:
     """The events that lasted longest, in their own order."""
-    places = sorted(range(len(events)), key=lambda place: -length_us(events[place]))[:MOST_EVENTS]
+    places = sorted(range(len(events)), key=lambda place: -length_us(events[place]))[:MAX_EVENTS]
     return [events[place] for place in sorted(places)]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import median
 
 NONE = "–"
-LEAST_FOR_A_MEDIAN = 5
+MIN_MEDIAN_SAMPLES = 5
 """A median needs several values. A table lists fewer one by one."""
 
 

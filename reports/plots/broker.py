@@ -8,7 +8,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from reports.job_rows import Rows
 from reports.plots import style, timeline
 
-MOST_PANELS = 8
+MAX_PANELS = 8
 _FIRST = (
     "process_cpu_permille",
     "process_rss_bytes",
@@ -44,10 +44,10 @@ def shown_metrics(broker: Rows) -> list[str]:
     values: dict[str, list[int]] = defaultdict(list)
     for row in broker:
         values[row["metric"]].append(row["value"])
-    enough = [name for name in sorted(values) if len(values[name]) >= timeline.LEAST_SECONDS and any(values[name])]
+    enough = [name for name in sorted(values) if len(values[name]) >= timeline.MIN_SECONDS and any(values[name])]
     known = [name for name in _FIRST if name in enough]
     moving = [name for name in enough if name not in known and len(set(values[name])) > 1]
-    return [*known, *moving][:MOST_PANELS]
+    return [*known, *moving][:MAX_PANELS]
 
 
 def short(value: float) -> str:

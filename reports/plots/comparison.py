@@ -58,7 +58,7 @@ class Measured:
 
 COLOURS: Mapping[str, str] = {"final": style.BLUE, "first": style.ORANGE, "none": style.MUTED}
 _BAR = 0.25
-LEAST_FETCHES = 10
+MIN_FETCHES = 10
 _Value = float | int | None
 
 
@@ -171,9 +171,9 @@ def _dots(axes: Axes, place: int, run: Measured) -> None:
 
 
 def draw_growth(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure | None:
-    """The node's time by partitions of the response and revision. Only means of at least LEAST_FETCHES count."""
+    """The node's time by partitions of the response and revision. Only means of at least MIN_FETCHES count."""
     lines = {
-        name: sorted((row["bucket"], row["mean_us"]) for row in rows if row["fetches"] >= LEAST_FETCHES)
+        name: sorted((row["bucket"], row["mean_us"]) for row in rows if row["fetches"] >= MIN_FETCHES)
         for name, rows in curves.items()
     }
     if not any(len(points) >= 2 for points in lines.values()):

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from reports.job_rows import Rows
 from reports.plots import style, timeline
 
-MOST_GROUPS = 8
+MAX_GROUPS = 8
 COMMITS = ("offset_commit", "commit")
 """The operations that commit offsets."""
 
@@ -25,8 +25,8 @@ def draw_groups(
 
     None without groups.
     """
-    names = sorted({row["group"] for row in rebalances})[:MOST_GROUPS]
-    if not names or seconds < timeline.LEAST_SECONDS:
+    names = sorted({row["group"] for row in rebalances})[:MAX_GROUPS]
+    if not names or seconds < timeline.MIN_SECONDS:
         return None
     commits = [row for row in latency if row["operation"] in COMMITS and row["measure"] == "response"]
     heights = [0.36 * len(names) + 0.25, 1.0, *([1.2] if commits else [])]
@@ -42,7 +42,7 @@ def _generations(axes: Axes, rebalances: Rows, names: Sequence[str], seconds: in
     for place, name in enumerate(names):
         rows = sorted((row for row in rebalances if row["group"] == name), key=lambda row: row["generation"])
         ends = [row["from_us"] / 1e6 for row in rows[1:]] + [float(seconds)]
-        free, many, lane = 0.0, len(rows) > timeline.MOST_SPANS, (place - 0.3, 0.6)
+        free, many, lane = 0.0, len(rows) > timeline.MAX_SPANS, (place - 0.3, 0.6)
         lasted: list[tuple[float, float]] = []
         joining: list[tuple[float, float]] = []
         for row, end in zip(rows, ends, strict=True):

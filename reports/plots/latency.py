@@ -27,7 +27,7 @@ def draw_latency(latency: Rows, hits: Rows, seconds: int) -> Figure | None:
     rows = [row for row in latency if row["measure"] == "response"]
     counts = {kind: sum(row["operation"] == kind for row in rows) for kind in (*_LATENCY_OPERATIONS, *_WITHOUT_RECORDS)}
     shown = _LATENCY_OPERATIONS if any(counts[kind] for kind in _LATENCY_OPERATIONS) else _WITHOUT_RECORDS
-    kinds = [kind for kind in shown if counts[kind] >= timeline.LEAST_SECONDS]
+    kinds = [kind for kind in shown if counts[kind] >= timeline.MIN_SECONDS]
     if not kinds:
         return None
     figure, panels = timeline.frame([2.1] * len(kinds), hits, seconds)
@@ -48,7 +48,7 @@ def draw_latency(latency: Rows, hits: Rows, seconds: int) -> Figure | None:
     return figure
 
 
-LEAST_CURVE_SAMPLES = 100
+MIN_CURVE_SAMPLES = 100
 TAIL_SAMPLES = 10
 """The least number of values beyond a percentile that is shown."""
 
@@ -59,7 +59,7 @@ _MEASURE_LINES = {"service": "-", "response": (0, (4, 2))}
 def draw_percentiles(distribution: Rows, baseline: Rows = ()) -> Figure | None:
     """Draw latency against percentile on a log 1/(1-p) axis. Each step to the right is ten times rarer.
 
-    None if no operation has LEAST_SAMPLES values.
+    None if no operation has MIN_SAMPLES values.
     """
     curves = _curves(distribution)
     if not curves:
@@ -107,7 +107,7 @@ def percentile_curve(points: Sequence[tuple[int, int]]) -> tuple[list[float], li
     x: list[float] = []
     y: list[float] = []
     below = 0
-    for high_us, count in points if total >= LEAST_CURVE_SAMPLES else []:
+    for high_us, count in points if total >= MIN_CURVE_SAMPLES else []:
         if total - below < TAIL_SAMPLES:
             break
         below += count
@@ -116,7 +116,7 @@ def percentile_curve(points: Sequence[tuple[int, int]]) -> tuple[list[float], li
     return ([0.0, *x], [y[0], *y]) if x else (x, y)
 
 
-LEAST_HEATMAP_SAMPLES = 500
+MIN_HEATMAP_SAMPLES = 500
 _HEATMAP_OPERATIONS = ("fetch", "produce")
 _LIGHT = {"fetch": ("#b9dcf2", "#0072b2", "#012a44"), "produce": ("#fbd3b4", "#d55e00", "#4a1f00")}
 
@@ -126,9 +126,9 @@ def draw_heatmap(heatmap: Rows, hits: Rows, seconds: int) -> Figure | None:
     kinds = [
         kind
         for kind in _HEATMAP_OPERATIONS
-        if sum(row["count"] for row in heatmap if row["operation"] == kind) >= LEAST_HEATMAP_SAMPLES
+        if sum(row["count"] for row in heatmap if row["operation"] == kind) >= MIN_HEATMAP_SAMPLES
     ]
-    if not kinds or seconds < timeline.LEAST_SECONDS:
+    if not kinds or seconds < timeline.MIN_SECONDS:
         return None
     figure, panels = timeline.frame([1.9] * len(kinds), hits, seconds, "by one column")
     width = timeline.bucket_s(seconds)

@@ -25,14 +25,14 @@ def draw_leadership(
 
     None if there are no replicated partitions.
     """
-    if not leadership or seconds < timeline.LEAST_SECONDS:
+    if not leadership or seconds < timeline.MIN_SECONDS:
         return None
     partitions = list(dict.fromkeys(row["partition"] for row in sorted(leadership, key=lambda row: row["place"])))
     figure, panels = timeline.frame([0.3 * len(partitions) + 0.3, 1.0], hits, seconds)
     nodes = sorted({row["node"] for row in leadership})
     for place, name in enumerate(partitions):
         rows = [row for row in leadership if row["partition"] == name]
-        _draw_partition(panels[0], place, rows, nodes, seconds, many=len(leadership) > timeline.MOST_SPANS)
+        _draw_partition(panels[0], place, rows, nodes, seconds, many=len(leadership) > timeline.MAX_SPANS)
     style.rows(panels[0], partitions, 0.4)
     panels[0].set_title("leader of each partition (red strip: replicas missing in the in-sync set)")
     style.no_lines(panels[0])
@@ -84,7 +84,7 @@ def _draw_changes(axes: Axes, by_second: Rows, seconds: int) -> None:
     style.legend(axes, 3)
 
 
-MOST_DOWNLOADS = 12
+MAX_DOWNLOADS = 12
 _STATES = (("active controller", style.BLUE), ("none", style.RED), ("active, nothing accepted yet", style.YELLOW))
 
 
@@ -98,9 +98,9 @@ def draw_controller(
 
     None if the controller never changed and nothing was downloaded: there is nothing to see.
     """
-    if not (failovers or transfers) or seconds < timeline.LEAST_SECONDS:
+    if not (failovers or transfers) or seconds < timeline.MIN_SECONDS:
         return None
-    shown = sorted(transfers, key=lambda row: row["from_us"])[:MOST_DOWNLOADS]
+    shown = sorted(transfers, key=lambda row: row["from_us"])[:MAX_DOWNLOADS]
     nodes = sorted({row[name] for row in failovers for name in ("node", "next_node")})
     heights = [*([0.3 * (len(nodes) + 1)] if nodes else []), *([0.26 * len(shown) + 0.2] if shown else [])]
     figure, panels = timeline.frame(heights, hits, seconds)
@@ -113,7 +113,7 @@ def draw_controller(
 
 def _controllers(axes: Axes, failovers: Rows, nodes: Sequence[int], seconds: int) -> None:
     in_order = sorted(failovers, key=lambda row: row["active_us"])
-    since_us, many = 0, len(in_order) > timeline.MOST_SPANS
+    since_us, many = 0, len(in_order) > timeline.MAX_SPANS
     spans: dict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
     for row in in_order:
         accepted_us = row["accepted_us"] or row["active_us"]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from reports.mirrored import Place, Rewind, Track
 
 
-MOST_PARTITIONS = 3
+MAX_PARTITIONS = 3
 """More lines cannot be distinguished; those that were rewound come first."""
 
 
@@ -26,10 +26,10 @@ def draw_mirror(known: "Mapping[Place, Track]", rewinds: "Sequence[Rewind]", hit
 
     None without a mirror.
     """
-    if not known or seconds < timeline.LEAST_SECONDS:
+    if not known or seconds < timeline.MIN_SECONDS:
         return None
     back = {place: sum((rewind.topic, rewind.partition) == place for rewind in rewinds) for place in known}
-    shown = sorted(sorted(known, key=lambda place: (-back[place], place))[:MOST_PARTITIONS])
+    shown = sorted(sorted(known, key=lambda place: (-back[place], place))[:MAX_PARTITIONS])
     figure, panels = timeline.frame([*(1.5 for _ in shown), 1.2], hits, seconds)
     for axes, place in zip(panels, shown, strict=False):
         draw_position(axes, known[place], [rewind for rewind in rewinds if (rewind.topic, rewind.partition) == place])
@@ -52,7 +52,7 @@ def lag_legend(axes: Axes) -> None:
 
 def draw_position(axes: Axes, track: "Track", rewinds: "Sequence[Rewind]") -> None:
     for line, colour, width in ((track.ends, style.MUTED, 1.2), (track.positions, style.BLUE, 1.5)):
-        shown = timeline.extremes(line, ceil(len(line) / timeline.MOST_BUCKETS))
+        shown = timeline.extremes(line, ceil(len(line) / timeline.MAX_BUCKETS))
         x = [_seconds(track.first + number) for number in shown]
         axes.step(x, [line[number] for number in shown], where="post", color=colour, linewidth=width)
     (marks,) = axes.plot(
@@ -76,7 +76,7 @@ def draw_lag(axes: Axes, known: "Mapping[Place, Track]", colour: str, label: str
     slots = sorted(worst)
     in_order = [
         slots[number]
-        for number in timeline.extremes([worst[slot] for slot in slots], ceil(len(slots) / timeline.MOST_BUCKETS))
+        for number in timeline.extremes([worst[slot] for slot in slots], ceil(len(slots) / timeline.MAX_BUCKETS))
     ]
     axes.step(
         [_seconds(slot) for slot in in_order],
@@ -104,7 +104,7 @@ class MirrorRun:
 def draw_positions(runs: Sequence[MirrorRun], seconds: int) -> Figure | None:
     """The positions in the partition that was rewound most in any run."""
     places = sorted({place for run in runs for place in run.known})
-    if not places or seconds < timeline.LEAST_SECONDS:
+    if not places or seconds < timeline.MIN_SECONDS:
         return None
     back = [(rewind.topic, rewind.partition) for run in runs for rewind in run.rewinds]
     place = max(places, key=back.count)
@@ -121,7 +121,7 @@ def draw_positions(runs: Sequence[MirrorRun], seconds: int) -> Figure | None:
 
 def draw_lags(runs: Sequence[MirrorRun], seconds: int) -> Figure | None:
     shown = [run for run in runs if run.known]
-    if not shown or seconds < timeline.LEAST_SECONDS:
+    if not shown or seconds < timeline.MIN_SECONDS:
         return None
     figure, (axes,) = timeline.frame([2.0], shown[0].hits, seconds)
     for number, run in enumerate(shown):

@@ -34,7 +34,7 @@ def draw_poster(
         for kind in (_POSTER_OPERATIONS if kinds_seen & set(_POSTER_OPERATIONS) else _POSTER_WITHOUT_RECORDS)
         if kind in kinds_seen
     ]
-    if not kinds or seconds < timeline.LEAST_SECONDS:
+    if not kinds or seconds < timeline.MIN_SECONDS:
         return None
     figure, (rates, times) = timeline.frame([1.9, 1.6], hits, seconds)
     for kind in kinds:
@@ -77,7 +77,7 @@ _LOAD_LINES = (("offered", style.INK, (0, (2, 2))), ("sent", style.BLUE, "-"), (
 
 def draw_load(load: Rows, hits: Rows, seconds: int) -> Figure | None:
     """Draw what the schedule offered, what the fleet sent and what completed. Below is how late the fleet was."""
-    if len(load) < timeline.LEAST_SECONDS:
+    if len(load) < timeline.MIN_SECONDS:
         return None
     figure, panels = timeline.frame([1.8, 1.0], hits, seconds)
     scheduled = [row for row in load if row["offered"]]  # operations after the schedule's end are not load
@@ -96,7 +96,7 @@ def draw_load(load: Rows, hits: Rows, seconds: int) -> Figure | None:
     return figure
 
 
-MOST_ABOVE = 5
+MAX_ABOVE = 5
 _ERROR_COLOURS = (style.RED, style.YELLOW, style.PURPLE, style.SKY, style.MUTED)
 
 
@@ -104,7 +104,7 @@ def draw_throughput(throughput: Rows, hits: Rows, seconds: int) -> Figure | None
     """Draw operations by the second in which they completed. Below are those that did not end ok, stacked by error."""
     ok = _by_second([row for row in throughput if row["type"] == "ok"], "f")
     bad = _by_second([row for row in throughput if row["type"] != "ok"], "error")
-    if len({second for series in ok.values() for second in series}) < timeline.LEAST_SECONDS:
+    if len({second for series in ok.values() for second in series}) < timeline.MIN_SECONDS:
         return None
     figure, panels = timeline.frame([2.0, 1.1] if bad else [2.2], hits, seconds)
     names = sorted(ok, key=lambda name: -sum(ok[name].values()))
@@ -126,7 +126,7 @@ def draw_throughput(throughput: Rows, hits: Rows, seconds: int) -> Figure | None
 
 def _throughput_legend(axes: Axes, entries: int) -> None:
     """Put the legend beside the title or, if it has too many entries, beside the data."""
-    if entries <= MOST_ABOVE:
+    if entries <= MAX_ABOVE:
         style.legend(axes, 5)
     else:
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.02), ncols=1, fontsize=7.5, labelspacing=0.25)
@@ -148,7 +148,7 @@ _BETTER_FIRST = (0, 1, 3, 2)
 def draw_availability(throughput: Rows, hits: Rows, seconds: int) -> Figure | None:
     """Draw for each kind of operation and each second whether one succeeded, all failed, or none ended."""
     kinds = [kind for kind in _AVAILABILITY_OPERATIONS if any(row["f"] == kind for row in throughput)]
-    if not kinds or seconds < timeline.LEAST_SECONDS:
+    if not kinds or seconds < timeline.MIN_SECONDS:
         return None
     figure, (axes,) = timeline.frame([0.36 * len(kinds)], hits, seconds, "by their worst second")
     width = timeline.bucket_s(seconds)

@@ -1,7 +1,7 @@
 """Common parts of charts over time: panels, faults as shaded bands, the lane with their names, and the x axis.
 
 A run of hours has more seconds than a chart has points, and a page with all of them would take many megabytes. From
-``MOST_SECONDS`` on, a chart shows the lowest and the highest second of each bucket, at their places, so that no peak
+``MAX_SECONDS`` on, a chart shows the lowest and the highest second of each bucket, at their places, so that no peak
 and no gap vanishes. The axis label has the length of a bucket.
 """
 
@@ -14,14 +14,14 @@ from matplotlib.figure import Figure
 from reports.job_rows import Rows, without_presets
 from reports.plots import style
 
-MOST_LANES = 12
-_MOST_MARKS = 12
+MAX_LANES = 12
+_MAX_MARKS = 12
 _NARROW = 0.004
 """A band narrower than this share of the run is drawn as a line, because nobody would see the band."""
 
 
 def fault_lane_height(hits: Rows) -> float:
-    return 0.14 + 0.22 * min(MOST_LANES, len(fault_names(hits)))
+    return 0.14 + 0.22 * min(MAX_LANES, len(fault_names(hits)))
 
 
 def fault_names(hits: Rows) -> list[str]:
@@ -32,9 +32,9 @@ def fault_names(hits: Rows) -> list[str]:
 
 def shade_faults(axes: Axes, hits: Rows, seconds: float) -> None:
     """Shade the faults. Only the lane shows a fault that hit more often than a reader can distinguish."""
-    for name in fault_names(hits)[:MOST_LANES]:
+    for name in fault_names(hits)[:MAX_LANES]:
         mine = [hit for hit in hits if hit["name"] == name]
-        for hit in mine if len(mine) <= _MOST_MARKS else []:
+        for hit in mine if len(mine) <= _MAX_MARKS else []:
             _mark(axes, hit["at_us"] / 1e6, hit["until_us"] / 1e6, seconds)
 
 
@@ -46,7 +46,7 @@ def _mark(axes: Axes, start: float, end: float, seconds: float) -> None:
 
 
 def fault_lane(axes: Axes, hits: Rows, seconds: float) -> None:
-    shown = fault_names(hits)[:MOST_LANES]
+    shown = fault_names(hits)[:MAX_LANES]
     for row, name in enumerate(shown):
         spans = [(hit["at_us"] / 1e6, hit["until_us"] / 1e6) for hit in hits if hit["name"] == name]
         wide = [(start, end - start) for start, end in spans if end - start >= seconds * _NARROW]
@@ -62,11 +62,11 @@ def fault_lane(axes: Axes, hits: Rows, seconds: float) -> None:
     axes.spines["left"].set_visible(False)
 
 
-LEAST_SECONDS = 3
-MOST_SECONDS = 400
+MIN_SECONDS = 3
+MAX_SECONDS = 400
 """Number of seconds up to which each one is drawn."""
-MOST_BUCKETS = 150
-MOST_SPANS = 300
+MAX_BUCKETS = 150
+MAX_SPANS = 300
 """Number of bars above which a panel holds them as a picture of points."""
 _WIDTHS_S = (5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1_800, 3_600)
 SECONDS = "seconds since the start of the run"
@@ -98,9 +98,9 @@ def axis_label(seconds: int, unit: str, drawn: str = LOWEST_AND_HIGHEST) -> str:
 
 def bucket_s(seconds: int) -> int:
     """Return the length of a bucket in a run of this length; 1 where each second is drawn."""
-    if seconds <= MOST_SECONDS:
+    if seconds <= MAX_SECONDS:
         return 1
-    return next((width for width in _WIDTHS_S if seconds <= width * MOST_BUCKETS), ceil(seconds / MOST_BUCKETS))
+    return next((width for width in _WIDTHS_S if seconds <= width * MAX_BUCKETS), ceil(seconds / MAX_BUCKETS))
 
 
 def marker(seconds: int) -> str:
@@ -166,11 +166,11 @@ def _sums(series: Sequence[Mapping[int, float]], seconds: int) -> list[float]:
 
 def steps(x: Sequence[float], y: Sequence[float], seconds: int) -> tuple[list[float], list[float]]:
     """Return fewer points of a line of steps, if it has many: the first, lowest, highest and last of each bucket."""
-    if len(x) <= 2 * MOST_SECONDS:
+    if len(x) <= 2 * MAX_SECONDS:
         return [*x], [*y]
     buckets: dict[int, list[int]] = {}
     for place, at in enumerate(x):
-        buckets.setdefault(int(at * MOST_BUCKETS / seconds), []).append(place)
+        buckets.setdefault(int(at * MAX_BUCKETS / seconds), []).append(place)
     shown = [
         place
         for places in buckets.values()

@@ -29,7 +29,7 @@ def draw_transactions(throughput: Rows, decided: Rows, stalls: Rows, hits: Rows,
     None without transactions.
     """
     ended = [row for row in throughput if row["f"] == TRANSACTION]
-    if not ended or seconds < timeline.LEAST_SECONDS:
+    if not ended or seconds < timeline.MIN_SECONDS:
         return None
     by_second = [row for row in decided if row["second"] != WHOLE_RUN]
     heights = [1.3, *([1.4] if by_second else []), *([1.2] if stalls else [])]
@@ -72,7 +72,7 @@ def _age(axes: Axes, stalls: Rows, seconds: int) -> None:
     for row in stalls:
         for slot in range(-(-row["from_us"] // SLOT_US), min(row["until_us"] // SLOT_US, slots) + 1):
             ages[slot] = max(ages[slot], slot * SLOT_US - row["from_us"])
-    shown = timeline.extremes(ages, ceil(slots / timeline.MOST_BUCKETS))
+    shown = timeline.extremes(ages, ceil(slots / timeline.MAX_BUCKETS))
     x = [slot * SLOT_US / 1e6 for slot in shown]
     y = [ages[slot] / 1e6 for slot in shown]
     axes.plot(x, y, color=style.PURPLE)

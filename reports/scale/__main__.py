@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from reports.scale.measuring import draw, measure, remember, remembered, table
-from reports.scale.violations import LEAST_APPENDS, NOTHING, planted
+from reports.scale.violations import MIN_APPENDS, NOTHING, planted
 from reports.scale.writing import appends_for, write_history
 
 
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _generate(options: argparse.Namespace) -> int:
     appends = appends_for(options.operations)
-    if options.plant and appends < LEAST_APPENDS:
+    if options.plant and appends < MIN_APPENDS:
         sys.stderr.write("Violations have no room in so short a history: give 100000 operations or more.\n")
         return 2
     violations = planted(appends, options.seed) if options.plant else NOTHING

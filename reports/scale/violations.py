@@ -10,7 +10,7 @@ from reports.scale.load import FETCHERS, PIECE, Again, Fetches, Numbers, Piece
 
 _CLEAR = 400
 """The least distance between two violations, and from the ends of a piece."""
-LEAST_APPENDS = 20_000
+MIN_APPENDS = 20_000
 """The least number of appends in which all violations have room."""
 
 
@@ -69,7 +69,7 @@ BROKEN = (
 
 
 def planted(appends: int, seed: int) -> Planted:
-    """One violation of each. There must be LEAST_APPENDS."""
+    """One violation of each. There must be MIN_APPENDS."""
     random = Random(seed)
     grid = [
         (piece, place)

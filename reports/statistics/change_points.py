@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats: TypeAlias = NDArray[np.float64]
-LEAST_LENGTH = 3
+MIN_LENGTH = 3
 """The least number of values on each side of a change that shows."""
 SIGNIFICANCE = 0.01
 """The share of series without a change in which one is found."""
@@ -76,13 +76,13 @@ def _best(series: Floats) -> tuple[Floats, NDArray[Any]]:
     """
     rows, length = series.shape
     best, at = np.zeros(rows), np.zeros(rows, dtype=np.int64)
-    if length < 2 * LEAST_LENGTH:
+    if length < 2 * MIN_LENGTH:
         return best, at
     distances = np.abs(series[:, :, np.newaxis] - series[:, np.newaxis, :])
     sums = np.zeros((rows, length + 1, length + 1))
     sums[:, 1:, 1:] = distances.cumsum(axis=1).cumsum(axis=2)
-    for split in range(LEAST_LENGTH, length - LEAST_LENGTH + 1):
-        ends = np.arange(split + LEAST_LENGTH, length + 1)
+    for split in range(MIN_LENGTH, length - MIN_LENGTH + 1):
+        ends = np.arange(split + MIN_LENGTH, length + 1)
         difference = _difference(sums, split, ends).max(axis=1)
         at = np.where(difference > best, split, at)
         best = np.maximum(best, difference)

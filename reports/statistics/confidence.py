@@ -26,8 +26,8 @@ Floats: TypeAlias = NDArray[np.float64]
 Word: TypeAlias = Literal["better", "worse", "no difference shown"]
 ERROR_RATE = 0.05
 RESAMPLES = 2_000
-LEAST_UNITS = 3
-BLOCKS, LEAST_BLOCK_S = 12, 3
+MIN_UNITS = 3
+BLOCKS, MIN_BLOCK_S = 12, 3
 """The most blocks of a run that is alone, and the least seconds of a block. Neighbouring seconds are not independent,
 so that single ones are no units."""
 BUCKET = 0.01
@@ -59,11 +59,11 @@ def ratios(
     """One for each figure. ``old`` and ``new`` have a row for each unit, with a positive value for each figure.
 
     ``exact_to`` says by which share each figure may be wrong as it was recorded; intervals are wider by that. Raise
-    ValueError if a side has fewer than LEAST_UNITS units.
+    ValueError if a side has fewer than MIN_UNITS units.
     """
     sides = [np.log(np.asarray(side, dtype=np.float64)) for side in (old, new)]
-    if min(len(side) for side in sides) < LEAST_UNITS:
-        raise ValueError(f"each side needs at least {LEAST_UNITS} units")
+    if min(len(side) for side in sides) < MIN_UNITS:
+        raise ValueError(f"each side needs at least {MIN_UNITS} units")
     means = [side.mean(axis=0) for side in sides]
     difference = means[1] - means[0]
     error = _error(*sides)
@@ -75,7 +75,7 @@ def ratios(
     return [Ratio(*map(float, row)) for row in np.exp(np.column_stack(columns))]
 
 
-LEAST_FOR_MEDIAN = 5
+MIN_MEDIAN_SAMPLES = 5
 """With five runs the interval is their range, which contains the median in 94 of 100 cases. With fewer it does not."""
 
 
@@ -95,7 +95,7 @@ def median_interval(values: Sequence[float], seed: int = 1) -> Interval:
     if not values:
         raise ValueError("a median needs at least one value")
     middle = float(np.median(values))
-    if len(values) < LEAST_FOR_MEDIAN:
+    if len(values) < MIN_MEDIAN_SAMPLES:
         return Interval(middle, middle, middle, False)
     sample = np.asarray(values, dtype=np.float64)
     drawn = sample[np.random.default_rng(seed).integers(0, len(sample), (RESAMPLES, len(sample)))]

@@ -120,7 +120,7 @@ def test_records_of_a_transaction_stand_alone_unless_it_is_whole(
 def test_long_histories_lose_reads_but_no_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     history = serial(Random(1), 200)
     whole = of(history, tmp_path / "whole")
-    monkeypatch.setattr(elle, "MOST_ELEMENTS", 200)
+    monkeypatch.setattr(elle, "MAX_ELEMENTS", 200)
     thin = of(history, tmp_path / "thin")
 
     def longest(rows: list[dict[str, Any]]) -> dict[int, int]:

@@ -3,7 +3,7 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from reports.jobs.faults import MOST_HITS, spread_hits
+from reports.jobs.faults import MAX_HITS, spread_hits
 from reports.read_tables import Tables
 
 COLUMNS = "run int, name string, kind string, hit long, at_us long, until_us long, target string, client_id string, \
@@ -19,6 +19,6 @@ def test_hits_are_chosen_evenly(spark: SparkSession, total: int) -> None:
     tables = Tables.__new__(Tables)
     object.__setattr__(tables, "faults", faults)
     shown = sorted(row["hit"] for row in spread_hits(tables).collect())
-    assert len(shown) == min(total, MOST_HITS)
+    assert len(shown) == min(total, MAX_HITS)
     assert shown[0] == 1
-    assert total - shown[-1] <= max(0, total // MOST_HITS)
+    assert total - shown[-1] <= max(0, total // MAX_HITS)

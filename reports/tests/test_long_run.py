@@ -10,13 +10,13 @@ from matplotlib.figure import Figure
 
 from reports.collect import Findings
 from reports.job_rows import Row
-from reports.page.render import MOST_EVENTS, write_page
+from reports.page.render import MAX_EVENTS, write_page
 from reports.plots import timeline
 from reports.plots.operations import _availability_states
 from reports.tests.test_verdict import MANIFEST, findings, outcome
 
 HOURS_4 = 4 * 3_600
-MOST_BYTES = 1_000_000
+MAX_BYTES = 1_000_000
 S = 1_000_000
 ERRORS = ("NOT_LEADER_OR_FOLLOWER", "timeout", "REQUEST_TIMED_OUT")
 OPERATIONS = ("produce", "fetch", "create_topics", "metadata_read", "commit", "transaction")
@@ -205,12 +205,12 @@ def test_page_of_a_run_of_four_hours_stays_small(tmp_path: Path) -> None:
     manifest = replace(MANIFEST, duration_us=HOURS_4 * S)
     found = long_run(HOURS_4)
     page = write_page(tmp_path, manifest, found, outcome(manifest, found)).read_text()
-    assert len(page.encode()) < MOST_BYTES
+    assert len(page.encode()) < MAX_BYTES
     pictures = {each.stem for each in tmp_path.glob("*.png")}
     drawn = {"poster", "load", "latency", "heatmap", "throughput", "availability", "controller", "leadership", "broker"}
     assert drawn | {"groups", "transactions"} <= pictures
     assert "each 120 seconds are drawn by their lowest and highest second" in page
-    assert f"the {MOST_EVENTS} of 4,320 that lasted longest" in page
+    assert f"the {MAX_EVENTS} of 4,320 that lasted longest" in page
 
 
 def test_no_peak_no_hole_and_no_gap_of_a_line_vanishes() -> None:
@@ -221,7 +221,7 @@ def test_no_peak_no_hole_and_no_gap_of_a_line_vanishes() -> None:
     x, y = timeline.dense(points, HOURS_4)
     drawn = dict(zip(x, y, strict=True))
     assert (drawn[7_777.5], drawn[9_001.5]) == (900.0, 0.0)
-    assert len(x) <= 2 * timeline.MOST_BUCKETS
+    assert len(x) <= 2 * timeline.MAX_BUCKETS
     assert [at for at, value in drawn.items() if value != value] == [1_080.5]
     assert x == sorted(x)
 
@@ -242,7 +242,7 @@ def test_bars_and_stacks_show_the_highest_second() -> None:
 @pytest.mark.parametrize(("seconds", "width"), [(75, 1), (400, 1), (401, 5), (14_400, 120), (10**7, 66_667)])
 def test_bucket_is_so_long_that_a_chart_has_few(seconds: int, width: int) -> None:
     assert timeline.bucket_s(seconds) == width
-    assert width == 1 or seconds / width <= timeline.MOST_BUCKETS
+    assert width == 1 or seconds / width <= timeline.MAX_BUCKETS
 
 
 def test_short_run_shows_each_second() -> None:
@@ -263,6 +263,6 @@ def test_steps_keep_their_extremes() -> None:
     y = [3] * 20_000
     y[11_111], y[12_345] = 40, 0
     shown = timeline.steps(x, y, HOURS_4)
-    assert len(shown[0]) <= 4 * timeline.MOST_BUCKETS < 20_000
+    assert len(shown[0]) <= 4 * timeline.MAX_BUCKETS < 20_000
     assert {40, 0} <= {*shown[1]}
     assert timeline.steps(x[:9], y[:9], HOURS_4) == (x[:9], y[:9])

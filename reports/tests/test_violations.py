@@ -30,7 +30,7 @@ def test_few_violations_are_numbered_as_many_are(spark: SparkSession, monkeypatc
         monkeypatch.setattr(collect, "lies_in_one_place", lambda _: False)
         assert _in_order(few) == _in_order(rows_of(found(spark)))
         monkeypatch.undo()
-        monkeypatch.setattr(collect, "MOST_EXAMPLES", 2)
+        monkeypatch.setattr(collect, "MAX_EXAMPLES", 2)
         cut = rows_of(found(spark))
     assert [row["detail"] for row in few if row["run"] == 1] == ["1 1", "1 2", "1 4", "1 3", "1 5", "1 0"]
     assert {(row["run"], row["total"]) for row in few} == {(0, 5), (1, 6)}

@@ -49,7 +49,7 @@ UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 UNKNOWN_FOR_US: Final = 15_000_000
 """A partition that every Metadata response of this time (or of half the limit) calls unknown does not exist any more.
 Brokers that have just started may need some seconds until they know all topics."""
-MOST_NAMED: Final = 5
+MAX_NAMED: Final = 5
 """Number of partitions that a sentence lists."""
 PARTITIONS_PER_FETCH: Final = 50
 MAX_BYTES: Final = 16 << 20
@@ -333,8 +333,8 @@ class FinalReader(ClusterScript):
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return f"{', '.join(names[:MOST_NAMED])}{more}"
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return f"{', '.join(names[:MAX_NAMED])}{more}"
 
 
 def target_reader(

@@ -30,7 +30,7 @@ from reference_broker.wire.fetch import (
     ForgottenTopic,
 )
 
-MOST_SESSIONS: Final = 4
+MAX_SESSIONS: Final = 4
 """number of sessions of one client; the one that it has had longest is left"""
 NO_PARTITIONS: Final = 2
 """number of indexes behind the topic's last one that are requested, too"""
@@ -129,7 +129,7 @@ class WildFetches:
                 opened = WildSession(request.node_id, body.session_id, request.version, 0 if is_first else 1, named)
                 self._forget(request.node_id, body.session_id)
                 self.sessions.append(opened)
-                del self.sessions[:-MOST_SESSIONS]
+                del self.sessions[:-MAX_SESSIONS]
         elif not body.error_code and body.session_id:
             session.number = epoch if session.is_first else epoch + 1
         elif not body.error_code or self._random.randrange(2):

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from kio.schema.offset_fetch.v9.response import OffsetFetchResponse
 
 COMMITTED_OFFSET: Final = 7
-MOST_IDENTITIES: Final = 4
+MAX_IDENTITIES: Final = 4
 INSTANCES: Final = ("wild-a", "wild-b")
 """The static members, which all clients share."""
 PROTOCOLS: Final = (
@@ -220,7 +220,7 @@ class WildMembers:
     def _know(self, identity: MemberIdentity) -> None:
         self._identities = [each for each in self._identities if each.member_id != identity.member_id]
         self._identities.append(identity)
-        del self._identities[:-MOST_IDENTITIES]
+        del self._identities[:-MAX_IDENTITIES]
 
     def _forget(self, identity: MemberIdentity) -> None:
         self._identities = [each for each in self._identities if each.member_id != identity.member_id]

@@ -6,7 +6,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.fleet.early_signs import MOST_SPANS, EarlySigns
+from bench.fleet.early_signs import MAX_SPANS, EarlySigns
 from reports.rows import SpanRow
 
 
@@ -70,9 +70,9 @@ def test_readers_of_one_log_never_raise_a_sign_and_one_wrong_offset_always_does(
 
 def test_kept_spans_are_limited() -> None:
     signs = EarlySigns()
-    for number in range(MOST_SPANS + 10):
+    for number in range(MAX_SPANS + 10):
         signs.read(read(3 * number, 1))
     signs.read(read(0, 1, "b"))
     assert signs.seen["inconsistent-offsets"] == 0, "the lowest offsets are forgotten"
-    signs.read(read(3 * MOST_SPANS, 1, "b"))
+    signs.read(read(3 * MAX_SPANS, 1, "b"))
     assert signs.seen["inconsistent-offsets"] == 1

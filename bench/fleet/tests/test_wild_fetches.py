@@ -8,7 +8,7 @@ from bench.fleet.behaviours.wild_fetches import (
     FIRST_WITH_LEADER_EPOCH,
     FIRST_WITH_RACK,
     FIRST_WITH_TOPIC_IDS,
-    MOST_SESSIONS,
+    MAX_SESSIONS,
     NO_PARTITIONS,
     RACKS,
     VERSIONS,
@@ -38,7 +38,7 @@ def played(count: int) -> list[WildFetch]:
         session_id = request.body.session_id or number + 1
         response = FetchResponse(0, session_id, [FetchTopicResponse("hot", TOPIC_ID, data)])
         fetches.responded(request, None if number % 5 == 0 else response)
-        assert len(fetches.sessions) <= MOST_SESSIONS
+        assert len(fetches.sessions) <= MAX_SESSIONS
     return requests
 
 

@@ -13,7 +13,7 @@ from kio.schema.offset_commit.v9.response import (
 from kio.schema.types import TopicName
 from kio.static.primitive import i32
 
-from bench.fleet.behaviours.wild_members import COMMITTED_OFFSET, MOST_IDENTITIES, WildMembers, WildRequest, error_in
+from bench.fleet.behaviours.wild_members import COMMITTED_OFFSET, MAX_IDENTITIES, WildMembers, WildRequest, error_in
 from reference_broker.client.tests.group_world import NOTHING, heartbeat_response, join_response
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -41,7 +41,7 @@ def played(count: int) -> list[WildRequest]:
         requests.append(request)
         if request.api_key is ApiKey.JOIN_GROUP:
             members.responded(request, joined(request, number))
-    assert 0 < len(members._identities) <= MOST_IDENTITIES
+    assert 0 < len(members._identities) <= MAX_IDENTITIES
     return requests
 
 

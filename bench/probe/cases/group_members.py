@@ -19,8 +19,8 @@ NAMES_PROTOCOL = {**NEEDS, SYNC: since_version(5)}
 LEAVES_TOGETHER = {**NEEDS, LEAVE: since_version(3)}
 CONFIGS = int(ApiKey.DESCRIBE_CONFIGS)
 OF_BROKER = 4
-LEAST_SESSION = "group.min.session.timeout.ms"
-LEAST_SESSION_MS = 6_000
+MIN_SESSION = "group.min.session.timeout.ms"
+MIN_SESSION_MS = 6_000
 """The default of Apache Kafka."""
 SHORTEST_MS = 2_000
 """No session of a case is shorter, so that a slow machine does not end it."""
@@ -248,14 +248,14 @@ def leave_without_joining(at: ProbeContext) -> None:
 
 def shortest_session_ms(at: ProbeContext) -> int:
     """Raise NotAdvertised if the broker's shortest session is too long to wait for."""
-    least_ms = LEAST_SESSION_MS
+    least_ms = MIN_SESSION_MS
     if CONFIGS in at.broker.versions:
         wanted = {"resource_type": OF_BROKER, "resource_name": str(at.broker.node_id)}
-        wanted["configuration_keys"] = [LEAST_SESSION]
+        wanted["configuration_keys"] = [MIN_SESSION]
         result = single(at.call_unseen(CONFIGS, {"resources": [wanted]}, at.main), "results")
-        least_ms = next((int(config.value) for config in result.configs if config.value), LEAST_SESSION_MS)
+        least_ms = next((int(config.value) for config in result.configs if config.value), MIN_SESSION_MS)
     if least_ms > LONGEST_MS:
-        raise NotAdvertised(f"a session lasts {least_ms} ms at least ({LEAST_SESSION}), which is too long to wait for")
+        raise NotAdvertised(f"a session lasts {least_ms} ms at least ({MIN_SESSION}), which is too long to wait for")
     return max(least_ms, SHORTEST_MS)
 
 

@@ -22,7 +22,7 @@ WORKLOADS = {
 }
 """Rows that play a file of docs/workloads on both brokers, which take turns."""
 WORKLOAD_WORDS = ("--repeat", "3", "--seconds", "20", "--warmup", "5")
-LEAST_S = 60.0
+MIN_S = 60.0
 """No row takes less. A row that does not end in time leaves no figure."""
 
 
@@ -31,7 +31,7 @@ def play(work: Work, until: float) -> tuple[Outcome, str]:
     missing = []
     rows = [*(each for each in ROWS if each not in OURS), *WORKLOADS]
     for row in in_turn(rows, work.tried_before("bench"), work.turn):
-        if time.monotonic() + LEAST_S > until:
+        if time.monotonic() + MIN_S > until:
             break
         work.try_(row)
         if why := _measure(work, row, until):

@@ -27,7 +27,7 @@ from scenarios.revisions import in_revision
 
 PROBE = "probe"
 SCENARIOS_FOR_A_PROBE = 3
-LEAST_PROBE_S = 180.0
+MIN_PROBE_S = 180.0
 """Three plays of all cases take about this long, and more where the broker must be fetched or built."""
 
 
@@ -43,7 +43,7 @@ def play(work: Work, until: float) -> tuple[Outcome, str]:
     )
     for item in (*probes[:1], *interleaved(plays, probes[1:], SCENARIOS_FOR_A_PROBE)):
         name, _, target = item.partition(" ")
-        needed_s = LEAST_PROBE_S if name == PROBE else live_plays.needed_s(work, scenarios[name])
+        needed_s = MIN_PROBE_S if name == PROBE else live_plays.needed_s(work, scenarios[name])
         if target in missing or time.monotonic() + needed_s > until:
             continue
         work.try_(item)

@@ -13,7 +13,7 @@ from campaigns.nights.night import Work, in_turn
 from campaigns.suites.suite import bundled
 from reports.verdict import Outcome
 
-LEAST_S = 30.0
+MIN_S = 30.0
 NO_TESTS = 5
 """Pytest's exit code if there was no test to run."""
 SUITE_MISSING = 2
@@ -68,7 +68,7 @@ def _play(
     failed, ended = [], True
     for name in in_turn(list(commands(0, 0)), work.tried_before(stage), work.turn):
         left_s = until - time.monotonic()
-        if left_s < LEAST_S or not ended:
+        if left_s < MIN_S or not ended:
             break
         work.try_(name)
         check = commands(work.night.seed, left_s / 60 * 0.8)[name]

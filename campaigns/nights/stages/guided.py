@@ -25,7 +25,7 @@ FOLDER = "corpus"
 """Folder of the corpus, in the night's folder."""
 MOST = 1_000_000
 """Largest number of schedules of one night."""
-MOST_REDS = 3
+MAX_RED_SEEDS = 3
 """Number of red schedules after which the search ends, because further ones would most likely show the same."""
 
 
@@ -43,7 +43,7 @@ def play(work: Work, until: float) -> tuple[Outcome, str]:
             reds.append(each)
             _keep(work, scenarios[each.recipe.scenario], each)
         left_s = until - time.monotonic()
-        if left_s <= 0 or len(reds) >= MOST_REDS:
+        if left_s <= 0 or len(reds) >= MAX_RED_SEEDS:
             break
         work.beat(f"guided: {played:,} schedules, corpus {len(corpus.entries)}; {left_s / 60:.1f} min left")
     tally.append_to(work.folder)

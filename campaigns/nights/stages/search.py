@@ -39,7 +39,7 @@ FOLLOWED_SHARE = 0.3
 """Share of the remaining time, at the first red seed, that goes into examining failures instead of searching."""
 CANARY_SEEDS = 600
 """Number of seeds after which a canary has survived. The rarest mutant shows in about one of twenty."""
-LEAST_LIMIT_S, LIMIT_FACTOR = 300.0, 20.0
+MIN_LIMIT_S, LIMIT_FACTOR = 300.0, 20.0
 """Limits of a child's silence: the larger of this time and this multiple of a seed's duration. Beyond it the child has
 hung."""
 
@@ -152,7 +152,7 @@ class NightSearch:
         return Turn(scenario, mutant, range(first, first + count))
 
     def _limit_s(self, turn: Turn) -> float:
-        return max(LEAST_LIMIT_S, LIMIT_FACTOR * (self._standings.known[turn.scenario].seed_s or 0.0))
+        return max(MIN_LIMIT_S, LIMIT_FACTOR * (self._standings.known[turn.scenario].seed_s or 0.0))
 
     def _handle_message(self, turn: Turn, message: object) -> None:
         if isinstance(message, Ended):

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from campaigns.nights.choosing import FEW_SEEDS, MOST_REDS, TURN_S, Played, Standings, seeds_at_once
+from campaigns.nights.choosing import FEW_SEEDS, MAX_RED_SEEDS, TURN_S, Played, Standings, seeds_at_once
 
 CLAUSES = {"common": ("F-1",), "common too": ("F-1",), "alone": ("F-1", "X-1"), "no clause": ()}
 LONG_S = 3600.0
@@ -52,7 +52,7 @@ def test_one_that_failed_lately_is_played_more_often_and_one_that_failed_long_ag
 def test_one_that_was_red_often_enough_tonight_waits_for_tomorrow() -> None:
     standings = Standings(CLAUSES)
     standings.take(Played(each, 1, 100, 0, 600.0) for each in CLAUSES)
-    standings.take([Played("common", 1, 40, 20, 100.0), Played("common", 0, 10, MOST_REDS - 1, 10.0)])
+    standings.take([Played("common", 1, 40, 20, 100.0), Played("common", 0, 10, MAX_RED_SEEDS - 1, 10.0)])
     assert standings.choose({}, LONG_S) == ("common", "found much")
     standings.take([Played("common", 0, 1, 1, 1.0)])
     assert choices(standings, 60)["common"] == 0

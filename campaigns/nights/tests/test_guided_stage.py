@@ -61,9 +61,9 @@ def test_red_schedule_is_kept_as_a_scenario(tmp_path: Path, monkeypatch: pytest.
     work.tell = lines.append
     outcome, why = guided.play(work, time.monotonic() + 100)
     assert outcome is Outcome.FAILED
-    assert why.count("./crucible sim swarm --seed ") == guided.MOST_REDS
+    assert why.count("./crucible sim swarm --seed ") == guided.MAX_RED_SEEDS
     written = sorted((work.folder / "red").iterdir())
-    assert len(written) == guided.MOST_REDS
+    assert len(written) == guided.MAX_RED_SEEDS
     assert "a record is gone" in written[0].read_text()
     assert loader.load(written[0]).swarm is None, "all of its faults are explicit"
-    assert sum("a record is gone" in line for line in lines) == guided.MOST_REDS
+    assert sum("a record is gone" in line for line in lines) == guided.MAX_RED_SEEDS

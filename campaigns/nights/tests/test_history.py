@@ -64,7 +64,7 @@ def test_branch_never_grows_beyond_one_commit_and_nothing_else_changes(clone: Pa
 def test_older_nights_keep_their_tables_only_and_the_oldest_go(
     clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "MOST_NIGHTS", 2)
+    monkeypatch.setattr(history, "MAX_NIGHTS", 2)
     monkeypatch.setattr(history, "NIGHTS_WITH_PAGES", 1)
     nights = tmp_path / "nights"
     first, second, third = (a_night(nights, day) for day in (1, 2, 3))

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from campaigns.nights import night as nights
-from campaigns.nights.choosing import MOST_REDS, Standings
+from campaigns.nights.choosing import MAX_RED_SEEDS, Standings
 from campaigns.nights.night import kept_nights, plays_of
 from campaigns.nights.stages import search
 from campaigns.nights.tests.small_nights import search_for, the_night
@@ -201,7 +201,7 @@ def test_child_that_dies_is_a_crash_of_the_seed_that_it_played(
     plays: list[PlayRow] = plays_of(the_night(tmp_path)[0])
     crashed = [each for each in plays if each.outcome == "CRASHED"]
     assert crashed[0].seed == 1
-    assert len(crashed) >= MOST_REDS
+    assert len(crashed) >= MAX_RED_SEEDS
     assert crashed[0].detail == "its process ended with exit code 3"
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from chaos.frame_proxy.conversation import Conversation
 from chaos.frame_proxy.fault_actions import ProxyFaultActions
-from chaos.frame_proxy.frames import MOST_FRAME_BYTES, Bytes
+from chaos.frame_proxy.frames import MAX_FRAME_BYTES, Bytes
 from chaos.frame_proxy.node_front import Address, NodeFront
 from chaos.frame_proxy.recorder import Entry, FrameRecorder, RequestLog
 from chaos.interceptor.held_responses import LostKeys
@@ -68,7 +68,7 @@ class Later:
 class ProxyServices:
     """Implements ProxyServices. Node n is advertised to clients as ``proxy``, SHOWN_PORT + n."""
 
-    def __init__(self, most_frame_bytes: int = MOST_FRAME_BYTES) -> None:
+    def __init__(self, most_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self.log = RequestLog()
         self.recorder: FrameRecorder | None = None
         self.most_frame_bytes = most_frame_bytes
@@ -105,7 +105,7 @@ class ProxyServices:
 class Talk:
     """One client that talks with one node through the proxy."""
 
-    def __init__(self, *rules: Rule, most_frame_bytes: int = MOST_FRAME_BYTES, process: int = 0) -> None:
+    def __init__(self, *rules: Rule, most_frame_bytes: int = MAX_FRAME_BYTES, process: int = 0) -> None:
         self.rows: list[FaultRow] = []
         self.missed: list[FaultRow] = []
         self.services = ProxyServices(most_frame_bytes)

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from chaos.frame_proxy.control import MOST_BODY_BYTES, Control
+from chaos.frame_proxy.control import MAX_BODY_BYTES, Control
 from chaos.frame_proxy.proxy import FrameProxy, ProxyPlan
 
 POST = b"POST /rules HTTP/1.1\r\nContent-Length: %b\r\n\r\n"
@@ -28,7 +28,7 @@ def _response(url: str, request: bytes) -> bytes:
     [
         (POST % b"x", b"400"),
         (POST % b"-1", b"400"),
-        (POST % str(MOST_BODY_BYTES + 1).encode(), b"400"),
+        (POST % str(MAX_BODY_BYTES + 1).encode(), b"400"),
         (POST % str(len(DEEP)).encode() + DEEP, b"400"),
         (b"POST /rules HTTP/1.1\r\n\r\n", b"400"),
         (b"GET /log?since=" + b"9" * 5_000 + b" HTTP/1.1\r\n\r\n", b"400"),

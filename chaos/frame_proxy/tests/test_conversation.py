@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaos.frame_proxy.conversation import LARGE_BYTES, MOST_PENDING, START_BYTES
+from chaos.frame_proxy.conversation import LARGE_BYTES, MAX_PENDING, START_BYTES
 from chaos.frame_proxy.tests.talk import Talk
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import FetchRequest
@@ -177,10 +177,10 @@ def test_no_response_of_the_proxys_own_lands_inside_a_large_one_that_still_arriv
 
 
 def test_client_is_not_read_while_too_many_of_its_requests_have_no_response() -> None:
-    talk, count = Talk().connect(), MOST_PENDING + 5
+    talk, count = Talk().connect(), MAX_PENDING + 5
     requests = [request(UNKNOWN_API, 3, number) for number in range(count)]
     talk.conversation.from_client(b"".join(requests))
-    assert (talk.node.got, talk.client.reads) == (b"".join(requests[:MOST_PENDING]), False)
+    assert (talk.node.got, talk.client.reads) == (b"".join(requests[:MAX_PENDING]), False)
     for number in range(count):
         talk.conversation.from_node(response(number))
     assert (talk.node.got, talk.client.reads) == (b"".join(requests), True)

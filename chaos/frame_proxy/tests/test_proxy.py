@@ -90,7 +90,7 @@ def test_garbage_response_to_duplicated_request_stops_reading_of_node() -> None:
 def test_nodes_without_end_do_not_get_listeners_without_end(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("chaos.frame_proxy.proxy.MOST_FRONTS", 3)
+    monkeypatch.setattr("chaos.frame_proxy.proxy.MAX_FRONTS", 3)
 
     async def play() -> list[tuple[str, int]]:
         proxy = FrameProxy(ProxyPlan())

@@ -25,7 +25,7 @@ from reports.rows import TraceRow
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
 
-MOST_NODES = 10
+MAX_NODES = 10
 """All node IDs are smaller. The quorum's view needs a member for each ID, though a process sees only its own."""
 MAX_STORY = 1000
 """The most characters of a story, so that a line of evidence stays shorter than PIPE_BUF."""
@@ -43,7 +43,7 @@ class ChecksInside(PassiveHook):
 
     def __init__(self, incarnation: int, origin_us: int, guarantees: Iterable[str], evidence: Evidence) -> None:
         wanted = frozenset(guarantees)
-        self._view = QuorumView(MOST_NODES, 0, FaultTimes())
+        self._view = QuorumView(MAX_NODES, 0, FaultTimes())
         context = CheckContext(Settings(), self._view, ReplicaView(FaultTimes()), alone=True)
         self._checks = [each(context) for each in _kinds() if each.guarantee in wanted]
         self._watches_quorum = any(isinstance(each, QuorumCheck) for each in self._checks)

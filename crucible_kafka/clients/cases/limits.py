@@ -22,14 +22,14 @@ from crucible_kafka.clients.raw_servers import RawServer
 from crucible_kafka.library import Rule
 from reference_broker.records.batch import HEADER_BYTES, BatchHeader, sealed
 
-MOST_MB: Final = 256
+MAX_MEMORY_MB: Final = 256
 """How much the peak of a client's memory may grow by one small response."""
-MOST_INT32: Final = 2**31 - 1
+MAX_INT32: Final = 2**31 - 1
 NEGATIVE: Final = -5
 LEGACY_COUNT_AT: Final = 18
 """Where the number of topics begins in a Fetch response before version 12, from the frame's length on."""
 FLEXIBLE_COUNT_AT: Final = 19
-MOST_VARINT: Final = b"\xff\xff\xff\xff\x07"
+MAX_VARINT: Final = b"\xff\xff\xff\xff\x07"
 TORN_BYTES: Final = (0, 3, 6, 30)
 """After how many bytes of a response its connection ends."""
 ENDLESS_BYTES: Final = 1 << 30
@@ -92,7 +92,7 @@ def _survives(at: Play, spoil: Callable[[], list[Rule]], of_data: bool = False, 
 
 def _judge_memory(at: Play, consumer: Consumer, before_mb: float) -> None:
     grown = _peak_mb(consumer) - before_mb
-    at.wire("megabytes that the response cost", round(grown), at_most(MOST_MB))
+    at.wire("megabytes that the response cost", round(grown), at_most(MAX_MEMORY_MB))
 
 
 def _spoil_batch(at: Play, count: int) -> Callable[[], list[Rule]]:
@@ -110,7 +110,7 @@ def _replaced(one: Any, spoilt: Callable[[BatchHeader, bytes], bytes]) -> Any:
 def record_count(at: Play) -> None:
     """A batch of a few bytes with a right CRC says that it has 2^31-1 records: the client takes no memory for them,
     and the application gets an error or, from the next Fetch, the records."""
-    _survives(at, _spoil_batch(at, MOST_INT32), of_data=True)
+    _survives(at, _spoil_batch(at, MAX_INT32), of_data=True)
 
 
 @case("limits/negative-count", MUST, "DefaultRecordBatch.java, iterator; franz-go 1.21.4's changelog")
@@ -126,10 +126,10 @@ def array_length(at: Play) -> None:
     the application gets an error or, from the next Fetch, the records."""
 
     def legacy(response: bytes) -> bytes:
-        return response[:LEGACY_COUNT_AT] + struct.pack(">i", MOST_INT32) + response[LEGACY_COUNT_AT + 4 :]
+        return response[:LEGACY_COUNT_AT] + struct.pack(">i", MAX_INT32) + response[LEGACY_COUNT_AT + 4 :]
 
     def flexible(response: bytes) -> bytes:
-        changed = response[4:FLEXIBLE_COUNT_AT] + MOST_VARINT + response[FLEXIBLE_COUNT_AT + 1 :]
+        changed = response[4:FLEXIBLE_COUNT_AT] + MAX_VARINT + response[FLEXIBLE_COUNT_AT + 1 :]
         return struct.pack(">i", len(changed)) + changed
 
     def spoil() -> list[Rule]:
@@ -158,7 +158,7 @@ def frame_length_memory(at: Play) -> None:
 def _long_frame(at: Play) -> Callable[[], list[Rule]]:
     def spoil() -> list[Rule]:
         matcher = at.kafka.on("Fetch", client_id="consumer-*")
-        return [matcher.change_bytes(lambda response: struct.pack(">i", MOST_INT32 - 8) + response[4:], times=1)]
+        return [matcher.change_bytes(lambda response: struct.pack(">i", MAX_INT32 - 8) + response[4:], times=1)]
 
     return spoil
 

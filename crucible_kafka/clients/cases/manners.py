@@ -22,9 +22,9 @@ from reference_broker.wire.errors import ErrorCode
 
 WATCHED_S: Final = 2.5
 BACKOFF_MS: Final = 200
-MOST_PER_S: Final = 30
+MAX_PER_S: Final = 30
 """A backoff of 200 ms allows five attempts a second: of each of up to two kinds of requests, over three connections."""
-MOST_CPU: Final = 0.6
+MAX_CPU_SHARE: Final = 0.6
 """Share of a processor that a client may use while it can do nothing."""
 NO_LEADER: Final = -1
 OLD: Final = "2.8"
@@ -81,7 +81,7 @@ def broker_down(at: Play) -> None:
     used_s, began_s = _cpu_s(consumer), time.monotonic()
     _watch(consumer, lambda: 0)
     share = (_cpu_s(consumer) - used_s) / (time.monotonic() - began_s)
-    at.wire("share of a processor that it used", round(share, 2), at_most(MOST_CPU))
+    at.wire("share of a processor that it used", round(share, 2), at_most(MAX_CPU_SHARE))
     at.kafka.node(0).restart()
     at.reads(consumer, at.write(topic, 5), timeouts=5, from_record=5)
 
@@ -93,7 +93,7 @@ def closed_connections(at: Play) -> None:
     consumer, topic = _reading(at)
     rule = at.kafka.on("*", client_id="consumer-*").close_before()
     per_s = _watch(consumer, lambda: rule.fired)
-    at.wire("requests per second", round(per_s), at_most(MOST_PER_S))
+    at.wire("requests per second", round(per_s), at_most(MAX_PER_S))
     rule.remove()
     at.reads(consumer, at.write(topic, 5), timeouts=5, from_record=5)
 
@@ -114,7 +114,7 @@ def leaderless(at: Play) -> None:
     next_fetch(consumer)
     written = at.write(topic, 5)
     consumer.poll_until(lambda: changes.fired)  # Until then it believes that there is a leader.
-    at.wire("requests per second", _requests_per_s(at, consumer).total(), at_most(MOST_PER_S))
+    at.wire("requests per second", _requests_per_s(at, consumer).total(), at_most(MAX_PER_S))
     at.shown(changes.fired, "The client has requested no metadata")
     changes.remove()
     refusals.remove()
@@ -140,7 +140,7 @@ def fetch_refused(at: Play) -> None:
     written = at.write(topic, 5)
     per_s = _requests_per_s(at, consumer)
     at.shown(rule.fired, "The client has fetched nothing")
-    at.wire("Metadata requests per second", per_s["Metadata"], at_most(MOST_PER_S))
+    at.wire("Metadata requests per second", per_s["Metadata"], at_most(MAX_PER_S))
     rule.remove()
     at.reads(consumer, written, timeouts=5, from_record=5)
 

@@ -26,7 +26,7 @@ FENCED: Final = ("PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "_FENCED", "Produc
 """Names that clients have for it."""
 WITH_GENERATION: Final = (3, 5)
 """Versions of TxnOffsetCommit that have the member's generation."""
-MOST_RETRIES: Final = 3
+MAX_RETRIES: Final = 3
 
 
 def _writer(at: Play, **settings: Any) -> Producer:
@@ -123,20 +123,20 @@ def _refused_at(at: Play, api: str, error: str, times: int, level: int | None = 
 def init_concurrent(at: Play) -> None:
     """InitProducerId is refused with CONCURRENT_TRANSACTIONS, since an older transaction is being completed: the client
     repeats it after its backoff."""
-    _refused_at(at, "InitProducerId", "CONCURRENT_TRANSACTIONS", MOST_RETRIES)
+    _refused_at(at, "InitProducerId", "CONCURRENT_TRANSACTIONS", MAX_RETRIES)
 
 
 @case("transactions/add/concurrent", MUST, f"{KIP_98}, AddPartitionsToTxnHandler: retriable", needs=TRANSACTIONS)
 def add_concurrent(at: Play) -> None:
     """AddPartitionsToTxn is refused with CONCURRENT_TRANSACTIONS, since the last transaction has not got its markers:
     the client repeats it after its backoff."""
-    _refused_at(at, "AddPartitionsToTxn", "CONCURRENT_TRANSACTIONS", MOST_RETRIES, level=EXPLICIT)
+    _refused_at(at, "AddPartitionsToTxn", "CONCURRENT_TRANSACTIONS", MAX_RETRIES, level=EXPLICIT)
 
 
 @case("transactions/end/loads", MUST, f"{KIP_98}, EndTxnHandler: retriable", needs=TRANSACTIONS)
 def end_loads(at: Play) -> None:
     """EndTxn is refused with COORDINATOR_LOAD_IN_PROGRESS: the client repeats it after its backoff."""
-    _refused_at(at, "EndTxn", "COORDINATOR_LOAD_IN_PROGRESS", MOST_RETRIES)
+    _refused_at(at, "EndTxn", "COORDINATOR_LOAD_IN_PROGRESS", MAX_RETRIES)
 
 
 @case("transactions/end/not-coordinator", MUST, f"{KIP_98}, EndTxnHandler: find the coordinator", needs=TRANSACTIONS)
@@ -202,7 +202,7 @@ def produce_refused(at: Play) -> None:
     later transaction works, and none is reported as committed that is not."""
     producer, topic, is_committed = _produce_refused(at, "MESSAGE_TOO_LARGE")
     if not is_committed:
-        _next_works(at, producer, topic, MOST_RETRIES)
+        _next_works(at, producer, topic, MAX_RETRIES)
 
 
 @case(

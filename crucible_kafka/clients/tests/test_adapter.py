@@ -30,7 +30,7 @@ LONGEST_ADAPTER = 250
 
 @pytest.fixture(autouse=True)
 def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adapter_module, "MOST_LINES_AHEAD", 500)
+    monkeypatch.setattr(adapter_module, "MAX_LINES_AHEAD", 500)
     monkeypatch.setattr(adapter_module, "END_S", 0.5)
 
 

@@ -26,7 +26,7 @@ from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, contained
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
-from reference_broker.groups.classic_requests import MOST_REASON_CHARACTERS, JoinRequest, JoinResponse
+from reference_broker.groups.classic_requests import MAX_REASON_CHARACTERS, JoinRequest, JoinResponse
 from reference_broker.groups.group import MemberProtocol
 from reference_broker.wire.errors import ErrorCode
 
@@ -62,7 +62,7 @@ def _request(call: Call, body: JoinGroupRequest) -> JoinRequest:
         session_timeout_ms if call.api_version == 0 else rebalance_timeout_ms,
         body.protocol_type,
         tuple(MemberProtocol(protocol.name, protocol.metadata) for protocol in body.protocols),
-        (body.reason or "")[:MOST_REASON_CHARACTERS],
+        (body.reason or "")[:MAX_REASON_CHARACTERS],
         needs_member_id=call.api_version >= NEEDS_MEMBER_ID_FROM,
         skips_assignment=call.api_version >= SKIPS_ASSIGNMENT_FROM,
     )

@@ -15,13 +15,13 @@ from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
-from reference_broker.groups.classic_requests import MOST_REASON_CHARACTERS, Leaving
+from reference_broker.groups.classic_requests import MAX_REASON_CHARACTERS, Leaving
 from reference_broker.wire.errors import Error, ErrorCode
 
 
 def handle(broker: Broker, call: Call, body: LeaveGroupRequest) -> LeaveGroupResponse:  # noqa: ARG001
     leaving = tuple(
-        Leaving(member.member_id, member.group_instance_id, (member.reason or "")[:MOST_REASON_CHARACTERS])
+        Leaving(member.member_id, member.group_instance_id, (member.reason or "")[:MAX_REASON_CHARACTERS])
         for member in body.members
     )
     error, errors = broker.groups.membership.leave(body.group_id, leaving)

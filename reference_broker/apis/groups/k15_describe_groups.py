@@ -28,7 +28,7 @@ from reference_broker.wire.errors import Error, ErrorCode, bounded_message
 GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 """READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS."""
 NOT_FOUND_FROM = 6
-MOST_MEMBER_BYTES = 16 * 2**20
+MAX_MEMBER_BYTES = 16 * 2**20
 """The limit for the bytes in a response that members and leaders sent, unless it has a single group. A group's members
 may send any bytes, and any client may request all groups in one small request."""
 
@@ -49,7 +49,7 @@ def _build_response(broker: Broker, call: Call, body: DescribeGroupsRequest) -> 
         described = _described(broker, group_id, operations, call.api_version)
         work.spend(KEY_COST_US * len(described.members))
         size = sum(len(member.member_metadata) + len(member.member_assignment) for member in described.members)
-        if size and member_bytes and member_bytes + size > MOST_MEMBER_BYTES:
+        if size and member_bytes and member_bytes + size > MAX_MEMBER_BYTES:
             described_groups.append(_group(group_id, "", error=ErrorCode.policy_violation, message=TOO_MUCH))
             continue
         member_bytes += size

@@ -55,9 +55,9 @@ from reference_broker.wire.retired_fields import MetadataRequest, MetadataRespon
 TOPIC_IDS_FROM = 12
 OFFLINE_REPLICAS_FROM = 1
 """Older versions omit replicas that are not live, and have an error for them."""
-MOST_TOPICS = 100_000
+MAX_TOPICS = 100_000
 """A request that names more closes its connection."""
-MOST_CREATED_AT_ONCE = 100
+MAX_CREATED_AT_ONCE = 100
 """The number of topics that one request starts to create, because each is a change of its own. Clients retry for the
 others."""
 
@@ -67,11 +67,11 @@ Response: TypeAlias = MetadataResponse | MetadataResponse1000 | MetadataResponse
 
 def handle(broker: Broker, described: DescribedTopics, call: Call, body: MetadataRequest) -> Response | None:
     """The topics come in the order of the request, each once, or all of them in the order of their creation. Many are
-    looked up in several events and sent through ``call``. A request for more than MOST_TOPICS closes its connection."""
+    looked up in several events and sent through ``call``. A request for more than MAX_TOPICS closes its connection."""
     wants_all = body.topics is None or (call.api_version == 0 and not body.topics)
     count = len(body.topics or ())
-    if count > MOST_TOPICS:
-        call.close(f"a Metadata request names {count} topics, at most {MOST_TOPICS} are allowed")
+    if count > MAX_TOPICS:
+        call.close(f"a Metadata request names {count} topics, at most {MAX_TOPICS} are allowed")
         return None
     return respond_now_or_later(broker, call, _build_response(broker, described, call, body, wants_all))
 
@@ -211,7 +211,7 @@ def _created(broker: Broker, missing: Sequence[str]) -> Sliced[None]:
     """Request the active controller to create the missing topics, except those that nobody may create."""
     created = 0
     for number, name in enumerate(missing, 1):
-        if created == MOST_CREATED_AT_ONCE:
+        if created == MAX_CREATED_AT_ONCE:
             return
         if request_problem(broker.config, NewTopic(name)) is None:
             _request_creation(broker, name)

@@ -28,7 +28,7 @@ from reference_broker.wire.drafts import (
 )
 from reference_broker.wire.errors import Error, ErrorCode
 
-MOST_WAITING = 64
+MAX_WAITING = 64
 """The limit for one node. Each controller that believes to be active sends one update at a time."""
 
 
@@ -42,7 +42,7 @@ class UpdateMetadata:
 
     def handle(self, call: Call, body: Request) -> UpdateMetadataResponse1000 | None:
         """Respond when the update is applied or refused."""
-        if len(self.waiting) == MOST_WAITING:
+        if len(self.waiting) == MAX_WAITING:
             return UpdateMetadataResponse1000(error_code=ErrorCode.broker_not_available)
         self.waiting.append((call, body))
         # Decision metadata-update-queued (M-3): applied now | waits for earlier ones

@@ -34,7 +34,7 @@ from reference_broker.quorum.snapshots.messages import (
 from reference_broker.quorum.snapshots.serving import refusal, serve
 from reference_broker.wire.errors import ErrorCode
 
-MOST_PARTITIONS = 1000
+MAX_PARTITIONS = 1000
 """A request for more partitions is INVALID_REQUEST. This bounds the work of one event; a follower names one."""
 
 
@@ -44,7 +44,7 @@ def handle(broker: Broker, call: Call, body: FetchSnapshotRequest) -> object | N
     is_draft = call.api_version == DRAFT_VERSION
     requests = read_requests(body)
     whole = broker.quorum.leader_check(body.cluster_id, broker.quorum.epoch)
-    if whole is not ErrorCode.inconsistent_cluster_id and not 0 < len(requests) <= MOST_PARTITIONS:
+    if whole is not ErrorCode.inconsistent_cluster_id and not 0 < len(requests) <= MAX_PARTITIONS:
         whole = ErrorCode.invalid_request
     if whole in (ErrorCode.inconsistent_cluster_id, ErrorCode.invalid_request):
         return draft_refused(whole) if is_draft else refused(whole)

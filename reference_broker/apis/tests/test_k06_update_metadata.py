@@ -138,7 +138,7 @@ def test_update_is_discarded_if_metadata_epoch_is_disabled_during_it(update_type
 @pytest.mark.thorough
 def test_updates_beyond_pending_limit_are_rejected() -> None:
     world = UpdateMetadataWorld()
-    calls = [world.send(1, partitions=2000) for _ in range(k06_update_metadata.MOST_WAITING + 1)]
+    calls = [world.send(1, partitions=2000) for _ in range(k06_update_metadata.MAX_WAITING + 1)]
     assert codes(calls[-1]) == [[ErrorCode.broker_not_available]]
     world.ports.run()
     assert codes(*calls[:-1]) == [[0]] * (len(calls) - 1)

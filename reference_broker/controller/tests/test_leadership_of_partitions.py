@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from reference_broker.controller.broker_heartbeats import Heartbeat, HeartbeatResult
 from reference_broker.controller.changes import Change, OnBug, Records, Refusal
 from reference_broker.controller.controller import Controller
-from reference_broker.controller.leader_balance import MOST_ELECTIONS_AT_ONCE
+from reference_broker.controller.leader_balance import MAX_ELECTIONS_AT_ONCE
 from reference_broker.controller.planning.partition_changes import RECOVERED, RECOVERING
 from reference_broker.controller.tests.replicated_topics import Brokers
 from reference_broker.metadata.image import NO_LEADER, MetadataImage
@@ -258,7 +258,7 @@ def test_leader_balance_restores_preferred_leaders() -> None:
 @pytest.mark.clause(
     "QuorumControllerTest.testBalancePartitionLeaders", "ReplicationControlManagerTest.testBalancePartitionLeaders"
 )
-@pytest.mark.parametrize(("count", "leaders"), [(3, {2}), (MOST_ELECTIONS_AT_ONCE + 600, {2})])
+@pytest.mark.parametrize(("count", "leaders"), [(3, {2}), (MAX_ELECTIONS_AT_ONCE + 600, {2})])
 def test_leader_balance_can_be_disabled_and_is_limited_per_run(count: int, leaders: set[int]) -> None:
     for enabled, expected in (("false", leaders), ("true", {1})):
         brokers = Brokers(1, 2, auto_leader_rebalance_enable=enabled)
@@ -320,9 +320,9 @@ def test_many_leader_changes_are_planned_in_slices() -> None:
 
 def test_new_controller_elects_leaders_left_missing_by_predecessor() -> None:
     brokers = Brokers(1, 2)
-    brokers.create("t", (1, 2), (2, 1), *((1, 2),) * MOST_ELECTIONS_AT_ONCE)
+    brokers.create("t", (1, 2), (2, 1), *((1, 2),) * MAX_ELECTIONS_AT_ONCE)
     ids = brokers.image.topics["t"].topic_id
-    left = [replace(replace_isr(ids, index, None), leader=NO_LEADER) for index in range(2 + MOST_ELECTIONS_AT_ONCE)]
+    left = [replace(replace_isr(ids, index, None), leader=NO_LEADER) for index in range(2 + MAX_ELECTIONS_AT_ONCE)]
     moved = replace(replace_isr(ids, 1, (1,)), leader=1)
     brokers.world.submit(lambda: [left[0], moved, *left[2:]], lambda _: None)
     brokers.world.settle()

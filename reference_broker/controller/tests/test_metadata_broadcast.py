@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_broker.controller.metadata_broadcast import MOST_REMEMBERED, Content, Frames
+from reference_broker.controller.metadata_broadcast import MAX_REMEMBERED, Content, Frames
 from reference_broker.metadata.cache import MetadataCache, refusal, update_from
 from reference_broker.metadata.delta import MetadataDelta, replay
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE
@@ -406,7 +406,7 @@ def made(frames: Frames, base: Content | None, target: Content) -> Any:
 
 
 @pytest.mark.clause("M-3")
-@given(OPERATIONS, st.integers(0, 2**32), st.sampled_from((2, MOST_REMEMBERED)))
+@given(OPERATIONS, st.integers(0, 2**32), st.sampled_from((2, MAX_REMEMBERED)))
 def test_cache_equals_image_after_any_missed_updates(
     operations: list[tuple[str, int]], seed: int, remembered: int
 ) -> None:

@@ -10,7 +10,7 @@ from reference_broker.core.tests.node_world import START_WALL_MS, NodeWorld
 from reference_broker.core.tests.test_hostile_records import offset_at
 from reference_broker.records.batch import iterate
 from reference_broker.records.compression import Compression
-from reference_broker.records.record import MOST_PLAIN_BYTES, read_all
+from reference_broker.records.record import MAX_PLAIN_BYTES, read_all
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID
@@ -47,12 +47,12 @@ def test_timestamp_lookup_in_many_records_takes_slices(codec: Compression) -> No
 @pytest.mark.thorough
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.ZSTD])
 def test_timestamp_lookup_decompresses_within_limit(codec: Compression) -> None:
-    world = with_bomb(codec, 8 * MOST_PLAIN_BYTES // RECORD_BYTES)
+    world = with_bomb(codec, 8 * MAX_PLAIN_BYTES // RECORD_BYTES)
     client = HostileClient(world)
     with memory_of() as cost:
         found = offset_at(client, START_WALL_MS + 5)
     assert (found.error_code, found.offset, found.timestamp) == (ErrorCode.none, 0, START_WALL_MS + 5)
-    assert cost.peak_bytes < 3 * MOST_PLAIN_BYTES
+    assert cost.peak_bytes < 3 * MAX_PLAIN_BYTES
 
 
 @pytest.mark.thorough
@@ -152,15 +152,15 @@ def test_batch_too_large_to_decompress_is_not_cleaned(codec: Compression) -> Non
     world.create("t")
     for _ in range(2):
         world.produce("t", 0, keyed(codec, 10, 0))
-    assert world.produce("t", 0, bomb(codec, 8 * MOST_PLAIN_BYTES // RECORD_BYTES)).error_code == ErrorCode.none
-    world.produce("t", 0, raw_batch(raw_record(0, 0, b"k", bytes(8 * MOST_PLAIN_BYTES)), 1, codec))
+    assert world.produce("t", 0, bomb(codec, 8 * MAX_PLAIN_BYTES // RECORD_BYTES)).error_code == ErrorCode.none
+    world.produce("t", 0, raw_batch(raw_record(0, 0, b"k", bytes(8 * MAX_PLAIN_BYTES)), 1, codec))
     log = world.log("t")
     log.roll(world.now)
     compacted(HostileClient(world))
     with memory_of() as cost:
         world.advance(60_000)
     counts = [header.record_count for _, header in iterate(log.read(0, 1 << 24, log.log_end_offset))]
-    assert counts == [0, 10, 8 * MOST_PLAIN_BYTES // RECORD_BYTES, 1]
+    assert counts == [0, 10, 8 * MAX_PLAIN_BYTES // RECORD_BYTES, 1]
     assert log.cleaned_offset == log.log_end_offset
     assert cost.peak_bytes < 64 * 2**20
 
@@ -215,7 +215,7 @@ def test_bomb_or_missing_keys_for_compacted_topic_are_rejected(codec: Compressio
     world.create("t", cleanup_policy="compact")
     world.create("u")
     assert world.produce("t", 0, bomb(codec, 300_000)).error_code == ErrorCode.message_too_large
-    large = raw_batch(raw_record(0, 0, b"k", bytes(2 * MOST_PLAIN_BYTES)), 1, codec)
+    large = raw_batch(raw_record(0, 0, b"k", bytes(2 * MAX_PLAIN_BYTES)), 1, codec)
     assert world.produce("t", 0, large).error_code == ErrorCode.message_too_large
     refused = world.produce("t", 0, bomb(codec, 2000))
     assert (refused.error_code, len(refused.record_errors)) == (ErrorCode.invalid_record, 1000)

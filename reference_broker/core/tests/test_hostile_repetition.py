@@ -9,7 +9,7 @@ from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, Descr
 from kio.schema.metadata.v13.request import MetadataRequestTopic
 from kio.schema.types import TopicName
 
-from reference_broker.apis.groups.k15_describe_groups import MOST_MEMBER_BYTES
+from reference_broker.apis.groups.k15_describe_groups import MAX_MEMBER_BYTES
 from reference_broker.apis.tests.test_group_apis import filled
 from reference_broker.core.tests.hostile_client import HostileClient, slices_of
 from reference_broker.core.tests.node_world import NodeWorld
@@ -56,7 +56,7 @@ def test_group_named_many_times_is_described_once() -> None:
 
 def test_groups_beyond_response_limit_get_error() -> None:
     client = HostileClient(coordinated())
-    names = [f"g{number}" for number in range(MOST_MEMBER_BYTES // ASSIGNMENT_BYTES + 2)]
+    names = [f"g{number}" for number in range(MAX_MEMBER_BYTES // ASSIGNMENT_BYTES + 2)]
     for name in names:
         large_group(client, name)
     described = client.request(ApiKey.DESCRIBE_GROUPS, 6, groups=(*names, "small")).groups

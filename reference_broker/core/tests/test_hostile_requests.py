@@ -55,7 +55,7 @@ from reference_broker.wire.messages import (
     is_large_response,
 )
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
-from reference_broker.wire.request_limits import LARGE_FRAME_BYTES, MOST_ITEMS, MOST_ITEMS_OF_MOST, TooMuchError
+from reference_broker.wire.request_limits import DEFAULT_MAX_ITEMS, LARGE_FRAME_BYTES, MAX_ITEMS, TooMuchError
 from reference_broker.wire.schema import SchemaField, is_flexible_entity, schema_fields
 from reference_broker.wire.tests.test_slices import finished, frame_of, holding, layout, of_arrays
 
@@ -319,7 +319,7 @@ LONG_ARRAYS = [each for each in of_arrays() if each[0] not in OF_NODES]
 @pytest.mark.thorough
 @pytest.mark.parametrize(("key", "version", "path"), LONG_ARRAYS)
 def test_each_array_may_be_as_long_as_its_limit(key: int, version: int, path: tuple[str, ...]) -> None:
-    limit = MOST_ITEMS.get(key, MOST_ITEMS_OF_MOST)
+    limit = MAX_ITEMS.get(key, DEFAULT_MAX_ITEMS)
     held = (limit if IS_NIGHTLY else min(limit, 1000)) - len(path) + 1
     world = with_state()
     measured(world, 99, key, version, frame_of(key, version, holding(layout(key, version), path, held))[0].tobytes())

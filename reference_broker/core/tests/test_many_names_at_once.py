@@ -15,7 +15,7 @@ from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.frames import read_request_header
 from reference_broker.wire.messages import decode_request_in_slices, encode_request
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
-from reference_broker.wire.request_limits import MOST_ITEMS
+from reference_broker.wire.request_limits import MAX_ITEMS
 from reference_broker.wire.tests.test_slices import finished, frame_of, holding, layout
 
 LONGEST_MS = 40
@@ -70,7 +70,7 @@ def test_offset_fetch_of_maximum_topics_takes_slices() -> None:
     key, version, path = ApiKey.LIST_OFFSETS, 10, ("topics", "partitions")
     body: Any = holding(layout(key, version), path, 1)
     (one,) = body.topics
-    topics = tuple(replace(one, name=f"n{number}") for number in range(MOST_ITEMS[key] // 2))
+    topics = tuple(replace(one, name=f"n{number}") for number in range(MAX_ITEMS[key] // 2))
     world = coordinated()
     with slices_of(world) as cost:
         number = world.send(key, version, replace(body, topics=topics), 7)

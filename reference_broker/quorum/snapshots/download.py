@@ -37,7 +37,7 @@ from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
 FIRST_BYTES = 64 * 2**10
-LEAST_BYTES = 1024
+MIN_BYTES = 1024
 
 
 class TransferRate:
@@ -57,7 +57,7 @@ class TransferRate:
             self.chunk_bytes = min(self.chunk_bytes * 2, self._most_bytes)
 
     def lost(self) -> None:
-        self.chunk_bytes = min(max(self.chunk_bytes // 4, LEAST_BYTES), self._most_bytes)
+        self.chunk_bytes = min(max(self.chunk_bytes // 4, MIN_BYTES), self._most_bytes)
 
 
 FIRST_WAIT_US = 100_000

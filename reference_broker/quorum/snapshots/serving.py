@@ -82,7 +82,7 @@ class SnapshotChecks:
             then()
 
 
-MOST_BYTES = 8 * 2**20
+MAX_BYTES = 8 * 2**20
 """The limit of one response, whatever was requested. Kafka's followers request as much
 (KafkaRaftClient.MAX_FETCH_SIZE_BYTES)."""
 
@@ -145,7 +145,7 @@ def refusal(request: SnapshotRequest, store: SnapshotStore, leadership: Leadersh
 
 def _read(request: SnapshotRequest, store: SnapshotStore, leader: tuple[int, int]) -> Piece:
     size = store.size(request.id)
-    size_bytes = max(0, min(request.max_bytes, MOST_BYTES, size - request.position))
+    size_bytes = max(0, min(request.max_bytes, MAX_BYTES, size - request.position))
     try:
         data = store.read(request.id, request.position, size_bytes) if size_bytes else b""
     except DiskError:

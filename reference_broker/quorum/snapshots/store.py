@@ -31,7 +31,7 @@ from reference_broker.quorum.snapshots.format import (
 )
 from reference_broker.quorum.values import OffsetAndEpoch
 
-MOST_REPLICAS = 64
+MAX_REPLICAS = 64
 """The number of replicas that are tracked for one snapshot. Beyond it, the one with the oldest request is dropped."""
 
 
@@ -51,7 +51,7 @@ class SnapshotReaders:
         positions = self._positions.setdefault(snapshot, {})
         before = positions.pop(replica_id, -1)
         positions[replica_id] = position
-        if len(positions) > MOST_REPLICAS:
+        if len(positions) > MAX_REPLICAS:
             del positions[next(iter(positions))]
         # Decision snapshot-download-advances (S-15): keeps the snapshot | repeats itself
         if position > before:

@@ -20,7 +20,7 @@ START_MS = START_DELAY_US[1] // 1000
 """A node without a leader requests pre-votes within this time of its start."""
 FETCH_TIMEOUT_MS = 2_000
 ELECTION_TIMEOUT_MS = 1_000
-MOST_DELAY_MS = 50
+MAX_DELAY_MS = 50
 """before a follower leaves a leader that does not respond"""
 SILENCE_MS = 3_000
 """A leader resigns if no majority has fetched for so long (1.5 times the fetch timeout)."""
@@ -167,7 +167,7 @@ def test_majority_of_pre_votes_begins_new_epoch() -> None:
 
 def test_rejected_prospective_returns_to_leader() -> None:
     node = Alone().following(1, 5)
-    node.pass_ms(FETCH_TIMEOUT_MS + MOST_DELAY_MS)
+    node.pass_ms(FETCH_TIMEOUT_MS + MAX_DELAY_MS)
     assert node.quorum.role is Role.PROSPECTIVE
 
     vote_in_all(node, is_granted=False, leader=1)
@@ -286,7 +286,7 @@ def test_begin_quorum_epoch_resets_fetch_timeout() -> None:
         node.begin(1, 5)
     assert node.quorum.role is Role.FOLLOWER
 
-    node.pass_ms(FETCH_TIMEOUT_MS + MOST_DELAY_MS)
+    node.pass_ms(FETCH_TIMEOUT_MS + MAX_DELAY_MS)
     assert node.quorum.role is Role.PROSPECTIVE  # type: ignore[comparison-overlap]  # It changed.
 
 

@@ -21,7 +21,7 @@ from reference_broker.ports.node_ports import StorePorts, later
 from reference_broker.ports.slicing import REMOTE_RECORDS_PER_SLICE, Sliced, run_slices
 from reference_broker.ports.store import Delete, ListObjects, StoredObject, StoreFailure
 from reference_broker.records.batch import InvalidRecords, checked, iterate
-from reference_broker.records.record import MOST_PLAIN_BYTES, Record, read_records
+from reference_broker.records.record import MAX_PLAIN_BYTES, Record, read_records
 from reference_broker.remote_log.metadata.events import DeleteState, PartitionDelete, RemoteSegment, decode
 from reference_broker.remote_log.metadata.partition_segments import RemoteLogMetadata
 from reference_broker.remote_log.objects import folder_of
@@ -113,7 +113,7 @@ class DeletedPartitions:
                     scanned.offset = header.last_offset + 1
                     checked(view, position, len(view))
                     batch = view[position : position + header.size_bytes]
-                    for record in () if header.is_control else read_records(batch, MOST_PLAIN_BYTES):
+                    for record in () if header.is_control else read_records(batch, MAX_PLAIN_BYTES):
                         _note(scanned, record)
                         taken += 1
                         if taken % REMOTE_RECORDS_PER_SLICE == 0:

@@ -25,7 +25,7 @@ from reference_broker.metadata.image import NO_LEADER, MetadataImage, TopicImage
 from reference_broker.ports.node_ports import Channel, Done, Ports, later
 from reference_broker.ports.slicing import REMOTE_RECORDS_PER_SLICE, Sliced, run_slices
 from reference_broker.records.batch import InvalidRecords, checked, iterate
-from reference_broker.records.record import MOST_PLAIN_BYTES, Record, build, read_records
+from reference_broker.records.record import MAX_PLAIN_BYTES, Record, build, read_records
 from reference_broker.remote_log.metadata.events import RemoteLogEvent, decode, encode
 from reference_broker.remote_log.metadata.partition_segments import Applied, PartitionSegments
 from reference_broker.wire.apis import VERSIONS, ApiKey
@@ -276,7 +276,7 @@ class MetadataReader:
             try:
                 checked(view, position, len(view))
                 batch = view[position : position + header.size_bytes]
-                for record in () if header.is_control else read_records(batch, MOST_PLAIN_BYTES):
+                for record in () if header.is_control else read_records(batch, MAX_PLAIN_BYTES):
                     self._apply_record(sent, record)
                     taken += 1
                     if taken % REMOTE_RECORDS_PER_SLICE == 0:

@@ -1,7 +1,7 @@
 """Reads partitions from the remote tier, for consumers, look-ups by time, and replicas that begin there.
 
 It never blocks: each result comes at the end of the event or in a later one. A partition does not delay the others, up
-to the limit of concurrent gets (``readings.MOST_GETS``).
+to the limit of concurrent gets (``readings.MAX_GETS``).
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from reference_broker.remote_log.objects import name_of
 from reference_broker.remote_log.reading.readings import Failure, Reading, Readings
 from reference_broker.remote_log.reading.segment_readings import (
     BLOCK_BYTES,
-    MOST_BYTES,
+    MAX_BYTES,
     Auxiliary,
     aborted_in_segments,
     auxiliary_of,
@@ -37,7 +37,7 @@ from reference_broker.replication.follower.partition_data_applier import TierSta
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import AbortedTransaction
 
-MOST_HEADERS: Final = 1000
+MAX_HEADERS: Final = 1000
 """Limits the batch headers that are read to find out what fits, to some 2 ms. Later batches are omitted."""
 _NOT_KNOWN: Final = 1 << 63
 
@@ -82,7 +82,7 @@ class RemoteRecords(NamedTuple):
             if header.base_offset >= end_offset or is_too_large:
                 break
             size = end
-            if number == MOST_HEADERS:
+            if number == MAX_HEADERS:
                 break
         return self.records[:size]
 
@@ -279,7 +279,7 @@ class RemoteReader:
 def _local(log: PartitionLog, max_bytes: int, at_least_one: bool, is_committed: bool) -> RemoteRecords:
     """What the log has here. A reader behind the last record of the tier goes on there."""
     start = log.local_log_start_offset
-    records = log.read(start, min(max_bytes, MOST_BYTES), at_least_one=at_least_one, skips_empty=True)
+    records = log.read(start, min(max_bytes, MAX_BYTES), at_least_one=at_least_one, skips_empty=True)
     return RemoteRecords(records, tuple(log.aborted_among(start, records)) if is_committed else None)
 
 

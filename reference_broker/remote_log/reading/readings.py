@@ -18,11 +18,11 @@ from reference_broker.ports.store import Get, StoreFailure
 from reference_broker.records.batch import InvalidRecords
 from reference_broker.remote_log.objects import ObjectKind
 
-MOST_GETS: Final = 32
+MAX_GETS: Final = 32
 """Limits the gets in flight. With blocks of 1 MiB it bounds their memory beside the caches."""
 FIRST_PAUSE_US: Final = 100_000
 LONGEST_PAUSE_US: Final = 5_000_000
-MOST_PAUSED: Final = 1000
+MAX_PAUSED: Final = 1000
 
 
 class Range(NamedTuple):
@@ -43,7 +43,7 @@ Withdraw: TypeAlias = Callable[[], None]
 
 
 class Gets:
-    """Ranged gets, MOST_GETS of them at a time, in the order in which they were requested.
+    """Ranged gets, MAX_GETS of them at a time, in the order in which they were requested.
 
     After a get failed, the next one of that object waits: 100 ms, and twice as long with each failure in a row, up to
     5 s. The gets of other objects go on meanwhile.
@@ -81,7 +81,7 @@ class Gets:
         self._begin_some()
 
     def _begin_some(self) -> None:
-        while self._waiting and self.under_way < MOST_GETS:
+        while self._waiting and self.under_way < MAX_GETS:
             _, (byte_range, got, failed) = self._waiting.popitem(last=False)
             self._begin(byte_range, got, failed)
 
@@ -105,7 +105,7 @@ class Gets:
         before_us, _ = self._pauses.pop(key, (0, 0))
         length_us = min(before_us * 2, LONGEST_PAUSE_US) or FIRST_PAUSE_US
         self._pauses[key] = length_us, self._ports.now().mono_us + length_us
-        if len(self._pauses) > MOST_PAUSED:
+        if len(self._pauses) > MAX_PAUSED:
             self._pauses.popitem(last=False)
 
 

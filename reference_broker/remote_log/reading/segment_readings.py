@@ -135,7 +135,7 @@ def _checked(segment: RemoteSegment, header: BatchHeader, position: int) -> Batc
 
 
 WALK_BYTES: Final = 16 * 1024
-MOST_BYTES: Final = 4 << 20
+MAX_BYTES: Final = 4 << 20
 """Limits a read, unless its first batch is larger. Joining as many bytes takes some 2 ms."""
 EMPTY_LENGTH: Final = (HEADER_BYTES - 12).to_bytes(4, "big")
 """The length field of a batch without records, which counts what follows the field."""
@@ -167,7 +167,7 @@ def batches_from(
     the segment's end or an offset at which a batch begins.
 
     At most ``max_bytes``, except that the first batch comes whatever its size if ``at_least_one``. May return less than
-    would fit: several batches have at most MOST_BYTES. Raise InvalidRecords where an object is damaged.
+    would fit: several batches have at most MAX_BYTES. Raise InvalidRecords where an object is damaged.
     """
     index = yield from whole(segment, ObjectKind.OFFSET_INDEX)
     position = floor_position(index, offset - segment.start_offset)
@@ -178,7 +178,7 @@ def batches_from(
     if position >= stop:
         return Batches(b"", stop, stop, end_offset, end_offset, index)
     header = yield from header_at(segment, position)
-    max_bytes, wanted_bytes = min(max_bytes, MOST_BYTES), max_bytes
+    max_bytes, wanted_bytes = min(max_bytes, MAX_BYTES), max_bytes
     if header.size_bytes > max_bytes:
         if header.size_bytes > wanted_bytes and not at_least_one:
             return Batches(b"", position, position, first_offset, first_offset, index)
@@ -389,7 +389,7 @@ def _replayed(
         if here is None:
             return False
         end = min(common_end(here, lineage, offset), offset)
-        batches = yield from batches_from(here, at, end, MOST_BYTES, at_least_one=True)
+        batches = yield from batches_from(here, at, end, MAX_BYTES, at_least_one=True)
         view = memoryview(batches.records)
         for number, (position, header) in enumerate(iterate(view), 1):
             if header.is_control:

@@ -17,7 +17,7 @@ API_VERSIONS = struct.pack(">ih", 4, 18) + b"ng"
 MOST = 10
 """So many requests are served in PASS_S."""
 REQUEST_S = PASS_S / (MOST - 0.3)
-MOST_LIGHT = ceil(LIGHT_S / REQUEST_S)
+MAX_LIGHT_REQUESTS = ceil(LIGHT_S / REQUEST_S)
 
 
 class Loop:

@@ -12,7 +12,7 @@ from reference_broker.core.events import Sync, Synced, SyncFailed
 from reference_broker.serve import file_syncs
 from reference_broker.serve.file_syncs import DESCRIPTORS_PER_FILE, THREADS, FileSyncs
 from reference_broker.serve.log_lines import LogLines
-from reference_broker.serve.process import LEAST_CONNECTIONS, RESERVED_DESCRIPTORS, plan_descriptors
+from reference_broker.serve.process import MIN_CONNECTIONS, RESERVED_DESCRIPTORS, plan_descriptors
 
 
 class Disk:
@@ -111,5 +111,5 @@ def test_other_sync_failure_is_reported(disk: Disk, where: str) -> None:
 def test_descriptor_plan_keeps_some_free(limit: int, wanted_files: int) -> None:
     plan = plan_descriptors(limit, wanted_files)
     assert plan.files + plan.syncs + plan.connections + RESERVED_DESCRIPTORS <= limit
-    assert plan.connections > LEAST_CONNECTIONS
+    assert plan.connections > MIN_CONNECTIONS
     assert all(share > 0 for share in (plan.files, plan.syncs))

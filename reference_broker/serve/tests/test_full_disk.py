@@ -26,7 +26,7 @@ pytestmark = pytest.mark.live
 MOUNT = 'mount -t tmpfs -o size=1m tmpfs "$0" && echo mounted && exec cat'
 SIZES = (20_000, 1_000, 1)
 """Of the values that are written, in bytes, until no value of that size fits."""
-MOST_TOPICS = 100
+MAX_TOPICS = 100
 """So many topics do not fit into what is left of the metadata log's last page."""
 
 
@@ -89,7 +89,7 @@ def test_broker_on_full_disk_serves_reads_and_recovers(small_disk: SmallDisk, tm
                 assert error == ErrorCode.kafka_storage_error
             assert 20 < len(written) < 500
             assert values(sock) == written
-            errors = (created(sock, f"topic-{number}") for number in range(MOST_TOPICS))
+            errors = (created(sock, f"topic-{number}") for number in range(MAX_TOPICS))
             assert next(filter(None, errors), 0) == ErrorCode.kafka_storage_error
             small_disk.grow()
             assert produced(sock, "there is room") == 0

@@ -28,7 +28,7 @@ from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode, ProtocolError
 from reference_broker.wire.frames import RequestHeader, write_request_header
 from reference_broker.wire.messages import decode_response, empty_response, encode_request
-from reference_broker.wire.request_limits import ITEM_BYTES, MOST_ITEMS, MOST_ITEMS_OF_MOST
+from reference_broker.wire.request_limits import DEFAULT_MAX_ITEMS, ITEM_BYTES, MAX_ITEMS
 from reference_broker.wire.retired_fields import MetadataRequest
 from reference_broker.wire.tags import Tag
 
@@ -314,7 +314,7 @@ def test_malformed_large_request_closes_connection(world: SteppedDriver) -> None
 def test_request_with_too_many_items_is_rejected_before_decoding(
     world: SteppedDriver, key: ApiKey, version: int
 ) -> None:
-    limit = MOST_ITEMS.get(key, MOST_ITEMS_OF_MOST)
+    limit = MAX_ITEMS.get(key, DEFAULT_MAX_ITEMS)
     header = write_request_header(RequestHeader(key, version, 9, "c"))
     frame = header + (limit + 1).to_bytes(4, "big") + bytes(2 * limit + 3)
     with pytest.raises(ProtocolError, match=f"holds {limit + 1} items or more; the limit is {limit}"):

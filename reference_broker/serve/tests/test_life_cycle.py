@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from reference_broker.serve.metrics_endpoint import MOST_CONNECTIONS
+from reference_broker.serve.metrics_endpoint import MAX_CONNECTIONS
 
 if TYPE_CHECKING:
     from reference_broker.serve.tests.conftest import Broker
@@ -171,7 +171,7 @@ def test_listening_beyond_loopback_logs_warning(start_broker: "Callable[..., Bro
 def test_metrics_connections_are_bounded(start_broker: "Callable[..., Broker]") -> None:
     broker = start_broker("--metrics", "127.0.0.1:0")
     host, _, port = broker.ready["metrics"].rpartition(":")
-    idle = [socket.create_connection((host, int(port)), timeout=30) for _ in range(MOST_CONNECTIONS + 1)]
+    idle = [socket.create_connection((host, int(port)), timeout=30) for _ in range(MAX_CONNECTIONS + 1)]
     with suppress(ConnectionResetError):
         assert idle[-1].recv(1) == b""
     for sock in idle:

@@ -2,10 +2,10 @@
 
 from typing import Any, cast
 
-from reference_broker.serve.request_scheduling import COUNTED_FROM_BYTES, MOST_BYTES, PIECE_BYTES, ReceiveBudget
+from reference_broker.serve.request_scheduling import COUNTED_FROM_BYTES, MAX_BYTES, PIECE_BYTES, ReceiveBudget
 from reference_broker.serve.tests.scheduling_world import FRAME, Loop, Responder
 
-PIECES = MOST_BYTES // PIECE_BYTES
+PIECES = MAX_BYTES // PIECE_BYTES
 
 
 class Sender:

@@ -13,8 +13,8 @@ from reference_broker.serve.tests.scheduling_world import (
     API_VERSIONS,
     FETCH,
     FRAME,
+    MAX_LIGHT_REQUESTS,
     MOST,
-    MOST_LIGHT,
     Loop,
     Responder,
     with_backlogs,
@@ -44,16 +44,18 @@ def test_pass_serves_limited_requests_before_sockets_are_polled() -> None:
 
 def test_simultaneous_arrivals_are_served_in_time_then_before_backlogs() -> None:
     driver = Responder()
-    modest = [driver.connected()[0] for _ in range(5 * MOST_LIGHT)]
+    modest = [driver.connected()[0] for _ in range(5 * MAX_LIGHT_REQUESTS)]
     with_backlogs(driver, 100, 50)
     driver.loop.once()
     driver.served.clear()
     for each in modest:
         each.data_received(FRAME)
-    assert driver.served == [each.number for each in modest[:MOST_LIGHT]], "the others wait"
+    assert driver.served == [each.number for each in modest[:MAX_LIGHT_REQUESTS]], "the others wait"
     driver.loop.once()
     served = [number for number in driver.served if number <= modest[-1].number]
-    assert len(served) == MOST_LIGHT + ceil(MOST_LIGHT / 2), "those that arrived have left no more of this turn"
+    assert len(served) == MAX_LIGHT_REQUESTS + ceil(MAX_LIGHT_REQUESTS / 2), (
+        "those that arrived have left no more of this turn"
+    )
     for _ in range(4):
         driver.loop.once()
     served = [number for number in driver.served if number <= modest[-1].number]
@@ -63,7 +65,7 @@ def test_simultaneous_arrivals_are_served_in_time_then_before_backlogs() -> None
 
 def test_later_arrivals_wait_behind_earlier_ones() -> None:
     driver = Responder()
-    early, (late, _) = [driver.connected()[0] for _ in range(3 * MOST_LIGHT)], driver.connected()
+    early, (late, _) = [driver.connected()[0] for _ in range(3 * MAX_LIGHT_REQUESTS)], driver.connected()
     driver.loop.once()
     for each in early:
         each.data_received(FRAME)
@@ -111,7 +113,7 @@ def test_connection_after_heavy_fetch_waits_with_next_fetch() -> None:
 
 def test_nodes_are_served_on_arrival() -> None:
     driver = Responder()
-    clients = [driver.connected()[0] for _ in range(5 * MOST_LIGHT)]
+    clients = [driver.connected()[0] for _ in range(5 * MAX_LIGHT_REQUESTS)]
     node, _ = driver.connected()
     node.of_node = True
     driver.loop.once()

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from reference_broker.coordination.partitioner import partition_of
-from reference_broker.coordination.record_fields import MOST_TEXT_BYTES
+from reference_broker.coordination.record_fields import MAX_TEXT_BYTES
 from reference_broker.metadata.identifiers import TRANSACTION_TOPIC
 from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.replication.tests.timed_ports import TimedPorts
 from reference_broker.transactions.add_partitions_to_txn_manager import (
-    MOST_ITEMS,
+    MAX_ITEMS,
     AddPartitionsToTxnManager,
     SupportedOperation,
     VerificationRequest,
@@ -261,7 +261,7 @@ def test_local_coordinator_is_requested_locally() -> None:
 
 def test_request_size_is_limited_to_receivers_limit(world: VerifierWorld) -> None:
     world.verify()
-    many = tuple(("events", index) for index in range(MOST_ITEMS // 4))
+    many = tuple(("events", index) for index in range(MAX_ITEMS // 4))
     for number in range(1, 4):
         world.verify(*many, number=number)
     sizes = []
@@ -285,7 +285,7 @@ def test_verification_failures_are_counted(world: VerifierWorld) -> None:
 def test_transactional_id_too_long_for_record_is_rejected_at_once(world: VerifierWorld) -> None:
     """A client may send an ID of a MiB, whose hash takes some 60 ms."""
     results: list[dict[tuple[str, int], Error]] = []
-    for length in (MOST_TEXT_BYTES + 1, MOST_TEXT_BYTES):
+    for length in (MAX_TEXT_BYTES + 1, MAX_TEXT_BYTES):
         request = VerificationRequest("x" * length, 7, 0, (A,), SupportedOperation.ADD)
         world.verifier.verify(request, results.append)
     assert results == [{A: ErrorCode.invalid_request}]

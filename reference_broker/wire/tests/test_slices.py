@@ -29,9 +29,9 @@ from reference_broker.wire.messages import (
     encode_response,
     encode_response_in_slices,
 )
-from reference_broker.wire.primitives import MOST_STRING_BYTES, uvarint
-from reference_broker.wire.produce import MOST_TOPICS_AND_PARTITIONS, ProducePartition, ProduceRequest, ProduceTopic
-from reference_broker.wire.request_limits import MOST_ITEMS, MOST_REQUEST_BYTES, TooMuchError
+from reference_broker.wire.primitives import MAX_STRING_BYTES, uvarint
+from reference_broker.wire.produce import MAX_TOPICS_AND_PARTITIONS, ProducePartition, ProduceRequest, ProduceTopic
+from reference_broker.wire.request_limits import MAX_ITEMS, MAX_REQUEST_BYTES, TooMuchError
 from reference_broker.wire.schema import SchemaField, schema_fields
 
 ResultT = TypeVar("ResultT")
@@ -143,7 +143,7 @@ def test_array_of_any_request_is_read_in_short_slices_up_to_its_limit_and_refuse
     key: int, version: int, path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit = 3000
-    monkeypatch.setitem(MOST_ITEMS, key, limit)
+    monkeypatch.setitem(MAX_ITEMS, key, limit)
     frame, offset = frame_of(key, version, holding(layout(key, version), path, limit - len(path) + 1))
     (_, items), slices = finished(decode_request_in_slices(key, version, frame, offset))
     assert 0 < items <= limit
@@ -176,7 +176,7 @@ def test_many_short_arrays_are_written_in_as_many_slices_as_a_long_one(inner: in
 
 
 def test_items_of_nested_arrays_count_together() -> None:
-    names = MOST_ITEMS[ApiKey.DELETE_RECORDS] * 2 // 3
+    names = MAX_ITEMS[ApiKey.DELETE_RECORDS] * 2 // 3
     kind = layout(ApiKey.DELETE_RECORDS, 2)
     one = holding(kind, ("topics", "partitions"), 1)
     frame, offset = frame_of(ApiKey.DELETE_RECORDS, 2, type(one)(topics=one.topics * names, timeout=one.timeout))
@@ -190,14 +190,14 @@ def test_items_of_nested_arrays_count_together() -> None:
 def test_produce_of_too_many_topics_and_partitions_is_refused(version: int, partitions: int) -> None:
     topic = ProduceTopic("", bytes(16), [ProducePartition(0, None)] * partitions)
     for topics, refused in (
-        (MOST_TOPICS_AND_PARTITIONS // (partitions + 1), False),
-        (MOST_TOPICS_AND_PARTITIONS, True),
+        (MAX_TOPICS_AND_PARTITIONS // (partitions + 1), False),
+        (MAX_TOPICS_AND_PARTITIONS, True),
     ):
         body = ProduceRequest(-1, 1000, [topic] * topics + [topic] * (refused and not partitions))
         frame = memoryview(b"".join(encode_request(ApiKey.PRODUCE, version, 9, "c", body)))[4:]
         offset = read_request_header(frame)[1]
         if refused:
-            with pytest.raises(TooMuchError, match=f"the limit is {MOST_TOPICS_AND_PARTITIONS}"):
+            with pytest.raises(TooMuchError, match=f"the limit is {MAX_TOPICS_AND_PARTITIONS}"):
                 decode_request(ApiKey.PRODUCE, version, frame, offset)
         else:
             decode_request(ApiKey.PRODUCE, version, frame, offset)
@@ -208,7 +208,7 @@ def test_fetch_of_too_many_topics_and_partitions_is_refused_before_they_are_read
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, most, few = FetchPartition(0, 0, 1), 2000, 100
-    monkeypatch.setattr(fetch_requests, "MOST_TOPICS_AND_PARTITIONS", most)
+    monkeypatch.setattr(fetch_requests, "MAX_TOPICS_AND_PARTITIONS", most)
 
     def named(topics: int, partitions: int) -> list[FetchTopic]:
         return [FetchTopic("", bytes(16), [one] * partitions)] * topics
@@ -277,8 +277,8 @@ def test_many_tagged_fields_are_refused_before_they_are_read(where: str) -> None
 
 def test_string_beyond_its_limit_is_refused() -> None:
     header = write_request_header(RequestHeader(ApiKey.METADATA, 9, 9, "c"))
-    frame = memoryview(header + b"\x02" + uvarint(MOST_STRING_BYTES + 2) + bytes(2 * MOST_STRING_BYTES))
-    with pytest.raises(ProtocolError, match=f"a string of {MOST_STRING_BYTES + 1} bytes"):
+    frame = memoryview(header + b"\x02" + uvarint(MAX_STRING_BYTES + 2) + bytes(2 * MAX_STRING_BYTES))
+    with pytest.raises(ProtocolError, match=f"a string of {MAX_STRING_BYTES + 1} bytes"):
         finished(decode_request_in_slices(ApiKey.METADATA, 9, frame, read_request_header(frame)[1]))
 
 
@@ -292,6 +292,6 @@ def test_tagged_string_as_long_as_a_string_may_be_is_read() -> None:
 
 def test_request_of_more_bytes_than_its_limit_is_refused() -> None:
     header = write_request_header(RequestHeader(ApiKey.SYNC_GROUP, 4, 9, "c"))
-    frame = memoryview(header + bytes(MOST_REQUEST_BYTES))
+    frame = memoryview(header + bytes(MAX_REQUEST_BYTES))
     with pytest.raises(TooMuchError, match="SyncGroup request has"):
         finished(decode_request_in_slices(ApiKey.SYNC_GROUP, 4, frame, len(header)))

@@ -52,7 +52,7 @@ NAMES: dict[str, dict[str, str]] = {
 KINDS: dict[str, Any] = {"consumer": Consumer, "producer": Producer, "admin": AdminClient}
 RESETS = {"earliest": "earliest", "latest": "latest", "none": "error"}
 LIMIT_S = 30.0
-MOST_RECORDS = 500
+MAX_RECORDS = 500
 clients: dict[str, Any] = {}
 pollers: dict[str, threading.Event] = {}
 """Set to end the thread that serves a producer's callbacks."""
@@ -165,7 +165,7 @@ def resume(client: str, partitions: list[dict[str, Any]]) -> None:
 def poll(client: str, timeout_ms: int) -> None:
     """``consume`` waits for its whole time, so the first record is waited for alone."""
     first = clients[client].poll(timeout_ms / 1000)
-    messages = [] if first is None else [first, *clients[client].consume(MOST_RECORDS, 0)]
+    messages = [] if first is None else [first, *clients[client].consume(MAX_RECORDS, 0)]
     for message in messages:
         if message.error() is not None:
             event("failed", client, error=_of(message.error()))

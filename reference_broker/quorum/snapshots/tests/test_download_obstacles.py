@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from reference_broker.ports.disk import DiskError
-from reference_broker.quorum.snapshots.download import LEAST_BYTES, TransferRate
+from reference_broker.quorum.snapshots.download import MIN_BYTES, TransferRate
 from reference_broker.quorum.snapshots.format import part_path
 from reference_broker.quorum.snapshots.messages import DRAFT_VERSION
 from reference_broker.quorum.snapshots.tests.download_world import (
@@ -246,5 +246,5 @@ def test_slow_link_gets_smaller_pieces() -> None:
     assert rate.chunk_bytes == 2**20
     for _ in range(20):
         rate.lost()
-    assert rate.chunk_bytes == LEAST_BYTES
+    assert rate.chunk_bytes == MIN_BYTES
     assert TransferRate(100, 1_000).chunk_bytes == 100

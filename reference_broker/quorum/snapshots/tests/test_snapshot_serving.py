@@ -9,7 +9,7 @@ from kio.schema.types import TopicName
 from kio.static.primitive import i32
 
 from reference_broker.apis.quorum import k59_fetch_snapshot
-from reference_broker.apis.quorum.k59_fetch_snapshot import MOST_PARTITIONS
+from reference_broker.apis.quorum.k59_fetch_snapshot import MAX_PARTITIONS
 from reference_broker.ports.node_ports import Now
 from reference_broker.quorum.snapshots.messages import (
     MEDIA_TYPE,
@@ -183,7 +183,7 @@ def test_fetch_snapshot_serves_metadata_partition(served: Served) -> None:
     assert (one.snapshot_id.end_offset, one.snapshot_id.epoch) == served.id
     assert (one.current_leader.leader_id, one.current_leader.leader_epoch) == (1, 3)
     assert [each.node_id for each in served.handle(good).node_endpoints] == [1]
-    none, many = replace(good, topics=()), replace(good, topics=good.topics * (MOST_PARTITIONS + 1))
+    none, many = replace(good, topics=()), replace(good, topics=good.topics * (MAX_PARTITIONS + 1))
     assert [served.handle(body).error_code for body in (none, many)] == [ErrorCode.invalid_request] * 2
     assert served.handle(none, 1000).error_code == ErrorCode.invalid_request
     foreign = replace(none, cluster_id="x")

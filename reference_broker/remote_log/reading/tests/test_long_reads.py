@@ -96,12 +96,12 @@ def test_read_without_index_walks_limited_headers(monkeypatch: pytest.MonkeyPatc
     assert len(headers_of(whole)) == BATCHES
     headers = Headers(monkeypatch)
     found = RemoteRecords(whole, None).fitting(len(whole) - 1, NO_LIMIT, at_least_one=True)
-    assert headers.most == reader.MOST_HEADERS
-    assert len(found) == len(whole) // BATCHES * reader.MOST_HEADERS
+    assert headers.most == reader.MAX_HEADERS
+    assert len(found) == len(whole) // BATCHES * reader.MAX_HEADERS
 
 
 def test_read_exceeds_limit_only_for_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_readings, "MOST_BYTES", 70_000)
+    monkeypatch.setattr(segment_readings, "MAX_BYTES", 70_000)
 
     def fill(log: PartitionLog) -> None:
         for size in (1000, 80_000, 1000, 30_000, 30_000, 30_000):

@@ -9,7 +9,7 @@ from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.tests.log_world import appended, batch_of
 from reference_broker.log.tests.tiered_world import TIERED
 from reference_broker.remote_log.reading import reader
-from reference_broker.remote_log.reading.readings import MOST_GETS
+from reference_broker.remote_log.reading.readings import MAX_GETS
 from reference_broker.remote_log.reading.tests.reading_world import (
     Tiered,
     plain,
@@ -43,7 +43,7 @@ def test_concurrent_gets_are_limited() -> None:
         tiered.node.manager.reader.read(tiered.log, 0, segment.start_offset, 100, results.append)
     tiered.tier.pass_ms(1000)
     assert len(results) == 99
-    assert tiered.node.ports.most_under_way == MOST_GETS
+    assert tiered.node.ports.most_under_way == MAX_GETS
 
 
 @pytest.mark.clause("RemoteIndexCacheTest.testCacheEntryExpiry")
@@ -108,7 +108,7 @@ def test_abandoned_reads_do_not_delay_others() -> None:
         abandon()
     tiered.tier.pass_ms(1000)
     assert len(results) == 2, "one waits for what another one has abandoned"
-    assert len(tiered.gets) <= MOST_GETS + 2 * 3
+    assert len(tiered.gets) <= MAX_GETS + 2 * 3
     same()
 
 
