@@ -126,7 +126,7 @@ def test_pairs_are_of_one_node() -> None:
 
 @pytest.mark.simulated
 def test_counting_changes_no_run_and_a_run_that_misses_its_points_is_invalid() -> None:
-    scenario = next(each for each in loader.load_all() if each.name == "05-eviction-race")
+    scenario = next(each for each in loader.load_all() if each.name == "01-lost-response")
     before = play_seed(scenario, 3, hashed=True).verdict
     watch()
     after = play_seed(scenario, 3, hashed=True).verdict

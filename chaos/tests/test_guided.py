@@ -11,10 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from chaos.mutants import mutants_of
+from chaos.search import guided
 from chaos.search.guided import (
     CORPUS,
     FEATURE_LEVELS,
-    ROUND,
     Corpus,
     GuidedSearch,
     Recipe,
@@ -110,15 +110,19 @@ def test_recipes_of_other_points_are_played_again(tmp_path: Path) -> None:
     assert (corpus.entries, old) == ([], [Recipe("01", 1, (3, 4))])
 
 
-def test_search_follows_from_its_seed_and_goes_on_in_its_folder(tmp_path: Path) -> None:
+def test_search_follows_from_its_seed_and_goes_on_in_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guided, "ROUND", 4)
+
     def found(folder: Path, rounds: int, processes: int) -> list[Recipe]:
         corpus, again = read_corpus(folder)
         search = GuidedSearch([short()], 3, corpus, processes, again=again)
-        return [each.recipe for each in search.play_schedules(rounds * ROUND)]
+        return [each.recipe for each in search.play_schedules(rounds * 4)]
 
     whole = found(tmp_path / "whole", 2, 2)
     parts = [*found(tmp_path / "parts", 1, 1), *found(tmp_path / "parts", 1, 2)]
-    assert len(whole) == 2 * ROUND
+    assert len(whole) == 2 * 4
     assert whole == parts
     assert read_corpus(tmp_path / "whole")[0].rounds == read_corpus(tmp_path / "parts")[0].rounds == 2
 

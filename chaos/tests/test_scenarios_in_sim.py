@@ -48,9 +48,9 @@ PAIRS = [(scenario.name, mutant) for scenario in ALL.values() for mutant in muta
 FIRST = {scenario.name: next(iter(mutants_of(scenario)), "") for scenario in ALL.values()}
 FASTEST = {each.mutant: each for each in ledger.searches_in(ledger.KEPT["sim"])}
 """The scenario and the seed that kill each mutant fastest."""
-SLOW = {"consumer_begins_for_ever"}
-"""Mutants that are played at night only, since one play takes more than a minute."""
-PARTS = 8
+SLOW = {"consumer_begins_for_ever", "follower_begins_for_ever"}
+"""Mutants that are played at night only, since one play takes half a minute or more."""
+PARTS = 16
 PART = int(ledger.head()[:8] or "0", 16) % PARTS
 
 
@@ -363,7 +363,7 @@ def test_ledger_lists_only_played_scenarios_and_mutants() -> None:
 
 
 @pytest.mark.clause("F-17", "F-18", "F-20", "F-21")
-@pytest.mark.rotated(6)
+@pytest.mark.rotated(12)
 @pytest.mark.parametrize("name", ALL)
 def test_each_scenario_passes_without_a_mutant(name: str) -> None:
     alone = ALL[name].cluster.total == 1
@@ -448,7 +448,7 @@ def with_retention(limits: tuple[tuple[str, str], ...]) -> Scenario:
     )
 
 
-@pytest.mark.rotated(4)
+@pytest.mark.rotated(8)
 @pytest.mark.parametrize("file", sorted(REGRESSIONS.glob("*.toml")), ids=lambda file: file.stem)
 def test_scenario_found_by_search_passes_and_kills_its_mutants(file: Path) -> None:
     scenario, seed = loader.load(file), int(file.stem.rpartition("-")[2])

@@ -30,7 +30,7 @@ def test_benchmark_with_a_library_is_verified(client: str, tmp_path: Path) -> No
         options = LoadOptions(seconds=3, warmup_s=1, client=client)
         result = run(workload_of(table, "w", "w"), target, options, tmp_path, lambda _: None)
     assert result.findings.is_clean, result.reason
-    assert result.findings.acknowledged == result.findings.read > 2 * 3 * 2_000
+    assert result.findings.acknowledged == result.findings.read > 2 * 2_000
     assert not result.unfinished
     assert result.samples("publish") == result.samples("response") > 0
     assert result.samples("end_to_end") > 0

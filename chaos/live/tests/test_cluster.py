@@ -100,7 +100,7 @@ class Admin:
     def __init__(self, bootstrap: list[str]) -> None:
         self._bootstrap = bootstrap
 
-    def create(self, topic: str, within_s: float = 20.0, replicas: int = 1) -> int:
+    def create(self, topic: str, within_s: float = 60.0, replicas: int = 1) -> int:
         """The controller that took it."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
@@ -153,14 +153,14 @@ def call(address: str, api_key: int, version: int, body: object, within_us: int 
         return None
 
 
-def until(condition: Callable[[], bool], within_s: float = 15.0) -> None:
+def until(condition: Callable[[], bool], within_s: float = 60.0) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.05)
 
 
-def responds(address: str, within_s: float = 20.0) -> bool:
+def responds(address: str, within_s: float = 60.0) -> bool:
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         if probe(address, limit_s=0.5).outcome == "responded":

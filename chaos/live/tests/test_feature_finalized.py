@@ -62,7 +62,7 @@ class FakePlace:
         return tuple(each.address for each in self._nodes)
 
 
-def ended(end: Any, within_s: float = 10.0) -> Ended | None:
+def ended(end: Any, within_s: float = 60.0) -> Ended | None:
     until_s = time.monotonic() + within_s
     while time.monotonic() < until_s:
         if (evidence := end()) is not None:

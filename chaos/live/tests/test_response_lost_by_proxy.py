@@ -18,7 +18,7 @@ pytestmark = pytest.mark.live
 
 LOAD = """
 [load]
-seconds = 4
+seconds = 6
 request_timeout_ms = 5000
 
 [[load.topics]]

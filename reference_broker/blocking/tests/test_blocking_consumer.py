@@ -71,7 +71,7 @@ def consumer(
     return BlockingConsumer(settings, name, **more)
 
 
-def read(reader: BlockingConsumer, count: int, limit_s: float = 20.0) -> list[ConsumerRecord]:
+def read(reader: BlockingConsumer, count: int, limit_s: float = 60.0) -> list[ConsumerRecord]:
     records: list[ConsumerRecord] = []
     deadline = time.monotonic() + limit_s
     while len(records) < count:
@@ -132,7 +132,7 @@ def test_joining_and_leaving_members_read_each_record_once(broker: NodeAddress, 
     assert sorted(seen) == [(partition, offset) for partition in range(6) for offset in range(40)]
 
 
-def until(found: Callable[[], object], *polled: BlockingConsumer, limit_s: float = 30.0) -> None:
+def until(found: Callable[[], object], *polled: BlockingConsumer, limit_s: float = 60.0) -> None:
     """Poll these until it is so."""
     deadline = time.monotonic() + limit_s
     while not found():

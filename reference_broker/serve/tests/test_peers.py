@@ -53,7 +53,7 @@ class RecordedPeers:
         self.peers.send(Send(PEER, channel, number, KEY, VERSION, body, Tag(KEY, VERSION, ""), timeout_ms, "node-7"))
         self._sending = False
 
-    async def until(self, count: int, limit_s: float = 5.0) -> list[Event]:
+    async def until(self, count: int, limit_s: float = 60.0) -> list[Event]:
         deadline = time.monotonic() + limit_s
         while len(self.events) < count and time.monotonic() < deadline:
             await asyncio.sleep(0.002)
