@@ -68,7 +68,7 @@ class SpecError(Exception):
 
 
 class FleetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a fleet does, to whom, and how."""
+    """The specification of a fleet: its load and its cluster."""
 
     bootstrap: list[str]  # all nodes, as ["host:port", ...]
     load: Load

@@ -33,7 +33,7 @@ _CRC_AT: Final = len(MAGIC)
 _SEQUENCE_AT: Final = HEAD.size + 1
 _MAX_SEQUENCE: Final = 2**63 - 1
 CACHED_LAYOUTS: Final = 256
-"""How many layouts a reader remembers."""
+"""Number of layouts that a reader caches."""
 
 
 def crc_tables(covered_bytes: int) -> NDArray[np.uint32]:
@@ -225,8 +225,8 @@ class ColumnReader:
     def __init__(self, capacity: int = CACHED_LAYOUTS) -> None:
         self._capacity = capacity
         self._buffers = [np.empty(0, dtype=np.uint8)] * 3
-        """What was read, what it should be, and where both are equal. The system hands out large new buffers page by
-        page, which costs more than all the rest."""
+        """Buffers for the read bytes, the expected ones, and where both are equal. The system hands out large new
+        buffers page by page, which costs more than all the rest."""
         self._layouts: OrderedDict[tuple[bytes, int, int | None], BatchLayout] = OrderedDict()
 
     @property

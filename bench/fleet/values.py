@@ -29,7 +29,7 @@ PROOF: Final = "proof"
 
 
 class Value(NamedTuple):
-    """What a record value proves."""
+    """The content of a record value."""
 
     writer: str  # empty for foreign or damaged values
     sequence: int  # -1 for foreign or damaged values

@@ -24,7 +24,7 @@ MIB = 1 << 20
 BUDGET_BYTES = 256 * MIB
 """``queued.max.request.bytes``, as it is by default."""
 BESIDE_BUDGET_BYTES = 100 * MIB
-"""What a node may take beside the budget: everything that is no request and no response."""
+"""Memory of a node beside the budget: everything that is no request and no response."""
 READY_AGAIN_S = 60.0
 LOOK_EVERY_S = 0.1
 LOAD = 20
@@ -34,7 +34,7 @@ LOAD_BYTES = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class CoursePlan:
-    """What attacks which cluster, and for how long."""
+    """The attackers, their cluster, and the duration."""
 
     nodes: int
     peers: int  # number of peers of each kind, spread over all nodes
@@ -68,7 +68,7 @@ class Longest:
 
 @dataclass(slots=True)
 class CourseResult:
-    """What the honest clients saw, and what did not hold."""
+    """Measurements of the honest clients, and violated limits."""
 
     written: int = 0
     waits: Sequence[Wait] = ()  # the honest client's while no node was down

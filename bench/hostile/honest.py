@@ -27,7 +27,7 @@ NS_PER_S = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What an event loop used of a processor."""
+    """Processor time of an event loop."""
 
     worked_s: float = 0.0  # it ran
     starved_s: float = 0.0  # it could have run, and others had the processors
@@ -55,7 +55,7 @@ def used_by_event_loops(pids: Iterable[int]) -> dict[int, Used]:
 
 @dataclass(slots=True)
 class Since:
-    """What the nodes and this thread have had of the processors since this was made."""
+    """Processor time of the nodes and of this thread since the object was made."""
 
     nodes: Callable[[], Mapping[int, Used]]
     _nodes_before: Mapping[int, Used] = field(init=False)
@@ -88,7 +88,7 @@ class Wait:
     began_s: float  # on ``time.monotonic``
     took_s: float
     starved_s: float = 0.0
-    """How long the nodes' event loops and this client were ready to run while other processes had the processors
+    """Time for which the nodes' event loops and this client were ready to run while other processes had the processors
     (``processor.Since``)."""
     worked_s: float = 0.0  # processor time that all loops spent meanwhile, on this write and on what they did before it
 

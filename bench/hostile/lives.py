@@ -133,7 +133,7 @@ MIB: Final = 1 << 20
 TINY_BUFFER: Final = 4096
 """Of a peer that does not read, so that the broker keeps what the system does not take."""
 HOLD_S: Final = (1.0, 5.0)
-"""How long a peer keeps what it has started."""
+"""Bounds of the time for which a peer keeps its connection or request."""
 BREATH_S: Final = (0.2, 1.0)
 """Between two deeds of a peer that is to be a nuisance and not a benchmark."""
 

@@ -30,7 +30,7 @@ ATTACKS = b"attacks\n"
 
 @dataclass(slots=True)
 class KindCounts:
-    """What one kind did. A life counts once it has sent something."""
+    """Counts of one kind. A life counts once it has sent something."""
 
     lives: int = 0
     sent_bytes: int = 0

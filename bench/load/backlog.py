@@ -19,7 +19,7 @@ GIB: Final = 1 << 30
 DRAINED_RECORDS: Final = 1_000
 """A backlog of at most this number of records counts as drained, whatever the ratio."""
 LIMIT_S: Final = 600.0
-"""How long draining may take, and building beyond three times what the rate needs."""
+"""Limit of draining, and of building beyond three times the time that the rate needs."""
 _POLL_S: Final = 0.1
 _PROGRESS_S: Final = 1.0
 RECORD_BYTES: Final = 10
@@ -27,7 +27,7 @@ RECORD_BYTES: Final = 10
 
 
 class Backlog(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a backlog. Records are those of all subscriptions."""
+    """The result of a backlog. Records are those of all subscriptions."""
 
     size_bytes: int
     records: int  # of this size
@@ -37,7 +37,7 @@ class Backlog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Leader(Protocol):
-    """What leads the workers of a run."""
+    """The interface of the leader of a run's workers."""
 
     def command(self, command: str) -> None: ...
 

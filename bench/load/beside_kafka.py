@@ -47,7 +47,7 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one client needs. ``few`` and ``many`` are its two runs."""
+    """Cost of one client. ``few`` and ``many`` are its two runs."""
 
     work: str
     few: Ran

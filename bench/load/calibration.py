@@ -40,7 +40,7 @@ class CalibrationError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What one worker reached. Processor time is the generator's only."""
+    """Figures that one worker reached. Processor time is the generator's only."""
 
     work: str  # sending or reading
     records: int
@@ -62,7 +62,7 @@ class Reached:
 
 
 class Batches(msgspec.Struct, frozen=True):
-    """What is sent and read: values of one size or of several, some in a batch."""
+    """The batches that are sent and read: values of one size or of several."""
 
     value_bytes: int  # the mean
     records: int
@@ -107,7 +107,7 @@ def calibrate(batches: Batches, seconds: float, progress: Callable[[str], None])
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
-    """What one worker reached, in records a second."""
+    """Rates that one worker reached, in records per second."""
 
     cpu: str
     cores: int
@@ -126,7 +126,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 SECONDS: Final = 2.0
-"""How long sending and reading are measured if a figure is missing."""
+"""Duration of the measurement of sending and reading if a figure is missing."""
 SIMILAR: Final = 1.25
 """Batches whose sizes differ by less than this ratio cost about the same for each record."""
 MAX_KEPT_CALIBRATIONS: Final = 200

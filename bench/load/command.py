@@ -30,7 +30,7 @@ from bench.load.workload import Workload, read_workload
 from bench.machine import where_measured
 
 STEP_S: Final = 10.0
-"""How long a step of a search, or a point of a curve, is measured unless ``--seconds`` says otherwise."""
+"""Duration of a step of a search, or of a point of a curve, unless ``--seconds`` says otherwise."""
 STEP_WARMUP_S: Final = 3.0
 OUT: Final = Path(".benchmarks/workloads")
 EXIT_FAILED: Final = 1
@@ -39,7 +39,7 @@ EXIT_INVALID: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """What ``crucible bench WORKLOAD...`` was called with."""
+    """Arguments of ``crucible bench WORKLOAD...``."""
 
     workloads: Sequence[Path]
     targets: Sequence[str]

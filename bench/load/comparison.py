@@ -165,7 +165,7 @@ def _latency(name: str, measure: str, share: float, decimals: int = 1, exact_to_
 
 
 REPORT_S: Final = 0.5
-"""How often workers report, and so how exact the times of a backlog are."""
+"""Interval between reports of workers, which limits the accuracy of a backlog's times."""
 SUSTAINED: Final = Figure(
     "maximum sustained", "records/s", False, lambda entry: entry.search.rate if entry.search else None, PRECISION
 )

@@ -19,8 +19,8 @@ from reference_broker.wire.apis import ApiKey
 
 IDLE_OF_A_CLIENT: Final = 500
 PER_S_OF_A_CLIENT: Final = 10.0
-"""How many connections one client holds, or makes in a second. More clients share what is more. A client makes one at a
-time, so it stays on its schedule while a connection needs less than 100 ms."""
+"""Number of connections that one client holds, or makes in a second. A larger number is shared by several clients. A
+client makes one at a time, so it stays on its schedule while a connection needs less than 100 ms."""
 _LOOK_S: Final = 1.0
 _CALL_US: Final = 30_000_000
 

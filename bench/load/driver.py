@@ -27,7 +27,7 @@ class DriverError(Exception):
 
 @dataclass(slots=True)
 class Driver:
-    """What a driver file sets. None and the numbers here are what holds without one: Kafka's own defaults."""
+    """The settings of a driver file. None and the numbers here are Kafka's own defaults, for a run without one."""
 
     name: str = ""
     replication: int | None = None

@@ -248,7 +248,7 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class FaultFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What a fault cost. ``recovered_s`` counts from the fault; -1: the load did not recover before the next fault or
+    """The cost of a fault. ``recovered_s`` counts from the fault; -1: the load did not recover before the next fault or
     the end of the measurement."""
 
     fired: FiredFault

@@ -25,7 +25,7 @@ from reference_broker.wire.errors import error_name
 COMMIT_INTERVAL_US: Final = 5_000_000
 """Kafka's default for ``auto.commit.interval.ms``."""
 _STEP_US: Final = 5_000
-"""How often the group's side is looked after."""
+"""Interval between steps of the group's membership."""
 _LEAVE_US: Final = 5_000_000
 _CALL_US: Final = 5_000_000
 
@@ -47,7 +47,7 @@ class GroupLoadReader(LoadReader):
         self._committed_us = 0
         self._step_us = 0
         self.rebalances = 0
-        """How often the group has assigned partitions."""
+        """Number of times the group has assigned partitions."""
 
     @property
     def lag(self) -> int:

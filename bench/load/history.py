@@ -1,4 +1,4 @@
-"""What a load worker writes for Spark: spans of sequences and its seconds (``reports/load_rows.py``), as Parquet.
+"""The history of a load worker for Spark: spans of sequences and its seconds (``reports/load_rows.py``), as Parquet.
 
 Neighbouring spans of a partition are joined while they are of one second, so that a row has thousands of
 records. A native thread writes a file each minute, since a file that is not whole cannot be read.

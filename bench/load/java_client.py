@@ -28,7 +28,7 @@ from bench.peers.perf_tests import (
 )
 
 SLACK_S: Final = 60.0
-"""How long the tools may need beyond twice the duration of the load."""
+"""Time that the tools may need beyond twice the duration of the load."""
 IDLE_S: Final = 60.0
 """A consumer ends if no record comes for this long."""
 _POLL_S: Final = 0.2

@@ -77,7 +77,7 @@ def not_superseded(missing: Sequence[Range], ok: Sequence[Range], keys: int) -> 
 
 @dataclass(slots=True)
 class Sent:
-    """What one producer sent, by its end."""
+    """The sent records of one producer at its end."""
 
     ok: list[Range] = field(default_factory=list)
     info: list[Range] = field(default_factory=list)
@@ -92,7 +92,7 @@ class Sent:
 
 @dataclass(slots=True)
 class Read:
-    """What one reader took."""
+    """The records that one reader took."""
 
     writers: dict[str, list[Range]] = field(default_factory=dict)
     repeated: int = 0  # records whose sequence was read before

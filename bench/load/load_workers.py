@@ -11,7 +11,7 @@ from bench.load.progress import line
 from bench.locust.processes import LocustProcesses
 
 WAIT_REPORTED_S: Final = 5.0
-"""How often a wait for the clients is reported."""
+"""Interval at which a wait for the clients is reported."""
 POLL_S: Final = 0.05
 MESSAGE: Final = "MESSAGE_TOO_LARGE"
 LIST: Final = "RECORD_LIST_TOO_LARGE"

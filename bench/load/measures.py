@@ -43,7 +43,7 @@ class LoadSecond(msgspec.Struct):
 
 
 class Measures(msgspec.Struct):
-    """What one worker measured, or several together."""
+    """Measurements of one worker, or the sum of several."""
 
     seconds: dict[int, LoadSecond] = msgspec.field(default_factory=dict)
     latencies: dict[str, dict[int, dict[int, int]]] = msgspec.field(default_factory=dict)

@@ -16,7 +16,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """What the command line and the driver file say. None leaves it to the workload."""
+    """Options of the command line and the driver file. None leaves the value to the workload."""
 
     records_per_s: float | None = None
     seconds: float | None = None

@@ -46,7 +46,7 @@ METADATA_VERSION: Final = 9
 INIT_PRODUCER_ID_VERSION: Final = 3
 BACK_OFF_US: Final = 100_000
 SEQUENCES: Final = 1 << SEQUENCE_BITS
-"""How many records a producer can send to one partition."""
+"""Number of records that a producer can send to one partition."""
 LONGEST_WAIT_US: Final = 50_000
 """The producer notices a stop after this time at the latest."""
 _CALL_US: Final = 5_000_000
@@ -54,7 +54,7 @@ _CALL_US: Final = 5_000_000
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """What a producer does. ``process`` is the writer of its values."""
+    """The plan of a producer. ``process`` is the writer of its values."""
 
     process: str
     partitions: tuple[TopicPartition, ...]
@@ -78,7 +78,7 @@ class LoadPlan:
 
 @dataclass(frozen=True, slots=True)
 class TransactionPlan:
-    """How a producer's transactions end. One ends when it has this number of records, or after a time."""
+    """Limits of a producer's transactions. One ends when it has this number of records, or after a time."""
 
     transactional_id: str
     records: int = 0  # 0: the time alone ends it
@@ -124,7 +124,7 @@ class LoadPartition:
     made: int = 0  # batches
     in_flight: int = 0
     failed: list[LoadBatch] = field(default_factory=list)
-    """What must be sent again, in the order of sequences."""
+    """Batches to resend, in the order of sequences."""
     not_before_us: int = 0
     is_parked: bool = False  # its next batch is due, but the partition must wait for one in flight
 

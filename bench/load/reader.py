@@ -42,7 +42,7 @@ _CALL_US: Final = 5_000_000
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """What a reader does. All partitions are read from ``from_offset`` on."""
+    """The plan of a reader. All partitions are read from ``from_offset`` on."""
 
     process: str
     partitions: tuple[TopicPartition, ...]
@@ -62,7 +62,7 @@ class ReadPlan:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a response brought of one partition. ``error`` is Kafka's name; then nothing was taken."""
+    """One partition of a response. ``error`` is Kafka's name; then nothing was taken."""
 
     where: TopicPartition
     spans: Sequence[ValueSpan]

@@ -24,13 +24,13 @@ from bench.fleet.values import HEAD, MAGIC, smallest_size_bytes
 from reference_broker.records.record import HeaderPair, zigzag
 
 DRAWS: Final = 4096
-"""How many sizes are drawn. They follow the distribution exactly, in a random order, and then begin again."""
+"""Number of sizes that are drawn. They follow the distribution exactly, in a random order, and then begin again."""
 MIN_SHARE: Final = 1 / 1000
 """A size with less weight than this share of all might not be among the draws."""
 SEQUENCE_BITS: Final = 40
 """Above them a sequence has the index of its partition (``producer.SEQUENCES``)."""
 _APART: Final = 1021
-"""How many sizes lie between the first ones of two partitions, which would else send large values at the same time."""
+"""Distance between the first sizes of two partitions, which would otherwise send large values at the same time."""
 MAX_VALUE_BYTES: Final = 64 << 20
 _BODY: Final = Struct(">Bq")
 

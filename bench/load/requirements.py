@@ -22,7 +22,7 @@ from bench.load.options import (
 from bench.load.workload import MAX_RECORDS_PER_S, UnplayableError, Workload, check_client, check_topics
 
 SPARE_FILES: Final = 500
-"""What a worker has open beside idle connections."""
+"""Number of files that a worker has open beside idle connections."""
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 

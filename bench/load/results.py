@@ -40,14 +40,14 @@ def has_percentile(samples: int, share: float) -> bool:
 
 
 class CatchUp(msgspec.Struct, frozen=True):
-    """What readers did that began at the start of the log."""
+    """Progress of readers that began at the start of the log."""
 
     seconds: float  # until they had no more than ``DRAINED_RECORDS`` to read
     records: int  # that they read in this time
 
 
 class WorkerResult(msgspec.Struct):
-    """What one worker writes at its end. Ranges are those of ``ledger``."""
+    """The result that one worker writes at its end. Ranges are those of ``ledger``."""
 
     measures: Measures
     sent: dict[str, tuple[list[Range], list[Range], list[Range], dict[str, int]]]  # ok, info, fail, errors by producer
@@ -67,7 +67,7 @@ def result_path(folder: Path, index: int) -> Path:
 
 
 class Stated(msgspec.Struct, frozen=True, kw_only=True):
-    """What other people's tools state of a run. Nobody has verified it."""
+    """Figures that other tools state of a run. Nobody has verified it."""
 
     sent: int
     sent_per_s: float
@@ -318,7 +318,7 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Collected(msgspec.Struct, frozen=True, kw_only=True):
-    """What all workers wrote."""
+    """The results of all workers."""
 
     measures: Measures
     findings: Findings

@@ -40,9 +40,9 @@ from reference_broker.client.consumer import READ_UNCOMMITTED
 
 LOCUSTFILE: Final = Path(__file__).with_name("locustfile.py")
 DRAIN_S: Final = 60.0
-"""How long readers may need after the load to read what was acknowledged."""
+"""Time that readers have after the load to read the acknowledged records."""
 PREPARE_S: Final = 120.0
-"""How long groups may need to assign all partitions, and how long the opening of idle connections may take."""
+"""Limit of the time until groups have assigned all partitions, and until idle connections are open."""
 NOT_MEASURED: Final = -1
 
 
@@ -171,7 +171,7 @@ def _played_by_tools(
 
 @dataclass(slots=True)
 class _Measured:
-    """What the leader of the workers measures itself."""
+    """Measurements of the leader of the workers."""
 
     end: int = 0  # the second before which the measurement ends, from the start of the load
     backlog: Backlog | None = None

@@ -83,7 +83,7 @@ class Sink:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self.listener.getsockname()[1])
         self.records = 0
-        """How many were produced."""
+        """Number of produced records."""
         self._producer_ids = itertools.count(1)
         self._ends: defaultdict[TopicPartition, int] = defaultdict(int)
         batch = plan.batch()

@@ -24,10 +24,10 @@ DELETE_VERSION: Final = 4
 CALL_MS: Final = 30_000
 REACH_MS: Final = 5_000
 REACH_S: Final = 10.0
-"""How long an address may take to respond to the first request, and how long addresses are tried."""
+"""Limit of the first response of an address, and of the time for which addresses are tried."""
 LIMIT_S: Final = 60.0
 DELETE_LIMIT_S: Final = 10.0
-"""How long the deletion of topics is tried after an error or a signal: the brokers may have ended."""
+"""Time for which the deletion of topics is tried after an error or a signal: the brokers may have ended."""
 PARTITIONS_PER_S: Final = 100
 """A broker that makes topics at this rate may take longer than the limit."""
 AGAIN: Final = frozenset({ErrorCode.not_controller, ErrorCode.request_timed_out, ErrorCode.coordinator_not_available})

@@ -42,7 +42,7 @@ from reference_broker.records.record import build, read_records
 MAX_QUEUED_BYTES: Final = 16 << 20
 """Nothing more is fetched while this much waits to be written."""
 _PLACING_WAIT_US: Final = 5_000
-"""How long it waits at once while partitions have no position yet, since their requests are sent step by step."""
+"""Length of one wait while partitions have no position yet, since their requests are sent step by step."""
 
 
 @dataclass(frozen=True, slots=True)

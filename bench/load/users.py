@@ -256,7 +256,7 @@ class WorkerLoad:
         return self._make_reader(plan, self._spec.bootstrap, taken)
 
     def _catch_up_reader(self, verified: Callable[[Taken], int], plan: ReadPlan) -> LoadReader:
-        """What it reads is verified as ever, and counts neither for the rate of the others nor for their latency."""
+        """Verify what it reads as usual, and count it neither for the rate of the others nor for their latency."""
         records, is_behind = 0, True
 
         def taken(each: Taken) -> None:

@@ -19,8 +19,8 @@ from bench.load.record_batches import MessageSizes, RecordHeaders
 from bench.load.yaml_file import YamlError, read_yaml
 
 KEYS: Final = {"NO_KEY": 0, "KEY_ROUND_ROBIN": 10_000, "RANDOM_NANO": 10_000}
-"""How many keys take turns in each partition. OpenMessaging draws the key of RANDOM_NANO by the clock; here keys take
-turns, so that the same workload sends the same records."""
+"""Number of keys that take turns in each partition. OpenMessaging draws the key of RANDOM_NANO by the clock; here keys
+take turns, so that the same workload sends the same records."""
 MAX_PADDING_BYTES: Final = 1 << 20
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
@@ -41,7 +41,8 @@ class UnplayableError(Exception):
 
 
 class Transactions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
-    """How producers' transactions end: after a number of records, or after seconds. Readers are read_committed.
+    """Limits of producers' transactions: they end after a number of records, or after seconds. Readers are
+    read_committed.
 
     Transactions have whole batches. A batch has no more records than a transaction.
     """
@@ -63,7 +64,7 @@ class Transform(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class Extensions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="camel"):
-    """What this suite carries out beyond OpenMessaging's fields: the mapping under the key ``crucible``."""
+    """Fields of this suite beyond OpenMessaging's: the mapping under the key ``crucible``."""
 
     fetch_sessions: bool = True
     """Readers fetch in sessions (KIP-227), if the broker opens them."""
@@ -82,7 +83,7 @@ class Extensions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     groups: bool = False
     """Readers are members of consumer groups, one for each subscription of a topic."""
     faults: list[Fault] = msgspec.field(default_factory=list)
-    """What happens to nodes during the measurement."""
+    """Faults of nodes during the measurement."""
 
     message_sizes: MessageSizes | None = None
     """Sizes of values, in place of the one of ``messageSize``."""
@@ -135,7 +136,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     crucible: Extensions = Extensions()
 
     padding: bytes = b""
-    """What values repeat behind their proof: the payload file's bytes, or random ones. No key of files."""
+    """Padding of values behind their proof: the payload file's bytes, or random ones. No key of files."""
 
     @property
     def keys(self) -> int:

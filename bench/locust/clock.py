@@ -43,7 +43,7 @@ class Round(NamedTuple):
 
 
 class ClockOffset(msgspec.Struct, frozen=True):
-    """What a worker knows of its clock. Its end-to-end times are right to within ``error_us``."""
+    """The offset of a worker's clock. Its end-to-end times are right to within ``error_us``."""
 
     offset_us: int = 0  # that was used: how far the master's clock is ahead
     error_us: int = 0

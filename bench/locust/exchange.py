@@ -26,7 +26,7 @@ FILE: Final = "crucible_file"
 PART_BYTES: Final = 1 << 19
 CLOCK_LIMIT_S: Final = 5.0
 FILE_LIMIT_S: Final = 30.0
-"""How long the master may need to write one part of a file."""
+"""Time that the master may need to write one part of a file."""
 OPEN: Final = ".open"
 """The suffix of a file that is not whole yet."""
 _PAUSE_S: Final = 0.01

@@ -16,7 +16,7 @@ TICK_S: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one worker needed in the time since the last sample."""
+    """One worker's processor time since the last sample."""
 
     cpu_permille: int  # processor time of all threads; 1000 is one core
     wanted_permille: int

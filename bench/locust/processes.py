@@ -26,11 +26,11 @@ BY_HAND_VARIABLE: Final = "CRUCIBLE_LOAD_BY_HAND"
 MASTER_GONE_CODE: Final = 75
 """Exit code of a worker whose master is gone: EX_TEMPFAIL of sysexits.h, which Locust does not use."""
 REPORT_LINE: Final = '{"locust": "report"'
-"""How a line of the master's output begins that is a report."""
+"""The beginning of a line of the master's output that is a report."""
 QUIT_S: Final = 10
 READY_S: Final = 60
 JOIN_S: Final = 600
-"""How long the master waits for workers that somebody starts elsewhere."""
+"""Time for which the master waits for workers that are started elsewhere."""
 LOOPBACK: Final = "127.0.0.1"
 EVERYWHERE: Final = ("0.0.0.0", "*", "::")
 """Addresses of a listener that stand for all of the machine's."""

@@ -27,7 +27,7 @@ Path: TypeAlias = tuple[str | int, ...]
 NAMES: Final = ("", "no-such-name", "no good", "x" * 300, OTHER_TOPIC, "__consumer_offsets", "__cluster_metadata")
 UNKNOWN_ID: Final = bytes(range(16))
 LIMITS: Final = {"int8": 7, "int16": 15, "int32": 31, "int64": 63, "timedelta_i32": 31, "timedelta_i64": 63}
-"""How many bits the greatest value of each kind has."""
+"""Number of bits of the greatest value of each kind."""
 CLOSED, SILENT, GARBLED = "closed", "silent", "garbled"
 WITH_BYTES: Final = (ApiKey.PRODUCE, ApiKey.FETCH)
 """APIs with bodies of their own in ``wire``. Here they have the schemas' layouts, one for each version."""
@@ -239,7 +239,7 @@ def _name(error: Any) -> str:
 
 
 class Difference(NamedTuple):
-    """What only one of the brokers responds to a request."""
+    """A difference between two brokers' responses to a request."""
 
     api: str
     version: int

@@ -19,7 +19,7 @@ class PeerError(Exception):
 
 END_LIMIT_S = 40.0
 _CRASH = re.compile(r"^panic:|^fatal error:|^thread '.*' panicked|^Traceback|^# A fatal error")
-"""How Go, Rust, Python and Java begin the report of a crash. Many lines of stack follow it."""
+"""The beginning of a crash report of Go, Rust, Python and Java. Many lines of stack follow it."""
 
 
 class BrokerNode:

@@ -18,7 +18,7 @@ CHECKED_SECTION = "handshake/"
 
 
 class Level(Enum):
-    """How much a statement binds, in the words of RFC 2119."""
+    """The requirement level of a statement, in the words of RFC 2119."""
 
     MUST = "MUST"
     SHOULD = "SHOULD"

@@ -50,7 +50,7 @@ PREFIX = "crucible-probe"
 AGAIN_AFTER_S = 0.02
 SETUP_LIMIT_S = 10.0
 SETUP_AGAIN_S = 1.0
-"""How long a case waits for a response while it prepares, and after the broker did not respond to such a request."""
+"""Time for which a case waits for a response while it prepares, after the broker did not respond to such a request."""
 REMOVAL_LIMIT_S = 30.0
 TIMEOUT_MS = 10_000
 NOT_SERVED_YET = (
@@ -74,7 +74,8 @@ class Topic:
 
 @dataclass(slots=True)
 class Belongings:
-    """What all cases of a run have made, so that it can be removed at the end. All names begin with ``prefix``."""
+    """Resources that the cases of a run have made, so that they can be removed at the end. All names begin with
+    ``prefix``."""
 
     prefix: str = field(default_factory=lambda: f"{PREFIX}-{uuid4().hex[:8]}")
     topics: list[str] = field(default_factory=list)

@@ -144,7 +144,8 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Death:
-    """Why the broker is gone, and the place among the cases that had ended from which on one may have ended it."""
+    """The reason why the broker is gone, and the place among the cases that had ended from which on one may have ended
+    it."""
 
     why: str
     first: int

@@ -109,8 +109,8 @@ def _case(outcome: CaseOutcome, kafka: Mapping[str, str]) -> dict[str, object]:
 
 
 def junit_document(target: str, outcomes: Sequence[CaseOutcome], strict: bool, kafka: Mapping[str, str]) -> str:
-    """What fails the run is a failure, or an error if it is ours; what does not apply, or may differ, is skipped with
-    the reason. ``kafka``: what Apache Kafka responds, by the case's ID."""
+    """Return the JUnit document. A case that fails the run is a failure, or an error if it is ours; one that does not
+    apply, or may differ, is skipped with the reason. ``kafka``: what Apache Kafka responds, by the case's ID."""
     suites = ElementTree.Element("testsuites", name=f"Kafka protocol of {target}")
     for section, found in groupby(outcomes, key=lambda each: each.case.section):
         members = list(found)

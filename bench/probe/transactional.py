@@ -45,9 +45,9 @@ NEEDS: dict[int, Versions] = {
     LIST_OFFSETS: since_version(2),
     ApiKey.CREATE_TOPICS: ANY,
 }
-"""What transactions need whose epoch stays the same when they end (transaction.version 0 and 1)."""
+"""Versions for transactions whose epoch stays the same at their end (transaction.version 0 and 1)."""
 NEEDS_2: dict[int, Versions] = {**NEEDS, END: since_version(5), PRODUCE: since_version(12)}
-"""What those need whose epoch is raised (transaction.version 2, KIP-890)."""
+"""Versions for those whose epoch is raised (transaction.version 2, KIP-890)."""
 
 
 def needs_version_2(at: ProbeContext) -> None:

@@ -1,4 +1,5 @@
-"""What the rows share: their declaration, brokers that are up at the same time, topics, limits, and the progress."""
+"""Shared parts of the rows: their declaration, brokers that are up at the same time, topics, limits, and the
+progress."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager

@@ -19,9 +19,9 @@ from bench.rows.results import Figure, ResultRow
 NODES = 3
 GOAL_S = 2.0
 TRY_S = 0.3
-"""How long the client waits for one response before it tries another node."""
+"""Time for which the client waits for one response before it tries another node."""
 SUSPECT_S = 0.5
-"""How long the client skips a node that was silent, even if others still name it as the controller."""
+"""Time for which the client skips a node that was silent, even if others still name it as the controller."""
 ROUND_LIMIT_S = 30.0
 SETTLE_S = 0.5
 """Quiet time between two rounds."""

@@ -1,4 +1,4 @@
-"""What a broker needs: the processor time of a cluster at rest, and the memory of a node.
+"""Resources of a broker: the processor time of a cluster at rest, and the memory of a node.
 
 - ``rest``: three nodes, many partitions with three replicas, no client.
 - ``memory``: one node, first idle, then with fetch sessions of 50 partitions each.

@@ -1,4 +1,4 @@
-"""What a benchmark run measures, and how much of it."""
+"""Options of a benchmark run."""
 
 from dataclasses import dataclass, field
 
@@ -28,15 +28,15 @@ ROWS = (
 )
 """Names of the measurements, in the order in which they run; ``bench/rows`` declares each."""
 ALONE = ("ladder", "start", "memory", "records")
-"""What is measured when there is no peer and nothing was chosen."""
+"""Rows that are measured when there is no peer and none was chosen."""
 OURS = ("failover", "metadata", "hostile")
-"""What only the reference broker is measured for, and only if it was chosen."""
+"""Rows of the reference broker alone, measured only if they were chosen."""
 NODES = (1, 3)
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured. A number is a count unless its name says a unit. A pair is one measurement on each
+    """The amounts that are measured. A number is a count unless its name says a unit. A pair is one measurement on each
     broker."""
 
     ladder: tuple[int, ...] = (100, 1_000, 5_000, 10_000)
@@ -61,7 +61,7 @@ class Sizes:
     rest_windows: int = 5
     rest_window_s: float = 12.0
     kills: int = 3
-    """How often a leader of each kind is killed."""
+    """Number of kills of a leader of each kind."""
     join_pairs: int = 5
     rebalance_members: int = 100
     rebalance_pairs: int = 7
@@ -85,7 +85,7 @@ class Sizes:
     tier_bytes: int = 120_000_000
     """Bytes of all values in a log that goes to the remote tier."""
     failovers: int = 20
-    """How often the controller is killed, and how often it is paused."""
+    """Number of kills of the controller, and of its pauses."""
     metadata_partitions: int = 10_000
     metadata_creations: int = 7
     metadata_changes: int = 100_000
@@ -147,7 +147,7 @@ QUICK = Sizes(
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to measure."""
+    """Rows to measure, and how."""
 
     peer: str | None = None  # None or ``kafka``
     rows: tuple[str, ...] = ()

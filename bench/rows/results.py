@@ -60,7 +60,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """How a cost grows."""
+    """Growth of a cost."""
 
     title: str
     grows_with: str  # the x axis, with its unit

@@ -1,4 +1,4 @@
-"""How fast segments are copied to a remote tier, and how fast records are read that are only there.
+"""Rate of copies to a remote tier, and of reads of records that are only there.
 
 The tier is a local folder, and its files are in the page cache. The first run on each broker is not counted.
 """

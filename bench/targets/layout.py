@@ -32,7 +32,7 @@ that is HOST:PORT, and for links by ``hosts`` it is the address without a port."
 
 @dataclass(frozen=True, slots=True)
 class NodeLayout:
-    """What one node needs. Its clients connect to ``port`` on 127.0.0.1."""
+    """Folder, ports and addresses of one node. Its clients connect to ``port`` on 127.0.0.1."""
 
     number: int
     port: int

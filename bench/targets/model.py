@@ -59,10 +59,10 @@ def filled_list(templates: Sequence[str], words: Mapping[str, str], several: Map
 
 
 OFFERS = ("topics", "replicas", "groups", "transactions", "disk")
-"""What a broker may lack, by the words of a file's ``lacks``. Without ``topics`` nobody can create any, and without
-``disk`` a restart loses all that it had."""
+"""Features that a broker may lack, by the words of a file's ``lacks``. Without ``topics`` nobody can create any, and
+without ``disk`` a restart loses all that it had."""
 LINKS = ("none", "peers", "hosts")
-"""How the proxies of directed links get between nodes. ``peers``: a node gets their addresses as those of the other
+"""Ways to put the proxies of directed links between nodes. ``peers``: a node gets their addresses as those of the other
 nodes (``{peers}``). ``hosts``: nodes have names, which each looks up in a hosts file of its own (``{hosts}``)."""
 
 Words = Annotated[tuple[str, ...], texts(may_be_empty=True)]
@@ -72,7 +72,7 @@ Seconds = Annotated[float, number(0.1)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFile:
-    """How one node's process is made. Texts may hold placeholders (``placeholders.py``)."""
+    """The description of one node's process. Texts may hold placeholders (``placeholders.py``)."""
 
     command: Annotated[tuple[str, ...], texts()]  # starts the process
     prepare: Words = ()  # a command that is run to its end once, before the first start

@@ -22,7 +22,7 @@ PAGE: Final = "client-cases.md"
 PLAY_LIMIT_S: Final = 1800.0
 """The time that one play of all cases may take, with the build of the client."""
 VERDICTS: Final = ("pass", "fail", "differs", "not supported")
-"""What a play says about a client. Others say that the play showed nothing."""
+"""Verdicts about a client. After any other one the play showed nothing."""
 WITHHELD: Final = ("limits",)
 """Sections that are neither kept nor shown: what a client does with hostile responses may be a security hole."""
 MARKS: Final = {"pass": "", "fail": "**fails**", "differs": "differs", "not supported": "n/a"}
@@ -37,7 +37,7 @@ class ClientNotPlayed(Exception):  # noqa: N818 - says what happened
 
 @dataclass(frozen=True, slots=True)
 class ClientCell:
-    """What several plays of one case on one client came to."""
+    """The result of several plays of one case on one client."""
 
     level: str
     words: str

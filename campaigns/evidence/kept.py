@@ -1,4 +1,4 @@
-"""What was seen of each target, as JSON files in ``docs/evidence/data``. The pages are made of them alone."""
+"""Results of each target, as JSON files in ``docs/evidence/data``. The pages are made of them alone."""
 
 import json
 import os

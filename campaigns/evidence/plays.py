@@ -42,7 +42,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """What came of a scenario: its verdict, why, and the command that plays it again."""
+    """The result of a scenario: its verdict, why, and the command that plays it again."""
 
     verdict: str
     reason: str

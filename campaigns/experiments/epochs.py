@@ -23,7 +23,7 @@ OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
 
 @dataclass(frozen=True, slots=True)
 class EpochCounts:
-    """What clients saw."""
+    """Counts of clients."""
 
     rewinds: int  # number of positions that were out of range
     read_again: int  # records between those positions and the earlier ones at which the clients continued

@@ -61,7 +61,7 @@ State = dict[bytes | None, int]
 
 @dataclass(slots=True)
 class Caught:
-    """How one follower or client caught up after the heal."""
+    """The catch-up of one follower or client after the heal."""
 
     after_us: int = -1  # time from the heal; -1: it never caught up
     sent_bytes: int = 0  # all bytes that it was sent
@@ -426,7 +426,7 @@ CUTS: Final = (Cut("2 s", 2.0), Cut("12 s", 12.0))
 
 @dataclass(frozen=True, slots=True)
 class HorizonSize:
-    """How large a run is."""
+    """The size of a run."""
 
     keys: int = 600
     before_s: float = 20.0  # from the load's start to the cut
@@ -448,7 +448,7 @@ class HorizonRun:
 
 @dataclass(frozen=True, slots=True)
 class HorizonResult:
-    """What one run showed."""
+    """The result of one run."""
 
     part: HorizonRun
     caught: dict[str, Caught]  # how each catch-up went, by ``CatchUp.who``

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 ONE_LAYOUT: Final = 12
 FETCHERS: Final = "fetcher-"
-"""How the client IDs of fetchers begin."""
+"""The prefix of fetchers' client IDs."""
 _INT32: Final = 0x7FFFFFFF
 
 
@@ -269,7 +269,7 @@ VARIANTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What happens to fetches.
+    """Faults of fetches.
 
     With two numbers instead of one, faults can follow each other, so that sometimes the response to the fetch that
     repairs a loss is lost, too.

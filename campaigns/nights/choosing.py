@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 TURN_S = 20.0
-"""How long one choice is played. Starting a process for it costs little beside that."""
+"""Duration of one choice. Starting a process for it costs little beside that."""
 FEW_SEEDS = 8
 HALF_LIFE_NIGHTS = 3.0
 MAX_RED_SEEDS = 3
@@ -34,7 +34,7 @@ class Played:
 
 @dataclass(slots=True)
 class Standing:
-    """What is known of a scenario."""
+    """The record of a scenario in earlier nights."""
 
     seeds: int = 0
     played_s: float = 0.0

@@ -23,7 +23,7 @@ BRANCH = "nights"
 MAX_NIGHTS = 180
 NIGHTS_WITH_PAGES = 14
 TABLES = (NIGHT_NAME, "*.parquet", "regressions/*.toml")
-"""What stays of a night whose runs' pages are gone."""
+"""Files that stay of a night whose runs' pages are gone."""
 AUTHOR = {"NAME": "crucible nightly", "EMAIL": "nightly@localhost"}
 
 

@@ -332,7 +332,7 @@ class NightRefusal(Exception):  # noqa: N818  (one sentence for the person at th
 
 @dataclass(frozen=True, slots=True)
 class NightOptions:
-    """What the command line requests."""
+    """Options of the command line."""
 
     hours: float
     nights: Path = NIGHTS
@@ -445,7 +445,7 @@ class Skipped(Exception):  # noqa: N818  (nothing failed)
 
 @dataclass(slots=True)
 class Work:
-    """What stages play with. ``earlier`` are the nights before, the oldest first."""
+    """The context of stages. ``earlier`` are the nights before, the oldest first."""
 
     folder: Path
     night: Night

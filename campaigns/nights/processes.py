@@ -30,7 +30,7 @@ OVER = -1000
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """How a process ended."""
+    """The end of a process."""
 
     code: int  # the exit code, or OVER
     said: str  # the end of its output

@@ -37,7 +37,7 @@ _HEAD = [
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What a suite showed."""
+    """The result of a suite."""
 
     title: str
     version: str

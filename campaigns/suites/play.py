@@ -32,13 +32,13 @@ BUILD_LIMIT_S = 1800.0
 ENDED_WITHIN_S = 10.0
 CLUSTER_WHOLE_WITHIN_S = 60.0
 ON_KAFKA = "fails on Apache Kafka, too"
-"""Why a failure does not count although the suite's file does not allow it."""
+"""The reason why a failure does not count although the suite's file does not allow it."""
 _STANDARD_SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a suite showed. ``peer`` is None unless something failed that the suite's file does not allow."""
+    """The result of a suite. ``peer`` is None unless something failed that the suite's file does not allow."""
 
     suite: Suite
     ours: Outcomes

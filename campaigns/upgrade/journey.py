@@ -31,7 +31,7 @@ RECREATED = "producer_snapshot_recreated"
 
 @dataclass(frozen=True, slots=True)
 class Recreated:
-    """What the broker logged of one snapshot that it made: where the replay began, how much it read, and its time."""
+    """The broker's log line for one snapshot that it made: where the replay began, how much it read, and its time."""
 
     from_offset: int
     read_bytes: int

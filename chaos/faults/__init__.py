@@ -1,1 +1,1 @@
-"""What the faults of both worlds share."""
+"""Shared parts of the faults of both worlds."""

@@ -30,11 +30,12 @@ from reference_broker.wire.apis import VERSIONS, ApiKey, api_name
 from reference_broker.wire.fetch import FetchRequest
 
 KEPT = 32
-"""How many requests of one API and one receiver are kept. They are spread over the whole run."""
+"""Number of requests of one API and one receiver that are stored. They are spread over the whole run."""
 WRONG_CLUSTER = "another-cluster-entirely"
 NO_VOTER = 77
 OFFSETS_AHEAD = 1_000_000
-"""How far beyond the end of its log a forged fetch claims to be. Believed, it would commit what nobody has."""
+"""Distance of a forged fetch offset beyond the end of the log. If it were believed, records would be committed that no
+replica has."""
 EPOCHS_AHEAD = (1, 5, 1_000)
 TOO_HIGH_EPOCHS = (MAX_EPOCH + 1, (1 << 31) - 1)
 WRONG_BROKER_EPOCHS = (-1, 0, 1 << 40, (1 << 63) - 1)
@@ -42,7 +43,7 @@ _QUORUM = (ApiKey.VOTE, ApiKey.BEGIN_QUORUM_EPOCH, ApiKey.END_QUORUM_EPOCH)
 _BROKERS = (ApiKey.ALTER_PARTITION, ApiKey.BROKER_REGISTRATION, ApiKey.BROKER_HEARTBEAT)
 OF_NODES = frozenset((*_QUORUM, *_BROKERS, ApiKey.FETCH, ApiKey.FETCH_SNAPSHOT))
 FORGED = OF_NODES | {ApiKey.ADD_PARTITIONS_TO_TXN}
-"""What is forged: what nodes send each other, and what no client may do."""
+"""APIs of forged requests: requests between nodes, which no client may send."""
 BY_CLIENTS = 3
 """The newest version of AddPartitionsToTxn that is for clients. Brokers may add any partition."""
 FAR_POSITIONS = (-1, 1 << 40)

@@ -125,7 +125,7 @@ _CHANGES: Final[dict[int, tuple[Change, str, str]]] = {
     int(ApiKey.PRODUCE): _nodes_in("node_endpoints"),
     API_VERSIONS: (_capped, "api_keys", ""),
 }
-"""How each response changes, the array in which it does, and what that calls a node's ID."""
+"""The change of each response, the array that it changes, and the field there that has a node's ID."""
 
 
 def _joined(buffers: Buffers) -> bytes:

@@ -26,9 +26,9 @@ from scenarios.fields import ScenarioError
 
 T = TypeVar("T")
 LIMIT_S: Final = 5.0
-"""How long the loop may take, and a client with what it sends."""
+"""Limit of the loop's work, and of a client that sends a request."""
 POLL_S: Final = 0.02
-"""How soon ``close`` is noticed."""
+"""Time until ``close`` is noticed."""
 MAX_BODY_BYTES: Final = 1 << 20
 MAX_DIGITS: Final = 18
 HELP: Final = f"""crucible proxy

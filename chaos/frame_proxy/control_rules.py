@@ -21,7 +21,7 @@ from scenarios.fields import ScenarioError
 
 PREFIX: Final = "/v1/rules"
 NAMES: Final = "control-rule-"
-"""How the names of these rules begin in ``/rules`` and ``/hits``."""
+"""The prefix of these rules' names in ``/rules`` and ``/hits``."""
 MAX_WAIT_S: Final = 600.0
 WAIT_S: Final = 5.0
 POLL_S: Final = 0.02
@@ -98,14 +98,14 @@ class RuleWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class WaitWanted(msgspec.Struct, forbid_unknown_fields=True):
-    """What a wait is given."""
+    """The body of a wait."""
 
     times: Annotated[int, Meta(ge=1)] = 1
     timeout_s: Annotated[float, Meta(ge=0, le=MAX_WAIT_S)] = WAIT_S
 
 
 class AssertWanted(msgspec.Struct, forbid_unknown_fields=True):
-    """What an assertion is given."""
+    """The body of an assertion."""
 
     times: Annotated[int, Meta(ge=1)] | None = None
 

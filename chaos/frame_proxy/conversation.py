@@ -32,7 +32,7 @@ MAX_PENDING: Final = 1_000
 
 
 class Pipe(Protocol):
-    """What a conversation needs of a transport. ``asyncio.Transport`` has all of it."""
+    """The part of a transport that a conversation needs. ``asyncio.Transport`` has all of it."""
 
     def write(self, data: Bytes) -> None: ...
     def pause_reading(self) -> None: ...
@@ -67,7 +67,7 @@ class Conversation:
         self._responses = FrameCutter(front.most_frame_bytes)
         self._pending: deque[PendingRequest] = deque()
         self._passing_up = self._passing_down = 0
-        """How much of a large frame is still to be passed on."""
+        """Number of bytes of a large frame that are still to be passed on."""
         self._gathers_up = self._gathers_down = False
         """Whether the large frame that arrives must be whole before it goes on."""
         self._held_up = self._held_down = False

@@ -29,7 +29,7 @@ Bytes: TypeAlias = bytes | memoryview
 
 
 class NoFrameError(Exception):
-    """What comes next is no frame of Kafka's. The message says why."""
+    """The next bytes are no frame of Kafka's. The message gives the reason."""
 
 
 class FrameCutter:
@@ -41,7 +41,7 @@ class FrameCutter:
         self._most_bytes = most_bytes
         self._data: bytes | bytearray = b""
         self._at = 0
-        """How much of ``_data`` was taken."""
+        """Number of bytes of ``_data`` that were taken."""
 
     def feed(self, data: bytes) -> None:
         if self._at == len(self._data):
@@ -100,7 +100,7 @@ _FIRST_FLEXIBLE_PRODUCE: Final = 9
 
 
 class Label(NamedTuple):
-    """What is known of a request. ``gets_response`` is false for a produce request with acks=0."""
+    """Facts about a request. ``gets_response`` is false for a produce request with acks=0."""
 
     header: RequestHeader
     tag: Tag

@@ -36,13 +36,13 @@ from reference_broker.wire.tags import Tag
 
 DIAL_LIMIT_S = 10.0
 LINGER_S = 10.0
-"""How long an ended connection may take to be read to its end."""
+"""Limit of the time until an ended connection is read to its end."""
 WRITE_BEHIND_BYTES = 256 << 10
-"""How many bytes one side may leave unread before the other side is no longer read."""
+"""Number of bytes that one side may leave unread before the other side is no longer read."""
 
 
 class ProxyServices(Protocol):
-    """What all fronts share."""
+    """Parts that all fronts share."""
 
     log: RequestLog
     recorder: FrameRecorder | None

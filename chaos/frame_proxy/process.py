@@ -38,7 +38,7 @@ LOOK_EVERY_S = 0.05
 
 
 class Spec(msgspec.Struct):
-    """What the process is started with. A field without a note is as in ProxyPlan.
+    """The specification of the process. A field without a note is as in ProxyPlan.
 
     The rules are those of the ``scenario`` for the ``seed``. Those with a link and those at other nodes' responses are
     played on the ``pairs``, all others before the ``nodes``. Our own nodes play faults at the responses of others

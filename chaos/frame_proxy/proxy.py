@@ -93,7 +93,7 @@ class FrameProxy:
         self._fronts: list[NodeFront] = []
         self._roles: dict[int, str] = {}
         self._numbers: dict[int, int] = {}
-        """What rules call each node, by its ID."""
+        """The number of each node in rules, by its ID."""
         self._is_full = False
         self._actions: list[ProxyFaultActions] = []
         self._processes = dict(plan.processes)

@@ -8,7 +8,7 @@ from reports.rows import FaultRow
 
 
 class FaultActions(Protocol):
-    """What a driver does for the interceptor. The simulator, live nodes and the frame proxy implement it."""
+    """Actions of a driver for the interceptor. The simulator, live nodes and the frame proxy implement it."""
 
     def report(self, row: FaultRow) -> None:
         """Keep the evidence where it survives the node's death, before returning."""

@@ -332,7 +332,7 @@ def _batches(records: bytes | memoryview) -> Iterator[tuple[int, int]]:
 
 
 class RequestStream:
-    """What a node makes of a connection's bytes from the first damaged frame on.
+    """A node's view of a connection's bytes from the first damaged frame on.
 
     A damaged length shifts where the next frames begin, so all later requests of the connection come through here.
     """

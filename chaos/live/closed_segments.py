@@ -36,7 +36,8 @@ CLIENT_ID: Final = "crucible-tier"
 
 
 class SegmentsNode(Protocol):
-    """What is needed of a node. ``listen`` is HOST:PORT without a proxy, ``advertised`` the address in its metadata."""
+    """The part of a node that the check needs. ``listen`` is HOST:PORT without a proxy, ``advertised`` the address in
+    its metadata."""
 
     @property
     def listen(self) -> str: ...

@@ -13,13 +13,13 @@ from chaos.live.targets import Roles
 from chaos.seeds import random_for
 
 ABILITIES: Final = frozenset(("start", "stop", "kill", "pause", "resume", "files", "settings", "disk"))
-"""What can be done to a node: to its process, to the files of a stopped node, to the settings of its next incarnation,
-and to the disk of a running node."""
+"""Abilities of a node's launcher: actions on its process, to the files of a stopped node, to the settings of its next
+incarnation, and to the disk of a running node."""
 LOOK_EVERY_S = 0.05
 
 
 class Launcher:
-    """How one node is started, and what can be done to it. Its implementations are in ``launchers``."""
+    """Starts one node, and acts on it. Its implementations are in ``launchers``."""
 
     abilities: Collection[str] = ABILITIES
     data = Path()  # the data folder, empty if it is not known

@@ -32,7 +32,7 @@ CONVERGES: Final = "quorum-converges"
 
 
 class Ending(Enum):
-    """How a run ended."""
+    """The end of a run."""
 
     FINISHED = auto()
     NODE_ENDED_ITSELF = auto()  # over its metadata

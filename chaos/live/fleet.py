@@ -33,7 +33,7 @@ RESPONSES_AFTER_HEAL = "responses-after-heal"
 
 @dataclass(frozen=True, slots=True)
 class ClusterAccess:
-    """How to reach the brokers. Addresses are HOST:PORT."""
+    """Addresses of the brokers. Addresses are HOST:PORT."""
 
     bootstrap: tuple[str, ...]  # of each broker
     topic_prefix: str = ""  # begins the names of the run's topics

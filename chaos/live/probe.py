@@ -20,9 +20,9 @@ Outcome = Literal["responded", "silent", "closed", "refused"]
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What a probe saw. ``pieces`` is the number of reads that the responses took. ``first_us`` and ``whole_us`` are
-    the times from the send to the first and to the last byte of the responses, 0 if it did not come. ``limit_s`` is its
-    time limit."""
+    """The result of a probe. ``pieces`` is the number of reads that the responses took. ``first_us`` and ``whole_us``
+    are the times from the send to the first and to the last byte of the responses, 0 if it did not come. ``limit_s`` is
+    its time limit."""
 
     outcome: Outcome
     response_bytes: int = 0

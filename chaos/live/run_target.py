@@ -40,7 +40,7 @@ OnEvidence: TypeAlias = Callable[[int, dict[str, Any]], None]
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """What is played. The faults of ``scenario`` are those of the seed already."""
+    """The plan of a run. The faults of ``scenario`` are those of the seed already."""
 
     scenario: Scenario
     folder: RunFolder

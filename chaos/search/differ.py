@@ -275,7 +275,7 @@ KILLED_BY: Final[Mapping[str, Sequence[str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class DifferOptions:
-    """What ``crucible differ`` is to play. No names are all kinds."""
+    """Options of ``crucible differ``. No names are all kinds."""
 
     names: Sequence[str]
     seed: int = 1

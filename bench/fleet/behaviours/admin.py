@@ -109,18 +109,18 @@ OPERATIONS: Final[Mapping[str, str]] = {
     "transaction_request": "transaction_request",
     "fetch_request": "fetch_request",
 }
-"""What an admin does, and what the history calls it. ``min_isr`` changes min.insync.replicas of a topic. A cluster that
-keeps eligible leader replicas refuses ``broker_min_isr``, which removes that of the cluster or sets that of a broker
-(KIP-966). ``loaded_min_isr`` changes min.insync.replicas of a topic of the load, and ``loaded_setting`` any of
-LOADED_SETTINGS, while clients write and read it. ``group_request`` is one of WildMembers, ``transaction_request`` one
-of WildTransactions, and ``fetch_request`` one of WildFetches."""
+"""The operations of an admin, with their names in the history. ``min_isr`` changes min.insync.replicas of a topic. A
+cluster that keeps eligible leader replicas refuses ``broker_min_isr``, which removes that of the cluster or sets that
+of a broker (KIP-966). ``loaded_min_isr`` changes min.insync.replicas of a topic of the load, and ``loaded_setting`` any
+of LOADED_SETTINGS, while clients write and read it. ``group_request`` is one of WildMembers, ``transaction_request``
+one of WildTransactions, and ``fetch_request`` one of WildFetches."""
 GROUP_REQUEST, TRANSACTION_REQUEST, FETCH_REQUEST = "group_request", "transaction_request", "fetch_request"
 WILD: Final = frozenset({GROUP_REQUEST, TRANSACTION_REQUEST, FETCH_REQUEST})
 OF_NO_TOPIC: Final = frozenset({"upgrade", "broker_min_isr"})
 OF_THE_LOAD: Final = frozenset({"loaded_min_isr", "loaded_setting"})
 ALTERATIONS: Final = frozenset({"configure", "min_isr", "broker_min_isr", *OF_THE_LOAD})
 LISTING_PERCENT: Final = 45
-"""How often a wild fetcher requests offsets."""
+"""Share of a wild fetcher's requests that are for offsets."""
 WITHOUT_ROWS: Final = frozenset({"describe", "upgrade", "min_isr", "broker_min_isr", *OF_THE_LOAD})
 """Operations whose end is not judged by what the history says of topics."""
 
@@ -159,7 +159,7 @@ Errors: TypeAlias = dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class AdminPlan:
-    """What one admin does."""
+    """The plan of one admin."""
 
     process: str
     base: str  # begins the names of the topics

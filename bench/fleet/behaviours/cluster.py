@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 FRESH_US: Final = 2_000_000
 """Maximum age of a response that other clients of the board still accept. Longer than any client's backoff."""
 REQUEST_LIMIT_US: Final = 3_000_000
-"""How long a pending request keeps other clients from sending one."""
+"""Time for which a pending request keeps other clients from sending one."""
 
 
 @dataclass(slots=True)

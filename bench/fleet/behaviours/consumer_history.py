@@ -61,7 +61,7 @@ class Reads:
 
 @dataclass(slots=True)
 class Brought:
-    """What a fetch brought of a partition. ``producers`` holds (last offset, producer ID) of each batch."""
+    """One partition of a fetch response. ``producers`` holds (last offset, producer ID) of each batch."""
 
     reads: Reads
     producers: tuple[tuple[int, int], ...]

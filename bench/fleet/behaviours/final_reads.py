@@ -68,7 +68,7 @@ def without_ends(rows: Sequence[HistoryRow]) -> list[HistoryRow]:
 
 @dataclass(frozen=True, slots=True)
 class FinalReadPlan:
-    """What one final reader reads and records."""
+    """The plan of one final reader."""
 
     process: str
     partitions: tuple[TopicPartition, ...]
@@ -360,7 +360,7 @@ def _as_target_run(row: HistoryRow) -> list[HistoryRow]:
 
 
 FINAL_OFFSETS: Final = "final_offsets"
-"""What the history calls these reads."""
+"""The name of these reads in the history."""
 
 
 class OffsetsReader(ClusterScript):

@@ -110,7 +110,7 @@ ASSIGNED: Final = "assigned"
 PROTOCOLS: Final = ("eager", "cooperative", ASSIGNED)
 """An ``assigned`` client is no member. It reads all partitions of its topics and commits as a simple consumer."""
 RESETS: Final = ("earliest", "latest", "none")
-"""What a client does without a committed offset, or if the leader does not have its position (Kafka's
+"""The client's choice without a committed offset, or if the leader does not have its position (Kafka's
 ``auto.offset.reset``). With ``none`` it keeps a position that is out of range and fetches again. Without a committed
 offset it then begins at offset 0."""
 OUTSIDE: Final = "outside"
@@ -137,7 +137,7 @@ class MemberPlan:
     metadata_from: int = ANY_NODE
     """The node of which it requests metadata, ANY_NODE (drawn each time) or ALTERNATING (nodes take turns)."""
     metadata_interval_us: int = 1_000_000
-    """How often it requests metadata, even if nothing is wrong."""
+    """Interval between its Metadata requests, even if nothing is wrong."""
     session_timeout_ms: int = 6_000
     rebalance_timeout_ms: int = 10_000
     heartbeat_interval_ms: int = 500
@@ -176,7 +176,7 @@ TIMER_LANE: Final = 0
 QUIET_FETCHES: Final = 3
 """A member has caught up with a partition after this many fetches in a row without data or error."""
 AWAY_US: Final = 300_000
-"""How long a member that left stays away, and how long one that was refused waits before it tries again."""
+"""Time for which a member that left stays away, and a refused one waits before it retries."""
 SOON_US: Final = 5_000
 IDLE_US: Final = 200_000
 """A client looks around after SOON_US at the earliest and after IDLE_US at the latest."""

@@ -67,7 +67,7 @@ NOT_ADDED: Final = "not_added"
 UNVERIFIED_VERSION: Final = 11
 """The newest version of Produce with which a client must add partitions by itself (KIP-890)."""
 SETTLE_US: Final = 3_000_000
-"""How long a stray goes on with its last transaction after Stopping."""
+"""Time for which a stray continues its last transaction after Stopping."""
 ALL_REPLICAS: Final = -1
 REQUEST_WAIT_MS: Final = 1_000
 NOBODY: Final = ProducerIdentity()
@@ -352,7 +352,7 @@ class JanitorPlan:
 
 @dataclass(slots=True)
 class HangingSearch:
-    """What one search has found so far."""
+    """The findings of one search so far."""
 
     operation: Operation
     received_us: int = -1  # when the last response had come

@@ -29,7 +29,7 @@ class Journal:
     process: str
     now: Now = field(default_factory=lambda: Now(0, 0))  # set before each event
     actions: list[FleetAction] = field(default_factory=list)
-    """What the driver shall do, in order, with the rows to record."""
+    """Actions for the driver in their order, with the rows to record."""
     begun: int = 0
     _open: dict[int, Operation] = field(default_factory=dict)
 

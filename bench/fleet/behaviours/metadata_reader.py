@@ -41,7 +41,7 @@ View: TypeAlias = dict[str, ObservedTopic]
 
 @dataclass(frozen=True, slots=True)
 class MetadataReaderPlan:
-    """What one reader of metadata does."""
+    """The plan of one reader of metadata."""
 
     process: str
     base: str  # begins the names of the admins' topics
@@ -51,7 +51,7 @@ class MetadataReaderPlan:
 
 @dataclass(slots=True)
 class Topics:
-    """What one script knows of the admins' topics, whose names begin with ``base``, and of the nodes."""
+    """One script's knowledge of the admins' topics, whose names begin with ``base``, and of the nodes."""
 
     script: ClusterScript
     base: str

@@ -35,7 +35,7 @@ class Pipe(Generic[Item]):
     MOST: ClassVar[int]  # a partition with as many waiting records is read no further
 
     waiting: dict[TopicPartition, deque[Item]] = field(default_factory=dict)
-    """What was read and not processed yet, by partition."""
+    """Items that were read and are not processed yet, by partition."""
     ended: bool = False  # the reader brings no more
 
     def piece(self, record: ConsumerRecord) -> Item:

@@ -1,4 +1,4 @@
-"""What happens once before the load: topics are created, and each idle partition gets its one append."""
+"""Preparation before the load: topics are created, and each idle partition gets its one append."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -272,7 +272,7 @@ def _partition_of(body: ProduceResponse) -> ProducePartitionResponse | None:
 
 @dataclass(frozen=True, slots=True)
 class ProducerPlan:
-    """What one producer does."""
+    """The plan of one producer."""
 
     process: str
     partitions: tuple[TopicPartition, ...]  # each slot sends to the next of them

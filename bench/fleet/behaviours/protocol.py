@@ -214,7 +214,7 @@ class ClientSettings:
     """The first wait after a failure. It doubles up to ``max_backoff_us``, with up to 20 % of jitter."""
     max_backoff_us: int = 1_000_000
     drain_us: int = 15_000_000
-    """How long a behaviour may go on after Stopping."""
+    """Limit of a behaviour's time after Stopping."""
     dial: Mapping[Address, Address] = field(default_factory=dict)
     """The address of a proxy to connect to, by the address that the node behind it advertises."""
 

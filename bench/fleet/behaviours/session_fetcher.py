@@ -46,7 +46,7 @@ REVISIONS: Final = ("final", "first", NO_SESSIONS)
 
 
 class OnLost(Enum):
-    """What a fetcher does when no response comes. Stock clients, which know the final revision only, FALL_BACK."""
+    """Reaction of a fetcher to a lost response. Stock clients, which know the final revision only, FALL_BACK."""
 
     FALL_BACK = "full fetch in a new session; in the first revision the same request with the same number again"
     NAME_ALL = "full fetch in both revisions, as stock clients do; in the first it stays in its session"
@@ -56,7 +56,7 @@ class OnLost(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """What a fetcher does unlike stock clients."""
+    """Behaviour of a fetcher that differs from stock clients."""
 
     sessionless: bool = False
     on_lost: OnLost = OnLost.FALL_BACK
@@ -153,9 +153,9 @@ MAX_REFETCHES: Final = 3
 QUIET_POLLS: Final = 3
 """After this many polls in a row without data or error, a stopping fetcher has caught up at a node."""
 LEADERLESS_US: Final = 200_000
-"""How often leaders are looked up again while a partition has none."""
+"""Interval between lookups of leaders while a partition has none."""
 PARKED_US: Final = 1_000_000
-"""How often a strand whose node leads nothing looks around. It also does so when leaders have moved."""
+"""Interval at which a strand whose node leads nothing looks for work. It also does so when leaders have moved."""
 SPARE: Final = Address("", 0)
 """Placeholder for the lane on which another node than the strand's own is queried for metadata."""
 

@@ -47,7 +47,7 @@ TIMER_LANE: Final = 0
 OPERATION: Final = "transaction"
 COMMIT, ABORT, NOTHING = "commit", "abort", "nothing"
 AWAY_US: Final = 300_000
-"""How long a client whose producer was refused for good waits before it tries again."""
+"""Time for which a client waits before it retries after its producer was refused for good."""
 SOON_US: Final = 1_000
 IDLE_US: Final = 100_000
 """A client looks around after SOON_US at the earliest and after IDLE_US at the latest."""
@@ -55,7 +55,7 @@ IDLE_US: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class ProducerHabits:
-    """What a transactional client does with its transactions."""
+    """Behaviour of a transactional client."""
 
     process: str
     topics: tuple[str, ...]
@@ -418,7 +418,7 @@ class TransactionalClient(ABC):
 
 @dataclass(frozen=True, slots=True)
 class WriterPlan:
-    """What one transactional writer does. ``keys`` and what follows are as in ``KeyedRecords``."""
+    """The plan of one transactional writer. ``keys`` and the fields after it are as in ``KeyedRecords``."""
 
     habits: ProducerHabits
     partitions: tuple[TopicPartition, ...]

@@ -27,7 +27,7 @@ RECORDS_PER_TRANSACTION: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
-    """What one worker does."""
+    """The plan of one worker."""
 
     member: MemberPlan
     habits: ProducerHabits
@@ -141,8 +141,8 @@ class WorkerWriter(TransactionalClient):
             )
 
     def ended(self, current: Open) -> None:
-        """What was committed is done. After an unknown end, or a death, the group's committed offsets decide where the
-        worker resumes."""
+        """Take committed records as done. After an unknown end, or a death, the group's committed offsets decide where
+        the worker resumes."""
         taken, self._taken = self._taken, {}
         if current.kind == "ok":
             for where, offsets in taken.items():

@@ -41,9 +41,9 @@ RACKS: Final = ("", "", "a", "b", "c")
 OPENED, CLOSED = 0, -1
 """The epochs of full requests (KIP-227)."""
 WRONG_PERCENT: Final = 10
-"""How often an incremental request has a wrong epoch, or the other name of the topic."""
+"""Share of incremental requests that have a wrong epoch, or the other name of the topic."""
 TIMESTAMPS: Final = (LATEST, LATEST, LATEST, LATEST, EARLIEST, -3, -4, -5)
-"""What is requested of ListOffsets; the last ones are those of version 7 to 9."""
+"""Timestamps in ListOffsets requests; the last ones are those of version 7 to 9."""
 
 
 @dataclass(slots=True)

@@ -61,7 +61,7 @@ OPERATIONS: Final = (
 HASTY_US: Final = (1_000, 5_000, 30_000)
 """After this time a hasty client gives up a request, and sends the next one."""
 CHANGED_PERCENT: Final = 15
-"""How often a request has a false generation, member or instance."""
+"""Share of requests that have a false generation, member or instance."""
 OLD_JOIN, JOIN, SYNC, HEARTBEAT, LEAVE, COMMIT, FETCH = 8, 9, 5, 4, 5, 9, 9
 """Versions. With the old one a static leader that returns cannot skip the assignment (KIP-814)."""
 

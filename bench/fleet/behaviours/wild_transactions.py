@@ -55,7 +55,7 @@ OPERATIONS: Final = (
 )
 OF_GROUP: Final = frozenset({"commit", "fetch", "remove"})
 CHANGED_PERCENT: Final = 8
-"""How often a request has a false producer ID or epoch."""
+"""Share of requests that have a false producer ID or epoch."""
 FALSE_OWNER_PERCENT: Final = 30
 """The same for a producer that continues after an error."""
 NEWEST: Final = 3
@@ -63,7 +63,7 @@ NEWEST: Final = 3
 INIT, ADD, END, COMMIT_OFFSETS, COMMIT, REMOVE, DESCRIBE = 4, 3, 3, 3, 9, 0, 0
 """Versions. These of TxnOffsetCommit and EndTxn are of clients that add the group by themselves (KIP-890)."""
 FALSE: Final = ((1, 0), (0, 1), (0, -1))
-"""What is added to the producer ID and the epoch of a request that has false ones."""
+"""Differences of false producer IDs and epochs from the right ones."""
 
 
 def _chained(*requests: WildRequest | None) -> WildRequest:
@@ -73,7 +73,7 @@ def _chained(*requests: WildRequest | None) -> WildRequest:
 
 
 class WildTransactions:
-    """What one client knows of the shared transactional IDs, and its requests."""
+    """One client's knowledge of the shared transactional IDs, and its requests."""
 
     def __init__(self, base: str, loaded: Sequence[TopicPartition], random: Chance) -> None:
         self._base = base

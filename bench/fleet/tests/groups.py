@@ -49,11 +49,11 @@ NO_WAIT = bodies.milliseconds(0)
 FIRST_DRAFT_VERSION = 1000
 INVALID_METADATA_EPOCH = 10003
 REBALANCE_US = 1_000_000
-"""How long a rebalance waits for members that are known."""
+"""Time for which a rebalance waits for known members."""
 
 
 FETCH_WAITS_US = 20_000
-"""How long a fetch waits that brings nothing."""
+"""Time for which an empty fetch waits."""
 
 
 @dataclass
@@ -80,7 +80,7 @@ class FakeGroup:
 
 @dataclass
 class OldView:
-    """What a node still believes that was cut off: who leads, and what its own logs hold."""
+    """The outdated view of an isolated node: the leaders that it knows, and its own logs."""
 
     epoch: int
     leaders: dict[TopicPartition, int]

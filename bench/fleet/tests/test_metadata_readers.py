@@ -1,4 +1,4 @@
-"""What readers of metadata write down: news only, each node's own, and everything once at the end."""
+"""Rows of metadata readers: only news of each node, and everything once at the end."""
 
 from typing import Any
 

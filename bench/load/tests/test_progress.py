@@ -1,4 +1,4 @@
-"""Why a rate is not reached: brokers, connections or the generator, while a load runs and in its result."""
+"""Reasons why a rate is not reached: brokers, connections or the generator, while a load runs and in its result."""
 
 import threading
 import time

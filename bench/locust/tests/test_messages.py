@@ -1,4 +1,4 @@
-"""What the master makes of its workers' reports. Locust patches a process that imports it, so this runs in another."""
+"""Handling of workers' reports by the master. Locust patches a process that imports it, so this runs in another."""
 
 import json
 import subprocess

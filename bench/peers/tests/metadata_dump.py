@@ -1,4 +1,4 @@
-"""What Apache Kafka's kafka-dump-log shows of a metadata log or of a snapshot of it."""
+"""Output of Apache Kafka's kafka-dump-log for a metadata log or its snapshot."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from bench.peers.tests.java_tools import dump_segments
 COMPLAINTS = re.compile(
     "isvalid: false|Mismatches|Non-consecutive|Found timestamp mismatch|Found out of order|Could not|Error|Exception"
 )
-"""What the tool says of a file that is not right, outside of records' payloads."""
+"""The tool's complaints about a damaged file, outside of records' payloads."""
 
 _BATCH = re.compile(
     r"^baseOffset: (\d+) lastOffset: (\d+) .* partitionLeaderEpoch: (-?\d+) .* isControl: (\w+) .* size: (\d+) "

@@ -1,4 +1,4 @@
-"""What our log cleaner leaves, read by Kafka's own dump tool."""
+"""Logs after our log cleaner, read by Kafka's own dump tool."""
 
 from pathlib import Path
 

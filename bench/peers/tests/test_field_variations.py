@@ -1,4 +1,4 @@
-"""What the reference broker and Apache Kafka respond to each request with one field changed (``field_variations``).
+"""Responses of the reference broker and of Apache Kafka to each request with one field changed (``field_variations``).
 
 Where they differ, ``bench/peers/field_differences.toml`` says why. A row is for one API, field and pair of responses,
 with the versions and the values that have them. A row that nothing needs any more is an error, too.

@@ -51,7 +51,7 @@ def _features(tools: JavaTools) -> dict[str, tuple[str, str, str]]:
 
 
 def test_features_follow_a_release_up_and_down_as_in_kafka(tmp_path: Path) -> None:
-    """What Apache Kafka 4.1.1 prints, beside share.version 1, which is not there."""
+    """The output equals that of Apache Kafka 4.1.1, except for share.version 1, which is missing."""
     with reference_node(tmp_path) as node:
         tools = JavaTools(node.bootstrap)
         begin = _features(tools)
@@ -242,7 +242,7 @@ def test_indexes_pass_the_dump_tool(written: Path) -> None:
 def test_dump_tool_complains_of_a_wrong_index(
     written: Path, tmp_path: Path, suffix: str, key_bytes: int, entry_bytes: int, complaint: str
 ) -> None:
-    """What the tests above rely on: the first entry gets the key (offset or timestamp) of the last."""
+    """The tests above rely on this complaint: the first entry gets the key (offset or timestamp) of the last."""
     first = min((written / "rolled-0").glob("*.log"))
     for each in (first, first.with_suffix(".index"), first.with_suffix(".timeindex")):
         (tmp_path / each.name).write_bytes(each.read_bytes())

@@ -122,7 +122,7 @@ def live(records: Iterable[DumpedRecord]) -> dict[str, object]:
 
 
 def test_dump_tool_complains_of_a_damaged_snapshot(folder: Path, tmp_path: Path) -> None:
-    """What the tests above rely on."""
+    """The tests above rely on this complaint."""
     newest = snapshots(folder)[-1]
     damaged = bytearray(newest.read_bytes())
     damaged[len(damaged) // 2] ^= 1

@@ -1,4 +1,4 @@
-"""What Kafka's perf tests print is read, and nothing else."""
+"""Figures read from the output of Kafka's perf tests."""
 
 import pytest
 

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.live
 PARTITIONS = 3
 TIMEOUT_S = 30
 NOTHING_STORED = -1001
-"""What librdkafka says of an offset that is not there."""
+"""librdkafka's value for a missing offset."""
 
 
 def producer(bootstrap: str, transactional_id: str) -> confluent_kafka.Producer:

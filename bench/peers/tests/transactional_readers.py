@@ -1,4 +1,4 @@
-"""What each client library reads of a topic, from the start to the value END in each partition."""
+"""Records that each client library reads of a topic, from the start to the value END in each partition."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""What members of a group do: SyncGroup, Heartbeat, LeaveGroup, falling silent, and static membership (KIP-345).
+"""Members of a group: SyncGroup, Heartbeat, LeaveGroup, silence, and static membership (KIP-345).
 
 A static member that starts again takes its old place, and its older self is fenced.
 """
@@ -26,7 +26,7 @@ SHORTEST_MS = 2_000
 """No session of a case is shorter, so that a slow machine does not end it."""
 LONGEST_MS = 8_000
 SLOW_S = 40.0
-"""How long the cases may take in which a session ends."""
+"""Limit of the cases in which a session ends."""
 LATE_S = 8.0
 """The time by which a session may end late."""
 

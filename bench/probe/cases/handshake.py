@@ -328,7 +328,7 @@ def unknown_leaves_others(at: ProbeContext) -> None:
 
 
 class Own(NamedTuple):
-    """What a request is made for."""
+    """The values from which a request is made."""
 
     topic: Topic
     group: str

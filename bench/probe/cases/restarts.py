@@ -1,4 +1,4 @@
-"""What a broker still knows after it was killed and started again. They are played where the probe can restart it."""
+"""State of a broker after kill and restart. The cases are played where the probe can restart it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What holds of all cases: IDs, words, sources, sections."""
+"""Properties of all cases: IDs, words, sources, sections."""
 
 import pytest
 

@@ -43,7 +43,7 @@ def test_own_bug_is_not_reported_as_broker_failure(monkeypatch: pytest.MonkeyPat
 
 
 class Stop(KeyboardInterrupt):
-    """What the command line raises at a signal."""
+    """The exception of the command line at a signal."""
 
 
 WRITER = """

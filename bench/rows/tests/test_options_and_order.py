@@ -1,4 +1,4 @@
-"""What a run measures, and in which order."""
+"""Rows of a run and their order."""
 
 import pytest
 

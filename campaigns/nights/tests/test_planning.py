@@ -1,4 +1,4 @@
-"""What a night plans: seeds, shares, turns, and its canary. Nothing is played here."""
+"""The plan of a night: seeds, shares, turns, and its canary. Nothing is played here."""
 
 from datetime import date, timedelta
 

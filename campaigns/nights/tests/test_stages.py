@@ -1,4 +1,4 @@
-"""What the stages make of what they start. Nothing is started here but a fork that probes."""
+"""Results that stages derive from the processes that they start. Only a fork that probes is started here."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""What a suite's file may say, what the output of a run shows, and which failures count."""
+"""Suite files, the output of runs, and the failures that count."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What of an old directory can be taken over, what is refused in one sentence, and what is written."""
+"""Import of an old directory: accepted parts, refusals in one sentence, and written files."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the HTTP interface makes of requests that no client should send."""
+"""Responses of the HTTP interface to requests that no client should send."""
 
 import asyncio
 import socket

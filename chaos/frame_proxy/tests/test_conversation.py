@@ -1,4 +1,4 @@
-"""What passes the proxy without a rule: the same bytes, in any pieces, whatever they are."""
+"""Frames that pass the proxy without a rule: the same bytes, in any pieces."""
 
 from collections.abc import Sequence
 from itertools import pairwise

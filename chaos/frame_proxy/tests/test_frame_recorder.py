@@ -1,4 +1,4 @@
-"""What passes is recorded for the judge of a run: each request with its response, and the partitions of fetches."""
+"""Records for the verdict of a run: each request with its response, and the partitions of fetches."""
 
 import json
 from pathlib import Path

@@ -23,7 +23,7 @@ from scenarios import model
 
 POLL_EVERY_S = 0.1
 ALL_KNOWN_LIMIT_S = 60.0
-"""How long a cluster whose nodes all serve may take until its metadata has all of them."""
+"""Limit of the time until the metadata of a cluster whose nodes all serve has all of them."""
 
 
 BLOCKS = range(20, 250)

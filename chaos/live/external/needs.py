@@ -1,4 +1,4 @@
-"""What a scenario needs of a target that is not ours, and what of it the target lacks."""
+"""Requirements of a scenario for an external target, and those that the target does not meet."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a fault of a live run acts on, and how it begins and ends."""
+"""The context of a live fault, its begin and its end."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from reports.rows import FaultRow
 
 
 class LiveFaultContext:
-    """What a fault acts on: the nodes of the run, their disks, and its time. ``now_us`` returns the time since the
+    """The context of a fault: the nodes of the run, their disks, and its time. ``now_us`` returns the time since the
     run's start."""
 
     def __init__(
@@ -124,7 +124,7 @@ class Firing:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a fault ended."""
+    """The end of a fault."""
 
     evidence: str  # shows that the fault had an effect; if it is empty, the fault counts as not fired
     firings: tuple[Firing, ...] = ()  # of a fault that fires several times by itself; each of them counts

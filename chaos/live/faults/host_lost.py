@@ -25,7 +25,8 @@ from chaos.live.targets import FaultTarget
 MAX_WITNESSES = 6
 """The number of links that connections of our own pass."""
 GREETING_LIMIT_S = 0.3
-"""How long the witnesses wait for responses before the silence. A node that is stopped at a state does not respond."""
+"""Time for which the witnesses wait for responses before the silence. A node that is stopped at a state does not
+respond."""
 PORT_LIMIT_S = 1.0
 """A process that is killed by a shell command may hold its port a little longer."""
 BACKLOG = 4096

@@ -1,4 +1,4 @@
-"""What runs inside the process of a node under test, around its core: trace, faults at states, faults of the disk."""
+"""Instrumentation inside the process of a node under test: trace, faults at states, faults of the disk."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class NodeInstrumentation:
-    """What runs inside one node. ``attach`` is called before the node is built, ``built`` after that, and
+    """The instrumentation of one node. ``attach`` is called before the node is built, ``built`` after that, and
     ``handle_command`` while it runs."""
 
     def __init__(self, spec: NodeSpec, scenario: Scenario, evidence: Evidence) -> None:

@@ -1,4 +1,4 @@
-"""What the runner and a node's process exchange: the node's spec, commands to it, and evidence from it.
+"""Messages between the runner and a node's process: the node's spec, commands to it, and evidence from it.
 
 The spec is an argument of the process. Commands come as JSON lines through its stdin, and evidence goes as JSON lines
 through an inherited pipe, before the action that it is about, so that it outlives a SIGKILL.
@@ -20,7 +20,7 @@ NOT_YET = 2**62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
-    """What a node is started with. Addresses are HOST:PORT."""
+    """The specification of a node's process. Addresses are HOST:PORT."""
 
     node_id: int
     listen: str

@@ -25,7 +25,7 @@ LEADER_EPOCH = 3
 
 
 class FakePipe:
-    """What the node reports goes to the runner's side at once."""
+    """A pipe that passes the node's reports to the runner's side at once."""
 
     def __init__(self) -> None:
         self.check_reports = NodeCheckReports()

@@ -1,4 +1,4 @@
-"""What a live run plays for a seed, where a scenario leaves a choice."""
+"""The faults of a live run for a seed, where a scenario leaves a choice."""
 
 from dataclasses import replace
 

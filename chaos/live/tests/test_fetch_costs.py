@@ -1,4 +1,4 @@
-"""What a fetch is charged: its own decoding, handling and encoding, and a share of the event that completes it."""
+"""The cost of a fetch: its own decoding, handling and encoding, and a share of the event that completes it."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""How runs are listed, and which are deleted: old ones that ended as they must, and nothing else by itself."""
+"""Lists of runs, and the runs that are deleted: only old ones that ended as they must."""
 
 import json
 from pathlib import Path

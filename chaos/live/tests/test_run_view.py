@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on, on a terminal and elsewhere."""
+"""The progress of a run on a terminal and elsewhere."""
 
 import sys
 from dataclasses import replace

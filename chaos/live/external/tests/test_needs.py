@@ -1,4 +1,4 @@
-"""What a scenario needs of a target, and how it is refused where that is missing."""
+"""Requirements of a scenario for a target, and refusals where they are not met."""
 
 from pathlib import Path
 
