@@ -61,13 +61,18 @@ def due_cases(cases: Sequence[str], parts: int) -> set[str]:
     return {*sorted(cases, key=lambda case: crc32(case.encode()))[int(head()[:8] or "0", 16) % parts :: parts]}
 
 
+def rotation_of(nodeid: str, parts: int, group: str = "") -> tuple[str, int]:
+    """Return what the test shares with all tests that take turns with it: the cases of one test, or a whole group."""
+    return group or nodeid.partition("[")[0], parts
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip the rotated cases that are not due, which the night plays. If parts are chosen, put tests with Spark last:
     its process stays and would slow down live tests."""
     rotated: dict[tuple[str, int], list[pytest.Item]] = {}
     for item in () if config.getoption("--benchmark-only", False) else items:
         for mark in item.iter_markers("rotated"):
-            rotated.setdefault((item.nodeid.partition("[")[0], *mark.args), []).append(item)
+            rotated.setdefault(rotation_of(item.nodeid, *mark.args), []).append(item)
     for (_, parts), cases in rotated.items():
         due = due_cases([each.nodeid for each in cases], parts)
         for item in cases:

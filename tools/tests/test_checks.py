@@ -120,6 +120,13 @@ def test_each_commit_plays_its_share_of_rotated_cases_and_a_round_of_commits_all
     assert due[:4] == due[4:]
 
 
+def test_tests_of_a_group_take_turns_and_others_with_their_own_cases() -> None:
+    one, other = "bench/test_a.py::test_x[1]", "bench/test_b.py::test_y"
+    assert conftest.rotation_of(one, 3, "load") == conftest.rotation_of(other, 3, "load")
+    assert conftest.rotation_of(one, 3) == conftest.rotation_of("bench/test_a.py::test_x[2]", 3)
+    assert conftest.rotation_of(one, 3) != conftest.rotation_of(other, 3)
+
+
 def test_only_spark_checks_need_java(commands_run: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     for words, code in ((["--fast"], 0), (["--only", "lint"], 0), (["--only", "tests"], 2), ([], 2)):

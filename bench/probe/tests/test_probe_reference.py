@@ -61,6 +61,7 @@ def test_no_must_is_broken(broker: ProbedBroker, tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.timeout(600)
+@pytest.mark.rotated(2, "probe")
 def test_no_must_is_broken_over_a_restart(tmp_path: Path, sections: Sequence[str], cases: Sequence[str]) -> None:
     with REFERENCE.launched(tmp_path, 1, NO_DELAY) as cluster:
         own = of_cluster(cluster)
@@ -69,6 +70,7 @@ def test_no_must_is_broken_over_a_restart(tmp_path: Path, sections: Sequence[str
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.rotated(2, "probe")
 def test_no_must_is_broken_with_a_tier_and_where_producers_expire(tmp_path: Path) -> None:
     settings = {**NO_DELAY, **kafka_responses.SETTINGS, "producer.id.expiration.ms": "1000"}
     with tiered(REFERENCE).launched(tmp_path, 1, settings) as cluster:
@@ -77,6 +79,7 @@ def test_no_must_is_broken_with_a_tier_and_where_producers_expire(tmp_path: Path
     assert [outcome_line(outcome) for outcome in outcomes if outcome.verdict is not CaseVerdict.PASS] == []
 
 
+@pytest.mark.rotated(2, "probe")
 def test_end_of_the_sequence_where_unknown_producers_are_refused(tmp_path: Path) -> None:
     policy = {"crucible.unknown.producer.id.policy": "reject"}
     wraps = [case.id for case in all_cases() if case.id.startswith("produce/idempotence/wrap")]
@@ -89,6 +92,7 @@ def test_end_of_the_sequence_where_unknown_producers_are_refused(tmp_path: Path)
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.rotated(2, "probe")
 def test_no_must_is_broken_where_followers_are_read(tmp_path: Path) -> None:
     settings = {**NO_DELAY, "broker.rack": "rack-{node}", "replica.selector.class": SELECTOR_CLASS}
     with REFERENCE.launched(tmp_path, 2, settings) as cluster:
