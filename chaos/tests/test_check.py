@@ -1,8 +1,11 @@
 """Declarations of what checks subscribe to."""
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from chaos.checks.check import (
+    MAX_VIOLATIONS,
     Check,
     Inspection,
     OffsetsCheck,
@@ -12,8 +15,12 @@ from chaos.checks.check import (
     SegmentCheck,
     StateCheck,
 )
+from chaos.checks.metadata_epoch import NonmonotonicMetadataEpoch
 from chaos.checks.suite import all_checks, check_kinds
 from chaos.tests.check_context import check_context
+
+if TYPE_CHECKING:
+    pass
 
 
 @pytest.mark.parametrize("kind", check_kinds(), ids=lambda kind: kind.__name__)
@@ -45,3 +52,10 @@ def test_check_subscribes_with_each_method_that_is_named_like_a_list_of_its_view
         expected = [getattr(check, name[3:]) for check in checks if hasattr(check, name[3:])]
         assert expected
         assert [method for method in expected if method not in methods] == []
+
+
+def test_check_keeps_its_earliest_violations() -> None:
+    check = NonmonotonicMetadataEpoch(check_context())
+    for at_us in (*range(MAX_VIOLATIONS, 0, -1), MAX_VIOLATIONS + 1):
+        check.violated(at_us, "")
+    assert [each.at_us for each in check.violations] == [*range(1, MAX_VIOLATIONS + 1)]

@@ -7,12 +7,7 @@ import pytest
 
 from bench.fleet.behaviours.protocol import Request
 from chaos.sim import network
-from chaos.sim.codec_check import (
-    CodecMismatchError,
-    differences,
-    same_after_codec_reply,
-    same_after_codec_request,
-)
+from chaos.sim.codec_check import CodecMismatchError, differences, same_after_codec_reply, same_after_codec_request
 from chaos.sim.one_seed import play_seed
 from reference_broker.core.events import Reply
 from reference_broker.wire.apis import DRAFTS, FETCH_TOMBSTONE_HORIZON, ApiKey

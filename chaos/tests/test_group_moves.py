@@ -29,9 +29,7 @@ from chaos.checks.group_rules import (
     wrong_steps,
 )
 from chaos.tests.check_context import check_context
-from chaos.tests.kafka_messages import (
-    heartbeat_request as heartbeat,
-)
+from chaos.tests.kafka_messages import heartbeat_request as heartbeat
 from chaos.tests.kafka_messages import (
     heartbeat_response,
     join_group_response,
@@ -42,15 +40,9 @@ from chaos.tests.kafka_messages import (
     sync_group_response,
     txn_offset_commit_request,
 )
-from chaos.tests.kafka_messages import (
-    join_group_request as joining,
-)
-from chaos.tests.kafka_messages import (
-    offset_commit_request as committing,
-)
-from chaos.tests.kafka_messages import (
-    sync_group_request as syncing,
-)
+from chaos.tests.kafka_messages import join_group_request as joining
+from chaos.tests.kafka_messages import offset_commit_request as committing
+from chaos.tests.kafka_messages import sync_group_request as syncing
 from chaos.tests.stub_node import (
     StubBroker,
     StubCoordinator,
@@ -68,13 +60,9 @@ from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.tags import Tag
 
 pytestmark = pytest.mark.clause("X-14")
-
 A, B = "a-1", "b-1"
 STABLE_GROUP = GroupView(STABLE, 3, "consumer", "range", A, {A: MemberView(), B: MemberView(instance="i")}, ("p-1",))
-
-
 FULL_GROUP = STABLE_GROUP._replace(members={**STABLE_GROUP.members, "c": MemberView()})
-
 JOINS: dict[str, tuple[GroupView | None, JoinGroupRequest, ErrorCode]] = {
     "a new member gets its ID first": (STABLE_GROUP, joining(), ErrorCode.member_id_required),
     "a new static member joins at once": (STABLE_GROUP, joining(instance="j"), ErrorCode.none),

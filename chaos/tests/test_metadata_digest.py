@@ -7,13 +7,7 @@ import pytest
 
 from chaos.hooks.metadata_digest import Digest, digest_of
 from reference_broker.metadata.delta import MetadataDelta
-from reference_broker.metadata.image import (
-    EMPTY_IMAGE,
-    TOPIC_RESOURCE,
-    BrokerImage,
-    MetadataImage,
-    PartitionImage,
-)
+from reference_broker.metadata.image import EMPTY_IMAGE, TOPIC_RESOURCE, BrokerImage, MetadataImage, PartitionImage
 from reference_broker.quorum.values import Provenance
 
 

@@ -12,7 +12,7 @@ from chaos.checks import segment_files
 from chaos.checks.check import Check
 from chaos.checks.history import History
 from chaos.checks.segment_files import RollSnapshotsReplayed, SegmentsKept, SideFilesMatch
-from chaos.tests.test_logged_producers import START_MS, CheckedLog
+from chaos.tests.checked_log import START_MS, CheckedLog
 from reference_broker.ports.node_ports import Now
 from reference_broker.records.record import Record, build
 

@@ -3,8 +3,8 @@ for a while, and so does the last batch of each producer."""
 
 import pytest
 
+from chaos.tests.compacted_logs import CompactedLog, keyed
 from chaos.tests.replicated import KEY, SECOND_US, Cluster
-from chaos.tests.test_compacted_replica_checks import CompactedLog, keyed
 from reference_broker.records.record import Record, build
 
 ABORT, COMMIT = 0, 1

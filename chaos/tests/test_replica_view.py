@@ -1,13 +1,13 @@
 """A look costs what an event touched: logs note their changes, and only while a reader needs them."""
 
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import pytest
 
 from chaos.checks.fault_times import FaultTimes
-from chaos.checks.replica_view import ReplicaView, TouchedLogs
+from chaos.checks.replica_view import ReplicaView, TouchedLogs, offsets_partition
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import PartitionLog
@@ -15,6 +15,9 @@ from reference_broker.log.segment import new_segment
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import run_to_end
+
+if TYPE_CHECKING:
+    pass
 
 
 def test_only_logs_that_changed_are_looked_at() -> None:
@@ -81,3 +84,11 @@ def roll(log: PartitionLog) -> None:
 
 def cut(log: PartitionLog) -> None:
     log.durability.last_cut += 1
+
+
+@pytest.mark.parametrize(
+    ("group", "partition"), [("g", 103 % 50), ("abc", 4), ("group", 47), ("polygenelubricants", 0), ("", 0)]
+)
+def test_partition_of_a_group_is_kafka_s(group: str, partition: int) -> None:
+    """Java's hashes are 103, 96354, 98629247, -2^31 (whose absolute value Kafka takes to be 0) and 0."""
+    assert offsets_partition(group, 50) == partition

@@ -1,15 +1,17 @@
 """The check of evictions finds each violation of F-17 and F-18, and nothing where they hold."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
-from chaos.checks.fetch_session_cache import EvictionRules
+from chaos.checks.fetch_session_cache import FEW_SESSIONS, EvictionRules, MetricsExact, session_metrics
+from chaos.sim.disk import SimDisk
 from chaos.tests.check_context import check_context
-from chaos.tests.stub_node import StubBroker, StubNode
+from chaos.tests.stub_node import StubBroker, StubNode, StubSessions
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import Close, Closed, Note, Reply, Request
+from reference_broker.core.node import Node
 from reference_broker.ports.node_ports import Now
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import (
@@ -350,3 +352,70 @@ def test_with_short_slices_either_of_two_idle_sessions_may_be_evicted() -> None:
         node.ms += MIN_MS + 1_000
         node.opens(3, evicting=2)
         assert bool(node.stories) is is_red
+
+
+def node() -> Node:
+    from random import Random
+
+    return Node(0, BrokerConfig.parse({}), SimDisk(Random(1)), 1)
+
+
+@pytest.mark.clause("F-21")
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_session_metrics_that_are_off_by_one_are_a_violation(which: int) -> None:
+    subject, check = node(), MetricsExact(check_context())
+    check.inspect(0, 0, subject, None, thorough=False)
+    assert check.violations == []
+    assert [each.value for each in session_metrics(subject)] == [0, 0, 0]
+    metrics, kind = subject.broker.metrics, "FetchSessionCache"
+    off = (
+        metrics.gauge("kafka.server", kind, "NumIncrementalFetchSessions"),
+        metrics.gauge("kafka.server", kind, "NumIncrementalFetchPartitionsCached"),
+        metrics.counter("kafka.server", kind, "IncrementalFetchSessionEvictionsPerSec"),
+    )[which]
+    off.value += 1
+    check.inspect(0, 0, subject, None, thorough=False)
+    assert len(check.violations) == 1
+
+
+@dataclass
+class StubSession:
+    """A fetch session with one partition."""
+
+    partitions: tuple[None, ...] = (None,)
+    has_unfinished_fetch: bool = False
+
+
+@dataclass
+class StubMetric:
+    value: int
+
+
+@dataclass
+class StubMetrics:
+    """The metrics of the cache of fetch sessions."""
+
+    sessions: int
+    cached_partitions: int
+
+    def gauge(self, _type: str, _domain: str, name: str) -> StubMetric:
+        return StubMetric(self.cached_partitions if "Partitions" in name else self.sessions)
+
+    def counter(self, *_: str) -> StubMetric:
+        """Return that of evictions, of which there was none."""
+        return StubMetric(0)
+
+
+@pytest.mark.clause("F-21")
+@pytest.mark.parametrize("count", [FEW_SESSIONS, FEW_SESSIONS + 1])
+def test_partitions_of_many_sessions_are_counted_in_the_thorough_comparison(count: int) -> None:
+    """The gauge of cached partitions is one too high."""
+    sessions: dict[int, Any] = {each: StubSession() for each in range(count)}
+    metrics = StubMetrics(sessions=count, cached_partitions=count + 1)
+    broker = StubBroker(metrics=metrics, fetch_sessions=StubSessions(sessions))
+    node = StubNode(broker).as_node()
+    check = MetricsExact(check_context())
+    check.inspect(0, 0, node, None, thorough=False)
+    assert bool(check.violations) is (count <= FEW_SESSIONS)
+    check.inspect(1, 0, node, None, thorough=True)
+    assert check.violations

@@ -4,7 +4,7 @@ import pytest
 
 from chaos.checks.suite import all_checks
 from chaos.tests.check_context import check_context
-from chaos.tests.test_transaction_checks import history_of
+from chaos.tests.planted_histories import history_of
 from reports.tests.test_compaction_judged import OF_COMPACTION, PLANTED, VIEW, Table
 
 

@@ -27,7 +27,6 @@ from reference_broker.wire.tags import Tag
 INIT, END, ADD = 22, 26, 24
 EXPIRES_MS, TIMEOUT_MS, LONGEST_MS, INTERVALS_MS = 10_000, 1_000, 60_000, 150
 LATEST_MS = EXPIRES_MS + TIMEOUT_MS + INTERVALS_MS + SLACK_MS
-
 pytestmark = pytest.mark.clause("X-7", "X-10")
 
 

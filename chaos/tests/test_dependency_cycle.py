@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from chaos.checks.check import Violation
 from chaos.checks.dependency_cycle import DependencyCycle
 from chaos.tests.check_context import check_context
-from chaos.tests.test_transaction_checks import history_of
+from chaos.tests.planted_histories import history_of
 from reports.tests.history import History
 from reports.tests.planted_cycles import PLANTED, closed_at, drawn, planted, serial
 

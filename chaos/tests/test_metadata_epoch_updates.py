@@ -1,4 +1,4 @@
-"""The check of UpdateMetadata finds a broker that waits for another one's response, and nothing else."""
+"""UpdateMetadata of a controller that waits for no broker."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,7 +25,6 @@ from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.tags import Tag
 
 pytestmark = pytest.mark.clause("M-3")
-
 STEP_US = STILL_US // 2
 
 

@@ -1,4 +1,4 @@
-"""The simulator's checks of transactions say of the planted histories what the jobs must say of them."""
+"""Checks of transactions on the histories that are planted for the Spark jobs, and near misses."""
 
 import json
 from types import SimpleNamespace
@@ -11,23 +11,14 @@ from chaos.checks.replica_view import offsets_partition
 from chaos.checks.suite import all_checks
 from chaos.checks.transactions import ExactlyOnce, LostTransaction
 from chaos.tests.check_context import check_context
+from chaos.tests.planted_histories import history_of
 from reference_broker.core.events import Note
-from reports.columns import ROW_TABLES
-from reports.rows import HistoryRow, SpanRow, TransactionRow
-from reports.tests import history as planted
+from reports.rows import SpanRow, TransactionRow
 from reports.tests.history import int_of
 from reports.tests.ledger import GROUP, LEDGER, Ledger
 from reports.tests.test_transactions_judged import PLANTED
 
 GUARANTEES = {guarantee for _, guarantees in PLANTED.values() for guarantee in guarantees}
-
-
-def history_of(tables: planted.History) -> History:
-    found = History()
-    for kind, table in ROW_TABLES.items():
-        if hasattr(found, table.name):
-            found.add([cast(HistoryRow, kind(**row)) for row in tables.tables.get(table.name, [])])
-    return found
 
 
 def looked_at(name: str) -> tuple[dict[str, list[str]], set[str]]:

@@ -8,9 +8,9 @@ import pytest
 from chaos.checks.history import History
 from chaos.checks.tombstone_horizon import OneBootstrapPerMarker, TombstonesMarked
 from chaos.tests.check_context import check_context
+from chaos.tests.compacted_logs import CompactedLog, keyed
 from chaos.tests.replicated import Cluster
 from chaos.tests.stub_node import StubBroker, StubNode
-from chaos.tests.test_compacted_replica_checks import CompactedLog, keyed
 from reference_broker.core.events import Note
 from reports.rows import OperationRow, PositionRow, ResetRow, ViewRow
 

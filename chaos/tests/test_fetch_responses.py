@@ -1,6 +1,5 @@
-"""The checks of single Fetch responses, and of the numbers of the first revision, report only violations."""
+"""Checks of single Fetch responses."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +8,6 @@ import pytest
 from chaos.checks.check import FetchCheck
 from chaos.checks.fetch_model import FIRST_REVISION, FIRST_REVISIONS, FetchModel, partitions_of
 from chaos.checks.fetch_responses import FullResponseExact, NoEmptyResponse, NoStarvation, StaleLeaderEpochFenced
-from chaos.checks.fetch_sessions import INVALID_FETCH_SESSION, SequenceOrder, SessionLost
 from chaos.tests.check_context import check_context
 from chaos.tests.stub_node import StubBroker, StubLog, StubNode, led_partition, node_partitions
 from reference_broker.core.events import Reply, Request
@@ -24,7 +22,6 @@ from reference_broker.wire.fetch import (
     PartitionData,
 )
 from reference_broker.wire.tags import Tag
-from reports.rows import TraceRow
 
 SESSION = 77
 CLIENT = "fetcher-0"
@@ -212,86 +209,3 @@ def test_response_to_a_stale_leader_epoch_is_a_violation() -> None:
         partition.leader_epoch = 4
     talk.fetch(2, {}, {1: 5})
     assert talk.stories == [f"{CLIENT} sent a fetch of t-1 in leader epoch 3 and got a response in 4"]
-
-
-def row(what: str, number: int = 0, error: int = 0, connection: int = 1, **detail: int | str) -> TraceRow:
-    fields = {"session_id": SESSION, **detail}
-    return TraceRow(
-        0,
-        0,
-        0,
-        0,
-        what,
-        connection,
-        CLIENT,
-        1,
-        FIRST_REVISION,
-        SESSION,
-        number,
-        SESSION if not error else 0,
-        error,
-        json.dumps(fields),
-    )
-
-
-CREATED = row("session_created", partitions=2, privileged=0, revision="first")
-
-
-@pytest.mark.clause("G-3")
-@pytest.mark.parametrize(
-    ("rows", "right"),
-    [
-        ([row("request", 1), row("reply", 1), row("request", 1), row("reply", 1)], True),
-        ([row("request", 1), row("reply", 1), row("request", 2), row("reply", 2)], True),
-        ([row("request", 2), row("reply", 2, INVALID_FETCH_SESSION)], True),
-        ([row("request", 2), row("reply", 2)], False),
-        ([row("request", 1), row("reply", 1, INVALID_FETCH_SESSION)], False),
-        ([row("request", 1), row("reply", 1), row("request", 3), row("reply", 3)], False),
-        ([row("request", 1), row("reply", 1, 42), row("request", 2), row("reply", 2)], False),
-        ([row("request", 1), row("reply", 1, 42), row("request", 1), row("reply", 1)], True),
-        (
-            [
-                row("request", 1, connection=1),
-                row("request", 1, connection=2),
-                row("reply", 1, INVALID_FETCH_SESSION, connection=1),
-                row("reply", 1, connection=2),
-            ],
-            False,
-        ),
-        (
-            [
-                row("request", 1, connection=1),
-                row("request", 0, connection=2),
-                row("reply", 1, INVALID_FETCH_SESSION, connection=1),
-            ],
-            True,
-        ),
-        ([row("session_closed"), row("request", 1), row("reply", 1)], False),
-        ([row("session_closed"), row("request", 1), row("reply", 1, INVALID_FETCH_SESSION)], True),
-    ],
-)
-def test_numbers_of_the_first_revision_must_follow_each_other(rows: list[TraceRow], right: bool) -> None:
-    check = SequenceOrder(check_context())
-    for each in (CREATED, *rows):
-        check.trace(each)
-    assert (check.violations == []) == right
-
-
-@pytest.mark.clause("F-2", "G-1")
-def test_session_id_given_twice_while_its_session_lives_is_a_violation() -> None:
-    check = SessionLost(check_context())
-    check.trace(CREATED)
-    assert check.violations == []
-    check.trace(CREATED)
-    assert "still lives" in check.violations[0].story
-
-
-@pytest.mark.clause("F-2", "G-1")
-def test_session_ids_reused_more_often_than_by_chance_are_a_violation() -> None:
-    check = SessionLost(check_context())
-    for _ in range(2):
-        check.trace(CREATED)
-        check.trace(row("session_closed"))
-    assert check.violations == []
-    check.trace(CREATED)
-    assert "2 IDs came again, more than by chance" in check.violations[0].story
