@@ -304,8 +304,6 @@ class OffsetsView:
         changed or not"""
         self.on_group_appended: list[Callable[[int, Node, str, LoggedGroup], None]] = []
         """called with the time, the leader, the group, and a record of it that the leader has appended in this event"""
-        self.on_group_deleted: list[Callable[[int, Node, str], None]] = []
-        """called with the time, the leader, and the group of a committed tombstone"""
         self._replicas: ReplicaView | None = None
 
     def follow(self, replicas: ReplicaView) -> None:
@@ -405,8 +403,6 @@ class OffsetsView:
                 offset_changed(at_us, node, partition, change)
         for group_id in [key for _, key, value in batch.records if isinstance(key, str) and value is None]:
             self.deletions_us.setdefault(group_id, []).append(at_us)
-            for group_deleted in self.on_group_deleted:
-                group_deleted(at_us, node, group_id)
         named = [key for _, key, _ in batch.records if not isinstance(key, str)]
         decided = [key for key, of in before.items() if batch.producer_id in of]
         if named or decided:
