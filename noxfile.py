@@ -11,7 +11,7 @@ WORKLOADS = [
     f"docs/workloads/{name}.yaml"
     for name in ("1-topic-16-partitions-1kb", "100-partitions", "end-to-end-latency", "fan-out-1-to-10")
 ]
-"""What ``bench`` plays. Its figures are in .benchmarks/workloads, also as pytest-benchmark's JSON."""
+"""Workloads that ``bench`` plays. Its figures are in .benchmarks/workloads, also as pytest-benchmark's JSON."""
 
 
 def _crucible(session: nox.Session, *words: str) -> None:

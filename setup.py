@@ -1,5 +1,6 @@
-"""What pyproject.toml cannot say: a wheel also has the modules of four rooms that its commands need (see
-``tools/wheel_rooms.py``). An editable installation has none of them, for a clone has the rooms themselves."""
+"""The part of the build that pyproject.toml cannot express: a wheel also has the modules of four rooms that its
+commands need (see ``tools/wheel_rooms.py``). An editable installation has none of them, for a clone has the rooms
+themselves."""
 
 import shutil
 import sys

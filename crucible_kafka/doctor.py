@@ -31,16 +31,16 @@ COMMAND_LIMIT_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found of one thing that commands need."""
+    """The state of one thing that commands need."""
 
     thing: str
     found: str
     serves: str
-    """What needs it."""
+    """The commands that need it."""
     is_needed: bool = True
     """Without it the main commands do not work."""
     cure: str = ""
-    """How to get it; empty if all is well."""
+    """The way to get it; empty if all is well."""
 
 
 def examine() -> list[Finding]:

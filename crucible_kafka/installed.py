@@ -1,4 +1,4 @@
-"""What an installed wheel offers beside the broker: some commands, and one sentence for each of the others.
+"""Commands of an installed wheel beside the broker: some commands, and one sentence for each of the others.
 
 A clone has everything, and uses nothing of this module.
 """

@@ -19,7 +19,7 @@ from crucible_kafka.library import observation, rules
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "library.md"
 _MODULES: Final = Path(library.__file__).parent
 _ALSO_SHOWN: Final = (rules.Counts, observation.GroupView, observation.TransactionView, observation.SessionView)
-"""What is not imported by name: keywords of rules, and values that methods return."""
+"""Classes that are not imported by name: keywords of rules, and values that methods return."""
 _QUOTE, _DOUBLE = "'", '"'
 _INTERNAL: Final = {
     "Cluster": {

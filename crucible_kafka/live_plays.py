@@ -1,4 +1,4 @@
-"""What is played with real processes: scenarios in their revisions, with and without mutants, and how it must end.
+"""Plays with real processes: scenarios in their revisions, with and without mutants, and their required ends.
 
 Commands import this module when they run. Like them it imports the rooms lazily.
 """

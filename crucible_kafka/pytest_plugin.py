@@ -31,7 +31,7 @@ CLUSTER: Final = pytest.StashKey["SharedCluster"]()
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a cluster is started with. Tests with equal settings share a cluster."""
+    """Settings of a cluster. Tests with equal settings share a cluster."""
 
     nodes: int = 1
     config: tuple[tuple[str, str], ...] = ()

@@ -73,7 +73,7 @@ def _rows_of(job: Job, *needs: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What the jobs found in one run.
+    """The rows of the jobs for one run.
 
     The rows of each sequence have the columns that the job's docstring names, without ``run``, in a fixed order.
     """

@@ -48,7 +48,7 @@ class Operation:
     appends: list[tuple[int, int]] = field(default_factory=list)
     """(list, element)"""
     reads: dict[int, int] = field(default_factory=dict)
-    """How long each list was that it read."""
+    """Length of each list that it read."""
 
 
 @dataclass(slots=True)

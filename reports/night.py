@@ -84,7 +84,7 @@ class FigureRow(Row):
 
 
 CLIENT = "client "
-"""What the target of a cell begins with if it is a client."""
+"""Prefix of the target of a cell that is a client."""
 
 
 @table("cells", "cells.parquet", NIGHT_TABLES)
@@ -145,7 +145,7 @@ class NightStage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     outcome: str = ""
     """That of a run, or SKIPPED; empty if the stage has not ended."""
     detail: str = ""
-    """Why it is not PASSED, if no play says it."""
+    """The reason why it is not PASSED, if no play has it."""
     tried: tuple[str, ...] = ()
     """The things of which a night plays only some: brokers, rows of the benchmark, scenarios with real processes. The
     next night begins with those that were not tried for longest."""
@@ -169,7 +169,7 @@ class PointCounts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The outcomes of the broker's decision points that a night's runs in the simulator reached."""
 
     outcomes: int
-    """How many there are."""
+    """Number of outcomes."""
     reached: int
     never: tuple[str, ...] = ()
     """Those that were never reached, without the ones for which the broker's table has a reason."""
@@ -179,11 +179,11 @@ class CorpusGrowth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The corpus of the guided search, at the start and at the end of its stage."""
 
     schedules: int
-    """How many were played."""
+    """Number of played schedules."""
     entries_before: int
     entries: int
     outcomes_before: int
-    """How many outcomes of decision points the corpus reaches."""
+    """Number of outcomes of decision points that the corpus reached before."""
     outcomes: int
 
 
@@ -244,7 +244,7 @@ def write_night(folder: Path, night: Night) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a night is red."""
+    """A reason why a night is red."""
 
     outcome: Outcome
     """Never PASSED."""

@@ -87,7 +87,7 @@ class KeyedWriteRow(Row):
 @table("views", "history/views*.parquet")
 @dataclass(slots=True)
 class ViewRow(Row):
-    """What a reader of a whole compacted topic holds: of each key the newest record that it has read, unless that is a
+    """The view of a reader of a whole compacted topic: of each key the newest record that it has read, unless that is a
     tombstone. Each partition has also a row without a key, which says only how far it was read."""
 
     process: Process
@@ -106,7 +106,7 @@ class ViewRow(Row):
 @table("positions", "history/positions*.parquet")
 @dataclass(slots=True)
 class PositionRow(Row):
-    """What a fetch response said of one partition (only partitions in the response)."""
+    """One partition of a fetch response (only partitions in the response)."""
 
     process: Process
     index: OperationIndex
@@ -179,8 +179,8 @@ class ChangeRow(Row):
 @table("metadata_reads", "history/metadata_reads*.parquet")
 @dataclass(slots=True)
 class MetadataReadRow(Row):
-    """What Metadata responses had of the admins' topics. There is a row where a topic differs from the reader's last
-    response from that node, and at the end one for each topic at each node."""
+    """The admins' topics in Metadata responses. There is a row where a topic differs from the reader's last response
+    from that node, and at the end one for each topic at each node."""
 
     process: Process
     index: Annotated[int, "the operation it belongs to: metadata_read or final_describe"]
@@ -251,8 +251,8 @@ class TransactionRow(Row):
 @table("described_transactions", "history/described_transactions*.parquet")
 @dataclass(slots=True)
 class DescribedTransactionRow(Row):
-    """What a janitor read of an open transaction in one partition, and whether it aborted it. A partition in
-    which nothing was open has one row with producer_id -1. All rows of one search belong to one operation (``f`` is
+    """An open transaction in one partition as a janitor read it, and whether it aborted it. A partition in which
+    nothing was open has one row with producer_id -1. All rows of one search belong to one operation (``f`` is
     find_hanging)."""
 
     process: Process
@@ -276,8 +276,8 @@ class DescribedTransactionRow(Row):
 @table("transforms", "history/transforms*.parquet")
 @dataclass(slots=True)
 class TransformRow(Row):
-    """What a worker that consumes, transforms and produces made of its input: spans of consecutive source offsets,
-    whose records became consecutive values of the worker in one partition of the target."""
+    """The output of a worker that consumes, transforms and produces: spans of consecutive source offsets, whose records
+    became consecutive values of the worker in one partition of the target."""
 
     process: Process
     index: Annotated[int, "the transaction's operation"]
@@ -295,7 +295,7 @@ class TransformRow(Row):
 @table("memberships", "history/memberships*.parquet")
 @dataclass(slots=True)
 class MembershipRow(Row):
-    """What happened to members of groups: a row for each join, and for each partition that was given or taken away."""
+    """Events of members of groups: a row for each join, and for each partition that was given or taken away."""
 
     process: Process
     group: Group
@@ -351,8 +351,8 @@ class ResetRow(Row):
 @table("copies", "history/copies*.parquet")
 @dataclass(slots=True)
 class CopyRow(Row):
-    """What a mirror wrote to the target cluster: spans of consecutive source offsets and of one writer's sequences,
-    acknowledged by the target at consecutive offsets."""
+    """Records that a mirror wrote to the target cluster: spans of consecutive source offsets and of one writer's
+    sequences, acknowledged by the target at consecutive offsets."""
 
     process: Process
     index: Annotated[int, "the operation that wrote it"]
@@ -369,8 +369,7 @@ class CopyRow(Row):
 @table("target_runs", "history/target_runs*.parquet")
 @dataclass(slots=True)
 class TargetSpanRow(Row):
-    """What the cluster that a mirror copied to holds at the end: spans of consecutive offsets and of one writer's
-    sequences."""
+    """Records of a mirror's target cluster at the end: spans of consecutive offsets and of one writer's sequences."""
 
     topic: Annotated[str, "of both clusters"]
     partition: Annotated[int, "of both clusters"]
@@ -411,7 +410,7 @@ def is_hit(kind: str) -> bool:
 @table("trace", "trace/node*.parquet")
 @dataclass(frozen=True, slots=True)
 class TraceRow(Row):
-    """What the nodes did, in order: requests, replies and notes that the checks of the mechanisms need."""
+    """Steps of the nodes in their order: requests, replies and notes that the checks of the mechanisms need."""
 
     node: Annotated[int, "node ID"]
     incarnation: Annotated[int, "0 for the first start of the node's process, 1 after one restart, ..."]
@@ -448,7 +447,7 @@ class LatencyRow(Row):
 @table("load", "history/load*.parquet")
 @dataclass(slots=True)
 class LoadRow(Row):
-    """What each worker offered and managed, second by second."""
+    """Offered and achieved load of each worker by the second."""
 
     worker: str
     second: Annotated[int, "since the run's start"]
@@ -465,8 +464,8 @@ class LoadRow(Row):
 @table("fetch_costs", "trace/fetch_costs*.parquet")
 @dataclass(frozen=True, slots=True)
 class FetchCost(Row):
-    """What each fetch cost the node that served it, one row for each response, also to followers. The comparison of the
-    session's revisions reads it."""
+    """Cost of each fetch for the node that served it, one row for each response, also to followers. The comparison of
+    the session's revisions reads it."""
 
     at_us: Annotated[int, Moment("when the response was handed to the connection")]
     node: Annotated[int, "the node that served it"]
@@ -512,13 +511,13 @@ HistoryRow: TypeAlias = (
     | CopyRow
     | TargetSpanRow
 )
-"""What behaviours record. Latency and load are derived from operations by the recorder."""
+"""Rows that behaviours record. Latency and load are derived from operations by the recorder."""
 
 
 @table("frames", "trace/frames*.parquet")
 @dataclass(frozen=True, slots=True)
 class FrameRow(Row):
-    """What passed the frame proxy between clients and a broker that is not ours, with one row for each request."""
+    """Frames through the proxy between clients and an external broker, with one row for each request."""
 
     node: Annotated[int, "the node that got the request"]
     nodes: Annotated[int, "nodes of the cluster; where it is one, no session is a follower's"]

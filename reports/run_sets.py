@@ -79,7 +79,7 @@ class SetsCompared:
     """The number of units of each side."""
     figures: tuple[FigureCompared, ...]
     left_out: tuple[str, ...]
-    """What could not be compared, and why."""
+    """Figures that could not be compared, with the reasons."""
 
     @property
     def words(self) -> Mapping[Word, int]:

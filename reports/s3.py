@@ -50,7 +50,7 @@ _ADVICE: Final = {
     "NO_SUCH_BUCKET|NoSuchBucket|InvalidBucketName": f"has no such bucket: name the run as {SCHEME}BUCKET/RUN",
     "": "did not do what was requested: look at the AWS_* variables",
 }
-"""What the person at the terminal can do, by what a failure's text shows. The first that fits counts."""
+"""Advice for the user, by the text of a failure. The first that fits counts."""
 _MAX_TEXT: Final = 300
 """Limits the characters of a failure's text that are shown."""
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 EVERY_S = 60.0
 LOOKS_EVERY_S = 0.5
-"""How often the watcher looks whether the run has ended."""
+"""Interval at which the watcher checks whether the run has ended."""
 
 
 @dataclass(slots=True)

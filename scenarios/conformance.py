@@ -17,7 +17,7 @@ _NOT_BEHAVIOURS = ("path", "unlike")
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """What one test of Kafka asserts.
+    """The assertion of one test of Kafka.
 
     ``id`` is the class and the method of Kafka's test, or the class alone if nothing of it applies here. ``path`` is
     its file in Kafka's repository. ``unlike`` says why the behaviour does not apply here. If it is empty the behaviour

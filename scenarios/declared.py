@@ -27,7 +27,7 @@ def _as_it_is(value: Any) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a field may hold: how it is read from a file and written to one."""
+    """The kind of a field: how it is read from a file and written to one."""
 
     take: Take
     write: Callable[[Any], object] = _as_it_is

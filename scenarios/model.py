@@ -217,7 +217,7 @@ class Swarm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """What one scenario file says. ``path`` is the file, ``name`` its stem.
+    """The content of one scenario file. ``path`` is the file, ``name`` its stem.
 
     ``state`` holds named states that are set before the load, with their value (chaos/presets). The scenario is played
     in each of its ``revisions`` by itself (scenarios.revisions); if there is only one, the run is of that one. With

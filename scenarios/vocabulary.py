@@ -1,8 +1,9 @@
 """Vocabulary of scenario files: roles, operations, errors and names of APIs. Kinds of faults: ``fault_kinds.py``."""
 
 NEEDS = ("interceptor", "signals", "proxy", "drafts", "disk", "clock")
-"""What a scenario may need of the world that plays it. ``interceptor``, ``disk`` and ``clock`` exist only inside our
-own broker's process; ``signals`` need a process that we started; ``proxy`` needs the links through Toxiproxy."""
+"""Features that a scenario may need of the world that plays it. ``interceptor``, ``disk`` and ``clock`` exist only
+inside our own broker's process; ``signals`` need a process that we started; ``proxy`` needs the links through
+Toxiproxy."""
 
 PARTITION_ROLES = ("partition_leader", "partition_follower")
 """Roles of a node: it leads the first partition of the hot topic, or it is another replica of that partition."""
@@ -26,13 +27,13 @@ DISK_OPERATIONS = ("open", "stat", "read", "write", "truncate", "rename", "delet
 """The operations of a node's disk. ``open`` is each one that may have to open a file, such as a read or a write."""
 
 ERRORS = ("EIO", "ENOSPC", "EROFS", "EMFILE", "ENFILE")
-"""Why an operation of the disk fails, by the names of the system's error numbers."""
+"""Reasons why an operation of the disk fails, by the names of the system's error numbers."""
 
 STORE_OPERATIONS = ("put", "get", "list", "delete")
 """The calls of the object store."""
 
 STORE_FAILURES = ("unavailable", "refused")
-"""How a ``store_refused`` call fails: it is worth trying again, or somebody must mend the configuration first."""
+"""Failures of a ``store_refused`` call: a retry may succeed, or the configuration must be corrected first."""
 
 NO_DESCRIPTOR = ("EMFILE", "ENFILE")
 """These errors mean that there is no free descriptor, so only an operation that opens a file has them."""
@@ -55,7 +56,7 @@ SIM_AT_PERCENT = (80, 120)
 """In the simulator a timed fault begins between 80 % and 120 % of its ``sim_at_s``, as drawn from the seed."""
 
 BEHAVIOURS = ("full", "incremental", "forgetting", "emptying", "rotating", "refetching", "resending", "presuming")
-"""What a fetcher does.
+"""Behaviours of a fetcher.
 
 ``full`` sends only full fetches, without a session. The others fetch incrementally: ``forgetting`` forgets partitions
 and takes them back, ``emptying`` does so with all that it has, ``rotating`` reads some from the start again. After a
@@ -83,16 +84,16 @@ ADMIN_OPERATIONS = (
     "transaction_request",
     "fetch_request",
 )
-"""What an admin does: creates topics, deletes one, changes a topic's config, describes topics, raises
+"""Operations of an admin: creates topics, deletes one, changes a topic's config, describes topics, raises
 ``metadata.version`` by one level, changes a topic's ``min.insync.replicas``, tries to remove that of the cluster or to
 set that of a broker, changes ``min.insync.replicas`` or any setting of a topic that the load writes and reads, sends a
 request of a consumer group, of a transaction, or of a fetch session, of its own that may be false or late."""
 
 ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
-"""What a consumer may read (Kafka's ``isolation.level``)."""
+"""Records that a consumer may read (Kafka's ``isolation.level``)."""
 
 GROUP_PROTOCOLS = ("eager", "cooperative", "assigned")
-"""How members of a group rebalance.
+"""Protocols by which members of a group rebalance.
 
 With ``eager`` all members give up all partitions, with ``cooperative`` only those that move. With ``assigned`` there is
 no membership.

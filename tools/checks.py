@@ -38,7 +38,7 @@ WHOLE = ("lint", "format", "contracts", "types", "pure", "live", "spark")
 TESTS = ("pure", "live", "spark")
 AHEAD = ("live", "spark")
 BEHIND = ("types", "pure")
-"""What only computes. It runs behind those ahead, if there are any."""
+"""Parts that only compute. They run behind those ahead, if there are any."""
 NO_TESTS = 5
 """Pytest's exit code if no test was left to run. It is ours if no part had one."""
 PATIENCE_BEHIND_S = 900

@@ -157,7 +157,7 @@ class Compared:
     runs: int = 0
     cut_short: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
-    """What the simulator said of the guarantees that were compared."""
+    """Statuses of the compared guarantees in the simulator."""
     differing: list[str] = field(default_factory=list)
 
     def take(self, one: Played, verdict: "Verdict") -> list[str]:

@@ -18,7 +18,7 @@ import click
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Block = ast.stmt | ast.excepthandler | ast.match_case
-"""What may contain an import."""
+"""Nodes that may contain an import."""
 
 
 def first_circle(imports: Mapping[str, Collection[str]]) -> list[str]:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 PLAYS_FOR_A_TRY = 2
 AT_ONCE = 12
-"""How many plays Spark judges together."""
+"""Number of plays that Spark judges together."""
 
 
 @dataclass(slots=True)

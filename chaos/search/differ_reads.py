@@ -245,7 +245,7 @@ class ReadingClient(ClientRequests):
 
 @dataclass(slots=True)
 class _Seen:
-    """What a reader has of one partition."""
+    """A reader's state of one partition."""
 
     position: int
     records: list[tuple[object, ...]] = field(default_factory=list)

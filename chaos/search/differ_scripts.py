@@ -37,7 +37,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What the scripts of a kind have. False is for what the two runs may differ in."""
+    """Features of the scripts of a kind. False stands for those in which the two runs may differ."""
 
     deletes_of_producers: bool = True
     """DeleteRecords and retention in all topics without compaction. Otherwise only in one that no producer with an ID

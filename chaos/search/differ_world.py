@@ -53,7 +53,7 @@ GROUP, TRANSACTION = 0, 1
 Partition: TypeAlias = tuple[str, int]
 Value: TypeAlias = str | int | tuple[object, ...] | None
 ClientResult: TypeAlias = tuple[tuple[str, Value], ...]
-"""What a client got from an operation: named values."""
+"""The result of a client's operation: named values."""
 
 RETRIABLE: Final = frozenset(
     {
@@ -85,7 +85,7 @@ class NoResponse(Exception):  # noqa: N818 - says what was found
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How one of the two runs is played."""
+    """Settings of one of the two runs."""
 
     nodes: int = 1
     slice_items: int = 0

@@ -71,7 +71,8 @@ Feature: TypeAlias = int | str
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What names a schedule: the scenario as typed on the command line, the seed, and the changes in their order."""
+    """The identity of a schedule: the scenario as typed on the command line, the seed, and the changes in their
+    order."""
 
     scenario: str
     seed: int

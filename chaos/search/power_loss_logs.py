@@ -64,7 +64,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class OwedLog:
-    """What a power loss must leave of a log."""
+    """The part of a log that a power loss must leave."""
 
     config: LogConfig
     durable: tuple[tuple[int, bytes], ...]

@@ -38,7 +38,7 @@ _OFFSET_KEYS = (0, 1)
 
 @dataclass(frozen=True, slots=True)
 class OwedNode:
-    """What was acknowledged. ``open_commit`` is the last commit that had no response yet."""
+    """The acknowledged state. ``open_commit`` is the last commit that had no response yet."""
 
     commits: tuple[tuple[str, int], ...] = ()
     """the offset of each group in partition 0"""

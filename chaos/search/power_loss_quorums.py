@@ -57,8 +57,8 @@ class Voter(Alone):
 
 @dataclass(frozen=True, slots=True)
 class OwedVoter:
-    """What others may rely on. ``epoch`` is the largest in a response or request, ``vote`` the last vote with its
-    epoch."""
+    """The state of a voter on which others rely. ``epoch`` is the largest in a response or request, ``vote`` the last
+    vote with its epoch."""
 
     epoch: int = 0
     vote: tuple[int, int] = (-1, -1)

@@ -28,7 +28,7 @@ from reference_broker.ports.disk import Buffer
 
 
 class Differs(Exception):  # noqa: N818 - says what was found
-    """What was resumed differs from what the batches say, or from what was acknowledged. The message is the story."""
+    """The recovered state differs from the batches, or from the acknowledged state. The message describes how."""
 
 
 def require(holds: bool, story: str) -> None:
@@ -112,7 +112,7 @@ FIXED: Mapping[str, Losses] = {
     "torn": FixedLosses(keeps_names=True, undoes=False, old=0.5, new=0.5),
     "zeros": FixedLosses(keeps_names=True, undoes=False, old=1.0, new=1.0, are_zeros=True),
 }
-"""What is kept of all that was not synced. With ``undone``, truncations and rewrites are undone."""
+"""The unsynced writes that survive. With ``undone``, truncations and rewrites are undone."""
 DRAWN = 3
 """Number of seeded mixtures at each operation."""
 OUTCOMES = (KILLED, *FIXED, *(f"drawn-{number}" for number in range(1, DRAWN + 1)))
@@ -375,7 +375,7 @@ def kind_of(name: str) -> type[Script]:
 
 @dataclass(frozen=True, slots=True)
 class PowerLossOptions:
-    """What ``crucible power-losses`` is to play. No names are all kinds."""
+    """Options of ``crucible power-losses``. No names are all kinds."""
 
     names: Sequence[str]
     point: int | None = None

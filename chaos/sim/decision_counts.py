@@ -27,7 +27,7 @@ Made = TypeVar("Made", bound=ast.AST)
 
 
 class Reached(NamedTuple):
-    """What a run reached."""
+    """The outcomes that a run reached."""
 
     counts: tuple[int, ...] = ()
     """how often each outcome was reached: those of point k of ``declared_points`` at 2k and 2k + 1"""

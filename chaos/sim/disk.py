@@ -337,9 +337,9 @@ def _move(table: dict[str, Any], source: str, target: str) -> None:
 
 
 ZEROED = 0.25
-"""How often an unsynced end that has kept its size has lost its last bytes, which read as zeros."""
+"""Probability that an unsynced end that has kept its size has lost its last bytes, which read as zeros."""
 UNDONE = 0.5
-"""How often an unsynced truncation or rewrite is undone."""
+"""Probability that an unsynced truncation or rewrite is undone."""
 
 
 class Losses(Protocol):
@@ -384,8 +384,8 @@ class DrawnLosses:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """What one sync makes durable when it ends: each file up to its size, and the changes of names in the folders, both
-    as they were when the sync began."""
+    """The state that one sync makes durable when it ends: each file up to its size, and the changes of names in the
+    folders, both as they were when the sync began."""
 
     files: tuple[tuple[File, int, int], ...]
     folders: tuple[FolderSync, ...]
@@ -405,7 +405,7 @@ class SimDisk:
         self.broken = False
         self.used_bytes = 0
         self.damaged: list[tuple[str, bytes]] = []
-        """What ``flip`` made of files."""
+        """Files that ``flip`` has damaged, with their bytes."""
         self._random = random
         self._names = Names()
 

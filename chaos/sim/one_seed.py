@@ -24,7 +24,7 @@ _OFFSETS = ("offset", "base_offset", "base")
 
 
 class PlayedSeed(NamedTuple):
-    """What is left of a played seed."""
+    """The result of a played seed."""
 
     verdict: SimVerdict
     world: SimWorld

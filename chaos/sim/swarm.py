@@ -128,11 +128,11 @@ CLOCK_STEPS_MS = (1_000, 60_000, 3_600_000)
 ROW_EVERY_S = 10.0
 """About how often leaders fail in a row, in seconds."""
 LOST_EVERY_S = 8.0
-"""How often a coordinator is lost when it has committed something, in seconds."""
+"""Interval in seconds at which a coordinator is lost when it has committed something."""
 LATE_EVERY_S = 4.0
-"""How often a broker learns of changes late, in seconds."""
+"""Interval in seconds at which a broker learns of changes late."""
 REFUSED_EVERY_S = 15.0
-"""How often a write of the active controller is refused, in seconds."""
+"""Interval in seconds at which a write of the active controller is refused."""
 CHAIN_EVERY_S = 6.0
 """About how often a chain of faults meets a change of files, in seconds."""
 STORAGE_NOTES = ("segment_copied", "log_cleaned", "truncated", "started_in_the_tier", "leads")

@@ -47,7 +47,7 @@ MARK: Final = "CRUCIBLE_ADAPTER_PROCESS"
 
 @dataclass(frozen=True, slots=True)
 class AdapterCommand:
-    """How an adapter is started. ``words`` is what somebody types for it."""
+    """The command that starts an adapter. ``words`` are its words on the command line."""
 
     words: str
     argv: Sequence[str]
@@ -106,7 +106,7 @@ class AdapterProcess:
 
     @property
     def failure(self) -> str:
-        """Why the adapter failed, in one sentence; empty while it has not."""
+        """The reason why the adapter failed, in one sentence; empty while it has not."""
         return self._failure
 
     def _hello(self) -> AboutAdapter:

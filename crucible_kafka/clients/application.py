@@ -96,7 +96,7 @@ class Client:
         """The name in the protocol, and the client ID."""
         self.settings = {**COMMON, **self.DEFAULTS, **settings}
         self.errors: list[ClientError] = []
-        """What the application received, in order."""
+        """Errors that the application received, in order."""
         self.ignored: list[str] = []
         """Settings that this client does not have."""
         self.is_closed = False

@@ -42,7 +42,7 @@ COMPLETE: Final = ".complete"
 LOG: Final = "build.log"
 KEYS: Final = ("version", "package", "needs", "build", "run", "environment")
 _MISSING: Final = re.compile(r"Could not (?:find|transfer) artifact \S+(?: in \w+| from/to \w+)?|error: .+")
-"""What Maven and compilers say first. Their last lines are advice and counts."""
+"""First line of an error of Maven or a compiler. Their last lines are advice and counts."""
 _VERSION: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]*")
 
 
@@ -52,7 +52,7 @@ class NoAdapter(Exception):  # noqa: N818 - says what is known
 
 @dataclass(frozen=True, slots=True)
 class BundledAdapter:
-    """What an ``adapter.toml`` says."""
+    """The content of an ``adapter.toml``."""
 
     name: str
     folder: Path

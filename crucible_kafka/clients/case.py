@@ -15,7 +15,7 @@ LIMIT_S: Final = 60.0
 
 
 class Level(Enum):
-    """How much a statement binds, in the words of RFC 2119."""
+    """The requirement level of a statement, in the words of RFC 2119."""
 
     MUST = "MUST"
     SHOULD = "SHOULD"
@@ -27,7 +27,7 @@ Conduct: TypeAlias = "Callable[[Play], None]"
 
 @dataclass(frozen=True, slots=True)
 class ClientCase:
-    """What a broker does, and what a client must make of it."""
+    """A behaviour of a broker, and the required reaction of a client."""
 
     id: str  # section and name (``sessions/response-lost``), never changed
     level: Level
@@ -84,7 +84,7 @@ class NotSupported(Exception):  # noqa: N818 - says what is known
 
 
 class NotShown(Exception):  # noqa: N818 - says what is known
-    """What the broker was to do has not happened, so the case shows nothing."""
+    """The broker did not behave as the case needs, so the case shows nothing."""
 
 
 class AdapterFailed(Exception):  # noqa: N818 - says what happened

@@ -22,7 +22,7 @@ from reference_broker.wire.errors import ErrorCode
 
 TIMESTAMP_MS: Final = 1_700_000_000_000
 Rewrite: TypeAlias = Callable[[BatchHeader, bytes], bytes]
-"""What becomes of a batch: a function of its header and of its bytes."""
+"""The change of a batch: a function of its header and of its bytes."""
 
 
 def on_data(at: Play, change: Callable[[Any], Any], times: int | None = 1) -> Rule:

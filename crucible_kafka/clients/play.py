@@ -68,7 +68,7 @@ def at_most(count: float) -> Wanted:
 
 
 class Play:
-    """What a case gets. Everything that it makes ends with the case."""
+    """The context of a case. Everything that it makes ends with the case."""
 
     def __init__(self, case: ClientCase, command: AdapterCommand) -> None:
         self.case = case
@@ -84,7 +84,7 @@ class Play:
         """Whether a cluster offers the versions of another release."""
         self.judgements: list[Judgement] = []
         self.wrong_end = ""
-        """What was wrong with the end of an adapter's process."""
+        """The problem with the end of an adapter's process, or an empty string."""
 
     def __enter__(self) -> Self:
         return self

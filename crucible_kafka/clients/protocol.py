@@ -33,7 +33,7 @@ class Place(Wire):
 
 
 class Failure(Wire):
-    """Why an operation failed, or a record was not written."""
+    """The reason why an operation failed, or a record was not written."""
 
     name: str
     """Kafka's name of the error (NOT_COORDINATOR) if the client has it, otherwise the client's own name."""
@@ -215,7 +215,7 @@ class AboutAdapter(Wire):
     version: str
     """The client's own, not the adapter's."""
     features: list[str]
-    """What the client has, of ``FEATURES``."""
+    """Those of ``FEATURES`` that the client has."""
     language: str = ""
 
 
@@ -363,7 +363,7 @@ FEATURES: Final[dict[str, str]] = {
     "lz4": "",
     "zstd": "",
 }
-"""What a client may lack. A case that needs a feature is "not supported" without it."""
+"""Features that a client may lack. A case that needs a feature is "not supported" without it."""
 
 encode: Final = msgspec.json.Encoder().encode
 _MESSAGE: Final = msgspec.json.Decoder(dict[str, Any])

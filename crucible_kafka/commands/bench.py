@@ -198,7 +198,7 @@ def _measure_rows(peer: str | None, rows: Sequence[str], nodes: Sequence[str], q
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadOptions:
-    """What the command line says about workloads, as click converts it."""
+    """Options of the command line for workloads, as click converts them."""
 
     workloads: Sequence[Path]
     quick: bool

@@ -36,9 +36,9 @@ from reference_broker.serve.process import StartError
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 CLIENT_LIMIT_S: Final = 5.0
-"""How long a client may take with what it sends."""
+"""Limit of the time that a client takes to send its request."""
 POLL_S: Final = 0.02
-"""How soon ``close`` is noticed."""
+"""Time until ``close`` is noticed."""
 MAX_BODY_BYTES: Final = 8 << 20
 MAX_CONNECTIONS: Final = 64
 """Each has a thread."""

@@ -25,7 +25,7 @@ STATUSES: Final = {
     "503": "Too many connections are open.",
     "504": "It has not taken effect in time.",
 }
-"""What each status of an error says. Each comes with ``{"error": sentence}``."""
+"""The meaning of each status of an error. Each comes with ``{"error": sentence}``."""
 
 
 @cache

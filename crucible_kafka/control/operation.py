@@ -1,4 +1,4 @@
-"""What an operation of the control API is: a decorated function, from whose signature and docstring all else follows.
+"""Operations of the control API: decorated functions, whose signatures and docstrings determine all else.
 
 The HTTP server takes the path, the arguments and their types from it, and so does the OpenAPI document. So the two
 cannot differ.
@@ -35,7 +35,7 @@ class Refusal(Exception):  # noqa: N818 - says what happened
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What every operation gets beside its arguments."""
+    """The context of every operation, beside its arguments."""
 
     kafka: Cluster
     nodes_lock: threading.Lock = field(default_factory=threading.Lock)

@@ -19,7 +19,7 @@ from reference_broker.serve.process import StartError, hold_standard_descriptors
 
 EXIT_CLEAN, EXIT_SETUP = 0, 2
 CHECK_EVERY_S: Final = 0.2
-"""How often it checks that its parent lives."""
+"""Interval of the check that its parent lives."""
 TOKEN_BYTES: Final = 24
 STDIN: Final = 0
 

@@ -14,7 +14,7 @@ COMMAND_LIMIT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """What a node is started with."""
+    """The specification of a node."""
 
     node_id: int
     data: Path

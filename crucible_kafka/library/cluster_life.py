@@ -53,7 +53,7 @@ has moved stays where it is."""
 
 @checked()
 class ClusterLife:
-    """What every part of ``Cluster`` builds on."""
+    """The base of all parts of ``Cluster``."""
 
     def __init__(
         self,

@@ -82,9 +82,9 @@ class EmbeddedNode:
         self.ports: frozenset[int] = frozenset()
         """Where it listens."""
         self.folder = ""
-        """What has its files."""
+        """The folder of its files."""
         self._end = ""
-        """Why the node has ended, empty while it runs."""
+        """The reason why the node has ended; empty while it runs."""
 
     @property
     def is_running(self) -> bool:

@@ -24,11 +24,11 @@ class RuleNeverFired(AssertionError):  # noqa: N818 - says what happened
 
 
 class DeliveryViolated(AssertionError):  # noqa: N818 - says what happened
-    """What was read is not what the guarantee promises. The message has the first violation."""
+    """The records that were read violate the guarantee. The message has the first violation."""
 
 
 class CrucibleTimeout(CrucibleError, TimeoutError):  # noqa: N818 - a TimeoutError by another name
-    """What a call waits for has not come in time. The message names it."""
+    """A call timed out. The message names the condition for which it waited."""
 
 
 class CallerGone(CrucibleError):  # noqa: N818 - says what happened

@@ -37,7 +37,7 @@ class RecordedFrame:
     body: object
     size_bytes: int
     fault: str
-    """What a rule did to it, or an empty string."""
+    """The action of a rule on it, or an empty string."""
 
     def plain(self, node_id: int) -> dict[str, Any]:
         """Return the fields of ``observation.Frame``."""

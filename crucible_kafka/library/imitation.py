@@ -87,7 +87,7 @@ def versions_of(release: str) -> dict[int, int]:
 
 
 class Imitation:
-    """What clients of one node see of versions and addresses."""
+    """The versions and addresses that clients of one node see."""
 
     def __init__(self) -> None:
         self.highest: dict[int, int] = {}

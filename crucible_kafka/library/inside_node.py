@@ -1,4 +1,4 @@
-"""What lives inside a node: the recorder of its frames, the rules, and the verbs that need its state.
+"""The library's part inside a node: the recorder of its frames, the rules, and the verbs that need its state.
 
 Both carriers use it: a node on a thread of the test's process (``embedded.py``), and one in a process of its own
 (``node_process.py``). A command is a name with plain values as arguments, and its result is a plain value, so that it

@@ -1,4 +1,4 @@
-"""What a rule can match in a request: groups, topics, partitions and transactional IDs that its body names.
+"""Facts about a request that a rule can match: groups, topics, partitions and transactional IDs that its body names.
 
 The walk knows the names of fields in Kafka's schemas, not the APIs, so that it works for all of them.
 """

@@ -19,7 +19,7 @@ from reference_broker.serve.main import run_broker
 
 STDIN, STDOUT = 0, 1
 CHECK_EVERY_S: Final = 1.0
-"""How often it checks that its parent lives. A forked process of the parent may hold the pipe open."""
+"""Interval of the check that its parent lives. A forked process of the parent may hold the pipe open."""
 FAILED, LATE, BUG = "failed", "late", "bug"
 """Kinds of failures of a command."""
 

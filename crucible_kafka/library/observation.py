@@ -1,4 +1,4 @@
-"""What a test sees of a cluster: frames, records, offsets, transactions and sessions, as plain values."""
+"""A test's view of a cluster: frames, records, offsets, transactions and sessions, as plain values."""
 
 import json
 import time
@@ -32,7 +32,7 @@ class Frame:
     body: Any
     """The fields of the newest version, as dictionaries, lists, numbers and strings. Records are counted only."""
     fault: str = ""
-    """What a rule did to it, or an empty string."""
+    """The action of a rule on it, or an empty string."""
 
     @property
     def is_request(self) -> bool:

@@ -28,7 +28,7 @@ PROGRAM: Final = "; ".join(
         "sys.exit(main())",
     ]
 )
-"""What a node's process runs. Most of a start is imports, so the first lines come before them."""
+"""The program of a node's process. Most of a start is imports, so the first lines come before them."""
 ANSWER_EXTRA_S: Final = 2.0
 """The node keeps the limit of a command itself. This much later it does not respond at all."""
 END_LIMIT_S: Final = 10.0

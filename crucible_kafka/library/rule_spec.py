@@ -24,7 +24,7 @@ Act: TypeAlias = Literal[
     "damage_response",
     "throttle",
 ]
-"""What a rule does. ``Matcher`` documents each, and ``rule_engine`` carries it out."""
+"""The action of a rule. ``Matcher`` documents each, and ``rule_engine`` carries it out."""
 FunctionAct: TypeAlias = Literal["change_response", "change_bytes"]
 """Acts of a function of the test, which only nodes in the test's process can call."""
 NEED_NO_RESPONSE: Final = ("drop_request", "close_before", "delay_request", "reorder", "duplicate_request")

@@ -108,7 +108,7 @@ class Rule:
 
     @property
     def fired(self) -> int:
-        """How often it has acted so far, on all nodes."""
+        """Number of times it has acted so far, on all nodes."""
         return len(self._counts.hits())
 
     def assert_fired(self, times: int | None = None) -> None:

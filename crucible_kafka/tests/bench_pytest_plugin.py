@@ -1,4 +1,4 @@
-"""What the fixture ``kafka`` costs a test: the work before and after it, of one node in this process."""
+"""Cost of the fixture ``kafka`` for a test: the work before and after it, of one node in this process."""
 
 from collections.abc import Iterator
 

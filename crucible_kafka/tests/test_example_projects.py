@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CLIENTS = ("confluent", "kafka-python", "aiokafka")
 TESTS = 5
 HOOK = 'pytest_plugins = ["async_tests"]\n'
-"""What runs coroutines where pytest-asyncio is not installed."""
+"""The plugin that runs coroutines where pytest-asyncio is not installed."""
 MAX_LINES = 15
 LIMIT_S = 110
 

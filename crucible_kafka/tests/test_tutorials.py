@@ -49,7 +49,7 @@ class Block:
     """The number of the line of its fence, from 1."""
     language: str
     word: str
-    """What the comment says that it is; empty without a comment."""
+    """The kind that the comment states; empty without a comment."""
     argument: str
     text: str
 

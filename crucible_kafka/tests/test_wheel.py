@@ -1,4 +1,4 @@
-"""What ``pip install`` of the built wheel brings into an environment with its dependencies and nothing else."""
+"""The built wheel after ``pip install`` into an environment with its dependencies and nothing else."""
 
 import json
 import os

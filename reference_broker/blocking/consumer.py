@@ -41,7 +41,7 @@ _IDLE_US: Final = 50_000
 _CLOSE_US: Final = 5_000_000
 MAX_POLL_INTERVAL_MS: Final = 300_000
 _BEATS_PER_INTERVAL: Final = 4
-"""How often the thread runs within the shorter of the heartbeat's and the poll's interval."""
+"""Number of times the thread runs within the shorter of the heartbeat's and the poll's interval."""
 
 
 class ConsumerError(Exception):

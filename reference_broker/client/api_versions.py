@@ -66,7 +66,7 @@ NEWEST: Final = {
 
 @dataclass(slots=True)
 class Announced:
-    """What has been learnt so far. ``transaction_version`` is 0 before anything was."""
+    """The features that are known so far. ``transaction_version`` is 0 before anything was."""
 
     transaction_version: int = 0
     _epoch: int = -1

@@ -42,7 +42,7 @@ class FetchResult:
     node_id: int
     response: FetchResponse
     problem: str | None
-    """Why the whole response cannot be used, None if it can."""
+    """The reason why the whole response cannot be used, None if it can."""
     partition_count: int
     """Number of partitions in the response."""
     partitions: tuple[FetchedPartition, ...]

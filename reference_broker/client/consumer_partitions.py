@@ -59,7 +59,7 @@ class AssignedPartition:
     given_epoch: int = -1
     """The leader epoch of that record, -1 if unknown."""
     reason: str = "no_offset"
-    """Why the position is being reset (``PositionReset``)."""
+    """The reason why the position is being reset (``PositionReset``)."""
     buffer: deque[tuple[int, ConsumerRecord]] = field(default_factory=deque)
     """Records that were fetched and that the application has not got yet, each with its leader epoch."""
     passed: int = NO_OFFSET

@@ -68,7 +68,7 @@ class LaneRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig:
-    """How one consumer works. Durations are microseconds.
+    """The configuration of one consumer. Durations are microseconds.
 
     ``metadata_epoch`` (KIP-232) and ``fetch.leader_epochs`` (KIP-320) each work without the other.
     """
@@ -84,7 +84,7 @@ class ConsumerConfig:
     backoff_us: int = 100_000
     request_timeout_us: int = 5_000_000
     commit_deadline_us: int = 60_000_000
-    """How long a commit is retried."""
+    """Time for which a commit is retried."""
     metadata_source: MetadataSource | None = None
     """Chooses the node that gets the Metadata request. With None, nodes take turns."""
 

@@ -57,7 +57,7 @@ COOPERATIVE_PROTOCOLS: Final = ("cooperative-sticky",)
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """How one member takes part in its group. Durations are microseconds."""
+    """The configuration of one member of a group. Durations are microseconds."""
 
     group_id: str
     topics: tuple[str, ...]
@@ -68,11 +68,11 @@ class GroupConfig:
     session_timeout_us: int = 45_000_000
     """The coordinator removes the member if no heartbeat comes for this long."""
     rebalance_timeout_us: int = 300_000_000
-    """How long it waits in a rebalance for the member to join again."""
+    """Time for which the group waits in a rebalance for the member to rejoin."""
     heartbeat_interval_us: int = 3_000_000
     backoff_us: int = 100_000
     request_timeout_us: int = 5_000_000
-    """How long a response is waited for. For JoinGroup the rebalance timeout is added."""
+    """Timeout of a response. For JoinGroup the rebalance timeout is added."""
     versions: GroupVersions = field(default_factory=GroupVersions)
 
     @property

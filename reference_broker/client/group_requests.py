@@ -66,7 +66,7 @@ class GroupRequest:
     api_version: int
     body: object
     timeout_us: int
-    """How long the driver waits for the response."""
+    """Time for which the driver waits for the response."""
     to: NodeAddress | None = None
     """The node to send it to, or None for any node."""
 

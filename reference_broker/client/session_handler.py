@@ -141,10 +141,11 @@ RequestedPartitions: TypeAlias = tuple[tuple[TopicPartition, PartitionData], ...
 
 @dataclass(frozen=True, slots=True)
 class Handled:
-    """How a response was understood."""
+    """The interpretation of a response."""
 
     problem: str | None
-    """Why the response cannot be used: it has an error, or it does not fit the request. None if it can be used."""
+    """The reason why the response cannot be used: it has an error, or it does not fit the request. None if it can be
+    used."""
     partitions: RequestedPartitions = ()
     """The response's partitions with their names, in its order, even with a problem, because histories record them."""
 
@@ -420,7 +421,7 @@ class FetchSessionHandler(SessionHandler):
     """The epoch of the next request."""
     _names: dict[bytes, str] = field(default_factory=dict)
     _without_id: int = 0
-    """How many of ``partitions`` have a topic whose ID is not known. Requests use names while there are any."""
+    """Number of ``partitions`` whose topic has an unknown ID. Requests use names while there are any."""
 
     @property
     def revision(self) -> str:

@@ -113,7 +113,7 @@ def after(state: State, step: Step) -> State:
 
 @dataclass(frozen=True, slots=True)
 class TransactionConfig:
-    """How one producer takes part in transactions. A transaction that is open for longer than
+    """The configuration of one producer's transactions. A transaction that is open for longer than
     ``transaction_timeout_us`` is aborted by its coordinator (KIP-98)."""
 
     transactional_id: str

@@ -54,8 +54,8 @@ _ALL_REPLICAS: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class ProducerConfig:
-    """How one producer works. Durations are microseconds. A batch that is not written within ``delivery_timeout_us``
-    fails, and its transaction with it."""
+    """The configuration of one producer. Durations are microseconds. A batch that is not written within
+    ``delivery_timeout_us`` fails, and its transaction with it."""
 
     bootstrap: tuple[NodeAddress, ...]
     transaction: TransactionConfig
@@ -79,7 +79,7 @@ class Delivery:
     """The first one's offset once they are written, -1 before and if the broker did not return it."""
     is_written: bool = False
     error: Error | int | None = None
-    """Why they were abandoned."""
+    """The reason why they were abandoned."""
     is_unknown: bool = False
     """Whether they may be written although they were abandoned."""
 

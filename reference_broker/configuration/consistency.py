@@ -11,7 +11,8 @@ from reference_broker.log.config import AS_RETENTION
 
 
 def doubtful(config: BrokerConfig) -> Iterator[tuple[str, str]]:
-    """What was given and does not do what it seems to, as (setting, reason). Kafka starts with it, too."""
+    """Yield the settings that do not have the effect that they seem to have, as (setting, reason). Kafka starts with
+    them, too."""
     for name in config.given:
         if name in WITHOUT_EFFECT:
             yield name, f"it has no effect: {WITHOUT_EFFECT[name]}"

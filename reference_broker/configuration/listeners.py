@@ -39,7 +39,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is taken on one listener. A listener of brokers takes clients' requests, too, as in Kafka."""
+    """The requests that one listener accepts. A listener of brokers accepts clients' requests, too, as in Kafka."""
 
     name: str
     clients: bool = True

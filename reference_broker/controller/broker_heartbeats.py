@@ -29,7 +29,7 @@ from reference_broker.ports.node_ports import NodeContext
 from reference_broker.wire.errors import ErrorCode
 
 CHECKS_PER_SESSION = 6
-"""How often sessions are checked within one session timeout."""
+"""Number of checks of sessions within one session timeout."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ UNKNOWN_EPOCH = -1
 
 @dataclass(frozen=True, slots=True)
 class LastEnd:
-    """How the previous process ended."""
+    """The end of the previous process."""
 
     clean: bool
     """Whether the mark existed."""

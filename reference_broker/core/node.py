@@ -85,7 +85,7 @@ _SHARED: Mapping[type, str] = {
 _NO_EVENT = "outside of any request"
 
 STARTING, SHUTTING_DOWN = "the node is starting", "the node is shutting down"
-"""Why connections are closed while a node does not serve."""
+"""The reasons for closing connections while a node does not serve."""
 
 
 EventT = TypeVar("EventT")
@@ -126,7 +126,7 @@ class Node:
         self._stopping = False
         """Whether ``shutdown`` was called."""
         self._last_end = LastEnd(clean=False)
-        """How the process before this one ended."""
+        """The end of the previous process."""
         self._opening = False
         """Whether the partitions are being opened, or are open."""
         self._closing = False

@@ -44,7 +44,7 @@ class LogDamaged(Exception):  # noqa: N818 - says what was found
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """Why a log must not be led."""
+    """The reason why a log must not be led."""
 
     until: int
     """Where the log ended at least before the damage."""

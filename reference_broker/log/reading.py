@@ -17,7 +17,7 @@ READ_COMMITTED = 1
 
 
 class FetchIsolation(Enum):
-    """How far a fetcher may read (Kafka's FetchIsolation)."""
+    """The end of the records that a fetcher may read (Kafka's FetchIsolation)."""
 
     LOG_END = "log end"
     """A follower reads all records."""

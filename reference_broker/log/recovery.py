@@ -51,7 +51,7 @@ class Cut(NamedTuple):
 
 
 class Flaw(NamedTuple):
-    """Why a segment is not whole. It is good up to its ``size_bytes`` and ``next_offset``."""
+    """The reason why a segment is not whole. It is good up to its ``size_bytes`` and ``next_offset``."""
 
     why: str
 
@@ -289,7 +289,8 @@ class Recovery:
         return is_inside and self.disk.size(segment.path) == 0
 
     def _misfit(self, base: int) -> tuple[int, str] | None:
-        """Why a segment does not go on where the one before it ends, with the first offset that is in doubt.
+        """Return the reason why a segment does not continue where the previous one ends, with the first offset that is
+        in doubt.
 
         A power loss leaves that above the durable end only: whole batches at an end look like nothing when they are
         lost, a deleted segment may come back, and the name of the second segment may survive where that of the first
@@ -447,9 +448,9 @@ class Recovery:
 
 
 def _disorder(segment: Segment, header: BatchHeader, next_base: int, boundaries: Sequence[int]) -> str | None:
-    """Why the batch cannot follow on those before it. Offsets and leader epochs never go back in a log, a gap does not
-    lead beyond the segment, nor beyond what an index can hold, and no batch spans one of the ``boundaries``. The CRC
-    covers neither."""
+    """Return the reason why the batch cannot follow those before it, or None. Offsets and leader epochs never go back
+    in a log, a gap does not lead beyond the segment, nor beyond what an index can hold, and no batch spans one of the
+    ``boundaries``. The CRC covers neither."""
     if header.base_offset < segment.next_offset or header.last_offset_delta < 0:
         return f"a batch of offsets {header.base_offset} to {header.last_offset} is where {segment.next_offset} is due"
     if segment.next_offset < header.base_offset >= next_base:

@@ -59,7 +59,7 @@ ABSENT = (
     *("process.", "producer.purgatory.", "queued.", "quota.", "remote.log.", "replica", "sasl.", "security."),
     *("share.", "socket.", "ssl.", "telemetry.", "transaction."),
 )
-"""How the names of those settings begin that an Apache Kafka 4.1.1 describes and this broker does not have."""
+"""Prefixes of settings that Apache Kafka 4.1.1 describes and this broker does not have."""
 
 NONE_SET: Mapping[str, str] = {}
 MIN_SEGMENT_BYTES = 1 << 20

@@ -28,7 +28,7 @@ class Nominee(RoleState):
         self.granted = {context.node_id: True}
         self.rejected: dict[int, bool] = {}
         self.failed: dict[int, int] = {}
-        """How often in a row the request to a voter failed, by voter. It is resent until the election ends."""
+        """Number of failed requests in a row, by voter. It is resent until the election ends."""
 
     def start(self) -> Role | None:
         if len(self.granted) >= self.context.majority:

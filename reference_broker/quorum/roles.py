@@ -112,9 +112,9 @@ class QuorumTiming:
         self.fetch_timeout_us = config.controller_quorum_fetch_timeout_ms * 1000
         shortest_ms = min(config.controller_quorum_fetch_timeout_ms, config.controller_quorum_request_timeout_ms)
         self.fetch_wait_ms = min(MAX_FETCH_WAIT_MS, max(1, shortest_ms // 2))
-        """How long a fetch is parked at the leader. It is at most half the fetch timeout, so that one late response
-        does not count as a lost leader, and half the request timeout, so that the response of a quiet leader comes
-        before its follower's request times out."""
+        """Time for which a fetch is parked at the leader. It is at most half the fetch timeout, so that one late
+        response does not count as a lost leader, and half the request timeout, so that the response of a quiet leader
+        comes before its follower's request times out."""
         self.check_quorum_us = self.fetch_timeout_us * 3 // 2
         """LeaderState.CHECK_QUORUM_TIMEOUT_FACTOR is 1.5."""
         self.attempts = 0

@@ -40,9 +40,9 @@ class Rules:
 
     max_message_bytes: int
     before_max_ms: int
-    """How far a CreateTime timestamp may be behind the clock."""
+    """Limit of the distance of a CreateTime timestamp behind the clock."""
     after_max_ms: int
-    """How far it may be ahead of it."""
+    """Limit of its distance ahead of the clock."""
     create_time: bool
     """False for LogAppendTime."""
     keys_needed: bool

@@ -101,7 +101,7 @@ class SegmentCopy:
     stored: int = 0
     """Number of objects in the store, the first ones of ``data``."""
     reason: str = ""
-    """Why it failed."""
+    """The reason why it failed."""
 
     @property
     def segment(self) -> RemoteSegment:

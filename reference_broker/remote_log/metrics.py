@@ -15,7 +15,7 @@ class RemoteLogMetrics:
     copy_requests: Counter
     copy_errors: Counter
     copy_lag_bytes: Gauge
-    """How many bytes of closed segments are not listed yet, over the partitions that are led here."""
+    """Number of bytes of closed segments that are not listed yet, over the partitions that are led here."""
     copy_lag_segments: Gauge
     fetched_bytes: Counter
     fetch_requests: Counter
@@ -25,7 +25,7 @@ class RemoteLogMetrics:
     delete_requests: Counter
     delete_errors: Counter
     metadata_count: Gauge
-    """How many segments are known that may have objects, over the partitions that are led here."""
+    """Number of known segments that may have objects, over the partitions that are led here."""
     size_bytes: Gauge
     """Bytes of the segments that are listed."""
     delete_lag_bytes: Gauge

@@ -353,7 +353,7 @@ class FetchSession:
     contact_us: int = 0
     """The monotonic time of the last accepted request, which counts for every cached partition."""
     isolation: FetchIsolation | None = None
-    """How far the last request could read, None before the first one."""
+    """The isolation of the last request, None before the first one."""
     rack: str | None = None
     """The rack of a consumer that may read from followers, as of the last request."""
     fetch: SessionFetch | None = None

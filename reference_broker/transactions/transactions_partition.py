@@ -30,8 +30,8 @@ from reference_broker.wire.errors import Error, ErrorCode
 
 RETRY_US = 100_000
 SPARE_BYTES = 64
-"""How much longer the record of a decision may be than that of the open transaction. A transaction whose decision does
-not fit into a batch would never end."""
+"""Number of bytes by which the record of a decision may be longer than that of the open transaction. A transaction
+whose decision does not fit into a batch would never end."""
 
 
 @dataclass(slots=True, eq=False)

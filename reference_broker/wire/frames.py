@@ -46,14 +46,15 @@ class FrameReader:
 
     @property
     def buffered_bytes(self) -> int:
-        """How many bytes arrived that belong to no frame that was taken."""
+        """Number of received bytes that belong to no frame that was taken."""
         if self._growing is not None:
             return len(self._growing)
         return len(self._chunk) - self._position + self._parts_bytes
 
     @property
     def held_bytes(self) -> int:
-        """How much memory is held: a chunk stays whole until its last byte is taken, and what grows has room to."""
+        """Size of the memory that is used: a chunk stays whole until its last byte is taken, and what grows has room
+        to."""
         if self._growing is not None:
             return self._growing.__alloc__()
         return len(self._chunk) + self._parts_bytes

@@ -137,8 +137,8 @@ def is_large_response(api_key: int, version: int, body: Any) -> bool:
 
 
 def items_of_response(api_key: int, version: int, body: Any) -> int:
-    """How many items the outer arrays of a response hold. Zero for Fetch and Produce, and for a body of another class
-    than its API's."""
+    """Return the number of items in the outer arrays of a response. Zero for Fetch and Produce, and for a body of
+    another class than its API's."""
     if api_key in (_FETCH, _PRODUCE):
         return 0
     kind, count = _counter(api_key, version)
@@ -238,7 +238,7 @@ def has_error_code(api_key: int, version: int) -> bool:
 
 @cache
 def error_code_offset(api_key: int, version: int) -> int | None:
-    """How many bytes of a response's body precede its own error code. None if it has none, or if what comes
+    """Return the number of bytes of a response's body before its own error code. None if it has none, or if what comes
     before it has no fixed size."""
     if version >= FIRST_DRAFT_VERSION or not has_error_code(api_key, version):
         return None

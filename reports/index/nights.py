@@ -101,10 +101,10 @@ class NightSummary:
     controls: int
     """The number of plays that must pass."""
     reasons: tuple[str, ...]
-    """Why the night is red."""
+    """The reasons why the night is red."""
     outcome: Outcome
     gap_hours: int
-    """How long no night had begun before it, if too long."""
+    """Hours without a night before it, if they are too many."""
 
     @property
     def is_red(self) -> bool:

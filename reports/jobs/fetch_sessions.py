@@ -198,7 +198,7 @@ _WRONG_REPLIES = (
 
 
 _MAY_BE_EVICTED_AFTER_US = 120_000_000
-"""What F-17 calls the minimum time before eviction."""
+"""The minimum time before eviction of F-17."""
 
 _REPEATS_BY_CHANCE = 1
 """IDs are random numbers of 31 bits (F-2). Of n two are equal with a probability of about n^2/2^32, and two pairs are

@@ -25,7 +25,7 @@ from reports.read_tables import Tables
 
 _CONSUMER = ["run", "process"]
 _LEFT, _TAKEN, _LEARNT, _FETCH = range(4)
-"""What can happen to a client, in the order in which it counts if it happens at the same time."""
+"""Events of a client, in the order in which they count at the same time."""
 
 
 @GuaranteeJob(

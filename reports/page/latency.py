@@ -27,7 +27,7 @@ class Cell:
 
     text: str
     order: float | str = ""
-    """What the column is sorted by."""
+    """The value by which the column is sorted."""
 
 
 @dataclass(frozen=True, slots=True)

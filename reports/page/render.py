@@ -289,7 +289,7 @@ _ABSENT = {
     "trace": "No trace of the nodes was recorded, so the mechanisms' own guarantees were not checked.",
     "ends": "Partitions were not read to their end, so unread records at the end would go unnoticed.",
 }
-"""What it means for the report if a run lacks one of these tables."""
+"""The note on the page if a run lacks one of these tables."""
 
 
 def notes(manifest: Manifest, findings: Findings, guarantees: Sequence[GuaranteeResult]) -> list[str]:

@@ -118,7 +118,7 @@ def _running(steps: Numbers, keys: Numbers, state: Numbers) -> Numbers:
 
 @dataclass(slots=True)
 class Fetches:
-    """What one fetcher read of a piece."""
+    """The reads of one fetcher in a piece."""
 
     events: Numbers
     """Places in the piece, in the order in which the fetcher read them."""

@@ -65,7 +65,7 @@ BROKEN = (
     "unrequested-partition",
     "fetch-gap",
 )
-"""What can be planted. A record that is lost is unseen, too."""
+"""Violations that can be planted. A record that is lost is unseen, too."""
 
 
 def planted(appends: int, seed: int) -> Planted:

@@ -45,7 +45,7 @@ _TABLES: Mapping[str, Table] = {table.name: table for table in TABLES}
 
 @dataclass(slots=True)
 class Written:
-    """What a generated history holds."""
+    """The content of a generated history."""
 
     operations: int = 0
     records_sent: int = 0

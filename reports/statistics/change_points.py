@@ -32,7 +32,7 @@ class ChangePoint:
     at: int
     """The first value after the change."""
     p_value: float
-    """How often chance alone makes so great a difference."""
+    """Probability that chance alone causes such a difference."""
 
 
 def change_points(values: Sequence[float], significance: float = SIGNIFICANCE, seed: int = 1) -> list[ChangePoint]:

@@ -1,4 +1,4 @@
-"""What load workers measure, worked out from a history's operations: histograms of latency, and counts of the load."""
+"""Measurements of load workers, computed from a history's operations: histograms of latency, and counts of the load."""
 
 from reports.tests.history import History
 

@@ -386,4 +386,4 @@ PLANTED_FRAMES: dict[Callable[[Wire], None], set[str]] = {
     not_requested: {FOREIGN},
     sent_though_forgotten: {FOREIGN},
 }
-"""What frames show, and the guarantees that they break."""
+"""Planted frames, and the guarantees that they violate."""

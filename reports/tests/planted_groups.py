@@ -361,7 +361,7 @@ def legal_target_not_read_to_its_end(history: History) -> None:
 
 
 def plant_fetch_before_the_epoch(history: History) -> None:
-    """What the client takes up in generation 2 was committed under an epoch that it learns later."""
+    """The offset from which the client resumes in generation 2 was committed under an epoch that it learns later."""
     for row in history.rows("commits", process=NEW, draft=True):
         if int_of(row, "metadata_epoch") >= 0:
             row["metadata_epoch"] = 5

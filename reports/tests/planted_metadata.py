@@ -262,4 +262,4 @@ PLANTED_METADATA: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "download beyond the third": (plant_download_beyond_the_third, {"snapshot-transfer-bounded"}),
     "second abort": (plant_second_abort, {"one-abort-per-begin"}),
 }
-"""What is planted, and which guarantees must break."""
+"""Planted violations, with the guarantees that they violate."""

@@ -1,4 +1,4 @@
-"""What the availability figure shows of each second."""
+"""The availability figure, second by second."""
 
 from reports.plots.operations import _availability_states
 

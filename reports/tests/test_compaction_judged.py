@@ -1,4 +1,4 @@
-"""What may be missing from a compacted topic, and what may not: one violation each, and near misses.
+"""Records missing from a compacted topic: one violation of each kind, and near misses.
 
 Partition 0 of the topic ``table`` has two keys. A plain writer sends to offsets 0 to 9, and transactions follow.
 
@@ -222,7 +222,7 @@ def plant_young_tombstone_lost(history: History) -> None:
 
 
 def plant_superseded_by_an_aborted_one_alone(history: History) -> None:
-    """What is newer of the key is only in a transaction that was aborted."""
+    """The only newer record of the key is in an aborted transaction."""
     _only_aborted_is_newer(history)
     _without_reads(history, OLD[2])
 
@@ -258,7 +258,7 @@ def legal_skip_after_it_was_superseded(history: History) -> None:
 
 
 def plant_skip_before_the_newer_one_was_committed(history: History) -> None:
-    """What is newer of key a was sent, and its transaction had not been ended yet."""
+    """A newer record of key a was sent, and its transaction had not been ended yet."""
     _without_reads(history, OLD[2], process=FOLLOWER)
     _another_read_all(history)
     (row,) = history.rows("transactions", requested_end="commit")

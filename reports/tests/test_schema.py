@@ -18,7 +18,7 @@ def test_field_has_name_type_meaning_and_nullability() -> None:
     @table("sightings", "history/sightings*.parquet")
     @dataclass(slots=True)
     class SightingRow(Row):
-        """What was seen."""
+        """A row of a test."""
 
         who: str
         at_us: Annotated[int, Moment("when")]
@@ -29,7 +29,7 @@ def test_field_has_name_type_meaning_and_nullability() -> None:
         made = ROW_TABLES[SightingRow]
     finally:
         del ROW_TABLES[SightingRow]
-    assert (made.name, made.doc) == ("sightings", "What was seen.")
+    assert (made.name, made.doc) == ("sightings", "A row of a test.")
     assert made.columns == (
         Column("who", "string", ""),
         Column("at_us", "int64", "when", is_moment=True),

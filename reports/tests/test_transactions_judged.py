@@ -105,7 +105,7 @@ def plant_unknown_and_internally_torn(history: History) -> None:
 
 
 def legal_torn_without_read_to_the_end(history: History) -> None:
-    """What is missing is at the end of a partition that no reader with read_committed read so far."""
+    """The missing records are at the end of a partition that no reader with read_committed reached."""
     _hide(history, 12)
     (end,) = history.rows("ends", topic=LEDGER, partition=1)
     end["last_stable_offset"] = 6

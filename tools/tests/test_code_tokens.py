@@ -1,4 +1,4 @@
-"""What counts as code: neither words for people nor the layout of lines."""
+"""Tokens that count as code: neither prose nor the layout of lines."""
 
 import pytest
 

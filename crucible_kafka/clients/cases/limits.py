@@ -23,7 +23,7 @@ from crucible_kafka.library import Rule
 from reference_broker.records.batch import HEADER_BYTES, BatchHeader, sealed
 
 MAX_MEMORY_MB: Final = 256
-"""How much the peak of a client's memory may grow by one small response."""
+"""Limit of the growth of a client's peak memory by one small response."""
 MAX_INT32: Final = 2**31 - 1
 NEGATIVE: Final = -5
 LEGACY_COUNT_AT: Final = 18

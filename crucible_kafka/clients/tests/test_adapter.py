@@ -1,4 +1,4 @@
-"""What adapters do wrong, and the verdicts on it."""
+"""Errors of adapters, and their verdicts."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What an application with aiokafka has to survive. Each test has a topic and a group of its own."""
+"""Faults that an application with aiokafka has to survive. Each test has a topic and a group of its own."""
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer

@@ -1,4 +1,4 @@
-"""What an application with confluent-kafka has to survive. Each test has a topic and a group of its own."""
+"""Faults that an application with confluent-kafka has to survive. Each test has a topic and a group of its own."""
 
 from contextlib import closing
 

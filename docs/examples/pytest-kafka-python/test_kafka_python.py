@@ -1,4 +1,4 @@
-"""What an application with kafka-python has to survive. Each test has a topic and a group of its own."""
+"""Faults that an application with kafka-python has to survive. Each test has a topic and a group of its own."""
 
 from contextlib import closing
 

@@ -20,7 +20,8 @@ ResultT = TypeVar("ResultT")
 
 
 def strange_broker(node_id: int, name: str) -> Refusal | None:
-    """Why this broker neither describes nor alters the settings of that one. The empty name means all brokers."""
+    """Return the reason why this broker neither describes nor alters the settings of that one. The empty name means all
+    brokers."""
     if name in ("", str(node_id)):
         return None
     return Refusal(

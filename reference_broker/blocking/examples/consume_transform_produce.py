@@ -29,7 +29,7 @@ POLL_MS = 500
 
 
 def transform(record: ConsumerRecord) -> bytes:
-    """What becomes of one record."""
+    """Return the record that is produced for one consumed record."""
     return (record.value or b"").upper()
 
 

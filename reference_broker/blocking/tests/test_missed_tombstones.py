@@ -1,4 +1,4 @@
-"""What the blocking consumer raises when tombstones may have been missed (H-3)."""
+"""Exceptions of the blocking consumer when tombstones may have been missed (H-3)."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What Kafka demands of a topic with a remote tier: the cases of LogConfig.validateTopicLogConfigValues and of
+"""Kafka's requirements for a topic with a remote tier: the cases of LogConfig.validateTopicLogConfigValues and of
 ControllerConfigurationValidator, one by one."""
 
 from collections.abc import Mapping

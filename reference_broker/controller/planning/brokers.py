@@ -238,7 +238,7 @@ class Registration:
 
 
 def registration_problem(registration: Registration, cluster_id: str, image: MetadataImage) -> Refusal | None:
-    """Why a broker may not register, or None."""
+    """Return the reason why a broker may not register, or None."""
     if registration.cluster_id != cluster_id:
         return Refusal(
             ErrorCode.inconsistent_cluster_id, f"Expected cluster ID {cluster_id}, but got {registration.cluster_id}"
@@ -295,7 +295,7 @@ class Restart(Change[None]):
     own: Incarnation | None
     """The broker in this process, if there is one."""
     problem: Refusal | None = None
-    """Why the broker may not register, or None."""
+    """The reason why the broker may not register, or None."""
 
     def plan(self, context: PlanContext) -> Sliced[Records]:
         self.judge(context.latest)

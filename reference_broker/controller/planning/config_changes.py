@@ -169,7 +169,7 @@ def _difference(resource: Resource, before: Mapping[str, str], after: Mapping[st
 
 
 def unknown_kind(kind: int, name: str) -> Refusal | None:
-    """Why resources of this kind have no settings here."""
+    """Return the reason why resources of this kind have no settings here."""
     if kind in (TOPIC_RESOURCE, BROKER_RESOURCE):
         return None
     known = RESOURCE_NAMES.get(kind)

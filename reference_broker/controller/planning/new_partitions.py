@@ -21,7 +21,7 @@ Replicas: TypeAlias = Iterator[tuple[int, ...]]
 
 
 def too_many_partitions(partitions: int) -> Refusal | None:
-    """Why one request may not make so many new partitions, or None if it may."""
+    """Return the reason why one request may not create this number of partitions, or None if it may."""
     if partitions <= MAX_PARTITIONS_PER_REQUEST:
         return None
     return Refusal(

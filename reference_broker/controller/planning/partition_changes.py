@@ -1,4 +1,4 @@
-"""How one partition changes: the election of its leader, and the record of its new ISR and leader (Kafka's
+"""Changes of one partition: the election of its leader, and the record of its new ISR and leader (Kafka's
 PartitionChangeBuilder; KIP-460, KIP-704, KIP-966).
 
 The leader epoch grows with each record that names a leader: a change of leader, and below metadata.version 12

@@ -64,7 +64,7 @@ EXAMPLES = max(settings().max_examples // 100, 1)
 """Examples for each API. The nightly session runs ten times as many."""
 IS_NIGHTLY = settings().max_examples >= 1000
 OF_NODES = (ApiKey.VOTE, ApiKey.BEGIN_QUORUM_EPOCH, ApiKey.END_QUORUM_EPOCH)
-"""What they may do to a quorum is judged by the tests of that room."""
+"""Their effects on a quorum are tested in that room."""
 VERSIONS = {
     int(key): [*range(low, high + 1), *(draft for of, draft in DRAFTS if of == key)]
     for key, (low, high) in SERVED.items()

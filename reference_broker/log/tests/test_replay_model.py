@@ -163,7 +163,7 @@ class ReplayMachine(RuleBasedStateMachine):
 
     @rule()
     def clean_again(self) -> None:
-        """What is clean, too, so that markers go whose delete horizon has passed."""
+        """Clean the cleaned part again, so that markers go whose delete horizon has passed."""
         if self.log.cleaned_offset:
             self.log.note_cleaned(0)
             self.clean()

@@ -139,7 +139,7 @@ class LeadershipInMemory:
     fail_in: int | None = None
     """So many appends succeed before ``failing`` counts."""
     resigned: list[str] = field(default_factory=list)
-    """Why it resigned."""
+    """The reasons of its resignations."""
     on_resigned: Callable[[], None] = lambda: None
 
     @property
@@ -234,7 +234,7 @@ class MetadataWorld:
         self.controller.activation.leader_changed(to, self.quorum.epoch + 1)
 
     def cut(self) -> None:
-        """What is above the high watermark never was."""
+        """Remove the records above the high watermark."""
         self.log.coded = [each for each in self.log.coded if each.provenance.offset < self.high_watermark]
 
     def commit(self, to: int | None = None) -> None:

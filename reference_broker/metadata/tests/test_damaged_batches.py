@@ -141,7 +141,7 @@ def _open_after(batches: list[list[MetadataRecord]]) -> bool:
 
 
 def _shown(batches: list[list[MetadataRecord]]) -> tuple[object, ...]:
-    """What readers may see after these batches."""
+    """Return the state that readers may see after these batches."""
     delta = MetadataDelta(EMPTY_IMAGE)
     held: list[MetadataRecord] | None = None
     for record in (record for batch in batches for record in batch):

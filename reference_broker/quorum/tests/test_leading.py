@@ -1,4 +1,4 @@
-"""How a leader keeps contact, and how vote requests are retried (KafkaRaftClientTest, LeaderStateTest)."""
+"""Contact of a leader with its followers, and retries of vote requests (KafkaRaftClientTest, LeaderStateTest)."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a client may send, judged by the header."""
+"""Checks of a client's batches by their headers."""
 
 from dataclasses import replace
 

@@ -42,11 +42,11 @@ POLL_US = 100_000
 
 @dataclass(slots=True, eq=False)
 class _Scanned:
-    """What was read of one led partition of ``__remote_log_metadata``."""
+    """Progress of reading one led partition of ``__remote_log_metadata``."""
 
     led: Partition
     offset: int = 0
-    """How far it was read."""
+    """The offset up to which it was read."""
     kept: dict[Key, tuple[str, int]] = field(default_factory=dict)
     """The partitions that have events here and are not removed: the topic's name, and the offset up to which the writer
     of the last copy knew the cluster's metadata."""

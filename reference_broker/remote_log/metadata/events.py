@@ -39,7 +39,7 @@ class SegmentState(IntEnum):
 
 
 class DeleteState(IntEnum):
-    """How far the deletion of a partition has come. The number is the one that records carry."""
+    """The progress of the deletion of a partition. The number is that of the records."""
 
     DELETE_PARTITION_MARKED = 0
     """Its topic is deleted. Nothing is added any more."""

@@ -285,7 +285,7 @@ class PartitionSegments:
     # --- what is listed -----------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """How many segments may have objects."""
+        """Return the number of segments that may have objects."""
         return len(self._known)
 
     def get(self, segment_id: bytes) -> RemoteSegment | None:

@@ -277,7 +277,7 @@ class RemoteReader:
 
 
 def _local(log: PartitionLog, max_bytes: int, at_least_one: bool, is_committed: bool) -> RemoteRecords:
-    """What the log has here. A reader behind the last record of the tier goes on there."""
+    """Return the records of the local log. A reader behind the last record of the tier continues there."""
     start = log.local_log_start_offset
     records = log.read(start, min(max_bytes, MAX_BYTES), at_least_one=at_least_one, skips_empty=True)
     return RemoteRecords(records, tuple(log.aborted_among(start, records)) if is_committed else None)

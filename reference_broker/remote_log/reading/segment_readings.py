@@ -54,7 +54,7 @@ def aborted_from(transaction_index: bytes, offset: int) -> Iterator[Aborted]:
 
 
 def _count_while(index: bytes, layout: Struct, is_before: Callable[[tuple[int, ...]], bool]) -> int:
-    """How many entries at the beginning fit. All that fit come before all that do not."""
+    """Return the number of entries at the beginning that fit. All that fit come before all that do not."""
     if len(index) % layout.size:
         raise InvalidRecords(ErrorCode.corrupt_message, f"an index of {len(index)} bytes is damaged")
     low, high = 0, len(index) // layout.size

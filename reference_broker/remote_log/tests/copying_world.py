@@ -14,7 +14,7 @@ SIX_SEGMENTS = 18
 FENCE = "Write DELETE_SEGMENT_STARTED"
 """A leader's first act: an event that changes nothing."""
 ACTS = 3 + 4
-"""What a copy of a segment without transactions does: five objects, and two events around them."""
+"""Number of operations of a copy of a segment without transactions: five objects, and two events around them."""
 
 
 def copied(config: LogConfig = KEPT) -> tuple[Tier, TierNode, PartitionLog]:

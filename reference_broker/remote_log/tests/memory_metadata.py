@@ -16,7 +16,7 @@ class MemoryMetadata:
     def __init__(self, ports: Ports) -> None:
         self.partitions: dict[tuple[bytes, int], PartitionSegments] = {}
         self.written: list[RemoteLogEvent] = []
-        """What was applied, in order."""
+        """Events that were applied, in order."""
         self.not_ready: set[tuple[bytes, int]] = set()
         self.refusals: list[ErrorCode] = []
         self.holds = False

@@ -47,7 +47,7 @@ from reference_broker.wire.errors import Error, ErrorCode
 
 PARTITIONS = 4
 START = (5, 7)
-"""What a producer has in the worlds of ``in_state``."""
+"""The producer ID and epoch of a producer in the worlds of ``in_state``."""
 STATE_TOPIC_ID = b"s" * 16
 SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"}
 """Time-outs are looked for often, so that tests need no long time."""

@@ -84,7 +84,7 @@ def _values(each: SchemaField) -> st.SearchStrategy[Any]:
 
 
 def kio_bytes(entity: Any) -> bytes:
-    """What kio writes for a message."""
+    """Return the bytes that kio writes for a message."""
     out = BytesIO()
     entity_writer(type(entity))(out, entity)
     return out.getvalue()

@@ -1,4 +1,4 @@
-"""What kafka-python and aiokafka write and read, as neighbours of kio: three independent readings of the schemas."""
+"""Messages that kafka-python and aiokafka write and read, beside kio: three independent readings of the schemas."""
 
 import warnings
 from typing import Any
