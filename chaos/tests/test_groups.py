@@ -10,12 +10,18 @@ from chaos.checks.groups import OneGroupLeader
 from chaos.checks.history import History
 from chaos.checks.replica_view import Replicated
 from chaos.tests.check_context import check_context
-from chaos.tests.test_group_checks import A, B, judged, note
+from chaos.tests.group_history import A, B, judged, note
 from reference_broker.metadata.image import PartitionImage
 from reports.rows import TraceRow
 
 if TYPE_CHECKING:
     pass
+from types import SimpleNamespace
+from typing import Any
+
+from chaos.checks.groups import AllAssigned, GroupsConsistent
+from chaos.tests.group_history import assigned
+from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 
 
 @pytest.mark.parametrize(("what", "is_red"), [("fenced", False), ("removed", True), ("expired", True)])
@@ -41,3 +47,44 @@ def test_group_that_lost_its_log_is_not_judged_and_any_other_is() -> None:
         for leader in (A, B):
             check.trace(note("group_state", 1, group="g", state="Stable", generation=3, leader=leader))
         assert bool(judged(check, History())) is is_red
+
+
+def test_one_leader_and_one_owner_in_a_generation() -> None:
+    check = OneGroupLeader(check_context())
+    check.trace(note("group_state", 1, 0, group="g", state="Stable", generation=3, leader=A, members=2))
+    check.trace(note("group_state", 2, 1, group="g", state="Stable", generation=3, leader=A, members=2))
+    assert not judged(check, History())
+    check.trace(note("group_state", 3, 1, group="g", state="Stable", generation=3, leader=B, members=2))
+    check.trace(note("group_state", 4, 1, group="g", state="Stable", generation=2, leader=B, members=2))
+    assert len(judged(check, History())) == 2
+    assert judged(OneGroupLeader(check_context()), History(memberships=[assigned(A, 3, 0), assigned(B, 3, 5)]))
+    assert not judged(OneGroupLeader(check_context()), History(memberships=[assigned(A, 3, 0), assigned(B, 4, 5)]))
+
+
+def test_coordinator_that_contradicts_itself_is_a_violation() -> None:
+    world = CoordinatorWorld()
+    target = world.lead_offsets(0)
+    assert target is not None
+    group = world.group_in(0)
+    world.commit(group, 5)
+    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=1, groups=world.groups))
+    check = GroupsConsistent(check_context())
+    check.inspect(7, 0, node, None, thorough=True)
+    assert not check.violations
+    target.offsets.count += 1
+    check.inspect(9, 0, node, None, thorough=True)
+    assert "node 1: 2 offsets are counted, 1 are visible" in check.violations[0].story
+
+
+def test_every_partition_gets_one_owner() -> None:
+    check = AllAssigned(check_context(subscribed={"g": [("hot", 0)]}))
+    assert not check.reached()
+    check.recorded([assigned(A, 1, 0)])
+    assert check.reached()
+    check.recorded([assigned(B, 2, 5)])
+    assert not check.reached()
+    check.recorded([assigned(A, 1, 6, "revoked")])
+    assert check.reached()
+    check.recorded([assigned(B, 2, 7, "left")])
+    check.overdue(10, 5_000_000)
+    assert "hot-0 has nobody 5 s after the heal" in check.violations[0].story

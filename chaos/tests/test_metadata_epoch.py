@@ -8,16 +8,19 @@ from chaos.checks.history import History
 from chaos.checks.metadata_epoch import NonmonotonicMetadataEpoch
 from chaos.tests.check_context import check_context
 from chaos.tests.client_history import operation
-from chaos.tests.test_group_checks import A, assigned, judged
+from chaos.tests.group_history import A, assigned, judged
 from reference_broker.core.events import Reply, Request
 from reference_broker.wire.tags import Tag
 from reports.rows import MetadataEpochRow
 
 if TYPE_CHECKING:
     pass
+from dataclasses import replace
 from types import SimpleNamespace
 
-from chaos.checks.metadata_epoch import FIRST_DRAFT, METADATA, OneContentPerEpoch
+from chaos.checks.metadata_epoch import FIRST_DRAFT, METADATA, NoFetchBeforeEpoch, OneContentPerEpoch, Rewinds
+from chaos.tests.group_history import B, commit, member_operation, note
+from reports.rows import EndRow, MembershipRow, PositionRow, ResetRow
 
 
 @pytest.mark.clause("M-12")
@@ -74,3 +77,107 @@ def test_live_node_judges_its_own_responses_and_compares_itself_with_no_other() 
         cache.controller_epoch = controller_epoch
         check.inspect(0, controller_epoch, node, None, False)
     assert not check.violations
+
+
+@pytest.mark.clause("M-5")
+def test_client_that_accepts_older_metadata_is_a_violation() -> None:
+    rows = [MetadataEpochRow(A, 1, 0, 5, True, 0), MetadataEpochRow(A, 2, 3, 4, True, 10)]
+    assert judged(NonmonotonicMetadataEpoch(check_context()), History(metadata_epochs=rows))
+    dropped = [rows[0], replace(rows[1], accepted=False)]
+    assert not judged(NonmonotonicMetadataEpoch(check_context()), History(metadata_epochs=dropped))
+    left = [assigned(A, 1, 5, "left")]
+    assert not judged(NonmonotonicMetadataEpoch(check_context()), History(metadata_epochs=rows, memberships=left))
+
+
+@pytest.mark.clause("M-2")
+def test_epoch_that_is_committed_twice_is_a_violation() -> None:
+    check = NonmonotonicMetadataEpoch(check_context())
+    for node in (0, 1):
+        check.trace(note("metadata_epoch", 1, node, epoch=1, offset=10))
+    check.trace(note("metadata_epoch", 2, epoch=2, offset=12))
+    assert not check.violations
+    check.trace(note("metadata_epoch", 3, epoch=1, offset=14))
+    assert check.violations
+    back = NonmonotonicMetadataEpoch(check_context())
+    back.trace(note("update_metadata_applied", 1, epoch=5))
+    back.trace(note("update_metadata_applied", 2, epoch=4))
+    assert "had metadata epoch 5 and applied 4" in back.violations[0].story
+
+
+@pytest.mark.clause("M-15")
+def test_rewind_from_a_position_that_the_partition_has_is_a_violation() -> None:
+    reset = ResetRow(A, 3, "hot", 0, 40, 0, "OFFSET_OUT_OF_RANGE", 5, 100)
+    ends = [EndRow("hot", 0, 0, 90, 500)]
+    assert judged(Rewinds(check_context()), History(resets=[reset], ends=ends))
+    for excused in (
+        replace(reset, metadata_epoch=-1),
+        replace(reset, from_offset=9),
+        replace(reset, reason="no_offset"),
+    ):
+        starts = [PositionRow(A, 2, "hot", 0, 10, 10, 90, 10, None)]
+        assert not judged(Rewinds(check_context()), History(resets=[excused], ends=ends, positions=starts))
+    at_the_start = History(resets=[replace(reset, from_offset=10)], ends=ends, positions=starts)
+    assert judged(Rewinds(check_context()), at_the_start)
+    for epoch, is_wrong in ((4, True), (-1, False)):
+        began = replace(commit(A, 1, 40, epoch, 50, kind="fetched"), draft=epoch >= 0)
+        assert bool(judged(Rewinds(check_context()), History(resets=[reset], ends=ends, commits=[began]))) is is_wrong
+
+
+@pytest.mark.clause("M-15")
+@pytest.mark.parametrize(("offset", "is_wrong"), [(91, False), (90, True)])
+def test_position_beyond_the_end_does_not_count(offset: int, is_wrong: bool) -> None:
+    reset = ResetRow(A, 3, "hot", 0, offset, 0, "OFFSET_OUT_OF_RANGE", 5, 100)
+    history = History(resets=[reset], ends=[EndRow("hot", 0, 0, 90, 500)])
+    assert bool(judged(Rewinds(check_context()), history)) is is_wrong
+
+
+@pytest.mark.clause("M-15")
+@pytest.mark.parametrize(
+    ("offset", "at_us", "partition", "is_wrong"),
+    [
+        (39, 80, "hot-0", False),
+        (40, 80, "hot-0", True),  # The position was kept.
+        (39, 101, "hot-0", True),  # The stale leader, come back.
+        (39, 30, "hot-0", True),  # The log has grown again since then.
+        (39, 80, "hot-1", True),
+    ],
+)
+def test_position_that_a_replica_cut_off_does_not_count(
+    offset: int, at_us: int, partition: str, is_wrong: bool
+) -> None:
+    check = Rewinds(check_context())
+    check.trace(note("truncated", at_us, offset=offset, partition=partition))
+    check.trace(note("truncated", at_us, offset=offset))
+    history = History(
+        operations=[member_operation(B, 1, "fetch", 45)],
+        positions=[PositionRow(B, 1, "hot", 0, 30, 40, 90, 0, None)],
+        resets=[ResetRow(A, 3, "hot", 0, 40, 0, "OFFSET_OUT_OF_RANGE", 5, 100)],
+        ends=[EndRow("hot", 0, 0, 90, 500)],
+    )
+    assert bool(judged(check, history)) is is_wrong
+
+
+@pytest.mark.clause("M-15")
+def test_position_below_the_log_start_at_the_end_does_not_count() -> None:
+    reset = ResetRow(A, 3, "hot", 0, 40, 0, "OFFSET_OUT_OF_RANGE", 5, 100)
+    for log_start, is_wrong in ((41, False), (40, True)):
+        history = History(resets=[reset], ends=[EndRow("hot", 0, log_start, 90, 500)])
+        assert bool(judged(Rewinds(check_context()), history)) is is_wrong
+
+
+@pytest.mark.clause("M-10", "M-13")
+@pytest.mark.parametrize("kind", ["fetched", "loaded"])
+def test_fetch_before_committed_epoch_is_a_violation(kind: str) -> None:
+    learnt = commit(A, 1, 10, 5, 0, kind=kind)
+    news = [MetadataEpochRow(A, 2, 3, 4, True, 20), MetadataEpochRow(A, 3, 0, 5, True, 60)]
+    for fetch_at_us, early in ((40, True), (80, False)):
+        history = History(
+            operations=[member_operation(A, 4, "fetch", fetch_at_us)],
+            commits=[learnt],
+            metadata_epochs=news,
+            positions=[PositionRow(A, 4, "hot", 0, 10, 12, 12, 0, None)],
+        )
+        assert bool(judged(NoFetchBeforeEpoch(check_context()), history)) is early
+        left = MembershipRow(A, "g", "", -1, "left", "", -1, fetch_at_us - 10, -1)
+        retried = replace(history, memberships=[left], commits=[replace(learnt, at_us=fetch_at_us - 5)])
+        assert judged(NoFetchBeforeEpoch(check_context()), retried)

@@ -11,7 +11,7 @@ import pytest
 from chaos.checks.metadata_images import ImagesFollowRecords, SnapshotsAreWhole
 from chaos.interceptor.watched_disk import WatchedDisk, WriteFault
 from chaos.sim.disk import SimDisk
-from chaos.tests.test_quorum_checks import BOOTSTRAPPED, Quorum, batch, settled
+from chaos.tests.metadata_quorum import BOOTSTRAPPED, Quorum, batch, settled
 from reference_broker.core.events import Note, TimerFired
 from reference_broker.metadata.delta import MetadataDelta, replay
 from reference_broker.metadata.features import METADATA_VERSION, METADATA_VERSION_FEATURE

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from chaos.checks.metadata_snapshots import SnapshotRequested, SnapshotsKept, SnapshotTransfer
+from chaos.hooks.metadata_digest import ROW as PUBLISHED
 from chaos.sim.disk import SimDisk
-from chaos.tests.check_context import check_context
+from chaos.tests.check_context import check_context, note_row
+from chaos.tests.metadata_quorum import Quorum, settled
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import Event, Note, PeerReply, Reply, Request, Send
 from reference_broker.ports.node_ports import Channel
@@ -258,3 +260,36 @@ def test_deletion_that_a_power_loss_has_undone_is_repeated_at_once(node: Node, r
         node.note("snapshot_renamed", OLD)
     node.delete(OLD)
     assert ("after a newer one" in node.stories()) is renamed
+
+
+@pytest.fixture
+def quorum() -> Quorum:
+    return settled()
+
+
+def test_log_start_above_0_without_a_snapshot_is_a_violation(quorum: Quorum) -> None:
+    node = quorum.nodes[1]
+    node.start_offset, node.held = 2, node.held[2:]
+    quorum.observe(1)
+    assert quorum.broken() == ["snapshot-at-log-start"]
+
+
+@pytest.mark.parametrize(("snapshot", "right"), [((2, 1), True), ((2, 0), False), ((4, 1), False)])
+def test_snapshot_must_end_at_a_committed_batch(quorum: Quorum, snapshot: tuple[int, int], right: bool) -> None:
+    node = quorum.nodes[1]
+    node.snapshots = [snapshot]
+    node.start_offset, node.held = 2, node.held[2:]
+    quorum.observe(1)
+    assert quorum.broken() == ([] if right else ["snapshot-at-log-start"])
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_leader_that_loads_a_snapshot_is_a_violation(quorum: Quorum, number: int) -> None:
+    quorum.note(number, "snapshot_loaded", end_offset=3, epoch=1)
+    assert quorum.broken() == (["leader-never-loads-snapshot"] if number == 0 else [])
+
+
+def test_different_images_at_one_offset_are_a_violation(quorum: Quorum) -> None:
+    for node, digest in ((0, "aa"), (1, "aa"), (2, "bb")):
+        quorum.suite.trace(note_row(0, node, PUBLISHED, offset=2, digest=digest, partitions=1))
+    assert quorum.broken() == ["snapshot-equals-replay"]

@@ -6,15 +6,7 @@ from chaos.checks.partition_logs import DamageKept, LogConsistent
 from chaos.sim.disk import SimDisk
 from chaos.tests.check_context import check_context
 from chaos.tests.client_history import TOPIC
-from chaos.tests.stub_node import (
-    StubBroker,
-    StubImages,
-    StubLog,
-    StubNode,
-    image_of,
-    node_partitions,
-    topic_image,
-)
+from chaos.tests.stub_node import StubBroker, StubImages, StubLog, StubNode, image_of, node_partitions, topic_image
 from reference_broker.replication.partitions import Partition
 
 

@@ -13,6 +13,7 @@ from chaos.checks.quorum_liveness import LATE_US, LeaderKeepsMajority, VotesSoug
 from chaos.checks.quorum_promises import MAX_REPEATED, DivergenceCut
 from chaos.checks.quorum_view import QuorumView, Seen
 from chaos.checks.replica_view import ReplicaView
+from chaos.tests.metadata_quorum import SECOND_US, Quorum, batch, settled
 from chaos.tests.stub_node import StubBroker, StubLog, StubMetadataLog, StubNode, StubQuorumNode
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import Effect, Event, Note, PeerReply, Request, Send, TimerFired
@@ -197,3 +198,92 @@ def test_follower_gets_past_a_divergence(voter: Voter, moves: bool) -> None:
         voter.sees(0, end=20 - each if moves else 20)
         voter.gets(Diverging(OffsetAndEpoch(12, 4)))
     assert ("times in a row" not in voter.stories) is moves
+
+
+@pytest.fixture
+def quorum() -> Quorum:
+    return settled()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("touched", ["", "leader", "one voter", "two voters", "links of two voters"])
+def test_leader_may_be_deposed_only_after_a_fault_of_it_or_of_a_majority(quorum: Quorum, touched: str) -> None:
+    quorum.now_us += 20 * SECOND_US
+    nodes = {"leader": (0,), "one voter": (1,), "two voters": (1, 2)}.get(touched, ())
+    for each in nodes:
+        quorum.fault_times.node(each, quorum.now_us - SECOND_US)
+    if touched == "links of two voters":
+        quorum.fault_times.link(0, 1, quorum.now_us - SECOND_US)
+        quorum.fault_times.link(2, 0, quorum.now_us - SECOND_US)
+    quorum.elect(2, 2)
+    assert quorum.broken() == (["stable-leadership"] if touched in ("", "one voter") else [])
+
+
+def test_nodes_that_disagree_at_the_end_are_a_violation(quorum: Quorum) -> None:
+    quorum.append(batch(3, 1), to=(0, 1))
+    quorum.commit(4, 0, 1)
+    quorum.end()
+    assert quorum.broken() == ["quorum-converges"]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_process_registers_once(quorum: Quorum, restarted: bool) -> None:
+    quorum.note(3, "broker_registered", epoch=7)
+    quorum.note(3, "broker_registered", epoch=7)
+    if restarted:
+        quorum.nodes[3].incarnation = 1
+        quorum.observe(3)
+    quorum.note(3, "broker_registered", epoch=9)
+    assert quorum.broken() == ([] if restarted else ["no-false-fencing"])
+
+
+@pytest.mark.parametrize("touched", ["", "broker", "link"])
+def test_broker_may_be_fenced_only_after_a_fault_of_it_or_of_its_link(quorum: Quorum, touched: str) -> None:
+    quorum.now_us += 60 * SECOND_US
+    if touched == "broker":
+        quorum.fault_times.node(3, quorum.now_us)
+    if touched == "link":
+        quorum.fault_times.link(3, 0, quorum.now_us)
+    quorum.note(0, "broker_fenced", broker=3)
+    assert quorum.broken() == ([] if touched else ["no-false-fencing"])
+
+
+SETTLED_US, SESSION_US = 6 * SECOND_US, 12 * SECOND_US
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("too_long_ago_us", [0, 1])
+@pytest.mark.parametrize("touched", ["leader", "voters", "links"])
+def test_leader_falls_only_soon_after_a_fault(quorum: Quorum, touched: str, too_long_ago_us: int) -> None:
+    quorum.now_us += 20 * SECOND_US
+    until_us = quorum.now_us + 1 - SETTLED_US - too_long_ago_us  # The new leader is seen in the next microsecond.
+    for number in {"leader": (0,), "voters": (1, 2), "links": ()}[touched]:
+        quorum.fault_times.node(number, until_us)
+    for number in (1, 2) if touched == "links" else ():
+        quorum.fault_times.link(number, 0, until_us)
+    quorum.nodes[1].is_leader, quorum.nodes[1].epoch, quorum.nodes[1].leader_id = True, 2, 1
+    quorum.observe(1)
+    assert ("stable-leadership" in quorum.broken()) is bool(too_long_ago_us)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("too_long_ago_us", [0, 1])
+@pytest.mark.parametrize("touched", ["broker", "controller", "link"])
+def test_broker_is_fenced_only_soon_after_a_fault(quorum: Quorum, touched: str, too_long_ago_us: int) -> None:
+    quorum.now_us += 60 * SECOND_US
+    until_us = quorum.now_us - SESSION_US - too_long_ago_us
+    if touched == "link":
+        quorum.fault_times.link(3, 0, until_us)
+    else:
+        quorum.fault_times.node(3 if touched == "broker" else 0, until_us)
+    quorum.note(0, "broker_fenced", broker=3)
+    assert quorum.broken() == (["no-false-fencing"] if too_long_ago_us else [])
+
+
+@pytest.mark.parametrize(("waited_us", "right"), [(SESSION_US, True), (SESSION_US + 1, False)])
+def test_new_controller_has_no_heartbeats_yet(quorum: Quorum, waited_us: int, right: bool) -> None:
+    led_us = quorum.now_us + 2  # The second look of ``elect`` sees node 1.
+    quorum.elect(1, 2)
+    quorum.now_us = led_us + waited_us
+    quorum.note(1, "broker_fenced", broker=3)
+    assert ("no-false-fencing" not in quorum.broken()) is right

@@ -20,8 +20,8 @@ from chaos.checks.quorum_safety import HighWatermarkOfLeaders
 from chaos.checks.quorum_view import QuorumView, Seen
 from chaos.checks.replica_view import ReplicaView
 from chaos.sim.disk import SimDisk
+from chaos.tests.metadata_quorum import Quorum, batch, settled
 from chaos.tests.stub_node import StubBroker, StubLog, StubMetadataLog, StubNode, StubQuorum, StubQuorumNode
-from chaos.tests.test_quorum_checks import Quorum, batch, settled
 from reference_broker.core.events import Note, Reply, Request, Send
 from reference_broker.ports.node_ports import Channel
 from reference_broker.quorum.messages import RaftResponse, Vote, begin_epoch, fetch, fetched, vote, voted

@@ -25,11 +25,14 @@ from chaos.tests.client_history import (
     read,
     send,
 )
-from chaos.tests.test_group_checks import judged
+from chaos.tests.group_history import judged
 from reports.rows import EndRow, HistoryRow, SpanRow
 
 if TYPE_CHECKING:
     pass
+from chaos.checks.writes import MirrorComplete
+from chaos.tests.group_history import member_operation, member_read
+from reports.rows import CopyRow, ResetRow, TargetSpanRow
 
 WEEK_MS = 7 * 86_400_000
 CUT = replace(END, log_start_offset=10, end_us=20_000_000, retention_ms=WEEK_MS, retention_bytes=-1)
@@ -245,3 +248,30 @@ def test_batch_of_unknown_end_is_written_whole_or_not_at_all(count: int, is_red:
 def test_value_acknowledged_at_another_offset_is_a_duplicate(acked_at: int, is_red: bool) -> None:
     rows = [*BASE, SENDS[0], send(1, acked_at, 5), *POSITIONS, *READS]
     assert ("duplicate" in broken(rows)) is is_red
+
+
+@pytest.mark.parametrize(
+    ("there", "reset", "found"),
+    [
+        ([(0, 6), (6, 0)], None, 0),
+        ([(0, 4), (4, 0)], None, 2),
+        ([(0, 2), (3, 3), (6, 0)], None, 1),
+        ([(0, 4)], None, 0),  # It was not read to its end.
+        ([(2, 4), (6, 0)], ResetRow("mirror-0", 1, "hot", 0, -1, 2, "no_offset", -1, 5), 0),
+        ([(3, 3), (6, 0)], ResetRow("mirror-0", 1, "hot", 0, -1, 2, "no_offset", -1, 5), 1),
+        ([(2, 4), (6, 0)], ResetRow("mirror-0", 1, "hot", 0, 1, 2, "no_offset", -1, 5), 1),
+        ([(2, 4), (6, 0)], ResetRow("member-0", 1, "hot", 0, -1, 2, "no_offset", -1, 5), 2),
+    ],
+)
+def test_mirror_target_holds_records_of_source(
+    there: list[tuple[int, int]], reset: ResetRow | None, found: int
+) -> None:
+    held = [TargetSpanRow("hot", 0, first, count, "producer-0" if count else "", first) for first, count in there]
+    history = History(
+        operations=[member_operation("final-reader", 1, "final_read", 100)],
+        runs=[member_read("final-reader", 1, 0, 6)],
+        copies=[CopyRow("mirror-0-writer", 1, "hot", 0, 0, 6, 0, "producer-0", 0, 50)],
+        target_runs=held,
+        resets=[] if reset is None else [reset],
+    )
+    assert len(judged(MirrorComplete(check_context()), history)) == found
