@@ -94,7 +94,7 @@ def maven() -> Finding:
     return _program(
         "Maven",
         "mvn",
-        "Apache Kafka beside: --peer kafka, --target kafka",
+        "Apache Kafka: --peer kafka, --target kafka, crucible client kafka-java",
         "install Maven (Debian: apt-get install maven)",
     )
 
