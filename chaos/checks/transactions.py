@@ -1,28 +1,18 @@
 """Transactions as clients see them: their sends, their outcome, and the records that read_committed readers got."""
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-from chaos.checks.batches import BatchIdentity, batches_of, producing_of, record_count
-from chaos.checks.check import Check, CheckContext, FetchCheck, Inspection, ProducerCheck
+from chaos.checks.check import Check
 from chaos.checks.committed_offsets import COMMIT, FETCHED, NEVER_US, OffsetRequest, effective_requests
 from chaos.checks.compacted_topics import excused
-from chaos.checks.fetch_model import CompletedFetch
 from chaos.checks.history import History, TopicPartition, WrittenValue, computed_once, expanded, grouped, partition_of
-from chaos.checks.producer_view import EndedTransaction, LogProducers, ProducedBatch
 from chaos.checks.reads import reads
-from reference_broker.core.events import Event
-from reference_broker.replication.partitions import Partition
-from reference_broker.wire.fetch import PartitionData
 from reports.rows import CommitRow, EndRow, PositionRow, SpanRow, TransactionRow, TransformRow
-
-if TYPE_CHECKING:
-    from reference_broker.core.node import Node
-
 
 COMMITTED_READS = 1
 """``SpanRow.isolation`` of readers with read_committed."""
@@ -59,7 +49,9 @@ class Transaction:
 
     def values(self) -> list[tuple[Value, WrittenValue]]:
         return [
-            ((partition_of(span), each.writer, each.sequence), each) for span in self.sent for each in expanded(span)
+            ((partition_of(span), written.writer, written.sequence), written)
+            for span in self.sent
+            for written in expanded(span)
         ]
 
 
@@ -102,12 +94,12 @@ def sightings(history: History) -> dict[Value, list[Sighting]]:
     """Return the places and times at which readers with read_committed saw each value, in the order of the
     responses."""
     by_value: dict[Value, list[Sighting]] = {}
-    for span, operation in sorted(reads(history), key=lambda each: each[1].complete_us):
+    for span, operation in sorted(reads(history), key=lambda read: read[1].complete_us):
         if span.isolation == COMMITTED_READS and span.writer:
-            for each in expanded(span):
-                key = (partition_of(span), each.writer, each.sequence)
-                by_value.setdefault(key, []).append(
-                    Sighting(each.offset, operation.complete_us, span.process, span.index)
+            for written in expanded(span):
+                value = (partition_of(span), written.writer, written.sequence)
+                by_value.setdefault(value, []).append(
+                    Sighting(written.offset, operation.complete_us, span.process, span.index)
                 )
     return by_value
 
@@ -144,8 +136,8 @@ def committed_moves(history: History) -> dict[TopicPartition, list[tuple[int, in
     readers = {span.process: None for span, _ in reads(history) if span.isolation == COMMITTED_READS}
     moves = [row for row in history.positions if row.process in readers and row.error is None]
     return {
-        where: [(row.fetch_offset, row.next_offset) for row in rows]
-        for where, rows in grouped(moves, partition_of).items()
+        partition: [(row.fetch_offset, row.next_offset) for row in rows]
+        for partition, rows in grouped(moves, partition_of).items()
     }
 
 
@@ -160,27 +152,26 @@ def missing(
     """
     seen, until, starts = sightings(history), known_until(history), log_starts(history)
     # Physical: without a response the offset is unknown. Kafka: records below the log start offset are deleted.
-    return [
-        (key, value)
-        for key, value in transaction.values()
-        if key not in seen
-        and key not in excused(history)[COMMITTED_READS]  # X-11: a cleaner may have taken it.
-        and starts.get(key[0], 0) <= value.offset < until.get(key[0], 0)
-        and value.offset >= 0
-        and (
-            value.offset >= unreadable.get(key[0], 0)
-            or any(first <= value.offset < end for first, end in committed_moves(history).get(key[0], ()))
-        )
-    ]
+    found = []
+    for value, written in transaction.values():
+        partition, offset = value[0], written.offset
+        if value in seen or value in excused(history)[COMMITTED_READS]:  # X-11: a cleaner may have taken it.
+            continue
+        if offset < 0 or not starts.get(partition, 0) <= offset < until.get(partition, 0):
+            continue
+        moves = committed_moves(history).get(partition, ())
+        if offset >= unreadable.get(partition, 0) or any(first <= offset < end for first, end in moves):
+            found.append((value, written))
+    return found
 
 
 @computed_once
 def committed_offsets(history: History) -> dict[TopicPartition, list[int]]:
     """Return the sorted offsets at which readers with read_committed saw a record of ours."""
     by_partition: dict[TopicPartition, dict[int, None]] = {}
-    for key, where in sightings(history).items():
-        by_partition.setdefault(key[0], {}).update((each.offset, None) for each in where)
-    return {where: sorted(offsets) for where, offsets in by_partition.items()}
+    for (partition, _, _), seen in sightings(history).items():
+        by_partition.setdefault(partition, {}).update((sighting.offset, None) for sighting in seen)
+    return {partition: sorted(offsets) for partition, offsets in by_partition.items()}
 
 
 def between(offsets: list[int], first: int, end: int) -> list[int]:
@@ -195,17 +186,18 @@ class AbortedRead(Check):
 
     def end(self, history: History) -> None:
         seen = sightings(history)
-        for each in transactions(history):
-            if each.fate is not Fate.NEVER:
+        for transaction in transactions(history):
+            if transaction.fate is not Fate.NEVER:
                 continue  # Physical: an EndTxn whose response was lost may have taken effect.
             self.evidence += 1
-            shown = [(key, seen[key][0]) for key, _ in each.values() if key in seen]
-            if shown:
-                ((topic, partition), writer, sequence), first = min(shown, key=lambda entry: entry[1].at_us)
+            first_sightings = [(value, seen[value][0]) for value, _ in transaction.values() if value in seen]
+            if first_sightings:
+                value, first = min(first_sightings, key=lambda pair: pair[1].at_us)
+                (topic, partition), writer, sequence = value
                 self.violated(
                     first.at_us,
                     f"{first.process} read {topic}-{partition} offset {first.offset}: {writer}/{sequence} of "
-                    f"{each.named}, which was never committed ({each.row.requested_end} was requested)",
+                    f"{transaction.named}, which was never committed ({transaction.row.requested_end} was requested)",
                 )
 
 
@@ -219,18 +211,19 @@ class PrecommittedRead(Check):
 
     def end(self, history: History) -> None:
         seen = sightings(history)
-        for each in transactions(history):
-            if each.row.requested_end != "commit":
+        for transaction in transactions(history):
+            requested_us = transaction.row.at_us
+            if transaction.row.requested_end != "commit":
                 continue  # aborted-read judges it.
             self.evidence += 1
-            for key, _ in each.values():
-                first = seen[key][0] if key in seen else None
-                if first is not None and first.at_us < each.row.at_us:
-                    (topic, partition), writer, sequence = key
+            for value, _ in transaction.values():
+                first = seen[value][0] if value in seen else None
+                if first is not None and first.at_us < requested_us:
+                    (topic, partition), writer, sequence = value
                     self.violated(
                         first.at_us,
                         f"{first.process} read {topic}-{partition} offset {first.offset}: {writer}/{sequence} "
-                        f"{each.row.at_us - first.at_us} us before {each.named} requested its commit",
+                        f"{requested_us - first.at_us} us before {transaction.named} requested its commit",
                     )
                     break
 
@@ -256,34 +249,35 @@ class LostTransaction(Check):
     def end(self, history: History) -> None:
         if not history.writes_guaranteed:
             return  # Physical: the only replica lost its power, and nothing had been synced.
-        self._forgotten(history)
+        self._judge_producer_ids(history)
         seen, unreadable = sightings(history), dict(self.context.replicas.unreadable())
-        for each in transactions(history):
-            if each.fate is not Fate.COMMITTED or self.context.replicas.transactions_excused(each.row.transactional_id):
+        for transaction in transactions(history):
+            is_excused = self.context.replicas.transactions_excused(transaction.row.transactional_id)
+            if transaction.fate is not Fate.COMMITTED or is_excused:
                 continue
             self.evidence += 1
-            gone = missing(history, each, unreadable)
-            if gone and not any(key in seen for key, _ in each.values()):
-                ((topic, partition), writer, sequence), value = gone[0]
+            lost = missing(history, transaction, unreadable)
+            if lost and not any(value in seen for value, _ in transaction.values()):
+                ((topic, partition), writer, sequence), written = lost[0]
                 self.violated(
-                    each.row.until_us,
-                    f"{each.named} was committed, and nobody read any of its values, such as {writer}/{sequence} at "
-                    f"{topic}-{partition} offset {value.offset}",
+                    transaction.row.until_us,
+                    f"{transaction.named} was committed, and nobody read any of its values, such as "
+                    f"{writer}/{sequence} at {topic}-{partition} offset {written.offset}",
                 )
 
-    def _forgotten(self, history: History) -> None:
-        begun = [row for row in history.transactions if row.producer_id >= 0]
-        for rows in grouped(begun, lambda row: (row.process, row.transactional_id)).values():
+    def _judge_producer_ids(self, history: History) -> None:
+        rows_with_id = [row for row in history.transactions if row.producer_id >= 0]
+        for rows in grouped(rows_with_id, lambda row: (row.process, row.transactional_id)).values():
             if self.context.replicas.transactions_excused(rows[0].transactional_id):
                 continue
-            for before, row in pairwise(sorted(rows, key=lambda each: each.index)):
+            for before, row in pairwise(sorted(rows, key=lambda row: row.index)):
                 is_same = before.producer_id == row.producer_id
                 in_use = before.producer_epoch < LAST_EPOCH and row.from_us - before.from_us < IDLE_US
                 if (is_same and row.producer_epoch < before.producer_epoch) or (not is_same and in_use):
-                    now, then = (f"{each.producer_id}, epoch {each.producer_epoch}" for each in (row, before))
                     self.violated(
                         row.from_us,
-                        f"{row.transactional_id} went on as producer {now}, after producer {then}: it was forgotten",
+                        f"{row.transactional_id} went on as producer {row.producer_id}, epoch {row.producer_epoch}, "
+                        f"after producer {before.producer_id}, epoch {before.producer_epoch}: it was forgotten",
                     )
 
 
@@ -294,11 +288,11 @@ Part = tuple[Transaction, int]
 class TornTransaction(Check):
     """torn-transaction: a transaction takes effect whole or not at all.
 
-    Torn inside: read_committed readers got one of its values, and another value is missing. A transaction of unknown
+    Its values disagree if read_committed readers got one of them, and another one is missing. A transaction of unknown
     outcome is judged, too.
 
-    Torn outside: its values and the group offsets that it sent disagree. A group fetches an offset that only a never
-    committed transaction sent. Or it fetches an older offset after a transaction with a newer one was committed.
+    Its values and the group offsets that it sent disagree if a group fetches an offset that only a never committed
+    transaction sent, or an older offset after a transaction with a newer one was committed.
     """
 
     guarantee = "torn-transaction"
@@ -306,63 +300,71 @@ class TornTransaction(Check):
     def end(self, history: History) -> None:
         if not history.transactions:
             return
-        self.evidence += sum(each.fate is Fate.COMMITTED for each in transactions(history))
+        self.evidence += sum(transaction.fate is Fate.COMMITTED for transaction in transactions(history))
         if history.writes_guaranteed:  # Physical: one replica may have lost any part of its records with its power.
-            self._inside(history)
-        self._outside(history)
+            self._judge_values(history)
+        self._judge_offsets(history)
 
-    def _inside(self, history: History) -> None:
+    def _judge_values(self, history: History) -> None:
         seen, unreadable = sightings(history), dict(self.context.replicas.unreadable())
-        for each in transactions(history):
-            there = [key for key, _ in each.values() if key in seen]
-            gone = missing(history, each, unreadable) if there and each.fate is not Fate.NEVER else []
-            if gone:
-                ((topic, partition), writer, sequence), value = gone[0]
+        for transaction in transactions(history):
+            read_values = [value for value, _ in transaction.values() if value in seen]
+            if not read_values or transaction.fate is Fate.NEVER:
+                continue
+            lost = missing(history, transaction, unreadable)
+            if lost:
+                ((topic, partition), writer, sequence), written = lost[0]
                 self.violated(
-                    each.row.until_us,
-                    f"of {each.named} {len(there)} values were read with read_committed, and {len(gone)} are missing, "
-                    f"such as {writer}/{sequence} at {topic}-{partition} offset {value.offset}",
+                    transaction.row.until_us,
+                    f"of {transaction.named} {len(read_values)} values were read with read_committed, and {len(lost)} "
+                    f"are missing, such as {writer}/{sequence} at {topic}-{partition} offset {written.offset}",
                 )
 
-    def _outside(self, history: History) -> None:
-        parts = [
-            ((row.group, row.topic, row.partition), (each, row.offset))
-            for each in transactions(history)
-            for row in each.offsets
-            if row.error is None
-        ]
-        sent = {key: [part for _, part in pairs] for key, pairs in grouped(parts, lambda each: each[0]).items()}
-        plain = effective_requests(history, COMMIT)
+    def _judge_offsets(self, history: History) -> None:
+        by_partition: dict[tuple[str, str, int], list[Part]] = {}
+        for transaction in transactions(history):
+            for row in transaction.offsets:
+                if row.error is None:
+                    key = (row.group, row.topic, row.partition)
+                    by_partition.setdefault(key, []).append((transaction, row.offset))
+        plain_commits = effective_requests(history, COMMIT)
         for key, fetches in effective_requests(history, FETCHED).items():
-            if key in sent:
+            if key in by_partition:
                 for fetch in fetches:
-                    self._judge(fetch, sent[key], plain.get(key, []))
+                    self._judge_fetch(fetch, by_partition[key], plain_commits.get(key, []))
 
-    def _judge(self, fetch: OffsetRequest, sent: list[Part], plain: list[OffsetRequest]) -> None:
+    def _judge_fetch(self, fetch: OffsetRequest, parts: list[Part], plain_commits: list[OffsetRequest]) -> None:
+        """Judge the offset that a group fetched by the transactions and the plain commits of its partition."""
         fetched = fetch.row.offset
-        of_plain = [each for each in plain if each.row.offset == fetched and each.invoke_us <= fetch.until_us]
-        of_sent = [each for each, offset in sent if offset == fetched and each.row.at_us <= fetch.until_us]
-        possible = [each for each in of_sent if each.fate is not Fate.NEVER]
-        if of_sent and not possible and not of_plain:
+        commits = [
+            commit for commit in plain_commits if commit.row.offset == fetched and commit.invoke_us <= fetch.until_us
+        ]
+        senders = [
+            transaction
+            for transaction, offset in parts
+            if offset == fetched and transaction.row.at_us <= fetch.until_us
+        ]
+        possible = [transaction for transaction in senders if transaction.fate is not Fate.NEVER]
+        if senders and not possible and not commits:
             self.violated(
                 fetch.until_us,
-                f"{fetch.named}: offset {fetched} was sent, which only {of_sent[0].named} sent. It was never committed",
+                f"{fetch.named}: offset {fetched} was sent, which only {senders[0].named} sent. It was never committed",
             )
-        done = [
-            (each, offset)
-            for each, offset in sent
-            if each.fate is Fate.COMMITTED and each.row.until_us <= fetch.invoke_us
+        committed = [
+            (transaction, offset)
+            for transaction, offset in parts
+            if transaction.fate is Fate.COMMITTED and transaction.row.until_us <= fetch.invoke_us
         ]
-        if not done:
+        if not committed:
             return
-        last, newest = max(done, key=lambda part: part[0].row.at_us)
+        last, newest = max(committed, key=lambda part: part[0].row.at_us)
         if fetched >= newest:
             return
         # Physical: a commit requested before the last commit ended may have taken effect after it.
-        late = any(each.until_us > last.row.at_us for each in of_plain) or any(
-            _ended_us(each) > last.row.at_us for each in possible
-        )
-        if not late:
+        requested_us = last.row.at_us
+        is_late = any(commit.until_us > requested_us for commit in commits)
+        is_late |= any(_ended_us(transaction) > requested_us for transaction in possible)
+        if not is_late:
             self.violated(
                 fetch.until_us,
                 f"{fetch.named}: offset {fetched} was sent, though {last.named} had committed {newest}",
@@ -401,31 +403,32 @@ class ExactlyOnce(Check):
                         f"{', '.join(sorted(copies))}",
                     )
         if history.writes_guaranteed:
-            self._never(history, outputs, at_us)
+            self._judge_missing(history, outputs, at_us)
 
-    def _never(self, history: History, outputs: dict[Group, dict[int, set[str]]], at_us: int) -> None:
-        inputs, ended = committed_offsets(history), {partition_of(row) for row in history.ends}
-        begun: dict[Group, int] = {}
-        unread: dict[Group, set[int]] = {}
+    def _judge_missing(self, history: History, outputs: dict[Group, dict[int, set[str]]], at_us: int) -> None:
+        """Judge the inputs up to the last committed offset of each group that are not in its output."""
+        inputs, read_to_end = committed_offsets(history), {partition_of(row) for row in history.ends}
+        first_offsets: dict[Group, int] = {}
+        unknown: dict[Group, set[int]] = {}
         for row in history.transforms:
-            key = (row.group, partition_of(row))
-            begun[key] = min(begun.get(key, row.source_offset), row.source_offset)
-            if (row.target_topic, row.target_partition) not in ended:
+            source = (row.group, partition_of(row))
+            first_offsets[source] = min(first_offsets.get(source, row.source_offset), row.source_offset)
+            if (row.target_topic, row.target_partition) not in read_to_end:
                 # Physical: the contents of a partition that was not read to its end are unknown.
-                unread.setdefault(key, set()).update(range(row.source_offset, row.source_offset + row.count))
-        done: dict[Group, int] = {}
-        for each in transactions(history):
-            if each.fate is Fate.COMMITTED:
-                for sent in each.offsets:
+                unknown.setdefault(source, set()).update(range(row.source_offset, row.source_offset + row.count))
+        ends: dict[Group, int] = {}
+        for transaction in transactions(history):
+            if transaction.fate is Fate.COMMITTED:
+                for sent in transaction.offsets:
                     if sent.error is None:
-                        key = (sent.group, partition_of(sent))
-                        done[key] = max(done.get(key, 0), sent.offset)
-        for key, end in done.items():
-            group, (topic, partition) = key
-            if key not in begun:
+                        source = (sent.group, partition_of(sent))
+                        ends[source] = max(ends.get(source, 0), sent.offset)
+        for source, end in ends.items():
+            group, (topic, partition) = source
+            if source not in first_offsets:
                 continue
-            for offset in between(inputs.get(key[1], []), begun[key], end):
-                if offset not in outputs.get(key, {}) and offset not in unread.get(key, ()):
+            for offset in between(inputs.get(source[1], []), first_offsets[source], end):
+                if offset not in outputs.get(source, {}) and offset not in unknown.get(source, ()):
                     self.violated(
                         at_us,
                         f"{topic}-{partition} offset {offset} was consumed by group {group} and is not in its output",
@@ -440,191 +443,16 @@ def _outputs(history: History) -> dict[Group, dict[int, set[str]]]:
     for row in history.transforms:
         outputs = by_group.setdefault((row.group, partition_of(row)), {})
         for step in range(row.count):
-            for name in _copies(row, step, seen):
-                outputs.setdefault(row.source_offset + step, set()).add(name)
+            copies = _copies(row, step, seen)
+            if copies:
+                outputs.setdefault(row.source_offset + step, set()).update(copies)
     return by_group
 
 
 def _copies(row: TransformRow, step: int, seen: dict[Value, list[Sighting]]) -> set[str]:
-    where = (row.target_topic, row.target_partition)
+    target = (row.target_topic, row.target_partition)
     sequence = row.first_sequence + step
     return {
-        f"{where[0]}-{where[1]} offset {each.offset}: {row.writer}/{sequence}"
-        for each in seen.get((where, row.writer, sequence), ())
+        f"{row.target_topic}-{row.target_partition} offset {sighting.offset}: {row.writer}/{sequence}"
+        for sighting in seen.get((target, row.writer, sequence), ())
     }
-
-
-class LsoRegression(Check):
-    """lso-regression (X-4): a leader's last stable offset never goes back within its leader epoch.
-
-    From outside, the check uses responses to fetches that named the leader epoch, since a leader of another epoch
-    rejects those. Two responses have an order if the first arrived before the second was requested. From inside, it
-    compares the logs in each thorough comparison.
-
-    KIP-392: followers serve the consumers of their rack. After a restart a follower knows only the high watermark of
-    its checkpoint, until its leader sends the current one. So nodes that another node leads in the epoch are not
-    judged.
-    """
-
-    guarantee = "lso-regression"
-    inspection = Inspection.ONLY_THOROUGH
-
-    def __init__(self, context: CheckContext) -> None:
-        super().__init__(context)
-        self._shown: dict[tuple[int, int, bytes, int], tuple[int, int]] = {}
-        """leader epoch and last stable offset by node, incarnation and partition"""
-
-    def inspect(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
-        for partition in node.broker.partitions.by_name.values():
-            self._look(at_us, incarnation, node.broker.node_id, partition)
-
-    def _look(self, at_us: int, incarnation: int, node_id: int, partition: Partition) -> None:
-        key = (node_id, incarnation, partition.topic_id, partition.index)
-        epoch, before = self._shown.get(key, (-1, 0))
-        shown = partition.log.last_stable_offset
-        if partition.leader_epoch == epoch and shown < before:
-            self.violated(
-                at_us,
-                f"{partition.topic}-{partition.index}: node {node_id}, the leader in epoch {epoch}, shows the last "
-                f"stable offset {shown} after {before}",
-            )
-        self._shown[key] = (partition.leader_epoch, shown)
-
-    def end(self, history: History) -> None:
-        shown = [
-            (row, operation)
-            for row in history.positions
-            if row.last_stable_offset >= 0
-            and row.leader_epoch >= 0
-            and row.error is None
-            and (operation := history.operation_of.get((row.process, row.index))) is not None
-            and operation.node >= 0
-        ]
-        self.evidence += len(shown)
-        of_leader = grouped(shown, lambda each: (partition_of(each[0]), each[1].node, each[0].leader_epoch))
-        for ((topic, partition), node, epoch), rows_of_leader in of_leader.items():
-            if node not in self.context.replicas.leaders.get((f"{topic}-{partition}", epoch), {node}):
-                continue
-            ended = sorted(rows_of_leader, key=lambda each: each[1].complete_us)
-            known, at = -1, 0
-            for row, operation in sorted(rows_of_leader, key=lambda each: each[1].invoke_us):
-                while at < len(ended) and ended[at][1].complete_us < operation.invoke_us:
-                    known = max(known, ended[at][0].last_stable_offset)
-                    at += 1
-                if row.last_stable_offset < known:
-                    self.violated(
-                        operation.complete_us,
-                        f"{topic}-{partition}: node {node}, the leader in epoch {epoch}, sent {row.process} the last "
-                        f"stable offset {row.last_stable_offset} after {known}",
-                    )
-
-
-class StableOffsetExact(ProducerCheck):
-    """lso-regression (X-4, X-13): each log's last stable offset is the high watermark, or the first offset of the
-    earliest transaction that is open or whose marker the high watermark has not passed.
-
-    The check judges leaders and followers after each event that changed the log. Where records are gone, a log may not
-    know a transaction that ended above its high watermark: then the offset may be smaller until the high watermark has
-    passed the end that the log had when it was opened or truncated (X-4: "may show less until ..."). A cleaner removes
-    only records of decided transactions (X-11), so a log that starts with a smaller high watermark need not know these.
-    """
-
-    guarantee = "lso-regression"
-
-    def __init__(self, context: CheckContext) -> None:
-        super().__init__(context)
-        self.producers.on_log_replayed.append(self.log_replayed)
-        self.producers.on_high_watermark_moved.append(self.high_watermark_moved)
-
-    def log_replayed(
-        self,
-        at_us: int,
-        node: "Node",
-        producers: LogProducers,
-        new: Sequence[ProducedBatch] | None,  # noqa: ARG002
-    ) -> None:
-        self.high_watermark_moved(at_us, node, producers)
-
-    def high_watermark_moved(self, at_us: int, node: "Node", producers: LogProducers) -> None:
-        log, wanted = producers.log, producers.stable
-        self.evidence += bool(producers.open or producers.ended)
-        shown = log.last_stable_offset
-        if wanted <= shown <= producers.most_stable:
-            return
-        is_behind = producers.known_from > 0 or log.high_watermark < producers.opened_end
-        if shown < wanted and is_behind and not producers.is_whole:
-            return
-        self.violated(
-            at_us,
-            f"{log.directory} on node {node.broker.node_id} shows the last stable offset {shown}, and its batches give "
-            f"{wanted}: the high watermark is {log.high_watermark}, open transactions begin at "
-            f"{sorted(producers.open.values())}",
-        )
-
-
-def _has_none_of(transaction: EndedTransaction, batches: Sequence[tuple[BatchIdentity, bytes]]) -> bool:
-    """Return whether no batch has records of the transaction."""
-    return not any(
-        transaction.first_offset <= batch.base_offset < transaction.marker
-        and not batch.control
-        and record_count(data) > 0
-        and producing_of(data).producer_id == transaction.producer_id
-        for batch, data in batches
-    )
-
-
-class AbortedListed(ProducerCheck, FetchCheck):
-    """aborted-read (X-5): a response to a fetch with read_committed has no record at or above the last stable offset,
-    and it lists every aborted transaction that overlaps its records, and none that was not aborted.
-
-    Its partition may be led or followed (KIP-392). Where the cleaner has removed the records of an aborted transaction
-    (X-11), it need not be listed.
-    """
-
-    guarantee = "aborted-read"
-
-    def fetched(self, at_us: int, fetch: CompletedFetch) -> None:  # noqa: ARG002
-        if not fetch.request.reads_committed:
-            return
-        fetched = [
-            (partition, each)
-            for name, each in fetch.data.items()
-            if each.records and each.error_code == 0 and (partition := fetch.served(name)) is not None
-        ]
-        if fetched:
-            self.context.replicas.after_event(fetch.node, lambda us, node: self._judge_all(us, node, fetched))
-
-    def _judge_all(self, at_us: int, node: "Node", fetched: Sequence[tuple[Partition, PartitionData]]) -> None:
-        for partition, sent in fetched:
-            producers = self.producers.of(at_us, node, partition.log)
-            if producers is not None:
-                self._judge(at_us, node, producers, sent)
-
-    def _judge(self, at_us: int, node: "Node", producers: LogProducers, sent: PartitionData) -> None:
-        batches = list(batches_of(bytes(sent.records or b"")))
-        if not batches:
-            return
-        self.evidence += 1
-        begin, last = batches[0][0].base_offset, batches[-1][0].last_offset
-        who = f"{producers.log.directory}: node {node.broker.node_id} sent offsets {begin}..{last} with read_committed"
-        stable = producers.greatest_stable
-        if not last < sent.last_stable_offset <= stable:
-            self.violated(at_us, f"{who} and the last stable offset {sent.last_stable_offset}, and it is {stable}")
-        listed = {(int(each.producer_id), int(each.first_offset)) for each in sent.aborted_transactions or ()}
-        is_cleaned, behind = producers.log.config.is_compacted, set[tuple[int, int]]()
-        for each in reversed(producers.ended):
-            if each.marker < begin:
-                break
-            if each.commits:
-                continue
-            behind.add((each.producer_id, each.first_offset))
-            is_missing = each.first_offset <= last and (each.producer_id, each.first_offset) not in listed
-            if is_missing and not (is_cleaned and _has_none_of(each, batches)):
-                self.violated(
-                    at_us,
-                    f"{who}, and does not list the transaction of producer {each.producer_id} that began at "
-                    f"{each.first_offset} and was aborted at {each.marker}",
-                )
-        wrong = listed - behind
-        if wrong and producers.known_from == 0:
-            self.violated(at_us, f"{who}, and lists (producer ID, first offset) {sorted(wrong)}, not aborted there")

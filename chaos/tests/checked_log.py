@@ -6,7 +6,7 @@ from chaos.checks.check import Check
 from chaos.checks.fetch_model import CompletedFetch, PendingFetch, Session, WantedPartition, WantedPartitions
 from chaos.checks.producers import ProducersEqualReplay, SequencesFollow
 from chaos.checks.replica_view import ReplicaView, TouchedLogs
-from chaos.checks.transactions import AbortedListed, StableOffsetExact
+from chaos.checks.stable_offsets import AbortedListed, StableOffsetExact
 from chaos.tests.check_context import check_context
 from chaos.tests.stub_node import StubBroker, StubNode, node_partitions
 from reference_broker.log.config import LogConfig
