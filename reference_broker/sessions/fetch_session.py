@@ -287,7 +287,8 @@ class SessionFetch(DelayedFetch, Protocol):
 
 
 class DataQueue(Protocol):
-    """The cached partitions that have data to send, in the order in which a response takes them."""
+    """The cached partitions that have data to send, in the order in which a response takes them: ``ListQueue``, or the
+    ring of the first revision."""
 
     def push(self, cached: CachedPartition) -> None: ...
 

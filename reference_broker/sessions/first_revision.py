@@ -102,6 +102,7 @@ class FirstRevisionSession(FetchSession):
     def accept_full(self, now: Now) -> Removed:
         """Accept a full request, which replaces all partitions and keeps ID and number."""
         removed = self.empty()
+        self.readable_bytes = {}
         self.serves_full, self.denied = True, False
         if self.responded_before_full is None:
             self.responded_before_full = self.responded_sequence_number
@@ -115,7 +116,7 @@ class FirstRevisionSession(FetchSession):
         return self.empty()
 
     def empty(self) -> Removed:
-        self.last_sent, self.dirty_sequence_numbers, self.readable_bytes = {}, {}, {}
+        self.last_sent, self.dirty_sequence_numbers = {}, {}
         return FetchSession.empty(self)
 
     def has_parked(self, request_epoch: int) -> bool:

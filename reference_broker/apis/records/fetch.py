@@ -13,21 +13,21 @@
 ``Fetch`` has a section for each step, and ``NEXT_STAGES`` is the table of its stages. A fetch costs in proportion to
 the partitions that are marked and those that are sent.
 
-A fetch ends in one of four stages. ``Fetch._end`` is where each of them begins:
+A fetch ends in one of four ways, each of which is a stage and goes through ``Fetch._end``:
 
-========= ============================================= ======================= ====================================
-stage     cause                                         response                session
-========= ============================================= ======================= ====================================
-COMPLETED there is enough to send, the wait is over, or its partitions          records what was sent; a candidate
-          the request was repeated (first revision)                             becomes a session or is released
-ABANDONED a newer request of the session came, or the   the top-level error of  serves the newer request, or is gone
-          session was closed or evicted                 F-10 or F-9
-DROPPED   the connection closed before the response, or none; for a bug         keeps each mark; a candidate is
-          a bug failed the request while it was parked  UNKNOWN_SERVER_ERROR    released
-FAILED    a bug ended the work half way                 UNKNOWN_SERVER_ERROR    is closed, its marks being unknown
-========= ============================================= ======================= ====================================
+========= ======================================== =============================== =================================
+stage     cause                                    response                        session
+========= ======================================== =============================== =================================
+COMPLETED enough can be sent, the wait is over, or the partitions                  records what was sent; a candidate
+          the fetcher needs a response now                                         is admitted or released
+ABANDONED a newer request of the session came, or  INVALID_FETCH_SESSION_EPOCH, or serves the newer request, or is
+          the session was closed or evicted        FETCH_SESSION_ID_NOT_FOUND      gone
+DROPPED   the connection closed, or a bug failed   none, or UNKNOWN_SERVER_ERROR   keeps all marks; a candidate is
+          the request while it was parked                                          released
+FAILED    a bug ended its work half way            UNKNOWN_SERVER_ERROR            is closed: its marks are unknown
+========= ======================================== =============================== =================================
 
-``Call`` sends UNKNOWN_SERVER_ERROR. Where the response was sent before, nothing more is sent.
+UNKNOWN_SERVER_ERROR comes from ``Call.contain``. A fetch that ends after its response has been sent sends nothing more.
 
 ``Fetch.run`` takes these steps in one event for up to 1,000 partitions. A larger fetch yields in between
 (``ports.slicing``). Then other requests are served, and partitions change. Comments below say what follows from that.
@@ -197,10 +197,8 @@ class Fetch:
     # 1. the partitions that the request names and forgets
 
     def serve_full(self) -> Sliced[None]:
-        """Serve the partitions that the request names, and those that the session caches already."""
+        """Serve the partitions that the request names."""
         yield from self._update_partitions()
-        if self.session.session_id:
-            self.broker.fetch_sessions.resized(self.session)
         yield from self.serve()
 
     def serve_incremental(self) -> Sliced[None]:
@@ -493,13 +491,13 @@ class Fetch:
             if limit <= cached.too_small_bytes and not is_first:
                 skipped.append(cached)
                 continue
-            part = read(cached, self._lookup_to_read(cached), self.params.isolation, limit, is_first)
-            if part.records:
+            read_data = read(cached, self._lookup_to_read(cached), self.params.isolation, limit, is_first)
+            if read_data.records:
                 is_first = False
-                remaining -= len(part.records)
+                remaining -= len(read_data.records)
             # Decision batch-fits (F-16): sent | too large now
-            if part.records or part.error_code:
-                data[cached] = part
+            if read_data.records or read_data.error_code:
+                data[cached] = read_data
             else:
                 cached.remember_too_small(limit)
                 skipped.append(cached)
@@ -521,9 +519,9 @@ class Fetch:
         reports = self.session.reports
         for cached in marked:
             if cached not in data:
-                part = without_records(cached, self.lookups[cached], self.params.isolation)
-                if reports(cached, part):
-                    data[cached] = part
+                state = without_records(cached, self.lookups[cached], self.params.isolation)
+                if reports(cached, state):
+                    data[cached] = state
 
     def _place(self, result: PartitionResult) -> int:
         return self.session.place(result[0])
@@ -563,10 +561,12 @@ class Fetch:
         return True
 
     def _error_response(self, error_code: int) -> FetchResponse:
+        """Return the response with a top-level error. Another revision may have more in it."""
         return FetchResponse(int(error_code))
 
     def _connection_closed(self) -> None:
-        """End the wait: the connection closed, or a bug failed the request. A fetch at work is not interrupted."""
+        """End the wait: the connection closed, or a bug failed the request. A fetch at work goes on, without the remote
+        tier."""
         self._end_remote()
         if self.stage.is_parked:
             self._drop()

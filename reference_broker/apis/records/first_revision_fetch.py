@@ -18,6 +18,7 @@ from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
 from reference_broker.apis.records.fetch import Fetch
 from reference_broker.apis.records.fetch_partition import Lookup
+from reference_broker.ports.slicing import Sliced
 from reference_broker.sessions.fetch_session import CachedPartition, SessionFetch
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
 from reference_broker.sessions.first_revision import FirstRevisionSession
@@ -55,7 +56,7 @@ def fetch_first(
             return again()
     sessions.accept(session, request.session_epoch, broker.now)
     fetch = FirstRevisionFetch(broker, call, session, request)
-    fetch.run(fetch.serve_full() if request.topics else fetch.serve())
+    fetch.run(fetch.serve_named() if request.topics else fetch.serve())
     return None
 
 
@@ -80,7 +81,7 @@ def _fetch_all(
         sessions.forget_refusal()
         sessions.unregister(session.accept_full(broker.now))
     fetch = FirstRevisionFetch(broker, call, session, request)
-    fetch.run(fetch.serve_full())
+    fetch.run(fetch.serve_named())
     return None
 
 
@@ -145,6 +146,15 @@ class FirstRevisionFetch(Fetch):
 
     session: FirstRevisionSession
 
+    def serve_named(self) -> Sliced[None]:
+        """Serve a full request, or an incremental one that names partitions. Nothing is forgotten in this revision."""
+        yield from self._update_partitions()
+        if self.session.session_id:
+            self.broker.fetch_sessions.resized(self.session)
+        yield from self.serve()
+
+    # ``FirstRevisionSession.sent`` compares what was readable with what was sent.
+
     def _note(self, cached: CachedPartition, lookup: Lookup) -> None:
         self.session.readable_bytes[cached] = lookup.unlimited_bytes
         Fetch._note(self, cached, lookup)
@@ -155,7 +165,8 @@ class FirstRevisionFetch(Fetch):
         return lookup
 
     def _keep_session(self) -> bool:
-        """A session of too many partitions caches nothing and denies incremental fetches."""
+        """Do so for every full fetch. A session of too many partitions caches nothing and denies incremental
+        fetches."""
         session, sessions = self.session, self.broker.fetch_sessions
         if session.session_id:
             if session.serves_full and sessions.is_too_large(session):
