@@ -81,6 +81,8 @@ class _Group:
     """when the time to join began: with the rebalance, or again when it was over and nobody had joined"""
     timeout_us: int = 0
     """longest rebalance timeout of its members then"""
+    late_until_us: int = 0
+    """Until then the timer of an earlier time to join may fire (physical, ``SLACK_US``)."""
     absent_from_us: int = 0
     """when the first time to join is over"""
     began_us: int = 0
@@ -104,6 +106,7 @@ class _Group:
             view.state == PREPARING and nobody_joined and view.members and self.since_us + self.timeout_us <= until_us
         ):
             self.since_us += self.timeout_us
+            self.late_until_us = self.since_us + SLACK_US
             self.timeout_us = max(view.rebalance_ms, MIN_WAIT_MS) * 1000
 
 
@@ -452,7 +455,7 @@ class GroupMoves(Check):
             return
         absent = [key for key in of.view.members if key not in joined and key in after.members]
         absent += [key for key in after.pending if key in of.view.pending]
-        if absent and waited_us < of.timeout_us:
+        if absent and waited_us < of.timeout_us and self._now_us > of.late_until_us:
             yield (
                 f"generation {after.generation} begins without {absent}, {waited_us} us after the rebalance began, "
                 f"and {of.timeout_us} us are due"
@@ -502,9 +505,9 @@ class GroupMoves(Check):
         if PREPARING in states[1:]:
             of.since_us, of.timeout_us, of.unsynced = self._now_us, after.rebalance_ms * 1000, {}
             of.is_initial = states[states.index(PREPARING, 1) - 1] == EMPTY
-            of.absent_from_us = of.since_us + of.timeout_us
+            of.absent_from_us, of.late_until_us = of.since_us + of.timeout_us, 0
         else:
-            of.wait_again(self._now_us, not before.joined, after)
+            of.wait_again(self._now_us, not before.joined and not after.joined, after)
         if after.generation != before.generation:
             of.began_us, of.sync_timeout_us = self._now_us, after.rebalance_ms * 1000
             of.assignments, of.unsynced = [], dict.fromkeys(after.members)

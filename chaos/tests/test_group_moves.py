@@ -739,3 +739,36 @@ def test_static_member_without_rejoin_is_awaited_again() -> None:
 
     assert not any("begins without" in each for each in waited(1_600_000).stories)
     assert any("generation 4 begins without ['b-1']" in each for each in waited(1_400_000).stories)
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_time_to_join_of_a_group_without_members_is_over_at_once(is_alone: bool) -> None:
+    """All members that have not synced are gone, and one that joins next does not wait for an ID without a member."""
+    world = stable(member(A)) if is_alone else stable(member(A), member(B, "i"))
+    for each in world.group.members.values():
+        world.group.await_join(each, True)
+    world.request(JOIN, joining(A), world.begin(), world.generation(), world.joined(A))
+    world.group.add_pending_member("p")
+    world.request(JOIN, joining(), join_refused(ErrorCode.member_id_required, "p"))
+    world.group.remove(A)
+    world.handle_timer(world.begin(), after_us=2_000_000)
+    world.group.add(member("c", "j", is_new=True), awaits_join=True)
+    world.request(JOIN, joining(instance="j"))
+    generated = world.step(lambda: world.group.begin_generation(0))
+    world.handle_timer(generated)
+    assert any("begins without" in each for each in world.stories) is not is_alone
+
+
+@pytest.mark.parametrize(("late_us", "is_early"), [(SLACK_US // 2, False), (SLACK_US * 3, True)])
+def test_timer_of_the_time_to_join_may_fire_late(late_us: int, is_early: bool) -> None:
+    """Static B has not joined when the time to join is over. C joins just before the late timer fires, or much later,
+    when the time to join has begun again."""
+    world = stable(member(A), member(B, "i"))
+    world.group.remove(A)
+    left = reply(LEAVE, leave_group_response(ErrorCode.none))
+    world.request(LEAVE, leave_group_request(leaving_member(A)), world.begin(), left)
+    world.group.add(member("c", "j", is_new=True), awaits_join=True)
+    world.request(JOIN, joining(instance="j"), after_us=2_000_000 + late_us - 1000)
+    world.group.leader = "c"
+    world.handle_timer(world.generation())
+    assert any("begins without ['b-1']" in each for each in world.stories) is is_early
