@@ -21,9 +21,9 @@ from uuid import uuid4
 from crucible_kafka.clients.case import AdapterFailed
 from crucible_kafka.clients.protocol import (
     SCHEMA_VERSION,
-    AboutAdapter,
+    AdapterInfo,
     AnyEvent,
-    Garbage,
+    InvalidMessage,
     Reply,
     Request,
     decode,
@@ -109,7 +109,7 @@ class AdapterProcess:
         """The reason why the adapter failed, in one sentence; empty while it has not."""
         return self._failure
 
-    def _hello(self) -> AboutAdapter:
+    def _hello(self) -> AdapterInfo:
         from msgspec import ValidationError, convert
 
         from crucible_kafka.clients.protocol import Hello
@@ -121,7 +121,7 @@ class AdapterProcess:
         if reply.error is not None:
             raise AdapterFailed(f"The adapter refused hello: {reply.error.name} {reply.error.message}".strip() + ".")
         try:
-            about = convert(reply.result, AboutAdapter)
+            about = convert(reply.result, AdapterInfo)
         except ValidationError as wrong:
             raise AdapterFailed(f"The adapter's reply to hello is not complete: {wrong}.") from None
         if about.schema != SCHEMA_VERSION:
@@ -189,7 +189,7 @@ class AdapterProcess:
                 continue
             try:
                 message = decode(line)
-            except Garbage as wrong:
+            except InvalidMessage as wrong:
                 return self._fail(f"The adapter wrote {wrong}.")
             if not self._arrived(message):
                 return None
@@ -297,7 +297,7 @@ def _end_marked(mark: str, pid: int) -> int:
     return found
 
 
-def meet(command: AdapterCommand) -> AboutAdapter:
+def adapter_info(command: AdapterCommand) -> AdapterInfo:
     """Start an adapter, return what it says of itself, and end it. Raise AdapterFailed."""
     process = AdapterProcess(command)
     try:
@@ -306,4 +306,4 @@ def meet(command: AdapterCommand) -> AboutAdapter:
         process.end()
 
 
-__all__ = ["AdapterCommand", "AdapterProcess", "ReplyMissing", "meet"]
+__all__ = ["AdapterCommand", "AdapterProcess", "ReplyMissing", "adapter_info"]

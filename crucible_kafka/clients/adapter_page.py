@@ -67,12 +67,18 @@ def page() -> str:
     parts += [
         _table("Features", ("feature", "the client"), ((k, v or "compresses with it") for k, v in FEATURES.items()))
     ]
-    of_replies: list[Any] = [protocol.Reply, protocol.Failure, protocol.AboutAdapter, protocol.Opened, protocol.Places]
+    of_replies: list[Any] = [
+        protocol.Reply,
+        protocol.Failure,
+        protocol.AdapterInfo,
+        protocol.Opened,
+        protocol.PartitionOffsets,
+    ]
     sections: dict[str, list[Any]] = {
         "Requests": _members(protocol.AnyRequest),
         "Replies": of_replies,
         "Events": _members(protocol.AnyEvent),
-        "Partitions": [protocol.Place],
+        "Partitions": [protocol.PartitionOffset],
     }
     for title, kinds in sections.items():
         parts.append(f"\n## {title}\n")

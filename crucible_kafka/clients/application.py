@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 from crucible_kafka.clients import protocol
 from crucible_kafka.clients.adapter import AdapterProcess, ReplyMissing
 from crucible_kafka.clients.case import Violated
-from crucible_kafka.clients.protocol import Failure, Place, Setting
+from crucible_kafka.clients.protocol import Failure, PartitionOffset, Setting
 
 if TYPE_CHECKING:
     from crucible_kafka.library import Frame, Rule
@@ -40,13 +40,13 @@ OF_PRODUCER: Final[dict[str, Setting]] = {
 so that waiting cases are, too."""
 
 
-class Surrounds(Protocol):
-    """What a client needs of its case."""
+class CaseContext(Protocol):
+    """The part of a case that its clients use."""
 
     def note(self, line: str) -> None:
         """Add a line to the conversation."""
 
-    def left_s(self) -> float:
+    def remaining_s(self) -> float:
         """Return the time that the case has left, in seconds."""
 
     def drain(self) -> None:
@@ -89,7 +89,7 @@ class Client:
     ROLE = ""
     DEFAULTS: ClassVar[dict[str, Setting]] = {}
 
-    def __init__(self, at: Surrounds, process: AdapterProcess, name: str, settings: dict[str, Setting]) -> None:
+    def __init__(self, at: CaseContext, process: AdapterProcess, name: str, settings: dict[str, Setting]) -> None:
         self._at = at
         self.process = process
         self.name = name
@@ -105,7 +105,12 @@ class Client:
         """Let the adapter make the client. Return whether it could; the error is in ``errors``."""
         settings = self.settings
         reply = self._call(
-            protocol.Open, role=self.ROLE, bootstrap=bootstrap, client_id=self.name, settings=settings, shown=bootstrap
+            protocol.Open,
+            role=self.ROLE,
+            bootstrap=bootstrap,
+            client_id=self.name,
+            settings=settings,
+            details=bootstrap,
         )
         self.ignored = list(reply.result.get("ignored", []))
         return reply.error is None
@@ -115,8 +120,8 @@ class Client:
     def bound_s(self, timeouts: float = 1, also_ms: float = 0) -> float:
         """Return the time that a client with these settings needs at most, in seconds: request timeouts with
         their backoffs, and ``also_ms``."""
-        each_ms = int(self.settings["request_timeout_ms"]) + 2 * int(self.settings["retry_backoff_ms"])
-        return (timeouts * each_ms + also_ms) / 1000 + SLACK_S
+        attempt_ms = int(self.settings["request_timeout_ms"]) + 2 * int(self.settings["retry_backoff_ms"])
+        return (timeouts * attempt_ms + also_ms) / 1000 + SLACK_S
 
     # Frames
 
@@ -153,16 +158,16 @@ class Client:
         self.is_closed = True
         self.process.kill()
 
-    def _call(self, kind: Any, limit_s: float | None = None, shown: str = "", **fields: Any) -> protocol.Reply:
+    def _call(self, kind: Any, limit_s: float | None = None, details: str = "", **fields: Any) -> protocol.Reply:
         """Send a request and return the reply. Raise Violated if none comes in time."""
         op = kind.__struct_config__.tag
         limit_s = self.bound_s(3) if limit_s is None else limit_s
         began = time.monotonic()
         request = kind(id=self.process.next_id(), client=self.name, **fields)
         if op != "poll":
-            self._at.note(f"{self.name}: {op} {shown}".rstrip())
+            self._at.note(f"{self.name}: {op} {details}".rstrip())
         try:
-            reply = self.process.call(request, min(limit_s, max(0.1, self._at.left_s())))
+            reply = self.process.call(request, min(limit_s, max(0.1, self._at.remaining_s())))
         except ReplyMissing:
             self._at.drain()
             raise Violated(
@@ -181,7 +186,7 @@ class Client:
         if isinstance(event, protocol.Failed):
             self.errors.append(ClientError("record" if event.record is not None else "client", event.error))
             self._at.note(f"{self.name}: failed: {event.error.name} {event.error.message}")
-        elif isinstance(event, protocol.CommitDone) and event.error is not None:
+        elif isinstance(event, protocol.CommitCompleted) and event.error is not None:
             self.errors.append(ClientError("commit", event.error))
 
 
@@ -194,9 +199,9 @@ class Consumer(Client):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.records: list[protocol.Record] = []
-        """All that the application has got, in order."""
+        """Records that the application has received, in order."""
         self.assigned: list[tuple[str, int]] = []
-        """The partitions of a member now, by its events."""
+        """The current partitions of a member, according to its events."""
         self.changes: list[tuple[str, list[tuple[str, int]]]] = []
         """Its events assigned, revoked and lost, in order."""
 
@@ -206,24 +211,28 @@ class Consumer(Client):
 
     def assign(self, topic: str, *partitions: int, offset: int | None = None) -> None:
         """Read these partitions (default: the first one) from an offset, or from where the reset policy says."""
-        wanted = [Place(topic=topic, partition=partition, offset=offset) for partition in partitions or (0,)]
-        self._call(protocol.Assign, partitions=wanted, shown=", ".join(map(_shown, wanted)))
+        positions = [
+            PartitionOffset(topic=topic, partition=partition, offset=offset) for partition in partitions or (0,)
+        ]
+        self._call(protocol.Assign, partitions=positions, details=", ".join(map(_position_text, positions)))
 
     def subscribe(self, *topics: str) -> None:
-        self._call(protocol.Subscribe, topics=list(topics), shown=", ".join(topics))
+        self._call(protocol.Subscribe, topics=list(topics), details=", ".join(topics))
 
     def seek(self, topic: str, offset: int, partition: int = 0) -> None:
-        place = Place(topic=topic, partition=partition, offset=offset)
-        self._call(protocol.Seek, partition=place, shown=_shown(place))
+        position = PartitionOffset(topic=topic, partition=partition, offset=offset)
+        self._call(protocol.Seek, partition=position, details=_position_text(position))
 
     def pause(self, topic: str, *partitions: int) -> None:
         self._call(
-            protocol.Pause, partitions=[Place(topic=topic, partition=partition) for partition in partitions or (0,)]
+            protocol.Pause,
+            partitions=[PartitionOffset(topic=topic, partition=partition) for partition in partitions or (0,)],
         )
 
     def resume(self, topic: str, *partitions: int) -> None:
         self._call(
-            protocol.Resume, partitions=[Place(topic=topic, partition=partition) for partition in partitions or (0,)]
+            protocol.Resume,
+            partitions=[PartitionOffset(topic=topic, partition=partition) for partition in partitions or (0,)],
         )
 
     def poll(self, timeout_ms: int = POLL_MS) -> list[protocol.Record]:
@@ -243,7 +252,7 @@ class Consumer(Client):
         """Poll until a condition holds, and return whether it does."""
         deadline = time.monotonic() + (self.bound_s(3) if within_s is None else within_s)
         while not is_done():
-            if time.monotonic() >= deadline or self.fatal is not None or self._at.left_s() <= 0:
+            if time.monotonic() >= deadline or self.fatal is not None or self._at.remaining_s() <= 0:
                 return bool(is_done())
             began, errors = time.monotonic(), len(self.errors)
             self.poll()
@@ -251,23 +260,23 @@ class Consumer(Client):
                 time.sleep(0.05)  # An application that polls again at once after an error would be the busy loop.
         return True
 
-    def commit(self, *offsets: Place) -> bool:
+    def commit(self, *offsets: PartitionOffset) -> bool:
         """Commit these offsets, or what was read so far. Return whether the client says that they are committed."""
-        shown = ", ".join(map(_shown, offsets))
-        return self._call(protocol.Commit, offsets=list(offsets) or None, shown=shown).error is None
+        details = ", ".join(map(_position_text, offsets))
+        return self._call(protocol.Commit, offsets=list(offsets) or None, details=details).error is None
 
     def committed(self, topic: str, partition: int = 0) -> int | None:
         """Return the committed offset as the client sees it, None if there is none."""
-        return self._place(protocol.Committed, topic, partition)
+        return self._position_of(protocol.Committed, topic, partition)
 
     def position(self, topic: str, partition: int = 0) -> int | None:
         """Return the next offset to read, None if the client does not say."""
-        return self._place(protocol.Position, topic, partition)
+        return self._position_of(protocol.Position, topic, partition)
 
-    def _place(self, kind: Any, topic: str, partition: int) -> int | None:
-        reply = self._call(kind, partitions=[Place(topic=topic, partition=partition)])
-        places = reply.result.get("partitions", [])
-        return next((place.get("offset") for place in places if place.get("partition") == partition), None)
+    def _position_of(self, kind: Any, topic: str, partition: int) -> int | None:
+        reply = self._call(kind, partitions=[PartitionOffset(topic=topic, partition=partition)])
+        positions = reply.result.get("partitions", [])
+        return next((position.get("offset") for position in positions if position.get("partition") == partition), None)
 
     def receive(self, event: protocol.AnyEvent) -> None:
         super().receive(event)
@@ -286,7 +295,7 @@ class Consumer(Client):
 
 
 @dataclass(slots=True)
-class Sending:
+class SentRecord:
     """A record that the application has sent, and its outcome."""
 
     number: int
@@ -309,27 +318,29 @@ class Producer(Client):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.sent: list[Sending] = []
-        """All that it has sent, in order."""
+        self.sent: list[SentRecord] = []
+        """Records that it has sent, in order."""
 
-    def send(self, topic: str, *values: str | None, partition: int | None = 0, key: str | None = None) -> list[Sending]:
+    def send(
+        self, topic: str, *values: str | None, partition: int | None = 0, key: str | None = None
+    ) -> list[SentRecord]:
         """Send records, and return them at once."""
-        sendings = []
+        records = []
         for value in values:
-            sending = Sending(len(self.sent), topic, partition, value)
-            self.sent.append(sending)
-            sendings.append(sending)
+            record = SentRecord(len(self.sent), topic, partition, value)
+            self.sent.append(record)
+            records.append(record)
             reply = self._call(
                 protocol.Send,
-                record=sending.number,
+                record=record.number,
                 topic=topic,
                 partition=partition,
                 key=key,
                 value=value,
-                shown=f"{topic}-{partition} {_short(value)}",
+                details=f"{topic}-{partition} {_short(value)}",
             )
-            sending.failure = sending.failure or reply.error
-        return sendings
+            record.failure = record.failure or reply.error
+        return records
 
     def flush(self, within_s: float | None = None) -> bool:
         """Wait until every record has its outcome, at most for the delivery timeout. Return whether each has one."""
@@ -343,17 +354,17 @@ class Producer(Client):
 
     @property
     def is_settled(self) -> bool:
-        return all(each.is_settled for each in self.sent)
+        return all(record.is_settled for record in self.sent)
 
     @property
     def acknowledged(self) -> list[str | None]:
-        """The values that were acknowledged, in the order of sending."""
+        """The values that were acknowledged, in the order of record."""
         return [each.value for each in self.sent if each.acknowledged is not None]
 
     def begin(self) -> bool:
         return self._call(protocol.Begin).error is None
 
-    def send_offsets(self, consumer: Consumer, *offsets: Place) -> bool:
+    def send_offsets(self, consumer: Consumer, *offsets: PartitionOffset) -> bool:
         """Make offsets part of the transaction. The consumer must be in the same process (``beside``)."""
         return self._call(protocol.SendOffsets, consumer=consumer.name, offsets=list(offsets)).error is None
 
@@ -368,15 +379,15 @@ class Producer(Client):
         super().receive(event)
         number = getattr(event, "record", None)
         if isinstance(event, protocol.Acknowledged | protocol.Failed) and number is not None:
-            sending = self.sent[number] if 0 <= number < len(self.sent) else None
-            if sending is None:
+            record = self.sent[number] if 0 <= number < len(self.sent) else None
+            if record is None:
                 return
             if isinstance(event, protocol.Acknowledged):
-                sending.acknowledged = event
-                place = f"{sending.topic}-{event.partition}@{event.offset}"
-                self._at.note(f"{self.name}: acknowledged {place} {_short(sending.value)}")
+                record.acknowledged = event
+                place = f"{record.topic}-{event.partition}@{event.offset}"
+                self._at.note(f"{self.name}: acknowledged {place} {_short(record.value)}")
             else:
-                sending.failure = event.error
+                record.failure = event.error
 
 
 class Admin(Client):
@@ -385,7 +396,7 @@ class Admin(Client):
     ROLE = "admin"
 
     def create_topic(self, topic: str, partitions: int = 1) -> bool:
-        return self._call(protocol.CreateTopic, topic=topic, partitions=partitions, shown=topic).error is None
+        return self._call(protocol.CreateTopic, topic=topic, partitions=partitions, details=topic).error is None
 
 
 def _short(value: str | None) -> str:
@@ -394,8 +405,8 @@ def _short(value: str | None) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}... ({len(text)} characters)"
 
 
-def _shown(place: Place) -> str:
-    return f"{place.topic}-{place.partition}" + (f"@{place.offset}" if place.offset is not None else "")
+def _position_text(position: PartitionOffset) -> str:
+    return f"{position.topic}-{position.partition}" + (f"@{position.offset}" if position.offset is not None else "")
 
 
-__all__ = ["Admin", "Client", "ClientError", "Consumer", "Exchange", "Producer", "Sending"]
+__all__ = ["Admin", "Client", "ClientError", "Consumer", "Exchange", "Producer", "SentRecord"]

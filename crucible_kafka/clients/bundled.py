@@ -46,7 +46,7 @@ _MISSING: Final = re.compile(r"Could not (?:find|transfer) artifact \S+(?: in \w
 _VERSION: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z.+_-]*")
 
 
-class NoAdapter(Exception):  # noqa: N818 - says what is known
+class AdapterNotFound(Exception):  # noqa: N818 - says what is known
     """There is no such adapter, or it cannot be built. The text is one sentence."""
 
 
@@ -71,23 +71,23 @@ def bundled() -> list[str]:
 
 def find(text: str, say: Callable[[str], None]) -> AdapterCommand:
     """Return how to start an adapter: a bundled name, a path, or a command line in quotes. One that is not built yet is
-    built, and ``say`` gets a line about that. Raise NoAdapter."""
+    built, and ``say`` gets a line about that. Raise AdapterNotFound."""
     words = shlex.split(text)
     if not words:
-        raise NoAdapter("ADAPTER is empty: give a bundled name or the path of an executable.")
+        raise AdapterNotFound("ADAPTER is empty: give a bundled name or the path of an executable.")
     name, _, version = text.partition("@")
     if name in bundled():
         return _command(text, _read(name), version, say)
     path = Path(words[0]).expanduser()
     if path.is_file():
         if not os.access(path, os.X_OK):
-            raise NoAdapter(f"{path} is not executable: chmod +x {path}.")
+            raise AdapterNotFound(f"{path} is not executable: chmod +x {path}.")
         return AdapterCommand(text, [str(path.resolve()), *words[1:]])
     if len(words) > 1 and (program := shutil.which(words[0])) is not None:
         return AdapterCommand(text, [program, *words[1:]])
     close = get_close_matches(name, bundled(), 1)
     meant = f": did you mean {close[0]}?" if close else ""
-    raise NoAdapter(
+    raise AdapterNotFound(
         f"There is no adapter {text!r}{meant}. Bundled are {', '.join(bundled())}; others are given as the path of an "
         "executable."
     )
@@ -99,16 +99,16 @@ def _read(name: str) -> BundledAdapter:
     folder = ADAPTERS / name.replace("-", "_")
     fields: dict[str, Any] = tomllib.loads((folder / FILE).read_text(encoding="utf-8"))
     if unknown := set(fields) - set(KEYS):
-        raise NoAdapter(f"{FILE} of {name} has {', '.join(sorted(unknown))}, which no adapter has.")
+        raise AdapterNotFound(f"{FILE} of {name} has {', '.join(sorted(unknown))}, which no adapter has.")
     return BundledAdapter(name, folder, **fields)
 
 
 def _command(text: str, adapter: BundledAdapter, version: str, say: Callable[[str], None]) -> AdapterCommand:
     if version and not adapter.version:
-        raise NoAdapter(f"{adapter.name} has one version only: leave @{version} out.")
+        raise AdapterNotFound(f"{adapter.name} has one version only: leave @{version} out.")
     version = version or adapter.version
     if version and not _VERSION.fullmatch(version):
-        raise NoAdapter(f"{version!r} is no version.")
+        raise AdapterNotFound(f"{version!r} is no version.")
     values = {"folder": str(adapter.folder), "version": version, "build": "", "python": sys.executable}
     environment = {"PYTHONPATH": str(LOOP_FOLDER)}
     if not adapter.build or _is_installed(adapter.package, version):
@@ -143,7 +143,9 @@ def _built(adapter: BundledAdapter, version: str, say: Callable[[str], None]) ->
     if (build / COMPLETE).exists():
         return build
     if lacking := [need for need in adapter.needs if shutil.which(need) is None]:
-        raise NoAdapter(f"The adapter {adapter.name} is built with {', '.join(lacking)}, which this machine lacks.")
+        raise AdapterNotFound(
+            f"The adapter {adapter.name} is built with {', '.join(lacking)}, which this machine lacks."
+        )
     build.parent.mkdir(parents=True, exist_ok=True)
     with (build.parent / f"{build.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -175,17 +177,17 @@ def _build(adapter: BundledAdapter, version: str, build: Path) -> None:
                     check=False,
                 )
             except (OSError, subprocess.TimeoutExpired) as error:
-                raise NoAdapter(f"The adapter {adapter.name} cannot be built: {error}.") from error
+                raise AdapterNotFound(f"The adapter {adapter.name} cannot be built: {error}.") from error
             if done.returncode != 0:
-                why = _why((build / LOG).read_text(errors="replace"))
-                failed = f"{shlex.join(command)} failed{f' ({why})' if why else ''}; see {build / LOG}."
-                raise NoAdapter(f"The adapter {adapter.name} {version} cannot be built: {failed}")
+                reason = _failure_reason((build / LOG).read_text(errors="replace"))
+                failed = f"{shlex.join(command)} failed{f' ({reason})' if reason else ''}; see {build / LOG}."
+                raise AdapterNotFound(f"The adapter {adapter.name} {version} cannot be built: {failed}")
 
 
-def _why(said: str) -> str:
-    """Return the part of a build's output that says what is missing, or else its last line, or an empty string."""
-    missing = _MISSING.search(said)
-    return missing[0] if missing else (said.strip().splitlines() or [""])[-1]
+def _failure_reason(output: str) -> str:
+    """Return the part of a build's output that names what is missing, or else its last line, or an empty string."""
+    missing = _MISSING.search(output)
+    return missing[0] if missing else (output.strip().splitlines() or [""])[-1]
 
 
 def _filled(text: str, values: Mapping[str, str]) -> str:

@@ -22,7 +22,7 @@ class Level(Enum):
 
 
 MUST, SHOULD = Level.MUST, Level.SHOULD
-Conduct: TypeAlias = "Callable[[Play], None]"
+CaseFunction: TypeAlias = "Callable[[Play], None]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class ClientCase:
     source: str  # the KIP, the message schema, or the file of Kafka's client that says so
     needs: Sequence[str]  # features of the client, of ``protocol.FEATURES``
     limit_s: float
-    conduct: Conduct
+    conduct: CaseFunction
 
     @property
     def section(self) -> str:
@@ -48,11 +48,11 @@ def case(
     source: str,
     needs: Sequence[str] = ("consumer",),
     limit_s: float = LIMIT_S,
-) -> Callable[[Conduct], ClientCase]:
+) -> Callable[[CaseFunction], ClientCase]:
     """Make a case of a function. Its docstring becomes the case's words."""
     assert all(need in FEATURES for need in needs), f"{id} needs a feature that the protocol does not have"
 
-    def made(conduct: Conduct) -> ClientCase:
+    def made(conduct: CaseFunction) -> ClientCase:
         assert conduct.__doc__, f"{id} has no words"
         return ClientCase(id, level, " ".join(conduct.__doc__.split()), source, needs, limit_s, conduct)
 

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from crucible_kafka.clients.adapter import meet
+from crucible_kafka.clients.adapter import adapter_info
 from crucible_kafka.clients.bundled import find
 from crucible_kafka.clients.case import CaseResult, ClientVerdict
 from crucible_kafka.clients.cases import chosen
 from crucible_kafka.clients.page import page_document
 from crucible_kafka.clients.play import play_all
-from crucible_kafka.clients.protocol import AboutAdapter
+from crucible_kafka.clients.protocol import AdapterInfo
 from crucible_kafka.clients.report import (
     case_line,
-    in_full,
+    detail_lines,
     json_document,
     junit_document,
     read_baseline,
@@ -53,7 +53,7 @@ def run(options: ClientOptions, say: Callable[[str], None]) -> int:
     a baseline it is 1 if something got worse. It is 1 if an adapter or a case failed by itself, too. ``say`` takes a
     line for people.
 
-    Raise UsageError, UnknownCase, NoAdapter, NoBaseline and AdapterFailed, which are one sentence each.
+    Raise UsageError, UnknownCase, AdapterNotFound, NoBaseline and AdapterFailed, which are one sentence each.
     """
     cases = chosen(options.sections, options.cases)
     if options.lists:
@@ -65,7 +65,7 @@ def run(options: ClientOptions, say: Callable[[str], None]) -> int:
         raise UsageError("ADAPTER is missing: give a bundled name or the path of an executable, or --list.")
     before = read_baseline(options.baseline) if options.baseline else None
     command = find(options.adapter, say)
-    about = meet(command)
+    about = adapter_info(command)
     say(f"{about.name} {about.version}, {len(cases)} cases")
     began = time.monotonic()
     results = play_all(cases, command, about, lambda result: say(result_line(result)))
@@ -75,7 +75,7 @@ def run(options: ClientOptions, say: Callable[[str], None]) -> int:
     for each in results:
         if each in red or each.case.id in options.cases:
             say("")
-            for line in in_full(each, options.adapter):
+            for line in detail_lines(each, options.adapter):
                 say(line)
     say("")
     for line in section_lines(results):
@@ -89,7 +89,7 @@ def run(options: ClientOptions, say: Callable[[str], None]) -> int:
 
 def _write(
     options: ClientOptions,
-    about: AboutAdapter,
+    about: AdapterInfo,
     results: Sequence[CaseResult],
 ) -> None:
     assert options.adapter is not None, "cases were played"

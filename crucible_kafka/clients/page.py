@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from crucible_kafka.clients.case import CaseResult, ClientVerdict
-from crucible_kafka.clients.protocol import AboutAdapter
-from crucible_kafka.clients.report import in_full, summary
+from crucible_kafka.clients.protocol import AdapterInfo
+from crucible_kafka.clients.report import detail_lines, summary
 
 _PACKAGE: Final = Path(__file__).resolve().parents[1]
 _STYLE: Final = Path("reports", "page", "style.css")
@@ -61,7 +61,7 @@ _CHIPS: Final = {
 
 
 def page_document(
-    adapter: str, about: AboutAdapter, results: Sequence[CaseResult], red: Sequence[CaseResult], seconds: float
+    adapter: str, about: AdapterInfo, results: Sequence[CaseResult], red: Sequence[CaseResult], seconds: float
 ) -> str:
     """Return the page. ``red`` are the results for which the command fails."""
     sections = [(name, list(found)) for name, found in groupby(results, key=lambda each: each.case.section)]
@@ -139,7 +139,7 @@ def _row(result: CaseResult, adapter: str) -> str:
     case = result.case
     words = f"{case.level.value}: {escape(case.words)} <small>{escape(case.source)}</small>"
     why = f'<span class="why">{escape(result.reason)}</span>' if result.reason else ""
-    conversation = escape("\n".join(in_full(result, adapter)))
+    conversation = escape("\n".join(detail_lines(result, adapter)))
     return (
         f'<tr class="case" id="{case.id}"><th scope="row">{escape(case.id.partition("/")[2])}</th>'
         f"<td>{_chip(result.verdict)}</td>"

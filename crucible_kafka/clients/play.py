@@ -24,7 +24,7 @@ from crucible_kafka.clients.case import (
     NotSupported,
     Violated,
 )
-from crucible_kafka.clients.protocol import AboutAdapter, Setting
+from crucible_kafka.clients.protocol import AdapterInfo, Setting
 from crucible_kafka.clients.raw_servers import Forwarder, RawServer
 from crucible_kafka.library import Cluster, CrucibleError, Frame, RuleNeverFired, values
 from crucible_kafka.library.requests import request
@@ -45,8 +45,8 @@ QUIET_POLLS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A wanted value that is not one value: ``one_of``, ``at_least`` and ``at_most``."""
+class Expected:
+    """An expectation of several values: ``one_of``, ``at_least`` and ``at_most``."""
 
     words: str
     fits: Callable[[Any], bool]
@@ -55,16 +55,16 @@ class Wanted:
         return self.words
 
 
-def one_of(*values: object) -> Wanted:
-    return Wanted(f"one of {', '.join(map(str, values))}", lambda seen: seen in values)
+def one_of(*values: object) -> Expected:
+    return Expected(f"one of {', '.join(map(str, values))}", lambda actual: actual in values)
 
 
-def at_least(count: float) -> Wanted:
-    return Wanted(f"at least {count:g}", lambda seen: bool(seen >= count))
+def at_least(count: float) -> Expected:
+    return Expected(f"at least {count:g}", lambda actual: bool(actual >= count))
 
 
-def at_most(count: float) -> Wanted:
-    return Wanted(f"at most {count:g}", lambda seen: bool(seen <= count))
+def at_most(count: float) -> Expected:
+    return Expected(f"at most {count:g}", lambda actual: bool(actual <= count))
 
 
 class Play:
@@ -223,7 +223,7 @@ class Play:
     def note(self, line: str) -> None:
         self._lines.append((time.time(), line))
 
-    def left_s(self) -> float:
+    def remaining_s(self) -> float:
         return self._deadline - time.monotonic()
 
     def frames(self, client_id: str = "*") -> list[Frame]:
@@ -241,56 +241,58 @@ class Play:
 
     # Judgements
 
-    def data(self, what: str, seen: object, wanted: object) -> None:
+    def data(self, subject: str, actual: object, expected: object) -> None:
         """Judge what became of records: acknowledged, written, read, committed."""
-        self._judge("data", what, seen, wanted)
+        self._judge("data", subject, actual, expected)
 
-    def wire(self, what: str, seen: object, wanted: object) -> None:
+    def wire(self, subject: str, actual: object, expected: object) -> None:
         """Judge the requests of a client."""
-        self._judge("wire", what, seen, wanted)
+        self._judge("wire", subject, actual, expected)
 
-    def error(self, what: str, seen: object, wanted: object) -> None:
+    def error(self, subject: str, actual: object, expected: object) -> None:
         """Judge what the application received: no error, a retriable or a fatal one."""
-        self._judge("error", what, seen, wanted)
+        self._judge("error", subject, actual, expected)
 
-    def progress(self, what: str, is_done: object, within_s: float, why: str) -> None:
-        """Judge whether work went on within a bound. ``why`` names the settings from which the bound comes."""
-        self._judge("progress", f"{what} within {within_s:.1f} s ({why})", bool(is_done), True)
+    def progress(self, subject: str, is_done: object, within_s: float, reason: str) -> None:
+        """Judge whether work went on within a bound. ``reason`` names the settings from which the bound comes."""
+        self._judge("progress", f"{subject} within {within_s:.1f} s ({reason})", bool(is_done), True)
 
-    def _judge(self, kind: str, what: str, seen: object, wanted: object) -> None:
-        fits = wanted.fits(seen) if isinstance(wanted, Wanted) else seen == wanted
-        judgement = Judgement(kind, what, _words(seen), _words(wanted))
+    def _judge(self, kind: str, subject: str, actual: object, expected: object) -> None:
+        fits = expected.fits(actual) if isinstance(expected, Expected) else actual == expected
+        judgement = Judgement(kind, subject, _words(actual), _words(expected))
         self.judgements.append(judgement)
         if not fits:
-            raise Violated(kind, f"{what}: {judgement.seen}, and {judgement.wanted} is wanted")
+            raise Violated(kind, f"{subject}: {judgement.seen}, and {judgement.wanted} is wanted")
 
-    def reads(self, consumer: Consumer, wanted: Sequence[str], timeouts: float = 3, from_record: int = 0) -> None:
+    def reads(self, consumer: Consumer, expected: Sequence[str], timeouts: float = 3, from_record: int = 0) -> None:
         """Judge that the consumer reads these values, each once and in this order in each partition, and nothing else,
         within this number of request timeouts. Values before ``from_record`` of its records do not count.
 
         What the adapter reports is compared with the log, too.
         """
         within_s = consumer.bound_s(timeouts)
-        done = consumer.poll_until(lambda: set(wanted) <= set(consumer.values[from_record:]), within_s)
+        done = consumer.poll_until(lambda: set(expected) <= set(consumer.values[from_record:]), within_s)
         for _ in range(QUIET_POLLS if done else 0):
             consumer.poll()
         records = consumer.records[from_record:]
         self._compare_with_log(records)
-        missing = [each for each in wanted if each not in {record.value for record in records}]
-        why = f"{timeouts:g} x request_timeout_ms {consumer.settings['request_timeout_ms']}"
+        missing = [value for value in expected if value not in {record.value for record in records}]
+        reason = f"{timeouts:g} x request_timeout_ms {consumer.settings['request_timeout_ms']}"
         if missing:
             fatal = f" The client failed: {consumer.fatal}." if consumer.fatal else ""
             last = f" Last error: {consumer.errors[-1]}." if consumer.errors and not fatal else ""
             raise Violated(
                 "progress",
-                f"{len(missing)} of {len(wanted)} records were not read within {within_s:.1f} s ({why}), the first is "
-                f"{missing[0]}.{fatal}{last}",
+                f"{len(missing)} of {len(expected)} records were not read within {within_s:.1f} s ({reason}), the "
+                f"first is {missing[0]}.{fatal}{last}",
             )
-        self.judgements.append(Judgement("progress", f"records read within {within_s:.1f} s ({why})", "True", "True"))
-        place = {value: index for index, value in enumerate(wanted)}
+        self.judgements.append(
+            Judgement("progress", f"records read within {within_s:.1f} s ({reason})", "True", "True")
+        )
+        index_of = {value: index for index, value in enumerate(expected)}
         for partition in sorted({(record.topic, record.partition) for record in records}):
             read = [record.value for record in records if (record.topic, record.partition) == partition]
-            in_order = sorted({value for value in read if value in place}, key=lambda value: place[value or ""])
+            in_order = sorted({value for value in read if value in index_of}, key=lambda value: index_of[value or ""])
             self.data(f"values read from {partition[0]}-{partition[1]}", _numbers(read), _numbers(in_order))
 
     def _compare_with_log(self, records: Sequence[Any]) -> None:
@@ -299,12 +301,12 @@ class Play:
         for record in records:
             if record.topic not in logs:
                 stored = self.kafka.records(record.topic)
-                logs[record.topic] = {(one.partition, one.offset): one.value for one in stored}
+                logs[record.topic] = {(entry.partition, entry.offset): entry.value for entry in stored}
             value = logs[record.topic].get((record.partition, record.offset), record.value)  # It may be deleted by now.
             text = value.decode(errors="replace") if isinstance(value, bytes) else value
             if text != record.value:
-                where = f"{record.topic}-{record.partition}@{record.offset}"
-                raise Violated("data", f"the application got {record.value!r} at {where}, and the log has {text!r}")
+                position = f"{record.topic}-{record.partition}@{record.offset}"
+                raise Violated("data", f"the application got {record.value!r} at {position}, and the log has {text!r}")
 
     def writes(self, producer: Producer, once: bool = True) -> None:
         """Judge that each record has its outcome within the delivery timeout, and that the log has each acknowledged
@@ -314,31 +316,33 @@ class Play:
         settled = producer.flush()
         bound_s = producer.bound_s(2, also_ms=timeout_ms)
         self.progress("each record has its outcome", settled, bound_s, f"delivery_timeout_ms {timeout_ms}")
-        for topic in sorted({each.topic for each in producer.sent}):
-            sent = [each.value for each in producer.sent if each.topic == topic]
-            acknowledged = {each.value for each in producer.sent if each.topic == topic and each.acknowledged}
+        for topic in sorted({record.topic for record in producer.sent}):
+            sent = [record.value for record in producer.sent if record.topic == topic]
+            acknowledged = {record.value for record in producer.sent if record.topic == topic and record.acknowledged}
             stored = self.kafka.records(topic)
-            texts = [each.value.decode() if each.value is not None else None for each in stored]
-            missing = [each for each in sent if each in acknowledged and each not in texts]
+            texts = [record.value.decode() if record.value is not None else None for record in stored]
+            missing = [value for value in sent if value in acknowledged and value not in texts]
             self.data(f"acknowledged values that {topic} lacks", _numbers(missing), [])
-            for partition in sorted({each.partition for each in stored}):
-                found = [text for text, each in zip(texts, stored, strict=True) if each.partition == partition]
-                counted = [text for text in found if text in set(sent)]
+            for partition in sorted({record.partition for record in stored}):
+                in_partition = [
+                    text for text, record in zip(texts, stored, strict=True) if record.partition == partition
+                ]
+                counted = [text for text in in_partition if text in set(sent)]
                 firsts = list(dict.fromkeys(counted))
                 in_order = [value for value in sent if value in set(firsts)]
-                what = f"values in the log of {topic}-{partition}"
-                self.data(what, _numbers(counted if once else firsts), _numbers(in_order))
+                subject = f"values in the log of {topic}-{partition}"
+                self.data(subject, _numbers(counted if once else firsts), _numbers(in_order))
 
-    def shown(self, holds: object, what: str) -> None:
+    def require(self, condition: object, missing: str) -> None:
         """End the case as "not shown" unless what it needs has happened. Rules that have never fired end it by
         themselves."""
-        if not holds:
-            raise NotShown(f"{what}.")
+        if not condition:
+            raise NotShown(f"{missing}.")
 
-    def supported(self, holds: object, what: str) -> None:
+    def supported(self, condition: object, missing: str) -> None:
         """End the case as "not supported" unless the client has what it is about."""
-        if not holds:
-            raise NotSupported(f"{what}.")
+        if not condition:
+            raise NotSupported(f"{missing}.")
 
     def unfired(self) -> str:
         """Return the sentence about the first rule that has never fired, or an empty string."""
@@ -394,7 +398,7 @@ def _shortened(lines: Sequence[tuple[float, str]]) -> list[str]:
 # Playing
 
 
-def play_case(case: ClientCase, command: AdapterCommand, about: AboutAdapter) -> CaseResult:
+def play_case(case: ClientCase, command: AdapterCommand, about: AdapterInfo) -> CaseResult:
     """Play one case. It raises nothing that a client, an adapter or a case may cause."""
     missing = [need for need in case.needs if need not in about.features]
     if missing:
@@ -430,7 +434,7 @@ def _judged(at: Play) -> tuple[ClientVerdict, str]:
     try:
         at.case.conduct(at)
     except Violated as error:
-        if at.left_s() <= 0:
+        if at.remaining_s() <= 0:
             return ClientVerdict.OUR_ERROR, f"the case took longer than {at.case.limit_s:g} s; last: {error}"
         if never := at.unfired():
             return ClientVerdict.NOT_SHOWN, f"{never} And before that: {error}"
@@ -442,7 +446,7 @@ def _judged(at: Play) -> tuple[ClientVerdict, str]:
 def play_all(
     cases: Sequence[ClientCase],
     command: AdapterCommand,
-    about: AboutAdapter,
+    about: AdapterInfo,
     done: Callable[[CaseResult], None],
     at_once: int = AT_ONCE,
 ) -> list[CaseResult]:

@@ -21,7 +21,7 @@ class Wire(Struct, omit_defaults=True, kw_only=True):
     """Base of all structs. Fields with defaults may be missing; fields that are unknown are ignored."""
 
 
-class Place(Wire):
+class PartitionOffset(Wire):
     """A partition, and an offset where one is meant."""
 
     topic: str
@@ -54,7 +54,7 @@ class Request(Wire, tag_field="op"):
 
 
 class Hello(Request, tag="hello"):
-    """The first request. Result: ``AboutAdapter``."""
+    """The first request. Result: ``AdapterInfo``."""
 
     schema: int = SCHEMA_VERSION
 
@@ -72,13 +72,13 @@ class Open(Request, tag="open"):
     """Portable settings (``SETTINGS``). A setting that is missing keeps the client's default."""
 
 
-class OfClient(Request):
+class ClientRequest(Request):
     """A request to one client."""
 
     client: ClientName
 
 
-class Send(OfClient, tag="send"):
+class Send(ClientRequest, tag="send"):
     """Send a record and reply at once. Its outcome is an event: acknowledged or failed."""
 
     record: int
@@ -90,94 +90,94 @@ class Send(OfClient, tag="send"):
     headers: list[tuple[str, Text]] = []
 
 
-class Flush(OfClient, tag="flush"):
+class Flush(ClientRequest, tag="flush"):
     """Wait until every record has its outcome. The events come before the reply."""
 
     timeout_ms: int
 
 
-class Subscribe(OfClient, tag="subscribe"):
+class Subscribe(ClientRequest, tag="subscribe"):
     """Subscribe to topics, as a member of the group of the settings."""
 
     topics: list[str]
 
 
-class Assign(OfClient, tag="assign"):
+class Assign(ClientRequest, tag="assign"):
     """Read these partitions, from an offset or else from where the settings say."""
 
-    partitions: list[Place]
+    partitions: list[PartitionOffset]
 
 
-class Seek(OfClient, tag="seek"):
+class Seek(ClientRequest, tag="seek"):
     """Go on reading at an offset."""
 
-    partition: Place
+    partition: PartitionOffset
 
 
-class Pause(OfClient, tag="pause"):
+class Pause(ClientRequest, tag="pause"):
     """Return no records of these partitions until they are resumed."""
 
-    partitions: list[Place]
+    partitions: list[PartitionOffset]
 
 
-class Resume(OfClient, tag="resume"):
+class Resume(ClientRequest, tag="resume"):
     """Return records of these partitions again."""
 
-    partitions: list[Place]
+    partitions: list[PartitionOffset]
 
 
-class Poll(OfClient, tag="poll"):
+class Poll(ClientRequest, tag="poll"):
     """Let the consumer work for at most this time, and return as soon as there are records. They are events, which
     come before the reply."""
 
     timeout_ms: int
 
 
-class Commit(OfClient, tag="commit"):
+class Commit(ClientRequest, tag="commit"):
     """Commit and wait: these offsets, or with null what was read so far."""
 
-    offsets: list[Place] | None = None
+    offsets: list[PartitionOffset] | None = None
 
 
-class Committed(OfClient, tag="committed"):
-    """Return the group's committed offsets. Result: ``Places``, without partitions that have none."""
+class Committed(ClientRequest, tag="committed"):
+    """Return the group's committed offsets. Result: ``PartitionOffsets``, without partitions that have none."""
 
-    partitions: list[Place]
-
-
-class Position(OfClient, tag="position"):
-    """Return the next offset that would be read. Result: ``Places``."""
-
-    partitions: list[Place]
+    partitions: list[PartitionOffset]
 
 
-class Begin(OfClient, tag="begin"):
+class Position(ClientRequest, tag="position"):
+    """Return the next offset that would be read. Result: ``PartitionOffsets``."""
+
+    partitions: list[PartitionOffset]
+
+
+class Begin(ClientRequest, tag="begin"):
     """Begin a transaction."""
 
 
-class SendOffsets(OfClient, tag="send_offsets"):
+class SendOffsets(ClientRequest, tag="send_offsets"):
     """Make offsets of a consumer in this process part of the transaction (KIP-447)."""
 
     consumer: ClientName
-    offsets: list[Place]
+    offsets: list[PartitionOffset]
 
 
-class CommitTransaction(OfClient, tag="commit_transaction"):
+class CommitTransaction(ClientRequest, tag="commit_transaction"):
     """Commit the transaction and wait."""
 
 
-class AbortTransaction(OfClient, tag="abort_transaction"):
+class AbortTransaction(ClientRequest, tag="abort_transaction"):
     """Abort the transaction and wait."""
 
 
-class CreateTopic(OfClient, tag="create_topic"):
+class CreateTopic(ClientRequest, tag="create_topic"):
     """Create a topic with an admin client."""
 
     topic: str
     partitions: int = 1
 
 
-class Close(OfClient, tag="close"):
+class Close(ClientRequest, tag="close"):
     """Close the client, as at the end of an application."""
 
 
@@ -206,7 +206,7 @@ AnyRequest: TypeAlias = (
 # Replies
 
 
-class AboutAdapter(Wire):
+class AdapterInfo(Wire):
     """The result of hello."""
 
     schema: int
@@ -226,10 +226,10 @@ class Opened(Wire):
     """Settings that this client does not have."""
 
 
-class Places(Wire):
+class PartitionOffsets(Wire):
     """The result of committed and position."""
 
-    partitions: list[Place] = []
+    partitions: list[PartitionOffset] = []
 
 
 class Reply(Wire):
@@ -279,22 +279,22 @@ class Record(Event, tag="record"):
 class Assigned(Event, tag="assigned"):
     """The consumer got partitions: all of them with an eager assignor, the new ones with a cooperative one."""
 
-    partitions: list[Place]
+    partitions: list[PartitionOffset]
 
 
 class Revoked(Event, tag="revoked"):
     """Partitions are taken from the consumer, which can still commit their offsets."""
 
-    partitions: list[Place]
+    partitions: list[PartitionOffset]
 
 
 class Lost(Event, tag="lost"):
     """Partitions are gone, and their offsets cannot be committed any more."""
 
-    partitions: list[Place]
+    partitions: list[PartitionOffset]
 
 
-class CommitDone(Event, tag="committed"):
+class CommitCompleted(Event, tag="committed"):
     """A commit that nobody waits for has ended."""
 
     error: Failure | None = None
@@ -306,7 +306,7 @@ class Log(Event, tag="log"):
     text: str
 
 
-AnyEvent: TypeAlias = Acknowledged | Failed | Record | Assigned | Revoked | Lost | CommitDone | Log
+AnyEvent: TypeAlias = Acknowledged | Failed | Record | Assigned | Revoked | Lost | CommitCompleted | Log
 
 # What settings and features are called
 
@@ -369,21 +369,21 @@ encode: Final = msgspec.json.Encoder().encode
 _MESSAGE: Final = msgspec.json.Decoder(dict[str, Any])
 
 
-class Garbage(Exception):  # noqa: N818 - says what came
+class InvalidMessage(Exception):  # noqa: N818 - says what came
     """A line that is no message of the protocol. The text is the end of a sentence: ``the adapter wrote ...``."""
 
 
 def decode(line: bytes) -> Reply | AnyEvent:
-    """Return the message of one line of the adapter. Raise Garbage."""
+    """Return the message of one line of the adapter. Raise InvalidMessage."""
     try:
         message = _MESSAGE.decode(line)
     except msgspec.MsgspecError:
-        raise Garbage(f"a line that is no JSON object: {_shown(line)}") from None
+        raise InvalidMessage(f"a line that is no JSON object: {_shown(line)}") from None
     kind: Any = AnyEvent if "event" in message else Reply
     try:
         return msgspec.convert(message, kind)  # type: ignore[no-any-return]
     except msgspec.ValidationError as wrong:
-        raise Garbage(f"a message that the protocol does not have ({wrong}): {_shown(line)}") from None
+        raise InvalidMessage(f"a message that the protocol does not have ({wrong}): {_shown(line)}") from None
 
 
 def _shown(line: bytes) -> str:
@@ -393,7 +393,7 @@ def _shown(line: bytes) -> str:
 
 def schema() -> dict[str, Any]:
     """Return the JSON schema of requests, replies and events."""
-    kinds: list[Any] = [AnyRequest, Reply, AnyEvent, AboutAdapter, Opened, Places]
+    kinds: list[Any] = [AnyRequest, Reply, AnyEvent, AdapterInfo, Opened, PartitionOffsets]
     (request, reply, event, *_), definitions = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

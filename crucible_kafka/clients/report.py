@@ -9,7 +9,7 @@ from typing import Final
 from xml.etree import ElementTree
 
 from crucible_kafka.clients.case import CaseResult, ClientCase, ClientVerdict
-from crucible_kafka.clients.protocol import AboutAdapter
+from crucible_kafka.clients.protocol import AdapterInfo
 
 PROGRAM: Final = "./crucible" if (Path(__file__).resolve().parents[2] / "crucible").is_file() else "crucible"
 MARKS: Final = {
@@ -41,7 +41,7 @@ def repeat_command(adapter: str, case_id: str) -> str:
     return f"{PROGRAM} client {words} --case {case_id}"
 
 
-def in_full(result: CaseResult, adapter: str) -> Iterator[str]:
+def detail_lines(result: CaseResult, adapter: str) -> Iterator[str]:
     """Yield all about one result: what the broker does and why, what was judged, the conversation, and the command that
     repeats it."""
     case = result.case
@@ -68,11 +68,11 @@ def counts(results: Sequence[CaseResult]) -> str:
     return ", ".join(f"{counted[verdict]} {verdict.value}" for verdict in ClientVerdict if counted[verdict])
 
 
-def summary(about: AboutAdapter, results: Sequence[CaseResult], seconds: float) -> str:
+def summary(about: AdapterInfo, results: Sequence[CaseResult], seconds: float) -> str:
     return f"{about.name} {about.version}: {len(results)} cases in {seconds:.0f} s: {counts(results)}"
 
 
-def json_document(adapter: str, about: AboutAdapter, results: Sequence[CaseResult]) -> str:
+def json_document(adapter: str, about: AdapterInfo, results: Sequence[CaseResult]) -> str:
     document = {
         "adapter": adapter,
         "client": {"name": about.name, "version": about.version, "language": about.language},
@@ -119,7 +119,7 @@ def junit_document(adapter: str, results: Sequence[CaseResult], strict: bool) ->
                 message = f"{member.verdict.value}: {member.reason}".translate(_CONTROL)
                 entry = ElementTree.SubElement(test, kind, message=message)
                 if kind != "skipped":
-                    entry.text = "\n".join(in_full(member, adapter)).translate(_CONTROL)
+                    entry.text = "\n".join(detail_lines(member, adapter)).translate(_CONTROL)
     ElementTree.indent(suites)
     return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
 

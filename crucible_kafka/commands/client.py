@@ -47,12 +47,12 @@ def client(
     executable that speaks the protocol of docs/client-adapters.md. Exit code 1: a MUST failed.
     """
     from crucible_kafka.clients import client_command
-    from crucible_kafka.clients.bundled import NoAdapter
+    from crucible_kafka.clients.bundled import AdapterNotFound
     from crucible_kafka.clients.case import AdapterFailed
     from crucible_kafka.clients.cases import UnknownCase
     from crucible_kafka.clients.report import NoBaseline
     from crucible_kafka.terminal import one_sentence
 
     options = client_command.ClientOptions(adapter, sections, cases, strict, lists, baseline, json_file, junit, page)
-    with one_sentence(client_command.UsageError, UnknownCase, NoAdapter, NoBaseline, AdapterFailed):
+    with one_sentence(client_command.UsageError, UnknownCase, AdapterNotFound, NoBaseline, AdapterFailed):
         sys.exit(client_command.run(options, click.echo))

@@ -46,7 +46,7 @@ def _reads_beside(at: Play, *servers: RawServer) -> None:
         if any(server.accepted for server in servers):
             return
         consumer.close()
-    at.shown(False, f"Of {ATTEMPTS} clients none tried such an address")
+    at.require(False, f"Of {ATTEMPTS} clients none tried such an address")
 
 
 @case("bootstrap/silent", MUST, BOOTSTRAP)
@@ -111,14 +111,14 @@ def refused(at: Play) -> None:
     consumer.assign(topic)
     for _ in range(DOWN_POLLS):
         consumer.poll()
-    at.shown(not consumer.records, "The client read through a port that refuses connections")
+    at.require(not consumer.records, "The client read through a port that refuses connections")
     at.error("fatal errors of the application", consumer.fatal, None)
     forwarder.open()
     if consumer.errors:
         consumer = at.consumer(bootstrap=forwarder.address)
         consumer.assign(topic)
     at.reads(consumer, written)
-    at.shown(forwarder.accepted, "The client did not connect to its only address")
+    at.require(forwarder.accepted, "The client did not connect to its only address")
 
 
 @case("bootstrap/versions/old", MUST, "KIP-35; the schemas of Apache Kafka 2.8", needs=("groups",))
@@ -177,7 +177,7 @@ def leaderless(at: Play) -> None:
     consumer.assign(topic)
     at.reads(consumer, written, timeouts=4)
     at.error("fatal errors of the application", consumer.fatal, None)
-    at.shown(rule.fired == LEADERLESS_TIMES, f"Metadata without a leader was sent {rule.fired} times only")
+    at.require(rule.fired == LEADERLESS_TIMES, f"Metadata without a leader was sent {rule.fired} times only")
 
 
 @case("metadata/moved-node", MUST, "MetadataResponse.json: a node's host and port")
@@ -194,12 +194,12 @@ def moved_node(at: Play) -> None:
     consumer = at.consumer(bootstrap=others, metadata_max_age_ms=SHORT_AGE_MS)
     consumer.assign(topic)
     at.reads(consumer, at.write(topic))
-    at.shown(before.accepted, "The client did not use the first address")
+    at.require(before.accepted, "The client did not use the first address")
     after.open()
     kafka.advertise("127.0.0.1", after.port, leader)
     before.close()
     at.reads(consumer, at.write(topic), from_record=10)
-    at.shown(after.accepted, "The client did not use the second address")
+    at.require(after.accepted, "The client did not use the second address")
     at.error("fatal errors of the application", consumer.fatal, None)
 
 
@@ -217,7 +217,7 @@ def _reads_despite_older(at: Play) -> tuple[Consumer, int, float]:
     older = _on_metadata(topic, lambda each: _led_by(each, old_leader, old_epoch))
     rule = kafka.on("Metadata", client_id="consumer-*").change_response(older, times=OLDER_TIMES)
     consumer.poll_until(lambda: rule.fired == OLDER_TIMES, consumer.bound_s(also_ms=OLDER_TIMES * SHORT_AGE_MS))
-    at.shown(rule.fired, "The client requested no metadata")
+    at.require(rule.fired, "The client requested no metadata")
     at.reads(consumer, at.write(topic), from_record=20)
     at.error("fatal errors of the application", consumer.fatal, None)
     return consumer, old_leader, rule.hits[0].at_s
@@ -255,7 +255,7 @@ def equal_epoch(at: Play) -> None:
     consumer.assign(topic)
     at.reads(consumer, written, timeouts=4)
     came = [exchange for api in READING for exchange in consumer.exchanges(api) if exchange.request.node == wrong]
-    at.shown(came, "The client did not try to read from the wrong leader")
+    at.require(came, "The client did not try to read from the wrong leader")
     at.error("fatal errors of the application", consumer.fatal, None)
 
 
@@ -272,7 +272,7 @@ def without_epoch(at: Play) -> None:
     at.reads(consumer, at.write(topic))
     bound_s = consumer.bound_s(also_ms=2 * WITHOUT_EPOCH_TIMES * SHORT_AGE_MS)
     consumer.poll_until(lambda: rule.fired == WITHOUT_EPOCH_TIMES, bound_s)
-    at.shown(rule.fired == WITHOUT_EPOCH_TIMES, f"The client requested metadata {rule.fired} times only")
+    at.require(rule.fired == WITHOUT_EPOCH_TIMES, f"The client requested metadata {rule.fired} times only")
     at.reads(consumer, at.write(topic), from_record=10)
     at.error("errors of the application", consumer.errors, [])
 
@@ -388,7 +388,7 @@ def throttled(at: Play) -> None:
         for exchange in consumer.exchanges("Fetch", after=rule)
         if exchange.request.connection == hit.connection
     ]
-    at.shown(after, "The client fetched no more on that connection")
+    at.require(after, "The client fetched no more on that connection")
     waited_ms = round((after[0].request.at_s - hit.at_s) * 1000)
     at.wire("milliseconds until the next Fetch on that connection", waited_ms, at_least(990))
     at.error("errors of the application", consumer.errors, [])

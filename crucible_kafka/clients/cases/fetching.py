@@ -79,7 +79,7 @@ def gaps(at: Play) -> None:
         at.append(topic, build(made))
     at.kafka.compact(topic)
     left = [(record.offset, record.value.decode()) for record in at.kafka.records(topic) if record.value]
-    at.shown(len(left) < sum(map(len, keys)), "The log was not compacted")
+    at.require(len(left) < sum(map(len, keys)), "The log was not compacted")
     consumer = at.consumer()
     consumer.assign(topic)
     at.reads(consumer, [value for _, value in left])
@@ -232,7 +232,7 @@ def empty_responses(at: Play) -> None:
     consumer = at.consumer()
     consumer.assign(topic)
     at.reads(consumer, written)
-    at.shown(len(sent) >= EMPTY_TIMES, f"Only {len(sent)} responses were without records")
+    at.require(len(sent) >= EMPTY_TIMES, f"Only {len(sent)} responses were without records")
     at.error("errors of the application", consumer.errors, [])
 
 
@@ -266,7 +266,7 @@ def log_start_earliest(at: Play) -> None:
     from the log's start."""
     consumer, _, left = _below_log_start(at, "earliest")
     at.reads(consumer, left)
-    at.shown(_refused(consumer), "The client has got no OFFSET_OUT_OF_RANGE")
+    at.require(_refused(consumer), "The client has got no OFFSET_OUT_OF_RANGE")
     at.error("errors of the application", consumer.errors, [])
 
 
@@ -287,7 +287,7 @@ def log_start_latest(at: Play) -> None:
 
     bound_s = consumer.bound_s(3)
     reset = consumer.poll_until(lambda: consumer.records or is_at_end(), bound_s)
-    at.shown(_refused(consumer), "The client has got no OFFSET_OUT_OF_RANGE")
+    at.require(_refused(consumer), "The client has got no OFFSET_OUT_OF_RANGE")
     at.progress("a Fetch at the end of the log", reset, bound_s, "3 x request_timeout_ms")
     at.reads(consumer, at.write(topic, 5))
 
@@ -298,7 +298,7 @@ def log_start_none(at: Play) -> None:
     consumer, _, _ = _below_log_start(at, "none")
     bound_s = consumer.bound_s(3)
     failed = consumer.poll_until(lambda: consumer.errors or consumer.records, bound_s)
-    at.shown(_refused(consumer), "The client has got no OFFSET_OUT_OF_RANGE")
+    at.require(_refused(consumer), "The client has got no OFFSET_OUT_OF_RANGE")
     at.data("records of another position", consumer.values, [])
     at.progress("the application gets an error", failed, bound_s, "3 x request_timeout_ms")
 
@@ -333,7 +333,7 @@ def seek(at: Play) -> None:
     late = at.kafka.on("Fetch", client_id="consumer-*").delay_response(LATE_S, times=1)
     consumer.assign(topic, offset=0)
     consumer.poll_until(lambda: late.fired)
-    at.shown(not consumer.records, "The records came before the seek")
+    at.require(not consumer.records, "The records came before the seek")
     consumer.seek(topic, 7)
     at.reads(consumer, written[7:])
     at.error("errors of the application", consumer.errors, [])

@@ -135,7 +135,7 @@ def coordinator_not_available(at: Play) -> None:
     member = _member(at, topic)
     at.reads(member, at.write(topic, BATCH))
     _commits(at, member, topic, BATCH)
-    at.shown(rule.fired == 3, f"The client has met the error {rule.fired} times only")
+    at.require(rule.fired == 3, f"The client has met the error {rule.fired} times only")
 
 
 @case("groups/coordinator/loads", MUST, f"{COORDINATOR}, JoinGroupResponseHandler", needs=GROUPS)
@@ -147,7 +147,7 @@ def coordinator_loads(at: Play) -> None:
     member = _member(at, topic)
     at.reads(member, at.write(topic, BATCH))
     _commits(at, member, topic, BATCH)
-    at.shown(rule.fired == 3, f"The client has met the error {rule.fired} times only")
+    at.require(rule.fired == 3, f"The client has met the error {rule.fired} times only")
 
 
 # Commits
@@ -195,7 +195,7 @@ def commit_unknown_member(at: Play) -> None:
     before, since_s = len(member.records), _remove(at, member)
     says_so = member.commit()
     joined = member.poll_until(lambda: _joins(member, since_s), member.bound_s(1))
-    at.shown(
+    at.require(
         any("UNKNOWN_MEMBER_ID" in str(exchange.response) for exchange in member.exchanges("OffsetCommit", since_s)),
         "No commit was refused: the member had joined again before",
     )
@@ -248,7 +248,7 @@ def illegal_generation(at: Play) -> None:
     rule = at.kafka.on("Heartbeat", client_id="consumer-*").respond_error("ILLEGAL_GENERATION", times=1)
     bound_s = member.bound_s(1, also_ms=500)
     joined = member.poll_until(lambda: rule.fired and _joins(member, rule), bound_s)
-    at.shown(rule.fired, "No heartbeat came")
+    at.require(rule.fired, "No heartbeat came")
     at.progress("the client joins again", joined, bound_s, "heartbeat_interval_ms, request_timeout_ms")
     _reads_again(at, member, topic, at.write(topic, BATCH), BATCH)
 

@@ -81,7 +81,7 @@ def _survives(at: Play, spoil: Callable[[], list[Rule]], of_data: bool = False, 
         consumer.poll_until(lambda: any(each.fired for each in rules), bound_s)
     written = at.write(topic, 5)
     ended = consumer.poll_until(lambda: consumer.errors or set(written) <= set(consumer.values), bound_s)
-    at.shown(any(each.fired for each in rules), "No such response was sent")
+    at.require(any(each.fired for each in rules), "No such response was sent")
     if bounds_memory:
         _judge_memory(at, consumer, before_mb)
     at.progress("the records, or an error", ended, bound_s, "3 x request_timeout_ms")
@@ -191,7 +191,7 @@ def torn(at: Play) -> None:
         rule: Rule = at.kafka.on("Fetch", client_id="consumer-*").truncate_response(size_bytes, times=1)
         at.reads(consumer, at.write(topic, 5), from_record=before)
         fired = _await(consumer, rule)
-        at.shown(fired, f"No response ended after {size_bytes} bytes")
+        at.require(fired, f"No response ended after {size_bytes} bytes")
     at.reads(consumer, at.write(topic, 5), from_record=len(consumer.records))
     at.error("fatal errors of the application", consumer.fatal, None)
 
@@ -228,4 +228,4 @@ def _reads_beside_endless(at: Play, bounds_memory: bool) -> None:
             if first.accepted or second.accepted:
                 return
             consumer.close()
-    at.shown(False, f"Of {ATTEMPTS} clients none tried such an address")
+    at.require(False, f"Of {ATTEMPTS} clients none tried such an address")

@@ -117,7 +117,7 @@ def leaderless(at: Play) -> None:
     next_fetch(consumer)
     written = at.write(topic, 5)
     at.wire("Metadata requests per second", _metadata_per_s(at, consumer), at_most(MAX_METADATA_PER_S))
-    at.shown(changes.fired, "The client has requested no metadata")
+    at.require(changes.fired, "The client has requested no metadata")
     changes.remove()
     refusals.remove()
     at.reads(consumer, written, timeouts=5, from_record=5)
@@ -141,7 +141,7 @@ def fetch_refused(at: Play) -> None:
     next_fetch(consumer)
     written = at.write(topic, 5)
     per_s = _metadata_per_s(at, consumer)
-    at.shown(rule.fired, "The client has fetched nothing")
+    at.require(rule.fired, "The client has fetched nothing")
     at.wire("Metadata requests per second", per_s, at_most(MAX_METADATA_PER_S))
     rule.remove()
     at.reads(consumer, written, timeouts=5, from_record=5)
@@ -186,7 +186,7 @@ def idle(at: Play) -> None:
     producer.send(topic, "after")
     at.writes(producer)
     connections = {each.request.connection for each in producer.exchanges("Produce")}
-    at.shown(len(connections) > 1, "The client's connection was not closed")
+    at.require(len(connections) > 1, "The client's connection was not closed")
     at.data("values acknowledged", producer.acknowledged, ["before", "after"])
     at.error("errors of the application", producer.errors, [])
 
@@ -204,7 +204,7 @@ def versions(at: Play) -> None:
     consumer.assign(topic)
     at.reads(consumer, ["a", "b", "c"])
     offered = _offered(consumer)
-    at.shown(offered, "The client has requested no ApiVersions")
+    at.require(offered, "The client has requested no ApiVersions")
     frames = [each for name in (producer.name, consumer.name) for each in at.frames(name) if each.is_request]
     above = {f"{each.api} {each.version}" for each in frames if each.version > offered.get(each.api, each.version)}
     at.wire("requests above what is offered", sorted(above), [])

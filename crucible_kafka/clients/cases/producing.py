@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from crucible_kafka.clients.application import Exchange, Producer, Sending
+from crucible_kafka.clients.application import Exchange, Producer, SentRecord
 from crucible_kafka.clients.case import MUST, SHOULD, case
 from crucible_kafka.clients.play import Play, at_least, at_most
 
@@ -32,7 +32,7 @@ def _idempotent(at: Play) -> tuple[Producer, str]:
     return producer, topic
 
 
-def _goes_on(at: Play, producer: Producer, topic: str, word: str = "during", once: bool = True) -> list[Sending]:
+def _goes_on(at: Play, producer: Producer, topic: str, word: str = "during", once: bool = True) -> list[SentRecord]:
     """Send some records, judge that each is acknowledged and what the log has of them, and return them."""
     sent = producer.send(topic, *_numbers(word))
     at.writes(producer, once=once)
@@ -40,11 +40,11 @@ def _goes_on(at: Play, producer: Producer, topic: str, word: str = "during", onc
     return sent
 
 
-def _failed(sent: Sequence[Sending]) -> list[str]:
+def _failed(sent: Sequence[SentRecord]) -> list[str]:
     return [f"{each.value} {each.failure.name}" for each in sent if each.failure is not None]
 
 
-def _outcomes(at: Play, sent: Sequence[Sending], names: Sequence[str]) -> None:
+def _outcomes(at: Play, sent: Sequence[SentRecord], names: Sequence[str]) -> None:
     """Judge that all these records failed with an error of one of these names."""
     at.error("acknowledged records that the broker refused", [each.value for each in sent if each.acknowledged], [])
     seen = sorted({each.failure.name for each in sent if each.failure is not None})
@@ -293,7 +293,7 @@ def batch_too_large(at: Play) -> None:
     sent = producer.send(topic, *(f"{number}".ljust(500, "x") for number in range(20)))
     at.writes(producer)
     refused = [exchange for exchange in producer.exchanges("Produce") if "MESSAGE_TOO_LARGE" in _errors(exchange)]
-    at.shown(refused, "The client sent no batch above the limit")
+    at.require(refused, "The client sent no batch above the limit")
     at.error("records that failed", len(_failed(sent)), 0)
 
 
@@ -327,7 +327,7 @@ def invalid_record(at: Play) -> None:
     producer.flush()
     at.data("records with a key that failed", _failed(sent), [])
     requests = [exchange for exchange in producer.exchanges("Produce") if "INVALID_RECORD" in _errors(exchange)]
-    at.shown(requests, "The broker has not refused a record")
+    at.require(requests, "The broker has not refused a record")
     at.wire("Produce requests that the broker refused", len(requests), at_most(2))
 
 
@@ -412,7 +412,7 @@ def throttled(at: Play) -> None:
     producer.send(topic, "after")
     at.writes(producer)
     later = producer.exchanges("Produce", after=throttle)
-    at.shown(later, "The client sent nothing after it was throttled")
+    at.require(later, "The client sent nothing after it was throttled")
     waited_ms = round((later[0].request.at_s - hit_s) * 1000)
     at.wire("milliseconds until the next Produce", waited_ms, at_least(700))
 

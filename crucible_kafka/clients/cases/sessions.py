@@ -63,7 +63,7 @@ def response_lost(at: Play) -> None:
     lost = at.kafka.on("Fetch", session="incremental").change_response(lose_records, times=1)
     _reads_on(at, consumer, topic)
     after = consumer.exchanges("Fetch", after=lost)
-    at.shown(after, "The client fetched no more after the lost response")
+    at.require(after, "The client fetched no more after the lost response")
     at.wire("session epoch of the first Fetch afterwards", after[0].body["session_epoch"], FULL)
 
 
@@ -75,7 +75,7 @@ def epoch_refused(at: Play) -> None:
     refused = at.kafka.on("Fetch", session="incremental").respond_error("INVALID_FETCH_SESSION_EPOCH", times=1)
     _reads_on(at, consumer, topic)
     after = consumer.exchanges("Fetch", after=refused)
-    at.shown(after, "The client fetched no more after the error")
+    at.require(after, "The client fetched no more after the error")
     at.wire("session epoch of the next Fetch", after[0].body["session_epoch"], FULL)
     at.wire("partitions of the next Fetch", _partitions(after[0].body), {0, 1})
 
@@ -88,7 +88,7 @@ def not_found(at: Play) -> None:
     refused = at.kafka.on("Fetch", session="incremental").respond_error("FETCH_SESSION_ID_NOT_FOUND", times=1)
     _reads_on(at, consumer, topic)
     after = consumer.exchanges("Fetch", after=refused)
-    at.shown(after, "The client fetched no more after the error")
+    at.require(after, "The client fetched no more after the error")
     at.wire("session ID of the next Fetch", after[0].body["session_id"], 0)
     at.wire("session epoch of the next Fetch", after[0].body["session_epoch"], FULL)
 
@@ -99,7 +99,7 @@ def epoch_refused_repeatedly(at: Play) -> None:
     consumer, topic = _in_session(at)
     rule = at.kafka.on("Fetch", session="incremental").respond_error("INVALID_FETCH_SESSION_EPOCH", times=REPEATED)
     consumer.poll_until(lambda: rule.fired == REPEATED)
-    at.shown(rule.fired == REPEATED, f"The client used {rule.fired} sessions only")
+    at.require(rule.fired == REPEATED, f"The client used {rule.fired} sessions only")
     _reads_on(at, consumer, topic)
 
 
@@ -110,7 +110,7 @@ def not_found_repeatedly(at: Play) -> None:
     consumer, topic = _in_session(at)
     rule = at.kafka.on("Fetch", session="incremental").respond_error("FETCH_SESSION_ID_NOT_FOUND", times=REPEATED)
     consumer.poll_until(lambda: rule.fired == REPEATED)
-    at.shown(rule.fired == REPEATED, f"The client used {rule.fired} sessions only")
+    at.require(rule.fired == REPEATED, f"The client used {rule.fired} sessions only")
     _reads_on(at, consumer, topic)
 
 
@@ -122,7 +122,7 @@ def topic_ids(at: Play) -> None:
     refused = at.kafka.on("Fetch", session="incremental").respond_error("FETCH_SESSION_TOPIC_ID_ERROR", times=1)
     _reads_on(at, consumer, topic)
     after = consumer.exchanges("Fetch", after=refused)
-    at.shown(after, "The client fetched no more after the error")
+    at.require(after, "The client fetched no more after the error")
     at.wire("session epoch of the next Fetch", after[0].body["session_epoch"], FULL)
 
 
@@ -130,7 +130,7 @@ def topic_ids(at: Play) -> None:
 def evicted(at: Play) -> None:
     """The broker evicts the session from its cache: the client begins a new one, and nothing is lost or read twice."""
     consumer, topic = _in_session(at)
-    at.shown(at.kafka.evict_sessions(consumer.name), "No session was evicted")
+    at.require(at.kafka.evict_sessions(consumer.name), "No session was evicted")
     _reads_on(at, consumer, topic)
 
 
@@ -151,7 +151,7 @@ def moved_partition(at: Play) -> None:
     leader = at.kafka.move_leader(topic, 0)
     _reads_on(at, consumer, topic)
     at_new = [exchange for exchange in consumer.exchanges("Fetch") if exchange.request.node == leader]
-    at.shown(at_new, "The client did not fetch from the new leader")
+    at.require(at_new, "The client did not fetch from the new leader")
 
 
 @case("sessions/seek", MUST, f"{KIP_227}; kafka-python#2575")
@@ -165,7 +165,7 @@ def seek(at: Play) -> None:
     consumer.poll_until(lambda: consumer.exchanges("Fetch", after=planted_s))
     second = at.write(topic, 5)
     consumer.poll_until(lambda: late.fired)
-    at.shown(len(consumer.records) == len(first), "The records came before the delay")
+    at.require(len(consumer.records) == len(first), "The records came before the delay")
     consumer.seek(topic, 0)
     at.reads(consumer, [*first, *second], from_record=len(first))
 
@@ -187,7 +187,7 @@ def forgotten(at: Play) -> None:
         lambda body: replace(body, responses=[*body.responses, entry]), times=REPEATED
     )
     consumer.poll_until(lambda: sent.fired == REPEATED)
-    at.shown(sent.fired, "The client uses no session any more")
+    at.require(sent.fired, "The client uses no session any more")
     consumer.seek(topic, 0)
     written = at.write(topic, 5)
     consumer.poll_until(lambda: set(written) <= set(consumer.values))
@@ -226,7 +226,9 @@ def paused(at: Play) -> None:
 def closed(at: Play) -> None:
     """Nothing fails: a consumer that is closed closes its session, so that it takes no room at the broker."""
     consumer, _ = _in_session(at)
-    at.shown([session for session in at.kafka.sessions() if session.client_id == consumer.name], "There was no session")
+    at.require(
+        [session for session in at.kafka.sessions() if session.client_id == consumer.name], "There was no session"
+    )
     consumer.close()
     left = [session.session_id for session in at.kafka.sessions() if session.client_id == consumer.name]
     at.wire("sessions that are left", len(left), 0)

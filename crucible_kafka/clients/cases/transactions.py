@@ -9,7 +9,7 @@ from typing import Any, Final
 from crucible_kafka.clients.application import Consumer, Producer
 from crucible_kafka.clients.case import MUST, SHOULD, case
 from crucible_kafka.clients.play import Play, one_of
-from crucible_kafka.clients.protocol import Place
+from crucible_kafka.clients.protocol import PartitionOffset
 
 TRANSACTIONS: Final = ("transactions",)
 OFFSETS: Final = ("transactions", "send-offsets", "groups")
@@ -115,7 +115,7 @@ def _refused_at(at: Play, api: str, error: str, times: int, level: int | None = 
     rule = at.kafka.on(api).respond_error(error, times=times)
     producer = _writer(at)
     _all_goes_well(at, producer, topic)
-    at.shown(rule.fired == times, f"The client has met the error {rule.fired} times only")
+    at.require(rule.fired == times, f"The client has met the error {rule.fired} times only")
     return producer
 
 
@@ -309,7 +309,9 @@ def offsets_response_lost(at: Play) -> None:
     member, producer, topic = _reads_and_writes(at)
     at.kafka.on("TxnOffsetCommit").drop_response(times=1)
     producer.begin()
-    at.data("the offsets are sent", producer.send_offsets(member, Place(topic=topic, partition=0, offset=5)), True)
+    at.data(
+        "the offsets are sent", producer.send_offsets(member, PartitionOffset(topic=topic, partition=0, offset=5)), True
+    )
     at.data("the commit succeeds", producer.commit_transaction(), True)
     at.kafka.records(topic)  # It waits for the markers of transactions.
     at.data("committed offsets", at.kafka.committed("readers"), {(topic, 0): 5})
@@ -324,7 +326,7 @@ def offsets_illegal_generation(at: Play) -> None:
     at.kafka.on("TxnOffsetCommit", versions=WITH_GENERATION).respond_error("ILLEGAL_GENERATION", times=1)
     producer.begin()
     producer.send(output, "fenced")
-    sent = producer.send_offsets(member, Place(topic=topic, partition=0, offset=5))
+    sent = producer.send_offsets(member, PartitionOffset(topic=topic, partition=0, offset=5))
     versions = [exchange.request.version for exchange in producer.exchanges("TxnOffsetCommit")]
     at.supported(
         max(versions, default=0) >= WITH_GENERATION[0], "The client sends no generation with offsets (KIP-447)"

@@ -9,14 +9,14 @@ import pytest
 
 from campaigns.nights.stages import clients
 from crucible_kafka.clients import adapter as adapter_module
-from crucible_kafka.clients.adapter import AdapterProcess, ReplyMissing, meet
+from crucible_kafka.clients.adapter import AdapterProcess, ReplyMissing, adapter_info
 from crucible_kafka.clients.adapter_page import PAGE, page
-from crucible_kafka.clients.bundled import NoAdapter, bundled, find
+from crucible_kafka.clients.bundled import AdapterNotFound, bundled, find
 from crucible_kafka.clients.case import AdapterFailed, ClientVerdict
 from crucible_kafka.clients.protocol import (
     SCHEMA_VERSION,
     Acknowledged,
-    Garbage,
+    InvalidMessage,
     Poll,
     Reply,
     decode,
@@ -47,7 +47,7 @@ def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_adapter_that_says_hello_wrongly_is_refused(way: str, sentence: str) -> None:
     with pytest.raises(AdapterFailed) as refused:
-        meet(scripted(way))
+        adapter_info(scripted(way))
     assert str(refused.value) == sentence
 
 
@@ -80,7 +80,7 @@ def test_adapter_that_fails_later_is_named_at_the_next_call(way: str, sentence: 
 def test_silent_adapter_is_ended_without_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adapter_module, "HELLO_LIMIT_S", 0.5)
     with pytest.raises(AdapterFailed, match=r"has not replied to hello within 0\.5 s"):
-        meet(scripted("silent"))
+        adapter_info(scripted("silent"))
 
 
 @pytest.mark.live
@@ -116,7 +116,7 @@ def test_messages_are_read_as_their_structs() -> None:
 
 @pytest.mark.parametrize("line", [b"[]", b"{", b"\xff", b'{"id": "x"}', b'{"event": "record"}'])
 def test_other_lines_are_garbage(line: bytes) -> None:
-    with pytest.raises(Garbage):
+    with pytest.raises(InvalidMessage):
         decode(line)
 
 
@@ -132,7 +132,7 @@ def test_adapters_are_found_by_name_and_by_path(tmp_path: Path) -> None:
     assert Path(own.argv[1]).is_file()
     script = tmp_path / "my-adapter"
     script.write_text("#!/bin/sh\n")
-    with pytest.raises(NoAdapter, match="is not executable: chmod"):
+    with pytest.raises(AdapterNotFound, match="is not executable: chmod"):
         find(str(script), lambda _: None)
     script.chmod(0o755)
     assert find(str(script), lambda _: None).argv == [str(script)]
@@ -149,7 +149,7 @@ def test_adapters_are_found_by_name_and_by_path(tmp_path: Path) -> None:
     ],
 )
 def test_adapters_that_are_not_there_are_refused(text: str, sentence: str) -> None:
-    with pytest.raises(NoAdapter, match=sentence):
+    with pytest.raises(AdapterNotFound, match=sentence):
         find(text, lambda _: None)
 
 

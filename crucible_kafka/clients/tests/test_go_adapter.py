@@ -4,13 +4,13 @@ import re
 
 import pytest
 
-from crucible_kafka.clients.adapter import meet
+from crucible_kafka.clients.adapter import adapter_info
 from crucible_kafka.clients.bundled import ADAPTERS, find
 from crucible_kafka.clients.case import ClientCase, ClientVerdict
 from crucible_kafka.clients.cases import chosen
 from crucible_kafka.clients.play import play_case
 from crucible_kafka.clients.protocol import FEATURES, SETTINGS, schema
-from crucible_kafka.clients.report import in_full
+from crucible_kafka.clients.report import detail_lines
 
 FOLDER = ADAPTERS / "franz_go"
 ADAPTER = (FOLDER / "adapter.go").read_text(encoding="utf-8")
@@ -36,5 +36,5 @@ def test_its_settings_are_those_of_the_protocol() -> None:
 @pytest.mark.parametrize("each", chosen(["ordinary"], []), ids=lambda each: each.id)
 def test_franz_go_does_ordinary_work(each: ClientCase) -> None:
     command = find("franz-go", lambda _: None)
-    result = play_case(each, command, meet(command))
-    assert result.verdict is ClientVerdict.PASS, "\n".join(in_full(result, "franz-go"))
+    result = play_case(each, command, adapter_info(command))
+    assert result.verdict is ClientVerdict.PASS, "\n".join(detail_lines(result, "franz-go"))

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from crucible_kafka.clients import bundled
-from crucible_kafka.clients.bundled import ADAPTERS, NoAdapter, find
+from crucible_kafka.clients.bundled import ADAPTERS, AdapterNotFound, find
 from crucible_kafka.clients.case import ClientCase, ClientVerdict
 from crucible_kafka.clients.cases import chosen
 from crucible_kafka.clients.play import play_case
 from crucible_kafka.clients.protocol import FEATURES, SETTINGS, schema
-from crucible_kafka.clients.report import in_full
+from crucible_kafka.clients.report import detail_lines
 
 FOLDER = ADAPTERS / "kafka_java"
 SOURCE = (FOLDER / "Adapter.java").read_text(encoding="utf-8")
@@ -48,7 +48,7 @@ def _program(folder: Path, name: str, script: str = "exit 0") -> None:
 
 def test_missing_programs_are_one_sentence(commands: Path) -> None:
     _program(commands, "java")
-    with pytest.raises(NoAdapter) as refused:
+    with pytest.raises(AdapterNotFound) as refused:
         find("kafka-java", lambda _: None)
     assert str(refused.value) == "The adapter kafka-java is built with javac, jar, mvn, which this machine lacks."
 
@@ -74,7 +74,7 @@ def test_a_build_that_fails_is_one_sentence(commands: Path, said: str, why: str)
         _program(commands, name)
     _program(commands, "mvn", f"echo '{said}'\nexit 1")
     lines: list[str] = []
-    with pytest.raises(NoAdapter) as refused:
+    with pytest.raises(AdapterNotFound) as refused:
         find("kafka-java@9.9.9", lines.append)
     assert f"failed ({why}); see {bundled.cache_folder()}" in str(refused.value)
     assert lines[0].startswith("building the adapter kafka-java 9.9.9")
@@ -84,8 +84,8 @@ def test_a_build_that_fails_is_one_sentence(commands: Path, said: str, why: str)
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("each", chosen(["ordinary"], []), ids=lambda each: each.id)
 def test_java_client_does_ordinary_work(each: ClientCase) -> None:
-    from crucible_kafka.clients.adapter import meet
+    from crucible_kafka.clients.adapter import adapter_info
 
     command = find("kafka-java", lambda _: None)
-    result = play_case(each, command, meet(command))
-    assert result.verdict is ClientVerdict.PASS, "\n".join(in_full(result, "kafka-java"))
+    result = play_case(each, command, adapter_info(command))
+    assert result.verdict is ClientVerdict.PASS, "\n".join(detail_lines(result, "kafka-java"))

@@ -25,11 +25,11 @@ from crucible_kafka.clients.cases import ORDER, UnknownCase, all_cases, chosen
 from crucible_kafka.clients.client_command import ClientOptions, run
 from crucible_kafka.clients.page import page_document
 from crucible_kafka.clients.play import Play, at_least, one_of, play_case
-from crucible_kafka.clients.protocol import AboutAdapter
-from crucible_kafka.clients.report import in_full, json_document, junit_document, read_baseline, worse
+from crucible_kafka.clients.protocol import AdapterInfo
+from crucible_kafka.clients.report import detail_lines, json_document, junit_document, read_baseline, worse
 from crucible_kafka.clients.tests.scripted_adapter import scripted
 
-ABOUT = AboutAdapter(schema=1, name="scripted", version="1.0", features=["consumer"])
+ABOUT = AdapterInfo(schema=1, name="scripted", version="1.0", features=["consumer"])
 
 
 def a_case(conduct: Callable[[Play], None], **fields: Any) -> ClientCase:
@@ -163,7 +163,7 @@ def test_reports_have_all_results() -> None:
     suites = ElementTree.fromstring(junit_document("own", results(), strict=False))
     (suite,) = suites
     assert (suite.get("failures"), suite.get("errors"), suite.get("skipped")) == ("1", "2", "3")
-    lines = list(in_full(results()[1], "./my adapter"))
+    lines = list(detail_lines(results()[1], "./my adapter"))
     assert lines[-1].endswith("client './my adapter' --case ordinary/of-test")
 
 
@@ -202,12 +202,12 @@ def test_cases_are_listed_by_section() -> None:
     "each", [each for each in all_cases() if each.section in ("ordinary", "sessions")], ids=lambda each: each.id
 )
 def test_own_client_passes(each: ClientCase) -> None:
-    from crucible_kafka.clients.adapter import meet
+    from crucible_kafka.clients.adapter import adapter_info
     from crucible_kafka.clients.bundled import find
 
     command = find("own", lambda _: None)
-    result = play_case(each, command, meet(command))
-    assert result.verdict in (ClientVerdict.PASS, ClientVerdict.NOT_SUPPORTED), "\n".join(in_full(result, "own"))
+    result = play_case(each, command, adapter_info(command))
+    assert result.verdict in (ClientVerdict.PASS, ClientVerdict.NOT_SUPPORTED), "\n".join(detail_lines(result, "own"))
 
 
 @pytest.mark.live
@@ -219,10 +219,10 @@ def test_own_client_passes(each: ClientCase) -> None:
     ],
 )
 def test_client_without_a_mechanism_turns_its_case_red(mutant: str, case_id: str, words: str) -> None:
-    from crucible_kafka.clients.adapter import AdapterCommand, meet
+    from crucible_kafka.clients.adapter import AdapterCommand, adapter_info
 
     command = AdapterCommand(mutant, [sys.executable, "-m", "chaos.mutants.client_adapter", mutant])
     (chosen_case,) = chosen([], [case_id])
-    result = play_case(chosen_case, command, meet(command))
-    assert result.verdict is ClientVerdict.FAIL, "\n".join(in_full(result, mutant))
+    result = play_case(chosen_case, command, adapter_info(command))
+    assert result.verdict is ClientVerdict.FAIL, "\n".join(detail_lines(result, mutant))
     assert result.reason.startswith((words, "progress:"))
