@@ -1,11 +1,32 @@
-"""A request as API handlers see it. A response may take several events to build."""
+"""A request as API handlers see it. The table says which function runs its work and sends its response.
+
+A handler responds in its own event, or keeps the call and responds in a later one. A bug in the work for a request must
+fail only that request. The node sees to it in the handler's own event; in later events the work must go through
+``Call.run``, which all functions of this module do.
+
+==================================================  ===================================================================
+the handler                                         does
+==================================================  ===================================================================
+has the response                                    ``return response``
+has the response, but the request has none          ``call.respond(None)`` (produce with acks=0)
+finds that the peer broke the protocol              ``call.close(reason)``
+builds a response that may be long                  ``respond_in_slices(broker, call, build_response())``
+does long work that responds itself, or never       ``run_in_slices(broker, call, work())``
+waits: for a sync, replicas, a group, a controller  gives ``callback(call, respond)`` to the part that it waits for
+waits, and then builds a response that may be long  the same, and ``respond`` calls ``respond_in_slices``
+keeps objects that are called later                 their methods call ``call.run(work)``
+waits, and keeps something until the response       ``call.on_closed(forget)`` as well
+==================================================  ===================================================================
+
+Long work is a generator (``ports.slicing``). Its first slice runs at once, each further one in an event of its own.
+"""
 
 from collections.abc import Callable
-from typing import ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, Protocol
 
 from reference_broker.apis.broker import Broker
 from reference_broker.ports.node_ports import later
-from reference_broker.ports.slicing import Sliced, contained_slices, run_slices
+from reference_broker.ports.slicing import Sliced, run_slices, slices_run_by
 
 GivenT = ParamSpec("GivenT")
 
@@ -44,61 +65,54 @@ class Call(Protocol):
         """Call ``forget`` if the connection closes before the response, or if the request fails because of a bug."""
         ...
 
-    def contain(self, work: Callable[[], object]) -> bool:
-        """Do a part of the request's work in a later event. A bug in it costs this request alone, as a bug in the
+    def run(self, work: Callable[[], object]) -> bool:
+        """Run a part of the request's work in a later event. A bug in it fails this request alone, as a bug in the
         handler does. Return whether there was none.
 
         ``work`` may only read what requests share, or change it as the handler may: a step that fails half way must
-        leave to the others what they rely on. Work for several requests is not contained, and a bug in it ends the
-        node.
+        leave to the others what they rely on. Work for several requests must not run here: a bug in it ends the node.
         """
         ...
 
 
-def contained(call: Call, work: Callable[GivenT, object]) -> Callable[GivenT, None]:
-    """Return ``work`` as it may be called in a later event (``Call.contain``)."""
+def callback(call: Call, work: Callable[GivenT, object]) -> Callable[GivenT, None]:
+    """Return ``work`` as a callback for other parts of the broker, which a bug in it does not reach (``Call.run``)."""
 
     def run(*given: GivenT.args, **named: GivenT.kwargs) -> None:
-        call.contain(lambda: work(*given, **named))
+        call.run(lambda: work(*given, **named))
 
     return run
 
 
-ResponseT = TypeVar("ResponseT")
+def run_in_slices(broker: Broker, call: Call, work: Sliced[object]) -> None:
+    """Run the work of one request, in this event and, if it is long, in later ones. It goes on when the connection
+    closes, unless ``work`` looks at ``call.closed``.
 
-
-def run_contained(broker: Broker, call: Call, work: Sliced[object]) -> None:
-    """Run the work of one request, in this event and, if it is long, in later ones.
-
-    A bug fails only the request. In this event the caller contains it: the node does so for a handler.
+    Call it in the handler, a callback or ``Call.run``: the first slice relies on them if there is a bug.
     """
     for _ in work:
-        later(broker.ports, 0, lambda: run_slices(broker.ports, contained_slices(call.contain, work)))
+        later(broker.ports, 0, lambda: run_slices(broker.ports, slices_run_by(call.run, work)))
         return
 
 
-def respond_later(broker: Broker, call: Call, building: Sliced[object]) -> None:
-    """Start to build the response, and send it when it is built. The work ends once the connection is closed."""
-
-    def respond() -> Sliced[None]:
-        call.respond((yield from building))
-
-    def until_closed() -> Sliced[None]:
-        for _ in contained_slices(call.contain, respond()):
-            # Decision response-abandoned (F-20): connection is closed | built further
-            if call.closed:
-                return
-            yield
-
-    run_slices(broker.ports, until_closed())
-
-
-def respond_now_or_later(broker: Broker, call: Call, building: Sliced[ResponseT]) -> ResponseT | None:
-    """Return the response if it is built in this event. Otherwise send it when it is built."""
+def respond_in_slices(broker: Broker, call: Call, building: Sliced[object]) -> None:
+    """Build the response, in this event and, if it is long, in later ones, and send it. Stop when the connection is
+    closed. Call it where ``run_in_slices`` may be called."""
     try:
         next(building)
     except StopIteration as end:
-        response: ResponseT = end.value
-        return response
-    later(broker.ports, 0, lambda: respond_later(broker, call, building))
-    return None
+        call.respond(end.value)
+        return
+    run_in_slices(broker, call, _build_further(call, building))
+
+
+def _build_further(call: Call, building: Sliced[object]) -> Sliced[None]:
+    """Run the slices after the first one."""
+    # Decision response-abandoned (F-20): connection is closed | built further
+    while not call.closed:
+        yield
+        try:
+            next(building)
+        except StopIteration as end:
+            call.respond(end.value)
+            return

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, contained
+from reference_broker.apis.call import Call, callback
 from reference_broker.controller.changes import NOT_CONTROLLER, Change
 from reference_broker.metadata.identifiers import is_registered_node
 from reference_broker.ports.node_ports import Channel
@@ -43,7 +43,7 @@ def forward_or_propose(
     def respond_with(outcome: OutcomeT) -> None:
         call.respond(response_of(outcome))
 
-    respond = contained(call, respond_with)
+    respond = callback(call, respond_with)
 
     controller = broker.controller
     leader_id = controller.leader_id
@@ -58,6 +58,6 @@ def forward_or_propose(
         call.api_version,
         body,
         broker.config.controller_quorum_request_timeout_ms,
-        contained(call, lambda response: call.respond(completed(response))),
+        callback(call, lambda response: call.respond(completed(response))),
         lambda: respond(change.outcome(NOT_CONTROLLER)),
     )

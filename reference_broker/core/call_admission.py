@@ -124,7 +124,7 @@ class LocalCall:
     def on_closed(self, forget: Callable[[], None]) -> None:
         """Ignore ``forget``: there is no connection that could close."""
 
-    def contain(self, work: Callable[[], object]) -> bool:
+    def run(self, work: Callable[[], object]) -> bool:
         """Do the work. A bug in it costs the node, as there is no client."""
         work()
         return True
@@ -212,7 +212,7 @@ class ActiveCall:
     def on_closed(self, forget: Callable[[], None]) -> None:
         self._forget = forget
 
-    def contain(self, work: Callable[[], object]) -> bool:
+    def run(self, work: Callable[[], object]) -> bool:
         try:
             work()
         except Exception as bug:
@@ -225,14 +225,14 @@ class ActiveCall:
         forget, self._forget = self._forget, None
         self._failed(self, self._request, bug)
         if forget is not None:
-            self.contain(forget)
+            self.run(forget)
 
     def connection_closed(self) -> None:
         """The connection is gone."""
         self.closed = True
         forget, self._forget = self._forget, None
         if forget is not None:
-            self.contain(forget)
+            self.run(forget)
 
 
 FAILED = ErrorCode.unknown_server_error

@@ -120,7 +120,7 @@ class Node:
         """Whether its shutdown has finished."""
         self.on_bug: Callable[[Request | str, Exception], None] | None = None
         """Called with the request, or the name of the change, if a bug belongs to one request: in its handler, in its
-        work in later events (``Call.contain``), or in the plan of a change of the metadata. The bug costs that request
+        work in later events (``Call.run``), or in the plan of a change of the metadata. The bug costs that request
         alone then (``failed_request``). While it is None the exception leaves ``handle``, so that the simulator and
         tests see it."""
         self._stopping = False

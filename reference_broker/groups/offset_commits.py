@@ -39,9 +39,9 @@ from reference_broker.ports.slicing import (
     DELETED_OFFSETS_PER_SLICE,
     Sliced,
     SliceQueue,
-    contained_slices,
     in_batches,
     run_to_end,
+    slices_run_by,
 )
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import DraftError, Error, ErrorCode
@@ -265,7 +265,8 @@ def epoch_refusal(metadata_epoch: int, last: CommitOffset | None) -> Error:
 
 _COUNTS_AS_HEARTBEAT = (GroupState.STABLE, GroupState.PREPARING_REBALANCE)
 
-Contain: TypeAlias = Callable[[Callable[[], object]], bool]
+RunWork: TypeAlias = Callable[[Callable[[], object]], bool]
+"""Runs a part of a request's work. Returns False if it failed because of a bug."""
 
 
 def _call(work: Callable[[], object]) -> bool:
@@ -292,9 +293,9 @@ class Commits:
 
     # --- OffsetCommit -------------------------------------------------------------------------------------------------
 
-    def commit(self, request: CommitRequest, respond: Committed, contain: Contain = _call) -> None:
+    def commit(self, request: CommitRequest, respond: Committed, run: RunWork = _call) -> None:
         """Respond once the accepted offsets are replicated. All of them are written in one event. The work of each
-        event is done through ``contain``, which returns False if it failed.
+        event is done through ``run``, which returns False if it failed.
 
         Errors for all offsets are those of ``find`` and of the log, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID,
         ILLEGAL_GENERATION, FENCED_INSTANCE_ID and REBALANCE_IN_PROGRESS. Errors for one offset are
@@ -308,13 +309,13 @@ class Commits:
         if isinstance(shard, Error):
             respond([shard] * len(request.offsets))
             return
-        work = self._commit(self._new_judgement(shard, request), respond, contain)
+        work = self._commit(self._new_judgement(shard, request), respond, run)
         if len(request.offsets) > COMMITTED_OFFSETS_PER_SLICE:
-            self._work.add(contained_slices(contain, work))
+            self._work.add(slices_run_by(run, work))
         else:
             run_to_end(work)
 
-    def _commit(self, judgement: Judgement, respond: Committed, contain: Contain) -> Sliced[None]:
+    def _commit(self, judgement: Judgement, respond: Committed, run: RunWork) -> Sliced[None]:
         request = judgement.request
         for batch in in_batches(request.offsets, COMMITTED_OFFSETS_PER_SLICE):
             self._judge(judgement, replace(request, offsets=tuple(batch)))
@@ -322,7 +323,7 @@ class Commits:
         if request.transaction is None:
             self._judge_again_and_write(judgement, respond)
         else:
-            self._verify(judgement, request.transaction, respond, contain)
+            self._verify(judgement, request.transaction, respond, run)
 
     def _new_judgement(self, shard: OffsetsPartition, request: CommitRequest) -> Judgement:
         image = self._image()
@@ -338,7 +339,7 @@ class Commits:
             key = OffsetKey(batch.group_id, commit.topic, commit.partition)
             judgement.accepted[key] = commit, (offset_key(*key), offset_value(commit, version))
 
-    def _verify(self, judgement: Judgement, transaction: Transaction, respond: Committed, contain: Contain) -> None:
+    def _verify(self, judgement: Judgement, transaction: Transaction, respond: Committed, run: RunWork) -> None:
         """Verify that the transaction is open. Everything has been judged by then, so that the offsets are written in
         the event in which the transaction is known to be open. Otherwise a marker could come between (KIP-890)."""
         assert self.verifier is not None, "a transaction cannot be verified without a verifier"
@@ -353,7 +354,7 @@ class Commits:
             else:
                 self._judge_again_and_write(judgement, respond)
 
-        self.verifier.verify(judgement.shard.led, transaction, lambda error: contain(partial(verified, error)))
+        self.verifier.verify(judgement.shard.led, transaction, lambda error: run(partial(verified, error)))
 
     def _judge_again_and_write(self, judgement: Judgement, respond: Committed) -> None:
         """Judge again what was judged in earlier events, since other commits may have come between, and write."""
@@ -421,7 +422,7 @@ class Commits:
     # --- OffsetDelete -------------------------------------------------------------------------------------------------
 
     def delete(
-        self, group_id: str, requested: Sequence[tuple[str, int]], respond: Deleted, contain: Contain = _call
+        self, group_id: str, requested: Sequence[tuple[str, int]], respond: Deleted, run: RunWork = _call
     ) -> None:
         """Respond with an error for all (GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, those of ``find`` and of the log) and one
         for each partition (GROUP_SUBSCRIBED_TO_TOPIC, UNKNOWN_TOPIC_OR_PARTITION). To remove a missing offset is no
@@ -433,7 +434,7 @@ class Commits:
             return
         work = self._delete(shard, group_id, requested, respond)
         if len(requested) > DELETED_OFFSETS_PER_SLICE:
-            self._work.add(contained_slices(contain, work))
+            self._work.add(slices_run_by(run, work))
         else:
             run_to_end(work)
 

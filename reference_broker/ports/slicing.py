@@ -74,16 +74,16 @@ class SliceQueue:
 _OVER: Final = object()
 
 
-def contained_slices(contain: Callable[[Callable[[], object]], bool], work: Sliced[object]) -> Sliced[None]:
-    """Run each slice inside ``contain``, which returns False if the slice failed because of a bug. The work ends then.
-    Requests pass ``Call.contain``, so that a bug fails only the request."""
+def slices_run_by(run: Callable[[Callable[[], object]], bool], work: Sliced[object]) -> Sliced[None]:
+    """Run each slice through ``run``, which returns False if the slice failed because of a bug. The work ends then.
+    Requests pass ``Call.run``, so that a bug fails only the request."""
     is_over = False
 
     def step() -> None:
         nonlocal is_over
         is_over = next(work, _OVER) is _OVER
 
-    while contain(step) and not is_over:
+    while run(step) and not is_over:
         yield
 
 

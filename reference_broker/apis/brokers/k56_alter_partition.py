@@ -21,7 +21,7 @@ from kio.schema.types import BrokerId
 from kio.static.primitive import i8, i32
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, contained
+from reference_broker.apis.call import Call, callback
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, Refusal, verdict
 from reference_broker.controller.planning.partition_requests import IsrChange, IsrOutcomes, RequestedIsr
@@ -49,7 +49,7 @@ def handle(broker: Broker, call: Call, body: AlterPartitionRequest) -> None:
         )
         for entry in body.topics
     ]
-    broker.controller.propose(IsrChange(body.broker_id, body.broker_epoch, requested_topics), contained(call, respond))
+    broker.controller.propose(IsrChange(body.broker_id, body.broker_epoch, requested_topics), callback(call, respond))
 
 
 API = Api.of(AlterPartitionRequest, handle)

@@ -21,7 +21,7 @@ from kio.schema.broker_registration.v4.response import BrokerRegistrationRespons
 from kio.static.primitive import i64
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, contained
+from reference_broker.apis.call import Call, callback
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, Refusal, verdict
 from reference_broker.controller.planning.brokers import NO_BROKER_EPOCH, Registration
@@ -44,7 +44,7 @@ def handle(broker: Broker, call: Call, body: BrokerRegistrationRequest) -> None:
     if body.broker_id < 0:
         respond(Refusal(ErrorCode.invalid_request, "A broker's ID is not negative."))
     else:
-        broker.controller.register_broker(_registration(body), contained(call, respond))
+        broker.controller.register_broker(_registration(body), callback(call, respond))
 
 
 API = Api.of(BrokerRegistrationRequest, handle)

@@ -12,7 +12,7 @@ from kio.schema.types import ProducerId
 from kio.static.primitive import i32
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, contained
+from reference_broker.apis.call import Call, callback
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, Refusal, verdict
 from reference_broker.controller.planning.brokers import BLOCK_SIZE, ProducerIdBlock
@@ -34,7 +34,7 @@ def handle(broker: Broker, call: Call, body: AllocateProducerIdsRequest) -> None
             )
         )
 
-    broker.controller.propose(ProducerIdBlock(body.broker_id, body.broker_epoch), contained(call, respond))
+    broker.controller.propose(ProducerIdBlock(body.broker_id, body.broker_epoch), callback(call, respond))
 
 
 API = Api.of(AllocateProducerIdsRequest, handle)

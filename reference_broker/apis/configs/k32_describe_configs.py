@@ -23,7 +23,7 @@ from kio.schema.describe_configs.v4.response import (
 from kio.static.primitive import i8
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, respond_later
+from reference_broker.apis.call import Call, respond_in_slices
 from reference_broker.apis.configs.altering import strange_broker
 from reference_broker.apis.configs.config_rows import ConfigRow, broker_rows, cluster_rows, topic_rows
 from reference_broker.apis.registry import Api
@@ -43,7 +43,7 @@ def handle(broker: Broker, call: Call, body: DescribeConfigsRequest) -> Describe
     building = _response(broker, body)
     if len(body.resources) <= DESCRIBED_RESOURCES_PER_SLICE:
         return run_to_end(building)
-    respond_later(broker, call, building)
+    respond_in_slices(broker, call, building)
     return None
 
 

@@ -24,7 +24,7 @@ from kio.schema.offset_commit.v9.response import (
 )
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, respond_later
+from reference_broker.apis.call import Call, callback, respond_in_slices
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, topics_with_errors
 from reference_broker.groups.committed_offsets import NO_EPOCH
@@ -77,7 +77,7 @@ def handle(broker: Broker, call: Call, body: OffsetCommitRequest | Draft) -> Non
         topics = topics_with_errors(body.topics, errors, OffsetCommitResponseTopic, OffsetCommitResponsePartition)
         return OffsetCommitResponse(throttle_time=NO_THROTTLE, topics=(yield from topics))
 
-    broker.groups.commits.commit(request, _respond_later(broker, call, build_response), call.contain)
+    broker.groups.commits.commit(request, _when_committed(broker, call, build_response), call.run)
 
 
 API: Api[OffsetCommitRequest | Draft] = Api.of(
@@ -114,8 +114,8 @@ def _commit_draft(broker: Broker, call: Call, body: Draft) -> None:
         )
         return OffsetCommitResponse1000(topics=(yield from topics))
 
-    broker.groups.commits.commit(request, _respond_later(broker, call, build_response), call.contain)
+    broker.groups.commits.commit(request, _when_committed(broker, call, build_response), call.run)
 
 
-def _respond_later(broker: Broker, call: Call, build_response: Callable[[list[Error]], Sliced[object]]) -> Committed:
-    return lambda errors: respond_later(broker, call, build_response(errors))
+def _when_committed(broker: Broker, call: Call, build_response: Callable[[list[Error]], Sliced[object]]) -> Committed:
+    return callback(call, lambda errors: respond_in_slices(broker, call, build_response(errors)))

@@ -34,7 +34,7 @@ from kio.schema.types import TopicName
 from kio.static.primitive import i32, i64
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, contained, run_contained
+from reference_broker.apis.call import Call, callback, run_in_slices
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.coordination.partitioner import CHARACTERS_PER_US, KEY_COST_US
@@ -99,11 +99,11 @@ def handle(
             broker.groups.commits.fetch(
                 group.group_id,
                 _wanted(group.topics),
-                contained(call, partial(settled, at)),
+                callback(call, partial(settled, at)),
                 requires_stable=body.require_stable,
             )
 
-    run_contained(broker, call, fetch())
+    run_in_slices(broker, call, fetch())
 
 
 API: Api[OffsetFetchRequest | OffsetFetchRequest1000 | OffsetFetchRequest1001] = Api.of(
@@ -169,7 +169,7 @@ def _draft(broker: Broker, call: Call, body: OffsetFetchRequest1000 | OffsetFetc
         call.respond(_with_leader_epochs(by_topic, error) if with_leader_epochs else _as_the_page(by_topic, error))
 
     requires_stable = isinstance(body, OffsetFetchRequest1001) and body.require_stable
-    broker.groups.commits.fetch(body.group_id, wanted, contained(call, settled), requires_stable=requires_stable)
+    broker.groups.commits.fetch(body.group_id, wanted, callback(call, settled), requires_stable=requires_stable)
 
 
 def _with_leader_epochs(

@@ -24,7 +24,7 @@ from kio.schema.types import BrokerId
 from kio.static.primitive import i32
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, respond_now_or_later
+from reference_broker.apis.call import Call, respond_in_slices
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.apis.topics.automatic_creation import request_coordinator_topic
@@ -49,9 +49,9 @@ MESSAGE_OF_SUCCESS = "NONE"
 NOT_AVAILABLE = "The coordinator is not available."
 
 
-def handle(broker: Broker, call: Call, body: FindCoordinatorRequest) -> FindCoordinatorResponse | None:
-    """Return one result for each key, in the request's order (versions below 4 have exactly one)."""
-    return respond_now_or_later(broker, call, _build_response(broker, call, body))
+def handle(broker: Broker, call: Call, body: FindCoordinatorRequest) -> None:
+    """One result for each key, in the request's order (versions below 4 have exactly one)."""
+    respond_in_slices(broker, call, _build_response(broker, call, body))
 
 
 def _build_response(broker: Broker, call: Call, body: FindCoordinatorRequest) -> Sliced[FindCoordinatorResponse]:

@@ -23,7 +23,7 @@ from kio.schema.join_group.v9.response import JoinGroupResponse, JoinGroupRespon
 from kio.static.primitive import i32
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, contained
+from reference_broker.apis.call import Call, callback
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.groups.classic_requests import MAX_REASON_CHARACTERS, JoinRequest, JoinResponse
@@ -43,7 +43,7 @@ def handle(broker: Broker, call: Call, body: JoinGroupRequest) -> None:
     def respond(result: JoinResponse) -> None:
         call.respond(_response(result, version))
 
-    broker.groups.membership.join(_request(call, body), contained(call, respond))
+    broker.groups.membership.join(_request(call, body), callback(call, respond))
 
 
 API = Api.of(JoinGroupRequest, handle)

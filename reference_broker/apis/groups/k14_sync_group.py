@@ -14,7 +14,7 @@ from kio.schema.sync_group.v5.request import SyncGroupRequest
 from kio.schema.sync_group.v5.response import SyncGroupResponse
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, contained
+from reference_broker.apis.call import Call, callback
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.groups.classic_requests import SyncRequest, SyncResponse
@@ -40,7 +40,7 @@ def handle(broker: Broker, call: Call, body: SyncGroupRequest) -> SyncGroupRespo
     def respond(result: SyncResponse) -> None:
         call.respond(_response(result))
 
-    broker.groups.membership.sync(request, contained(call, respond))
+    broker.groups.membership.sync(request, callback(call, respond))
     return None
 
 

@@ -17,7 +17,7 @@ from kio.schema.types import GroupId
 from kio.static.primitive import i32
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, respond_now_or_later
+from reference_broker.apis.call import Call, respond_in_slices
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, OPERATIONS_NOT_REQUESTED
 from reference_broker.coordination.partitioner import CHARACTERS_PER_US, KEY_COST_US
@@ -33,9 +33,9 @@ MAX_MEMBER_BYTES = 16 * 2**20
 may send any bytes, and any client may request all groups in one small request."""
 
 
-def handle(broker: Broker, call: Call, body: DescribeGroupsRequest) -> DescribeGroupsResponse | None:
+def handle(broker: Broker, call: Call, body: DescribeGroupsRequest) -> None:
     """In the request's order, each group once."""
-    return respond_now_or_later(broker, call, _build_response(broker, call, body))
+    respond_in_slices(broker, call, _build_response(broker, call, body))
 
 
 def _build_response(broker: Broker, call: Call, body: DescribeGroupsRequest) -> Sliced[DescribeGroupsResponse]:

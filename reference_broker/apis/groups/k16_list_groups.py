@@ -14,7 +14,7 @@ from kio.schema.list_groups.v5.response import ListedGroup, ListGroupsResponse
 from kio.schema.types import GroupId
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, run_contained
+from reference_broker.apis.call import Call, run_in_slices
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.groups.group import Group
@@ -32,7 +32,7 @@ def handle(broker: Broker, call: Call, body: ListGroupsRequest) -> ListGroupsRes
         return _response(ErrorCode.none, [])
     states = frozenset(each.strip().lower() for each in body.states_filter)
     groups = (group for each in tuple(broker.groups.active()) for group in tuple(each.groups.values()))
-    run_contained(broker, call, _list(call, groups, states))
+    run_in_slices(broker, call, _list(call, groups, states))
     return None
 
 

@@ -13,7 +13,7 @@ from kio.schema.delete_groups.v2.response import DeletableGroupResult, DeleteGro
 from kio.schema.types import GroupId
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, contained, run_contained
+from reference_broker.apis.call import Call, callback, run_in_slices
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.ports.slicing import DELETED_GROUPS_PER_SLICE, Sliced
@@ -37,9 +37,9 @@ def handle(broker: Broker, call: Call, body: DeleteGroupsRequest) -> None:
         for number, group_id in enumerate(group_ids):
             if number and number % DELETED_GROUPS_PER_SLICE == 0:
                 yield
-            broker.groups.membership.delete(group_id, partial(contained(call, settled), group_id=group_id))
+            broker.groups.membership.delete(group_id, partial(callback(call, settled), group_id=group_id))
 
-    run_contained(broker, call, delete())
+    run_in_slices(broker, call, delete())
 
 
 API = Api.of(DeleteGroupsRequest, handle)

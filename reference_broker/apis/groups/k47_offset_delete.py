@@ -15,7 +15,7 @@ from kio.schema.offset_delete.v0.response import (
 )
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, respond_later
+from reference_broker.apis.call import Call, callback, respond_in_slices
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, topics_with_errors
 from reference_broker.ports.slicing import Sliced
@@ -34,9 +34,9 @@ def handle(broker: Broker, call: Call, body: OffsetDeleteRequest) -> None:
         return OffsetDeleteResponse(error_code=ErrorCode(error), throttle_time=NO_THROTTLE, topics=topics)
 
     def respond(error: Error, errors: list[Error]) -> None:
-        respond_later(broker, call, build_response(error, errors))
+        respond_in_slices(broker, call, build_response(error, errors))
 
-    broker.groups.commits.delete(body.group_id, partitions, respond, call.contain)
+    broker.groups.commits.delete(body.group_id, partitions, callback(call, respond), call.run)
 
 
 API = Api.of(OffsetDeleteRequest, handle)

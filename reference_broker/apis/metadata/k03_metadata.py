@@ -27,7 +27,7 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, respond_now_or_later
+from reference_broker.apis.call import Call, respond_in_slices
 from reference_broker.apis.metadata.described_topics import DescribedTopics, Draft, missing_error
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import CLUSTER_OPERATIONS, NO_THROTTLE, OPERATIONS_NOT_REQUESTED, TOPIC_OPERATIONS
@@ -65,15 +65,15 @@ others."""
 Response: TypeAlias = MetadataResponse | MetadataResponse1000 | MetadataResponse1001
 
 
-def handle(broker: Broker, described: DescribedTopics, call: Call, body: MetadataRequest) -> Response | None:
+def handle(broker: Broker, described: DescribedTopics, call: Call, body: MetadataRequest) -> None:
     """The topics come in the order of the request, each once, or all of them in the order of their creation. Many are
-    looked up in several events and sent through ``call``. A request for more than MAX_TOPICS closes its connection."""
+    looked up in several events. A request for more than MAX_TOPICS closes its connection."""
     wants_all = body.topics is None or (call.api_version == 0 and not body.topics)
     count = len(body.topics or ())
     if count > MAX_TOPICS:
         call.close(f"a Metadata request names {count} topics, at most {MAX_TOPICS} are allowed")
-        return None
-    return respond_now_or_later(broker, call, _build_response(broker, described, call, body, wants_all))
+        return
+    respond_in_slices(broker, call, _build_response(broker, described, call, body, wants_all))
 
 
 def _build_response(

@@ -20,7 +20,7 @@ from reference_broker.apis.call import Call
 from reference_broker.apis.registry import Api
 from reference_broker.metadata.cache import Request, is_overtaken, refusal, update_from
 from reference_broker.ports.node_ports import later
-from reference_broker.ports.slicing import Sliced, contained_slices, run_slices
+from reference_broker.ports.slicing import Sliced, run_slices, slices_run_by
 from reference_broker.wire.drafts import (
     UpdateMetadataRequest1000,
     UpdateMetadataRequest1001,
@@ -52,9 +52,7 @@ class UpdateMetadata:
 
     def _begin(self) -> None:
         call, body = self.waiting[0]
-        run_slices(
-            self.broker.ports, contained_slices(call.contain, _apply_and_respond(self.broker, call, body)), self._end
-        )
+        run_slices(self.broker.ports, slices_run_by(call.run, _apply_and_respond(self.broker, call, body)), self._end)
 
     def _end(self) -> None:
         self.waiting.popleft()

@@ -26,7 +26,7 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, respond_now_or_later
+from reference_broker.apis.call import Call, respond_in_slices
 from reference_broker.apis.metadata.described_topics import described, missing_error
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, OPERATIONS_NOT_REQUESTED, TOPIC_OPERATIONS, as_uuid
@@ -41,10 +41,10 @@ UNITS_PER_PARTITION = 5
 """The cost of the description of one partition, in microseconds."""
 
 
-def handle(broker: Broker, call: Call, body: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse | None:
-    """The topics are sorted by name, as the cursor needs it. What takes more than one event is sent through ``call``.
-    Kafka's Java admin client names all topics that it wants in each of its requests."""
-    return respond_now_or_later(broker, call, _build_response(broker, body))
+def handle(broker: Broker, call: Call, body: DescribeTopicPartitionsRequest) -> None:
+    """The topics are sorted by name, as the cursor needs it. Kafka's Java admin client names all topics that it wants
+    in each of its requests."""
+    respond_in_slices(broker, call, _build_response(broker, body))
 
 
 def _build_response(broker: Broker, body: DescribeTopicPartitionsRequest) -> Sliced[DescribeTopicPartitionsResponse]:

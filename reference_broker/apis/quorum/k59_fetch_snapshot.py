@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from kio.schema.fetch_snapshot.v1.request import FetchSnapshotRequest
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, contained
+from reference_broker.apis.call import Call, callback
 from reference_broker.apis.registry import Api
 from reference_broker.quorum.snapshots.messages import (
     DRAFT_VERSION,
@@ -59,7 +59,7 @@ def handle(broker: Broker, call: Call, body: FetchSnapshotRequest) -> object | N
         call.respond(_build_response(broker, requests, pieces, is_draft))
 
     request = requests[served]
-    broker.snapshot_checks.before_serving(request.id, request.position, contained(call, respond))
+    broker.snapshot_checks.before_serving(request.id, request.position, callback(call, respond))
     return None
 
 

@@ -39,7 +39,7 @@ from functools import partial
 from typing import Final
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, run_contained
+from reference_broker.apis.call import Call, run_in_slices
 from reference_broker.apis.records.fetch_partition import (
     FetchParams,
     Lookup,
@@ -160,7 +160,7 @@ class Fetch:
     def run(self, work: Sliced[None]) -> None:
         """Do the work: one of the ``serve`` methods, or ``_complete`` after the wait. The session accepts no other
         request until the work is done, so that no request finds a session half changed."""
-        run_contained(self.broker, self.call, self._to_its_end(work))
+        run_in_slices(self.broker, self.call, self._to_its_end(work))
 
     def _to_its_end(self, work: Sliced[None]) -> Sliced[None]:
         """Do the work, after which the fetch is parked or over."""
@@ -355,7 +355,7 @@ class Fetch:
 
     def partition_marked(self, cached: CachedPartition) -> None:
         """Look up a partition that changed. A bug in this fetch does not fail the request that changed it."""
-        self.call.contain(partial(self._look_up_changed, cached))
+        self.call.run(partial(self._look_up_changed, cached))
 
     def _look_up_changed(self, cached: CachedPartition) -> None:
         """Look up a partition that changed, and complete the fetch at the end of this event if there is enough now."""
@@ -389,7 +389,7 @@ class Fetch:
     def respond(self) -> None:
         """Complete the parked fetch now with the data that there is: ``max.wait.ms`` is over, or the fetcher must send
         its next request."""
-        self.call.contain(lambda: self.run(self._complete()))
+        self.call.run(lambda: self.run(self._complete()))
 
     def _unpark(self) -> None:
         assert self.timer is not None, "only a parked fetch is unparked"

@@ -42,7 +42,7 @@ from functools import partial
 from typing import TypeAlias
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, contained, run_contained
+from reference_broker.apis.call import Call, callback, run_in_slices
 from reference_broker.apis.records.partition_errors import endpoints_of
 from reference_broker.apis.records.produce_verification import (
     VerificationResults,
@@ -122,7 +122,7 @@ def handle(broker: Broker, call: Call, body: ProduceRequest) -> ProduceResponse 
         if response is not None:
             call.respond(response)
 
-    verify_transaction(broker, call, body, contained(call, verified))
+    verify_transaction(broker, call, body, callback(call, verified))
     return None
 
 
@@ -196,7 +196,7 @@ def append_batches(
     if not progress.postponed:
         return _respond_when_acknowledged(broker, call, request, responses, progress.written, progress.written)
     _notify(progress.written)
-    run_contained(broker, call, _append_postponed_then_respond(progress, responses))
+    run_in_slices(broker, call, _append_postponed_then_respond(progress, responses))
     return None
 
 
@@ -422,7 +422,7 @@ def _respond_when_acknowledged(
         return None
     # Decision acks-all (E-7): waits for replicas | leader suffices
     if replicated and body.acks == ALL:
-        acknowledge = contained(call, partial(_acknowledge, broker, call, body.timeout_ms, response, replicated))
+        acknowledge = callback(call, partial(_acknowledge, broker, call, body.timeout_ms, response, replicated))
         if due:
             sync_led_then(broker.ports, due, acknowledge)
         else:
@@ -454,7 +454,7 @@ def _acknowledge(
         # Decision acks-all-outcome (E-7): failed | replicated
         call.respond(response_with_errors(broker, call, response, errors) if errors else response)
 
-    abandon = broker.replication.leaders.acknowledge(replicated, timeout_ms, contained(call, replicated_or_failed))
+    abandon = broker.replication.leaders.acknowledge(replicated, timeout_ms, callback(call, replicated_or_failed))
     if abandon is not None:
         call.on_closed(abandon)
 

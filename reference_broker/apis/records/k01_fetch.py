@@ -58,7 +58,7 @@ KIPs: 74, 98, 227, 320, 392, 516, 951.
 from dataclasses import replace
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, contained
+from reference_broker.apis.call import Call, callback
 from reference_broker.apis.records.fetch import TOPIC_IDS_FROM, Fetch, candidate_of
 from reference_broker.apis.records.first_revision_fetch import error_response, fetch_first
 from reference_broker.apis.registry import Api
@@ -181,4 +181,4 @@ def _queue_behind(unfinished: SessionFetch, broker: Broker, call: Call, request:
             _close_named_session(broker, request)
 
     call.on_closed(drop_partitions)
-    unfinished.queue(contained(call, handle_queued))
+    unfinished.queue(callback(call, handle_queued))

@@ -36,7 +36,7 @@ from kio.schema.types import TopicName
 from kio.static.primitive import i32, i64
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, respond_now_or_later
+from reference_broker.apis.call import Call, respond_in_slices
 from reference_broker.apis.records.fetch_partition import read_error, readable_end
 from reference_broker.apis.records.partition_errors import led_partition
 from reference_broker.apis.registry import Api
@@ -117,27 +117,22 @@ class RemoteQuery(NamedTuple):
     timestamp_ms: int
 
 
-def handle(broker: Broker, call: Call, body: ListOffsetsRequest) -> ListOffsetsResponse | None:
-    """Return the response, or None if it comes later through ``call`` because it takes more than one event.
-
-    Every partition gets its own error code. A partition that is named twice is an invalid request. Each topic and each
-    partition is in the response once, in the order of their first mention.
-    """
+def handle(broker: Broker, call: Call, body: ListOffsetsRequest) -> None:
+    """Every partition gets its own error code. A partition that is named twice is an invalid request. Each topic and
+    each partition is in the response once, in the order of their first mention."""
     remote_log = broker.remote_log
     queries = [] if remote_log is None else list(_remote_queries(broker, body))
     if remote_log is None or not queries:
-        return respond_now_or_later(broker, call, _build_response(broker, call, body, {}))
+        respond_in_slices(broker, call, _build_response(broker, call, body, {}))
+        return
 
     def search_locally(remote: RemoteOffsets) -> None:
-        response = respond_now_or_later(broker, call, _build_response(broker, call, body, remote))
-        if response is not None:
-            call.respond(response)
+        respond_in_slices(broker, call, _build_response(broker, call, body, remote))
 
     wait_ms = broker.config.remote_list_offsets_request_timeout_ms
     if call.api_version >= TIMEOUT_FROM:
         wait_ms = int(body.timeout.total_seconds() * 1000)
     RemoteSearches(broker, call, search_locally).begin(remote_log.reader, queries, wait_ms)
-    return None
 
 
 API = Api.of(ListOffsetsRequest, handle)
@@ -341,7 +336,7 @@ class RemoteSearches:
 
     def _finish(self) -> None:
         self.timer = None
-        self.call.contain(lambda: self.done(self.results))
+        self.call.run(lambda: self.done(self.results))
 
     def _connection_closed(self) -> None:
         if self.timer is not None:

@@ -20,7 +20,7 @@ from kio.schema.delete_records.v2.response import (
 from kio.static.primitive import i32, i64
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, contained, respond_later, run_contained
+from reference_broker.apis.call import Call, callback, respond_in_slices, run_in_slices
 from reference_broker.apis.records.partition_errors import led_partition
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
@@ -53,7 +53,7 @@ class _Done:
 
 def handle(broker: Broker, call: Call, body: DeleteRecordsRequest) -> None:
     """Respond later, with one result for each partition, in the request's order."""
-    run_contained(broker, call, _handled(broker, call, body))
+    run_in_slices(broker, call, _handled(broker, call, body))
 
 
 def _handled(broker: Broker, call: Call, body: DeleteRecordsRequest) -> Sliced[None]:
@@ -82,13 +82,13 @@ def _handled(broker: Broker, call: Call, body: DeleteRecordsRequest) -> Sliced[N
     ]
 
     def respond(errors: dict[Partition, Error]) -> None:
-        respond_later(broker, call, _response(broker, body, done, errors))
+        respond_in_slices(broker, call, _response(broker, body, done, errors))
 
     if all(partition.followers is None for partition, _ in offsets):
         respond({})
         return
     abandon = broker.replication.leaders.await_deletion(
-        offsets, int(body.timeout.total_seconds() * 1000), contained(call, respond)
+        offsets, int(body.timeout.total_seconds() * 1000), callback(call, respond)
     )
     if abandon is not None:
         call.on_closed(abandon)

@@ -15,7 +15,7 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
 from kio.static.primitive import i32, i64
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, respond_now_or_later
+from reference_broker.apis.call import Call, respond_in_slices
 from reference_broker.apis.records.partition_errors import led_partition
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
@@ -26,10 +26,9 @@ UNITS_PER_NAME = 3
 """The cost of one topic or partition in microseconds."""
 
 
-def handle(broker: Broker, call: Call, body: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse | None:
-    """Every partition has its own error code. If the work takes several events, the response comes through
-    ``call``."""
-    return respond_now_or_later(broker, call, _build_response(broker, body))
+def handle(broker: Broker, call: Call, body: OffsetForLeaderEpochRequest) -> None:
+    """Every partition has its own error code."""
+    respond_in_slices(broker, call, _build_response(broker, body))
 
 
 def _build_response(broker: Broker, body: OffsetForLeaderEpochRequest) -> Sliced[OffsetForLeaderEpochResponse]:

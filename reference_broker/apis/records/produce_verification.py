@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, contained
+from reference_broker.apis.call import Call, callback
 from reference_broker.log.transaction_verification import VerificationGuard
 from reference_broker.metadata.identifiers import TopicPartition, is_internal
 from reference_broker.ports.node_ports import later
@@ -64,7 +64,7 @@ def verify_transaction(
             done(verifications)
             return
         request = VerificationRequest(body.transactional_id or "", *owner, waiting, operation)
-        broker.verifier.verify(request, contained(call, lambda errors: verified(verifications, errors)))
+        broker.verifier.verify(request, callback(call, lambda errors: verified(verifications, errors)))
 
     def verified(verifications: VerificationResults, errors: Errors) -> None:
         """A transaction that is ending is over soon. A retry costs less than sending the batches again."""
@@ -72,7 +72,7 @@ def verify_transaction(
         # Decision ending-transaction (X-9): verified again | settled
         if is_ending and broker.now.mono_us < last_us:
             wait_us = 1000 * config.add_partitions_to_txn_retry_backoff_ms
-            later(broker.ports, wait_us, contained(call, verify))
+            later(broker.ports, wait_us, callback(call, verify))
             return
         for key, error in errors.items():
             verifications[key] = _not_verified(key[1], operation, error)

@@ -65,7 +65,7 @@ class AdminCall:
     def on_closed(self, forget: Callable[[], None]) -> None:
         """Do nothing: no request of these tests is parked for long."""
 
-    def contain(self, work: Callable[[], object]) -> bool:
+    def run(self, work: Callable[[], object]) -> bool:
         """Run the work and let every exception reach the test."""
         work()
         return True

@@ -161,7 +161,7 @@ class FakeCall:
     def on_closed(self, forget: Callable[[], None]) -> None:
         self.forget = forget
 
-    def contain(self, work: Callable[[], object]) -> bool:
+    def run(self, work: Callable[[], object]) -> bool:
         """Run the work and let every exception reach the test."""
         work()
         return True

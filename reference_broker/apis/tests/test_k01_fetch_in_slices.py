@@ -163,7 +163,7 @@ class BugError(Exception):
     pass
 
 
-def contains(_: FakeCall, work: Callable[[], object]) -> bool:
+def run_failing(_: FakeCall, work: Callable[[], object]) -> bool:
     try:
         work()
     except BugError:
@@ -179,7 +179,7 @@ def test_retransmission_after_bug_returns_session_error(number: int) -> None:
     limits = {"max_wait_ms": 500, "min_bytes": 1}
     first = world.fetch_first(session_id, number, ALL, **limits)
     assert first.waiting
-    with patch.object(FakeCall, "contain", contains), patch.object(Fetch, "_unpark", side_effect=BugError):
+    with patch.object(FakeCall, "run", run_failing), patch.object(Fetch, "_unpark", side_effect=BugError):
         retransmitted = world.fetch_first(session_id, number, ALL, **limits)
     assert retransmitted.response.error_code == DraftError.INVALID_FETCH_SESSION
     assert not any(world.partition("a", index).watchers for index in range(6))

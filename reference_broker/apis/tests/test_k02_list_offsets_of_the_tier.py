@@ -62,9 +62,7 @@ def list_offsets(world: FetchWorld, timestamp: int, version: int = 10) -> FakeCa
         topics=(ListOffsetsTopic(name=TopicName("a"), partitions=(wanted,)),),
         timeout=i32Timedelta.parse(timedelta(seconds=1)),
     )
-    response = k02_list_offsets.handle(world.broker, call, request)
-    if response is not None:
-        call.respond(response)
+    k02_list_offsets.handle(world.broker, call, request)
     return call
 
 

@@ -1,5 +1,7 @@
 """OffsetForLeaderEpoch on a real log."""
 
+from typing import Any
+
 import pytest
 from kio.schema.offset_for_leader_epoch.v4.request import (
     OffsetForLeaderEpochRequest,
@@ -30,8 +32,9 @@ def end_offset(
 ) -> tuple[int, int, int]:
     wanted = OffsetForLeaderPartition(partition=i32(index), current_leader_epoch=i32(current), leader_epoch=i32(epoch))
     request = OffsetForLeaderEpochRequest(topics=(OffsetForLeaderTopic(topic=TopicName(topic), partitions=(wanted,)),))
-    response = k23_offset_for_leader_epoch.handle(world.broker, FakeCall(1, "c", 4), request)
-    assert response is not None
+    call = FakeCall(1, "c", 4)
+    k23_offset_for_leader_epoch.handle(world.broker, call, request)
+    response: Any = call.response
     (partition,) = response.topics[0].partitions
     assert (response.topics[0].topic, partition.partition) == (topic, index)
     return (partition.error_code, partition.leader_epoch, partition.end_offset)

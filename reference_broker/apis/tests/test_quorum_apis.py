@@ -61,7 +61,7 @@ class Call:
     def respond(self, body: object) -> None:
         self.responses.append(body)
 
-    def contain(self, work: Callable[[], object]) -> bool:
+    def run(self, work: Callable[[], object]) -> bool:
         work()
         return True
 

@@ -319,8 +319,9 @@ def offsets(world: ReplicatedWorld, timestamp: int, *, version: int = 10, replic
         timeout=i32Timedelta.parse(timedelta(0)),
         topics=(ListOffsetsTopic(name=TopicName("events"), partitions=(one,)),),
     )
-    response = k02_list_offsets.handle(world.broker, FakeCall(1, "c", version), body)
-    assert response is not None
+    call = FakeCall(1, "c", version)
+    k02_list_offsets.handle(world.broker, call, body)
+    response: Any = call.response
     partition = response.topics[0].partitions[0]
     return known_error(int(partition.error_code)), int(partition.offset)
 

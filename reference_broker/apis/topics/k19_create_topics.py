@@ -23,7 +23,7 @@ from kio.schema.types import TopicName
 from kio.static.primitive import i8, i16, i32
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, respond_later
+from reference_broker.apis.call import Call, respond_in_slices
 from reference_broker.apis.configs.config_rows import topic_rows
 from reference_broker.apis.forwarding import forward_or_propose
 from reference_broker.apis.registry import Api
@@ -53,7 +53,7 @@ def handle(broker: Broker, call: Call, body: CreateTopicsRequest) -> None:
     request that names too many topics is refused here. Forwarding it would take too long."""
     too_many = too_many_partitions(len(body.topics))
     if too_many is not None:
-        respond_later(broker, call, _refused(body, too_many))
+        respond_in_slices(broker, call, _refused(body, too_many))
         return
     change = TopicCreation([_wanted(topic) for topic in body.topics], body.validate_only)
 

@@ -22,7 +22,7 @@ from kio.schema.types import ProducerId
 from kio.static.primitive import i16
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, contained
+from reference_broker.apis.call import Call, callback
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, error_for_version
 from reference_broker.transactions.coordinator import NO_OWNER, InitRequest
@@ -46,7 +46,7 @@ def handle(broker: Broker, call: Call, body: InitProducerIdRequest) -> InitProdu
             call.respond(_response(ErrorCode.none, (producer_id, 0)))
 
     if body.transactional_id is None:
-        broker.transactions.producer_ids.generate(contained(call, respond_to_idempotent))
+        broker.transactions.producer_ids.generate(callback(call, respond_to_idempotent))
         return None
 
     def respond(error: Error, owner: ProducerIdAndEpoch) -> None:
@@ -55,7 +55,7 @@ def handle(broker: Broker, call: Call, body: InitProducerIdRequest) -> InitProdu
     expected = None if body.producer_id == NONE else (int(body.producer_id), int(body.producer_epoch))
     timeout_ms = body.transaction_timeout // MILLISECOND
     broker.transactions.init_producer_id(
-        InitRequest(body.transactional_id, timeout_ms, expected), contained(call, respond)
+        InitRequest(body.transactional_id, timeout_ms, expected), callback(call, respond)
     )
     return None
 

@@ -31,7 +31,7 @@ from kio.schema.types import TopicName, TransactionalId
 from kio.static.primitive import i32
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, contained, respond_later, run_contained
+from reference_broker.apis.call import Call, callback, respond_in_slices, run_in_slices
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, error_for_version
 from reference_broker.metadata.identifiers import TopicPartition, is_internal
@@ -64,7 +64,7 @@ def handle(broker: Broker, call: Call, body: AddPartitionsToTxnRequest) -> AddPa
         if len(results) == missing:
             # The response to a client has its one transaction, without the ID.
             by_id = results if call.api_version >= FOR_BROKERS_FROM else {"": errors}
-            respond_later(broker, call, _response(by_id))
+            respond_in_slices(broker, call, _response(by_id))
 
     def handle_each() -> Sliced[None]:
         work = Budget(LOOKUP_US_PER_SLICE)
@@ -73,7 +73,7 @@ def handle(broker: Broker, call: Call, body: AddPartitionsToTxnRequest) -> AddPa
             if work.spend(UNITS_PER_VERIFICATION if transaction.verify_only else UNITS_PER_STEP):
                 yield
 
-    run_contained(broker, call, handle_each())
+    run_in_slices(broker, call, handle_each())
     return None
 
 
@@ -120,7 +120,7 @@ def _handle_transaction(
 
     # Decision transaction-adding-or-verifying: partitions are added | only verified
     if not each.verify_only:
-        broker.transactions.add_partitions(request, contained(call, respond))
+        broker.transactions.add_partitions(request, callback(call, respond))
         return
     verified = broker.transactions.verify_partitions(request)
     if isinstance(verified, Error):

@@ -14,7 +14,7 @@ from kio.schema.add_offsets_to_txn.v4.request import AddOffsetsToTxnRequest
 from kio.schema.add_offsets_to_txn.v4.response import AddOffsetsToTxnResponse
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, contained
+from reference_broker.apis.call import Call, callback
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, error_for_version
 from reference_broker.coordination.partitioner import partition_of
@@ -38,7 +38,7 @@ def handle(broker: Broker, call: Call, body: AddOffsetsToTxnRequest) -> AddOffse
     def respond(error: Error) -> None:
         call.respond(_response(error_for_version(error, call.api_version, KNOWS_FENCED_FROM)))
 
-    broker.transactions.add_partitions(request, contained(call, respond))
+    broker.transactions.add_partitions(request, callback(call, respond))
     return None
 
 

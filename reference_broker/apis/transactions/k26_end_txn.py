@@ -18,7 +18,7 @@ from kio.schema.types import ProducerId
 from kio.static.primitive import i16
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, contained
+from reference_broker.apis.call import Call, callback
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, error_for_version
 from reference_broker.transactions.coordinator import EndRequest
@@ -46,7 +46,7 @@ def handle(broker: Broker, call: Call, body: EndTxnRequest) -> None:
         body.committed,
         2 if call.api_version >= RAISES_EPOCH_FROM else 0,
     )
-    broker.transactions.end_transaction(request, contained(call, respond))
+    broker.transactions.end_transaction(request, callback(call, respond))
 
 
 API = Api.of(EndTxnRequest, handle)

@@ -27,7 +27,7 @@ from kio.schema.write_txn_markers.v2.response import (
 from kio.static.primitive import i32
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, contained, respond_later, run_contained
+from reference_broker.apis.call import Call, callback, respond_in_slices, run_in_slices
 from reference_broker.apis.registry import Api
 from reference_broker.metadata.identifiers import TopicPartition
 from reference_broker.ports.slicing import LOOKUP_US_PER_SLICE, Budget, Sliced
@@ -48,7 +48,7 @@ def handle(broker: Broker, call: Call, body: WriteTxnMarkersRequest) -> WriteTxn
     def write() -> Sliced[None]:
         work = Budget(LOOKUP_US_PER_SLICE)
         for requested in body.markers:
-            written = contained(call, when_written(requested))
+            written = callback(call, when_written(requested))
             yield from broker.markers.writing(_marker(requested), _partitions(requested), written, work)
             if work.spend(UNITS_PER_NAME):
                 yield
@@ -60,11 +60,11 @@ def handle(broker: Broker, call: Call, body: WriteTxnMarkersRequest) -> WriteTxn
                 errors.setdefault(requested.producer_id, {}).update(errors_of_marker)
             missing -= 1
             if not missing:
-                respond_later(broker, call, _response(errors))
+                respond_in_slices(broker, call, _response(errors))
 
         return written
 
-    run_contained(broker, call, write())
+    run_in_slices(broker, call, write())
     return None
 
 

@@ -23,7 +23,7 @@ from kio.schema.txn_offset_commit.v5.response import (
 )
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, respond_later
+from reference_broker.apis.call import Call, callback, respond_in_slices
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, topics_with_errors
 from reference_broker.groups.offset_commits import CommitRequest, RequestedOffset, Transaction
@@ -60,9 +60,9 @@ def handle(broker: Broker, call: Call, body: TxnOffsetCommitRequest) -> None:
 
     def committed(errors: list[Error]) -> None:
         known_errors = [_known(error, call.api_version) for error in errors]
-        respond_later(broker, call, build_response(known_errors))
+        respond_in_slices(broker, call, build_response(known_errors))
 
-    broker.groups.commits.commit(request, committed, call.contain)
+    broker.groups.commits.commit(request, callback(call, committed), call.run)
 
 
 API: Api[TxnOffsetCommitRequest] = Api.of(TxnOffsetCommitRequest, handle)

@@ -18,7 +18,7 @@ from kio.schema.types import ProducerId
 from kio.static.primitive import i32, i64
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, respond_now_or_later
+from reference_broker.apis.call import Call, respond_in_slices
 from reference_broker.apis.records.partition_errors import led_partition
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
@@ -33,9 +33,9 @@ UNITS_PER_PRODUCER = 5
 ANY_EPOCH = -1
 
 
-def handle(broker: Broker, call: Call, body: DescribeProducersRequest) -> DescribeProducersResponse | None:
+def handle(broker: Broker, call: Call, body: DescribeProducersRequest) -> None:
     """Every partition gets its own error code."""
-    return respond_now_or_later(broker, call, _build_response(broker, body))
+    respond_in_slices(broker, call, _build_response(broker, body))
 
 
 API = Api.of(DescribeProducersRequest, handle)

@@ -15,7 +15,7 @@ from kio.schema.types import ProducerId, TopicName, TransactionalId
 from kio.static.primitive import TZAware, i16, i32, i32Timedelta
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, respond_now_or_later
+from reference_broker.apis.call import Call, respond_in_slices
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.coordination.partitioner import CHARACTERS_PER_US, KEY_COST_US
@@ -29,9 +29,9 @@ LATEST_MS = 253_402_300_799_999
 """The end of the year 9999, in milliseconds since 1970."""
 
 
-def handle(broker: Broker, call: Call, body: DescribeTransactionsRequest) -> DescribeTransactionsResponse | None:
+def handle(broker: Broker, call: Call, body: DescribeTransactionsRequest) -> None:
     """In the request's order, each ID once."""
-    return respond_now_or_later(broker, call, _response(broker, body))
+    respond_in_slices(broker, call, _response(broker, body))
 
 
 def _response(broker: Broker, body: DescribeTransactionsRequest) -> Sliced[DescribeTransactionsResponse]:

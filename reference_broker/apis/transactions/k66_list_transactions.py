@@ -20,7 +20,7 @@ from kio.schema.list_transactions.v2.response import ListTransactionsResponse, T
 from kio.schema.types import ProducerId, TransactionalId
 
 from reference_broker.apis.broker import Broker
-from reference_broker.apis.call import Call, run_contained
+from reference_broker.apis.call import Call, run_in_slices
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.ports.slicing import LISTED_PER_SLICE, MATCHED_TRANSACTIONS_PER_SLICE, Sliced
@@ -68,7 +68,7 @@ def handle(broker: Broker, call: Call, body: ListTransactionsRequest) -> ListTra
                 return
             yield
 
-    run_contained(broker, call, list_all())
+    run_in_slices(broker, call, list_all())
     return None
 
 

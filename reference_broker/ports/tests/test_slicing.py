@@ -12,11 +12,11 @@ from reference_broker.ports.slicing import (
     Budget,
     Sliced,
     SliceQueue,
-    contained_slices,
     in_batches,
     in_slices,
     run_slices,
     run_to_end,
+    slices_run_by,
     sort_in_slices,
 )
 
@@ -108,11 +108,11 @@ def test_work_may_be_added_to_a_queue_by_the_work_that_it_runs() -> None:
     assert log == ["a is done", "b0"]
 
 
-def test_bug_in_a_slice_ends_the_work_and_reaches_only_its_container() -> None:
+def test_bug_in_a_slice_ends_the_work_and_reaches_only_its_runner() -> None:
     caught: list[Exception] = []
     steps = 0
 
-    def contain(step: Callable[[], object]) -> bool:
+    def run(step: Callable[[], object]) -> bool:
         nonlocal steps
         steps += 1
         try:
@@ -130,7 +130,7 @@ def test_bug_in_a_slice_ends_the_work_and_reaches_only_its_container() -> None:
         yield
         log.append("never")
 
-    run_to_end(contained_slices(contain, buggy()))
+    run_to_end(slices_run_by(run, buggy()))
     assert log == ["first"]
     assert (len(caught), steps) == (1, 2)
 

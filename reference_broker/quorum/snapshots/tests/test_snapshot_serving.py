@@ -48,7 +48,7 @@ class Served:
             now=Now(7, 7),
             loader=SimpleNamespace(image=SimpleNamespace(brokers={1: SimpleNamespace(address=lambda _: ("h", 9))})),
         )
-        call: Any = SimpleNamespace(api_version=version, respond=responses.append, contain=lambda work: work())
+        call: Any = SimpleNamespace(api_version=version, respond=responses.append, run=lambda work: work())
         response = k59_fetch_snapshot.handle(broker, call, body)
         return responses[0] if response is None else response
 
