@@ -9,7 +9,8 @@ from kio.schema.join_group.v9.request import JoinGroupRequest
 from kio.schema.offset_commit.v9.request import OffsetCommitRequest
 from kio.schema.txn_offset_commit.v5.request import TxnOffsetCommitRequest
 
-from chaos.checks.group_moves import COMMIT, HEARTBEAT, JOIN, LEAVE, NEW_MEMBER_US, SLACK_US, SYNC, GroupMoves
+from chaos.checks.group_moves import GroupMoves
+from chaos.checks.group_responses import COMMIT, HEARTBEAT, JOIN, LEAVE, SYNC
 from chaos.checks.group_rules import (
     COMPLETING,
     DEAD,
@@ -28,6 +29,7 @@ from chaos.checks.group_rules import (
     wrong_settings,
     wrong_steps,
 )
+from chaos.checks.group_times import NEW_MEMBER_US, SLACK_US
 from chaos.tests.check_context import check_context
 from chaos.tests.kafka_messages import heartbeat_request as heartbeat
 from chaos.tests.kafka_messages import (
