@@ -17,7 +17,7 @@ from reference_broker.log.leader_epochs import FILE_NAME as LEADER_EPOCH_FILE
 from reference_broker.log.opening import open_undamaged_log
 from reference_broker.log.partition_log import BatchOrigin, PartitionLog
 from reference_broker.log.quarantine import LogDamaged
-from reference_broker.ports.disk import Disk
+from reference_broker.ports.disk import Disk, DiskError, UndoFailed
 from reference_broker.ports.node_ports import Now, Ports
 from reference_broker.ports.slicing import Sliced
 from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE, METADATA_DIRECTORY, StartRefused
@@ -276,10 +276,20 @@ class MetadataLog:
 
     def install_snapshot(self, now: Now, id: OffsetAndEpoch) -> bool:  # noqa: A002 - Kafka's word
         """Empty the log and start it at the end of the snapshot (KafkaMetadataLog's truncateToLatestSnapshot).
-        Returns False, and changes nothing, if the log already reaches that far."""
+        Returns False, and changes nothing, if the log already reaches that far.
+
+        Raise DiskError if nothing was changed, and UndoFailed if the disk fails half-way. Then the node must end rather
+        than name an end of a log that it has lost. The next start installs the snapshot.
+        """
+        before = self.end, tuple(self.log.bases)
         if id.age <= self.end.age:
             return False
-        self.log.truncate_fully_and_start_at(id.offset, now)
+        try:
+            self.log.truncate_fully_and_start_at(id.offset, now)
+        except DiskError as failure:
+            if (self.end, tuple(self.log.bases)) == before:
+                raise
+            raise UndoFailed(*failure.args) from failure
         return True
 
     def delete_before(self, id: OffsetAndEpoch) -> bool:  # noqa: A002 - Kafka's word

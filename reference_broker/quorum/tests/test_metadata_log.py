@@ -8,7 +8,7 @@ import pytest
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.config import LogConfig
 from reference_broker.metadata.records import NoOpRecord, TopicRecord, encode
-from reference_broker.ports.disk import DiskError, MemoryDisk
+from reference_broker.ports.disk import DiskError, MemoryDisk, UndoFailed
 from reference_broker.ports.node_ports import Now
 from reference_broker.ports.slicing import run_to_end
 from reference_broker.quorum.metadata_log import (
@@ -125,6 +125,35 @@ def test_epoch_before_oldest_snapshot_ends_at_it() -> None:
     log.install_snapshot(NOW, OffsetAndEpoch(10, 1))
     log.append(NOW, [encode(NoOpRecord())], 4)
     assert log.validate(11, 2) == Diverging(OffsetAndEpoch(10, 1))
+
+
+@pytest.mark.clause("S-9")
+def test_disk_error_at_installation_of_snapshot_leaves_log_or_ends_node() -> None:
+    """A voter that went on with a part of its log would vote for a candidate that lacks committed records."""
+    failures, outcomes, wanted = 0, [], OffsetAndEpoch(45, 4)
+    while "installed" not in outcomes:
+        disk = MemoryDisk()
+        log = opened(disk)
+        for _ in range(40):
+            log.append(NOW, [encode(NoOpRecord())], 3)
+        log.log.advance_high_watermark(40)
+        log.snapshots.add(wanted)  # type: ignore[attr-defined]
+        disk.fail_after = failures
+        try:
+            assert log.install_snapshot(NOW, wanted)
+            outcomes.append("installed")
+        except DiskError:
+            outcomes.append("unchanged")
+            assert (log.start_offset, log.end) == (0, OffsetAndEpoch(40, 3))
+            assert read_records(log.read(0, 1, 40))
+            log.log.check_invariants()
+        except UndoFailed:
+            outcomes.append("ended")
+        disk.fail_after = None
+        if outcomes[-1] != "unchanged":
+            assert opened(disk).end == wanted
+        failures += 1
+    assert set(outcomes) == {"unchanged", "ended", "installed"}
 
 
 def _lead(log: MetadataLog) -> None:
