@@ -10,6 +10,7 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -157,7 +158,7 @@ func serve(r *request, result fields) (err error) {
 
 func open(r *request) (ignored []string, err error) {
 	c := &client{limit: time.Minute, next: map[string]map[int32]int64{}, reset: kgo.NewOffset().AtEnd()}
-	c.options = []kgo.Opt{kgo.SeedBrokers(r.Bootstrap), kgo.ClientID(r.ClientID)}
+	c.options = []kgo.Opt{kgo.SeedBrokers(strings.Split(r.Bootstrap, ",")...), kgo.ClientID(r.ClientID)}
 	ignored = []string{}
 	for name, value := range r.Settings {
 		if take, known := settings[name]; known {
