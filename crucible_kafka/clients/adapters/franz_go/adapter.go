@@ -161,7 +161,11 @@ func open(r *request) (ignored []string, err error) {
 	c.options = []kgo.Opt{kgo.SeedBrokers(strings.Split(r.Bootstrap, ",")...), kgo.ClientID(r.ClientID)}
 	ignored = []string{}
 	for name, value := range r.Settings {
-		if take, known := settings[name]; known {
+		take, known := settings[name]
+		if name == "in_flight" && r.Settings["idempotence"] != false { // An idempotent producer has its own limit.
+			known = false
+		}
+		if known {
 			take(c, value)
 		} else {
 			ignored = append(ignored, name)
