@@ -126,9 +126,6 @@ class PendingOffsets:
         commits = self._by_group.get(key.group, {}).get(key)
         return NOWHERE if commits is None else max(stored.end_offset for stored in commits.values())
 
-    def groups(self) -> tuple[str, ...]:
-        return tuple(self._by_group)
-
     def keys(self) -> Iterator[OffsetKey]:
         """Yield the keys of all pending commits."""
         for commits in self._by_group.values():
@@ -366,9 +363,18 @@ class CommittedOffsets:
         return bool(self._pending.of(group)) or bool(self._waiting_of_group(group))
 
     def all_groups(self) -> tuple[str, ...]:
-        """Return the groups with offsets, visible, pending or on their way. Walks over everything on its way."""
-        waiting = (key.group for keys in (self._newest, self._newest_pending) for key in keys)
-        return tuple(dict.fromkeys([*self._by_group, *waiting, *self._pending.groups()]))
+        """Return the groups with offsets, visible, pending or on their way. Those whose removal is on its way do not
+        count. Walks over everything on its way or pending, and over the visible offsets that are about to go."""
+        removed = {key: end_offset for key, (end_offset, commit) in self._newest.items() if commit is None}
+        visible = (
+            group
+            for group, topics in self._by_group.items()
+            if any(OffsetKey(group, topic, index) not in removed for topic in topics for index in topics[topic])
+        )
+        waiting = (key.group for key, (_, commit) in self._newest.items() if commit is not None)
+        undecided = {**dict.fromkeys(self._pending.keys(), 0), **self._newest_pending}
+        pending = (key.group for key, end_offset in undecided.items() if end_offset > removed.get(key, NOWHERE))
+        return tuple(dict.fromkeys([*visible, *waiting, *pending]))
 
     def _waiting_of_group(self, group: str) -> list[OffsetKey]:
         return [key for key in self._waiting_keys() if key.group == group]

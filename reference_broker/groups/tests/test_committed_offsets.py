@@ -106,6 +106,7 @@ def test_unreplicated_commits_are_included_in_checks_of_removals_and_commits(ste
         plain = {event.key: event for event in waiting if isinstance(event, Removal) or event.producer is None}
         coming = {key for key, event in plain.items() if isinstance(event, Commit)}
         going = plain.keys() - coming
+        ends = {key: plain[key].end for key in going}
         for key in KEYS:
             newest, latest = plain.get(key), offsets.latest(key)
             visible = seen.visible.get(key, (99, None))
@@ -123,7 +124,11 @@ def test_unreplicated_commits_are_included_in_checks_of_removals_and_commits(ste
             hidden = {key for key in coming | pending if key.topic == topic}
             assert set(offsets.hidden_of([topic])) == hidden
             assert (topic in offsets.topics()) == bool(hidden or offsets.groups_of(topic))
-        assert set(offsets.all_groups()) >= {key.group for key in seen.visible.keys() | coming | pending}
+        pending_after = {
+            event.key for event in commits if event.producer is not None and event.end > ends.get(event.key, 0)
+        }
+        undecided = (seen.unstable() - going) | pending_after
+        assert set(offsets.all_groups()) == {key.group for key in (seen.visible.keys() - going) | coming | undecided}
 
 
 @given(STEPS, st.integers(0, 30))
@@ -135,6 +140,21 @@ def test_is_older_excludes_commits_after_boundary(steps: list[Made | Ended | int
             ends = [at for (_, each), (at, _) in whole.pending.items() if each == key]
             ends += [whole.visible[key][0]] if key in whole.visible else []
             assert offsets.is_older(key, boundary, counts_waiting=True) == (bool(ends) and max(ends) <= boundary)
+
+
+@pytest.mark.clause("M-8")
+def test_group_whose_removal_is_on_its_way_has_no_offsets() -> None:
+    """A coordinator that loads a log, of which it does not know yet what is replicated, does not bring it back."""
+    offsets, key = CommittedOffsets(), KEYS[0]
+    offsets.appended(1, [change(key, 1, 0)])
+    offsets.appended(2, [change(key, 1, 0)], producer_id=7)
+    assert offsets.all_groups() == (key.group,)
+    offsets.appended(3, [(key, None)])
+    assert offsets.all_groups() == ()
+    list(offsets.replicated(2))
+    assert offsets.all_groups() == ()
+    offsets.appended(4, [change(key, 2, 0)], producer_id=7)
+    assert offsets.all_groups() == (key.group,)
 
 
 def test_changes_are_yielded_in_log_order() -> None:
