@@ -563,3 +563,10 @@ def acknowledged_one_offset_early(
 ) -> Any:
     """A produce is acknowledged when all its records but the last one are replicated (E-7)."""
     return original(self, [(partition, offset - 1) for partition, offset in offsets], timeout_ms, completed)
+
+
+@mutant("reference_broker.groups.committed_offsets:CommittedOffsets.all_groups")
+def removed_group_loaded_again(original: Function, self: Any) -> tuple[str, ...]:
+    """A coordinator that loads a log, of which it does not know yet what is replicated, lists groups again whose
+    tombstones it has read (M-8)."""
+    return tuple(dict.fromkeys([*original(self), *(key.group for key in self._newest)]))
