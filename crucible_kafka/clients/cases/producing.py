@@ -277,7 +277,7 @@ def too_large(at: Play) -> None:
     """A record exceeds max.message.bytes of the topic (MESSAGE_TOO_LARGE): it fails with an error that says so, and
     other records are written."""
     topic = at.topic(max_message_bytes=2000)
-    producer = at.producer()
+    producer = at.producer(compression="none")
     large = producer.send(topic, "x" * 5000)
     producer.flush()
     _outcomes(at, large, ("MESSAGE_TOO_LARGE", "RECORD_TOO_LARGE", "MESSAGE_SIZE_TOO_LARGE"))
@@ -289,7 +289,7 @@ def batch_too_large(at: Play) -> None:
     """A batch exceeds max.message.bytes, and no record of it does (MESSAGE_TOO_LARGE): the producer splits the batch,
     and all records are written."""
     topic = at.topic(max_message_bytes=2000)
-    producer = at.producer(linger_ms=300, batch_bytes=100_000)
+    producer = at.producer(linger_ms=300, batch_bytes=100_000, compression="none")
     sent = producer.send(topic, *(f"{number}".ljust(500, "x") for number in range(20)))
     at.writes(producer)
     refused = [exchange for exchange in producer.exchanges("Produce") if "MESSAGE_TOO_LARGE" in _errors(exchange)]

@@ -83,14 +83,14 @@ def epoch_refused(at: Play) -> None:
 @case("sessions/not-found", MUST, f"{KIP_227}, handleResponse")
 def not_found(at: Play) -> None:
     """The broker has forgotten the session (FETCH_SESSION_ID_NOT_FOUND): the next Fetch is full and begins a new
-    session, and nothing is lost or read twice."""
+    session, and nothing is lost or read twice. A full Fetch may name the old session, which it closes (KIP-227)."""
     consumer, topic = _in_session(at)
     refused = at.kafka.on("Fetch", session="incremental").respond_error("FETCH_SESSION_ID_NOT_FOUND", times=1)
     _reads_on(at, consumer, topic)
     after = consumer.exchanges("Fetch", after=refused)
     at.require(after, "The client fetched no more after the error")
-    at.wire("session ID of the next Fetch", after[0].body["session_id"], 0)
     at.wire("session epoch of the next Fetch", after[0].body["session_epoch"], FULL)
+    at.wire("partitions of the next Fetch", _partitions(after[0].body), {0, 1})
 
 
 @case("sessions/epoch-refused-repeatedly", MUST, f"{KIP_227}, handleResponse")

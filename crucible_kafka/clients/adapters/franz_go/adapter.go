@@ -48,6 +48,7 @@ type client struct {
 	options, ofGroup []kgo.Opt
 	group            string
 	reset            kgo.Offset
+	failed           kgo.FirstErrPromise        // of the records of the transaction
 	next             map[string]map[int32]int64 // the offset behind the last record that was returned
 	limit            time.Duration              // of operations that would wait without end
 }
@@ -100,9 +101,13 @@ func serve(r *request, result fields) (err error) {
 		defer end()
 		err = c.Flush(limited)
 	case "begin":
+		c.failed = kgo.FirstErrPromise{}
 		err = c.BeginTransaction()
-	case "commit_transaction":
+	case "commit_transaction": // The application decides, by the outcomes of its records.
 		if err = c.Flush(ctx); err == nil {
+			err = c.failed.Err()
+		}
+		if err == nil {
 			err = c.EndTransaction(ctx, kgo.TryCommit)
 		}
 	case "abort_transaction":
@@ -211,7 +216,9 @@ func send(c *client, r *request) {
 	for _, each := range r.Headers {
 		record.Headers = append(record.Headers, kgo.RecordHeader{Key: *each[0], Value: bytesOf(each[1])})
 	}
+	outcome := c.failed.Promise()
 	c.Produce(context.Background(), record, func(done *kgo.Record, err error) {
+		defer outcome(done, err)
 		if err != nil {
 			event("failed", r.Client, fields{"record": r.Record, "error": failure(err)})
 		} else {
