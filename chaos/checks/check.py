@@ -97,9 +97,9 @@ class CheckContext:
 
 
 Kind: TypeAlias = type | str | int | tuple[type, int]
-"""What an event touches: the key of the API of its request or of a reply, the names of its notes, ``Send`` with the key
-of the API of a request to another node, and the classes of the event and of all effects but notes (NoneType for a
-start). So ``Request``, ``Reply`` and ``Send`` alone are the requests, replies and sends of all APIs."""
+"""One kind of what an event touches: the key of the API of its request or of a reply, the name of a note, ``Send``
+with the key of the API of a request to another node, or the class of the event or of an effect that is no note
+(NoneType for a start). So ``Request``, ``Reply`` and ``Send`` alone are the requests, replies and sends of all APIs."""
 MAX_VIOLATIONS = 20
 """A check keeps at most this many violations, the earliest. One is enough to fail a run."""
 
@@ -116,7 +116,7 @@ class Violation:
 
 
 class Inspection(Enum):
-    """When ``inspect`` of a check is called."""
+    """The events after which ``inspect`` of a check is called."""
 
     NEVER = "never"
     ONLY_THOROUGH = "every 1,000 events, and at the end"

@@ -225,7 +225,7 @@ class Compacted:
 
 @dataclass(slots=True)
 class Remains:
-    """What a replica has in [``begin``, ``end``)."""
+    """The records of a replica in [``begin``, ``end``)."""
 
     begin: int
     end: int

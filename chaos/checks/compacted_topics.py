@@ -19,7 +19,7 @@ NEVER_US = 2**62
 UNKNOWN_OFFSET = 2**62
 """Offset of a record whose send got no offset in its response."""
 Value: TypeAlias = tuple[TopicPartition, str, int]
-"""Where it was written, its writer, and the writer's number of it."""
+"""The partition of a value, its writer, and the writer's number of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ NAMES_AT_ONCE = 300
 
 @dataclass(slots=True)
 class _Sent:
-    """What a node has requested of a leader."""
+    """The requests of a node to a leader."""
 
     node: "Node"
     number: int = 0

@@ -161,7 +161,7 @@ ERROR, NEWS, DATA, ELSEWHERE = "has an error", "has changed", "has data", "has a
 
 @dataclass(slots=True)
 class _Session:
-    """What IncrementalExact keeps of a session."""
+    """The state that IncrementalExact keeps of a session."""
 
     responses: int = 0
     first_sent: dict[PartitionName, int] = field(default_factory=dict)

@@ -29,7 +29,7 @@ QUORUM_STATE = "__cluster_metadata-0/quorum-state"
 
 
 class DurableState(NamedTuple):
-    """What quorum-state has after a power loss."""
+    """The content of quorum-state after a power loss."""
 
     epoch: int
     voted_id: int

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ClosedSegment(NamedTuple):
-    """What a log knew of a segment when it was closed."""
+    """The numbers that a log had of a segment when it was closed."""
 
     size_bytes: int
     first_ms: int

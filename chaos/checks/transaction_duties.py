@@ -152,7 +152,7 @@ class OwnersGoOn(StateCheck):
 
 @dataclass(slots=True)
 class _Due:
-    """What a coordinator must do with a transactional ID."""
+    """A step of a transactional ID that its coordinator must take."""
 
     state: object
     """all that it depends on: the last value, the coordinator, and the leaders and ISRs of the partitions"""

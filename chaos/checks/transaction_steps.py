@@ -170,7 +170,7 @@ NOT_THE_OWNER = (
 
 
 class _Response(NamedTuple):
-    """What a response says of one transactional ID."""
+    """The part of a response about one transactional ID."""
 
     api_key: int
     requested_us: int

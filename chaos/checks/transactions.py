@@ -18,7 +18,7 @@ COMMITTED_READS = 1
 """``SpanRow.isolation`` of readers with read_committed."""
 
 Value: TypeAlias = tuple[TopicPartition, str, int]
-"""Where it was written, its writer, and the writer's number of it. No value is sent twice."""
+"""The partition of a value, its writer, and the writer's number of it. No value is sent twice."""
 
 
 class Fate(Enum):

@@ -20,7 +20,7 @@ PROXY_KINDS_AT = {
 }
 """The kinds that ``crucible proxy`` can inject, which has no Toxiproxy in front of it."""
 BETWEEN_NODES = (*PLACES, AT_THE_REQUESTER)
-"""Where a proxy on links between nodes can play faults."""
+"""Places on links between nodes at which a proxy can play faults."""
 ONLY_NODES_SEND = frozenset(
     {
         ApiKey.LEADER_AND_ISR,

@@ -299,7 +299,7 @@ class Caretaker:
         self._cluster = cluster
         self._restart = restart
         self._dead: dict[int, float] = {}
-        """When each dead node is started again, on the monotonic clock; never is infinite."""
+        """Times at which dead nodes are started again, on the monotonic clock; never is infinite."""
         self._starting: set[int] = set()
 
     def poll(self, now: float) -> None:

@@ -13,7 +13,7 @@ from reference_broker.quorum.node_files import META_PROPERTIES, METADATA_DIRECTO
 from reference_broker.records.batch import CRC_FROM, BatchHeader, InvalidRecords, checksum, iterate, read_header
 
 RECORD_COUNT = slice(57, 61)
-"""Where a batch says how many records it has, as a big-endian number."""
+"""Position of the number of records in a batch, a big-endian number."""
 
 
 @mutant("reference_broker.log.log_files:LogFiles.write")

@@ -51,7 +51,7 @@ def shared_coding() -> Iterator[None]:
 
 
 ROOMS = ("bench.", "chaos.", "kio.", "reference_broker.", "reports.", "scenarios.")
-"""Where the values of a run are defined. ``kio`` holds the messages of Kafka's schemas."""
+"""Packages that define the values of a run. ``kio`` holds the messages of Kafka's schemas."""
 FROZEN = ("__setattr__", "__delattr__")
 """The methods with which a frozen class refuses changes."""
 

@@ -17,7 +17,7 @@ NOW = Now(1_000_000, 0)
 
 
 class Ended(BaseException):
-    """What kill and power_off do in these tests."""
+    """The effect of kill and power_off in these tests."""
 
 
 @dataclass

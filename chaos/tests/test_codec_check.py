@@ -1,4 +1,4 @@
-"""What the simulator passes as a value is what a wire would have carried."""
+"""Values that the simulator passes, compared with their encoding and decoding."""
 
 from dataclasses import dataclass, replace
 from enum import IntEnum

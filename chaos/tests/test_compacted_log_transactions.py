@@ -1,5 +1,5 @@
-"""What the checks of replicated partitions say of a compacted one with transactions: aborted records go, markers stay
-for a while, and so does the last batch of each producer."""
+"""A compacted partition with transactions: aborted records go, markers stay for a while, and the last batch of each
+producer stays, too."""
 
 import pytest
 

@@ -24,7 +24,7 @@ MIXED: tuple[tuple[ClusterAccess, ClusterAccess], ...] = (("kill", "power"), ("s
 STEPS = {TWICE: 9, MIXED: 27}
 """One in so many operations of a life; each seed begins at another one."""
 LOST_WITH_THE_POWER = ("unseen", "lost-write", "fetch-gap")
-"""What is acknowledged without a sync may be lost then."""
+"""Acknowledged without a sync, so that it may be lost."""
 
 
 class MortalDisk(SimDisk):

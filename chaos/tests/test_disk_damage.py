@@ -1,4 +1,4 @@
-"""Which bit the fault ``disk_bit_flipped`` turns over, and that it does so in the files of a live node."""
+"""The bit that the fault ``disk_bit_flipped`` turns over, in memory and in the files of a live node."""
 
 from pathlib import Path
 from random import Random

@@ -1,4 +1,4 @@
-"""What a fault of its disk excuses and costs a simulated machine."""
+"""Excuses and costs of a disk fault for a simulated machine."""
 
 from collections.abc import Sequence
 from random import Random

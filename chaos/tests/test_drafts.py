@@ -1,4 +1,4 @@
-"""The checks of drafts: what a page's layout says of bytes, and what ApiVersions may list."""
+"""Drafts: layouts of their messages in bytes, and versions that ApiVersions may list."""
 
 from dataclasses import replace
 from types import SimpleNamespace

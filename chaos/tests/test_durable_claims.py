@@ -1,4 +1,4 @@
-"""The checks of what files say is durable: claims ahead of the disk, and near misses."""
+"""Durability that files claim: claims ahead of the disk, and near misses."""
 
 from random import Random
 from typing import Any

@@ -19,7 +19,7 @@ class History:
     def __init__(self) -> None:
         self.state = START
         self.records = 1
-        """How many changes are published at once."""
+        """The number of changes that are published at once."""
         self.eligible = Eligible.of(START, MIN_ISR)
 
     def becomes(self, *isr: int, leader: int | None = None) -> bool:

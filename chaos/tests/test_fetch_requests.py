@@ -1,4 +1,4 @@
-"""What an incremental fetch of a follower names and forgets: each near miss is red."""
+"""Partitions that an incremental fetch of a follower names and forgets, with near misses."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What the checks say of consumers that read from followers (KIP-392): each near miss is red."""
+"""Consumers that read from followers (KIP-392), with near misses."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any

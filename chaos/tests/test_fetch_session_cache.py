@@ -1,4 +1,4 @@
-"""The check of evictions finds each violation of F-17 and F-18, and nothing where they hold."""
+"""Evictions of fetch sessions (F-17, F-18), and metrics of the session cache."""
 
 from dataclasses import dataclass, replace
 from typing import Any

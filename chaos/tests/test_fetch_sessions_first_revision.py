@@ -1,4 +1,4 @@
-"""The check of the first revision's responses finds each wrong flag, ID and text."""
+"""Responses of the first revision of KIP-227: wrong flags, IDs and texts."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The check of lines about sessions finds a line without the session, and one without the session's maker."""
+"""Trace lines about sessions: ones without the session, and ones without its maker."""
 
 from types import SimpleNamespace
 from typing import Any, TypeAlias

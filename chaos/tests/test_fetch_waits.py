@@ -1,4 +1,4 @@
-"""When a parked fetch must get its response, and when it must not: each near miss is red."""
+"""Times at which a parked fetch must get its response, and must not, with near misses."""
 
 from dataclasses import replace
 from typing import Any

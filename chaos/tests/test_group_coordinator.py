@@ -1,4 +1,4 @@
-"""The checks of a group coordinator against its log: planted violations, and near misses."""
+"""A group coordinator compared with its log: planted violations, and near misses."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The checks of a group's moves: silent while a coordinator follows Kafka's rules, a violation at each other step."""
+"""Moves of a group: none is a violation while a coordinator follows Kafka's rules, and each other step is."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""What scenarios promise, and who judges it: each name has one home, and somebody who judges it."""
+"""Guarantees of scenarios: each name is declared once and has a judge."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -92,7 +92,7 @@ def test_guarantees_of_metadata_epochs_need_client_with_them() -> None:
 ALL = {each.name: each for each in load_all()}
 IN_EACH_CHANGE = ("01-lost-response", "26-tombstones-missed", "48-consume-transform-produce", "mirror")
 MAY_BE_ABSENT = {"memberships", "metadata_epochs", "commits"}
-"""What a group leaves depends on its settings: one that keeps views commits nothing, for example."""
+"""The tables of a group depend on its settings: one that keeps views commits nothing, for example."""
 
 
 def test_producers_that_keep_metadata_epochs_leave_them() -> None:

@@ -1,4 +1,4 @@
-"""What the check of ListOffsets says of the offsets that a leader returns: each near miss is green or red."""
+"""Offsets that a leader returns to ListOffsets, with near misses."""
 
 import pytest
 from kio.schema.list_offsets.v10.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic

@@ -1,4 +1,4 @@
-"""What the check of snapshot downloads accepts and what it calls out, from rows of a trace."""
+"""Snapshots of the metadata log: downloads, requests, and files that are kept or deleted."""
 
 import json
 from random import Random

@@ -1,4 +1,4 @@
-"""The check of the snapshots' metrics finds each that reports other snapshots than there are."""
+"""Metrics of snapshots that report other snapshots than there are."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

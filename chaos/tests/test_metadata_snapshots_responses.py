@@ -1,4 +1,4 @@
-"""The check of responses about snapshots finds each error that does not fit, and bytes that are not the snapshot's."""
+"""FetchSnapshot responses: errors that do not fit, and bytes that are not the snapshot's."""
 
 from dataclasses import dataclass, field, replace
 
@@ -40,7 +40,7 @@ class StoreOfOneSnapshot(StubSnapshotStore):
 
 
 def story(wanted: SnapshotRequest, piece: Piece, *, leads: bool = True, version: int = VERSION) -> str:
-    """What the check says of one response, from the first words that are not about the request."""
+    """Return the violation of one response, from the first words that are not about the request."""
     quorum = StubQuorum(epoch=5, is_leader=leads)
     replica = StubQuorumNode(quorum=quorum, store=StoreOfOneSnapshot())
     node = StubNode(StubBroker(quorum_node=replica)).as_node()

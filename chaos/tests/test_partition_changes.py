@@ -1,4 +1,4 @@
-"""The check of committed partition changes is silent on a right history and finds what contradicts KIP-966."""
+"""Committed partition changes: a right history, and changes that contradict KIP-966."""
 
 from dataclasses import replace
 from typing import Any

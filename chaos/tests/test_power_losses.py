@@ -89,7 +89,7 @@ def _folder(script: type[PlainLog] | type[ProducersOfALog] | type[TransactionsOf
 
 
 def _found(folder: dict[str, bytes]) -> list[str]:
-    """What the files contradict, if the log begins where its first segment does and had nothing before."""
+    """Return the contradictions of the files, if the log begins where its first segment does and had nothing before."""
     segments = segments_of(folder)
     batches = [batch.data for segment in segments for batch in segment.batches]
     return list(contradictions(folder, [], batches, segments[0].base))

@@ -1,4 +1,4 @@
-"""The check of forgotten producers finds a producer that was believed and one that was forgotten too early."""
+"""Forgotten producers: one that was believed, and one that was forgotten too early."""
 
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The check of a clean stop finds the log that has no snapshot of its producers at its end."""
+"""Snapshots of producers at a clean stop: each log has one at its end."""
 
 from dataclasses import dataclass, field
 from random import Random

@@ -1,4 +1,4 @@
-"""What lived before a search may become garbage after it."""
+"""Garbage collection around a search: objects from before it may become garbage after it."""
 
 import gc
 import weakref

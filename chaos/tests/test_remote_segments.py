@@ -1,4 +1,4 @@
-"""The check of remote segments: what is out of order, copies that differ from their log, and near misses."""
+"""Remote segments: states out of order, copies that differ from their log, and near misses."""
 
 from collections.abc import Callable
 from dataclasses import replace

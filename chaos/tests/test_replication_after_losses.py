@@ -1,4 +1,4 @@
-"""What the checks of replicated partitions excuse after a loss (E-7), and what they judge again."""
+"""Replicated partitions after a loss (E-7): excused violations, and guarantees that hold again."""
 
 from typing import Any
 

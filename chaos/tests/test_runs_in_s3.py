@@ -112,7 +112,7 @@ def broken_in(verdict: Any) -> set[str]:
 
 
 def refusal(place: str) -> str:
-    """What the command says to a run that it cannot judge: one line, soon, and without a traceback."""
+    """Return the error of the command for a run that it cannot judge: one line, soon, and without a traceback."""
     began = time.monotonic()
     done = CliRunner().invoke(cli.main, ["report", place])
     assert time.monotonic() - began < ERROR_LIMIT_S

@@ -1,4 +1,4 @@
-"""The checks of a closed segment's files: planted differences from its batches, and near misses."""
+"""Files of a closed segment: planted differences from its batches, and near misses."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

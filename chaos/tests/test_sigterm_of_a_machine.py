@@ -1,4 +1,4 @@
-"""What SIGTERM does to a simulated machine that takes its time, is stopped, or is to start again meanwhile."""
+"""SIGTERM of a simulated machine that takes its time, is stopped, or is to start again meanwhile."""
 
 from random import Random
 from typing import Any

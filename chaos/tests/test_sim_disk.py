@@ -1,4 +1,4 @@
-"""What the simulated disk keeps: all of it after a kill, what was synced and perhaps more after a power loss."""
+"""Content of the simulated disk after a kill, which keeps all, and after a power loss, which keeps synced bytes."""
 
 from collections.abc import Callable
 from functools import partialmethod
@@ -32,7 +32,7 @@ def least_kept(fill: Callable[[SimDisk], None]) -> int:
 
 
 def outcomes(fill: Callable[[SimDisk], None], seeds: int = 80) -> list[dict[str, bytes]]:
-    """What power losses leave of the same disk: the content of each file that is still there."""
+    """Return the results of power losses of the same disk: the content of each file that is still there."""
     found = []
     for seed in range(seeds):
         subject = disk(seed)

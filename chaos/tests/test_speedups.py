@@ -1,4 +1,4 @@
-"""What a search changes for a while: values that are not frozen, and short slices. Afterwards all is as before."""
+"""Changes that a search makes for a while: values that are not frozen, and short slices."""
 
 import sys
 from dataclasses import FrozenInstanceError

@@ -1,4 +1,4 @@
-"""What a node gets from an S3 server that is away, slow or strange: versitygw, with Toxiproxy before it."""
+"""Responses of an S3 server that is away, slow or strange: versitygw, with Toxiproxy before it."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The checks of the remote tier find what is missing in it, what differs from the log, and producers that are wrong."""
+"""The remote tier: segments that are missing in it or differ from the log, and wrong snapshots of producers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -348,7 +348,7 @@ def test_clock_of_another_node_excuses_only_a_log_without_its_first_records() ->
 
 
 class Listing:
-    """What a node knows of a partition's segments, each with the leader epoch of its upload: ``listed`` and not."""
+    """A node's segments of a partition, each with the leader epoch of its upload: those ``listed`` and others."""
 
     def __init__(self) -> None:
         self.check = NewerUploadCounts(check_context())

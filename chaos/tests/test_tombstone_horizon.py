@@ -1,4 +1,4 @@
-"""What the checks of the tombstone horizon say: of markers, of replicas that were away, and of who begins again."""
+"""The tombstone horizon: markers, replicas that were away, and replicas that begin again."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""The check of transactional IDs: silent while they are kept and forgotten in time, loud when not."""
+"""Transactional IDs at a coordinator, which keeps them in use, and forgets idle ones in time."""
 
 from collections.abc import Callable
 from dataclasses import replace

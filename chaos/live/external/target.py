@@ -1,4 +1,4 @@
-"""Where the nodes of an external broker are, and which versions it has."""
+"""Addresses of the nodes of an external broker, and its versions."""
 
 from typing import TYPE_CHECKING, cast
 
