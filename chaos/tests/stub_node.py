@@ -218,6 +218,7 @@ class StubBroker:
     remote_log: StubRemoteLog = field(default_factory=StubRemoteLog)
     fetch_sessions: StubSessions = field(default_factory=StubSessions)
     metrics: Any = None
+    metadata: Any = None
     quorum_node: StubQuorumNode = field(default_factory=StubQuorumNode)
 
     def __post_init__(self) -> None:

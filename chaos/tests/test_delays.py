@@ -27,7 +27,16 @@ from chaos.checks.reads import ResponsesAfterHeal
 from chaos.checks.replica_view import ReplicaView
 from chaos.sim.world import STUCK_WITHOUT_FAULT_US, RunStuckError, SimWorld
 from chaos.tests.check_context import check_context
-from chaos.tests.stub_node import StubBroker, StubImages, StubLog, StubNode, image_of, node_partitions, topic_image
+from chaos.tests.stub_node import (
+    StubBroker,
+    StubImages,
+    StubLog,
+    StubNode,
+    StubQuorumNode,
+    image_of,
+    node_partitions,
+    topic_image,
+)
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import Close, Closed, Event, Reply, Request, TimerFired
 from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
@@ -362,9 +371,8 @@ class Quorum:
         self.partition = PartitionImage((0, 1, 2), (0, 1), 0, 1, 1)
         self.nodes: list[Any] = []
         for number in range(3):
-            broker = SimpleNamespace(node_id=number, config=CONFIG)
-            self.nodes.append(SimpleNamespace(broker=broker, ready=True))
-            self.view.nodes[number].replica = SimpleNamespace(loader=SimpleNamespace(image=None, last_offset=-1))
+            self.nodes.append(StubNode(StubBroker(number, config=CONFIG)))
+            self.view.nodes[number].replica = StubQuorumNode()
             self.check.acted(0, self.nodes[number], None, ())
         self.elect(0, 0)
 

@@ -1,8 +1,6 @@
 """Drafts: layouts of their messages in bytes, and versions that ApiVersions may list."""
 
-from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import pytest
 from kio.schema.api_versions.v4.response import (
@@ -27,7 +25,9 @@ from chaos.checks.drafts import (
 )
 from chaos.mutants import applied, by_name
 from chaos.tests.check_context import check_context
+from chaos.tests.stub_node import StubBroker, StubNode
 from reference_broker.apis.responses import NO_THROTTLE
+from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import Reply, Request
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -64,7 +64,7 @@ RESPONSE = FetchResponse(
 
 def stories(times: int = 1) -> list[str]:
     check = DraftLayout(check_context())
-    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0))
+    node = StubNode().as_node()
     tag = Tag(ApiKey.FETCH, DRAFT, "me")
     request = Request(1, 8, ApiKey.FETCH, DRAFT, "me", REQUEST, tag)
     for _ in range(times):
@@ -99,17 +99,32 @@ def test_after_the_first_messages_only_a_sample_is_read() -> None:
     assert not check._is_read("request", ApiKey.METADATA)
 
 
+@dataclass
+class Item:
+    """An entry of ``Message.b``."""
+
+    c: str
+
+
+@dataclass
+class Message:
+    """A message of two fields, one of them an array."""
+
+    a: int
+    b: list[Item]
+
+
 @pytest.mark.clause("G-12")
 def test_difference_names_the_field_and_both_values() -> None:
     layout = (("a", "INT16"), ("b", [(("c", "STRING"),)]))
     data = b"\0\7\0\0\0\1\0\2hi"
     said, end = read(layout, data, 0)
     assert (said, end) == ({"a": 7, "b": [{"c": "hi"}]}, len(data))
-    good = SimpleNamespace(a=7, b=[SimpleNamespace(c="hi")])
+    good = Message(a=7, b=[Item("hi")])
     assert difference(said, good, "x") == ""
-    assert difference(said, SimpleNamespace(a=8, b=good.b), "x") == "x.a is 7, not 8"
-    assert difference(said, SimpleNamespace(a=7, b=[]), "x") == "x.b has 1 items, not 0"
-    assert difference(said, SimpleNamespace(a=7, b=[SimpleNamespace(c="ho")]), "x") == "x.b.c is 'hi', not 'ho'"
+    assert difference(said, Message(a=8, b=good.b), "x") == "x.a is 7, not 8"
+    assert difference(said, Message(a=7, b=[]), "x") == "x.b has 1 items, not 0"
+    assert difference(said, Message(a=7, b=[Item("ho")]), "x") == "x.b.c is 'hi', not 'ho'"
     for cut in range(len(data)):
         with pytest.raises(ValueError, match="byte"):
             read(layout, data[:cut], 0)
@@ -133,8 +148,8 @@ ANNOUNCED = ApiVersionsResponse(
 
 def reported(body: ApiVersionsResponse, *, version: int = 3, keeps_epoch: bool = True) -> list[str]:
     check = DraftsUnnoticed(check_context())
-    config = SimpleNamespace(crucible_metadata_epoch_enable=keeps_epoch)
-    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, config=config))
+    config = replace(BrokerConfig(), crucible_metadata_epoch_enable=keeps_epoch)
+    node = StubNode(StubBroker(config=config)).as_node()
     check.acted(0, node, None, [Reply(1, 1, ApiKey.API_VERSIONS, version, body, Tag(18, version, "me"))])
     return [each.story.removeprefix("node-0 sent me ") for each in check.violations]
 

@@ -1,8 +1,7 @@
 """The replicas that keep committed records: the model that decides which losses are excused."""
 
-from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -187,8 +186,15 @@ def test_replica_that_leaves_in_a_jump_with_a_change_of_the_minimum_may_have_bee
     assert history.becomes(1, leader=1) is minimum_changed
 
 
-def registration(epoch: int) -> Any:
-    return SimpleNamespace(brokers={1: BrokerImage(1, epoch, bytes(16), "h", 1, True), 2: None})
+@dataclass
+class BrokerChanges:
+    """The brokers of a change of the metadata, None for those that unregistered."""
+
+    brokers: Mapping[int, BrokerImage | None]
+
+
+def registration(epoch: int) -> BrokerChanges:
+    return BrokerChanges({1: BrokerImage(1, epoch, bytes(16), "h", 1, True), 2: None})
 
 
 @pytest.mark.clause("E-4")

@@ -1,19 +1,19 @@
 """Trace lines about sessions: ones without the session, and ones without its maker."""
 
-from types import SimpleNamespace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pytest
 
 from chaos.checks.fetch_sessions import SessionLines
 from chaos.tests.check_context import check_context
+from chaos.tests.stub_node import StubNode
 from reference_broker.core.events import Effect, Note, Reply, Request, Send
 from reference_broker.wire.fetch import FetchRequest, FetchResponse
 from reference_broker.wire.tags import Tag
 
 Act: TypeAlias = tuple[Request, list[Effect]]
 FETCH, VERSION = 1, 12
-NODE: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0))
+NODE = StubNode().as_node()
 
 
 def request_of(body: FetchRequest, tag: Tag | None = None) -> Request:

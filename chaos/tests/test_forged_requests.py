@@ -1,8 +1,6 @@
 """A forged request is granted if its response has no error anywhere. True ones are no violation."""
 
 from random import Random
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from kio.schema.add_partitions_to_txn.v5.response import (
@@ -18,6 +16,7 @@ from kio.static.primitive import i32, i64
 from chaos.checks.forged_requests import ForgedRefused, has_error
 from chaos.faults.node_requests import Forger, NodeRequest, Recorded, is_forged
 from chaos.tests.check_context import check_context
+from chaos.tests.stub_node import StubNode
 from reference_broker.apis.responses import NO_THROTTLE
 from reference_broker.core.events import Closed, Reply, Request
 from reference_broker.metadata.identifiers import client_id_of
@@ -29,7 +28,7 @@ from reference_broker.wire.fetch import FetchResponse, FetchTopicResponse, Parti
 from reference_broker.wire.tags import Tag
 
 SENDER = client_id_of(1, bytes(16))
-NODE: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0))
+NODE = StubNode().as_node()
 GRANTED = messages.voted(messages.RaftResponse(ErrorCode.none, 1, 4, granted=True))
 REFUSED = messages.voted(messages.RaftResponse(ErrorCode.inconsistent_voter_set, 1, 4))
 WHOLLY_REFUSED = messages.voted(ErrorCode.inconsistent_cluster_id)

@@ -1,7 +1,7 @@
 """Groups: leaders, generations, and owners of partitions."""
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -11,13 +11,12 @@ from chaos.checks.history import History
 from chaos.checks.replica_view import Replicated
 from chaos.tests.check_context import check_context
 from chaos.tests.group_history import A, B, judged, note
+from chaos.tests.stub_node import StubBroker, StubNode
 from reference_broker.metadata.image import PartitionImage
 from reports.rows import TraceRow
 
 if TYPE_CHECKING:
     pass
-from types import SimpleNamespace
-from typing import Any
 
 from chaos.checks.groups import AllAssigned, GroupsConsistent
 from chaos.tests.group_history import assigned
@@ -67,7 +66,7 @@ def test_coordinator_that_contradicts_itself_is_a_violation() -> None:
     assert target is not None
     group = world.group_in(0)
     world.commit(group, 5)
-    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=1, groups=world.groups))
+    node = StubNode(StubBroker(1, groups=cast(Any, world.groups))).as_node()
     check = GroupsConsistent(check_context())
     check.inspect(7, 0, node, None, thorough=True)
     assert not check.violations

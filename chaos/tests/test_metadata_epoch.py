@@ -1,5 +1,7 @@
 """Metadata epochs in the history of clients, and in the responses and updates of brokers."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,14 +11,13 @@ from chaos.checks.metadata_epoch import NonmonotonicMetadataEpoch
 from chaos.tests.check_context import check_context
 from chaos.tests.client_history import operation
 from chaos.tests.group_history import A, assigned, judged
+from chaos.tests.stub_node import StubBroker, StubNode
 from reference_broker.core.events import Reply, Request
 from reference_broker.wire.tags import Tag
 from reports.rows import MetadataEpochRow
 
 if TYPE_CHECKING:
     pass
-from dataclasses import replace
-from types import SimpleNamespace
 
 from chaos.checks.metadata_epoch import FIRST_DRAFT, METADATA, NoFetchBeforeEpoch, OneContentPerEpoch, Rewinds
 from chaos.tests.group_history import B, commit, member_operation, note
@@ -54,16 +55,35 @@ def test_metadata_that_was_requested_before_the_client_came_back_is_of_its_time_
 TAG = Tag(METADATA, FIRST_DRAFT, "c")
 
 
+@dataclass
+class StubMetadataCache:
+    """The metadata of a broker without topics."""
+
+    metadata_epoch: int = 5
+    controller_epoch: int = 1
+    topics: Mapping[str, Any] = field(default_factory=dict)
+
+    def live_brokers(self) -> tuple[Any, ...]:
+        return ()
+
+
+@dataclass
+class DraftMetadataResponse:
+    """The only field of a response that is compared with the node."""
+
+    metadata_epoch: int
+
+
 @pytest.mark.clause("M-4")
 @pytest.mark.parametrize(("sent", "is_wrong"), [(4, True), (5, False), (6, False), (7, False), (8, True), (-1, True)])
 @pytest.mark.parametrize("alone", [False, True])
 def test_response_in_slices_may_have_any_epoch_since_its_request(sent: int, is_wrong: bool, alone: bool) -> None:
     check = OneContentPerEpoch(check_context(alone=alone))
-    cache = SimpleNamespace(metadata_epoch=5)
-    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, metadata=cache))
+    cache = StubMetadataCache()
+    node = StubNode(StubBroker(metadata=cache)).as_node()
     check.acted(0, node, Request(1, 1, METADATA, FIRST_DRAFT, "c", None, TAG), ())
     cache.metadata_epoch = 7
-    response = SimpleNamespace(metadata_epoch=sent)
+    response = DraftMetadataResponse(sent)
     check.acted(1, node, None, [Reply(1, 1, METADATA, FIRST_DRAFT, response, TAG)])
     assert bool(check.violations) == is_wrong
 
@@ -71,8 +91,8 @@ def test_response_in_slices_may_have_any_epoch_since_its_request(sent: int, is_w
 def test_live_node_judges_its_own_responses_and_compares_itself_with_no_other() -> None:
     assert OneContentPerEpoch.needs_one_node
     check = OneContentPerEpoch(check_context(alone=True))
-    cache = SimpleNamespace(metadata_epoch=5, topics={}, live_brokers=tuple, controller_epoch=1)
-    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, metadata=cache))
+    cache = StubMetadataCache()
+    node = StubNode(StubBroker(metadata=cache)).as_node()
     for controller_epoch in (1, 2):
         cache.controller_epoch = controller_epoch
         check.inspect(0, controller_epoch, node, None, False)

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from chaos.checks.metadata_images import ImagesFollowRecords, SnapshotsAreWhole
 from chaos.interceptor.watched_disk import WatchedDisk, WriteFault
 from chaos.sim.disk import SimDisk
 from chaos.tests.metadata_quorum import BOOTSTRAPPED, Quorum, batch, settled
+from chaos.tests.stub_node import StubBroker, StubNode
 from reference_broker.core.events import Note, TimerFired
 from reference_broker.metadata.delta import MetadataDelta, replay
 from reference_broker.metadata.features import METADATA_VERSION, METADATA_VERSION_FEATURE
@@ -205,7 +205,7 @@ def made(
         disk.rename(made_path, path)
     if part != path:
         disk.rename(part, path)
-    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, disk=watched))
+    node = StubNode(StubBroker(disk=watched)).as_node()
     check.acted(9, node, TimerFired(1), [Note("snapshot_renamed", (("end_offset", 3 + at), ("epoch", 1)))])
     assert check.evidence == (0 if damage else 1)
     return [each.story for each in check.violations]

@@ -2,7 +2,6 @@
 
 import json
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from chaos.hooks.metadata_digest import ROW as PUBLISHED
 from chaos.sim.disk import SimDisk
 from chaos.tests.check_context import check_context, note_row
 from chaos.tests.metadata_quorum import Quorum, settled
-from reference_broker.configuration.broker_config import BrokerConfig
+from chaos.tests.stub_node import StubBroker, StubNode, StubQuorum, StubQuorumNode, StubSnapshotStore
 from reference_broker.core.events import Event, Note, PeerReply, Reply, Request, Send
 from reference_broker.ports.node_ports import Channel
 from reference_broker.quorum.messages import fetched
@@ -118,16 +117,25 @@ def path(snapshot: OffsetAndEpoch, suffix: str = "") -> str:
     return f"__cluster_metadata-0/{snapshot.offset:020d}-{snapshot.epoch:010d}.checkpoint{suffix}"
 
 
+class StoreOnDisk(StubSnapshotStore):
+    """The snapshots on a disk."""
+
+    def __init__(self, ids: list[OffsetAndEpoch], disk: SimDisk) -> None:
+        super().__init__(ids)
+        self._disk = disk
+
+    def size(self, snapshot: OffsetAndEpoch) -> int:
+        return self._disk.size(path(snapshot))
+
+
 class Node:
-    """Node 1 in epoch 5, which holds what is written to its disk."""
+    """Node 1 in epoch 5, with the snapshots that are written to its disk."""
 
     def __init__(self) -> None:
         self.disk = SimDisk(Random(1))
         self.ids: list[OffsetAndEpoch] = []
-        store = SimpleNamespace(ids=self.ids, size=lambda each: self.disk.size(path(each)))
-        replica = SimpleNamespace(quorum=SimpleNamespace(epoch=5), store=store, log=SimpleNamespace(start_offset=0))
-        broker = SimpleNamespace(node_id=1, disk=self.disk, quorum_node=replica, config=BrokerConfig.parse({}))
-        self.node: Any = SimpleNamespace(broker=broker, listening=True)
+        replica = StubQuorumNode(quorum=StubQuorum(epoch=5), store=StoreOnDisk(self.ids, self.disk))
+        self.node = StubNode(StubBroker(1, disk=self.disk, quorum_node=replica)).as_node()
         self.requested, self.kept = SnapshotRequested(check_context()), SnapshotsKept(check_context())
         self.now_us = 0
 

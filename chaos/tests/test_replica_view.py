@@ -1,6 +1,5 @@
 """A look costs what an event touched: logs note their changes, and only while a reader needs them."""
 
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -8,6 +7,7 @@ import pytest
 
 from chaos.checks.fault_times import FaultTimes
 from chaos.checks.replica_view import ReplicaView, TouchedLogs, offsets_partition
+from chaos.tests.stub_node import StubNode
 from reference_broker.log.config import LogConfig
 from reference_broker.log.opening import open_log
 from reference_broker.log.partition_log import PartitionLog
@@ -50,7 +50,7 @@ def test_log_that_contradicts_itself_is_found_after_the_event_that_touched_it() 
 def test_closed_segments_are_checked_when_their_list_changes_and_the_active_one_when_it_grows() -> None:
     checked = list[str]()
     touched = TouchedLogs()
-    node: Any = SimpleNamespace(broker=SimpleNamespace(disk=None))
+    node = StubNode().as_node()
     view = ReplicaView(FaultTimes(), touched=touched)
     with touched.noted():
         log = run_to_end(open_log(MemoryDisk(), "t-0", LogConfig(), Now(0, 0), True))

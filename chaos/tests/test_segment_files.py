@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from struct import pack_into
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +12,11 @@ from chaos.checks.check import Check
 from chaos.checks.history import History
 from chaos.checks.segment_files import RollSnapshotsReplayed, SegmentsKept, SideFilesMatch
 from chaos.tests.checked_log import START_MS, CheckedLog
+from reference_broker.core.events import Request
 from reference_broker.ports.node_ports import Now
 from reference_broker.records.record import Record, build
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.tags import Tag
 
 INDEX, TIME_INDEX = "00000000000000000000.index", "00000000000000000000.timeindex"
 SNAPSHOT, EPOCHS = "00000000000000000012.snapshot", "leader-epoch-checkpoint"
@@ -313,7 +315,7 @@ def test_records_deleted_within_a_segment() -> None:
 
 def test_start_that_a_client_requested_may_be_that_of_a_segment() -> None:
     world = Shrinking()
-    request: Any = SimpleNamespace(api_key=21)
+    request = Request(1, 1, ApiKey.DELETE_RECORDS, 2, "c", None, Tag(ApiKey.DELETE_RECORDS, 2, "c"))
     world.kept.acted(7, world.node(), request, ())
     assert not world.retain(2)
     world.kept.acted(8, world.node(), request, ())

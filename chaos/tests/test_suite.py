@@ -1,14 +1,15 @@
 """A check is called only for events that touch what it acts on."""
 
 from collections.abc import Sequence
-from types import NoneType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from types import NoneType
+from typing import TYPE_CHECKING
 
 import pytest
 
 from chaos.checks.check import Check, Kind
 from chaos.checks.suite import CheckSuite, check_kinds
 from chaos.tests.check_context import check_context
+from chaos.tests.stub_node import StubNode
 from reference_broker.core.events import Closed, Effect, Event, Note, Reply, Request, Send
 from reference_broker.ports.node_ports import Channel
 from reference_broker.wire.tags import Tag
@@ -54,7 +55,7 @@ def test_check_is_called_for_events_that_touch_its_kinds_only(
     class Picky(Acting):
         acts_on = (kind,)
 
-    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0))
+    node = StubNode().as_node()
     check = Picky()
     CheckSuite([check], check.context).acted(0, node, event, effects)
     assert check.seen == ([event] if touches else [])

@@ -1,6 +1,6 @@
 """Steps of transactional IDs: values that are committed before they have an effect."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -13,6 +13,7 @@ from chaos.tests.kafka_messages import (
     init_producer_id_request,
     init_producer_id_response,
 )
+from chaos.tests.stub_node import StubBroker, StubNode
 from reference_broker.core.events import Reply, Request
 from reference_broker.ports.node_ports import Now
 from reference_broker.records.record import Record, build
@@ -23,7 +24,6 @@ from reference_broker.wire.tags import Tag
 
 if TYPE_CHECKING:
     pass
-from types import SimpleNamespace
 
 from chaos.checks.transaction_steps import TransactionsConsistent
 from chaos.tests.transaction_coordinator import (
@@ -176,7 +176,7 @@ def test_coordinator_that_contradicts_itself_is_a_violation() -> None:
     assert target is not None
     id_ = world.id_in(0)
     world.taken(id_)
-    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=1, transactions=world.transactions))
+    node = StubNode(StubBroker(1, transactions=cast(Any, world.transactions))).as_node()
     check = TransactionsConsistent(check_context())
     check.inspect(7, 0, node, None, False)
     assert not check.violations

@@ -1,18 +1,19 @@
 """Checks of transactions on the histories that are planted for the Spark jobs, and near misses."""
 
 import json
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from chaos.checks.eligible import Eligible
 from chaos.checks.history import OFFSETS_TOPIC, STATE_TOPIC, History, partition_of
-from chaos.checks.replica_view import offsets_partition
+from chaos.checks.replica_view import Replicated, offsets_partition
 from chaos.checks.suite import all_checks
 from chaos.checks.transactions import ExactlyOnce, LostTransaction
 from chaos.tests.check_context import check_context
 from chaos.tests.planted_histories import history_of
 from reference_broker.core.events import Note
+from reference_broker.metadata.image import PartitionImage
 from reports.rows import SpanRow, TransactionRow
 from reports.tests.history import int_of
 from reports.tests.ledger import GROUP, LEDGER, Ledger
@@ -123,8 +124,10 @@ def test_transaction_is_not_lost_where_its_remote_segments_are_unreadable(
 @pytest.mark.parametrize("excused", [None, "of the ID", "another"])
 def test_transactional_id_is_forgotten_only_with_the_partition_of_its_coordinator(excused: str | None) -> None:
     context = check_context()
-    states = [SimpleNamespace(name=f"{STATE_TOPIC}-{index}") for index in range(2)]
-    cast(Any, context.replicas).partitions = dict(enumerate(states))
+    state = PartitionImage((0, 1), (0, 1), 0, 0, 0)
+    for index in range(2):
+        key = (b"s" * 16, index)
+        context.replicas.partitions[key] = Replicated(f"{STATE_TOPIC}-{index}", key, state, Eligible.of(state, 1))
     own = offsets_partition("id", 2)
     if excused is not None:
         context.replicas.excused[STATE_TOPIC, own if excused == "of the ID" else 1 - own] = None
