@@ -327,10 +327,10 @@ def number_not_carried_over(original: Function, self: Any, sent: Any, marked: An
 
 
 @mutant(f"{FIRST_FETCH}:_lookup", revisions=ONLY_FIRST)
-def incremental_served_without_session(original: Function, sessions: Any, request: Any, named: Any) -> Any:
+def incremental_served_without_session(original: Function, sessions: Any, request: Any, named_session: Any) -> Any:
     """An incremental request of an unknown session is served (G-4, G-10)."""
-    if named is not None:
-        return original(sessions, request, named)
+    if named_session is not None:
+        return original(sessions, request, named_session)
     session = FirstRevisionSession(sessions.arrivals, False, False, session_id=request.session_id)
     session.serves_full = False
     session.sequence_number = request.session_epoch - 1

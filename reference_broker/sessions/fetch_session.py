@@ -281,8 +281,8 @@ class SessionFetch(DelayedFetch, Protocol):
         ...
 
     def abandon(self, error_code: int) -> bool:
-        """Respond now with this top-level error, since the session can no longer serve this fetch. Return False if it
-        was completed before."""
+        """End the fetch with this top-level error, since the session can no longer serve it. Return False if nothing is
+        sent: the fetch had its response already, or its connection is closed."""
         ...
 
 

@@ -54,7 +54,8 @@ class FirstRevisionSession(FetchSession):
     dirty_sequence_numbers: dict[CachedPartition, int] = field(default_factory=dict)
     """By partition: the last response that must have its changes, or 0. A partition that never had any is missing."""
     readable_bytes: dict[CachedPartition, int] = field(default_factory=dict)
-    """By partition: the bytes that were readable at the last lookup by the fetch in hand, whatever the limits."""
+    """By partition: the bytes that were readable at the last lookup by the fetch in hand, whatever the limits.
+    ``FirstRevisionFetch`` fills it."""
 
     # requests
 

@@ -545,8 +545,8 @@ class Fetch:
             self.session.detach()
 
     def abandon(self, error_code: int) -> bool:
-        """Respond with a top-level error, since the session can no longer serve this fetch. Return False if it is over,
-        has its response already, or its connection is closed.
+        """End the fetch with this top-level error, since the session can no longer serve it. Return False if nothing is
+        sent: the fetch had its response already, or its connection is closed.
 
         A parked fetch gets its error at once, so that no response has the ID of a session that does not exist (F-9; in
         the first revision G-9). Kafka leaves it parked, and compares the epoch when it completes (``k01_fetch``).

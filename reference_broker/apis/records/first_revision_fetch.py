@@ -37,17 +37,17 @@ def fetch_first(
 ) -> FetchResponse | None:
     """Begin a fetch. ``again`` handles the request once more, after the parked fetch of its session has ended."""
     sessions = broker.fetch_sessions
-    named = sessions.find(request.session_id, FirstRevisionSession)
+    named_session = sessions.find(request.session_id, FirstRevisionSession)
     if request.fetch_type == FULL_FETCH:
-        if request.session_epoch != 0 or (request.session_id != 0 and named is None):
+        if request.session_epoch != 0 or (request.session_id != 0 and named_session is None):
             sessions.count_not_found()
-            return error_response(DraftError.INVALID_FETCH_SESSION, request, named)
-        return _fetch_all(broker, call, request, named, again)
+            return error_response(DraftError.INVALID_FETCH_SESSION, request, named_session)
+        return _fetch_all(broker, call, request, named_session, again)
     if request.fetch_type != INCREMENTAL_FETCH:
-        return error_response(ErrorCode.invalid_request, request, named)
-    session = _lookup(sessions, request, named)
+        return error_response(ErrorCode.invalid_request, request, named_session)
+    session = _lookup(sessions, request, named_session)
     if not isinstance(session, FirstRevisionSession):
-        return error_response(session, request, named)
+        return error_response(session, request, named_session)
     if not _caches_all(session, request):
         return error_response(ErrorCode.invalid_request, request, session)
     if session.fetch is not None:
@@ -100,11 +100,11 @@ def candidate_of(broker: Broker, call: Call, request: FetchRequest) -> FirstRevi
 
 
 def _lookup(
-    sessions: FetchSessionCache, request: FetchRequest, named: FirstRevisionSession | None
+    sessions: FetchSessionCache, request: FetchRequest, named_session: FirstRevisionSession | None
 ) -> FirstRevisionSession | Error:
     """Return the session of an incremental request, or a top-level error."""
     # Decision session-denied (G-10): full fetches only | incremental
-    if named is not None and named.denied and named.is_epoch(request.session_epoch):
+    if named_session is not None and named_session.denied and named_session.is_epoch(request.session_epoch):
         return DraftError.INCREMENTAL_FETCH_DENIED
     return sessions.lookup(request.session_id, request.session_epoch, FirstRevisionSession)
 
@@ -165,8 +165,8 @@ class FirstRevisionFetch(Fetch):
         return lookup
 
     def _keep_session(self) -> bool:
-        """Do so for every full fetch. A session of too many partitions caches nothing and denies incremental
-        fetches."""
+        """Return whether the session caches the fetched partitions after the response. Every full fetch wants a session
+        here. One of too many partitions caches nothing, and denies incremental fetches."""
         session, sessions = self.session, self.broker.fetch_sessions
         if session.session_id:
             if session.serves_full and sessions.is_too_large(session):
@@ -183,8 +183,8 @@ class FirstRevisionFetch(Fetch):
         sessions.resized(self.session)
 
     def _error_response(self, error_code: int) -> FetchResponse:
-        named = self.broker.fetch_sessions.find(self.session.session_id, FirstRevisionSession)
-        return error_response(known_error(error_code), self.request, named)
+        named_session = self.broker.fetch_sessions.find(self.session.session_id, FirstRevisionSession)
+        return error_response(known_error(error_code), self.request, named_session)
 
 
 def error_response(error: Error, request: FetchRequest, session: FirstRevisionSession | None) -> FetchResponse:
