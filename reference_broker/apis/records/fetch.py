@@ -260,14 +260,6 @@ class Fetch:
                 cached.watch(self.broker.partitions)
         if self.params.is_follower:
             self._count_progress(marked)
-            # Decision progress-cost-session (F-18): session evicted meanwhile | goes on
-            if self._has_lost_session() and self.abandon(self.session.unknown_id):
-                self.broker.fetch_sessions.count_not_found()
-
-    def _has_lost_session(self) -> bool:
-        """Whether another session has taken the slot."""
-        session_id = self.session.session_id
-        return session_id != 0 and self.broker.fetch_sessions.sessions.get(session_id) is not self.session
 
     def _count_progress(self, marked: Collection[CachedPartition]) -> None:
         """Report a follower's progress in these marked partitions to the leader. A follower has all records below its
@@ -275,7 +267,8 @@ class Fetch:
 
         All partitions that the request named are marked. For the others the leader uses the session's contact time, so
         the progress counts as of the time at which the session accepted the request, however late the lookup is. If a
-        high watermark moves, other fetches are completed, and may take this session's slot.
+        high watermark moves, the fetches that wait for it are completed at the end of this event, so that none of them
+        takes this session's slot meanwhile.
         """
         replicated = [cached for cached in marked if cached.partition and cached.partition.followers is not None]
         if not replicated:

@@ -168,6 +168,19 @@ def test_unknown_session_id_returns_not_found(world: FetchWorld, session_id: int
     assert counter.value == 1
 
 
+@pytest.mark.clause("F-9", "F-17", "F-21")
+def test_session_that_outgrows_the_cache_is_closed_with_the_fetch_that_grew_it(world: FetchWorld) -> None:
+    session_id = world.open_session({A0: 0})
+    world.sessions.max_partitions = 1
+    response = world.fetch(session_id, 1, {A1: 0}).response
+    assert (response.error_code, response.session_id) == (ErrorCode.fetch_session_id_not_found, 0)
+    assert (world.sessions.sessions, world.sessions.partitions_cached) == ({}, 0)
+    assert not any(world.partition("a", index).watchers for index in (0, 1))
+    assert world.fetch(session_id, 2).response.error_code == ErrorCode.fetch_session_id_not_found
+    counter = world.metrics.counter("crucible.server", "FetchSessionCache", "FetchSessionIdNotFoundPerSec")
+    assert counter.value == 2
+
+
 @pytest.mark.clause("F-9")
 def test_known_session_id_with_negative_epoch_returns_not_found(world: FetchWorld) -> None:
     session_id = world.open_session({A0: 0})

@@ -284,8 +284,8 @@ class Leaders:
         """Call the watchers of the partitions whose high watermark ``fetched`` moved, or whose follower consumers may
         now read from.
 
-        This is a separate step because it completes parked fetches. That may create and evict sessions, which must not
-        happen while the caller walks over one.
+        This is a separate step because it calls parked fetches and coordinators, which must not happen while the caller
+        walks over a session. The fetches are completed at the end of the event.
         """
         if self._to_notify:
             to_notify, self._to_notify = self._to_notify, []
