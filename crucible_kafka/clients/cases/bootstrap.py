@@ -281,6 +281,7 @@ def without_epoch(at: Play) -> None:
 def recreated(at: Play) -> None:
     """The topic is deleted and created again under a new ID, with more records: the client reads the new topic, from
     the position that it has or from where its reset policy says."""
+    at.cluster(auto_create_topics_enable=False)  # Or a Metadata request in between would create the topic.
     topic = at.topic()
     consumer = at.consumer(metadata_max_age_ms=SHORT_AGE_MS)
     consumer.assign(topic)
