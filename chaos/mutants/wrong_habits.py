@@ -14,6 +14,7 @@ from chaos.mutants import wrong_habits_of_coordinators
 from chaos.mutants.changing import REQUESTS, RESPONSES, Change, fixed, on_request, on_response
 from chaos.mutants.mutant import Function, Mutant, mutant
 from chaos.mutants.registry import by_name
+from reference_broker.serve.connection import IN_FLIGHT
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import ErrorCode, ProtocolError
 from reference_broker.wire.frames import read_request_header
@@ -402,7 +403,7 @@ def _block(memory: dict[str, float]) -> None:
 @mutant("reference_broker.serve.driver:Driver.closed", remembers=True)
 def unserved_ends_block(original: Function, memory: dict[str, float], self: Any, connection: Any) -> None:
     """Nothing else is served for six seconds when a connection ends without having been served."""
-    if not connection._was_served:
+    if connection._history.is_empty:
         _block(memory)
     original(self, connection)
 
@@ -410,7 +411,7 @@ def unserved_ends_block(original: Function, memory: dict[str, float], self: Any,
 @mutant("reference_broker.serve.driver:Driver.closed", remembers=True)
 def busy_ends_block(original: Function, memory: dict[str, float], self: Any, connection: Any) -> None:
     """Nothing else is served for six seconds when a connection ends with a pending request."""
-    if connection.busy:
+    if connection.request is IN_FLIGHT:
         _block(memory)
     original(self, connection)
 

@@ -363,7 +363,7 @@ class RuleEngine:
         assert driver is not None, "a request came before its node was built"
         found = driver.connections.get(connection)
         if found is not None:
-            found.discarding = True
+            found.discard()
             driver.close(found, "a rule of the test")
 
     def _note(self, rule: ActiveRule, event: Request | Reply, what: str) -> str:

@@ -36,7 +36,7 @@ from reference_broker.core.node import SHUTTING_DOWN, STARTING, Node, NodeFailed
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.node_ports import Channel, Now
 from reference_broker.quorum.node_files import StartRefused
-from reference_broker.serve.connection import Connection, HangUps
+from reference_broker.serve.connection import DISCARDING, OPEN, Connection, HangUps
 from reference_broker.serve.disk import FileDisk
 from reference_broker.serve.file_syncs import FileSyncs
 from reference_broker.serve.log_lines import LogLines, describe_bug
@@ -164,9 +164,7 @@ class Driver:
 
     def protocol(self, listener: str = "") -> Connection:
         """Return the protocol of a new connection. ``listener`` is empty if the node has only one."""
-        connection = Connection(self, self._max_frame_bytes, listener)
-        connection.of_node = listener in self.listeners.of_nodes
-        return connection
+        return Connection(self, self._max_frame_bytes, listener, of_node=listener in self.listeners.of_nodes)
 
     def start(self) -> None:
         self._guarded(lambda: self._run_step(self._node.start))
@@ -193,23 +191,17 @@ class Driver:
             self.store.close()
 
     def close_idle(self, limit_ms: int) -> None:
-        """Close connections that have been silent for longer than ``limit_ms`` since their last response.
-
-        A peer that has not read its responses by then never will.
-        """
+        """Close connections that have been silent for longer than ``limit_ms`` since their last response."""
         if limit_ms < 0:
             return
-        now_us = self.clock.now().mono_us
+        since_s = time.monotonic() - limit_ms / 1000
         for connection in list(self.connections.values()):
-            if connection.busy and not connection.closing:
-                connection.last_active_us = now_us
-            elif connection.last_active_us < now_us - limit_ms * 1000:
-                connection.abort()
+            connection.close_if_idle(since_s)
 
     # What connections call.
 
     def opened(self, connection: Connection) -> bool:
-        """Give the connection its number. Return False if there are too many; the caller then closes it.
+        """Admit the connection, and give it its number. Return False if there are too many; the caller then closes it.
 
         As in Kafka, a node that comes to a listener of nodes is let in always, in place of a client: nodes must reach
         each other, whatever ``max.connections`` has become. With a single listener they cannot be distinguished so
@@ -222,18 +214,17 @@ class Driver:
         if is_full:
             self._evict_a_client()
         self._last_connection += 1
-        connection.number = self._last_connection
+        connection.admitted(self._last_connection)
         self.connections[connection.number] = connection
-        connection.last_active_us = self.clock.now().mono_us
         self.give(Opened(connection.number, connection.peer, connection.listener))
         return True
 
     def _evict_a_client(self) -> None:
         """Close the client's connection that has been idle for longest, if there is any."""
         connections = self.connections.values()
-        clients = [connection for connection in connections if not connection.of_node and not connection.closing]
+        clients = [connection for connection in connections if not connection.of_node and connection.life is OPEN]
         if clients:
-            min(clients, key=attrgetter("last_active_us")).evict("max.connections is reached, and a node connects")
+            min(clients, key=attrgetter("last_active_s")).evict("max.connections is reached, and a node connects")
 
     def decoded(self, connection: Connection, frame: memoryview) -> Request | None:
         """Decode a frame. Return None if it is large: it is decoded and handed to the node in later turns. Raise
@@ -254,9 +245,7 @@ class Driver:
     def note_sender(self, connection: Connection, request: Request) -> None:
         """Count the connection as one of a node from its first request as a registered node on."""
         if request.tag.role == "peer" and not connection.of_node and self._is_of_node(request):
-            self.memory.forget(connection)
-            connection.of_node = True
-            self.memory.changed(connection)
+            connection.count_as_node()
 
     def _is_of_node(self, request: Request) -> bool:
         """Return whether a node that is registered under this client ID may come to this listener. If brokers have a
@@ -267,13 +256,11 @@ class Driver:
     def handle(self, request: Request) -> None:
         if self.has_ended:
             return
-        now = self.clock.now()
-        self.connections[request.connection].last_active_us = now.mono_us
         if self.hooks or self.watched:
             self._guarded(lambda: self._step(request))
             return
         try:
-            effects = self._node.handle(now, request)
+            effects = self._node.handle(self.clock.now(), request)
             for effect in effects:
                 if effect.__class__ is Reply:
                     self._responses.send(effect)
@@ -373,7 +360,7 @@ class Driver:
     def discard_connection(self, number: int) -> None:
         connection = self.connections.get(number)
         if connection is not None:
-            connection.discarding = True
+            connection.discard()
             self._loop.call_soon(connection.abort)
 
     def deliver_later(self, event: Event, delay_us: int) -> None:
@@ -386,7 +373,7 @@ class Driver:
         """Send a frame that a hook has made instead of the reply's own."""
         connection = self.connections.get(reply.connection)
         if connection is not None:
-            if not connection.discarding:
+            if connection.life is not DISCARDING:
                 connection.send([frame])
             connection.done()
 
@@ -394,9 +381,10 @@ class Driver:
         """Send the first bytes of a response, as a hook has cut them off, and close the connection."""
         connection = self.connections.get(reply.connection)
         if connection is not None:
-            connection.closing = True
-            self.reply_bytes(reply, start)
-            connection.close()
+            if connection.life is not DISCARDING:
+                connection.send([start])
+            connection.close()  # Before it is done, so that it serves no further request.
+            connection.done()
 
     def _late_reply(self, reply: Reply) -> None:
         if not self.has_ended:

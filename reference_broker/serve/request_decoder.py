@@ -7,6 +7,7 @@ from reference_broker.core.effect_ports import snapshot_position
 from reference_broker.core.events import Request
 from reference_broker.metadata.identifiers import claimed_node, node_name
 from reference_broker.ports.slicing import Sliced
+from reference_broker.serve.connection import OPEN, Connection
 from reference_broker.serve.log_lines import describe_bug
 from reference_broker.wire.apis import DRAFTS, ApiKey, api_name
 from reference_broker.wire.errors import ProtocolError
@@ -17,7 +18,6 @@ from reference_broker.wire.request_limits import LARGE_FRAME_BYTES, SLICE_BYTES
 from reference_broker.wire.tags import Tag
 
 if TYPE_CHECKING:
-    from reference_broker.serve.connection import Connection
     from reference_broker.serve.driver import Driver
 
 
@@ -99,7 +99,7 @@ class Decoder:
         self._driver = driver
         self._versions = versions
 
-    def decoded(self, connection: "Connection", frame: memoryview) -> Request | None:
+    def decoded(self, connection: Connection, frame: memoryview) -> Request | None:
         """Return the request, or None if its frame is large: it is decoded and handed to the driver later."""
         if len(frame) <= LARGE_FRAME_BYTES:
             return decode(connection.number, frame, self._versions)
@@ -116,11 +116,10 @@ class Decoder:
         )
         return None
 
-    def _decode_later(self, connection: "Connection", decoding: Sliced[Request]) -> Sliced[None]:
+    def _decode_later(self, connection: Connection, decoding: Sliced[Request]) -> Sliced[None]:
         """Continue to decode a large request, and hand it to the node at the end."""
-        while not (connection.closed or connection.closing or self._driver.has_ended):
-            connection.making_bytes += SLICE_BYTES
-            self._driver.memory.changed(connection)
+        while connection.life is OPEN and not self._driver.has_ended:
+            connection.decoding(SLICE_BYTES)
             try:
                 next(decoding)
             except StopIteration as end:
@@ -134,7 +133,7 @@ class Decoder:
                 return
             yield
 
-    def _take_late(self, connection: "Connection", request: Request) -> None:
+    def _take_late(self, connection: Connection, request: Request) -> None:
         """Hand a large request to the node. No caller handles exceptions here."""
         try:
             self._driver.note_sender(connection, request)

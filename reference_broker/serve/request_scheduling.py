@@ -1,7 +1,8 @@
 """Fair scheduling within one turn of the event loop: of requests, received bytes and large messages.
 
-``RequestScheduler`` orders the requests of connections, and ``ReceiveBudget`` bounds the bytes that are received.
-``LargeMessages`` decodes large requests, and encodes large responses, a few milliseconds at a time.
+``RequestHistory`` chooses the queue of a connection's next request, and ``RequestScheduler`` serves the queues.
+``ReceiveBudget`` bounds the bytes that are received. ``LargeMessages`` decodes large requests, and encodes large
+responses, a few milliseconds at a time.
 """
 
 from collections import deque
@@ -9,6 +10,9 @@ from collections.abc import Callable, Hashable, Iterator
 from enum import Enum, auto
 from time import thread_time
 from typing import Final, Protocol
+
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.frames import FrameReader
 
 LIGHT_S: Final = 0.016
 """Processor time of LIGHT requests and those of nodes in one turn of the event loop, including those that are served
@@ -35,6 +39,80 @@ class Queue(Enum):
     HEAVY = auto()
 
 
+SMALL: Final = (Queue.LIGHT, Queue.NEW)
+"""The queues of requests that are small, as their responses are."""
+
+
+class Past(Enum):
+    """What a connection has requested so far."""
+
+    NOTHING = auto()
+    SMALL_FETCHES = auto()
+    """It has sent a Fetch, and no request or response was heavy since."""
+    OTHER = auto()
+
+
+class RequestHistory:
+    """The past requests of a connection. Its next one is likely to be like them, so they choose its queue."""
+
+    __slots__ = ("_past", "_weight_bytes")
+
+    def __init__(self) -> None:
+        self._past = Past.NOTHING
+        self._weight_bytes = 0
+        """Size of the last request and its response, or half of the previous value, if that is more. So one small
+        request between two large ones does not make the connection light."""
+
+    @property
+    def is_empty(self) -> bool:
+        return self._past is _NOTHING
+
+    def requested(self, size_bytes: int, is_fetch: bool) -> None:
+        self._weight_bytes = max(size_bytes, self._weight_bytes >> 1)
+        if is_fetch:
+            self._past = _SMALL_FETCHES
+        elif self._past is _NOTHING:
+            self._past = _OTHER
+
+    def responded(self, size_bytes: int) -> None:
+        """``size_bytes`` is the size of the last request and its response."""
+        if self._weight_bytes < size_bytes:
+            self._weight_bytes = size_bytes
+            if size_bytes > HEAVY_BYTES:
+                self._past = _OTHER
+
+    def is_short(self, reader: FrameReader) -> bool:
+        """Return whether the next request is likely to be served in little time: its connection was served before,
+        nothing about it was large, and it does not begin to fetch now. A first fetch may request all records of a
+        topic."""
+        is_light = self._past is not _NOTHING and self._weight_bytes <= HEAVY_BYTES >= reader.buffered_bytes
+        if not is_light or self._past is _SMALL_FETCHES:
+            return is_light
+        return not reader.has_frame() or reader.api_key() != ApiKey.FETCH
+
+    def queue_of_next(self, reader: FrameReader, has_waited: bool) -> Queue:
+        """Return the queue of a client's next request, which ``reader`` has. ``has_waited`` says whether the request,
+        or a part of it, waited for an earlier one.
+
+        A connection that begins with a fetch may begin with the largest response of all. Clients begin with
+        ApiVersions.
+        """
+        if max(self._weight_bytes, reader.buffered_bytes) > HEAVY_BYTES:
+            return Queue.HEAVY
+        if self._past is not _NOTHING:
+            if has_waited:
+                return Queue.BACKLOG
+            return Queue.LIGHT if self.is_short(reader) else Queue.FETCH
+        api_key = reader.api_key()
+        if api_key == ApiKey.FETCH:
+            return Queue.HEAVY
+        return Queue.NEW if api_key == ApiKey.API_VERSIONS else Queue.BACKLOG
+
+
+_NOTHING, _SMALL_FETCHES, _OTHER = Past
+"""Plain names, since Python 3.11 calls a function for ``Past.OTHER``."""
+
+
 class Loop(Protocol):
     """The part of an event loop that ``RequestScheduler`` needs."""
 
@@ -42,15 +120,13 @@ class Loop(Protocol):
 
 
 class Schedulable(Protocol):
-    closed: bool
-
-    @property
-    def must_wait(self) -> bool:
-        """Whether its memory budget is full."""
+    def must_wait(self, queue: Queue) -> bool:
+        """Return whether its request must stay in its queue, since its memory budget is full."""
         ...
 
-    def take_turn(self) -> None:
-        """Serve at most one request. Queue for another turn if there may be more requests."""
+    def take_turn(self) -> bool:
+        """Serve at most one request, and queue for another turn if there may be more. Return False if the connection
+        has closed meanwhile, so that the next one takes the turn."""
         ...
 
 
@@ -160,11 +236,10 @@ class RequestScheduler:
         waiting = self._queues[queue]
         while waiting:
             connection = waiting[0]
-            if not connection.closed and connection.must_wait:
+            if connection.must_wait(queue):
                 return False
             waiting.popleft()
-            if not connection.closed:
-                connection.take_turn()
+            if connection.take_turn():
                 return True
         return False
 
@@ -178,34 +253,32 @@ PIECE_BYTES: Final = 256 << 10
 
 
 class Receives(Protocol):
-    closed: bool
+    def pause_receiving(self) -> None: ...
 
-    def hold_back(self) -> None:
-        """Stop receiving."""
+    def resume_receiving(self) -> None:
+        """Receive again, unless the connection has closed meanwhile."""
         ...
-
-    def receive_on(self) -> None: ...
 
 
 class ReceiveBudget:
     """When hundreds of peers send large frames at the same time, those beyond MAX_BYTES take turns to be received.
 
-    A few that send at full speed are never held back.
+    A few that send at full speed are never paused.
     """
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
         self._call_soon = call_soon
         self._bytes = 0
-        self._held_back: deque[Receives] = deque()
+        self._paused: deque[Receives] = deque()
         self._turn_comes = False
 
     def took(self, connection: Receives, size_bytes: int) -> None:
-        """The connection received a piece, and may be held back now. It must not be held back already."""
+        """The connection received a piece, and may be paused now. It must not be paused already."""
         self._bytes += size_bytes
         self._schedule_turn()
         if self._bytes > MAX_BYTES:
-            connection.hold_back()
-            self._held_back.append(connection)
+            connection.pause_receiving()
+            self._paused.append(connection)
 
     def _schedule_turn(self) -> None:
         if not self._turn_comes:
@@ -215,11 +288,9 @@ class ReceiveBudget:
     def _turn(self) -> None:
         self._turn_comes = False
         self._bytes = 0
-        for _ in range(min(len(self._held_back), MAX_BYTES // PIECE_BYTES)):
-            connection = self._held_back.popleft()
-            if not connection.closed:
-                connection.receive_on()
-        if self._held_back:
+        for _ in range(min(len(self._paused), MAX_BYTES // PIECE_BYTES)):
+            self._paused.popleft().resume_receiving()
+        if self._paused:
             self._schedule_turn()
 
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from reference_broker.core.events import Reply
 from reference_broker.ports.slicing import Sliced
+from reference_broker.serve.connection import DISCARDING, OPEN, Connection
 from reference_broker.serve.log_lines import LogLines, describe_bug
 from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import ErrorCode
@@ -18,7 +19,6 @@ from reference_broker.wire.primitives import Buffers
 from reference_broker.wire.request_limits import ITEM_BYTES, LARGE_RESPONSE_ITEMS, MIN_ITEM_BYTES
 
 if TYPE_CHECKING:
-    from reference_broker.serve.connection import Connection
     from reference_broker.serve.driver import Driver
 
 
@@ -33,7 +33,7 @@ class Responses:
         connection = self._driver.connections.get(reply.connection)
         if connection is None:
             return  # It closed meanwhile, or a hook sent the request on a connection of its own.
-        if reply.body is None or connection.discarding:
+        if reply.body is None or connection.life is DISCARDING:
             connection.done()
             return
         try:
@@ -42,16 +42,15 @@ class Responses:
             self._send(connection, reply, self._encode_error_instead(reply, bug))
             return
         if items > LARGE_RESPONSE_ITEMS:
-            connection.making_bytes = items * ITEM_BYTES
-            self._driver.memory.changed(connection)
+            connection.encoding(items * ITEM_BYTES)
             work = self._encode_later(connection, reply)
             self._driver.large_messages.add(connection, work, items * MIN_ITEM_BYTES, has_begun=True)
         else:
             self._send(connection, reply, self._encoded(reply))
 
-    def _encode_later(self, connection: "Connection", reply: Reply) -> Sliced[None]:
+    def _encode_later(self, connection: Connection, reply: Reply) -> Sliced[None]:
         encoding = encode_response_in_slices(reply.api_key, reply.api_version, reply.correlation_id, reply.body)
-        while not (connection.closed or connection.closing or self._driver.has_ended):
+        while connection.life is OPEN and not self._driver.has_ended:
             try:
                 next(encoding)
             except StopIteration as end:
@@ -62,7 +61,7 @@ class Responses:
                 return
             yield
 
-    def _send(self, connection: "Connection", reply: Reply, buffers: Buffers | None) -> None:
+    def _send(self, connection: Connection, reply: Reply, buffers: Buffers | None) -> None:
         if buffers is None:
             self._driver.close(connection, "a response could not be encoded")
             return

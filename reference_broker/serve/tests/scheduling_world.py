@@ -43,6 +43,7 @@ class Transport:
     def __init__(self) -> None:
         self.reads = True
         self.unread_bytes = 0
+        self.is_aborted = False
 
     def set_write_buffer_limits(self, high: int) -> None: ...
 
@@ -56,6 +57,11 @@ class Transport:
 
     def is_closing(self) -> bool:
         return False
+
+    def close(self) -> None: ...
+
+    def abort(self) -> None:
+        self.is_aborted = True
 
     def get_write_buffer_size(self) -> int:
         return self.unread_bytes
@@ -77,7 +83,7 @@ class Responder:
         self._number = 0
 
     def opened(self, connection: Connection) -> bool:
-        connection.number = self._number
+        connection.admitted(self._number)
         self._number += 1
         return True
 
@@ -88,8 +94,9 @@ class Responder:
     def handle(self, request: Connection) -> None:
         self.served.append(request.number)
         self.loop.used_s += REQUEST_S
-        request.busy = self.keeps
         request.send([bytes(self.response_bytes)])
+        if not self.keeps:
+            request.done()
 
     def respond(self, connection: Connection) -> None:
         connection.done()

@@ -13,9 +13,11 @@ import pytest
 from reference_broker.core.events import Effect, Event, Reply, Request
 from reference_broker.core.node import Node
 from reference_broker.ports.node_ports import Now
+from reference_broker.serve.connection import CLOSING
 from reference_broker.serve.disk import FileDisk
 from reference_broker.serve.driver import Clock, Driver
 from reference_broker.serve.log_lines import LogLines
+from reference_broker.serve.tests.fake_connection import FakeConnection
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.messages import decode_response, empty_response
@@ -35,28 +37,6 @@ class Echo:
         if not isinstance(event, Request):
             return ()
         return (Reply(event.connection, event.correlation_id, event.api_key, event.api_version, self.body, event.tag),)
-
-
-class FakeConnection:
-    listener = ""
-
-    def __init__(self) -> None:
-        self.peer = "peer"
-        self.number = self.last_active_us = -1
-        self.busy = self.closing = self.discarding = False
-        self.making_bytes = 0
-        self.sent = b""
-
-    def send(self, buffers: Sequence[bytes]) -> None:
-        self.sent += b"".join(buffers)
-
-    def done(self) -> None:
-        self.busy = False
-
-    def close(self) -> None:
-        self.closing = True
-
-    abort = close
 
 
 @pytest.fixture
@@ -98,9 +78,8 @@ def driver(tmp_path: Path, log: StringIO, node: Echo, failures: list[str]) -> It
 
 
 def send(driver: Driver, key: int, version: int) -> FakeConnection:
-    connection = FakeConnection()
-    assert driver.opened(cast(Any, connection))
-    connection.busy = True
+    connection = FakeConnection(driver)
+    connection.has_request = True
     driver.handle(Request(connection.number, 5, key, version, "c", None, Tag(key, version, "c"), 60))
     return connection
 
@@ -119,7 +98,7 @@ def test_unencodable_response_becomes_error(
     connection = send(driver, ApiKey.JOIN_GROUP, 5)
     _, body = decode_response(ApiKey.JOIN_GROUP, 5, memoryview(connection.sent)[4:])
     assert getattr(body, "error_code") == ErrorCode.unknown_server_error  # noqa: B009
-    assert not connection.busy
+    assert not connection.has_request
     assert failures == []
     assert events(log) == ["response_not_encoded"]
 
@@ -129,7 +108,7 @@ def test_unencodable_response_without_error_field_closes_connection(
 ) -> None:
     node.body = "not a body at all"
     connection = send(driver, ApiKey.CREATE_TOPICS, 2)
-    assert connection.closing
+    assert connection.life is CLOSING
     assert connection.sent == b""
     assert failures == []
     assert events(log) == ["response_not_encoded", "connection_closed"]

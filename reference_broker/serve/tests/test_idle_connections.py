@@ -6,23 +6,29 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from kio.schema.api_versions.v0.request import ApiVersionsRequest
 
+from reference_broker.apis.registry import SERVED
 from reference_broker.core.events import Close, Effect, Event, Reply, Request
 from reference_broker.core.node import Node
 from reference_broker.ports.node_ports import Now
+from reference_broker.serve.connection import CLOSING, Connection
 from reference_broker.serve.disk import FileDisk
 from reference_broker.serve.driver import Clock, Driver
 from reference_broker.serve.log_lines import LogLines
 from reference_broker.serve.node_log import RequestLog
+from reference_broker.serve.tests.scheduling_world import Transport
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.tags import Tag
+from reference_broker.wire.fetch import FetchRequest
+from reference_broker.wire.messages import encode_request
+from reference_broker.wire.produce import ProduceRequest
 
 LIMIT_MS = 5000
-LONG_US = 10_000_000
+LONG_S = 10.0
 
 
-class RespondingNode:
-    """A node that responds at once."""
+class Responder:
+    """A node that responds to ApiVersions at once and to Fetch later, and refuses Produce."""
 
     listening = ready = stopped = False
 
@@ -32,30 +38,11 @@ class RespondingNode:
     shutdown = start
 
     def handle(self, now: Now, event: Event) -> Sequence[Effect]:  # noqa: ARG002
-        if not isinstance(event, Request):
+        if not isinstance(event, Request) or event.api_key == ApiKey.FETCH:
             return ()
         if event.api_key == ApiKey.PRODUCE:
             return (Close(event.connection, "refused"),)
         return (Reply(event.connection, event.correlation_id, event.api_key, event.api_version, None, event.tag),)
-
-
-class FakeConnection:
-    """A connection as the driver sees it."""
-
-    def __init__(self) -> None:
-        self.peer = "peer"
-        self.listener = ""
-        self.number = self.last_active_us = -1
-        self.busy = self.closing = self.discarding = self.aborted = False
-
-    def done(self) -> None:
-        self.busy = False
-
-    def close(self) -> None:
-        self.closing = True
-
-    def abort(self) -> None:
-        self.aborted = True
 
 
 @pytest.fixture
@@ -63,12 +50,12 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
     loop = asyncio.new_event_loop()
     ignore: Any = lambda *_: None  # noqa: E731
     driver = Driver(
-        cast("Node", RespondingNode()),
+        cast("Node", Responder()),
         FileDisk(tmp_path, 16),
         Clock(0),
         LogLines(1),
         loop,
-        {},
+        SERVED,
         1000,
         10,
         ignore,
@@ -81,44 +68,50 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
     loop.close()
 
 
-def opened(driver: Driver) -> FakeConnection:
-    connection = FakeConnection()
-    assert driver.opened(cast(Any, connection))
-    return connection
+def opened(driver: Driver) -> tuple[Connection, Transport]:
+    connection, transport = driver.protocol(), Transport()
+    connection.connection_made(cast(Any, transport))
+    return connection, transport
 
 
-def request(connection: FakeConnection, api_key: int) -> Request:
-    connection.busy = True
-    return Request(connection.number, 5, api_key, 12, "c", None, Tag(api_key, 12, "c"), 60)
+def request(connection: Connection, api_key: int, api_version: int, body: object) -> None:
+    connection.data_received(b"".join(encode_request(api_key, api_version, 5, "c", body)))
+    assert connection.take_turn(), "the first request of a connection is queued"
+
+
+def let_time_pass(connection: Connection) -> None:
+    connection.last_active_s -= LONG_S
 
 
 @pytest.mark.parametrize("hooked", [False, True])
-def test_request_in_flight_keeps_connection_open(driver: Driver, hooked: bool) -> None:
+def test_request_is_activity(driver: Driver, hooked: bool) -> None:
     driver.hooks = (RequestLog(LogLines(1)),) if hooked else ()
-    connection = opened(driver)
-    connection.last_active_us -= LONG_US
-    driver.handle(request(connection, ApiKey.FETCH))
+    connection, transport = opened(driver)
+    let_time_pass(connection)
+    request(connection, ApiKey.API_VERSIONS, 0, ApiVersionsRequest())
     driver.close_idle(LIMIT_MS)
-    assert not connection.aborted
+    assert not transport.is_aborted
 
 
 def test_idle_time_after_long_request_starts_at_its_end(driver: Driver) -> None:
-    connection = opened(driver)
-    connection.busy = True
-    connection.last_active_us -= LONG_US
+    connection, transport = opened(driver)
+    request(connection, ApiKey.FETCH, 12, FetchRequest())
+    let_time_pass(connection)
     driver.close_idle(LIMIT_MS)
-    connection.busy = False
+    connection.done()
     driver.close_idle(LIMIT_MS)
-    assert not connection.aborted
-    connection.last_active_us -= LONG_US
+    assert not transport.is_aborted
+    let_time_pass(connection)
     driver.close_idle(LIMIT_MS)
-    assert connection.aborted
+    assert transport.is_aborted
 
 
 def test_closed_connection_with_unread_bytes_is_aborted(driver: Driver) -> None:
-    connection = opened(driver)
-    driver.handle(request(connection, ApiKey.PRODUCE))
-    assert connection.closing
-    connection.last_active_us -= LONG_US
+    connection, transport = opened(driver)
+    request(connection, ApiKey.PRODUCE, 9, ProduceRequest(1, 1000, []))
+    assert connection.life is CLOSING
     driver.close_idle(LIMIT_MS)
-    assert connection.aborted
+    assert not transport.is_aborted
+    let_time_pass(connection)
+    driver.close_idle(LIMIT_MS)
+    assert transport.is_aborted

@@ -20,10 +20,12 @@ from reference_broker.core.events import Closed, Effect, Event, Reply, Request
 from reference_broker.core.node import Node
 from reference_broker.metadata.identifiers import client_id_of
 from reference_broker.ports.node_ports import Now
+from reference_broker.serve.connection import CLOSED, CLOSING
 from reference_broker.serve.disk import FileDisk
 from reference_broker.serve.driver import Clock, Driver
 from reference_broker.serve.log_lines import LogLines
 from reference_broker.serve.request_scheduling import LargeMessages
+from reference_broker.serve.tests.fake_connection import FakeConnection
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode, ProtocolError
 from reference_broker.wire.frames import RequestHeader, write_request_header
@@ -47,32 +49,6 @@ class RecordingNode:
         if isinstance(event, Request):
             self.requests.append(event)
         return ()
-
-
-class FakeConnection:
-    listener = ""
-
-    def __init__(self) -> None:
-        self.peer = "peer"
-        self.number = self.last_active_us = -1
-        self.busy = self.closing = self.discarding = self.closed = self.of_node = False
-        self.making_bytes = 0
-        self.sent = b""
-
-    def held_bytes(self) -> int:
-        return self.making_bytes
-
-    def send(self, buffers: Sequence[bytes]) -> None:
-        self.sent += b"".join(buffers)
-
-    def done(self) -> None:
-        self.busy = False
-        self.making_bytes = 0
-
-    def close(self) -> None:
-        self.closing = True
-
-    abort = close
 
 
 class SteppedDriver:
@@ -101,16 +77,14 @@ class SteppedDriver:
         self.driver.large_messages = LargeMessages(self.soon.append)
 
     def connected(self) -> Any:
-        connection = FakeConnection()
-        assert self.driver.opened(cast(Any, connection))
-        return connection
+        return FakeConnection(self.driver)
 
     def send(self, connection: Any, key: int, version: int, body: object) -> Request | None:
         frame = memoryview(b"".join(encode_request(key, version, 9, "c", body)))[4:]
         return self.frame(connection, frame)
 
     def frame(self, connection: Any, frame: memoryview) -> Request | None:
-        connection.busy = True
+        connection.has_request = True
         return self.driver.decoded(connection, frame)
 
     def step(self) -> None:
@@ -213,7 +187,7 @@ def test_response_is_encoded_before_requests_of_its_size_are_decoded(world: Step
     for each in waiting:
         world.send(each, ApiKey.METADATA, 9, names(20_000))
     world.driver._responses.send(_response_to(requesting, groups(20_000)))
-    while requesting.busy:
+    while requesting.has_request:
         world.step()
     assert len(world.node.requests) <= 1
 
@@ -224,7 +198,7 @@ def test_endless_smaller_requests_do_not_starve_large_one(world: SteppedDriver) 
     world.send(large, ApiKey.METADATA, 9, names(20_000))
     for _ in range(300):
         for each in small:
-            if not each.busy:
+            if not each.has_request:
                 world.send(each, ApiKey.METADATA, 9, names(3000))
         world.step()
         for request in world.node.requests:
@@ -251,8 +225,7 @@ def test_waiting_frame_of_closed_connection_is_released_at_once(world: SteppedDr
     held = ref(frame)
     del frame
     assert held() is not None
-    gone.closed = True
-    world.driver.closed(gone)
+    gone.lose()
     assert held() is None
 
 
@@ -280,7 +253,7 @@ def test_request_rejected_by_node_after_slices_closes_connection(
     monkeypatch.setattr(world.driver, "_step", refuses)
     world.driver.watched = True
     world.settle()
-    assert connection.closing
+    assert connection.life is CLOSING
     assert world.reasons() == ["not on this listener"]
 
 
@@ -294,8 +267,7 @@ def test_decoding_is_abandoned_when_connection_closes(world: SteppedDriver) -> N
     connection = world.connected()
     world.send(connection, ApiKey.METADATA, 9, names(20_000))
     world.step()
-    connection.closed = True
-    world.driver.closed(connection)
+    connection.lose()
     assert world.settle() == 1
     assert world.node.requests == []
 
@@ -305,7 +277,7 @@ def test_malformed_large_request_closes_connection(world: SteppedDriver) -> None
     good = b"".join(encode_request(ApiKey.METADATA, 9, 9, "c", names(20_000)))[4:]
     assert world.frame(connection, memoryview(good[:-2] + b"\xff\xff\xff\xff\xff\xff\xff\xff")) is None
     world.settle()
-    assert connection.closing
+    assert connection.life is CLOSING
     assert world.node.requests == []
     assert len(world.reasons()) == 1
 
@@ -341,7 +313,7 @@ def reply(world: SteppedDriver, connection: Any, version: int, body: object) -> 
 
 
 def _response_to(connection: Any, body: object) -> Reply:
-    connection.busy = True
+    connection.has_request = True
     return Reply(connection.number, 9, ApiKey.LIST_GROUPS, 5, body, Tag(ApiKey.LIST_GROUPS, 5, "c"))
 
 
@@ -353,10 +325,10 @@ def test_large_response_is_sent_after_several_passes(world: SteppedDriver) -> No
     connection = world.connected()
     reply(world, connection, 5, groups(20_000))
     assert connection.sent == b""
-    assert connection.busy
+    assert connection.has_request
     assert world.settle() > 10
     assert decode_response(ApiKey.LIST_GROUPS, 5, memoryview(connection.sent)[4:])[1] == groups(20_000)
-    assert not connection.busy
+    assert not connection.has_request
 
 
 def test_small_response_is_sent_at_once(world: SteppedDriver) -> None:
@@ -372,14 +344,14 @@ def test_unencodable_large_response_becomes_error(world: SteppedDriver) -> None:
     world.settle()
     body: Any = decode_response(ApiKey.LIST_GROUPS, 2, memoryview(connection.sent)[4:])[1]
     assert body.error_code == ErrorCode.unknown_server_error
-    assert not connection.busy
+    assert not connection.has_request
 
 
 def test_response_of_closed_connection_is_not_encoded(world: SteppedDriver) -> None:
     connection = world.connected()
     reply(world, connection, 5, groups(20_000))
     world.step()
-    connection.closed = True
+    connection.life = CLOSED
     world.driver.give(Closed(connection.number))
     assert world.settle() == 1
     assert connection.sent == b""

@@ -2,6 +2,7 @@
 
 from typing import Any, cast
 
+from reference_broker.serve.connection import Mute
 from reference_broker.serve.request_scheduling import COUNTED_FROM_BYTES, MAX_BYTES, PIECE_BYTES, ReceiveBudget
 from reference_broker.serve.tests.scheduling_world import FRAME, Loop, Responder
 
@@ -16,13 +17,12 @@ class Sender:
         self.receives = True
         self.taken = 0
 
-    def hold_back(self) -> None:
+    def pause_receiving(self) -> None:
         assert self.receives
         self.receives = False
 
-    def receive_on(self) -> None:
+    def resume_receiving(self) -> None:
         assert not self.receives
-        assert not self.closed
         self.receives = True
 
 
@@ -53,7 +53,7 @@ def test_many_senders_take_turns() -> None:
     assert min(each.taken for each in senders) >= 2
 
 
-def test_sender_closed_while_paused_takes_no_turn() -> None:
+def test_turns_end_after_paused_senders_closed() -> None:
     loop = Loop()
     budget, senders = ReceiveBudget(loop.call_soon), [Sender() for _ in range(100)]
     received(budget, senders)
@@ -67,12 +67,12 @@ def test_sender_closed_while_paused_takes_no_turn() -> None:
 def test_paused_connection_is_not_read_until_its_turn() -> None:
     driver = Responder()
     connection, transport = driver.connected()
-    connection.hold_back()
+    connection.pause_receiving()
     assert not transport.reads
-    connection._stop_reading()
-    connection._read_again()
+    connection._mute(Mute.READ_AHEAD)
+    connection._unmute(Mute.READ_AHEAD)
     assert not transport.reads, "its backlog is served, but others are received from"
-    connection.receive_on()
+    connection.resume_receiving()
     assert transport.reads
 
 

@@ -168,7 +168,7 @@ def test_closed_connection_is_not_served() -> None:
     driver = Responder()
     greedy, _ = driver.connected()
     greedy.data_received(FRAME * 10)
-    greedy.closing = True
+    greedy.close()
     driver.loop.once()
     assert driver.served == [greedy.number]
     assert not driver.loop.soon
@@ -252,15 +252,17 @@ def _served_in_passes(passes: int, slow: AbstractSet[Queue], queues: Sequence[Qu
     scheduler = RequestScheduler(loop, loop.clock_s)
 
     class Requester:
-        closed = must_wait = False
-
         def __init__(self, queue: Queue) -> None:
             self.queue = queue
 
-        def take_turn(self) -> None:
+        def must_wait(self, queue: Queue) -> bool:  # noqa: ARG002
+            return False
+
+        def take_turn(self) -> bool:
             loop.used_s += LIGHT_S * 1.2 if self.queue in slow else PASS_S / 25
             served[self.queue] += 1
             scheduler.add(self, self.queue)
+            return True
 
     for queue in queues:
         scheduler.add(Requester(queue), queue)
@@ -315,15 +317,17 @@ def test_bug_in_one_turn_does_not_block_others() -> None:
     served: list[int] = []
 
     class Taking:
-        closed = must_wait = False
-
         def __init__(self, number: int) -> None:
             self.number = number
 
-        def take_turn(self) -> None:
+        def must_wait(self, queue: Queue) -> bool:  # noqa: ARG002
+            return False
+
+        def take_turn(self) -> bool:
             if self.number == 0:
                 raise ZeroDivisionError
             served.append(self.number)
+            return True
 
     for number in range(3):
         scheduler.add(Taking(number), Queue.LIGHT)
