@@ -3,7 +3,7 @@
 import ast
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -97,7 +97,7 @@ def test_decisions_between_events_are_not_recorded() -> None:
 
 
 def test_decisions_are_reported_only_in_a_run_that_waits_for_them() -> None:
-    recorder, module, reported = Recorder(), SimpleNamespace(), list[str]()
+    recorder, module, reported = Recorder(), ModuleType("compiled"), list[str]()
     recorder.recompiled(module)
     for is_waited_for in (False, True):
         recorder.begin(is_waited_for)

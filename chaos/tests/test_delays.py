@@ -53,6 +53,7 @@ SETTLED_US = 6 * SECOND_US
 
 
 def body(**fields: object) -> Any:
+    """Return the body of a request with these fields only, which are all that a limit depends on."""
     return SimpleNamespace(**fields)
 
 

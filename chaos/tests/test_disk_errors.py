@@ -3,7 +3,6 @@
 import errno
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from chaos.interceptor.watched_disk import WatchedDisk
 from chaos.sim import timed_faults
 from chaos.sim.world import SimWorld
 from chaos.tests.intercepted import NOW, Ended, Log, interceptor, request, rule
+from chaos.tests.stub_machine import StubMachine
 from reference_broker.core.events import Note, Sync, SyncFailed
 from reference_broker.ports.disk import Disk, DiskError, MemoryDisk, UndoFailed
 from scenarios.loader import find
@@ -161,10 +161,10 @@ def test_failed_sync_on_one_replica_guarantees_only_flushed_writes(operation: st
 
 
 def test_slow_names_are_slow_syncs_of_names_alone_in_the_simulator() -> None:
-    machine: Any = SimpleNamespace(names_extra_us=0, sync_extra_us=0)
+    machine = StubMachine()
     fault = Fault("f", "disk_slowed", at_s=1.0, delay_ms=Range(70, 70), names_only=True)
     nowhere: Any = None
-    context = timed_faults.SimFaultContext(machine, (), nowhere, FaultTimes())
+    context = timed_faults.SimFaultContext(machine.as_machine(), (), nowhere, FaultTimes())
     heal = timed_faults.begin(fault, context, 1_000_000)
     assert (machine.names_extra_us, machine.sync_extra_us) == (70_000, 0)
     heal()

@@ -1,8 +1,7 @@
 """Checks of incremental Fetch responses: each missing or superfluous partition is a violation."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -327,13 +326,14 @@ def test_only_checks_that_judge_followers_are_given_responses_to_them() -> None:
     context = check_context()
     suite = CheckSuite([OfClients(context), OfAll(context)], context)
 
-    def acted(*what: Any) -> tuple[CompletedFetch, ...]:
-        suite.acted(0, *what)
-        return ()
+    class ModelOfSuite(FetchModel):
+        def acted(self, *what: Any) -> Iterator[CompletedFetch]:
+            suite.acted(0, *what)
+            return iter(())
 
     for role in ("client", "peer"):
         talk = session()
-        talk.model, talk.role = SimpleNamespace(acted=acted), role  # type: ignore[assignment]
+        talk.model, talk.role = ModelOfSuite(), role
         talk.fetch({})
     assert given == [("OfClients", False), ("OfAll", False), ("OfAll", True)]
 

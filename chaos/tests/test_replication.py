@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 from random import Random
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -204,7 +204,7 @@ def test_partition_whose_remote_segments_are_lost_is_read_from_its_local_start(
     reader = FinalReader(
         FinalReadPlan("r", (where, other)), ClientSettings((Address("node-0", 9092),)), Random(1), BatchReader()
     )
-    world: Any = SimpleNamespace(_after_heal=check, _phase=phase)
+    world = Mock(spec=SimWorld, _after_heal=check, _phase=phase)
     SimWorld._read_local_logs(world, reader)
     assert first_offsets == reads
     assert list(reader.unread) == ([where, other] if missed else [other])

@@ -1,13 +1,12 @@
 """The simulated store: what survives its nodes, and what they leave half done."""
 
 from random import Random
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from chaos.sim.agenda import Agenda
 from chaos.sim.store import PART_BYTES, SimStore
+from chaos.tests.stub_machine import StubMachine
 from reference_broker.core.events import StoreCall, StoreDone, StoreFailed
 from reference_broker.ports.disk import MemoryDisk
 from reference_broker.ports.store import FailureKind, ListObjects, Put, PutFile, StoreOperation
@@ -22,18 +21,10 @@ class StoreWorld:
     def __init__(self) -> None:
         self.agenda = Agenda()
         self.store = SimStore(self.agenda, Random(3))
-        self.given: list[Any] = []
-        self.machine: Any = SimpleNamespace(
-            incarnation=0,
-            incarnation_alive=0,
-            paused=False,
-            paused_until_us=0,
-            disk=MemoryDisk({"large": bytearray(LARGE)}),
-            deliver=lambda incarnation, event: self.given.append((incarnation, event)),
-        )
+        self.machine = StubMachine(MemoryDisk({"large": bytearray(LARGE)}))
 
     def call(self, operation: StoreOperation) -> None:
-        self.store.call(self.machine, StoreCall(1, operation))
+        self.store.call(self.machine.as_machine(), StoreCall(1, operation))
 
     def run(self, us: int = A_SECOND) -> None:
         self.agenda.run_until(self.agenda.now_us + us)
@@ -54,12 +45,12 @@ def test_file_whose_node_dies_is_half_written_and_never_seen() -> None:
         world.agenda.step(A_SECOND)
     world.machine.incarnation_alive, world.machine.incarnation = 1, 1
     world.run()
-    assert world.given == []
+    assert world.machine.delivered == []
     assert world.store.half_written == ["a"]
     assert 0 < len(world.store.uploads[0].content) < len(LARGE)
     world.call(ListObjects(""))
     world.run()
-    assert world.given == [(1, StoreDone(1, ()))]
+    assert world.machine.delivered == [(1, StoreDone(1, ()))]
     world.call(PutFile("a", "large", 3))
     world.run()
     assert world.store.content.objects == {"a": LARGE[:3]}
@@ -86,7 +77,7 @@ def test_file_that_shrinks_while_it_is_sent_is_not_put(left: int) -> None:
         world.agenda.step(A_SECOND)
     world.machine.disk.truncate("large", left)
     world.run()
-    ((_, event),) = world.given
+    ((_, event),) = world.machine.delivered
     assert isinstance(event, StoreFailed)
     assert event.failure.kind is FailureKind.MISSING
     assert not world.store.content.objects

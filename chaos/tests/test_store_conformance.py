@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from chaos.live.s3_server import S3Server
 from chaos.sim.agenda import Agenda
 from chaos.sim.store import SimStore
+from chaos.tests.stub_machine import StubMachine
 from reference_broker.core.events import StoreCall, StoreDone, StoreFailed
 from reference_broker.ports.disk import Disk, MemoryDisk
 from reference_broker.ports.store import (
@@ -58,17 +58,15 @@ def memory(_: Path) -> Played:
 
 def simulated(_: Path) -> Played:
     agenda, disk = Agenda(), MemoryDisk()
-    given: list[StoreDone | StoreFailed] = []
-    machine: Any = SimpleNamespace(
-        incarnation=0, incarnation_alive=0, paused=False, disk=disk, deliver=lambda _, event: given.append(event)
-    )
+    machine = StubMachine(disk)
     store = SimStore(agenda, Random(1))
 
     def carry_out(operation: StoreOperation) -> StoreResult | StoreFailure:
-        store.call(machine, StoreCall(5, operation))
+        store.call(machine.as_machine(), StoreCall(5, operation))
         agenda.run_until(agenda.now_us + 60_000_000)
-        (event,) = given
-        given.clear()
+        ((_, event),) = machine.delivered
+        machine.delivered.clear()
+        assert isinstance(event, StoreDone | StoreFailed)
         assert event.token == 5
         return event.failure if isinstance(event, StoreFailed) else event.result
 

@@ -2,19 +2,20 @@
 one in which no bit was turned over."""
 
 from collections import Counter
-from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import cast
 
 import pytest
 
+from chaos.checks.history import History
 from chaos.sim.cluster import STARTING_US
 from chaos.sim.one_seed import play_seed
 from chaos.sim.verdict import _shortcomings
 from chaos.sim.world import SimWorld
+from reports.rows import OperationRow
 from reports.verdict import Outcome
 from scenarios import loader
-from scenarios.model import Fault, Match
+from scenarios.model import Fault, Match, Scenario
 
 
 @pytest.mark.parametrize("alone", [True, False])
@@ -44,11 +45,18 @@ def test_disk_on_which_no_bit_was_turned_over_is_no_evidence(path: str, outcome:
     assert hits == (1 if outcome is Outcome.INVALID else 2)
 
 
+@dataclass
+class PlayedWorld:
+    """The part of a world after its run that counts for a shortage of evidence."""
+
+    scenario: Scenario
+    history: History
+
+
 def test_run_without_commit_responses_is_inconclusive() -> None:
     scenario = replace(loader.find("40"), faults=(), sim_max_lost_commits=1)
-    lost = SimpleNamespace(f="offset_commit", error="REQUEST_TIMED_OUT")
-    other = SimpleNamespace(f="offset_commit", error=None)
+    lost = OperationRow("member-0", 0, "offset_commit", "info", 0, 0, 5, error="REQUEST_TIMED_OUT")
+    other = OperationRow("member-0", 1, "offset_commit", "ok", 0, 0, 5)
     for count, reasons in ((1, []), (2, ["2 commits never got a response, at most 1 may be"])):
-        history = SimpleNamespace(resets=[], operations=[lost] * count + [other])
-        world: Any = SimpleNamespace(scenario=scenario, history=history)
-        assert list(_shortcomings(world, Counter(), 10**6, 10**6)) == reasons
+        world = PlayedWorld(scenario, History(operations=[lost] * count + [other]))
+        assert list(_shortcomings(cast(SimWorld, world), Counter(), 10**6, 10**6)) == reasons
