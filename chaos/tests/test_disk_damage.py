@@ -2,11 +2,11 @@
 
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
-from typing import Any
+from unittest.mock import Mock
 
 from chaos.faults.disk_damage import DamageCheck, aim, flips, is_aimed_at
 from chaos.live.faults.disk_faults import damaged, disk_bit_flipped
+from chaos.live.faults.fault_context import LiveFaultContext
 from chaos.live.targets import FaultTarget
 from reference_broker.log.checkpoints import read_partition_metadata, write_partition_metadata
 from reference_broker.log.config import LogConfig
@@ -88,17 +88,15 @@ def test_each_seed_and_each_hit_of_a_run_turns_over_other_bits_also_those_of_top
     fault = Fault("flip", "disk_bit_flipped", node=1)
 
     def damage_of(seed: int, hits: int) -> str:
-        place: Any = SimpleNamespace(
-            child=lambda node: SimpleNamespace(terminate=lambda: f"node {node} exited with 0"),
-            data_folder=lambda node: tmp_path,  # noqa: ARG005
-            spec=lambda node: SimpleNamespace(seed=seed),  # noqa: ARG005
-            rows=[FaultRow(fault.name, fault.kind, 0, 0, "node-1", hit) for hit in range(hits)],
-            restart=lambda node: None,  # noqa: ARG005
-            damage=DamageCheck(("hot",)),
-        )
-        ended = disk_bit_flipped(place, FaultTarget(fault, (), "node-1"))()
+        context = Mock(spec=LiveFaultContext)
+        context.child.return_value.terminate.return_value = "node 1 exited with 0"
+        context.data_folder.return_value = tmp_path
+        context.spec.return_value.seed = seed
+        context.rows = [FaultRow(fault.name, fault.kind, 0, 0, "node-1", hit) for hit in range(hits)]
+        context.damage = DamageCheck(("hot",))
+        ended = disk_bit_flipped(context, FaultTarget(fault, (), "node-1"))()
         assert ended is not None
-        (check,) = place.damage.judged(7)
+        (check,) = context.damage.judged(7)
         assert check.holds
         return ended.evidence
 

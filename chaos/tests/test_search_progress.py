@@ -1,7 +1,8 @@
 """The progress of a search."""
 
-from dataclasses import replace
-from types import SimpleNamespace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import repeat
 from typing import Any
 
 import pytest
@@ -10,12 +11,29 @@ from chaos.search import sim_command
 from chaos.search.many_seeds import SeedSearch
 from chaos.search.sim_command import SearchProgress, SimOptions, report, search_for_seconds, simulate
 from chaos.sim.decision_counts import Reached
-from chaos.sim.one_seed import play_seed
+from chaos.sim.one_seed import PlayedSeed, play_seed
 from chaos.sim.verdict import SimVerdict
 from reports.ci_results import PlayResult
 from reports.verdict import Outcome
 from scenarios import loader
 from scenarios.model import Scenario
+
+NO_WORLD: Any = None
+"""The world of a play that is judged by its verdict alone."""
+
+
+@dataclass
+class StubTime:
+    """A module of clocks, each of which shows the next of its times."""
+
+    monotonic_s: Iterator[float]
+    process_s: Iterator[float] = field(default_factory=lambda: repeat(0.0))
+
+    def monotonic(self) -> float:
+        return next(self.monotonic_s)
+
+    def process_time(self) -> float:
+        return next(self.process_s)
 
 
 @pytest.mark.thorough
@@ -25,8 +43,7 @@ def test_search_shows_its_speed_and_the_first_red_seed_at_once(
     monkeypatch.setattr(sim_command, "PROGRESS_EVERY_S", 5.0)
     passed = play_seed(next(each for each in loader.load_all() if each.name == "01-lost-response"), 1).verdict
     red = replace(passed, outcome=Outcome.CRASHED, reasons=("KeyError: 1",), seed=7)
-    times = iter([10.0, 20.0, 21.0, 30.0, 40.0, 50.0])
-    monkeypatch.setattr(sim_command, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    monkeypatch.setattr(sim_command, "time", StubTime(monotonic_s=iter([10.0, 20.0, 21.0, 30.0, 40.0, 50.0])))
     progress = SearchProgress("01-lost-response", 6, _started=0.0, _shown=0.0)
     for verdict in (passed, red, red, passed, passed):
         progress.take(verdict)
@@ -83,9 +100,9 @@ def test_scenarios_are_played_in_turn_until_one_is_red(
     red = replace(passed, outcome=Outcome.CRASHED, reasons=("KeyError: 1",), seed=8)
     played: list[tuple[str, int]] = []
 
-    def noted(scenario: Scenario, seed: int, _: str | None) -> SimpleNamespace:
+    def noted(scenario: Scenario, seed: int, _: str | None) -> PlayedSeed:
         played.append((scenario.name[:2], seed))
-        return SimpleNamespace(verdict=red if len(played) == 4 else passed)
+        return PlayedSeed(red if len(played) == 4 else passed, NO_WORLD)
 
     monkeypatch.setattr(sim_command, "play_seed", noted)
     results: list[PlayResult] = []
@@ -105,10 +122,9 @@ def test_search_ends_with_its_processor_time(
 ) -> None:
     scenario = next(each for each in loader.load_all() if each.name == "01-lost-response")
     thin = replace(play_seed(scenario, 1).verdict, outcome=Outcome.INVALID, reasons=("no fault fired",))
-    times = iter([0.0, 1.0, 6.0, 11.0, 11.0])
-    clock = SimpleNamespace(monotonic=lambda: 0.0, process_time=lambda: next(times))
+    clock = StubTime(repeat(0.0), process_s=iter([0.0, 1.0, 6.0, 11.0, 11.0]))
     monkeypatch.setattr(sim_command, "time", clock)
-    monkeypatch.setattr(sim_command, "play_seed", lambda *_: SimpleNamespace(verdict=thin))
+    monkeypatch.setattr(sim_command, "play_seed", lambda *_: PlayedSeed(thin, NO_WORLD))
     results: list[PlayResult] = []
     assert search_for_seconds([scenario], SimOptions(seconds=10.0), results.append) == Outcome.PASSED.value
     assert results == [PlayResult("01-lost-response")]

@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from chaos.search.shrink import describe_faults, keep_as_regression, shrink
 from chaos.search.write_scenario import write_scenario
-from chaos.sim.one_seed import play_seed
+from chaos.sim.one_seed import PlayedSeed, play_seed
 from reports.verdict import Outcome
 from scenarios import loader
 
@@ -37,7 +37,8 @@ def test_shrink_skips_scenario_refused_by_loader(monkeypatch: pytest.MonkeyPatch
     """A load that is over before a fault begins would fail as well here."""
     scenario = loader.find("37")
     failing = replace(play_seed(loader.find("1"), 1).verdict, outcome=Outcome.FAILED)
-    monkeypatch.setattr("chaos.search.shrink.play_seed", lambda *_: SimpleNamespace(verdict=failing))
+    world: Any = None
+    monkeypatch.setattr("chaos.search.shrink.play_seed", lambda *_: PlayedSeed(failing, world))
     monkeypatch.setattr("chaos.search.shrink._fewer_faults", lambda _: ())
     monkeypatch.setattr("chaos.search.shrink._halves_of_faults", lambda _: ())
     small = shrink(scenario, failing)
