@@ -411,7 +411,7 @@ def unserved_ends_block(original: Function, memory: dict[str, float], self: Any,
 @mutant("reference_broker.serve.driver:Driver.closed", remembers=True)
 def busy_ends_block(original: Function, memory: dict[str, float], self: Any, connection: Any) -> None:
     """Nothing else is served for six seconds when a connection ends with a pending request."""
-    if connection.request is IN_FLIGHT:
+    if connection.request_state is IN_FLIGHT:
         _block(memory)
     original(self, connection)
 

@@ -11,7 +11,7 @@ has the response                                    ``return response``
 has the response, but the request has none          ``call.respond(None)`` (produce with acks=0)
 finds that the peer broke the protocol              ``call.close(reason)``
 builds a response that may be long                  ``respond_in_slices(broker, call, build_response())``
-does long work that responds itself, or never       ``run_in_slices(broker, call, work())``
+does long work, with ``call.respond`` at its end     ``run_in_slices(broker, call, work())``
 waits: for a sync, replicas, a group, a controller  gives ``callback(call, respond)`` to the part that it waits for
 waits, and then builds a response that may be long  the same, and ``respond`` calls ``respond_in_slices``
 keeps objects that are called later                 their methods call ``call.run(work)``
@@ -19,6 +19,8 @@ waits, and keeps something until the response       ``call.on_closed(forget)`` a
 ==================================================  ===================================================================
 
 Long work is a generator (``ports.slicing``). Its first slice runs at once, each further one in an event of its own.
+``core.call_admission`` makes the calls: ``ActiveCall`` for a request on a connection, and ``LocalCall`` for one of this
+node's own.
 """
 
 from collections.abc import Callable

@@ -1,9 +1,14 @@
 """One client connection: bytes in, requests one at a time, responses out. Plain callbacks, no task and no future.
 
-The state of a connection is in four fields: its ``life``, its ``request``, why its socket is not read (``_mutes``), and
-whether its peer reads (``_writes_paused``). They are independent. For example, a connection may be CLOSING while it has
-a request IN_FLIGHT, its socket is muted and its last response unread. A request is served only if ``life`` is OPEN,
-``request`` is RECEIVING and writes are not paused.
+The state of a connection is in four fields, which are independent of each other:
+
+- ``life``: whether it serves requests and sends responses (``NEXT_LIVES``),
+- ``request_state``: where its next request is, or the one in service (``NEXT_REQUEST_STATES``),
+- ``_mutes``: why its socket is not read (``Mute``),
+- ``_writes_paused``: whether its peer has left too many bytes of responses unread.
+
+For example, a connection may be CLOSING while a request of its is IN_FLIGHT, its socket muted and its last response
+unread. A request is served only if ``life`` is OPEN, ``request_state`` RECEIVING, and writes are not paused.
 """
 
 import asyncio
@@ -77,7 +82,7 @@ NEXT_LIVES: Final[Mapping[Life, Mapping[Life, tuple[str, ...]]]] = {
     DISCARDING: {CLOSED: ("connection_lost",)},
     CLOSED: {},
 }
-"""The methods that lead from one state to the next."""
+"""The methods that lead from one state to the next. ``test_connection_states`` compares them with what happens."""
 NEXT_REQUEST_STATES: Final[Mapping[RequestState, Mapping[RequestState, tuple[str, ...]]]] = {
     RECEIVING: {QUEUED: ("_queue_or_receive",), DISPATCHING: ("_serve_next",)},
     QUEUED: {RECEIVING: ("take_turn",)},
@@ -121,7 +126,7 @@ class Connection(asyncio.Protocol):
         "number",
         "of_node",
         "peer",
-        "request",
+        "request_state",
         "transport",
     )
 
@@ -139,7 +144,7 @@ class Connection(asyncio.Protocol):
 
         # the state
         self.life = NEW
-        self.request = RECEIVING
+        self.request_state = RECEIVING
         self._mutes: frozenset[Mute] = frozenset()
         self._writes_paused = False
         """Whether the peer has left WRITE_BEHIND_BYTES unread."""
@@ -198,7 +203,7 @@ class Connection(asyncio.Protocol):
         self._reader.feed(data)
         if len(data) >= COUNTED_FROM_BYTES and not self._mutes:
             self._driver.receive_budget.took(self, len(data))
-        if self.request is not RECEIVING or self._writes_paused:
+        if self.request_state is not RECEIVING or self._writes_paused:
             self._read_ahead_bytes += len(data)
             if self._read_ahead_bytes > READ_AHEAD_BYTES:
                 self._mute(Mute.READ_AHEAD)
@@ -219,10 +224,10 @@ class Connection(asyncio.Protocol):
     def _queue_or_receive(self, has_waited: bool = True) -> None:
         """Queue for a turn if a whole request is there and may be served, or else receive one. ``has_waited`` says
         whether the request, or a part of it, waited for an earlier one of this connection."""
-        if self.request is not RECEIVING or self._writes_paused or self.life is not OPEN:
+        if self.request_state is not RECEIVING or self._writes_paused or self.life is not OPEN:
             return
         if self._reader.has_frame():
-            self.request = QUEUED
+            self.request_state = QUEUED
             queue = Queue.NODE if self.of_node else self._history.queue_of_next(self._reader, has_waited)
             self._driver.scheduler.add(self, queue)
             return
@@ -241,7 +246,7 @@ class Connection(asyncio.Protocol):
         turn. Called by ``RequestScheduler``."""
         if self.life is CLOSED:
             return False
-        self.request = RECEIVING
+        self.request_state = RECEIVING
         if self.life is OPEN and not self._writes_paused:
             self._serve_next()
         self._driver.memory.changed(self)
@@ -254,18 +259,19 @@ class Connection(asyncio.Protocol):
             frame = self._reader.next_frame()
             if frame is None:
                 return
-            self._frame_since_s = now_s = monotonic()
+            now_s = monotonic()
+            self._frame_since_s = now_s  # The next frame, if its bytes are there, was not waited for before.
             request = self._driver.decoded(self, frame)
             self.last_active_s = now_s
             self._request_bytes = len(frame)
             self._history.requested(len(frame), is_fetch=frame[:2] == FETCH)
-            self.request = DISPATCHING
+            self.request_state = DISPATCHING
             if request is not None:  # A large one is decoded, and given to the node, in later turns.
                 self._driver.handle(request)
         except ProtocolError as broken:
             self._driver.close(self, str(broken))
-        if self.request is DISPATCHING:
-            self.request = IN_FLIGHT
+        if self.request_state is DISPATCHING:
+            self.request_state = IN_FLIGHT
         else:
             self._queue_or_receive()
 
@@ -282,10 +288,10 @@ class Connection(asyncio.Protocol):
     def done(self) -> None:
         """The node has responded to the request. The next one may be served."""
         self._request_bytes = self._making_bytes = 0
-        if self.request is DISPATCHING:
-            self.request = RECEIVING  # _serve_next, which is at work, does the rest.
-        elif self.request is IN_FLIGHT:
-            self.request = RECEIVING
+        if self.request_state is DISPATCHING:
+            self.request_state = RECEIVING  # _serve_next, which is at work, does the rest.
+        elif self.request_state is IN_FLIGHT:
+            self.request_state = RECEIVING
             self._driver.memory.changed(self)
             self._queue_or_receive()
 
@@ -336,7 +342,7 @@ class Connection(asyncio.Protocol):
         """Since when the peer has kept this node waiting, for the rest of a frame or by not reading (``MemoryBudget``).
         None if it does not."""
         is_unread = self.transport.get_write_buffer_size() > 0
-        if self._reader.buffered_bytes and self.request is RECEIVING:
+        if self._reader.buffered_bytes and self.request_state is RECEIVING:
             return min(self._frame_since_s, self._unread.since_s) if is_unread else self._frame_since_s
         return self._unread.since_s if is_unread else None
 
@@ -377,7 +383,7 @@ class Connection(asyncio.Protocol):
     def close_if_idle(self, since_s: float) -> None:
         """Abort a connection that has been idle since then. One with a request at the node is not idle. A peer that has
         not read its responses by then never will."""
-        if self.request is IN_FLIGHT and self.life is OPEN:
+        if self.request_state is IN_FLIGHT and self.life is OPEN:
             self.last_active_s = monotonic()
         elif self.last_active_s < since_s:
             self.transport.abort()

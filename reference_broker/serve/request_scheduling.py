@@ -52,6 +52,10 @@ class Past(Enum):
     OTHER = auto()
 
 
+# Plain names, since Python 3.11 calls a function for ``Past.OTHER``.
+_NOTHING, _SMALL_FETCHES, _OTHER = Past
+
+
 class RequestHistory:
     """The past requests of a connection. Its next one is likely to be like them, so they choose its queue."""
 
@@ -107,10 +111,6 @@ class RequestHistory:
         if api_key == ApiKey.FETCH:
             return Queue.HEAVY
         return Queue.NEW if api_key == ApiKey.API_VERSIONS else Queue.BACKLOG
-
-
-_NOTHING, _SMALL_FETCHES, _OTHER = Past
-"""Plain names, since Python 3.11 calls a function for ``Past.OTHER``."""
 
 
 class Loop(Protocol):

@@ -21,7 +21,7 @@ from reference_broker.serve.connection import (
 from reference_broker.serve.tests.scheduling_world import FRAME, Responder, Transport
 from reference_broker.wire.errors import ProtocolError
 
-TABLES: dict[str, Any] = {"life": NEXT_LIVES, "request": NEXT_REQUEST_STATES}
+TABLES: dict[str, Any] = {"life": NEXT_LIVES, "request_state": NEXT_REQUEST_STATES}
 
 
 class CheckedConnection(Connection):
@@ -81,9 +81,9 @@ def in_flight(driver: Driver) -> tuple[CheckedConnection, Transport]:
     driver.keeps = True
     connection, transport = opened(driver)
     connection.data_received(FRAME)
-    assert connection.request is QUEUED, "a first request"
+    assert connection.request_state is QUEUED, "a first request"
     driver.loop.once()
-    assert connection.request is IN_FLIGHT
+    assert connection.request_state is IN_FLIGHT
     return connection, transport
 
 
@@ -100,14 +100,14 @@ def test_connection_that_is_not_admitted_is_closed_at_once(driver: Driver) -> No
 def test_requests_are_served_one_at_a_time(driver: Driver) -> None:
     connection, _ = in_flight(driver)
     connection.data_received(FRAME * 2)
-    assert connection.request is IN_FLIGHT
+    assert connection.request_state is IN_FLIGHT
     for served in (2, 3):
         connection.done()
-        assert connection.request is QUEUED
+        assert connection.request_state is QUEUED
         driver.loop.once()
         assert len(driver.served) == served
     connection.done()
-    assert connection.request is RECEIVING
+    assert connection.request_state is RECEIVING
 
 
 def test_request_that_is_responded_to_at_once_is_never_in_flight(driver: Driver) -> None:
@@ -115,9 +115,9 @@ def test_request_that_is_responded_to_at_once_is_never_in_flight(driver: Driver)
     for _ in range(2):
         connection.data_received(FRAME)
         driver.loop.once()
-        assert connection.request is RECEIVING
+        assert connection.request_state is RECEIVING
     assert len(driver.served) == 2
-    assert ("request", "DISPATCHING", "IN_FLIGHT") not in connection.passed
+    assert ("request_state", "DISPATCHING", "IN_FLIGHT") not in connection.passed
 
 
 @pytest.mark.parametrize("ends", ["close", "discard", "evict"])
@@ -127,7 +127,7 @@ def test_queued_request_is_not_served_once_the_connection_ends(driver: Driver, e
     connection.evict("full") if ends == "evict" else getattr(connection, ends)()
     driver.loop.once()
     assert driver.served == []
-    assert connection.request is RECEIVING
+    assert connection.request_state is RECEIVING
     connection.data_received(FRAME)
     connection.connection_lost(None)
     assert connection.life is CLOSED
@@ -152,7 +152,7 @@ def test_request_that_breaks_the_protocol_stays_in_flight_while_its_connection_c
     monkeypatch.setattr(driver, "handle", refuse)
     connection.data_received(FRAME)
     driver.loop.once()
-    assert (connection.life, connection.request) == (CLOSING, IN_FLIGHT)
+    assert (connection.life, connection.request_state) == (CLOSING, IN_FLIGHT)
 
 
 def test_discarded_connection_stays_discarded_when_it_is_closed(driver: Driver) -> None:
@@ -161,7 +161,7 @@ def test_discarded_connection_stays_discarded_when_it_is_closed(driver: Driver) 
     connection.close()
     assert connection.life is DISCARDING
     connection.done()
-    assert connection.request is RECEIVING
+    assert connection.request_state is RECEIVING
 
 
 def test_second_done_leaves_queued_request_in_its_queue(driver: Driver) -> None:
@@ -169,7 +169,7 @@ def test_second_done_leaves_queued_request_in_its_queue(driver: Driver) -> None:
     connection.data_received(FRAME)
     connection.done()
     connection.done()
-    assert connection.request is QUEUED
+    assert connection.request_state is QUEUED
     driver.keeps = False
     driver.loop.once()
     assert len(driver.served) == 2
@@ -181,7 +181,7 @@ def test_request_waits_while_writes_are_paused(driver: Driver) -> None:
     connection.data_received(FRAME)
     connection.pause_writing()
     driver.loop.once()
-    assert connection.request is RECEIVING
+    assert connection.request_state is RECEIVING
     connection.data_received(FRAME)
     assert driver.served == []
     connection.resume_writing()
