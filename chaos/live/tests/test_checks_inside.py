@@ -1,6 +1,5 @@
-"""The simulator's checks in a live node: what they see goes to the runner, which writes it into the manifest."""
+"""The simulator's checks in a live node, whose violations and evidence the runner writes into the manifest."""
 
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -8,8 +7,10 @@ import pytest
 
 from chaos.live.node_side.checks_inside import ChecksInside, NodeCheckReports
 from chaos.live.node_side.instrumentation import NodeInstrumentation
+from chaos.tests.stub_node import StubBroker, StubLog, StubNode, node_partitions
 from reference_broker.core.events import Reply, Request
 from reference_broker.ports.node_ports import Now
+from reference_broker.replication.partitions import Partition
 from reference_broker.wire.fetch import (
     FetchPartition,
     FetchRequest,
@@ -40,11 +41,8 @@ def fetches(pipe: FakePipe, guarantees: tuple[str, ...], leader_epochs: list[int
     """One full fetch without a session for each epoch with data in its response, by the leader of epoch 3."""
     outlet: Any = pipe
     checks = ChecksInside(0, 1000, guarantees, outlet)
-    log = SimpleNamespace(log_start_offset=0, high_watermark=10)
-    led = SimpleNamespace(topic="t", index=0, leader_epoch=LEADER_EPOCH, log=log)
-    partitions = SimpleNamespace(by_name={("t", 0): led}, by_id={})
-    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=1, partitions=partitions), listening=True)
-    checks.built(node)
+    led = Partition("t", b"", 0, LEADER_EPOCH, StubLog(high_watermark=10).as_log())
+    checks.built(StubNode(StubBroker(1, partitions=node_partitions(led))).as_node())
     for number, leader_epoch in enumerate(leader_epochs):
         request = FetchRequest(
             session_epoch=-1, topics=[FetchTopic("t", b"", [FetchPartition(0, 0, 100, leader_epoch)])]
@@ -89,7 +87,7 @@ def test_guarantee_never_checked_has_no_evidence() -> None:
 
 def test_interval_of_snapshots_counts_from_the_load() -> None:
     inside, node = NodeInstrumentation.__new__(NodeInstrumentation), Mock()
-    inside._spec, inside._node = SimpleNamespace(origin_us=5_000), node  # type: ignore[assignment]
+    inside._spec, inside._node = Mock(origin_us=5_000), node
     inside._interceptor = inside._disk_faults = inside._losses = Mock()
     inside.handle_command({"disarm": True})
     node.broker.quorum_node.generator.count_from.assert_not_called()

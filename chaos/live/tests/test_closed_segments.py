@@ -1,8 +1,8 @@
 """Closed segments of a partition's leader are compared with how far it reports them to be in the tier."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -10,10 +10,56 @@ from chaos.live import closed_segments
 from chaos.live.closed_segments import ClosedSegments, segments_of
 from reference_broker.blocking.transport import TransportError
 from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
 from scenarios.loader import find
 
 TOPIC = "crucible-1-hot"
 HERE, NOWHERE, PROXY = "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"
+
+
+class StubLaunched(NamedTuple):
+    """A node of the run."""
+
+    listen: str
+    advertised: str
+    data: Path
+    running: bool = True
+
+
+class LedPartition(NamedTuple):
+    """A partition in a Metadata response."""
+
+    partition_index: int
+    leader_id: int
+
+
+class ListedPartition(NamedTuple):
+    """A partition in a ListOffsets response."""
+
+    error_code: ErrorCode
+    offset: int
+
+
+class Topic(NamedTuple):
+    """A topic in a response."""
+
+    name: str
+    partitions: Sequence[LedPartition | ListedPartition]
+
+
+class BrokerAddress(NamedTuple):
+    """A broker in a Metadata response."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+class StubResponse(NamedTuple):
+    """A response to Metadata, or to ListOffsets, which has no brokers."""
+
+    topics: Sequence[Topic]
+    brokers: Sequence[BrokerAddress] = ()
 
 
 class Leader:
@@ -23,26 +69,22 @@ class Leader:
     """
 
     def __init__(self, folder: Path, *bases: int) -> None:
-        self.tiered, self.error, self.now_s = -1, 0, 100.0
+        self.tiered, self.error, self.now_s = -1, ErrorCode.none, 100.0
         place = folder / f"{TOPIC}-0"
         place.mkdir()
         for base in bases:
             (place / f"{base:020}.log").touch()
         self.nodes: list[Any] = [
-            SimpleNamespace(listen=NOWHERE, advertised=NOWHERE, data=folder / "elsewhere", running=True),
-            SimpleNamespace(listen=HERE, advertised=PROXY, data=folder, running=True),
+            StubLaunched(NOWHERE, NOWHERE, folder / "elsewhere"),
+            StubLaunched(HERE, PROXY, folder),
         ]
         self.segments = ClosedSegments(self.nodes, {TOPIC: 1}, 12)
 
-    def respond(self, node: Any, api_key: ApiKey, version: int, body: object) -> Any:  # noqa: ARG002
+    def respond(self, node: Any, api_key: ApiKey, version: int, body: object) -> StubResponse:  # noqa: ARG002
         if api_key is ApiKey.METADATA:
-            brokers = [SimpleNamespace(node_id=4, host="127.0.0.1", port=3)]
-            partition: Any = SimpleNamespace(partition_index=0, leader_id=4)
-        else:
-            assert (node.listen, version) == (HERE, 9)
-            brokers = []
-            partition = SimpleNamespace(error_code=SimpleNamespace(value=self.error), offset=self.tiered)
-        return SimpleNamespace(brokers=brokers, topics=[SimpleNamespace(name=TOPIC, partitions=[partition])])
+            return StubResponse([Topic(TOPIC, [LedPartition(0, 4)])], [BrokerAddress(4, "127.0.0.1", 3)])
+        assert (node.listen, version) == (HERE, 9)
+        return StubResponse([Topic(TOPIC, [ListedPartition(self.error, self.tiered)])])
 
     def looks(self, after_s: float = 1.0) -> bool:
         """Return whether nothing is left to wait for."""
@@ -65,7 +107,7 @@ def test_each_closed_segment_must_be_in_the_tier_to_its_last_record(leader: Lead
         assert (leader.segments.looked_at, len(leader.segments.left)) == (2, left)
         judged = leader.segments.judged(7)
         assert (judged.holds, judged.evidence, judged.at_us) == (left == 0, 2, 7)
-    leader.tiered, leader.error = 249, 6
+    leader.tiered, leader.error = 249, ErrorCode.not_leader_or_follower
     assert not leader.looks()
     assert f"{TOPIC}-0 from 0 to 100" in leader.segments.judged(7).detail
 

@@ -1,18 +1,20 @@
 """The runner's side of faults: waiting for a role, ends in their time, recovery of nodes that a rule has hit."""
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from chaos.live.cluster import LiveCluster
 from chaos.live.fault_scheduler import BEGIN, ERROR_LIMIT_S, NO_TARGET_LIMIT_S, LiveFaultScheduler
 from chaos.live.faults.fault_context import End, Ended, LiveFaultContext
 from chaos.live.links import Links
 from chaos.live.processes import Child
 from chaos.live.targets import FaultTarget, Roles
 from reports.rows import FaultRow
+from scenarios import loader
 from scenarios.fault_kinds import FAULT_KINDS, FaultKind
 from scenarios.model import Fault
 
@@ -38,21 +40,40 @@ class FakeChild:
         self._log.append(f"resume {self._node}")
 
 
+@dataclass
+class StubLaunched:
+    """A node of the cluster."""
+
+    process: Any
+    launcher: Any = None
+
+
+class StubCluster:
+    """Three nodes, which record their restarts."""
+
+    def __init__(self, log: list[str]) -> None:
+        self._log = log
+        self.roles = Roles(3, 3, Random(1), lambda _: True)
+        self.nodes = [StubLaunched(FakeChild(node, log)) for node in range(3)]
+
+    def restart(self, node: int) -> None:
+        self._log.append(f"restart {node}")
+
+    def read(self, node: int) -> None:
+        """Read nothing of a node's evidence."""
+
+
 class SchedulerWorld:
     def __init__(self, *faults: Fault) -> None:
         self.now_us = 0
         self.log: list[str] = []
         client: Any = None
-        nodes = [SimpleNamespace(process=FakeChild(node, self.log)) for node in range(3)]
-        cluster: Any = SimpleNamespace(
-            roles=Roles(3, 3, Random(1), lambda _: True),
-            nodes=nodes,
-            restart=lambda node: self.log.append(f"restart {node}"),
-            read=lambda node: None,  # noqa: ARG005
+        cluster = StubCluster(self.log)
+        self.roles, self.nodes = cluster.roles, cluster.nodes
+        scenario = replace(loader.find("1"), faults=faults)
+        self.scheduler = LiveFaultScheduler(
+            scenario, cast(LiveCluster, cluster), Links(client), lambda: self.now_us, self.log.append
         )
-        self.roles, self.nodes = cluster.roles, nodes
-        scenario: Any = SimpleNamespace(faults=faults, load=SimpleNamespace(topics=(), hot=SimpleNamespace(name="hot")))
-        self.scheduler = LiveFaultScheduler(scenario, cluster, Links(client), lambda: self.now_us, self.log.append)
         self.scheduler.plan(0)
 
     def run_until(self, at_s: float) -> None:
