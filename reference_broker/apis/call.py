@@ -16,6 +16,7 @@ waits: for a sync, replicas, a group, a controller  gives ``callback(call, respo
 waits, and then builds a response that may be long  the same, and ``respond`` calls ``respond_in_slices``
 keeps objects that are called later                 their methods call ``call.run(work)``
 waits, and keeps something until the response       ``call.on_closed(forget)`` as well
+serves requests one after the other                 runs ``slices_run_by(call.run, work())`` in its own queue (``k06``)
 ==================================================  ===================================================================
 
 Long work is a generator (``ports.slicing``). Its first slice runs at once, each further one in an event of its own.

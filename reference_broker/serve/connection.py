@@ -20,7 +20,7 @@ from enum import Enum, auto
 from time import monotonic
 from typing import TYPE_CHECKING, Final, cast
 
-from reference_broker.serve.request_scheduling import COUNTED_FROM_BYTES, SMALL, Queue, RequestHistory
+from reference_broker.serve.request_scheduling import COUNTED_FROM_BYTES, SMALL_QUEUES, Queue, RequestHistory
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.frames import FrameReader
@@ -239,7 +239,7 @@ class Connection(asyncio.Protocol):
     def must_wait(self, queue: Queue) -> bool:
         """Return whether the request must stay in its queue, since the memory budget is full. A small one is served
         from the reserve. Called by ``RequestScheduler``."""
-        return self.life is not CLOSED and self._driver.memory.is_full(self, queue in SMALL)
+        return self.life is not CLOSED and self._driver.memory.is_full(self, queue in SMALL_QUEUES)
 
     def take_turn(self) -> bool:
         """Serve the queued request, if it may still be served. Return False if the connection is gone, and has used no

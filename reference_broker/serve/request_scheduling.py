@@ -39,7 +39,7 @@ class Queue(Enum):
     HEAVY = auto()
 
 
-SMALL: Final = (Queue.LIGHT, Queue.NEW)
+SMALL_QUEUES: Final = (Queue.LIGHT, Queue.NEW)
 """The queues of requests that are small, as their responses are."""
 
 

@@ -27,7 +27,7 @@ DROPPED   the connection closed, or a bug failed   none, or UNKNOWN_SERVER_ERROR
 FAILED    a bug ended its work half way            UNKNOWN_SERVER_ERROR            is closed: its marks are unknown
 ========= ======================================== =============================== =================================
 
-UNKNOWN_SERVER_ERROR comes from ``Call.contain``. A fetch that ends after its response has been sent sends nothing more.
+UNKNOWN_SERVER_ERROR comes from ``Call.run``. A fetch that ends after its response has been sent sends nothing more.
 
 ``Fetch.run`` takes these steps in one event for up to 1,000 partitions. A larger fetch yields in between
 (``ports.slicing``). Then other requests are served, and partitions change. Comments below say what follows from that.
