@@ -83,11 +83,10 @@ def log_cut_before_snapshot_is_named(original: Function, self: Any, attempt: Any
     self._node.ports.sync((path,), lambda: None)
 
 
-@mutant("reference_broker.quorum.snapshots.download:SnapshotDownload._sync")
-def next_piece_before_sync(original: Function, self: Any, job: Any, partial: Any) -> None:
+@mutant("reference_broker.quorum.snapshots.partial:Partial.sync")
+async def next_piece_before_sync(original: Function, self: Any, ports: Any) -> None:
     """A download requests the next piece before the last one is durable (S-11)."""
-    self._node.ports.sync(partial.paths, lambda: None)
-    self._go_on(job, partial)
+    ports.sync(self.paths, lambda: None)
 
 
 @mutant("reference_broker.log.log_files:LogFiles._delete_retired")

@@ -9,12 +9,12 @@ from typing import Any
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.metrics.metrics import Histogram
 from reference_broker.quorum.messages import METADATA_TOPIC
-from reference_broker.quorum.snapshots.download import UNKNOWN_SIZE, Partial
 from reference_broker.quorum.snapshots.format import made_path, part_path
 from reference_broker.quorum.snapshots.messages import Piece
+from reference_broker.quorum.snapshots.partial import UNKNOWN_SIZE, Partial
 from reference_broker.wire.errors import ErrorCode
 
-PARTIAL = "reference_broker.quorum.snapshots.download:read_partial"
+PARTIAL = "reference_broker.quorum.snapshots.partial:read_partial"
 DOWNLOAD = "reference_broker.quorum.snapshots.download:SnapshotDownload"
 GENERATOR = "reference_broker.metadata.snapshots:SnapshotGenerator"
 CLEANER = "reference_broker.quorum.snapshots.store:SnapshotCleaner"
@@ -36,42 +36,41 @@ def append_after_torn_tail(original: Function, disk: Any, snapshot: Any) -> Gene
 
 
 @mutant(f"{DOWNLOAD}._recover")
-def download_restarts_at_zero(original: Function, self: Any, job: Any) -> Generator[None, None, None]:
+async def download_restarts_at_zero(original: Function, self: Any, transfer: Any) -> None:
     """A restart discards the downloaded bytes (S-11)."""
-    self._start_over(job, "a start forgets what was downloaded")
-    yield from ()
+    self._start_over(transfer, "a start forgets what was downloaded")
 
 
 @mutant(f"{DOWNLOAD}._append_piece")
-def blind_append(original: Function, self: Any, job: Any, piece: Any) -> None:
+def blind_append(original: Function, self: Any, transfer: Any, piece: Any) -> Any:
     """All received bytes are appended, whatever their position is (S-8)."""
     held = 0 if self._partial is None else self._partial.length
-    original(self, job, replace(piece, position=held))
+    return original(self, transfer, replace(piece, position=held))
 
 
 @mutant(f"{DOWNLOAD}._known")
-def position_kept_with_new_id(original: Function, self: Any, job: Any) -> Any:
+def position_kept_with_new_id(original: Function, self: Any, transfer: Any) -> Any:
     """A download continues at its position although another snapshot is fetched now (S-10, S-11)."""
     partial = self._partial
-    if partial is None or partial.leader != job.leader or partial.id == job.id:
-        return original(self, job)
+    if partial is None or partial.leader != transfer.leader or partial.id == transfer.id:
+        return original(self, transfer)
     disk = partial.disk
     held = disk.read(part_path(partial.id), 0, partial.length)
     self._store.drop_partial()
-    renamed = Partial(disk, partial.leader, job.id, UNKNOWN_SIZE)
+    renamed = Partial(disk, partial.leader, transfer.id, UNKNOWN_SIZE)
     renamed.begin()
     renamed.append(held)
-    self._store.partial, self._partial = job.id, renamed
+    self._store.partial, self._partial = transfer.id, renamed
     return renamed
 
 
 @mutant(f"{DOWNLOAD}._known")
-def position_kept_across_leaders(original: Function, self: Any, job: Any) -> Any:
+def position_kept_across_leaders(original: Function, self: Any, transfer: Any) -> Any:
     """A download continues at its position although another node leads now (S-11)."""
     partial = self._partial
-    if partial is not None and partial.id == job.id:
-        partial.leader = job.leader
-    return original(self, job)
+    if partial is not None and partial.id == transfer.id:
+        partial.leader = transfer.leader
+    return original(self, transfer)
 
 
 @mutant(f"{GENERATOR}._written")

@@ -1,51 +1,13 @@
-"""Scheduling of a node's work: coroutines that last several events, callbacks at the end of an event, keys that come
-due, and a limited number of slots."""
+"""Scheduling of a node's work: callbacks at the end of an event, keys that come due, and a limited number of slots."""
 
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Any, Generic, TypeVar
 
+from reference_broker.ports.coroutines import Wait
 from reference_broker.ports.node_ports import Ports, later
 from reference_broker.ports.slicing import COORDINATOR_STEPS_PER_EVENT
-
-T = TypeVar("T")
-
-
-class Wait(Generic[T]):
-    """Makes a function that takes a callback awaitable: ``error = await Wait(function)``.
-
-    ``begin`` is called once, with the callback for the result. It calls that once, immediately or in a later event. By
-    then another node may be the leader, which the code after the ``await`` has to check.
-    """
-
-    __slots__ = ("begin",)
-
-    def __init__(self, begin: Callable[[Callable[[T], None]], object]) -> None:
-        self.begin = begin
-
-    def __await__(self) -> Generator["Wait[T]", T, T]:
-        return (yield self)
-
-
-def run_coroutine(coroutine: Coroutine[Wait[Any], Any, None]) -> None:
-    """Run the coroutine up to its first ``Wait``. Each result resumes it, up to the next one. There is no event loop of
-    Python."""
-
-    def resume(result: object) -> None:
-        try:
-            wait = coroutine.send(result)
-        except StopIteration:
-            return
-        wait.begin(resume)
-
-    resume(None)
-
-
-def pause(ports: Ports, delay_us: int) -> Wait[None]:
-    """Wait for ``delay_us``."""
-    return Wait(lambda resume: later(ports, delay_us, lambda: resume(None)))
 
 
 @dataclass(slots=True)

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from reference_broker.coordination.scheduling import Wait, pause, run_coroutine
 from reference_broker.metadata.features import transaction_version
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metrics.metrics import Gauge
+from reference_broker.ports.coroutines import Wait, pause, run_coroutine
 from reference_broker.ports.node_ports import Ports
 from reference_broker.ports.slicing import RESUMED_TRANSACTIONS_PER_SLICE, Sliced, run_slices
 from reference_broker.records.batch import NO_PRODUCER_ID

@@ -17,9 +17,10 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.coordinator_shards import CoordinatorShard, Skipped
 from reference_broker.coordination.log import CoordinatorLog, ReplicatedCallback, client_error
 from reference_broker.coordination.record_fields import DamagedRecord, FieldReader, FieldWriter
-from reference_broker.coordination.scheduling import DeferredCallbacks, DueTimes, Wait, pause, run_coroutine
+from reference_broker.coordination.scheduling import DeferredCallbacks, DueTimes
 from reference_broker.metadata.identifiers import TRANSACTION_TOPIC, TopicPartition
 from reference_broker.metadata.image import MetadataImage
+from reference_broker.ports.coroutines import Wait, pause, run_coroutine
 from reference_broker.ports.node_ports import Ports
 from reference_broker.ports.slicing import COORDINATOR_RECORDS_PER_SLICE, Sliced
 from reference_broker.records.batch import NO_PRODUCER_ID, BatchHeader

@@ -20,12 +20,11 @@ def elr_missing_from_snapshot(original: Function, topic: Any) -> Iterator[Any]:
         yield replace(record, eligible_leader_replicas=None) if is_partition else record
 
 
-@mutant("reference_broker.quorum.snapshots.download:SnapshotDownload._sync")
-def download_never_synced(original: Function, self: Any, job: Any, partial: Any) -> None:
+@mutant("reference_broker.quorum.snapshots.partial:Partial.sync")
+async def download_never_synced(original: Function, self: Any, ports: Any) -> None:
     """The bytes of a download are not synced, neither before the next request nor before the file gets its name. A
     power loss tears a snapshot that the log already relies on (S-9, S-11)."""
-    partial.synced = partial.length
-    self._go_on(job, partial)
+    self.synced = self.length
 
 
 @mutant("reference_broker.quorum.snapshots.store:SnapshotReaders.advanced_us")

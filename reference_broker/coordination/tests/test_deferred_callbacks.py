@@ -1,10 +1,10 @@
-"""Deferred callbacks run in their order, after the rest of the event, and a bounded number in each event. A coroutine
-goes on with each result of its waits."""
+"""Deferred callbacks run in their order, after the rest of the event, and a bounded number in each event."""
 
 from collections.abc import Callable
 from typing import Any
 
-from reference_broker.coordination.scheduling import DeferredCallbacks, Wait, pause, run_coroutine
+from reference_broker.coordination.scheduling import DeferredCallbacks
+from reference_broker.ports.coroutines import run_coroutine
 from reference_broker.ports.slicing import COORDINATOR_STEPS_PER_EVENT
 from reference_broker.replication.tests.timed_ports import TimedPorts
 
@@ -63,26 +63,14 @@ def test_many_steps_take_several_events_and_keep_their_order() -> None:
     assert (event.events, event.timers) == (2, {})
 
 
-def test_coroutine_goes_on_with_each_result_at_once_or_later() -> None:
+def test_coroutine_waits_for_end_of_event() -> None:
     event, steps, done = world()
-    ports: Any = event
-    waiting: list[Callable[[int], None]] = []
 
     async def work() -> None:
-        done.append(await Wait[int](lambda resume: resume(1)))
-        done.append(await Wait[int](waiting.append))
         await steps.end_of_event()
-        done.append(3)
-        await pause(ports, 5_000)
-        done.append(4)
+        done.append(1)
 
     run_coroutine(work())
-    assert done == [1]
-    waiting.pop()(2)
-    assert done == [1, 2]
+    assert done == []
     event.end()
-    assert done == [1, 2, 3]
-    event.pass_ms(4)
-    assert done == [1, 2, 3]
-    event.pass_ms(1)
-    assert (done, event.timers) == ([1, 2, 3, 4], {})
+    assert done == [1]

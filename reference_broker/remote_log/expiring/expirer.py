@@ -16,8 +16,9 @@ from functools import partial
 from itertools import pairwise
 from typing import Final
 
-from reference_broker.coordination.scheduling import Slots, Wait, run_coroutine
+from reference_broker.coordination.scheduling import Slots
 from reference_broker.log.reading import OffsetOutOfRange
+from reference_broker.ports.coroutines import Wait, run_coroutine
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Done, StorePorts
 from reference_broker.ports.slicing import REMOTE_OBJECTS_PER_SLICE, REMOTE_SEGMENTS_PER_SLICE, Sliced, run_slices

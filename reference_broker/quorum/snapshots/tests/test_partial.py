@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from reference_broker.ports.disk import Buffer, DiskError, MemoryDisk, UndoFailed
-from reference_broker.quorum.snapshots.download import Partial
+from reference_broker.quorum.snapshots.partial import Partial
 from reference_broker.quorum.values import OffsetAndEpoch
 
 FULL, UNDO_FAILED = DiskError("no space left"), UndoFailed("cannot cut")

@@ -1,0 +1,74 @@
+"""Work that waits: coroutines that last several events, and go on with the result of each wait.
+
+There is no event loop of Python. ``run_coroutine`` runs a coroutine up to its first ``Wait``, and the callback of the
+wait resumes it, up to the next one. A coroutine has no step of its own while it waits, so other events change what it
+works on: the code after an ``await`` checks what it relies on.
+
+Work that keeps a node busy, instead of waiting, is a ``Sliced`` generator (``ports.slicing``).
+"""
+
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Generic, TypeVar
+
+from reference_broker.ports.node_ports import Ports, later
+from reference_broker.ports.slicing import Sliced
+
+T = TypeVar("T")
+
+
+class Wait(Generic[T]):
+    """Makes a function that takes a callback awaitable: ``error = await Wait(function)``.
+
+    ``begin`` is called once, with the callback for the result. It calls that once, immediately or in a later event.
+    """
+
+    __slots__ = ("begin",)
+
+    def __init__(self, begin: Callable[[Callable[[T], None]], object]) -> None:
+        self.begin = begin
+
+    def __await__(self) -> Generator["Wait[T]", T, T]:
+        return (yield self)
+
+
+def _always() -> bool:
+    return True
+
+
+def run_coroutine(coroutine: Coroutine[Wait[Any], Any, None], is_current: Callable[[], bool] = _always) -> None:
+    """Run the coroutine up to its first ``Wait``. Each result resumes it, up to the next one.
+
+    Work that may be cancelled passes ``is_current``. Once that returns False the coroutine ends at its next ``await``:
+    the wait does not begin, and a wait that has begun does not resume it.
+    """
+
+    def resume(result: object) -> None:
+        if not is_current():
+            coroutine.close()
+            return
+        try:
+            wait = coroutine.send(result)
+        except StopIteration:
+            return
+        if is_current():
+            wait.begin(resume)
+        else:
+            coroutine.close()
+
+    resume(None)
+
+
+def pause(ports: Ports, delay_us: int) -> Wait[None]:
+    """Wait for ``delay_us``, in any case until another event."""
+    return Wait(lambda resume: later(ports, delay_us, lambda: resume(None)))
+
+
+async def result_of(ports: Ports, work: Sliced[T]) -> T:
+    """Run the first slice of the work now, and each further one in an event of its own. Return the work's result."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        await pause(ports, 0)
