@@ -46,9 +46,9 @@ def generation_not_advanced(original: Function, self: Any, now_ms: int) -> None:
 
 
 @mutant("reference_broker.groups.offset_commits:Commits._write")
-def commits_of_simple_consumers_dropped(original: Function, self: Any, judgement: Any, respond: Any) -> None:
+def commits_of_simple_consumers_dropped(original: Function, self: Any, validation: Any, respond: Any) -> None:
     """A commit of a client that is no member of the group is acknowledged but not written."""
-    if judgement.request.generation < 0 and judgement.request.transaction is None:
-        respond(judgement.errors)
+    if validation.request.generation < 0 and validation.request.transaction is None:
+        respond(validation.errors)
     else:
-        original(self, judgement, respond)
+        original(self, validation, respond)

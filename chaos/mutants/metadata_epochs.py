@@ -64,7 +64,7 @@ def epoch_not_returned(original: Function, found: Any) -> Any:
     return replace(original(found), metadata_epoch=-1)
 
 
-@mutant("reference_broker.groups.offset_commits:judge")
+@mutant("reference_broker.groups.offset_commits:validate_offsets")
 def epoch_outlives_older_commit(
     original: Function, shard: Any, request: Any, image: Any, config: Any, now_ms: int, with_epoch: bool
 ) -> Any:

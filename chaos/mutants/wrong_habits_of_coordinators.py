@@ -11,7 +11,7 @@ from typing import Any
 
 from chaos.mutants.changing import REQUESTS, RESPONSES, Change, changed, fixed, on_request, on_response
 from chaos.mutants.mutant import Function, mutant
-from reference_broker.groups import membership
+from reference_broker.groups import rebalances
 from reference_broker.groups.group import GroupState
 from reference_broker.transactions.transaction import EndVerdict
 from reference_broker.wire.apis import ApiKey
@@ -123,13 +123,13 @@ def filters_ignored(original: Function, api_key: int, version: int, frame: Any, 
 # Members
 
 
-@mutant("reference_broker.groups.membership:_assign_id")
+@mutant("reference_broker.groups.rebalances:_assign_id")
 def ids_never_required(original: Function, served: Any, request: Any, member_id: str, respond: Any) -> None:
     """A client without a member ID becomes a member at once."""
-    membership._add(served, request, member_id, respond)
+    rebalances._add(served, request, member_id, respond)
 
 
-@mutant("reference_broker.groups.membership:_join_without_id")
+@mutant("reference_broker.groups.rebalances:_join_without_id")
 def ids_always_required(original: Function, served: Any, request: Any, respond: Any) -> None:
     """Old clients and static members must request a member ID, too."""
     plain = replace(request, group_instance_id=None, needs_member_id=True)
@@ -142,7 +142,7 @@ def assignments_shared(original: Function, group: Any, member: Any) -> Any:
     return original(group, group.members[group.leader])
 
 
-@mutant("reference_broker.groups.membership:_leave")
+@mutant("reference_broker.groups.rebalances:_leave")
 def leaving_ignored(original: Function, served: Any, leaving: Any) -> Error:
     """A member that leaves stays until its session expires."""
     return ErrorCode.none

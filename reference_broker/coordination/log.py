@@ -4,11 +4,13 @@ Waiting for all in-sync replicas is what fences: a coordinator that was replaced
 acknowledgement.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 from reference_broker.log.partition_log import BatchOrigin, RecordsRefused
+from reference_broker.ports.coroutines import Wait
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Ports
 from reference_broker.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
@@ -52,6 +54,24 @@ class TransactionProducer(NamedTuple):
 NO_PRODUCER = TransactionProducer(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
+async def first_error(errors: Iterable[Awaitable[Error]]) -> Error:
+    """Wait for all of them. Return the first that is an error, or NONE."""
+    arrived = [await each for each in errors]
+    return next((each for each in arrived if each), ErrorCode.none)
+
+
+@dataclass(frozen=True, slots=True)
+class AppendedRecords:
+    """Records that are in the log, and that nobody but the caller of ``append`` knows yet."""
+
+    end_offset: int
+    """One past the last record."""
+    acknowledged: Wait[Error]
+    """Announces the records to the followers, and waits until they are replicated: NONE, or an error. That is
+    REQUEST_TIMED_OUT after the timeout; the records may be replicated later. The caller awaits it in the event of the
+    append, once it has noted what it needs to know of the records: an acknowledgement may come at once."""
+
+
 @dataclass(slots=True)
 class CoordinatorLog:
     """Appends to one led partition. The errors are the log's own; ``client_error`` translates them."""
@@ -65,24 +85,18 @@ class CoordinatorLog:
     def append(
         self,
         records: Sequence[KeyAndValue],
-        appended: Callable[[int], None],
-        written: ReplicatedCallback,
         producer: TransactionProducer = NO_PRODUCER,
         spare_bytes: int = 0,
-    ) -> None:
+    ) -> AppendedRecords | Error:
         """Append all records or none, in one batch, so that a coordinator that takes over has all of them or none, too.
+        An error means that nothing was appended.
 
         With a ``producer`` they are part of its transaction. INVALID_PRODUCER_EPOCH means that a newer epoch is known.
-        RECORD_LIST_TOO_LARGE is also returned where the batch would not fit with ``spare_bytes`` more.
-
-        Once the records are in the log, ``appended`` is called at once, with one past the last record. ``written`` is
-        called when they are replicated, or when nothing was appended. It gets REQUEST_TIMED_OUT after the timeout; the
-        records may be replicated later."""
+        RECORD_LIST_TOO_LARGE is also returned where the batch would not fit with ``spare_bytes`` more."""
         refusal = self._refusal(producer)
         # Decision coordinator-append (X-2): refused | appended
         if refusal:
-            written(refusal)
-            return
+            return refusal
         led, now = self.led, self._ports.now()
         batch = build(
             [Record(timestamp_ms=now.wall_ms, key=key, value=value) for key, value in records],
@@ -92,27 +106,28 @@ class CoordinatorLog:
         )
         config, segments = led.log.config, len(led.log.segments)
         if len(batch) + spare_bytes > min(config.max_message_bytes, config.segment_bytes):
-            written(ErrorCode.record_list_too_large)
-            return
+            return ErrorCode.record_list_too_large
         try:
             append_info = led.log.append(now, batch, led.leader_epoch, origin=BatchOrigin.BROKER)
         except RecordsRefused as refused:
-            written(refused.error)
-            return
+            return refused.error
         except DiskError as failure:
             self._ports.note("append_failed", ("partition", led.log.directory), ("reason", str(failure)))
-            written(ErrorCode.kafka_storage_error)
-            return
+            return ErrorCode.kafka_storage_error
         end_offset = append_info.last_offset + 1
-        appended(end_offset)
+        has_rolled = len(led.log.segments) > segments > 0
+        return AppendedRecords(end_offset, Wait(partial(self._announce, end_offset, has_rolled)))
+
+    def _announce(self, end_offset: int, has_rolled: bool, acknowledged: ReplicatedCallback) -> None:
+        led = self.led
         self._leaders.appended(led)
         plan_timed_flush(self._ports, led)
-        if len(led.log.segments) > segments > 0:
+        if has_rolled:
             sync_led_then(self._ports, [led], nobody_waits)  # So that a crash need not scan it again.
         if must_sync(led.log):
-            sync_led_then(self._ports, [led], lambda: self._acknowledge(end_offset, written))
+            sync_led_then(self._ports, [led], lambda: self._acknowledge(end_offset, acknowledged))
         else:
-            self._acknowledge(end_offset, written)
+            self._acknowledge(end_offset, acknowledged)
         led.changed()
 
     def when_replicated(self, end_offset: int, replicated: ReplicatedCallback) -> None:

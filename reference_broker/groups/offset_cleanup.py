@@ -14,6 +14,7 @@ from reference_broker.groups.group import Group
 from reference_broker.groups.membership import Membership
 from reference_broker.groups.metrics import GroupMetrics
 from reference_broker.groups.offsets_partition import OffsetsPartition
+from reference_broker.ports.coroutines import Future, pause, run_coroutine
 from reference_broker.ports.node_ports import Ports, later
 from reference_broker.ports.slicing import EXPIRED_OFFSETS_PER_SLICE, EXPIRY_TOPICS_PER_SLICE, Sliced, SliceQueue
 from reference_broker.wire.errors import Error
@@ -121,23 +122,23 @@ class OffsetCleanup:
             ]
             if old_keys:
                 removal = partial(self._remove, shard, old_keys, boundary, of_topics=of_topics)
-                shard.remove_offsets(old_keys, partial(self._removed, shard, removal))
+                run_coroutine(self._retry_unless_removed(shard, shard.remove_offsets(old_keys).error, removal))
             yield
             if not shard.is_led:
                 return
 
-    def _removed(self, shard: OffsetsPartition, removal: Callable[[], Sliced[None]], error: Error) -> None:
+    async def _retry_unless_removed(
+        self, shard: OffsetsPartition, result: Future[Error], removal: Callable[[], Sliced[None]]
+    ) -> None:
         """Retry after an error, which may come before the tombstones are written or after. What is written is not
         written again."""
+        error = await result
         # Decision offset-removal (M-8): done or lost | retried
         if not error or not shard.is_led:
             return
-
-        def retry() -> None:
-            if shard.is_led:
-                self._work.add(removal())
-
-        later(self._ports, RETRY_US, retry)
+        await pause(self._ports, RETRY_US)
+        if shard.is_led:
+            self._work.add(removal())
 
 
 def _expired(shard: OffsetsPartition, group: Group, now_ms: int) -> tuple[list[OffsetKey], int]:

@@ -1,8 +1,8 @@
 """Requests about offsets, independent of versions: OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete.
 
-A commit is judged first: whether the member may commit, and which of its offsets are accepted. The rules are those of
-Kafka's OffsetMetadataManager for classic groups, and of the metadata epoch (M-7, M-11). Then the accepted offsets are
-written in one batch.
+A commit is validated first: whether the member may commit, and which of its offsets are accepted. The rules are those
+of Kafka's OffsetMetadataManager for classic groups, and of the metadata epoch (M-7, M-11). Then the accepted offsets
+are written in one batch.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,9 +14,9 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.log import (
     NO_PRODUCER,
     KeyAndValue,
-    ReplicatedCallback,
     TransactionProducer,
     client_error,
+    first_error,
 )
 from reference_broker.coordination.record_fields import MAX_TEXT_BYTES
 from reference_broker.groups.committed_offsets import (
@@ -29,10 +29,11 @@ from reference_broker.groups.committed_offsets import (
 from reference_broker.groups.group import GroupState
 from reference_broker.groups.membership import Membership
 from reference_broker.groups.metrics import GroupMetrics
-from reference_broker.groups.offsets_partition import OffsetsPartition
+from reference_broker.groups.offsets_partition import OffsetsPartition, OffsetsWrite
 from reference_broker.groups.records import CLASSIC_VALUE, EPOCH_VALUE, offset_key, offset_value
 from reference_broker.metadata.features import sends_metadata_epoch
 from reference_broker.metadata.image import MetadataImage
+from reference_broker.ports.coroutines import Future, completed, run_coroutine
 from reference_broker.ports.node_ports import Ports
 from reference_broker.ports.slicing import (
     COMMITTED_OFFSETS_PER_SLICE,
@@ -125,8 +126,9 @@ Deleted: TypeAlias = Callable[[Error, list[Error]], None]
 
 
 @dataclass(slots=True)
-class Judgement:
-    """The verdicts on the offsets of one request so far: an error for each, and records of the accepted ones."""
+class CommitValidation:
+    """What is known of the offsets of one request so far: an error for each, and records of the accepted ones (Kafka's
+    OffsetMetadataManager.validateOffsetCommit)."""
 
     shard: OffsetsPartition
     request: CommitRequest
@@ -145,16 +147,15 @@ class Judgement:
             return [error] * len(self.request.offsets)
         return [each if each is unknown else error for each in self.errors]
 
-    def judge_again(self, image: MetadataImage) -> None:
-        """Judge again what may have changed some events later."""
+    def validate_again(self, image: MetadataImage) -> None:
+        """Validate again what may have changed in the events since."""
         if self.image is not image:
             self._refuse_missing(image)
         if self.with_epoch:
             self._refuse_overtaken()
 
     def _refuse_missing(self, image: MetadataImage) -> None:
-        """Refuse the offsets of topics that were deleted since they were judged. Offsets removed with a topic must not
-        come back."""
+        """Refuse the offsets of topics that were deleted meanwhile. Offsets removed with a topic must not come back."""
         for at, requested in enumerate(self.request.offsets):
             before = self.image.topics.get(requested.topic)
             is_unchanged = before is not None and image.topics.get(requested.topic) is before
@@ -190,7 +191,7 @@ def membership_error(shard: OffsetsPartition, request: CommitRequest) -> Error:
     return group.check_commit(request.member_id, request.group_instance_id, request.generation)
 
 
-def judge(
+def validate_offsets(
     shard: OffsetsPartition,
     request: CommitRequest,
     image: MetadataImage,
@@ -309,89 +310,89 @@ class Commits:
         if isinstance(shard, Error):
             respond([shard] * len(request.offsets))
             return
-        work = self._commit(self._new_judgement(shard, request), respond, run)
+        work = self._commit(self._new_validation(shard, request), respond, run)
         if len(request.offsets) > COMMITTED_OFFSETS_PER_SLICE:
             self._work.add(slices_run_by(run, work))
         else:
             run_to_end(work)
 
-    def _commit(self, judgement: Judgement, respond: Committed, run: RunWork) -> Sliced[None]:
-        request = judgement.request
+    def _commit(self, validation: CommitValidation, respond: Committed, run: RunWork) -> Sliced[None]:
+        request = validation.request
         for batch in in_batches(request.offsets, COMMITTED_OFFSETS_PER_SLICE):
-            self._judge(judgement, replace(request, offsets=tuple(batch)))
+            self._validate(validation, replace(request, offsets=tuple(batch)))
             yield
         if request.transaction is None:
-            self._judge_again_and_write(judgement, respond)
+            self._validate_again_and_write(validation, respond)
         else:
-            self._verify(judgement, request.transaction, respond, run)
+            self._verify(validation, request.transaction, respond, run)
 
-    def _new_judgement(self, shard: OffsetsPartition, request: CommitRequest) -> Judgement:
+    def _new_validation(self, shard: OffsetsPartition, request: CommitRequest) -> CommitValidation:
         image = self._image()
-        return Judgement(shard, request, image, sends_metadata_epoch(image))
+        return CommitValidation(shard, request, image, sends_metadata_epoch(image))
 
-    def _judge(self, judgement: Judgement, batch: CommitRequest) -> None:
+    def _validate(self, validation: CommitValidation, batch: CommitRequest) -> None:
         """Add the verdicts on these offsets of the request, and the records of the accepted ones."""
-        now_ms, with_epoch = self._ports.now().wall_ms, judgement.with_epoch
-        errors, accepted = judge(judgement.shard, batch, self._image(), self._config, now_ms, with_epoch=with_epoch)
-        judgement.errors += errors
+        now_ms, with_epoch = self._ports.now().wall_ms, validation.with_epoch
+        errors, accepted = validate_offsets(
+            validation.shard, batch, self._image(), self._config, now_ms, with_epoch=with_epoch
+        )
+        validation.errors += errors
         version = EPOCH_VALUE if with_epoch else CLASSIC_VALUE
         for commit in accepted:
             key = OffsetKey(batch.group_id, commit.topic, commit.partition)
-            judgement.accepted[key] = commit, (offset_key(*key), offset_value(commit, version))
+            validation.accepted[key] = commit, (offset_key(*key), offset_value(commit, version))
 
-    def _verify(self, judgement: Judgement, transaction: Transaction, respond: Committed, run: RunWork) -> None:
-        """Verify that the transaction is open. Everything has been judged by then, so that the offsets are written in
-        the event in which the transaction is known to be open. Otherwise a marker could come between (KIP-890)."""
+    def _verify(self, validation: CommitValidation, transaction: Transaction, respond: Committed, run: RunWork) -> None:
+        """Verify that the transaction is open. Everything has been validated by then, so that the offsets are written
+        in the event in which the transaction is known to be open. Otherwise a marker could come between (KIP-890)."""
         assert self.verifier is not None, "a transaction cannot be verified without a verifier"
-        if all(error is ErrorCode.unknown_topic_or_partition for error in judgement.errors):
-            respond(judgement.errors)
+        if all(error is ErrorCode.unknown_topic_or_partition for error in validation.errors):
+            respond(validation.errors)
             return
 
         def verified(error: Error) -> None:
             # Decision offset-commit-verified (X-9): not in the transaction | verified
             if error:
-                respond(judgement.refused(client_error(error)))
+                respond(validation.refused(client_error(error)))
             else:
-                self._judge_again_and_write(judgement, respond)
+                self._validate_again_and_write(validation, respond)
 
-        self.verifier.verify(judgement.shard.led, transaction, lambda error: run(partial(verified, error)))
+        self.verifier.verify(validation.shard.led, transaction, lambda error: run(partial(verified, error)))
 
-    def _judge_again_and_write(self, judgement: Judgement, respond: Committed) -> None:
-        """Judge again what was judged in earlier events, since other commits may have come between, and write."""
+    def _validate_again_and_write(self, validation: CommitValidation, respond: Committed) -> None:
+        """Validate again what was validated in earlier events, since other commits may have come between, and write."""
         image = self._image()
-        # Decision metadata-epoch-switched-in-commit (M-14): judged again | as before
-        if judgement.with_epoch is not sends_metadata_epoch(image):
-            judgement = self._new_judgement(judgement.shard, judgement.request)
-            self._judge(judgement, judgement.request)  # The feature was switched on or off, which is rare.
+        # Decision metadata-epoch-switched-in-commit (M-14): validated again | as before
+        if validation.with_epoch is not sends_metadata_epoch(image):
+            validation = self._new_validation(validation.shard, validation.request)
+            self._validate(validation, validation.request)  # The feature was switched on or off, which is rare.
         else:
-            judgement.judge_again(image)
-        self._write(judgement, respond)
+            validation.validate_again(image)
+        self._write(validation, respond)
 
-    def _write(self, judgement: Judgement, respond: Committed) -> None:
+    def _write(self, validation: CommitValidation, respond: Committed) -> None:
         """Write the accepted offsets, in one batch, if the member may commit at this moment."""
-        shard, request = judgement.shard, judgement.request
+        shard, request = validation.shard, validation.request
         # Decision offset-commit-at-coordinator (M-8): still led here | lost meanwhile
         error = membership_error(shard, request) if shard.is_led else ErrorCode.not_coordinator
         if error:
-            respond(judgement.refused(error))
+            respond(validation.refused(error))
             return
         group = shard.groups.get(request.group_id)
         is_heartbeat = request.transaction is None
         # Decision offset-commit-as-heartbeat (X-14): session is extended | no member or transactional
         if is_heartbeat and group is not None and group.state in _COUNTS_AS_HEARTBEAT:
             self._membership.extend_session(shard, request.group_id, request.member_id)
-        if not judgement.accepted:
-            respond(judgement.errors)
+        if not validation.accepted:
+            respond(validation.errors)
             return
 
-        def written(refused: Error) -> None:
-            respond([error or refused for error in judgement.errors])
-
-        self._metrics.commits.value += len(judgement.accepted)
-        shard.commit(judgement.accepted, written, _producer_of(request.transaction))
+        self._metrics.commits.value += len(validation.accepted)
+        write = shard.commit(validation.accepted, _producer_of(request.transaction))
         # Decision offset-commit-creates-group (M-8): group is served now | known group
         if group is None and shard.is_led and request.group_id in shard.groups:
             self._membership.serve(shard, shard.groups[request.group_id])
+        run_coroutine(_respond_when_written(validation, write, respond))
 
     # --- OffsetFetch --------------------------------------------------------------------------------------------------
 
@@ -414,10 +415,7 @@ class Commits:
         if isinstance(shard, Error):
             respond(shard, [])
             return
-        shard.when_settled(
-            requires_stable,
-            lambda error: respond(error, [] if error else _fetched(shard, group_id, requested, requires_stable)),
-        )
+        run_coroutine(_fetch_settled(shard, group_id, requested, respond, requires_stable))
 
     # --- OffsetDelete -------------------------------------------------------------------------------------------------
 
@@ -442,17 +440,11 @@ class Commits:
         self, shard: OffsetsPartition, group_id: str, requested: Sequence[tuple[str, int]], respond: Deleted
     ) -> Sliced[None]:
         errors: list[Error] = []
-        refusals: list[Error] = []
-        batches = list(in_batches(requested, DELETED_OFFSETS_PER_SLICE)) or [[]]
-
-        def removed(refused: Error) -> None:
-            refusals.append(refused)
-            if len(refusals) == len(batches):
-                respond(next((each for each in refusals if each), ErrorCode.none), errors)
-
-        for batch in batches:
-            self._delete_batch(shard, group_id, batch, errors, removed)
+        removals: list[Future[Error]] = []
+        for batch in list(in_batches(requested, DELETED_OFFSETS_PER_SLICE)) or [[]]:
+            removals.append(self._delete_batch(shard, group_id, batch, errors))
             yield
+        run_coroutine(_respond_when_removed(removals, errors, respond))
 
     def _delete_batch(
         self,
@@ -460,17 +452,15 @@ class Commits:
         group_id: str,
         requested: Sequence[tuple[str, int]],
         errors: list[Error],
-        removed: ReplicatedCallback,
-    ) -> None:
+    ) -> Future[Error]:
         """Add an error for each of these partitions, and remove the offsets of the others. The group may have changed
-        meanwhile."""
+        since the last batch."""
         group = shard.groups.get(group_id)
         refused: Error = ErrorCode.group_id_not_found if group is None else group.check_offset_delete()
         if not shard.is_led:
             refused = ErrorCode.not_coordinator
         if group is None or refused:
-            removed(refused)
-            return
+            return completed(refused)
         image = self._image()
         doomed: dict[OffsetKey, None] = {}
         for topic, index in requested:
@@ -485,13 +475,33 @@ class Commits:
                     doomed[key] = None
         self._metrics.deletions.value += len(doomed)
         shard.retention.schedule(group_id, self._ports.now().wall_ms)
-        shard.remove_offsets(list(doomed), removed)
+        return shard.remove_offsets(list(doomed)).error
+
+
+async def _respond_when_written(validation: CommitValidation, write: OffsetsWrite, respond: Committed) -> None:
+    refused = await write.error
+    respond([error or refused for error in validation.errors])
+
+
+async def _respond_when_removed(removals: Sequence[Future[Error]], errors: list[Error], respond: Deleted) -> None:
+    respond(await first_error(removals), errors)
 
 
 def _producer_of(transaction: Transaction | None) -> TransactionProducer:
     if transaction is None:
         return NO_PRODUCER
     return TransactionProducer(transaction.producer_id, transaction.producer_epoch)
+
+
+async def _fetch_settled(
+    shard: OffsetsPartition,
+    group_id: str,
+    requested: Sequence[tuple[str, Sequence[int]]] | None,
+    respond: Fetched,
+    requires_stable: bool,
+) -> None:
+    error = await shard.settled(requires_stable)
+    respond(error, [] if error else _fetched(shard, group_id, requested, requires_stable))
 
 
 def _fetched(

@@ -6,15 +6,18 @@ A commit becomes visible as the high watermark passes it, of which the led parti
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
 from reference_broker.coordination.coordinator_shards import CoordinatorShard, Skipped
 from reference_broker.coordination.log import (
     NO_PRODUCER,
+    AppendedRecords,
     CoordinatorLog,
     KeyAndValue,
-    ReplicatedCallback,
     TransactionProducer,
     client_error,
+    first_error,
 )
 from reference_broker.coordination.record_fields import DamagedRecord, TextTooLong
 from reference_broker.coordination.scheduling import DueTimes
@@ -30,6 +33,7 @@ from reference_broker.groups.records import (
     read_key,
     read_offset_value,
 )
+from reference_broker.ports.coroutines import Future, Wait, completed, pause, start
 from reference_broker.ports.node_ports import Ports
 from reference_broker.ports.slicing import (
     COORDINATOR_RECORDS_PER_SLICE,
@@ -59,9 +63,17 @@ class OffsetsRetention(DueTimes):
         """offsets.retention.minutes"""
 
 
+class OffsetsWrite(NamedTuple):
+    """Records that were to be written."""
+
+    is_in_log: bool
+    error: Future[Error]
+    """The error for clients, or NONE when the records are replicated. It comes even if another node leads the partition
+    by then (NOT_COORDINATOR)."""
+
+
 class OffsetsPartition(CoordinatorShard):
-    """The groups and offsets of one led partition. ``written`` callbacks get the error for clients. They may be called
-    before the method returns, and are called even if another node leads the partition by then (NOT_COORDINATOR)."""
+    """The groups and offsets of one led partition."""
 
     def __init__(self, ports: Ports, log: CoordinatorLog, retention: OffsetsRetention, metrics: GroupMetrics) -> None:
         super().__init__(log.led)
@@ -87,129 +99,115 @@ class OffsetsPartition(CoordinatorShard):
             self.retention.schedule(group.group_id, self._ports.now().wall_ms)
         return group
 
-    def write_group(self, group: Group, written: ReplicatedCallback) -> None:
+    def write_group(self, group: Group) -> Future[Error]:
         """Append the group as it is at this moment: its generation, leader, and members with their selected metadata
-        and assignment."""
+        and assignment. The result comes when that is replicated, or refused."""
         if not group.members:
             self.retention.schedule(group.group_id, self._ports.now().wall_ms)
         try:
             value = group_value(group)
         except TextTooLong:
-            written(ErrorCode.unknown_server_error)
-            return
-        self._append([(group_key(group.group_id), value)], (), written)
+            return completed(ErrorCode.unknown_server_error)
+        return self._append([(group_key(group.group_id), value)], ()).error
 
-    def remove_group(self, group_id: str, written: ReplicatedCallback) -> bool:
-        """Append tombstones of the group and of all its committed offsets. Returns whether they are in the log: only
-        then the caller drops the group from ``groups``.
+    def remove_group(self, group_id: str) -> OffsetsWrite:
+        """Append tombstones of the group and of all its committed offsets. Once they are in the log the caller drops
+        the group from ``groups``.
 
         Of many offsets, those after the first batch are removed in later events. Commits of a new group with that ID
         stay."""
         keys, boundary = self.offsets.keys_of(group_id), self.led.log.log_end_offset
         first_keys, *later_keys = list(in_batches(keys, DELETED_OFFSETS_PER_SLICE)) or [[]]
-        errors: list[Error] = []
-
-        def removed(error: Error) -> None:
-            errors.append(error)
-            if len(errors) == 1 + len(later_keys):
-                written(next((each for each in errors if each), ErrorCode.none))
-
         records: list[KeyAndValue] = [(offset_key(*key), None) for key in first_keys]
         records.append((group_key(group_id), None))
+        first = self._append(records, [(key, None) for key in first_keys])
         # Decision group-tombstone (M-8): not written | written
-        if not self._append(records, [(key, None) for key in first_keys], removed):
-            if later_keys:
-                written(errors[0])
-            return False
-        if later_keys:
-            self._work.add(self._remove_later(group_id, later_keys, boundary, removed))
-        return True
+        if not first.is_in_log:
+            return first
+        return OffsetsWrite(True, start(self._remove_later(group_id, later_keys, boundary, first.error)))
 
-    def _remove_later(
-        self, group_id: str, batches: Sequence[list[OffsetKey]], boundary: int, removed: ReplicatedCallback
-    ) -> Sliced[None]:
+    async def _remove_later(
+        self, group_id: str, batches: Sequence[list[OffsetKey]], boundary: int, first: Future[Error]
+    ) -> Error:
+        """Remove the other offsets of the group, one batch in each event. Return the error of the whole removal."""
+        errors = [first]
         for keys in batches:
+            await pause(self._ports, 0)
             # Decision group-removal-lost (M-8): partition is lost | goes on
             if not self.is_led:
-                removed(ErrorCode.not_coordinator)
-                continue
+                errors.append(completed(ErrorCode.not_coordinator))
+                break
             old_keys = [key for key in keys if self.offsets.is_older(key, boundary, counts_waiting=True)]
-            if not self.remove_offsets(old_keys, removed) and group_id not in self.groups:
+            removal = self.remove_offsets(old_keys)
+            if not removal.is_in_log and group_id not in self.groups:
                 self.add_group(Group(group_id, self._ports.now().wall_ms))  # So that it can be deleted again.
-            yield
+            errors.append(removal.error)
+        return await first_error(errors)
 
     # --- offsets ------------------------------------------------------------------------------------------------------
 
     def commit(
         self,
         commits: Mapping[OffsetKey, tuple[CommitOffset, KeyAndValue]],
-        written: ReplicatedCallback,
         producer: TransactionProducer = NO_PRODUCER,
-    ) -> None:
+    ) -> OffsetsWrite:
         """Append commits of one group, each with its record. A missing group, of consumers that assign
         themselves, is created once something is written. With a ``producer`` they are pending until its transaction
         ends."""
         changes: list[Change] = [(key, commit) for key, (commit, _) in commits.items()]
-        self._append([record for _, record in commits.values()], changes, written, producer)
+        return self._append([record for _, record in commits.values()], changes, producer)
 
     def transaction_ended(self, producer_id: int, offset: int, *, is_commit: bool) -> None:
         """Record that the log has a marker of this producer, at ``offset``. It takes effect when it is replicated."""
         self.offsets.ended(offset + 1, producer_id, is_commit=is_commit)
         self.make_visible()
 
-    def remove_offsets(self, keys: Sequence[OffsetKey], written: ReplicatedCallback) -> bool:
-        """Append tombstones. Returns whether they are in the log, which is true if there is nothing to remove."""
+    def remove_offsets(self, keys: Sequence[OffsetKey]) -> OffsetsWrite:
+        """Append tombstones. If there is nothing to remove, they count as written."""
         if not keys:
-            written(ErrorCode.none)
-            return True
+            return OffsetsWrite(True, completed(ErrorCode.none))
         records: list[KeyAndValue] = [(offset_key(*key), None) for key in keys]
-        return self._append(records, [(key, None) for key in keys], written)
+        return self._append(records, [(key, None) for key in keys])
 
-    def when_settled(self, requires_stable: bool, settled: ReplicatedCallback) -> None:
-        """Call ``settled`` when offsets may be read, which is mostly at once. The loaded records must be replicated,
-        and with ``requires_stable`` also everything that is on its way now."""
+    async def settled(self, requires_stable: bool) -> Error:
+        """Wait until offsets may be read, which is mostly at once. The loaded records must be replicated, and with
+        ``requires_stable`` also everything that is on its way now."""
+        error = await Wait[Error](partial(self._log.when_replicated, self._settled_end(requires_stable)))
+        self.make_visible()
+        # Decision offset-fetch-undecided (X-8): waits for the decision | settled
+        if self._is_catching_up:
+            lost = await Wait[Error](self._decision_waiters.append)
+            return lost or client_error(error)
+        return client_error(error)
 
-        def replicated(error: Error) -> None:
-            self.make_visible()
-            # Decision offset-fetch-undecided (X-8): waits for the decision | settled
-            if self._is_catching_up:
-                self._decision_waiters.append(lambda lost: settled(lost or client_error(error)))
-            else:
-                settled(client_error(error))
-
-        is_waiting = requires_stable and self.offsets.is_waiting
-        self._log.when_replicated(self.led.log.log_end_offset if is_waiting else self.loaded_end, replicated)
+    def _settled_end(self, requires_stable: bool) -> int:
+        """Return the offset below which all records must be replicated before offsets are read."""
+        return self.led.log.log_end_offset if requires_stable and self.offsets.is_waiting else self.loaded_end
 
     # --- the log ------------------------------------------------------------------------------------------------------
 
     def _append(
-        self,
-        records: Sequence[KeyAndValue],
-        changes: Sequence[Change],
-        written: ReplicatedCallback,
-        producer: TransactionProducer = NO_PRODUCER,
-    ) -> bool:
-        """Return whether the records are in the log."""
-        is_appended = False
-
-        def appended(end_offset: int) -> None:
-            nonlocal is_appended
-            is_appended = True
-            if changes:
-                self.offsets.appended(end_offset, changes, producer.producer_id)
-                group_id = changes[0][0].group
-                if group_id not in self.groups and changes[0][1] is not None:
-                    self.add_group(Group(group_id, self._ports.now().wall_ms))
-                if producer is not NO_PRODUCER:
-                    self.retention.schedule(group_id, self._ports.now().wall_ms)
-
-        def acknowledged(error: Error) -> None:
-            self.make_visible()  # This comes first: the callback may read the offsets at once.
-            written(client_error(error))
-
-        self._log.append(records, appended, acknowledged, producer)
+        self, records: Sequence[KeyAndValue], changes: Sequence[Change], producer: TransactionProducer = NO_PRODUCER
+    ) -> OffsetsWrite:
+        appended = self._log.append(records, producer)
+        if isinstance(appended, Error):
+            self.make_visible()
+            return OffsetsWrite(False, completed(client_error(appended)))
+        if changes:
+            self.offsets.appended(appended.end_offset, changes, producer.producer_id)
+            group_id = changes[0][0].group
+            if group_id not in self.groups and changes[0][1] is not None:
+                self.add_group(Group(group_id, self._ports.now().wall_ms))
+            if producer is not NO_PRODUCER:
+                self.retention.schedule(group_id, self._ports.now().wall_ms)
+        error = start(self._acknowledged(appended))
         self.make_visible()
-        return is_appended
+        return OffsetsWrite(True, error)
+
+    async def _acknowledged(self, appended: AppendedRecords) -> Error:
+        error = await appended.acknowledged
+        self.make_visible()  # This comes first: the code that awaits the result may read the offsets at once.
+        return client_error(error)
 
     def partition_changed(self, partition: Partition) -> None:  # noqa: ARG002 - the watcher's form
         """Called when the log of the led partition, or its high watermark, has moved."""

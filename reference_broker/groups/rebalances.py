@@ -1,15 +1,142 @@
-"""From one generation of a group to the next: which members are waited for, how long, and what ends the wait.
+"""From one generation of a group to the next: JoinGroup, SyncGroup, Heartbeat and LeaveGroup of classic groups.
 
-1. The set of members changes: ``prepare`` begins a rebalance, and all of them have to join again.
-2. All have joined, or the rebalance timeout is over: ``complete`` begins a generation and responds to the JoinGroups.
-3. The leader's assignment is written (``membership.sync_group``): ``stabilise`` responds to the SyncGroups.
+A consumer C2 joins a Stable group, whose only member is C1. At the right the functions, in the order of this file::
+
+    C1                      coordinator                      C2
+     |                           |<--- JoinGroup -------------|  join_group parks it; prepare: PreparingRebalance
+     |--- Heartbeat ------------>|                            |
+     |<-- REBALANCE_IN_PROGRESS -|                            |  heartbeat
+     |--- JoinGroup ------------>|                            |  complete, once all have joined or the rebalance
+     |<-- generation, members ---|--- generation ------------>|  timeout is over: CompletingRebalance
+     |                           |<--- SyncGroup -------------|  sync_group parks it
+     |--- SyncGroup, assignments>|                            |  _assign writes them to the log
+     |<-- its assignment --------|--- its assignment -------->|  stabilise, once they are replicated: Stable
+     |--- Heartbeat ------------>|                            |
+     |<-- NONE ------------------|                            |  heartbeat
+
+``group.TRANSITIONS`` is the table of the states, and ``Group`` changes them. A member that is silent for its session
+timeout (``expired``), that leaves (``leave_group``), or that does not sync in time (``_sync_over``) begins the next
+rebalance. ``membership`` finds the group of a request, and calls the functions here.
 """
 
-from reference_broker.groups.classic_requests import JoinedMember, JoinResponse, SyncResponse
+from dataclasses import replace
+from uuid import UUID
+
+from reference_broker.groups.classic_requests import (
+    UNKNOWN_MEMBER,
+    JoinCallback,
+    JoinedMember,
+    JoinRequest,
+    JoinResponse,
+    Leaving,
+    SyncCallback,
+    SyncRequest,
+    SyncResponse,
+)
 from reference_broker.groups.group import Group, GroupState, Member
 from reference_broker.groups.served_group import ServedGroup
+from reference_broker.ports.coroutines import run_coroutine
 from reference_broker.ports.slicing import REBALANCED_MEMBERS_PER_SLICE, Sliced, run_slices
-from reference_broker.wire.errors import Error, ErrorCode
+from reference_broker.wire.errors import Error, ErrorCode, error_name
+
+NEW_MEMBER_TIMEOUT_MS = 300_000
+"""How long the first JoinGroup of a member may be parked. The member cannot send heartbeats yet, and the state of its
+connection is unknown (Kafka's classicGroupNewMemberJoinTimeoutMs)."""
+MIN_WAIT_MS = 1000
+"""The shortest wait for static members to join, however short the rebalance timeout is."""
+
+
+# --- JoinGroup --------------------------------------------------------------------------------------------------------
+
+
+def join_group(served: ServedGroup, request: JoinRequest, respond: JoinCallback) -> None:
+    """JoinGroup: respond now, or when the generation begins. The order of the checks is Kafka's."""
+    group = served.group
+    if not group.accepts(request.member_id, served.context.config.group_max_size):
+        remove(served, request.member_id, "removed")
+        respond(JoinResponse(ErrorCode.group_max_size_reached))
+        complete_if_joined(served)
+    elif not group.supports(request.protocol_type, request.protocols):
+        respond(JoinResponse(ErrorCode.inconsistent_group_protocol, request.member_id))
+    elif request.member_id == UNKNOWN_MEMBER:
+        _join_without_id(served, request, respond)
+    else:
+        _join_with_id(served, request, respond)
+
+
+def _join_without_id(served: ServedGroup, request: JoinRequest, respond: JoinCallback) -> None:
+    instance = request.group_instance_id
+    prefix = request.client_id if instance is None else instance
+    member_id = f"{prefix}-{UUID(int=served.context.random.getrandbits(128), version=4)}"
+    # Decision static-member-returns (X-14): replaces its former self | new member
+    if instance is not None and instance in served.group.static_members:
+        _replace_static(served, request, member_id, respond)
+    elif instance is None and request.needs_member_id:
+        _assign_id(served, request, member_id, respond)
+    else:
+        _add(served, request, member_id, respond)
+
+
+def _assign_id(served: ServedGroup, request: JoinRequest, member_id: str, respond: JoinCallback) -> None:
+    """Assign a member ID with which the client has to join. A client that stops here leaves no member behind, only an
+    ID that expires (KIP-394)."""
+    served.group.add_pending_member(member_id)
+    served.restart_session(member_id, request.session_timeout_ms)
+    respond(JoinResponse(ErrorCode.member_id_required, member_id))
+
+
+def _join_with_id(served: ServedGroup, request: JoinRequest, respond: JoinCallback) -> None:
+    group, member_id = served.group, request.member_id
+    # Decision pending-member-joins (X-14): joins with its ID | had no pending ID
+    if member_id in group.pending_joins and request.group_instance_id is None:
+        _add(served, request, member_id, respond)
+        return
+    error = group.check_member(member_id, request.group_instance_id)
+    if error:
+        respond(JoinResponse(error, member_id))
+        return
+    member = group.members[member_id]
+    # Decision group-join-repeated (X-14): same generation again | rebalances
+    if _is_repeated(group, member, request):
+        respond(generation_response(group, member_id))
+        return
+    group.update(member, request.protocols, request.rebalance_timeout_ms, request.session_timeout_ms)
+    served.park_join(member_id, respond)
+    prepare_or_complete(served, _why(f"member {member_id} joins again", request))
+
+
+def _is_repeated(group: Group, member: Member, request: JoinRequest) -> bool:
+    """Return whether the request repeats an earlier one, perhaps because a response was lost. Then it gets the current
+    generation. A leader that joins a stable group wants a rebalance, since its topics have changed."""
+    if group.state is GroupState.PREPARING_REBALANCE or member.protocols != request.protocols:
+        return False
+    return group.state is GroupState.COMPLETING_REBALANCE or group.leader != member.member_id
+
+
+def _add(served: ServedGroup, request: JoinRequest, member_id: str, respond: JoinCallback) -> None:
+    group = served.group
+    if not group.members:
+        group.begin_protocol_type(request.protocol_type)
+    group.prolong_initial_delay()
+    member = Member(
+        member_id,
+        request.group_instance_id,
+        request.client_id,
+        request.client_host,
+        request.rebalance_timeout_ms,
+        request.session_timeout_ms,
+        request.protocols,
+        is_new=True,
+    )
+    group.add(member, awaits_join=False)
+    served.park_join(member_id, respond)
+    served.restart_session(member_id, NEW_MEMBER_TIMEOUT_MS)
+    served.note_member(member_id, "joined")
+    prepare_or_complete(served, _why(f"member {member_id} is new", request))
+
+
+def _why(text: str, request: JoinRequest) -> str:
+    return f"{text}: {request.reason}" if request.reason else text
 
 
 def generation_response(group: Group, member_id: str) -> JoinResponse:
@@ -33,13 +160,76 @@ def joined_members(group: Group) -> tuple[JoinedMember, ...]:
     )
 
 
-def assignment_response(group: Group, member: Member) -> SyncResponse:
-    """Return the response to a SyncGroup with the member's assignment."""
-    return SyncResponse(ErrorCode.none, group.protocol_type, group.protocol, member.assignment)
+# --- JoinGroup of a static member that restarts (KIP-345) -------------------------------------------------------------
 
 
-MIN_WAIT_MS = 1000
-"""The shortest wait for static members to join, however short the rebalance timeout is."""
+def _replace_static(served: ServedGroup, request: JoinRequest, member_id: str, respond: JoinCallback) -> None:
+    """Give a static member that restarted (KIP-345) a new member ID and its old place. The old ID is fenced.
+
+    No rebalance is needed where the group is Stable and its protocol stays."""
+    group = served.group
+    assert request.group_instance_id is not None, "only static members are replaced"
+    old_leader = group.leader or ""
+    old_member = replace(group.members[group.static_members[request.group_instance_id]])
+    _rename(served, request.group_instance_id, member_id)
+    member = group.members[member_id]
+    group.update(member, request.protocols, request.rebalance_timeout_ms, request.session_timeout_ms)
+    served.park_join(member_id, respond)
+    # Decision static-member-keeps-generation (X-14): no rebalance | rebalances
+    if group.state is GroupState.STABLE and group.protocol == group.select_protocol():
+        run_coroutine(_keep_generation(served, request, member_id, old_member, old_leader))
+    else:
+        prepare_or_complete(served, f"static member {request.group_instance_id} joins again")
+
+
+def _rename(served: ServedGroup, group_instance_id: str, member_id: str) -> None:
+    group = served.group
+    old_id = group.static_members[group_instance_id]
+    served.respond_to_join(old_id, JoinResponse(ErrorCode.fenced_instance_id, old_id))
+    served.respond_to_sync(old_id, SyncResponse(ErrorCode.fenced_instance_id))
+    served.end_session(old_id)
+    served.note_member(old_id, "fenced")
+    member = group.replace_static(group_instance_id, member_id)
+    served.restart_session(member_id, member.session_timeout_ms)
+    served.note_member(member_id, "joined")
+
+
+async def _keep_generation(
+    served: ServedGroup, request: JoinRequest, member_id: str, old_member: Member, old_leader: str
+) -> None:
+    """Write the new ID, and then respond with the current generation. The session restarts then, because it may have
+    ended while the member was excused. If the new ID cannot be written, restore the old member."""
+    group, generation, instance = served.group, served.group.generation, old_member.group_instance_id
+
+    error = await served.shard.write_group(group)
+    unchanged = group.state is GroupState.STABLE and group.generation == generation
+    # Decision static-rejoin-overtaken (X-14): overtaken | still current
+    if not served.shard.is_led or not unchanged or member_id not in served.joins:
+        return
+    member = group.members[member_id]
+    # Decision static-rejoin-stored (X-14): stored | former member restored
+    if not error:
+        served.respond_to_join(member_id, _response_of_kept_generation(served, request, member_id, old_leader))
+        served.restart_session(member_id, member.session_timeout_ms)
+        return
+    served.respond_to_join(member_id, JoinResponse(error))
+    group.update(member, old_member.protocols, old_member.rebalance_timeout_ms, old_member.session_timeout_ms)
+    assert instance is not None, "only static members are replaced"
+    _rename(served, instance, old_member.member_id)
+
+
+def _response_of_kept_generation(
+    served: ServedGroup, request: JoinRequest, member_id: str, old_leader: str
+) -> JoinResponse:
+    """Return the response that keeps the generation. A leader must not assign now, because the others would not fetch
+    the assignment. Clients that support KIP-814 get ``skip_assignment`` and all members. Others get the old ID of the
+    leader, so that they take themselves for followers."""
+    group = served.group
+    response = replace(generation_response(group, member_id), members=())
+    if not request.skips_assignment:
+        return replace(response, leader=old_leader)
+    leads = member_id == group.leader
+    return replace(response, skip_assignment=leads, members=joined_members(group) if leads else ())
 
 
 # --- a rebalance begins -----------------------------------------------------------------------------------------------
@@ -115,7 +305,9 @@ def complete(served: ServedGroup) -> None:
         return
     served.enter(group.begin_generation)
     if group.state is GroupState.EMPTY:
-        served.shard.write_group(group, _ignore_result)
+        # The result is ignored: if this is not written, a failover loads the generation before it. Its members no
+        # longer exist, and their sessions end.
+        served.shard.write_group(group)
         return
     served.set_timer(group.rebalance_timeout_ms, lambda: _sync_over(served))
     run_slices(served.context.ports, _announce_generation(served))
@@ -159,7 +351,64 @@ def _sync_over(served: ServedGroup) -> None:
         prepare(served, f"{len(late)} members did not sync in time")
 
 
-# --- a generation is assigned -----------------------------------------------------------------------------------------
+# --- SyncGroup --------------------------------------------------------------------------------------------------------
+
+
+def sync_group(served: ServedGroup, request: SyncRequest, respond: SyncCallback) -> None:
+    """SyncGroup: respond now, or when the leader's assignment is written."""
+    group = served.group
+    error = _sync_refusal(group, request)
+    if error:
+        respond(SyncResponse(error))
+    # Decision group-sync-of-stable-group (X-14): responds at once | parked
+    elif group.state is GroupState.STABLE:
+        synced(served, request.member_id)
+        respond(assignment_response(group, group.members[request.member_id]))
+    else:
+        served.park_sync(request.member_id, respond)
+        synced(served, request.member_id)
+        # Decision group-sync-of-leader (X-14): assignment is stored | waits for the leader
+        if group.leader == request.member_id and served.assigned != group.generation:
+            run_coroutine(_assign(served, request.assignments))
+
+
+def _sync_refusal(group: Group, request: SyncRequest) -> Error:
+    if group.state is GroupState.EMPTY:
+        return ErrorCode.unknown_member_id
+    error = group.check_member(request.member_id, request.group_instance_id)
+    if error:
+        return error
+    # Decision group-sync-generation (X-14): stale | current
+    if request.generation != group.generation:
+        return ErrorCode.illegal_generation
+    if _differs(request.protocol_type, group.protocol_type) or _differs(request.protocol, group.protocol):
+        return ErrorCode.inconsistent_group_protocol
+    return ErrorCode.rebalance_in_progress if group.state is GroupState.PREPARING_REBALANCE else ErrorCode.none
+
+
+def _differs(requested: str | None, current: str | None) -> bool:
+    """Return whether the protocol of a request differs from the group's. Clients before version 5 send none."""
+    return requested is not None and current is not None and requested != current
+
+
+async def _assign(served: ServedGroup, assignments: dict[str, bytes]) -> None:
+    """Write the assignment. Members get it only once it is replicated, since the next coordinator must know it, too."""
+    group, generation = served.group, served.group.generation
+    for member in group.members.values():
+        member.assignment = assignments.get(member.member_id, b"")
+    served.assigned = generation
+    error = await served.shard.write_group(group)
+    served.assigned = 0 if served.assigned == generation else served.assigned
+    current = group.state is GroupState.COMPLETING_REBALANCE and group.generation == generation
+    # Decision group-assignment-overtaken (X-14): overtaken | still wanted
+    if not served.shard.is_led or not current:
+        return
+    # Decision group-assignment-stored (X-14): stored, group is stable | refused, rebalances
+    if not error:
+        stabilise(served)
+    else:
+        fail_syncs(served, error)
+        prepare_or_complete(served, f"assignment not stored: {error_name(error)}")
 
 
 def synced(served: ServedGroup, member_id: str) -> None:
@@ -167,6 +416,9 @@ def synced(served: ServedGroup, member_id: str) -> None:
     served.group.synced(member_id)
     if served.group.state is not GroupState.PREPARING_REBALANCE and not served.group.pending_syncs:
         served.cancel_timer()
+
+
+# --- the generation is assigned ---------------------------------------------------------------------------------------
 
 
 def stabilise(served: ServedGroup) -> None:
@@ -209,7 +461,53 @@ def _respond_to_sync(served: ServedGroup, member_id: str, response: SyncResponse
     served.restart_session(member_id, served.group.members[member_id].session_timeout_ms)
 
 
-# --- members go -------------------------------------------------------------------------------------------------------
+def assignment_response(group: Group, member: Member) -> SyncResponse:
+    """Return the response to a SyncGroup with the member's assignment."""
+    return SyncResponse(ErrorCode.none, group.protocol_type, group.protocol, member.assignment)
+
+
+# --- Heartbeat, and members that go -----------------------------------------------------------------------------------
+
+
+def heartbeat(served: ServedGroup, member_id: str, group_instance_id: str | None, generation: int) -> Error:
+    """Heartbeat: return NONE, REBALANCE_IN_PROGRESS (join again), UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID or
+    ILLEGAL_GENERATION."""
+    group = served.group
+    error = group.check_member(member_id, group_instance_id)
+    if error:
+        return error
+    # Decision group-heartbeat-generation (X-14): stale | current
+    if generation != group.generation:
+        return ErrorCode.illegal_generation
+    served.restart_session(member_id, group.members[member_id].session_timeout_ms)
+    rebalancing = group.state is GroupState.PREPARING_REBALANCE
+    # Decision group-heartbeat-in-rebalance (X-14): must join again | goes on
+    return ErrorCode.rebalance_in_progress if rebalancing else ErrorCode.none
+
+
+def leave_group(served: ServedGroup, leaving: tuple[Leaving, ...]) -> tuple[Error, ...]:
+    """LeaveGroup: return an error for each member: NONE, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""
+    errors = tuple(_leave(served, each) for each in leaving)
+    gone = errors.count(ErrorCode.none)
+    # Decision group-leave-rebalances (X-14): rebalances | empty or nobody left
+    if gone and served.group.state is not GroupState.EMPTY:
+        reason = next((each.reason for each in leaving if each.reason), "")
+        prepare_or_complete(served, f"{gone} members left" + (f": {reason}" if reason else ""))
+    return errors
+
+
+def _leave(served: ServedGroup, leaving: Leaving) -> Error:
+    group, member_id = served.group, leaving.member_id
+    if member_id == UNKNOWN_MEMBER:
+        member_id = group.static_members.get(leaving.group_instance_id or "", UNKNOWN_MEMBER)
+    elif member_id not in group.pending_joins:
+        error = group.check_member(member_id, leaving.group_instance_id)
+        if error:
+            return error
+    if member_id == UNKNOWN_MEMBER:
+        return ErrorCode.unknown_member_id
+    remove(served, member_id, "removed")
+    return ErrorCode.none
 
 
 def remove(served: ServedGroup, member_id: str, what: str) -> None:
@@ -235,8 +533,3 @@ def expired(served: ServedGroup, member_id: str) -> None:
         prepare_or_complete(served, f"the session of member {member_id} timed out")
     else:
         complete_if_joined(served)
-
-
-def _ignore_result(error: Error) -> None:
-    """An empty generation that is not written is no loss: after a failover the generation before it has members that no
-    longer exist, and their sessions end."""

@@ -72,3 +72,47 @@ async def result_of(ports: Ports, work: Sliced[T]) -> T:
             result: T = end.value
             return result
         await pause(ports, 0)
+
+
+class Future(Generic[T]):
+    """The result of work that has begun. It may be awaited once, before or after it is there."""
+
+    __slots__ = ("_result", "_resume")
+
+    def __init__(self) -> None:
+        self._result: tuple[T] | None = None
+        self._resume: Callable[[T], None] | None = None
+
+    def set_result(self, result: T) -> None:
+        """Resume the coroutine that awaits the result, or keep it for the one that will. Call this once."""
+        if self._resume is None:
+            self._result = (result,)
+        else:
+            self._resume(result)
+
+    def __await__(self) -> Generator[Wait[T], T, T]:
+        return (yield Wait(self._begin))
+
+    def _begin(self, resume: Callable[[T], None]) -> None:
+        if self._result is None:
+            self._resume = resume
+        else:
+            resume(self._result[0])
+
+
+def completed(result: T) -> Future[T]:
+    """Return a future whose result is there."""
+    future = Future[T]()
+    future.set_result(result)
+    return future
+
+
+def start(work: Coroutine[Wait[Any], Any, T]) -> Future[T]:
+    """Run the coroutine as ``run_coroutine`` does. Return its result, for code that awaits it later."""
+    future = Future[T]()
+
+    async def run() -> None:
+        future.set_result(await work)
+
+    run_coroutine(run())
+    return future

@@ -209,16 +209,10 @@ class TransactionsPartition(CoordinatorShard):
         key = transaction_key(step.transactional_id)
         value = None if step.state is TransactionState.DEAD else transaction_value(step, self._feature_level())
         spare_bytes = SPARE_BYTES if step.state is TransactionState.ONGOING else 0
-        end_offset: int | None = None
-
-        def appended(end: int) -> None:
-            nonlocal end_offset
-            end_offset = end
-
-        error = await Wait[Error](
-            lambda resume: self._log.append([(key, value)], appended, resume, spare_bytes=spare_bytes)
-        )
-        return error, end_offset
+        appended = self._log.append([(key, value)], spare_bytes=spare_bytes)
+        if isinstance(appended, Error):
+            return appended, None
+        return await appended.acknowledged, appended.end_offset
 
     def _apply(self, entry: TransactionEntry, step: Transaction) -> None:
         entry.current, entry.pending, entry.missing, entry.is_sent = step, None, {}, False

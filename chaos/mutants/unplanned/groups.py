@@ -6,12 +6,13 @@ from collections.abc import Generator
 from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
-from reference_broker.groups import membership, rebalances
+from reference_broker.groups import rebalances
 from reference_broker.groups.group import GroupState
-from reference_broker.wire.errors import Error, error_name
+from reference_broker.wire.errors import error_name
 
 OFFSETS = "reference_broker.groups.committed_offsets"
 MEMBERSHIP = "reference_broker.groups.membership"
+REBALANCES = "reference_broker.groups.rebalances"
 
 
 @mutant(f"{OFFSETS}:PendingOffsets.forget")
@@ -26,53 +27,50 @@ def older_pending_commit_wins(original: Function, self: Any, key: Any, pending: 
     return True
 
 
-@mutant("reference_broker.groups.rebalances:_respond_to_sync")
+@mutant(f"{REBALANCES}:_respond_to_sync")
 def no_session_after_sync(original: Function, served: Any, member_id: str, response: Any) -> None:
     """A member whose session ended while its SyncGroup was parked gets no new one, so that it stays a member when it
     dies later (KIP-62)."""
     served.respond_to_sync(member_id, response)
 
 
-@mutant(f"{MEMBERSHIP}:_assign")
-def late_write_stabilises_next_generation(original: Function, served: Any, assignments: dict[str, bytes]) -> None:
+@mutant(f"{REBALANCES}:_assign")
+async def late_write_stabilises_next_generation(original: Function, served: Any, assignments: dict[str, bytes]) -> None:
     """An assignment that is replicated only when the next generation has begun makes that one Stable, and its members
     get no partitions (KIP-62)."""
     group, generation = served.group, served.group.generation
     for member in group.members.values():
         member.assignment = assignments.get(member.member_id, b"")
     served.assigned = generation
-
-    def written(error: Error) -> None:
-        served.assigned = 0 if served.assigned == generation else served.assigned
-        if not served.shard.is_led or group.state is not GroupState.COMPLETING_REBALANCE:
-            return
-        if not error:
-            rebalances.stabilise(served)
-        else:
-            rebalances.fail_syncs(served, error)
-            rebalances.prepare_or_complete(served, f"assignment not stored: {error_name(error)}")
-
-    served.shard.write_group(group, written)
+    error = await served.shard.write_group(group)
+    served.assigned = 0 if served.assigned == generation else served.assigned
+    if not served.shard.is_led or group.state is not GroupState.COMPLETING_REBALANCE:
+        return
+    if not error:
+        rebalances.stabilise(served)
+    else:
+        rebalances.fail_syncs(served, error)
+        rebalances.prepare_or_complete(served, f"assignment not stored: {error_name(error)}")
 
 
-@mutant(f"{MEMBERSHIP}:_keep_generation")
-def new_id_of_static_member_not_written(
+@mutant(f"{REBALANCES}:_keep_generation")
+async def new_id_of_static_member_not_written(
     original: Function, served: Any, request: Any, member_id: str, old_member: Any, old_leader: str
 ) -> None:
     """A static member that restarts gets its new ID before that is written, and it never is. The next coordinator loads
     the old ID, and fences the member (KIP-345)."""
-    response = membership._response_of_kept_generation(served, request, member_id, old_leader)
+    response = rebalances._response_of_kept_generation(served, request, member_id, old_leader)
     served.respond_to_join(member_id, response)
     served.restart_session(member_id, served.group.members[member_id].session_timeout_ms)
 
 
-@mutant("reference_broker.groups.offsets_partition:OffsetsPartition.when_settled")
-def loaded_offsets_served_too_early(original: Function, self: Any, requires_stable: bool, settled: Any) -> None:
+@mutant("reference_broker.groups.offsets_partition:OffsetsPartition._settled_end")
+def loaded_offsets_served_too_early(original: Function, self: Any, requires_stable: bool) -> int:
     """A coordinator that has just loaded returns offsets before all that it loaded is replicated, and so an older one
     than was acknowledged (M-8)."""
     loaded_end, self.loaded_end = self.loaded_end, 0
     try:
-        original(self, requires_stable, settled)
+        return int(original(self, requires_stable))
     finally:
         self.loaded_end = loaded_end
 

@@ -202,17 +202,17 @@ def test_bug_in_later_slice_of_commit_fails_commit() -> None:
     world = coordinated()
     world.create("t")
     costs = contained(world)
-    judge = Commits._judge
+    validate = Commits._validate
     left = iter(range(1))
 
     def fails_second(*given: Any) -> None:
         if next(left, None) is None:
             raise BugError
-        judge(*given)
+        validate(*given)
 
     offsets = [{"partition_index": 0, "committed_offset": at} for at in range(3 * COMMITTED_OFFSETS_PER_SLICE)]
     commit = {"group_id": "h", "generation_id_or_member_epoch": -1, "topics": [{"name": "t", "partitions": offsets}]}
-    with bug_in(Commits, "_judge", fails_second):
+    with bug_in(Commits, "_validate", fails_second):
         world.send(ApiKey.OFFSET_COMMIT, 8, body(ApiKey.OFFSET_COMMIT, **commit), VICTIM)
         world.settle()
     assert costs == ["OFFSET_COMMIT"]

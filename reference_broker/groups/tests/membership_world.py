@@ -9,13 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.coordination.log import ReplicatedCallback
 from reference_broker.groups.classic_requests import JoinRequest, JoinResponse, Leaving, SyncRequest, SyncResponse
 from reference_broker.groups.group import Group, GroupState, MemberProtocol
 from reference_broker.groups.membership import Membership
 from reference_broker.groups.metrics import GroupMetrics
-from reference_broker.groups.offsets_partition import OffsetsPartition, OffsetsRetention
+from reference_broker.groups.offsets_partition import OffsetsPartition, OffsetsRetention, OffsetsWrite
 from reference_broker.metrics.metrics import Metrics
+from reference_broker.ports.coroutines import Future, completed
 from reference_broker.ports.node_ports import Now
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -75,7 +75,8 @@ class Write:
     state: GroupState
     generation: int
     assignments: dict[str, bytes]
-    written: ReplicatedCallback
+    written: Callable[[Error], None]
+    """Completes the write."""
 
 
 class FakePartition(OffsetsPartition):
@@ -91,18 +92,20 @@ class FakePartition(OffsetsPartition):
         super().__init__(FakePorts(), log, OffsetsRetention(1), GroupMetrics(Metrics()))  # type: ignore[arg-type]
         self.is_loaded = True
 
-    def write_group(self, group: Group, written: ReplicatedCallback) -> None:
+    def write_group(self, group: Group) -> Future[Error]:
         assignments = {each.member_id: each.assignment for each in group.members.values()}
-        self.writes.append(Write(group.group_id, group.state, group.generation, assignments, written))
-        if not self.holds:
-            written(self.fails)
+        result = self._result()
+        self.writes.append(Write(group.group_id, group.state, group.generation, assignments, result.set_result))
+        return result
 
-    def remove_group(self, group_id: str, written: ReplicatedCallback) -> bool:
+    def remove_group(self, group_id: str) -> OffsetsWrite:
         """Remove the group. An error that is returned at once means that nothing is written."""
-        self.writes.append(Write(group_id, GroupState.DEAD, self.groups[group_id].generation, {}, written))
-        if not self.holds:
-            written(self.fails)
-        return self.holds or self.fails is ErrorCode.none
+        result = self._result()
+        self.writes.append(Write(group_id, GroupState.DEAD, self.groups[group_id].generation, {}, result.set_result))
+        return OffsetsWrite(self.holds or self.fails is ErrorCode.none, result)
+
+    def _result(self) -> Future[Error]:
+        return Future() if self.holds else completed(self.fails)
 
 
 class FakeStore:

@@ -10,6 +10,7 @@ from reference_broker.groups.offset_commits import CommitRequest, RequestedOffse
 from reference_broker.groups.offsets_partition import OffsetsPartition
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reference_broker.groups.tests.test_group_coordinator import stable_group
+from reference_broker.ports.coroutines import run_coroutine
 from reference_broker.records.record import read_all
 from reference_broker.wire.errors import DraftError, Error, ErrorCode
 
@@ -111,10 +112,14 @@ def test_text_too_long_for_record_is_rejected() -> None:
     assert world.commit(group_id, 5, metadata="x" * 32_767) == [[ErrorCode.none]]
     assert world.commit(group_id, 5, metadata="x" * 32_768) == [[ErrorCode.offset_metadata_too_large]]
     assert world.commit("g" * 32_768, 5) == [[ErrorCode.invalid_group_id]]
-    errors: list[Error] = []
     group = stable_group(group_id)
     group.protocol_type = "x" * 32_768
-    target.write_group(group, errors.append)
+    errors: list[Error] = []
+
+    async def write() -> None:
+        errors.append(await target.write_group(group))
+
+    run_coroutine(write())
     assert errors == [ErrorCode.unknown_server_error]
 
 

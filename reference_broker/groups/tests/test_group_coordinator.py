@@ -97,7 +97,7 @@ def test_load_restores_offsets_and_groups() -> None:
     assert target is not None
     group_id = world.group_in(0)
     group = target.add_group(stable_group(group_id))
-    target.write_group(group, lambda _: None)
+    target.write_group(group)
     assert world.commit(group_id, 5, 6, generation=1, member="m-1") == [[ErrorCode.none] * 2]
     simple = world.group_in(0, "simple")
     assert world.commit(simple, 7) == OK

@@ -3,7 +3,7 @@
 import pytest
 
 from reference_broker.groups.group import GroupState, MemberProtocol
-from reference_broker.groups.membership import NEW_MEMBER_TIMEOUT_MS
+from reference_broker.groups.rebalances import NEW_MEMBER_TIMEOUT_MS
 from reference_broker.groups.tests.membership_world import BOTH, RANGE, MembershipWorld
 from reference_broker.wire.errors import ErrorCode
 

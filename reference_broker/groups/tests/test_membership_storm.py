@@ -14,11 +14,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from reference_broker.coordination.log import ReplicatedCallback
 from reference_broker.groups.classic_requests import JoinResponse, Leaving, SyncResponse
 from reference_broker.groups.group import Group, GroupState, Member, MemberProtocol
-from reference_broker.groups.membership import NEW_MEMBER_TIMEOUT_MS
+from reference_broker.groups.rebalances import NEW_MEMBER_TIMEOUT_MS
 from reference_broker.groups.tests.membership_world import BOTH, RANGE, FakePartition, Joining, MembershipWorld, Syncing
+from reference_broker.ports.coroutines import Future
 from reference_broker.wire.errors import Error, ErrorCode
 
 SESSION_MS, REBALANCE_MS = 6000, 12_000
@@ -30,21 +30,22 @@ class LoggedPartition(FakePartition):
     def __init__(self, log: Group | None = None) -> None:
         super().__init__()
         self.log = log
-        self.waiting: list[ReplicatedCallback] = []
+        self.waiting: list[Callable[[Error], None]] = []
         """Writes that are not complete, oldest first."""
 
-    def write_group(self, group: Group, written: ReplicatedCallback) -> None:
-        kept = copy_of(group)
+    def write_group(self, group: Group) -> Future[Error]:
+        kept, result = copy_of(group), Future[Error]()
 
-        def completed(error: Error) -> None:
+        def written(error: Error) -> None:
             if error is ErrorCode.none:
                 self.log = kept
-            written(error)
+            result.set_result(error)
 
         if self.holds:
-            self.waiting.append(completed)
+            self.waiting.append(written)
         else:
-            completed(self.fails)
+            written(self.fails)
+        return result
 
     def settle(self, error: Error) -> None:
         waiting, self.waiting = self.waiting, []

@@ -65,7 +65,9 @@ def test_failed_write_of_assignment_causes_rebalance() -> None:
     assert [each.response.generation for each in joins] == [2, 2]
 
 
-def test_completed_write_of_earlier_generation_is_ignored() -> None:
+@pytest.mark.parametrize("is_assigned_again", [False, True])
+@pytest.mark.parametrize("error", [ErrorCode.none, ErrorCode.coordinator_not_available])
+def test_completed_write_of_earlier_generation_is_ignored(error: ErrorCode, is_assigned_again: bool) -> None:
     world = MembershipWorld()
     world.partition.holds = True
     leader, follower = completing(world)
@@ -74,10 +76,12 @@ def test_completed_write_of_earlier_generation_is_ignored() -> None:
     assert late.error is ErrorCode.rebalance_in_progress
     own = world.join(leader)
     assert again.response.generation == own.response.generation == 2
-    world.partition.writes[0].written(ErrorCode.none)
-    assert world.group.state is GroupState.COMPLETING_REBALANCE
+    if not is_assigned_again:
+        world.partition.writes[0].written(error)
     new = world.sync(leader, assignments={leader: b"new"})
-    world.partition.writes[0].written(ErrorCode.coordinator_not_available)
+    if is_assigned_again:
+        world.partition.writes[0].written(error)
+    assert world.group.state is GroupState.COMPLETING_REBALANCE
     assert not new.responses
     world.partition.writes[1].written(ErrorCode.none)
     assert new.response.assignment == b"new"

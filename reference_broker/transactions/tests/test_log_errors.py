@@ -1,11 +1,11 @@
 """Steps of transactions whose append fails: the error, the unchanged state, and retries."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from reference_broker.coordination.log import NO_PRODUCER, CoordinatorLog, TransactionProducer
+from reference_broker.coordination.log import NO_PRODUCER, AppendedRecords, CoordinatorLog, TransactionProducer
 from reference_broker.transactions.coordinator import NO_OWNER
 from reference_broker.transactions.tests.transaction_world import START, TransactionWorld, in_state
 from reference_broker.transactions.transaction import TransactionState
@@ -26,16 +26,13 @@ def refuse(monkeypatch: pytest.MonkeyPatch, error: ErrorCode, *indexes: int) -> 
     def refused(
         log: CoordinatorLog,
         records: Sequence[tuple[bytes, bytes | None]],
-        taken: Callable[[int], None],
-        written: Callable[[Error], None],
         producer: TransactionProducer = NO_PRODUCER,
         spare_bytes: int = 0,
-    ) -> None:
-        if log.led.index in indexes:
-            tried.append(log.led.index)
-            written(error)
-        else:
-            append(log, records, taken, written, producer, spare_bytes)
+    ) -> AppendedRecords | Error:
+        if log.led.index not in indexes:
+            return append(log, records, producer, spare_bytes)
+        tried.append(log.led.index)
+        return error
 
     monkeypatch.setattr(CoordinatorLog, "append", refused)
     return tried

@@ -28,7 +28,7 @@ def absent_static_member_removed(original: Function, served: Any) -> None:
             remove(served, member.member_id, "expired")
 
 
-@mutant("reference_broker.groups.membership:_is_repeated")
+@mutant("reference_broker.groups.rebalances:_is_repeated")
 def join_of_leader_taken_for_retry(original: Function, group: Any, member: Any, request: Any) -> bool:
     """The leader of a stable group that joins again gets the present generation, and no rebalance. A change of the
     topics' partitions is never assigned (KIP-62)."""
