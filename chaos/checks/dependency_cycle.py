@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from chaos.checks.check import Check
 from chaos.checks.history import History, TopicPartition, expanded, grouped, partition_of
 from chaos.checks.reads import reads
-from chaos.checks.transactions import Fate, Transaction, Value, sightings, transactions
+from chaos.checks.transactions import ClientTransaction, Fate, Value, sightings, transactions
 from reports.rows import OperationRow, SpanRow
 
 BEGUN, REQUESTED, COMMITTED, ENDED, APPENDED, TIME = "begun", "requested", "committed", "ended", "appended", "time"
@@ -305,7 +305,7 @@ class _Order:
         for (where, offset), operation in first.items():
             self.graph.add(self._appended(where, offset), self._ended(operation), WR)
 
-    def _transaction(self, transaction: Transaction) -> None:
+    def _transaction(self, transaction: ClientTransaction) -> None:
         row = transaction.row
         seen = sightings(self._history)
         first = min(

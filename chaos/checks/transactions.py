@@ -32,7 +32,7 @@ class Fate(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Transaction:
+class ClientTransaction:
     """One transaction of a producer."""
 
     row: TransactionRow
@@ -66,14 +66,14 @@ class Sighting:
 
 
 @computed_once
-def transactions(history: History) -> list[Transaction]:
+def transactions(history: History) -> list[ClientTransaction]:
     """Return all transactions, in the order of recording."""
     sent = grouped((span for span in history.runs if span.kind == "send"), lambda span: (span.process, span.index))
     offsets = grouped(
         (row for row in history.commits if row.kind == "transaction"), lambda row: (row.process, row.index)
     )
     return [
-        Transaction(
+        ClientTransaction(
             row,
             _fate(row),
             tuple(sent.get((row.process, row.index), ())),
@@ -142,7 +142,7 @@ def committed_moves(history: History) -> dict[TopicPartition, list[tuple[int, in
 
 
 def missing(
-    history: History, transaction: Transaction, unreadable: Mapping[TopicPartition, int]
+    history: History, transaction: ClientTransaction, unreadable: Mapping[TopicPartition, int]
 ) -> list[tuple[Value, WrittenValue]]:
     """Return the values of a transaction that no reader with read_committed saw, although such readers know what is
     at their offsets.
@@ -281,7 +281,7 @@ class LostTransaction(Check):
                     )
 
 
-Part = tuple[Transaction, int]
+Part = tuple[ClientTransaction, int]
 """A transaction and the offset that it sent for one partition of a group."""
 
 
@@ -371,7 +371,7 @@ class TornTransaction(Check):
             )
 
 
-def _ended_us(transaction: Transaction) -> int:
+def _ended_us(transaction: ClientTransaction) -> int:
     return NEVER_US if transaction.fate is Fate.UNKNOWN else transaction.row.until_us
 
 

@@ -19,7 +19,7 @@ from chaos.checks.transaction_state import (
     StatePartition,
     StateValue,
 )
-from chaos.checks.transactions import Transaction, transactions
+from chaos.checks.transactions import ClientTransaction, transactions
 from reference_broker.core.events import Effect, Event, Request
 from reference_broker.wire.apis import ApiKey
 from reports.rows import DescribedTransactionRow
@@ -329,7 +329,7 @@ class HangingTransaction(Check):
                     )
 
 
-def _may_write_to(transaction: Transaction, where: TopicPartition) -> bool:
+def _may_write_to(transaction: ClientTransaction, where: TopicPartition) -> bool:
     """Return whether the transaction has values in the partition, or offsets that may be there."""
     return any(partition_of(each) == where for each in transaction.sent) or (
         where[0] == OFFSETS_TOPIC and bool(transaction.offsets)
@@ -387,7 +387,7 @@ class HangingFound(Check):
     def _judge_missed(
         self,
         reported: Sequence[DescribedTransactionRow],
-        opened: dict[_Key, Transaction],
+        opened: dict[_Key, ClientTransaction],
         by_key: dict[_Key, list[DescribedTransactionRow]],
     ) -> None:
         checks = grouped(reported, partition_of)
@@ -405,7 +405,7 @@ class HangingFound(Check):
                         f"{key.where[0]}-{key.where[1]} from offset {key.start_offset} on",
                     )
 
-    def _judge_aborted(self, row: DescribedTransactionRow, transaction: Transaction | None) -> None:
+    def _judge_aborted(self, row: DescribedTransactionRow, transaction: ClientTransaction | None) -> None:
         if transaction is None or transaction.row.error == NOT_ADDED:
             return
         its = transaction.row

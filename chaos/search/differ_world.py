@@ -17,7 +17,7 @@ from bench.probe.conversation import body
 from chaos.seeds import number_for, random_for
 from chaos.sim.agenda import START_WALL_MS, Agenda
 from chaos.sim.links import Connection, Links
-from chaos.sim.machine import Machine, Watcher, nothing
+from chaos.sim.machine import EventWatcher, Machine, nothing
 from chaos.sim.network import Network
 from chaos.sim.store import SimStore
 from reference_broker.configuration.broker_config import BrokerConfig
@@ -141,7 +141,7 @@ class ComparedRun:
         self.network = Network(self.machines, Links(self.agenda, seed), random_for(seed, "codec"))
         self.restarts = 0
 
-    def _boot(self, machine: Machine) -> tuple[Node, Sequence[Hooks], Watcher]:
+    def _boot(self, machine: Machine) -> tuple[Node, Sequence[Hooks], EventWatcher]:
         number = machine.node_id
         host, port = self.network.address(number)
         random_seed = number_for(self._seed, f"node-{number}-{machine.incarnation}")

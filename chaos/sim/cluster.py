@@ -17,7 +17,7 @@ from chaos.seeds import number_for, random_for
 from chaos.sim.agenda import Agenda
 from chaos.sim.fault_scheduler import SimFaultScheduler
 from chaos.sim.links import Links
-from chaos.sim.machine import Machine, ProcessKilled, Watcher, nothing
+from chaos.sim.machine import EventWatcher, Machine, ProcessKilled, nothing
 from chaos.sim.network import CODED_SHARE, Network
 from chaos.sim.observer import Observer, TraceHash
 from chaos.sim.store import SimStore
@@ -147,7 +147,7 @@ class SimCluster:
 
     # One node
 
-    def _boot(self, machine: Machine) -> tuple[Node, Sequence[Hooks], Watcher]:
+    def _boot(self, machine: Machine) -> tuple[Node, Sequence[Hooks], EventWatcher]:
         number, incarnation = machine.node_id, machine.incarnation
         presets = presets_for(self._scenario.state)
         hooks: list[Hooks] = [self._hash] if self._hash is not None else []
@@ -288,7 +288,7 @@ def target_cluster(number: int, seed: int, agenda: Agenda, network: Network) -> 
     """Build the node. ``number`` follows those of the mirrored cluster's nodes, and determines the node's address."""
     config = BrokerConfig.parse({"crucible.cluster.id": TARGET_CLUSTER_ID})
 
-    def boot(machine: Machine) -> tuple[Node, Sequence[Hooks], Watcher]:
+    def boot(machine: Machine) -> tuple[Node, Sequence[Hooks], EventWatcher]:
         host, port = network.address(number)
         random_seed = number_for(seed, f"node-{number}-{machine.incarnation}")
         return Node(number, config, machine.disk, random_seed, host, port), (), nothing

@@ -61,11 +61,11 @@ class ProcessKilled(BaseException):
         self.silent = silent
 
 
-Watcher: TypeAlias = Callable[[Now, Event | None, Sequence[Effect]], None]
+EventWatcher: TypeAlias = Callable[[Now, Event | None, Sequence[Effect]], None]
 """Sees what one incarnation did with an event (None: its start), before hooks and the network touch it."""
 
 
-Boot: TypeAlias = Callable[["Machine"], tuple[Node, Sequence[Hooks], Watcher]]
+Boot: TypeAlias = Callable[["Machine"], tuple[Node, Sequence[Hooks], EventWatcher]]
 """Builds a node, the incarnation's hooks and its watcher."""
 
 
@@ -121,7 +121,7 @@ class Machine:
         self._random = random_for(seed, f"machine-{node_id}")
         self._boot = boot
         self._hooks: Sequence[Hooks] = ()
-        self._watch: Watcher = nothing
+        self._watch: EventWatcher = nothing
         self._after_event = after_event
         self._on_exit = on_exit
         self._on_failure = on_failure

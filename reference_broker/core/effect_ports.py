@@ -165,7 +165,7 @@ class _PendingSend(NamedTuple):
 
 
 @dataclass(slots=True)
-class Peers:
+class PeerRequests:
     """Requests to other nodes. Each Send ends exactly once, with its reply or with the loss of its channel."""
 
     node_id: int
@@ -228,7 +228,7 @@ class EffectPorts:
         timers: Timers,
         syncs: Syncs,
         stores: StoreCalls,
-        peers: Peers,
+        peers: PeerRequests,
         now: Callable[[], Now],
     ) -> None:
         self._effects = effects

@@ -22,7 +22,7 @@ from reference_broker.core.call_admission import (
     is_taken_before_ready,
 )
 from reference_broker.core.clean_shutdown import LastEnd, read_mark, remove_mark, sync_and_mark
-from reference_broker.core.effect_ports import EffectPorts, Peers, StoreCalls, Syncs, Timers
+from reference_broker.core.effect_ports import EffectPorts, PeerRequests, StoreCalls, Syncs, Timers
 from reference_broker.core.events import (
     Closed,
     Effect,
@@ -136,7 +136,7 @@ class Node:
         self._timers = Timers(self._effects, lambda: self.broker.now.mono_us)
         self._syncs = Syncs(self._effects)
         self._stores = StoreCalls(self._effects)
-        self._peers = Peers(node_id, self._client_id, self._effects)
+        self._peers = PeerRequests(node_id, self._client_id, self._effects)
         self._calls: dict[int, ActiveCall] = {}
         """The request in service of each connection."""
         self._origins: dict[int, ConnectionOrigin] = {}

@@ -64,7 +64,7 @@ class RequestedOffset:
 
 
 @dataclass(frozen=True, slots=True)
-class Transaction:
+class OffsetsTransaction:
     """The transaction of a TxnOffsetCommit."""
 
     transactional_id: str
@@ -89,7 +89,7 @@ class CommitRequest:
     """The client supports GROUP_ID_NOT_FOUND (version 9 on). Others get ILLEGAL_GENERATION."""
     retention_ms: int = BROKERS_RETENTION
     """Replaces ``offsets.retention.minutes`` for these offsets, if it is not BROKERS_RETENTION (versions 2 to 4)."""
-    transaction: Transaction | None = None
+    transaction: OffsetsTransaction | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ CommitVerified: TypeAlias = Callable[[Error], object]
 class CommitVerifier(Protocol):
     """Verifies with the coordinator of a transaction that it is open (KIP-890)."""
 
-    def verify(self, led: Partition, transaction: Transaction, verified: CommitVerified) -> None:
+    def verify(self, led: Partition, transaction: OffsetsTransaction, verified: CommitVerified) -> None:
         """Call ``verified`` once, maybe before this returns. NONE is true only during the call: a marker may come at
         any time. No request is sent where the log knows that the transaction is open. The errors are those of
         TxnOffsetCommit."""
@@ -342,7 +342,9 @@ class Commits:
             key = OffsetKey(batch.group_id, commit.topic, commit.partition)
             validation.accepted[key] = commit, (offset_key(*key), offset_value(commit, version))
 
-    def _verify(self, validation: CommitValidation, transaction: Transaction, respond: Committed, run: RunWork) -> None:
+    def _verify(
+        self, validation: CommitValidation, transaction: OffsetsTransaction, respond: Committed, run: RunWork
+    ) -> None:
         """Verify that the transaction is open. Everything has been validated by then, so that the offsets are written
         in the event in which the transaction is known to be open. Otherwise a marker could come between (KIP-890)."""
         assert self.verifier is not None, "a transaction cannot be verified without a verifier"
@@ -487,7 +489,7 @@ async def _respond_when_removed(removals: Sequence[Future[Error]], errors: list[
     respond(await first_error(removals), errors)
 
 
-def _producer_of(transaction: Transaction | None) -> TransactionProducer:
+def _producer_of(transaction: OffsetsTransaction | None) -> TransactionProducer:
     if transaction is None:
         return NO_PRODUCER
     return TransactionProducer(transaction.producer_id, transaction.producer_epoch)

@@ -1,18 +1,18 @@
 """From one generation of a group to the next: JoinGroup, SyncGroup, Heartbeat and LeaveGroup of classic groups.
 
-A consumer C2 joins a Stable group, whose only member is C1. At the right the functions, in the order of this file::
+A consumer C2 joins a Stable group, whose only member is C1. The functions are at the right::
 
-    C1                      coordinator                      C2
-     |                           |<--- JoinGroup -------------|  join_group parks it; prepare: PreparingRebalance
-     |--- Heartbeat ------------>|                            |
-     |<-- REBALANCE_IN_PROGRESS -|                            |  heartbeat
-     |--- JoinGroup ------------>|                            |  complete, once all have joined or the rebalance
-     |<-- generation, members ---|--- generation ------------>|  timeout is over: CompletingRebalance
-     |                           |<--- SyncGroup -------------|  sync_group parks it
-     |--- SyncGroup, assignments>|                            |  _assign writes them to the log
-     |<-- its assignment --------|--- its assignment -------->|  stabilise, once they are replicated: Stable
-     |--- Heartbeat ------------>|                            |
-     |<-- NONE ------------------|                            |  heartbeat
+    C1                        coordinator                        C2
+     |                             |<--- JoinGroup --------------|  join_group parks it; prepare: PreparingRebalance
+     |--- Heartbeat -------------->|                             |
+     |<-- REBALANCE_IN_PROGRESS ---|                             |  heartbeat
+     |--- JoinGroup -------------->|                             |  complete, once all have joined or the rebalance
+     |<-- generation, members -----|--- generation ------------->|  timeout is over: CompletingRebalance
+     |                             |<--- SyncGroup --------------|  sync_group parks it
+     |--- SyncGroup, assignments ->|                             |  _assign writes them to the log
+     |<-- its assignment ----------|--- its assignment --------->|  stabilise, once they are replicated: Stable
+     |--- Heartbeat -------------->|                             |
+     |<-- NONE --------------------|                             |  heartbeat
 
 ``group.TRANSITIONS`` is the table of the states, and ``Group`` changes them. A member that is silent for its session
 timeout (``expired``), that leaves (``leave_group``), or that does not sync in time (``_sync_over``) begins the next
@@ -200,7 +200,6 @@ async def _keep_generation(
     """Write the new ID, and then respond with the current generation. The session restarts then, because it may have
     ended while the member was excused. If the new ID cannot be written, restore the old member."""
     group, generation, instance = served.group, served.group.generation, old_member.group_instance_id
-
     error = await served.shard.write_group(group)
     unchanged = group.state is GroupState.STABLE and group.generation == generation
     # Decision static-rejoin-overtaken (X-14): overtaken | still current

@@ -13,7 +13,7 @@ from reference_broker.metadata.image import PartitionImage, TopicImage
 from reference_broker.replication.leader.replicas import Followers
 
 
-class Watcher(Protocol):
+class PartitionWatcher(Protocol):
     """Is called once, at a partition's next change. It registers again for the change after that."""
 
     def partition_changed(self, partition: "Partition") -> None: ...
@@ -49,16 +49,16 @@ class Partition:
     """True while a timer is set that will sync the appended records (flush.ms)."""
     synced: Callable[[], None] = lambda: None
     """Is called when more of the log is synced, if there are other replicas."""
-    watchers: dict[Watcher, None] = field(default_factory=dict)
+    watchers: dict[PartitionWatcher, None] = field(default_factory=dict)
 
     def is_followed_by(self, node_id: int) -> bool:
         """Whether another node has a replica, as far as this leader knows."""
         return self.followers is not None and node_id in self.followers.states
 
-    def watch(self, watcher: Watcher) -> None:
+    def watch(self, watcher: PartitionWatcher) -> None:
         self.watchers[watcher] = None
 
-    def unwatch(self, watcher: Watcher) -> None:
+    def unwatch(self, watcher: PartitionWatcher) -> None:
         self.watchers.pop(watcher, None)
 
     def changed(self) -> None:
@@ -84,7 +84,7 @@ class Partitions:
     """Partitions by topic ID and index that this node should lead, but whose log is in quarantine."""
     followed: dict[tuple[bytes, int], Partition] = field(default_factory=dict)
     """Partitions by topic ID and index that this node follows, or would follow if they had a leader."""
-    arrivals: dict[Watcher, None] = field(default_factory=dict)
+    arrivals: dict[PartitionWatcher, None] = field(default_factory=dict)
     """Watchers of partitions that are not here. They are called once, when a partition is added."""
 
     def add(self, partition: Partition) -> None:

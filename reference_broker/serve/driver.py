@@ -65,7 +65,7 @@ def nobody(_: int, __: Channel) -> None:
     """Find no address: there are no other nodes."""
 
 
-class Watcher(Protocol):
+class LifecycleObserver(Protocol):
     """Observes the effects that no event led to: those of the node's start and shutdown."""
 
     def effects(self, now: Now, effects: Sequence[Effect]) -> None: ...
@@ -121,7 +121,7 @@ class Driver:
         self.connections: dict[int, Connection] = {}
         self.clock = clock
         self.hooks: tuple[Hooks, ...] = ()
-        self.watchers: tuple[Watcher, ...] = ()
+        self.watchers: tuple[LifecycleObserver, ...] = ()
         self.meter: Meter | None = None
         self.watched = True
         self.scheduler = RequestScheduler(loop)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from reference_broker.configuration.broker_config import BrokerConfig
     from reference_broker.configuration.listeners import Endpoint
     from reference_broker.core.node import Node
-    from reference_broker.serve.driver import Driver, DriverFaultActions, Meter, Watcher
+    from reference_broker.serve.driver import Driver, DriverFaultActions, LifecycleObserver, Meter
 
 SHUTDOWN_LIMIT_S = 30.0
 """A clean shutdown that takes longer than this is cut short; the next start recovers."""
@@ -64,7 +64,7 @@ class Attached:
 
     hooks: Sequence[Hooks]
     disk: Disk
-    watchers: "Sequence[Watcher]" = ()
+    watchers: "Sequence[LifecycleObserver]" = ()
     meter: "Meter | None" = None
 
 

@@ -42,7 +42,7 @@ def next_epoch(epoch: int) -> int:
     return 1 if epoch == LARGEST_EPOCH else epoch + 1
 
 
-PartitionKey: TypeAlias = tuple[str | bytes, int]
+SessionPartitionKey: TypeAlias = tuple[str | bytes, int]
 """(topic ID, index) in a session by topic ID (Fetch 13 and newer), else (topic name, index)."""
 
 UNSENT = -1
@@ -86,7 +86,7 @@ class CachedPartition:
     """Whether the partition is in the session's queue of partitions with data."""
 
     # the session that caches it, and the partition that is read
-    cached_in: "dict[PartitionKey, CachedPartition] | None" = field(init=False)
+    cached_in: "dict[SessionPartitionKey, CachedPartition] | None" = field(init=False)
     """The dictionary of the session to which the partition was added, None once it was forgotten. A session that is
     closed or replaced gets another dictionary, so all its cached partitions leave at once. The partitions of a closed
     session keep the dictionary that they had."""
@@ -227,8 +227,8 @@ class Arrivals:
     This is one watcher for all of them, so that an arrival costs only the partitions that wait for it.
     """
 
-    expected: dict[PartitionKey, dict[CachedPartition, None]] = field(default_factory=dict)
-    keys: dict[CachedPartition, tuple[PartitionKey, ...]] = field(default_factory=dict)
+    expected: dict[SessionPartitionKey, dict[CachedPartition, None]] = field(default_factory=dict)
+    keys: dict[CachedPartition, tuple[SessionPartitionKey, ...]] = field(default_factory=dict)
     partitions: Partitions | None = None
 
     def expect(self, partitions: Partitions, cached: CachedPartition) -> None:
@@ -259,7 +259,7 @@ class Arrivals:
             cached.partition_changed(partition)
 
 
-Removed: TypeAlias = dict[PartitionKey, CachedPartition]
+Removed: TypeAlias = dict[SessionPartitionKey, CachedPartition]
 """Partitions that a session no longer caches. They must be passed to ``leave``."""
 
 
@@ -363,8 +363,8 @@ class FetchSession:
     # its partitions
     counted: int = 0
     """The number of partitions that the cache of sessions counts for this one."""
-    partitions: dict[PartitionKey, CachedPartition] = field(default_factory=dict)
-    closed_partitions: dict[PartitionKey, CachedPartition] | None = None
+    partitions: dict[SessionPartitionKey, CachedPartition] = field(default_factory=dict)
+    closed_partitions: dict[SessionPartitionKey, CachedPartition] | None = None
     """The dictionary that was ``partitions`` when the session was closed or evicted."""
     changed: dict[CachedPartition, None] = field(default_factory=dict)
     """The marked partitions, to be looked up before the next response. All others watch their Partition."""
@@ -428,7 +428,7 @@ class FetchSession:
 
     # partitions
 
-    def key(self, topic: str, topic_id: bytes, index: int) -> PartitionKey:
+    def key(self, topic: str, topic_id: bytes, index: int) -> SessionPartitionKey:
         return (topic_id if self.uses_topic_ids else topic, index)
 
     def update_partitions(self, topics: Sequence[FetchTopic], *, with_ids: bool) -> Iterable[None]:

@@ -32,7 +32,7 @@ def operation_of_offset_commit(api_version: int) -> SupportedOperation:
 OffsetsVerified: TypeAlias = Callable[[Error], object]
 
 
-class Transaction(Protocol):
+class TransactionToVerify(Protocol):
     """The transaction of a TxnOffsetCommit. ``api_version`` is the request's."""
 
     @property
@@ -66,7 +66,7 @@ class OffsetsVerifier:
     _config: Callable[[], BrokerConfig]
     _verifier: AddPartitionsToTxnManager
 
-    def verify(self, led: Partition, transaction: Transaction, verified: OffsetsVerified) -> None:
+    def verify(self, led: Partition, transaction: TransactionToVerify, verified: OffsetsVerified) -> None:
         """Call ``verified`` once, maybe before it returns. NONE means that the transaction is open with the partition,
         or that this is not required (``transaction.partition.verification.enable``). That holds during the call only,
         so the offsets are written there. The errors are those of ``AddPartitionsToTxnManager.verify``, and of a log

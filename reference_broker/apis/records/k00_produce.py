@@ -102,7 +102,7 @@ PACKED_UNIT_BYTES = 1 << 7
 WrittenBatch: TypeAlias = tuple[Partition, bool, int]
 """A batch that is in the log, and may not be replicated yet: its partition, whether it is new, and its end offset. A
 retry of a batch that was written before is not new."""
-PartitionKey: TypeAlias = tuple[str, bytes, int]
+ProducePartitionKey: TypeAlias = tuple[str, bytes, int]
 """Topic name, topic ID and index. A request has each once (``_with_each_partition_once``)."""
 ResultChange: TypeAlias = Callable[[ProduceTopicResponse, ProducePartitionResponse], ProducePartitionResponse]
 
@@ -160,7 +160,7 @@ class _Postponed:
     guard: VerificationGuard | None
 
     @property
-    def key(self) -> PartitionKey:
+    def key(self) -> ProducePartitionKey:
         return _key(self.topic, self.entry.partition)
 
 
@@ -200,7 +200,7 @@ def append_batches(
     return None
 
 
-def _key(topic: ProduceTopic | ProduceTopicResponse, index: int) -> PartitionKey:
+def _key(topic: ProduceTopic | ProduceTopicResponse, index: int) -> ProducePartitionKey:
     return topic.topic, topic.topic_id, index
 
 
@@ -241,7 +241,7 @@ def _append_postponed_then_respond(progress: ProduceInProgress, responses: list[
     The watchers of a slice's partitions are notified at its end (``new`` has its batches), so that consumers need not
     wait for the later slices."""
     broker, new, written = progress.broker, list[WrittenBatch](), [*progress.written]
-    results: dict[PartitionKey, ProducePartitionResponse] = {}
+    results: dict[ProducePartitionKey, ProducePartitionResponse] = {}
     units = PRODUCED_UNITS_PER_SLICE if progress.units < 0 else 0
     for batch in progress.postponed:
         cost = 1 + len(batch.entry.records or b"") // UNIT_BYTES

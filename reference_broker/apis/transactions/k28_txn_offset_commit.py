@@ -26,7 +26,7 @@ from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call, callback, respond_in_slices
 from reference_broker.apis.registry import Api
 from reference_broker.apis.responses import NO_THROTTLE, topics_with_errors
-from reference_broker.groups.offset_commits import CommitRequest, RequestedOffset, Transaction
+from reference_broker.groups.offset_commits import CommitRequest, OffsetsTransaction, RequestedOffset
 from reference_broker.ports.slicing import Sliced
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -51,7 +51,7 @@ def handle(broker: Broker, call: Call, body: TxnOffsetCommitRequest) -> None:
             for topic in body.topics
             for partition in topic.partitions
         ),
-        transaction=Transaction(body.transactional_id, body.producer_id, body.producer_epoch, call.api_version),
+        transaction=OffsetsTransaction(body.transactional_id, body.producer_id, body.producer_epoch, call.api_version),
     )
 
     def build_response(errors: list[Error]) -> Sliced[object]:

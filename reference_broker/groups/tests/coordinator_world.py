@@ -16,8 +16,8 @@ from reference_broker.groups.offset_commits import (
     CommitRequest,
     CommitVerified,
     FetchedOffset,
+    OffsetsTransaction,
     RequestedOffset,
-    Transaction,
 )
 from reference_broker.groups.offsets_partition import OffsetsPartition
 from reference_broker.log.config import LogConfig
@@ -45,9 +45,9 @@ class Verifying:
 
     def __init__(self) -> None:
         self.result: Error | None = ErrorCode.none
-        self.requests: list[tuple[Transaction, CommitVerified]] = []
+        self.requests: list[tuple[OffsetsTransaction, CommitVerified]] = []
 
-    def verify(self, led: Partition, transaction: Transaction, verified: CommitVerified) -> None:  # noqa: ARG002
+    def verify(self, led: Partition, transaction: OffsetsTransaction, verified: CommitVerified) -> None:  # noqa: ARG002
         self.requests.append((transaction, verified))
         if self.result is not None:
             verified(self.result)
@@ -164,7 +164,7 @@ class CoordinatorWorld(LeaderWorld):
         """Commit inside a transaction of this producer, otherwise as ``commit``."""
         responses: list[list[Error]] = []
         wanted = tuple(RequestedOffset(topic, at, one, 3, metadata) for at, one in enumerate(offsets))
-        transaction = Transaction(f"txn-{producer}", producer, epoch, 5)
+        transaction = OffsetsTransaction(f"txn-{producer}", producer, epoch, 5)
         request = CommitRequest(group, generation, member, instance, wanted, transaction=transaction)
         self.groups.commits.commit(request, responses.append)
         return responses

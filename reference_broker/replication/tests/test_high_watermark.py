@@ -9,7 +9,7 @@ from reference_broker.replication.tests.leader_world import LAG_MS, LeaderWorld,
 from reference_broker.wire.errors import ErrorCode
 
 
-class Watcher:
+class CountingWatcher:
     def __init__(self) -> None:
         self.notified = 0
 
@@ -121,7 +121,7 @@ def test_new_leader_moves_high_watermark_once_isr_has_fetched() -> None:
 
 def test_watchers_are_notified_after_all_partitions_of_fetch() -> None:
     world = LeaderWorld()
-    partition, watcher = world.lead(isr=(1, 2)), Watcher()
+    partition, watcher = world.lead(isr=(1, 2)), CountingWatcher()
     world.append(partition)
     partition.watch(watcher)
     world.count(2, partition, 1)

@@ -29,7 +29,7 @@ KEY = ("events", 0)
 
 
 @dataclass
-class Transaction:
+class ModelTransaction:
     """A transaction of one producer in its coordinator. ``marker``: it is prepared, and its marker is not replicated
     yet."""
 
@@ -63,7 +63,7 @@ class PartitionBesideNaive(RuleBasedStateMachine):
     def start(self, version: int) -> None:
         self.version = version
         self.replicas = Replicas()
-        self.transactions = {producer: Transaction() for producer in (1, 2)}
+        self.transactions = {producer: ModelTransaction() for producer in (1, 2)}
         self.coordinator_epoch = 0
         self.waiting: list[Waiting] = []
         self.sent: list[Marker] = []
@@ -187,14 +187,14 @@ class PartitionBesideNaive(RuleBasedStateMachine):
         if replicates:
             self.catch_up()
 
-    def decide(self, producer: int, transaction: Transaction, commits: bool, fences: bool) -> None:
+    def decide(self, producer: int, transaction: ModelTransaction, commits: bool, fences: bool) -> None:
         raised = transaction.epoch + (1 if fences or self.version == 2 else 0)
         if transaction.has_partition:
             transaction.marker = Marker(producer, raised, 0, commits and not fences, self.version)
         else:
             transaction.epoch = raised
 
-    def write_marker(self, transaction: Transaction, wanted: Marker) -> None:
+    def write_marker(self, transaction: ModelTransaction, wanted: Marker) -> None:
         marker = replace(wanted, coordinator_epoch=self.coordinator_epoch)
         self.sent.append(marker)
 
