@@ -346,12 +346,12 @@ class Connection(asyncio.Protocol):
             return min(self._frame_since_s, self._unread.since_s) if is_unread else self._frame_since_s
         return self._unread.since_s if is_unread else None
 
-    def decoding(self, size_bytes: int) -> None:
+    def count_decoded(self, size_bytes: int) -> None:
         """The decoded part of a large request has grown by this."""
         self._making_bytes += size_bytes
         self._driver.memory.changed(self)
 
-    def encoding(self, size_bytes: int) -> None:
+    def count_response(self, size_bytes: int) -> None:
         """A large response of this size is being encoded. The request's own memory is free."""
         self._making_bytes = size_bytes
         self._driver.memory.changed(self)

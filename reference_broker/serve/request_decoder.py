@@ -119,7 +119,7 @@ class Decoder:
     def _decode_later(self, connection: Connection, decoding: Sliced[Request]) -> Sliced[None]:
         """Continue to decode a large request, and hand it to the node at the end."""
         while connection.life is OPEN and not self._driver.has_ended:
-            connection.decoding(SLICE_BYTES)
+            connection.count_decoded(SLICE_BYTES)
             try:
                 next(decoding)
             except StopIteration as end:

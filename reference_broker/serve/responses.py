@@ -42,7 +42,7 @@ class Responses:
             self._send(connection, reply, self._encode_error_instead(reply, bug))
             return
         if items > LARGE_RESPONSE_ITEMS:
-            connection.encoding(items * ITEM_BYTES)
+            connection.count_response(items * ITEM_BYTES)
             work = self._encode_later(connection, reply)
             self._driver.large_messages.add(connection, work, items * MIN_ITEM_BYTES, has_begun=True)
         else:

@@ -30,11 +30,11 @@ class FakeConnection:
         self.of_node = True
         self._driver.memory.changed(self)
 
-    def decoding(self, size_bytes: int) -> None:
+    def count_decoded(self, size_bytes: int) -> None:
         self.making_bytes += size_bytes
         self._driver.memory.changed(self)
 
-    def encoding(self, size_bytes: int) -> None:
+    def count_response(self, size_bytes: int) -> None:
         self.making_bytes = size_bytes
         self._driver.memory.changed(self)
 

@@ -104,7 +104,7 @@ def test_decoded_large_request_counts_until_response() -> None:
     driver = Responder()
     reader, _ = driver.connected()
     empty_bytes = reader.held_bytes()
-    reader.decoding(1_000_000)
+    reader.count_decoded(1_000_000)
     assert reader.held_bytes() == empty_bytes + 1_000_000
     reader.done()
     assert reader.held_bytes() <= empty_bytes
