@@ -90,7 +90,9 @@ def test_new_coordinator_may_still_load_at_the_end(led_us: int, is_loaded: bool,
     ("generation", "member", "group", "is_red"),
     [(5, "m", "g", False), (5, "n", "g", True), (5, "m", "other", True), (-1, "", "other", False)],
 )
-def test_commit_of_a_generation_without_members(generation: int, member: str, group: str, is_red: bool) -> None:
+def test_commit_is_fenced_unless_its_member_is_in_the_generation(
+    generation: int, member: str, group: str, is_red: bool
+) -> None:
     check, tag = CommitsFenced(check_context()), Tag(8, 8, "f", 0, -1)
     only_member = Member("m", None, "client", "host", 2000, 1000, ())
     groups = {"g": Group.loaded("g", 5, "consumer", "range", "m", 0, (only_member,))}

@@ -69,7 +69,7 @@ def test_claims_up_to_the_durable_end() -> None:
 @pytest.mark.clause("E-7")
 @pytest.mark.parametrize("path", [SYNCED, RECOVERY_POINT, f"{RECOVERY_POINT}.new"])
 @pytest.mark.parametrize(("claim", "story"), [(5, ""), (6, "which they are up to 5"), (9, "and it ends at 8")])
-def test_claim_ahead_of_the_disk(path: str, claim: int, story: str) -> None:
+def test_file_claims_no_more_than_the_disk_has_durably(path: str, claim: int, story: str) -> None:
     node = Claims()
     assert not node.looked()
     node.disk.write(path, checkpoint(claim))
@@ -77,7 +77,7 @@ def test_claim_ahead_of_the_disk(path: str, claim: int, story: str) -> None:
     assert bool(node.looked()) is bool(story)
 
 
-def test_claim_of_records_whose_file_has_no_durable_name() -> None:
+def test_records_whose_file_has_no_durable_name_are_not_durable() -> None:
     node = Claims()
     node.log.roll(Now(0, 0))
     node.append(1)
@@ -86,7 +86,7 @@ def test_claim_of_records_whose_file_has_no_durable_name() -> None:
     assert "which they are up to 5" in node.looked()
 
 
-def test_claim_that_survives_a_truncation() -> None:
+def test_claim_must_shrink_with_a_truncated_log() -> None:
     node = Claims()
     node.sync()
     assert not node.looked()
@@ -108,7 +108,7 @@ def test_records_are_scanned_again_after_a_truncation() -> None:
 
 @pytest.mark.clause("E-7", "X-11")
 @pytest.mark.parametrize(("end", "story"), [(5, ""), (6, "it was cleaned up to 6, and is durable up to 5")])
-def test_pass_of_the_cleaner_over_unsynced_records(end: int, story: str) -> None:
+def test_cleaner_passes_over_durable_records_only(end: int, story: str) -> None:
     node = Claims()
     assert not node.looked()
     node.log.cleaned_offset = end
@@ -116,7 +116,7 @@ def test_pass_of_the_cleaner_over_unsynced_records(end: int, story: str) -> None
 
 
 @pytest.mark.clause("E-7")
-def test_claim_of_records_whose_sync_failed_before_a_later_one_succeeded() -> None:
+def test_later_sync_makes_no_records_durable_whose_sync_failed() -> None:
     node = Claims()
     assert not node.looked()
     node.disk.fail_sync([f"t-0/{0:020}.log"])

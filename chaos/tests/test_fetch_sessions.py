@@ -249,7 +249,7 @@ REFUSED = 10001
         (9, -2, NONE, False),
     ],
 )
-def test_pair_that_names_no_session(session: int, epoch: int, error: int, right: bool) -> None:
+def test_response_fits_an_epoch_that_names_no_session(session: int, epoch: int, error: int, right: bool) -> None:
     order, _, trace = session_checks()
     trace.fetch(session, epoch, error, session_id=0)
     assert (order.violations == []) is right
@@ -314,7 +314,9 @@ def test_refused_request_does_not_overtake_others() -> None:
         (9, 0, 10, True),
     ],
 )
-def test_session_id_in_response_to_full_fetch(session: int, epoch: int, session_id: int, right: bool) -> None:
+def test_response_to_a_full_fetch_has_0_or_the_id_of_a_new_session(
+    session: int, epoch: int, session_id: int, right: bool
+) -> None:
     _, lost, trace = session_checks()
     trace.request(session, epoch)
     if session:
@@ -356,7 +358,7 @@ def test_number_of_the_first_revision_has_few_other_errors(rows: list[TraceRow],
 @pytest.mark.parametrize(
     ("number", "error", "right"), [(1, REFUSED, True), (1, ErrorCode.none, False), (0, ErrorCode.none, True)]
 )
-def test_incremental_request_without_a_session(number: int, error: int, right: bool) -> None:
+def test_incremental_request_without_a_session_must_be_refused(number: int, error: int, right: bool) -> None:
     check = SequenceOrder(check_context())
     for what in ("request", "reply"):
         code = error if what == "reply" else 0

@@ -417,7 +417,7 @@ def test_load_equals_the_replay(world: CheckedGroupCoordinator) -> None:
     assert loaded(world).load() == []
 
 
-def test_load_that_differs_from_the_log() -> None:
+def test_load_must_not_differ_from_the_log() -> None:
     def wrong(change: Any) -> str:
         other = loaded(CheckedGroupCoordinator())
         change(other)

@@ -64,7 +64,7 @@ JOINS: dict[str, tuple[GroupView | None, JoinGroupRequest, ErrorCode]] = {
 
 
 @pytest.mark.parametrize("situation", list(JOINS))
-def test_error_of_join_group(situation: str) -> None:
+def test_join_group_gets_the_error_of_its_situation(situation: str) -> None:
     group, body, error = JOINS[situation]
     assert join_error(group, body, 9, 3) == error
 
@@ -79,7 +79,7 @@ def test_old_clients_get_no_id_first_and_joined_members_fill_a_rebalancing_group
     assert join_error(full, joining("c"), 9, 2) == ErrorCode.none
 
 
-def test_error_of_sync_group() -> None:
+def test_sync_group_gets_the_error_of_its_group_and_member() -> None:
     assert sync_error(STABLE_GROUP, syncing(), 5) == ErrorCode.none
     assert sync_error(STABLE_GROUP._replace(state=COMPLETING), syncing(), 5) == ErrorCode.none
     assert sync_error(STABLE_GROUP._replace(state=PREPARING), syncing(), 5) == ErrorCode.rebalance_in_progress
@@ -92,7 +92,7 @@ def test_error_of_sync_group() -> None:
     assert sync_error(None, syncing(), 5) == sync_error(GroupView(), syncing(), 5) == ErrorCode.unknown_member_id
 
 
-def test_error_of_heartbeat_and_named_member() -> None:
+def test_heartbeat_gets_the_error_of_its_group_and_member() -> None:
     assert heartbeat_error(STABLE_GROUP, heartbeat()) == ErrorCode.none
     assert heartbeat_error(STABLE_GROUP._replace(state=COMPLETING), heartbeat()) == ErrorCode.none
     assert heartbeat_error(STABLE_GROUP._replace(state=PREPARING), heartbeat()) == ErrorCode.rebalance_in_progress
@@ -129,7 +129,7 @@ def test_errors_of_leave_group_come_one_after_the_other() -> None:
     assert [*leave_errors(None, [leaving_member(A)])] == [(ErrorCode.unknown_member_id, "")]
 
 
-def test_error_of_a_commit() -> None:
+def test_commit_gets_the_error_of_its_group_and_member() -> None:
     def error(group: GroupView | None, body: OffsetCommitRequest, version: int = 9) -> int:
         return commit_error(group, body, version, transactional=False)
 
@@ -146,7 +146,7 @@ def test_error_of_a_commit() -> None:
     assert error(None, committing(), 8) == error(None, committing(), 1001) == ErrorCode.illegal_generation
 
 
-def test_error_of_a_commit_in_a_transaction() -> None:
+def test_commit_in_a_transaction_gets_the_error_of_its_group_and_member() -> None:
     def error(group: GroupView | None, body: TxnOffsetCommitRequest) -> int:
         return commit_error(group, body, 5, transactional=True)
 

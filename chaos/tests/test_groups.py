@@ -48,7 +48,7 @@ def test_group_that_lost_its_log_is_not_judged_and_any_other_is() -> None:
         assert bool(judged(check, History())) is is_red
 
 
-def test_one_leader_and_one_owner_in_a_generation() -> None:
+def test_generation_has_one_leader_and_one_owner_of_a_partition() -> None:
     check = OneGroupLeader(check_context())
     check.trace(note("group_state", 1, 0, group="g", state="Stable", generation=3, leader=A, members=2))
     check.trace(note("group_state", 2, 1, group="g", state="Stable", generation=3, leader=A, members=2))

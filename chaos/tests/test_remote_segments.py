@@ -153,7 +153,7 @@ def test_record_is_read_without_the_broker_s_code() -> None:
     assert (moved.state, moved.epoch, moved.known_as, moved.begins) == (3, 5, 0, False)
 
 
-def test_copy_and_deletion_in_order() -> None:
+def test_copy_and_deletion_in_order_violate_nothing() -> None:
     tier = Tier().begin().call(Put(START + "log", b"")).store().finish()
     tier.move(DELETING, FINISHED).call(Delete((START + "log",)))
     tier.tier.clear()
@@ -166,16 +166,16 @@ def test_object_before_start_of_its_segment() -> None:
     assert "no COPY_SEGMENT_STARTED of it is committed" in Tier().call(Put(START + "log", b"")).story
 
 
-def test_object_of_another_node_s_copy() -> None:
+def test_node_stores_no_object_of_another_node_s_copy() -> None:
     assert "whose copy node 1 began" in Tier().begin().call(Put(START + "log", b""), node=2).story
 
 
-def test_deletion_of_a_copy_that_is_not_being_deleted() -> None:
+def test_copy_that_is_not_being_deleted_keeps_its_objects() -> None:
     assert "which is COPY_SEGMENT_STARTED" in Tier().begin().call(Delete((START + "log",))).story
     assert "which is COPY_SEGMENT_FINISHED" in Tier().begin().store().finish().call(Delete((START + "log",))).story
 
 
-def test_deletion_of_garbage_and_of_a_deleted_partition() -> None:
+def test_garbage_and_objects_of_a_deleted_partition_may_be_deleted() -> None:
     assert not Tier().call(Delete((START + "log",))).story
     tier = Tier().begin().store().finish()
     deleted = PartitionDelete(
@@ -235,17 +235,17 @@ def test_object_that_a_deletion_leaves() -> None:
     assert "are left" in tier.move(GONE, DELETING).story
 
 
-def test_object_that_a_former_leader_stores_late() -> None:
+def test_former_leader_may_store_an_object_late() -> None:
     tier = Tier().begin().move(DELETING, SegmentState.COPY_SEGMENT_STARTED).store().move(GONE, DELETING)
     assert not tier.story
 
 
-def test_record_of_a_node_that_did_not_lead() -> None:
+def test_only_the_leader_writes_records_of_a_segment() -> None:
     assert "which [1] led" in Tier().begin(broker_id=2).story
     assert "which [2] led" in Tier().begin().move(DELETING, FINISHED, broker=1, epoch=5).story
 
 
-def test_record_of_leader_epoch_without_leader() -> None:
+def test_record_has_a_leader_epoch_that_a_node_led() -> None:
     assert "which nobody led" in Tier().begin(uploader_epoch=6).story
 
 
@@ -293,7 +293,7 @@ def spoilt(kind: str, at: int, layout: str, value: int) -> Callable[[Tier], Tier
         (spoilt("timeindex", 0, ">q", MS + 1), "is the largest timestamp"),
     ],
 )
-def test_finished_copy_that_differs_from_its_log(change: Callable[[Tier], Tier], story: str) -> None:
+def test_finished_copy_must_not_differ_from_its_log(change: Callable[[Tier], Tier], story: str) -> None:
     assert story in change(Tier()).finish().story
 
 

@@ -147,7 +147,7 @@ def without_open_transaction(world: Rolled) -> None:
     ],
     ids=lambda each: each.__name__ if callable(each) else "",
 )
-def test_file_that_differs_from_the_batches(spoilt: Callable[[Rolled], None], story: str) -> None:
+def test_file_must_not_differ_from_the_batches(spoilt: Callable[[Rolled], None], story: str) -> None:
     stories = Rolled().roll(spoilt=spoilt)
     assert stories
     assert story in stories[0]
@@ -267,7 +267,7 @@ class Shrinking(CheckedLog):
         return " ".join(each.story for each in self.kept.violations)
 
 
-def test_retention_by_time_and_by_size() -> None:
+def test_retention_may_delete_by_time_and_by_size() -> None:
     by_time = Shrinking()
     by_time.change(retention_ms=4000)
     assert not by_time.retain()
@@ -279,7 +279,7 @@ def test_retention_by_time_and_by_size() -> None:
     assert by_size.log.bases[0] == 4
 
 
-def test_segment_deleted_too_early() -> None:
+def test_segment_must_not_be_deleted_too_early() -> None:
     by_time = Shrinking()
     by_time.change(retention_ms=4000)
     assert "its newest record was 4000 ms old" in by_time.retain(4)
@@ -304,7 +304,7 @@ def test_emptied_log_is_not_judged() -> None:
     assert not world.kept.violations
 
 
-def test_records_deleted_within_a_segment() -> None:
+def test_records_may_be_deleted_within_a_segment() -> None:
     world = Shrinking(segment_bytes=160)
     with world.touched.noted():
         world.log.delete_records_before(5)
