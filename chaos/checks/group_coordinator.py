@@ -1,6 +1,6 @@
 """The group coordinator against the log of its partitions: what it loads, returns, acknowledges and removes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -223,7 +223,8 @@ class LoadedIsReplayed(OffsetsCheck):
 
     For a group, and for the offset of a partition, the last record counts, and a tombstone removes it. Groups count up
     to the end of the log, offsets up to the high watermark. The members have their timeouts, subscriptions and
-    assignments. A load that skipped damaged records is not judged. The record that a coordinator appends for a group
+    assignments. A group that only a transaction has committed offsets for is there until its marker is below the high
+    watermark. A load that skipped damaged records is not judged. The record that a coordinator appends for a group
     has the group's whole state, so that the next coordinator continues with the same group.
     """
 
@@ -255,13 +256,19 @@ class LoadedIsReplayed(OffsetsCheck):
         if partition is None:
             return
         log = partition.led.log
-        committed, whole = Replay(), Replay()
+        committed, undecided, whole = Replay(), Replay(), Replay()
         for batch in logged_batches(log, log.local_log_start_offset, log.log_end_offset):
-            for replay in (whole, committed) if batch.end_offset <= log.high_watermark else (whole,):
+            replays = [whole]
+            if batch.end_offset <= log.high_watermark:
+                replays += [committed, undecided]
+            elif batch.marker < 0:
+                replays.append(undecided)
+            for replay in replays:
                 for _ in replay.apply(batch):
                     pass
         self.evidence += 1
-        wrong = [*_wrong_groups(partition, whole), *_wrong_offsets(partition, committed)]
+        with_offsets = {key[0] for key in (*whole.offsets, *whole.open, *undecided.open)}
+        wrong = [*_wrong_groups(partition, whole, with_offsets), *_wrong_offsets(partition, committed)]
         for each in wrong[:3]:
             self.violated(at_us, f"node {node.broker.node_id} has loaded {log.directory}, and {each}")
 
@@ -285,14 +292,13 @@ def _wrong_group(group_id: str, group: Any, due: LoggedGroup) -> Iterator[str]:
         yield f"group {group_id} has leader {group.leader}, and its record {due.leader}"
 
 
-def _wrong_groups(partition: Any, whole: Replay) -> Iterator[str]:
+def _wrong_groups(partition: Any, whole: Replay, with_offsets: Collection[str]) -> Iterator[str]:
     for group_id, due in whole.groups.items():
         group = partition.groups.get(group_id)
         if group is None:
             yield f"group {group_id} is missing, and its record has generation {due.generation}"
             continue
         yield from _wrong_group(group_id, group, due)
-    with_offsets = {key[0] for key in (*whole.offsets, *whole.open)}
     for group_id in partition.groups:
         if group_id not in whole.groups and group_id not in with_offsets:
             yield f"group {group_id} is there, and the log has no record of it"

@@ -438,6 +438,23 @@ def test_load_must_not_differ_from_the_log() -> None:
     assert wrong(lambda other: other.offset(commit(6), commits=False)) == ""
 
 
+@pytest.mark.parametrize(("is_marker_committed", "is_removed"), [(False, False), (True, False), (False, True)])
+def test_load_with_group_of_an_aborted_transaction(
+    world: CheckedGroupCoordinator, is_marker_committed: bool, is_removed: bool
+) -> None:
+    """The abort counts when it is below the high watermark, and a tombstone at once."""
+    world.offset(commit(5), producer_id=7)
+    if is_removed:
+        world.offset(None, commits=False)
+    world.append(
+        build_marker(commit=False, producer_id=7, producer_epoch=0, coordinator_epoch=4, timestamp_ms=0),
+        commits=is_marker_committed,
+    )
+    world.target.groups["g"] = Group("g", 0)
+    stories = world.load()
+    assert any("the log has no record of it" in each for each in stories) is (is_marker_committed or is_removed)
+
+
 def test_load_that_left_out_damaged_records_is_not_judged(world: CheckedGroupCoordinator) -> None:
     loaded(world).target.groups.clear()
     assert world.load(Note("coordinator_loaded_in_part", (("partition", "__consumer_offsets-0"),))) == []
