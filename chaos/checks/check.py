@@ -9,8 +9,8 @@ A check declares what it subscribes to in one of two ways. The attributes of its
 - ``end`` is called in every run, with the history of the clients.
 
 And its ``__init__`` adds methods to the lists of the views, which call them when something of their subject has
-changed: ``self.view.on_committed.append(self.committed)``. The lists say what they pass. In the simulator the calls of
-``one-abort-per-begin`` are, after each event of a node:
+changed: ``self.quorum.on_committed.append(self.committed)``. The lists say what they pass. In the simulator the calls
+of ``one-abort-per-begin`` are, after each event of a node:
 
 1. ``Machine`` calls ``SimCluster._after_event`` (``chaos/sim``), which calls ``CheckSuite.inspect``.
 2. ``CheckSuite.inspect`` calls ``inspect`` of the checks, then ``observe`` of each view, here ``QuorumView.observe``.
@@ -174,7 +174,7 @@ class QuorumCheck(Check):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self.view = context.quorum
+        self.quorum = context.quorum
 
 
 class ReplicaCheck(Check):

@@ -400,8 +400,8 @@ class ControllerCheck(QuorumCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self.view.on_changed.append(self.changed)
-        self.fault_times = self.view.fault_times
+        self.quorum.on_changed.append(self.changed)
+        self.fault_times = self.quorum.fault_times
         self._leads_since_us: dict[int, int] = {}
         """by node: when it became leader of the quorum last"""
         self._look_at_us = 0
@@ -422,7 +422,7 @@ class ControllerCheck(QuorumCheck):
         """Return the node that has led the quorum since ``from_us``, with a majority of voters that no fault has
         affected since then. The voter ``without`` counts as affected. Return None if there is none."""
         times = self.fault_times
-        for member in self.view.nodes:
+        for member in self.quorum.nodes:
             leader = member.node_id
             if not member.leads or self._leads_since_us[leader] > from_us or times.node_since(leader, from_us):
                 continue
@@ -431,10 +431,10 @@ class ControllerCheck(QuorumCheck):
                 and each.node_id != without
                 and not times.node_since(each.node_id, from_us)
                 and not times.between_since(leader, each.node_id, from_us)
-                for each in self.view.nodes
+                for each in self.quorum.nodes
             )
             # Physical: without a majority the controller commits nothing.
-            if calm >= self.view.majority:
+            if calm >= self.quorum.majority:
                 return member
         return None
 
@@ -479,7 +479,7 @@ class SilentFenced(ControllerCheck):
 
     def look(self, at_us: int) -> None:
         limit_us = self.context.settings.session_us
-        for member in self.view.nodes:
+        for member in self.quorum.nodes:
             if member.leads:
                 since_us = self._leads_since_us[member.node_id]
                 for broker in self._unfenced(member):
@@ -548,7 +548,7 @@ class ReadyUnfenced(ControllerCheck):
         super().acted(at_us, node, event, effects)
 
     def look(self, at_us: int) -> None:
-        for member in self.view.nodes:
+        for member in self.quorum.nodes:
             if not member.leads:
                 continue
             for broker in member.replica.loader.image.brokers.values():
@@ -631,7 +631,7 @@ class LedInTime(ControllerCheck):
         """when each partition was first found without its leader, though a replica can be elected"""
 
     def look(self, at_us: int) -> None:
-        controller = next((each for each in self.view.nodes if each.leads), None)
+        controller = next((each for each in self.quorum.nodes if each.leads), None)
         if controller is None:
             return
         image = controller.replica.loader.image

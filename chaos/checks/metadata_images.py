@@ -261,15 +261,15 @@ class ImagesFollowRecords(TransactionCheck):
         if self._replayed is None:
             return
         super().committed(at_us, member, batches)
-        for each in self.view.nodes:
+        for each in self.quorum.nodes:
             self._compare(at_us, each)
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         if self._touched:
-            self._compare(at_us, self.view.nodes[node.broker.node_id])
+            self._compare(at_us, self.quorum.nodes[node.broker.node_id])
 
     def end(self, history: History) -> None:
-        for each in self.view.nodes:
+        for each in self.quorum.nodes:
             self._compare(history.end_us, each)
 
     def _compare(self, at_us: int, member: Member) -> None:
@@ -278,7 +278,7 @@ class ImagesFollowRecords(TransactionCheck):
             return
         image: MetadataImage = member.replica.loader.image
         offset = image.provenance.offset
-        if not self._changed_to <= offset + 1 <= self.view.committed_end:
+        if not self._changed_to <= offset + 1 <= self.quorum.committed_end:
             return
         touched, self._touched = self._touched, {}
         self.evidence += len(touched)
@@ -425,7 +425,7 @@ class SnapshotsAreWhole(TransactionCheck):
     def _compare(self) -> None:
         made, self._made = self._made, []
         for each in made:
-            if each.end_offset > self.view.committed_end:
+            if each.end_offset > self.quorum.committed_end:
                 self._made.append(each)
             elif self._replayed is not None:
                 self._seen[each.end_offset] = each.data

@@ -32,7 +32,7 @@ class SnapshotAtLogStart(QuorumCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self.view.on_changed.append(self.changed)
+        self.quorum.on_changed.append(self.changed)
         self._ids: dict[int, tuple[tuple[int, int], ...]] = {}
 
     def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
@@ -41,10 +41,10 @@ class SnapshotAtLogStart(QuorumCheck):
         self._look(at_us, member)
 
     def trace(self, row: TraceRow) -> None:
-        self._look(row.at_us, self.view.nodes[row.node])
+        self._look(row.at_us, self.quorum.nodes[row.node])
 
     def end(self, history: History) -> None:
-        for member in self.view.nodes:
+        for member in self.quorum.nodes:
             self._look(history.end_us, member)
 
     def _look(self, at_us: int, member: Member) -> None:
@@ -64,10 +64,10 @@ class SnapshotAtLogStart(QuorumCheck):
 
     def _valid(self, at_us: int, member: Member, offset: int, epoch: int) -> None:
         who = f"node {member.node_id}: snapshot ({offset}, {epoch})"
-        if offset > self.view.committed_end:
-            self.violated(at_us, f"{who} reaches beyond the committed end {self.view.committed_end}")
+        if offset > self.quorum.committed_end:
+            self.violated(at_us, f"{who} reaches beyond the committed end {self.quorum.committed_end}")
             return
-        last = next((each for each in reversed(self.view.committed.values()) if each.base_offset < offset), None)
+        last = next((each for each in reversed(self.quorum.committed.values()) if each.base_offset < offset), None)
         if last is not None and (last.last_offset + 1 != offset or last.epoch != epoch):
             self.violated(at_us, f"{who} does not end where {last.named} does")
 
@@ -82,7 +82,7 @@ class SnapshotEqualsReplay(QuorumCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self.view.on_recomputed.append(self.recomputed)
+        self.quorum.on_recomputed.append(self.recomputed)
         self._published: dict[int, tuple[str, int, int]] = {}
 
     def trace(self, row: TraceRow) -> None:
@@ -111,7 +111,7 @@ class LeaderNeverLoadsSnapshot(QuorumCheck):
 
     def trace(self, row: TraceRow) -> None:
         """A node may finish loading and be elected in one event, so it must lead both before and after the event."""
-        member = self.view.nodes[row.node]
+        member = self.quorum.nodes[row.node]
         if member.leads and member.replica.quorum.is_leader:
             self.violated(row.at_us, f"node {row.node} leads in epoch {member.seen.epoch}: {row.what} {row.detail}")
 

@@ -25,7 +25,7 @@ class TransactionCheck(QuorumCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self.view.on_committed.append(self.committed)
+        self.quorum.on_committed.append(self.committed)
         self.open_at = -1
         """offset at which the open transaction begins, -1 if none is open; during ``record`` it does not depend on the
         current record yet"""
@@ -88,7 +88,7 @@ class PublishedWhenCommitted(TransactionCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self.view.on_changed.append(self.changed)
+        self.quorum.on_changed.append(self.changed)
         self._transactions: list[tuple[int, int]] = []
         """of each that has ended: last offset of the batch with its Begin, and first of that with its End or Abort"""
         self._begun = 0
@@ -135,13 +135,13 @@ class PublishedWhenCommitted(TransactionCheck):
         for late, (offset, since_us) in list(self._due.items()):
             if at_us - since_us > within_us:
                 del self._due[late]
-                self._late(at_us, self.view.nodes[late], offset, since_us)
+                self._late(at_us, self.quorum.nodes[late], offset, since_us)
 
     def _judge(self) -> None:
         """Compare publications with the transactions that the view knows."""
         early, self._early = self._early, []
         for at_us, node_id, offset in early:
-            if offset >= self.view.committed_end:
+            if offset >= self.quorum.committed_end:
                 self._early.append((at_us, node_id, offset))
                 continue
             is_open = self.open_at >= 0 and offset >= self._begun
@@ -151,7 +151,7 @@ class PublishedWhenCommitted(TransactionCheck):
 
     def _late(self, at_us: int, member: Member, offset: int, since_us: int) -> None:
         # Physical: a node that is dead or paused publishes nothing.
-        if member.replica is None or self.view.fault_times.node_since(member.node_id, since_us):
+        if member.replica is None or self.quorum.fault_times.node_since(member.node_id, since_us):
             return
         published = member.replica.loader.image.provenance.offset
         # T-8: of a transaction that ends beyond what the node knows to be committed, it publishes nothing.
@@ -244,7 +244,7 @@ class MarkersGated(QuorumCheck):
 
     def trace(self, row: TraceRow) -> None:
         """The node has handled the event by now, so its image has the changes committed in the event."""
-        fields, member = fields_of(row), self.view.nodes[row.node]
+        fields, member = fields_of(row), self.quorum.nodes[row.node]
         if fields["kind"] not in MARKER_KINDS or member.replica is None:
             return
         version = member.replica.loader.image.features.get(METADATA_VERSION, 0)
@@ -295,7 +295,7 @@ class Bootstrapped(TransactionCheck):
             self.violated(at_us, f"{batch.named} is committed, and no metadata.version before it")
 
     def end(self, history: History) -> None:
-        for member in self.view.nodes:
+        for member in self.quorum.nodes:
             if member.replica is not None and not member.replica.loader.image.features.get(METADATA_VERSION):
                 self.violated(history.end_us, f"node {member.node_id} knows no metadata.version")
 

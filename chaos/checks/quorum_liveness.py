@@ -30,7 +30,7 @@ class StableLeadership(QuorumCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self.view.on_changed.append(self.changed)
+        self.quorum.on_changed.append(self.changed)
         self._settled_us = context.settings.settled_us
         self._leader = (-1, -1)
         """(epoch, node) of the newest leader."""
@@ -56,19 +56,19 @@ class StableLeadership(QuorumCheck):
             )
 
     def _untouched(self, leader: int, since_us: int, until_us: int) -> bool:
-        fault_times, from_us = self.view.fault_times, until_us - self._settled_us
+        fault_times, from_us = self.quorum.fault_times, until_us - self._settled_us
         # Physical: a leader that is dead, paused or cut off from a majority cannot stay leader.
         if since_us > from_us or fault_times.node_since(leader, from_us):
             return False
         with_it = [
             each.node_id
-            for each in self.view.nodes
+            for each in self.quorum.nodes
             if each.is_voter and (each.node_id == leader or self._calm(leader, each.node_id, from_us))
         ]
-        return len(with_it) >= self.view.majority
+        return len(with_it) >= self.quorum.majority
 
     def _calm(self, leader: int, voter: int, from_us: int) -> bool:
-        fault_times = self.view.fault_times
+        fault_times = self.quorum.fault_times
         return not (fault_times.node_since(voter, from_us) or fault_times.between_since(leader, voter, from_us))
 
 
@@ -98,7 +98,7 @@ class VoterCheck(QuorumCheck):
         self.follow(at_us, node, event, effects)
         if at_us >= self._scan_at_us:
             self._scan_at_us = at_us + SCAN_US
-            for member in self.view.nodes:
+            for member in self.quorum.nodes:
                 if member.is_voter and member.replica is not None and member.node_id in self.configs:
                     self.judge(at_us, member, self.configs[member.node_id])
 
@@ -121,7 +121,7 @@ class LeaderKeepsMajority(VoterCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self.view.on_changed.append(self.changed)
+        self.quorum.on_changed.append(self.changed)
         self._contacts: dict[int, dict[int, int]] = {}
         """by leader: when each other voter sent the last valid request"""
         self._since_us: dict[int, int] = {}
@@ -139,8 +139,8 @@ class LeaderKeepsMajority(VoterCheck):
             return
         body: Any = event.body
         sender = int(getattr(body, "replica_id", -1))
-        member = self.view.nodes[node.broker.node_id]
-        if not 0 <= sender < self.view.voters or not member.leads or sender == member.node_id:
+        member = self.quorum.nodes[node.broker.node_id]
+        if not 0 <= sender < self.quorum.voters or not member.leads or sender == member.node_id:
             return
         if event.api_key == ApiKey.FETCH and not is_fetch_of_metadata(body):
             return
@@ -148,13 +148,13 @@ class LeaderKeepsMajority(VoterCheck):
             self._contacts[member.node_id][sender] = at_us
 
     def judge(self, at_us: int, member: Member, config: Any) -> None:
-        if not member.leads or self.view.voters < 2:
+        if not member.leads or self.quorum.voters < 2:
             return
         node_id, contacts = member.node_id, self._contacts[member.node_id]
         newest = sorted(contacts.values(), reverse=True)
-        others = self.view.majority - 1
+        others = self.quorum.majority - 1
         last_us = newest[others - 1] if len(newest) >= others else self._since_us[node_id]
-        since_us = max(last_us, self.view.fault_times.nodes.get(node_id, 0))
+        since_us = max(last_us, self.quorum.fault_times.nodes.get(node_id, 0))
         limit_us = int(LEADER_FACTOR * config.controller_quorum_fetch_timeout_ms * 1000)
         self.evidence += at_us - since_us > limit_us // 2
         if at_us - since_us > limit_us + LATE_US and self._reported.get(node_id) != member.seen.epoch:
@@ -183,7 +183,7 @@ class VotesSought(VoterCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self.view.on_changed.append(self.changed)
+        self.quorum.on_changed.append(self.changed)
         self._since_us: dict[int, int] = {}
         """by voter: when it last had contact with a leader, voted, sought votes, or entered an epoch or its role"""
         self._leaderless_us: dict[int, int] = {}
@@ -212,7 +212,7 @@ class VotesSought(VoterCheck):
         node_id = member.node_id
         if member.leads or node_id not in self._since_us:
             return
-        since_us = max(self._since_us[node_id], self.view.fault_times.nodes.get(node_id, 0))
+        since_us = max(self._since_us[node_id], self.quorum.fault_times.nodes.get(node_id, 0))
         limit_us = 1000 * (
             2 * config.controller_quorum_election_timeout_ms + config.controller_quorum_election_backoff_max_ms
         )
@@ -247,7 +247,7 @@ class QuorumConverges(QuorumCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self.view.on_ended.append(self.ended)
+        self.quorum.on_ended.append(self.ended)
         self.expected = False
         """whether the nodes must agree; so it is after the heal"""
 
@@ -259,17 +259,17 @@ class QuorumConverges(QuorumCheck):
         if not self.expected:
             return
         if not self.reached():
-            states = "; ".join(_state_of(member) for member in self.view.nodes)
+            states = "; ".join(_state_of(member) for member in self.quorum.nodes)
             self.violated(history.end_us, f"the nodes do not agree: {states}")
             return
-        digests = {member.node_id: digest_of(member.replica.loader.image) for member in self.view.nodes}
+        digests = {member.node_id: digest_of(member.replica.loader.image) for member in self.quorum.nodes}
         if len(dict.fromkeys(digests.values())) > 1:
             self.violated(history.end_us, f"the nodes end with different metadata: {digests}")
 
     def reached(self) -> bool:
         """Return whether all nodes agree. This is cheap, so the run's end may call it after every event."""
-        first = self.view.nodes[0].seen
-        for member in self.view.nodes:
+        first = self.quorum.nodes[0].seen
+        for member in self.quorum.nodes:
             seen = member.seen
             if member.replica is None or seen.leader_id < 0 or seen.high_watermark != seen.end_offset:
                 return False
@@ -301,7 +301,7 @@ class NoFalseFencing(QuorumCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self.view.on_changed.append(self.changed)
+        self.quorum.on_changed.append(self.changed)
         self._session_us = context.settings.session_us
         self._leads_since_us: dict[int, int] = {}
         self._registered: dict[int, tuple[int, int]] = {}
@@ -313,10 +313,10 @@ class NoFalseFencing(QuorumCheck):
 
     def trace(self, row: TraceRow) -> None:
         if row.what == "broker_registered":
-            self._has_registered(row.at_us, self.view.nodes[row.node], fields_of(row)["epoch"])
+            self._has_registered(row.at_us, self.quorum.nodes[row.node], fields_of(row)["epoch"])
             return
         controller, broker = row.node, fields_of(row)["broker"]
-        fault_times, from_us = self.view.fault_times, row.at_us - self._session_us
+        fault_times, from_us = self.quorum.fault_times, row.at_us - self._session_us
         # Physical: heartbeats of a node that is dead, paused or cut off do not arrive.
         touched = (
             fault_times.node_since(broker, from_us)

@@ -155,7 +155,7 @@ class FetchFromDurableEnd(QuorumCheck):
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         for effect in effects:
             if type(effect) is Send and effect.api_key == FETCH and is_fetch_of_metadata(effect.body):
-                member = self.view.nodes[node.broker.node_id]
+                member = self.quorum.nodes[node.broker.node_id]
                 if member.is_voter:
                     self._judge(at_us, node, member, _metadata(effect.body))
 
@@ -233,7 +233,7 @@ class MetadataFetchResponses(QuorumCheck):
     def _responded(self, at_us: int, node: "Node", fetch: _Fetched, body: Any) -> None:
         if body is None or body.error_code or len(body.responses) != 1 or body.responses[0].partitions[0].error_code:
             return
-        member, data = self.view.nodes[node.broker.node_id], body.responses[0].partitions[0]
+        member, data = self.quorum.nodes[node.broker.node_id], body.responses[0].partitions[0]
         if not member.seen.leads:  # It was elected, or sends its first response, in this event.
             return
         self.evidence += 1
@@ -331,7 +331,7 @@ class DivergenceCut(QuorumCheck):
             if _has_records(event):
                 self._repeated.pop(node_id, None)
             return
-        member = self.view.nodes[node_id]
+        member = self.quorum.nodes[node_id]
         if member.replica is None:
             return
         self.evidence += 1
@@ -427,7 +427,7 @@ class OneVotePerEpoch(QuorumCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self.view.on_changed.append(self.changed)
+        self.quorum.on_changed.append(self.changed)
         self._pending = PendingRequests[_RequestedVote]()
         self._votes: dict[tuple[int, int], dict[int, int]] = {}
         """by node and number of its directory: the candidate of each epoch. Physical: a node with another directory
@@ -488,7 +488,7 @@ class OneVotePerEpoch(QuorumCheck):
     def _voted(self, at_us: int, node: "Node", epoch: int, candidate: int) -> None:
         """Judge a vote that leaves the node in this event."""
         node_id = node.broker.node_id
-        votes = self._votes.setdefault((node_id, self.view.fault_times.directories.get(node_id, 0)), {})
+        votes = self._votes.setdefault((node_id, self.quorum.fault_times.directories.get(node_id, 0)), {})
         known = votes.setdefault(epoch, candidate)
         if known != candidate:
             self.violated(at_us, f"node {node_id} votes for nodes {known} and {candidate} in epoch {epoch} (KIP-595)")
@@ -504,7 +504,7 @@ class OneVotePerEpoch(QuorumCheck):
         """A new process has the vote of the one before. It does not need it where it knows the leader of the epoch."""
         if before.incarnation == after.incarnation or after.leader_id >= 0:
             return
-        directory = self.view.fault_times.directories.get(member.node_id, 0)
+        directory = self.quorum.fault_times.directories.get(member.node_id, 0)
         wanted = self._votes.get((member.node_id, directory), {}).get(after.epoch)
         if wanted is not None:
             self.evidence += 1

@@ -20,7 +20,7 @@ class OneLeaderPerEpoch(QuorumCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self.view.on_changed.append(self.changed)
+        self.quorum.on_changed.append(self.changed)
         self._leaders: dict[int, int] = {}
         self._believed: dict[int, tuple[int, int]] = {}
 
@@ -53,12 +53,12 @@ class MonotonicEpoch(QuorumCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self.view.on_changed.append(self.changed)
+        self.quorum.on_changed.append(self.changed)
         self._acted: dict[tuple[int, int], int] = {}
         """By node and number of its directory. Physical: a node with another directory cannot remember."""
 
     def trace(self, row: TraceRow) -> None:
-        self._acts(self.view.nodes[row.node], fields_of(row)["epoch"])
+        self._acts(self.quorum.nodes[row.node], fields_of(row)["epoch"])
 
     def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
         if before.incarnation == after.incarnation:
@@ -78,7 +78,7 @@ class MonotonicEpoch(QuorumCheck):
             self._acted[self._who(member)] = epoch
 
     def _who(self, member: Member) -> tuple[int, int]:
-        return member.node_id, self.view.fault_times.directories.get(member.node_id, 0)
+        return member.node_id, self.quorum.fault_times.directories.get(member.node_id, 0)
 
 
 _Before = tuple[int, int]
@@ -96,7 +96,7 @@ class LogMatching(QuorumCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self.view.on_appended.append(self.appended)
+        self.quorum.on_appended.append(self.appended)
         self._known: dict[tuple[int, int], tuple[BatchIdentity, _Before, int]] = {}
 
     def appended(self, at_us: int, member: Member, batches: Sequence[BatchIdentity]) -> None:
@@ -151,7 +151,7 @@ class EpochsOfMetadata(QuorumCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self.view.on_appended.append(self.appended)
+        self.quorum.on_appended.append(self.appended)
 
     def appended(self, at_us: int, member: Member, batches: Sequence[BatchIdentity]) -> None:
         log = member.replica.log.log
@@ -181,7 +181,7 @@ class LeaderCompleteness(QuorumCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self.view.on_changed.append(self.changed)
+        self.quorum.on_changed.append(self.changed)
         self._same_to: dict[int, int] = {}
         self._committed_at: dict[int, int] = {}
         """For each epoch, up to where batches were committed when its leader began."""
@@ -190,7 +190,7 @@ class LeaderCompleteness(QuorumCheck):
         fields = fields_of(row)
         if "partition" in fields:
             return  # It is not about the metadata log, but about a replica of that partition.
-        offset, known = fields["offset"], self.view.nodes[row.node].seen.high_watermark
+        offset, known = fields["offset"], self.quorum.nodes[row.node].seen.high_watermark
         if offset < known and offset < self._same_to.get(row.node, 0):
             self.violated(row.at_us, f"node {row.node} truncates to {offset}, below its high watermark {known}")
 
@@ -198,10 +198,10 @@ class LeaderCompleteness(QuorumCheck):
         if before.incarnation != after.incarnation:
             self._same_to[member.node_id] = 0
         if after.leads and not (before.leads and before.epoch == after.epoch):
-            committed = self._committed_at.setdefault(after.epoch, self.view.committed_end)
+            committed = self._committed_at.setdefault(after.epoch, self.quorum.committed_end)
             later = (end for epoch, end in self._committed_at.items() if epoch > after.epoch)
             self._compare(at_us, member, after.start_offset, min([committed, *later]), "leads and")
-        committed = min(after.high_watermark, self.view.committed_end)
+        committed = min(after.high_watermark, self.quorum.committed_end)
         checked = self._same_to.get(member.node_id, 0)
         if committed > checked:
             self._compare(at_us, member, max(checked, after.start_offset), committed, "raised its high watermark and")
@@ -210,11 +210,11 @@ class LeaderCompleteness(QuorumCheck):
     def _compare(self, at_us: int, member: Member, start: int, end: int, who: str) -> None:
         held, offset = member.batches, start
         while offset < end:
-            wanted = self.view.committed.get(offset)
+            wanted = self.quorum.committed.get(offset)
             if wanted is None:
                 # Physical: no live node had it as a batch any more when the view read it, but as a snapshot. So it is
                 # not known what was there. snapshot-equals-replay judges the snapshot.
-                offset = next((each for each in self.view.committed if each > offset), end)
+                offset = next((each for each in self.quorum.committed if each > offset), end)
                 continue
             stored = held.get(offset)
             if stored != wanted:
@@ -231,18 +231,18 @@ class MajorityHighWatermark(QuorumCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self.view.on_changed.append(self.changed)
+        self.quorum.on_changed.append(self.changed)
 
     def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
         committed = after.high_watermark
-        if not after.leads or committed <= before.high_watermark or committed <= self.view.committed_end:
+        if not after.leads or committed <= before.high_watermark or committed <= self.quorum.committed_end:
             return
-        holders = [each.node_id for each in self.view.nodes if each.is_voter and each.seen.synced >= committed]
-        if len(holders) < self.view.majority:
+        holders = [each.node_id for each in self.quorum.nodes if each.is_voter and each.seen.synced >= committed]
+        if len(holders) < self.quorum.majority:
             self.violated(
                 at_us,
                 f"leader {member.node_id} of epoch {after.epoch} committed up to {committed}, which is durable on "
-                f"voters {holders} only, of {self.view.voters}",
+                f"voters {holders} only, of {self.quorum.voters}",
             )
 
 
@@ -253,7 +253,7 @@ class MonotonicHighWatermark(QuorumCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self.view.on_changed.append(self.changed)
+        self.quorum.on_changed.append(self.changed)
         self._by_leaders: tuple[int, int] = (-1, -1)
         """The last leader's epoch, and the high watermark of leaders of earlier epochs."""
         self._committed = -1
@@ -292,7 +292,7 @@ class HighWatermarkOfLeaders(QuorumCheck):
 
     def __init__(self, context: CheckContext) -> None:
         super().__init__(context)
-        self.view.on_changed.append(self.changed)
+        self.quorum.on_changed.append(self.changed)
         self._starts: dict[int, int] = {}
         """by epoch: offset of the first record of its leader"""
         self._by_leaders: dict[int, int] = {}
@@ -307,7 +307,7 @@ class HighWatermarkOfLeaders(QuorumCheck):
                 fields = dict(effect.fields)
                 self._starts[int(fields["epoch"])] = int(fields["start_offset"])
             elif effect.what == "high_watermark" and effect.fields[0][0] == "offset":  # Not that of a partition.
-                seen = self.view.nodes[node.broker.node_id].seen
+                seen = self.quorum.nodes[node.broker.node_id].seen
                 if seen.leads:
                     self._led(seen.epoch, int(effect.fields[0][1]))
 
