@@ -241,7 +241,10 @@ func poll(c *client, r *request) error {
 			"key": textOf(record.Key), "value": textOf(record.Value), "headers": headers})
 	})
 	for _, each := range fetches.Errors() {
-		if !errors.Is(each.Err, context.DeadlineExceeded) {
+		var loss *kgo.ErrDataLoss // The client has reset itself, and goes on: this is for the application to know.
+		if errors.As(each.Err, &loss) {
+			event("log", r.Client, fields{"text": each.Err.Error()})
+		} else if !errors.Is(each.Err, context.DeadlineExceeded) {
 			return each.Err
 		}
 	}
